@@ -2,6 +2,7 @@
 
     RefstoreError
     ├── Invalid            the call is wrong; change it (HTTP 400)
+    │   ├── LakeClosed         the lake was closed before the call
     │   ├── InvalidName        a repository, branch, tag, token or address is malformed
     │   ├── InvalidPath        a path is empty, too long, or hostile
     │   ├── InvalidToken       an issued address's token is forged, expired, or bound to something else
@@ -67,9 +68,17 @@ class RefstoreError(Exception):
     retryable: ClassVar[bool] = False
     """Whether the very same call may be made again with some hope."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle it whatever its `__init__` takes: the processes of a pool send errors to each other."""
+        return _made_again, (type(self), self.args), self.__dict__
+
 
 class Invalid(RefstoreError):
     code = "invalid"
+
+
+class LakeClosed(Invalid):
+    code = "lake_closed"
 
 
 class InvalidName(Invalid):
@@ -122,6 +131,11 @@ class InvalidPurge(InvalidDocument):
 
 class NotFound(RefstoreError):
     code = "not_found"
+
+    def __init__(self, message: str, *, unknown: str = "") -> None:
+        super().__init__(message)
+        self.unknown = unknown
+        """The name that is neither a branch nor a tag, for a suggestion; '': there is none to make."""
 
 
 class RepositoryNotFound(NotFound):
@@ -282,3 +296,7 @@ class CorruptRange(Corrupt):
 
 class CorruptObject(Corrupt):
     code = "corrupt_object"
+
+
+def _made_again(kind: type[RefstoreError], args: tuple[object, ...]) -> RefstoreError:
+    return kind.__new__(kind, *args)

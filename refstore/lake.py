@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
@@ -25,11 +25,14 @@ from refstore.core.records import ClearedRepository, Commit, RepositoryRecord, d
 from refstore.core.redaction import redact_text, redact_url
 from refstore.core.safety import SHARED, Durations, FixedDurations, Safety
 from refstore.core.signing_keys import SigningKey
+from refstore.core.suggestions import nearest
 from refstore.errors import (
     AlreadyExists,
     Conflict,
     Contention,
     CorruptRecord,
+    Invalid,
+    NotFound,
     RepositoryNotFound,
     Unavailable,
 )
@@ -40,6 +43,7 @@ from refstore.objects import child, make_objects, named_stores, open_objects
 from refstore.objects.base import ObjectStore, put_new
 from refstore.objects.foreign_objects import ForeignStores
 from refstore.objects.named_stores import NamedStores
+from refstore.public_methods import public_methods
 from refstore.repository import Repository
 from refstore.versioning import manifest
 from refstore.versioning.branches import Branches
@@ -59,6 +63,7 @@ _ATTEMPTS: Final = 16
 _log = event_log.get_logger(__name__)
 
 
+@public_methods
 @dataclass(slots=True)
 class Lake:
     """A KV, an object store, and the repositories in them.
@@ -178,6 +183,9 @@ class Lake:
 
     def __enter__(self) -> Lake:
         return self
+
+    def __reduce__(self) -> NoReturn:
+        raise Invalid("a lake cannot be pickled or copied: it holds connections; open it again in the other process")
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -308,19 +316,21 @@ class Lake:
         record = maybe(self.kv.get(keys.repository(checked)), RepositoryRecord)
         if record is None or record.closed_ms:
             state = f"was deleted at {utc_text(record.closed_ms)}" if record else "does not exist"
-            raise RepositoryNotFound(f"repository {name!r} {state}; {self._meant(name)}")
+            raise RepositoryNotFound(
+                f"repository {name!r} {state}; list the repositories to see which do", unknown=checked
+            )
         return Repository(self.context(checked, record), record)
 
-    def _meant(self, name: str) -> str:
-        """Say which repository may be meant, or how to find out."""
+    def _suggest(self, error: NotFound) -> None:
+        """Add to the error which repository may be meant."""
+        unknown, error.unknown = error.unknown, ""
+        if not unknown:
+            return
         with suppress(Unavailable, CorruptRecord):
             records = self.kv.scan(keys.REPOSITORIES)
             names = [each for each, value in records if not decode(value, RepositoryRecord).closed_ms]
-            from difflib import get_close_matches
-
-            if close := get_close_matches(name, names, n=1):
-                return f"did you mean {close[0]!r}?"
-        return "list the repositories to see which do"
+            if close := nearest(unknown, names):
+                error.args = (f"{str(error).partition('; ')[0]}; did you mean {close!r}?",)
 
     def settlement_wait(self) -> SettlementWait | None:
         """Return until when nothing is deleted, and why, after other servers of the KV answer; None: deletion goes on.
@@ -341,7 +351,9 @@ class Lake:
         checked = ids.repository_name(name)
         record = maybe(self.kv.get(keys.repository(checked)), RepositoryRecord)
         if record is None:
-            raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
+            raise RepositoryNotFound(
+                f"repository {name!r} does not exist; list the repositories to see which do", unknown=checked
+            )
         return self.context(checked, record)
 
     def repositories(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[RepositoryName, RepositoryRecord]]:
@@ -370,7 +382,9 @@ class Lake:
             raw = self.kv.get(key)
             record = maybe(raw, RepositoryRecord)
             if record is None or record.closed_ms:
-                raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
+                raise RepositoryNotFound(
+                    f"repository {name!r} does not exist; list the repositories to see which do", unknown=checked
+                )
             metadata = {name: value for name, value in {**record.metadata, **(put or {})}.items() if name not in gone}
             if user_metadata.size_of(metadata) > user_metadata.size_of(
                 record.metadata

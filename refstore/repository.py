@@ -15,21 +15,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack
 
 from refstore.core import deadline, ids
 from refstore.core.batches import batched
 from refstore.core.ids import BranchName, CommitId, RepositoryName, TagName
 from refstore.core.lazy_modules import LazyModule
-from refstore.errors import AlreadyExists, AlreadyLinked, Contention
+from refstore.errors import AlreadyExists, AlreadyLinked, Contention, Invalid, NotFound
+from refstore.public_methods import public_methods
 
 if TYPE_CHECKING:
     from refstore.context import Context
     from refstore.core.records import Branch, Entry, ImportSource, Mark, RepositoryRecord, Tag
     from refstore.deletions import explain
-    from refstore.objects.base import Body
     from refstore.operations import (
         address_info,
+        bodies,
         branching,
         committing,
         copying,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         rules_document,
         tagging,
         trash,
+        unknown_names,
         unmarking,
         uploading,
     )
@@ -79,6 +81,7 @@ else:
     rules_document = LazyModule("refstore.operations.rules_document")
     tagging = LazyModule("refstore.operations.tagging")
     trash = LazyModule("refstore.operations.trash")
+    unknown_names = LazyModule("refstore.operations.unknown_names")
     unmarking = LazyModule("refstore.operations.unmarking")
     uploading = LazyModule("refstore.operations.uploading")
 
@@ -103,6 +106,7 @@ def _operation(method: Callable[Concatenate[Repository, P], R]) -> Callable[Conc
     return run
 
 
+@public_methods
 class Repository:
     """One repository of a lake. Open it with `Lake.repository`, or create it with `Lake.create_repository`."""
 
@@ -126,7 +130,7 @@ class Repository:
         self,
         branch: str,
         path: str,
-        body: Body,
+        body: bodies.Source,
         *,
         metadata: dict[str, str] | None = None,
         content_type: str = "",
@@ -135,9 +139,9 @@ class Repository:
     ) -> Entry:
         """Upload one object and return its entry. An object that was staged at the path loses this name at once.
 
-        `body`: bytes, a readable binary file, or an iterable of bytes. `mtime_ms`: when the content last changed, in
-        milliseconds since 1970 (default: now). `if_absent`: raise AlreadyExists, and change nothing, if the path holds
-        an object.
+        `body`: bytes, a readable binary file, an iterable of bytes, or the path of a file (`pathlib.Path`). `mtime_ms`:
+        when the content last changed, in milliseconds since 1970 (default: now). `if_absent`: raise AlreadyExists, and
+        change nothing, if the path holds an object.
         """
         item = uploading.Upload(
             path=path,
@@ -470,8 +474,8 @@ class Repository:
         squash: bool = False,
         **details: Unpack[CommitDetails],
     ) -> CommitInfo:
-        """Merge the ref `source` into a branch, and return the new commit. Raises MergeConflict, DirtyBranch, NothingToCommit,
-        Gone.
+        """Merge the ref `source` into a branch, and return the new commit. Raises MergeConflict, DirtyBranch,
+        NothingToCommit, Gone.
 
         `strategy`: '' reports conflicts, 'dest-wins' and 'source-wins' decide them. `squash`: record one parent only.
         """
@@ -524,7 +528,7 @@ class Repository:
         """List what `log` lists, each commit with its mark and its lifetime: active, marked, swept, or expired and
         complete (other commits keep all of its data).
         """
-        return log_and_diff.history(self.context, ref, first_parent=first_parent)
+        return self._suggesting_later(log_and_diff.history(self.context, ref, first_parent=first_parent))
 
     def marks(self) -> Iterator[tuple[CommitId, Mark]]:
         """List every expired commit with its mark: it waits for its sweep, is being swept, or was swept."""
@@ -549,7 +553,8 @@ class Repository:
         it.
         """
         if right is None:
-            return log_and_diff.diff_staged(self.context, ids.branch_name(left), prefix=prefix, after=after)
+            staged = log_and_diff.diff_staged(self.context, ids.branch_name(left), prefix=prefix, after=after)
+            return self._suggesting_later(staged)
         return log_and_diff.diff_refs(self.context, left, right, prefix=prefix, after=after)
 
     @_operation
@@ -665,6 +670,21 @@ class Repository:
 
     # ---- helpers
 
+    def __reduce__(self) -> NoReturn:
+        raise Invalid("a repository cannot be pickled or copied; open it again in the other process, from its lake")
+
+    def _suggest(self, error: NotFound) -> None:
+        """Add to the error which branch or tag may be meant."""
+        unknown_names.suggest(self.context, error)
+
+    def _suggesting_later(self, results: Iterator[T]) -> Iterator[T]:
+        """Do that for what is raised while results are read."""
+        try:
+            yield from results
+        except NotFound as error:
+            self._suggest(error)
+            raise
+
     def _rules(self) -> Rules:
         from refstore.retention.rules import Rules
 
@@ -673,6 +693,9 @@ class Repository:
 
     def _in_batches(self, items: Iterable[T], run: Callable[[Sequence[T]], Iterable[R]]) -> Iterator[R]:
         """Run each batch under a deadline of its own when the first of its results is read."""
+        return self._suggesting_later(self._batches(items, run))
+
+    def _batches(self, items: Iterable[T], run: Callable[[Sequence[T]], Iterable[R]]) -> Iterator[R]:
         for batch in batched(items, uploading.BATCH):
             with _deadline(self):
                 results = run(batch)

@@ -19,8 +19,6 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import unquote
@@ -34,13 +32,11 @@ from refstore.core import event_log
 from refstore.core.file_modes import open_to_others
 from refstore.core.settings import Loaded, Settings
 from refstore.core.visible_text import own_stream, visible_line, visible_streams
-from refstore.errors import NotFound
 
 if TYPE_CHECKING:
     from refstore.lake import Lake
     from refstore.repository import Repository
 
-_UNKNOWN_REF: Final = re.compile(r"(?:branch |tag )?'([^']+)' (?:is neither a branch|does not exist)")
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """How formulas begin, also in the wide letters that spreadsheets read as these."""
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
@@ -126,21 +122,9 @@ def warn_of_open_folders(settings: Settings) -> None:
 
 @contextmanager
 def repository_of(ctx: typer.Context, name: str, *, only_read: bool = False) -> Generator[Repository, None, None]:
-    """Open one repository of the lake for the block. Raises RepositoryNotFound.
-
-    Where the block finds no such branch, tag or commit, the error suggests one with nearly that name.
-    """
+    """Open one repository of the lake for the block. Raises RepositoryNotFound."""
     with open_lake(ctx, only_read=only_read) as lake:
-        repo = lake.repository(name)
-        try:
-            yield repo
-        except NotFound as error:
-            unknown = _UNKNOWN_REF.match(str(error))
-            names = [each for each, _ in chain(repo.branches(), repo.tags())] if unknown else []
-            close = get_close_matches(unknown[1], names, n=1) if unknown else []
-            if not close:
-                raise
-            raise type(error)(f"{str(error).partition('; ')[0]}; did you mean {close[0]!r}?") from error
+        yield lake.repository(name)
 
 
 def emit(ctx: typer.Context, answer: object) -> None:

@@ -100,18 +100,31 @@ def commit_id(text: str) -> CommitId:
 
 
 def object_path(path: str) -> Path:
-    """Check a path: 1 to 1024 UTF-8 bytes, without NUL and without `.` or `..` between slashes. Raises InvalidPath.
+    """Check a path: 1 to 1024 UTF-8 bytes, without NUL, not first a `/`, and without `.` or `..` between slashes.
+    Raises InvalidPath.
 
-    NUL separates the Redis driver's members; a dot segment would leave the namespace on a file system.
+    NUL separates the Redis driver's members; a dot segment would leave the namespace on a file system. A path that
+    begins with a slash would be another one than the same path without, which is what its writer means.
     """
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
         raise InvalidPath("a path must be valid Unicode; it has a lone surrogate") from None
+    except AttributeError:
+        raise InvalidPath(
+            f"a path is a text, and this is a {type(path).__name__}; give one such as '2026/11/21.csv' "
+            "(of a pathlib.Path: path.as_posix())"
+        ) from None
     if not path:
         raise InvalidPath("a path must not be empty")
     if size > PATH_BYTES_MAX:
         raise InvalidPath(f"a path must be at most {PATH_BYTES_MAX} bytes; this one has {size}")
+    if path.startswith("/"):
+        below = path.lstrip("/")[:80]
+        raise InvalidPath(
+            f"{path[:80]!r} begins with '/', and paths begin below the branch; "
+            + (f"write {below!r}" if below else "give the path of an object")
+        )
     if "\0" in path:
         raise InvalidPath("a path must not contain NUL")
     if _has_dot_segments(path):
@@ -146,7 +159,7 @@ def is_content_type(text: str) -> bool:
 def path_prefix(prefix: str) -> str:
     """Check a prefix to list or reset: the beginning of a path, or empty. Dots at its end may begin a name."""
     if prefix:
-        object_path(f"{prefix[:-1]}x" if prefix.endswith(".") else prefix.rstrip("/") or "x")
+        object_path(f"{prefix[:-1]}x" if prefix.endswith(".") else prefix.rstrip("/") or prefix)
     return prefix
 
 

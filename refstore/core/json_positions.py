@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
+from refstore.core.suggestions import nearest
 from refstore.errors import InvalidDocument
 
 Model = TypeVar("Model", bound=msgspec.Struct)
@@ -91,8 +91,8 @@ def _shape(positions: JsonPositions, message: str, fields: Sequence[str]) -> Inv
     if unknown is None:
         where = next((f"field {step!r}: " for step in reversed(place) if isinstance(step, str)), "")
         return positions.error(place, f"{where}{reason[:1].lower()}{reason[1:]}; {shown}")
-    close = get_close_matches(unknown[1], fields, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else shown
+    close = nearest(unknown[1], fields)
+    hint = f"did you mean {close!r}?" if close else shown
     return positions.error((*place, unknown[1]), f"unknown field {unknown[1][:80]!r}; {hint}")
 
 

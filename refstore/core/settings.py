@@ -40,6 +40,7 @@ from refstore.core.object_store_settings import (
 from refstore.core.redaction import HIDDEN, redact_url
 from refstore.core.safety import Safety
 from refstore.core.signing_keys import SigningKey, parse_signing_key
+from refstore.core.suggestions import nearest
 from refstore.errors import InvalidSettings
 from refstore.purging.key import PURGE_KEY_CHARACTERS
 
@@ -655,27 +656,22 @@ def _suspicious(environ: Mapping[str, str]) -> Iterator[str]:
     variables = {ENVIRONMENT_PREFIX + "CONFIG", COMMITTER, *(setting.variable for setting in SETTINGS.values())}
     variables |= {*store_variables(environ).values()}
     for name in sorted(environ):
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in variables and not name.startswith(_ORCHESTRATORS):
-            near = _close_matches(name, variables, cutoff=0.85)
-            if name.startswith(VARIABLES):
-                yield (
-                    f"{name} is not a setting and has no effect; the variables of a named store are "
-                    f"{VARIABLES}NAME_ENDPOINT, _REGION, _PROFILE and _ADDRESSING"
-                )
-            elif near:
-                yield f"{name} is not a setting and has no effect; did you mean {near[0]}?"
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in variables or name.startswith(_ORCHESTRATORS):
+            continue
+        if name.startswith(VARIABLES):
+            yield (
+                f"{name} is not a setting and has no effect; the variables of a named store are "
+                f"{VARIABLES}NAME_ENDPOINT, _REGION, _PROFILE and _ADDRESSING"
+            )
+        elif near := nearest(name, variables, cutoff=0.85):
+            yield f"{name} is not a setting and has no effect; did you mean {near}?"
 
 
 def _did_you_mean(name: str, names: Iterable[str]) -> str:
     by_last = {_last(other): other for other in names}
-    near = _close_matches(name, names) or [by_last[last] for last in _close_matches(_last(name), by_last)]
-    return f"did you mean {near[0]}? " if near else ""
-
-
-def _close_matches(name: str, names: Iterable[str], cutoff: float = 0.6) -> list[str]:
-    from difflib import get_close_matches  # imported here: few settings are misspelt
-
-    return get_close_matches(name, names, n=1, cutoff=cutoff)
+    last = _last(name)
+    near = nearest(name, names) or by_last.get(last if last in by_last else nearest(last, by_last) or "")
+    return f"did you mean {near}? " if near else ""
 
 
 def _last(name: str) -> str:

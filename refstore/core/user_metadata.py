@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from refstore.core import argument_types
 from refstore.errors import Invalid
 
 METADATA_BYTES_MAX: Final = 64 << 10
@@ -19,7 +20,8 @@ def size_of(metadata: Mapping[str, str]) -> int:
 
 
 def check(metadata: Mapping[str, str], of: str) -> None:
-    """Raise Invalid where the metadata is too large. `of` names its owner in the message."""
+    """Raise Invalid where the metadata is too large, or is not all text. `of` names its owner in the message."""
+    argument_types.metadata(metadata, "metadata")
     size_bytes = size_of(metadata)
     if size_bytes > METADATA_BYTES_MAX:
         raise Invalid(

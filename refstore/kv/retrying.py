@@ -32,7 +32,7 @@ from typing import Final, Protocol, TypeVar, cast
 
 from refstore.core import event_log
 from refstore.core.clock import Clock, SystemClock
-from refstore.errors import KVUnavailable, OutcomeUnknown
+from refstore.errors import KVUnavailable, LakeClosed, OutcomeUnknown
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Exchange, Get, Op, Result, Server, SetIf
 
 ATTEMPTS: Final = 8
@@ -97,6 +97,8 @@ class Retrying(KV):
         return self._idempotent(self._kv.servers)
 
     def close(self) -> None:
+        """Close the KV. Later calls raise LakeClosed: a driver would connect again, and nobody would close that."""
+        self._check = _refuse
         self._kv.close()
 
     def _idempotent(self, call: Callable[[], T]) -> T:
@@ -184,3 +186,7 @@ def _is_unknown(ops: Sequence[Op], error: KVUnavailable) -> bool:
 
 def _no_check() -> None:
     return
+
+
+def _refuse() -> None:
+    raise LakeClosed("the lake was closed before this call; open it again, or make the call before it is closed")

@@ -23,6 +23,7 @@ import hashlib
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import compress
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
@@ -271,11 +272,28 @@ def _head_or_none(store: ObjectStore, key: str) -> ObjectInfo | None:
 
 
 def chunks_of(body: Body) -> Iterator[bytes]:
-    """Yield `body` as non-empty chunks that the caller may keep. A buffer that its owner may overwrite is copied."""
-    if isinstance(body, bytes | bytearray | memoryview):
-        body = io.BytesIO(body)
+    """Yield `body` as non-empty chunks that the caller may keep. A buffer that its owner may overwrite is copied.
+
+    Raises Invalid for chunks that are no bytes. A number is none: `bytes(5)` would be five zeros.
+    """
+    if not hasattr(body, "read"):
+        with suppress(TypeError):  # no buffer, as a list of chunks is none
+            view = memoryview(cast("bytes", body))
+            body = io.BytesIO(view if view.c_contiguous else view.tobytes())
     if hasattr(body, "read"):
         while chunk := cast("BinaryIO", body).read(CHUNK_BYTES):
-            yield bytes(chunk)
+            yield _as_bytes(chunk)
     else:
-        yield from (bytes(chunk) for chunk in body if chunk)  # not a file: chunks
+        yield from filter(None, map(_as_bytes, body))
+
+
+def _as_bytes(chunk: object) -> bytes:
+    if isinstance(chunk, bytes):
+        return chunk
+    try:
+        return bytes(memoryview(cast("bytes", chunk)))
+    except TypeError:
+        raise Invalid(
+            f"a body gave a chunk of type {type(chunk).__name__}, and must give bytes; open files with mode 'rb', and "
+            "encode texts"
+        ) from None

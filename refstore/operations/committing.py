@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypedDict
 
 from refstore.context import Context
-from refstore.core import keys, user_metadata
+from refstore.core import argument_types, keys, user_metadata
 from refstore.core.ids import BranchName, CommitId, Token
 from refstore.core.records import Branch, Commit, Entry, encode
 from refstore.errors import BranchNotFound, DirtyBranch, Invalid, NothingToCommit, ObjectsUnavailable, Unavailable
@@ -71,6 +71,11 @@ class CommitOptions:
 
     def __post_init__(self) -> None:
         """Raises Invalid."""
+        argument_types.text(self.message, "message")
+        argument_types.text(self.committer, "committer")
+        argument_types.flag(self.allow_empty, "allow_empty")
+        if self.date_ms is not None:
+            argument_types.whole_number(self.date_ms, "date_ms")
         user_metadata.check(self.metadata, "the commit")
 
 

@@ -23,7 +23,7 @@ import msgspec
 
 from refstore import gc_marks
 from refstore.context import Context
-from refstore.core import ids
+from refstore.core import argument_types, ids
 from refstore.core.ids import Address, BranchName, CommitId, Path, is_own
 from refstore.core.records import Entry, Reference
 from refstore.errors import Conflict, Contention, InvalidPath, ObjectNotFound
@@ -63,6 +63,7 @@ def copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequenc
 
 
 def _copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequence[Copy]) -> list[_Copied]:
+    argument_types.items(copies, Copy)
     pairs = [(ids.object_path(item.source), ids.object_path(item.destination)) for item in copies]
     check_distinct([Placement(destination, None, referenced=False) for _, destination in pairs])
     copied: dict[Path, _Copied] = {}
@@ -80,6 +81,7 @@ def move_many(ctx: Context, branch: BranchName, to: BranchName, moves: Sequence[
 
     A crash in between leaves both names, and the address referenced.
     """
+    argument_types.items(moves, Copy)
     onto_itself = next((item.source for item in moves if branch == to and item.source == item.destination), None)
     if onto_itself is not None:
         raise InvalidPath(f"{onto_itself!r} cannot be moved onto itself; give another destination")

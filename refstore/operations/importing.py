@@ -220,7 +220,7 @@ def _list(sources: Sequence[_Source], spool: Spool, skipped: Skipped, watch: Wat
         spool.start_run()
         before = spool.objects
         for page in source.store.list_pages(source.prefix, skipped=skipped):
-            fitting = _with_short_paths(source, page, skipped)
+            fitting = _with_paths(source, page, skipped)
             size_bytes = sum_of_sizes((size_bytes, *fitting.sizes_bytes))
             if fitting.keys:
                 spool.add(imported.rows_of(fitting, cut=source.cut, destination=source.destination, root=source.root))
@@ -243,8 +243,13 @@ def _list(sources: Sequence[_Source], spool: Spool, skipped: Skipped, watch: Wat
     return size_bytes
 
 
-def _with_short_paths(source: _Source, page: ListedPage, skipped: Skipped) -> ListedPage:
-    """Return the page without the objects whose paths would be too long."""
+def _with_paths(source: _Source, page: ListedPage, skipped: Skipped) -> ListedPage:
+    """Return the page without the objects whose paths would be too long, or begin with a slash."""
+    if not source.destination and any(key.startswith("/", source.cut) for key in page.keys):
+        for key in page.keys:
+            if key.startswith("/", source.cut):
+                skipped.add(key, "its path would begin with '/'; import it below a folder")
+        page = page.where([not key.startswith("/", source.cut) for key in page.keys])
     room = ids.PATH_BYTES_MAX - len(source.destination.encode())
     if max(map(len, page.keys), default=0) * 4 <= room:  # no character takes more than four bytes
         return page

@@ -168,4 +168,8 @@ def _base(ctx: Context, base: str) -> tuple[BranchName | None, CommitId]:
             return None, matches[0]
         if matches:
             raise InvalidName(f"more than one commit starts with {base!r}; give more digits")
-    raise NotFound(f"{base[:80]!r} is neither a branch, a tag nor a commit of {ctx.name!r}")
+    raise NotFound(
+        f"{base[:80]!r} is neither a branch, a tag nor a commit of {ctx.name!r}; list the branches and the tags to see "
+        "what is there",
+        unknown=base[:80],
+    )

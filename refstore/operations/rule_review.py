@@ -7,11 +7,11 @@ meant falls under the default.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core.ids import CommitId
+from refstore.core.suggestions import nearest
 from refstore.errors import CorruptRecord
 from refstore.gc_marks import Marks
 from refstore.operations import rule_filters, rules_document
@@ -110,12 +110,12 @@ def _of_branches(rules: Rules, refs: Refs, unused: tuple[str, ...]) -> Iterator[
 
 def _meant(name: str, refs: Refs, periods: Periods) -> str:
     """Suggest a branch with nearly that name, with its period."""
-    close = get_close_matches(name, [branch for branch in refs.heads if periods.of(branch).branch_id != branch], n=1)
+    close = nearest(name, [branch for branch in refs.heads if periods.of(branch).branch_id != branch])
     if not close:
         return ""
-    chosen = periods.of(close[0])
+    chosen = periods.of(close)
     days = "never expires" if chosen.days is None else f"is kept for {chosen.days} days"
-    return f"; did you mean {close[0]!r}, which by {chosen.rule} {days}?"
+    return f"; did you mean {close!r}, which by {chosen.rule} {days}?"
 
 
 def _of_filters(ctx: Context, rules: Rules, refs: Refs) -> Iterator[str]:
@@ -128,8 +128,8 @@ def _of_filters(ctx: Context, rules: Rules, refs: Refs) -> Iterator[str]:
     for rule in rules.path_rules:
         prefix, branch = rule.filter.prefix, rule.filter.own_branch
         if branch and branch not in refs.heads:
-            close = get_close_matches(branch, refs.heads, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            close = nearest(branch, refs.heads)
+            hint = f"; did you mean {close!r}?" if close else ""
             yield f"the filter for branch {branch!r} matches nothing: there is no such branch{hint}"
         elif rule_filters.shows(ctx, prefix, branch) is False:
             where = f"branch {branch!r} shows" if branch else "a branch shows"
@@ -142,7 +142,7 @@ def _of_filters(ctx: Context, rules: Rules, refs: Refs) -> Iterator[str]:
 def _as_branch(prefix: str, refs: Refs) -> str:
     """Suggest a branch where the prefix may be meant as `branch/path`."""
     first, slash, rest = prefix.partition("/")
-    close = get_close_matches(first, refs.heads, n=1) if slash else []
-    if not close or close[0] == first:
+    close = nearest(first, refs.heads) if slash and first not in refs.heads else None
+    if close is None:
         return ""
-    return f"; there is no branch {first!r} either: did you mean {close[0] + '/' + rest!r}?"
+    return f"; there is no branch {first!r} either: did you mean {close + '/' + rest!r}?"

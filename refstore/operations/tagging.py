@@ -92,4 +92,4 @@ def scan(ctx: Context, *, prefix: str, after: str) -> Iterator[tuple[TagName, Ta
 
 
 def _not_found(name: TagName) -> TagNotFound:
-    return TagNotFound(f"tag {name!r} does not exist; list the tags to see which do")
+    return TagNotFound(f"tag {name!r} does not exist; list the tags to see which do", unknown=name)

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from refstore.context import Context
-from refstore.core import deadline, ids
+from refstore.core import argument_types, deadline, ids, user_metadata
 from refstore.core.ids import Address, BranchName, Path, Token
 from refstore.core.records import Deleting, Entry, Issued, Reference
 from refstore.errors import (
@@ -32,8 +32,9 @@ from refstore.errors import (
     RefstoreError,
 )
 from refstore.namespaces import Namespaces
-from refstore.objects.base import Body, Stored, chunks_of
+from refstore.objects.base import Stored, chunks_of
 from refstore.objects.foreign_objects import check_address
+from refstore.operations import bodies
 from refstore.operations.stage_entries import (
     Placement,
     TokenMoved,
@@ -61,11 +62,15 @@ METADATA_BYTES_MAX: Final = 8192
 """User metadata of one object, keys and values together; S3 allows 2 KiB, lakeFS bounds it by its request size."""
 
 
-class Upload(msgspec.Struct, frozen=True, kw_only=True):
-    """One object to upload."""
-
+class _Upload(msgspec.Struct, frozen=True):
     path: str
-    body: Body
+    body: bodies.Source
+    """Bytes, a readable binary file, an iterable of bytes, or the path of a file (`pathlib.Path`)."""
+
+
+class Upload(_Upload, frozen=True, kw_only=True):
+    """One object to upload: `Upload("2026/11/21.csv", b"...")`."""
+
     metadata: dict[str, str] = {}
     content_type: str = ""
     mtime_ms: int | None = None
@@ -74,11 +79,14 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is refused where something is at the path already (AlreadyExists)."""
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """One object that exists outside the namespace, to be named and never deleted."""
-
+class _Stage(msgspec.Struct, frozen=True):
     path: str
     url: str
+
+
+class Stage(_Stage, frozen=True, kw_only=True):
+    """One object that exists outside the namespace, to be named and never deleted."""
+
     size_bytes: int
     checksum: str = ""
     metadata: dict[str, str] = {}
@@ -96,11 +104,14 @@ class IssuedAddress(NamedTuple):
     expires_ms: int
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """One issued address that has been written to."""
-
+class _Link(msgspec.Struct, frozen=True):
     path: str
     token: str
+
+
+class Link(_Link, frozen=True, kw_only=True):
+    """One issued address that has been written to."""
+
     address: str = ""
     """The address that the caller means, refused if the token was issued for another; '': the token's."""
     size_bytes: int | None = None
@@ -123,6 +134,7 @@ def upload_many(ctx: Context, branch: BranchName, uploads: Sequence[Upload]) -> 
 
     Raises AlreadyExists before anything is written where that is known by then.
     """
+    _check_uploads(uploads)
     return _write_all(ctx, branch, uploads, _upload)
 
 
@@ -133,6 +145,7 @@ def upload_each(
 
     The body of an upload that is refused at once is not read.
     """
+    _check_uploads(uploads)
     return _write_each(ctx, branch, uploads, _upload)
 
 
@@ -168,6 +181,37 @@ def _write_each(
         write(ctx, branch, [item for item, _ in accepted], [path for _, path in accepted]) if accepted else ()
     )
     return [refused.get(each.path) or next(outcomes) for each in planned]
+
+
+def _check_uploads(uploads: Sequence[Upload]) -> None:
+    """Check the types of what a record will hold, and that there is a body. Raises Invalid."""
+    argument_types.items(uploads, Upload)
+    for item in uploads:
+        if item.mtime_ms is not None:
+            argument_types.whole_number(item.mtime_ms, "mtime_ms")
+        argument_types.text(item.content_type, "content_type")
+        bodies.check(item.body, item.path)
+
+
+def _check_links(items: Sequence[Link]) -> None:
+    """Likewise."""
+    argument_types.items(items, Link)
+    for item in items:
+        if item.size_bytes is not None:
+            argument_types.whole_number(item.size_bytes, "size_bytes")
+        for name in ("token", "address", "checksum", "md5", "content_type"):
+            argument_types.text(getattr(item, name), name)
+
+
+def _check_stages(items: Sequence[Stage]) -> None:
+    """Likewise."""
+    argument_types.items(items, Stage)
+    for item in items:
+        for name in ("url", "checksum", "content_type"):
+            argument_types.text(getattr(item, name), name)
+        argument_types.whole_number(item.size_bytes, "size_bytes")
+        if item.mtime_ms is not None:
+            argument_types.whole_number(item.mtime_ms, "mtime_ms")
 
 
 def _planned(items: Sequence[Upload | Link]) -> list[Placement]:
@@ -252,6 +296,7 @@ def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list
     Raises InvalidName for objects inside the lake and for an address that cannot be parsed; Invalid for a size that no
     object has.
     """
+    _check_stages(items)
     placements: list[Placement] = []
     namespaces = Namespaces.read(ctx.kv, ctx.objects.url)
     now = ctx.clock.now_ms()
@@ -299,6 +344,7 @@ def link_many(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[E
 
     Raises AlreadyLinked; and AlreadyExists before anything is linked where that is known by then.
     """
+    _check_links(items)
     return _write_all(ctx, branch, items, _link)
 
 
@@ -310,6 +356,7 @@ def link_each(
     Everything is checked before anything is linked. A refused token leaves its address to expire. Raises InvalidToken,
     ObjectNotFound.
     """
+    _check_links(items)
     return _write_each(ctx, branch, items, _link)
 
 
@@ -378,15 +425,18 @@ def _reserve(ctx: Context, token: Token, paths: Sequence[Path]) -> list[tuple[Ad
     raise KVUnavailable("the KV did not keep a reference, several times over; try again later")
 
 
-def put_all(ctx: Context, bodies: Sequence[tuple[Address, Body]]) -> list[Stored]:
+def put_all(ctx: Context, blobs: Sequence[tuple[Address, bodies.Source]]) -> list[Stored]:
     """Write the blobs, several at a time; every thread checks the operation's deadline."""
 
-    def put(address: Address, body: Body) -> Stored:
-        return ctx.objects.put(address, deadline.checked(chunks_of(body)) if not isinstance(body, bytes) else body)
+    def put(address: Address, source: bodies.Source) -> Stored:
+        if isinstance(source, bytes):
+            return ctx.objects.put(address, source)
+        with bodies.opened(source) as body:
+            return ctx.objects.put(address, deadline.checked(chunks_of(body)))
 
-    if len(bodies) == 1:
-        return [put(*bodies[0])]
-    waiting = deque(range(len(bodies)))
+    if len(blobs) == 1:
+        return [put(*blobs[0])]
+    waiting = deque(range(len(blobs)))
     stored: dict[int, Stored] = {}
 
     def write() -> None:
@@ -396,16 +446,16 @@ def put_all(ctx: Context, bodies: Sequence[tuple[Address, Body]]) -> list[Stored
             except IndexError:
                 return
             try:
-                stored[place] = put(*bodies[place])
+                stored[place] = put(*blobs[place])
             except BaseException:
                 waiting.clear()  # the batch has failed: do not begin the rest
                 raise
 
     # one task for each writer, not for each body: handing small bodies over one by one takes longer than writing them
-    with ThreadPoolExecutor(max_workers=min(WRITERS, len(bodies)), thread_name_prefix="refstore-put") as pool:
-        for writer in [pool.submit(copy_context().run, write) for _ in range(min(WRITERS, len(bodies)))]:
+    with ThreadPoolExecutor(max_workers=min(WRITERS, len(blobs)), thread_name_prefix="refstore-put") as pool:
+        for writer in [pool.submit(copy_context().run, write) for _ in range(min(WRITERS, len(blobs)))]:
             writer.result()
-    return [stored[place] for place in range(len(bodies))]
+    return [stored[place] for place in range(len(blobs))]
 
 
 def _entry(address: Address, stored: Stored, item: Upload, now_ms: int) -> Entry:
@@ -416,10 +466,9 @@ def _entry(address: Address, stored: Stored, item: Upload, now_ms: int) -> Entry
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
-    if not metadata:
+    if metadata == {}:
         return
-    size = sum(
-        len(key.encode(errors="replace")) + len(value.encode(errors="replace")) for key, value in metadata.items()
-    )
+    argument_types.metadata(metadata, "metadata")
+    size = user_metadata.size_of(metadata)
     if size > METADATA_BYTES_MAX:
         raise InvalidPath(f"metadata of {size} bytes is more than {METADATA_BYTES_MAX}; keep large things in an object")

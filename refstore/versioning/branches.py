@@ -51,7 +51,10 @@ class Branches:
         """Decode the result of a `get_op`. Raises BranchNotFound."""
         record = self.decode(value)
         if not isinstance(value, bytes) or not isinstance(record, Branch):
-            raise BranchNotFound(f"branch {name!r} does not exist; list the branches to see which do")
+            raise BranchNotFound(
+                f"branch {name!r} does not exist; list the branches to see which do",
+                unknown=name,
+            )
         return OpenBranch(value, record)
 
     def decode(self, value: Result) -> BranchRecord | None:

@@ -98,7 +98,6 @@ def test_an_encoded_traversal_does_not_leave_the_store(service: Application, fol
     [
         "..\\secret",
         "C:\\x",
-        "/etc/passwd",
         "file:///etc/passwd",
         "%2e%2e/secret",
         "a//b",

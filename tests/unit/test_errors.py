@@ -12,6 +12,7 @@ CODES = {
     # (code, exit code of the command). A line is never changed and never removed; new errors get new lines.
     "RefstoreError": ("refstore", 1),
     "Invalid": ("invalid", 2),
+    "LakeClosed": ("lake_closed", 2),
     "InvalidName": ("invalid_name", 2),
     "InvalidPath": ("invalid_path", 2),
     "InvalidToken": ("invalid_token", 2),

@@ -89,8 +89,7 @@ class TestCrashes:
         for seed in range(30):
             clock = FakeClock(LATER_MS)
             whole = open_kv("memory:", clock=clock)
-            with Lake(whole, f"file://{tmp_path}/{seed}", clock=clock) as lake:
-                lake.create_repository("lossy")
+            Lake(whole, f"file://{tmp_path}/{seed}", clock=clock).create_repository("lossy")
             kv = FaultyKV(
                 whole,
                 Faults(request_lost=0.05, reply_lost=0.1),

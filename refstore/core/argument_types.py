@@ -1,0 +1,101 @@
+"""Refuse an argument of another type than its method declares, before anything is read or written.
+
+Records are encoded as they are given: a text where a number belongs would be written, and no reader could decode it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePath
+from typing import Final, cast
+
+from refstore.errors import Invalid
+
+
+def text(value: object, name: str) -> None:
+    if isinstance(value, str):
+        return
+    advice = {"NoneType": "a text", "bytes": f"{name}.decode()"}.get(type(value).__name__, f"str({name})")
+    if isinstance(value, PurePath):
+        advice = f"{name}.as_posix()"
+    raise Invalid(f"{name} is {_shown(value)}, and must be a text; give {advice}")
+
+
+def whole_number(value: object, name: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Invalid(f"{name} is {_shown(value)}, and must be a whole number; give int({name}) if it stands for one")
+
+
+def flag(value: object, name: str) -> None:
+    if not isinstance(value, bool):
+        raise Invalid(f"{name} is {_shown(value)}, and must be True or False; give one of these")
+
+
+def metadata(value: object, name: str) -> None:
+    """Check that user metadata maps texts to texts."""
+    if not isinstance(value, Mapping):
+        raise Invalid(f"{name} is {_shown(value)}, and must be a dict of texts, such as {{'owner': 'ann'}}")
+    for key, item in cast("Mapping[object, object]", value).items():
+        if not isinstance(key, str):
+            raise Invalid(f"{name} has the key {_shown(key)}, and may have texts only; give str({key!r}) instead")
+        if not isinstance(item, str):
+            raise Invalid(
+                f"{name}[{key!r}] is {_shown(item)}, and metadata holds texts only; give str(...), or json.dumps(...)"
+            )
+
+
+def several(value: object, name: str) -> None:
+    """Check that the argument of a bulk call is a collection, and not one text or one item."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise Invalid(f"{name} is {_shown(value)}, and must be a list or another iterable; of one item, give [{name}]")
+
+
+def items(values: Iterable[object], kind: type) -> None:
+    """Check that each item of a bulk call is of the kind that the call takes."""
+    for value in values:
+        if not isinstance(value, kind):
+            raise Invalid(
+                f"an item is {_shown(value)}, and must be a refstore.{kind.__name__}; give "
+                f"refstore.{kind.__name__}({', '.join(_fields(kind))})"
+            )
+
+
+def _optional(check: Callable[[object, str], None]) -> Callable[[object, str], None]:
+    def run(value: object, name: str) -> None:
+        if value is not None:
+            check(value, name)
+
+    return run
+
+
+CHECKS: Final[Mapping[str, Callable[[object, str], None]]] = {
+    "str": text,
+    "str | None": _optional(text),
+    "int": whole_number,
+    "int | None": _optional(whole_number),
+    "bool": flag,
+    "dict[str, str] | None": _optional(metadata),
+    "Mapping[str, str] | None": _optional(metadata),
+}
+"""By the text of an annotation. What is not here is checked by whom it concerns."""
+
+
+def check_of(annotation: str) -> Callable[[object, str], None] | None:
+    """Return the check of what is annotated so; None if there is none."""
+    if annotation.startswith(("Sequence[", "Iterable[")) and annotation.endswith("]"):
+        return several
+    return CHECKS.get(annotation)
+
+
+def _shown(value: object) -> str:
+    """Name a value and its type; of a long one only the type."""
+    kind = type(value).__name__
+    return (
+        f"{value!r} ({kind})" if isinstance(value, int | float | str) and len(repr(value)) <= 40 else f"of type {kind}"
+    )
+
+
+def _fields(kind: type) -> list[str]:
+    """Return the names of the fields that a kind of item takes in order."""
+    names: tuple[str, ...] = getattr(kind, "_fields", ()) or getattr(kind, "__match_args__", ())
+    return [*names]
