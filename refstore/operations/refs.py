@@ -171,5 +171,5 @@ def _base(ctx: Context, base: str) -> tuple[BranchName | None, CommitId]:
     raise NotFound(
         f"{base[:80]!r} is neither a branch, a tag nor a commit of {ctx.name!r}; list the branches and the tags to see "
         "what is there",
-        unknown=base[:80],
+        unknown="" if _HEX.fullmatch(base) else base,  # no name is near an id
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from refstore.core.clock import Clock
@@ -127,7 +128,7 @@ def open_s3(url: StoreURL, options: OpenOptions) -> ObjectStore:
         object_key(prefix)
     canonical = url._replace(path=f"/{prefix}" if prefix else "")
     return S3Objects(
-        Bucket(make_client(url, options.io_timeout_seconds), url.host, prefix, canonical.text()),
+        Bucket(partial(make_client, url, options.io_timeout_seconds), url.host, prefix, canonical.text()),
         conditional_put=url.flag("conditional_put", default=True),
         part_bytes=url.whole_number("part_mib", 8, 5, 512) << 20,
         clock=options.clock,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,7 @@ class Bulk:
         self._clock = clock
         self._rng = rng
         self._pool: ThreadPoolExecutor | None = None
+        self._pid = os.getpid()
 
     def delete(self, keys: Sequence[str]) -> Outcome:
         return self._in_batches(keys, DELETE_KEYS_MAX, self._delete_once)
@@ -67,6 +69,8 @@ class Bulk:
             return refused
 
         refused: dict[str, Refusal] = {}
+        if self._pid != os.getpid():  # after a fork the pool's threads are the parent's
+            self._pool, self._pid = None, os.getpid()
         if len(batches) > 1 and self._pool is None:
             self._pool = ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="refstore-s3")
         for batch_refused in (

@@ -7,7 +7,8 @@ included. So after the deadline of an operation, its last write lands within tha
 from __future__ import annotations
 
 import base64
-from collections.abc import Generator
+import os
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache
 from hashlib import md5
@@ -58,16 +59,34 @@ _PAUSES_SECONDS: Final = 3.0
 """The most that boto's standard mode waits between three attempts: 1 and 2 seconds."""
 
 
+_left_by_fork: Final[list[S3Client]] = []
+"""Clients of a parent process. They are kept so that they are never closed here: closing a TLS connection would end the
+parent's.
+"""
+
+
 class Bucket:
     """A bucket, the prefix in it that is the namespace, and the client for it."""
 
-    def __init__(self, client: S3Client, name: str, prefix: str, url: str) -> None:
-        self.client = client
+    def __init__(self, make_client: Callable[[], S3Client], name: str, prefix: str, url: str) -> None:
+        self._make_client = make_client
+        self._client = make_client()
+        self._pid = os.getpid()
         self.name = name
         self.prefix = f"{prefix}/" if prefix else ""
         self.url = url
         self.seen = False
         """Whether the server has confirmed that the bucket exists. After that, a bare 404 can only mean the object."""
+
+    @property
+    def client(self) -> S3Client:
+        """The client of this process. A forked child makes its own: on a connection that it shares with its parent, one
+        of both would read the answer to the other's request.
+        """
+        if self._pid != os.getpid():
+            _left_by_fork.append(self._client)
+            self._client, self._pid = self._make_client(), os.getpid()
+        return self._client
 
     def full(self, key: str) -> str:
         """Return the complete key in the bucket. Raises InvalidPath."""

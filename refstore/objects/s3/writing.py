@@ -37,7 +37,6 @@ _log = event_log.get_logger(__name__)
 class Writer:
     def __init__(self, bucket: Bucket, *, part_bytes: int, conditional: bool, clock: Clock, rng: random.Random) -> None:
         self._bucket = bucket
-        self._client = bucket.client
         self._part_bytes = part_bytes
         self._conditional = conditional
         self._clock = clock
@@ -63,7 +62,7 @@ class Writer:
             self._put_conditionally(key, full, body)
             return
         with self._bucket.translated(f"writing {key!r}"):
-            self._client.put_object(Bucket=self._bucket.name, Key=full, Body=body)
+            self._bucket.client.put_object(Bucket=self._bucket.name, Key=full, Body=body)
 
     def _put_spooled(self, key: str, full: str, parts: Iterator[bytes]) -> None:
         """Put a large body by one conditional PUT, from a temporary file. Several servers (Ceph RGW 16) check the
@@ -81,7 +80,7 @@ class Writer:
             if not isinstance(body, bytes):
                 body.seek(0)
             try:
-                self._client.put_object(
+                self._bucket.client.put_object(
                     Bucket=self._bucket.name, Key=full, Body=body, IfNoneMatch="*", Metadata={_WRITE_ID: write_id}
                 )
             except FAILURES as error:
@@ -108,9 +107,9 @@ class Writer:
         write_id = secrets.token_hex(16)
         bucket = self._bucket
         with bucket.translated(f"starting the upload of {key!r}"):
-            upload = self._client.create_multipart_upload(Bucket=bucket.name, Key=full, Metadata={_WRITE_ID: write_id})[
-                "UploadId"
-            ]
+            upload = bucket.client.create_multipart_upload(
+                Bucket=bucket.name, Key=full, Metadata={_WRITE_ID: write_id}
+            )["UploadId"]
         try:
             etags: list[str] = []
             for number, part in enumerate(parts, 1):
@@ -120,7 +119,7 @@ class Writer:
                         f"the body of {key!r} is larger than {size}; raise part_mib in the store's URL"
                     )
                 with bucket.translated(f"writing part {number} of {key!r}"):
-                    sent = self._client.upload_part(
+                    sent = self._bucket.client.upload_part(
                         Bucket=bucket.name, Key=full, UploadId=upload, PartNumber=number, Body=part
                     )
                 etags.append(sent["ETag"])
@@ -132,7 +131,7 @@ class Writer:
     def _complete(self, key: str, full: str, upload: str, etags: Sequence[str], write_id: str) -> None:
         try:
             with self._bucket.translated(f"completing the upload of {key!r}"):
-                self._client.complete_multipart_upload(
+                self._bucket.client.complete_multipart_upload(
                     Bucket=self._bucket.name,
                     Key=full,
                     UploadId=upload,
@@ -153,7 +152,7 @@ class Writer:
     def _write_id_of(self, full: str) -> str | None:
         with self._bucket.translated(f"checking whether {full!r} was written"):
             try:
-                metadata = self._client.head_object(Bucket=self._bucket.name, Key=full)["Metadata"]
+                metadata = self._bucket.client.head_object(Bucket=self._bucket.name, Key=full)["Metadata"]
             except ClientError as error:
                 if said(error).code in errors.MISSING:
                     return None
