@@ -119,6 +119,7 @@ def test_help_teaches_by_example(name: str) -> None:
         ("docs/api.md", 6),
         ("docs/security.md", 3),
         ("docs/operating.md", 2),
+        ("docs/upgrading.md", 4),
     ],
 )
 def test_every_command_line_exists(page: str, at_least: int) -> None:

@@ -61,3 +61,22 @@ tolerations: {{- toYaml . | nindent 2 }}
 affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+
+{{- /* The file of settings, where there is one. The checksum starts pods again that would keep to the former one. */ -}}
+{{- define "refstore.configMount" -}}
+{{- if .Values.config }}
+- {name: config, mountPath: /etc/refstore, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "refstore.configVolume" -}}
+{{- if .Values.config }}
+- {name: config, configMap: {name: {{ include "refstore.name" . }}-config}}
+{{- end }}
+{{- end }}
+
+{{- define "refstore.configChecksum" -}}
+{{- if .Values.config }}
+annotations: {checksum/config: {{ sha256sum .Values.config }}}
+{{- end }}
+{{- end }}
