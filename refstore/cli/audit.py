@@ -54,12 +54,19 @@ def verify(ctx: typer.Context) -> None:
                     bar.advance()
                     yield finding
 
-        emit(ctx, (_finding_row(finding) for finding in counted_findings()))
+        emit(ctx, (_finding_row(finding) for finding in counted_findings()), is_check=True)
         if not invocation_of(ctx).json:
-            state = f"{damaged} faults were found" if damaged else "none is missing, and none was changed"
-            typer.echo(f"{verification.entries} entries in {verification.chains} chains: {state}.", err=True)
+            entries = _counted(verification.entries, "1 entry", "entries")
+            chains = _counted(verification.chains, "1 chain", "chains")
+            faults = _counted(damaged, "1 fault was found", "faults were found")
+            state = faults if damaged else "none is missing, and none was changed"
+            typer.echo(f"{entries} in {chains}: {state}.", err=True)
     if damaged:
         raise typer.Exit(DAMAGED)
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return one if count == 1 else f"{count} {several}"
 
 
 @app.command("log")

@@ -127,8 +127,11 @@ def repository_of(ctx: typer.Context, name: str, *, only_read: bool = False) -> 
         yield lake.repository(name)
 
 
-def emit(ctx: typer.Context, answer: object) -> None:
-    """Print an answer: a mapping, named tuple, dataclass or record as one object; any other iterable as its rows."""
+def emit(ctx: typer.Context, answer: object, *, is_check: bool = False) -> None:
+    """Print an answer: a mapping, named tuple, dataclass or record as one object; any other iterable as its rows.
+
+    `is_check`: the rows are what a check found. Where it found nothing the caller says so, and no table does.
+    """
     one = _fields(answer)
     if invocation_of(ctx).output == "csv":
         _print_csv([one] if one is not None else (_fields(row) or {"": row} for row in cast(Iterable[object], answer)))
@@ -140,7 +143,11 @@ def emit(ctx: typer.Context, answer: object) -> None:
     elif one is not None:
         print_rows(({"": name.replace("_", " "), " ": value} for name, value in one.items()), header=False)
     else:
-        print_rows(_fields(row) or {"": row} for row in cast(Iterable[object], answer))
+        rows = (_fields(row) or {"": row} for row in cast(Iterable[object], answer))
+        if is_check:
+            print_rows(rows, empty="")
+        else:
+            print_rows(rows)
 
 
 class Progress(Protocol):

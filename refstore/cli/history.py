@@ -94,7 +94,7 @@ def log(
             emit(ctx, (logged_row(line) for line in commits))
         elif oneline:
             for line in commits:
-                print(f"{line.commit[:ID_CHARACTERS]} {shown(line.record.message.partition(chr(10))[0])}")
+                print(f"{line.commit[:ID_CHARACTERS]} {shown(_subject(line.record.message))}")
         else:
             emit(ctx, (_narrow(line) for line in commits))
 
@@ -237,6 +237,11 @@ def cherry_pick(
         _emit_commit(ctx, branch, new)
 
 
+def _subject(message: str) -> str:
+    """Return a message's first line; `show` and JSON have all of it."""
+    return message.strip().partition("\n")[0].rstrip()
+
+
 def _narrow(line: LogEntry) -> dict[str, object]:
     row = commit_row(line.commit, line.record)
     goes_ms = line.mark.deletes_at_ms if line.mark and not line.mark.swept_ms else None
@@ -246,7 +251,7 @@ def _narrow(line: LogEntry) -> dict[str, object]:
         "committer": row["committer"],
         "state": line.lifetime.value,
         "deletes_at": when(goes_ms),
-        "message": row["message"],
+        "message": _subject(line.record.message),
     }
 
 

@@ -418,7 +418,7 @@ def verify(
     if invocation_of(ctx).json:
         emit(ctx, {**dataclasses.asdict(counts), "findings": findings})
     else:
-        emit(ctx, findings)
+        emit(ctx, findings, is_check=True)
     if invocation_of(ctx).output == "table":
         print(_verified(counts))
     return LEFT if findings else None
@@ -480,9 +480,9 @@ def _emit(ctx: typer.Context, report: Report) -> None:
         emit(ctx, msgspec.to_builtins(report))
         return
     emit(ctx, _summary(report))
-    emit(ctx, [msgspec.to_builtins(row) for row in report.rows])
+    emit(ctx, [msgspec.to_builtins(row) for row in report.rows], is_check=True)
     for each in report.published:
-        print(f"branch {each.branch}: commit {each.commit}, {each.paths} paths")
+        print(f"branch {each.branch}: commit {each.commit}, {each.paths} path{'' if each.paths == 1 else 's'}")
     for each in report.datasets:
         if each.untouched:
             print(f"not purged: data set {each.dataset}: {each.untouched}")

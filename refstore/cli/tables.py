@@ -45,15 +45,19 @@ _PAGE_SECONDS: Final = 0.1
 _GAP: Final = "  "
 
 
-def print_rows(rows: Iterable[Row], *, header: bool = True, now_ms: int | None = None) -> None:
+def print_rows(
+    rows: Iterable[Row], *, header: bool = True, now_ms: int | None = None, empty: str = "There is nothing to list."
+) -> None:
     """Print rows as a table. `header`: False for the fields of one object, which are printed as they are. `now_ms`: the
-    time that ages are counted from; None: now.
+    time that ages are counted from; None: now. `empty`: what to say, to standard error, where there is no row; '':
+    nothing, for checks, whose answer that would be.
     """
     source = iter(rows)
     first = list(_page(source))
     if not first:
         sys.stdout.flush()
-        print("There is nothing to list.", file=sys.stderr)
+        if empty:
+            print(empty, file=sys.stderr)
         return
     columns = list(dict.fromkeys(name for row in first for name in row))
     if not header:

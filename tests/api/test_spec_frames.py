@@ -69,6 +69,28 @@ def test_polars_writes_and_reads(root: str, options: dict[str, str], fs: LakeFSF
     assert pl.read_parquet(f"{root}/frame.parquet", use_pyarrow=True, storage_options=options).equals(frame)
     with fs.open(f"{root}/frame.parquet", "rb") as file:
         assert pl.read_parquet(file).equals(frame)
+    dataset = ds.dataset(f"{root.removeprefix('lakefs://')}/frame.parquet", filesystem=fs)
+    assert pl.scan_pyarrow_dataset(dataset).filter(pl.col("sold") > 1).collect().height == 2
+    for kind, write, read in (("csv", frame.write_csv, pl.read_csv), ("arrow", frame.write_ipc, pl.read_ipc)):
+        with fs.open(f"{root}/frame.{kind}", "wb") as file:
+            write(file)
+        assert read(f"{root}/frame.{kind}", storage_options=options).equals(frame)
+
+
+def test_what_polars_does_not_ask_fsspec_for_does_not_know_the_scheme(
+    root: str, options: dict[str, str], fs: LakeFSFileSystem
+) -> None:
+    """As docs/api.md says. When one of these works, the page is to be changed."""
+    frame, url = pl.DataFrame(ROWS), f"{root}/frame.parquet"
+    with fs.open(url, "wb") as file:
+        frame.write_parquet(file)
+    for call in (
+        lambda: pl.read_parquet(url, storage_options=options),
+        lambda: pl.scan_parquet(url, storage_options=options).collect(),
+        lambda: frame.write_parquet(url, storage_options=options),
+    ):
+        with pytest.raises(FileNotFoundError, match="lakefs://"):
+            call()
 
 
 def test_duckdb_writes_and_queries(root: str, fs: LakeFSFileSystem) -> None:

@@ -131,6 +131,7 @@ def test_merge_reports_conflicts_or_decides_them_as_told(repo: Repository) -> No
     with pytest.raises(MergeConflict) as caught:
         repo.merge("main", "feature")
     assert caught.value.paths == ("same",)
+    assert str(caught.value).startswith("1 path was changed on both sides, 'same';")
     repo.merge("main", "feature", strategy="source-wins")
     assert repo.read("main", "same") == b"feature"
 

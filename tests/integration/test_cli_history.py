@@ -201,6 +201,15 @@ class TestHistory:
         assert paths(sales.json("diff", "sales", "main~1", "main", "--prefix", "b")) == ["b"]
         assert sales.ok("diff", "sales", "main~1", "main").out.splitlines()[1].split() == ["changed", "a", "2", "B"]
 
+    def test_the_log_shows_the_first_line_of_a_message(self, sales: Command) -> None:
+        put(sales, "main", "a", "1")
+        commit(sales, "main", "the first line\n\nand a paragraph")
+        for words in ((), ("--oneline",)):
+            shown = sales.ok("log", "sales", "-n", "1", *words).out
+            assert "the first line" in shown
+            assert "paragraph" not in shown
+        assert sales.json("log", "sales")[0]["message"] == "the first line\n\nand a paragraph"
+
     def test_the_log_tells_what_has_expired(self, sales: Command) -> None:
         put(sales, "main", "a", "1")
         old = commit(sales, "main", "one")

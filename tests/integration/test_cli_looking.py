@@ -109,6 +109,20 @@ def test_output_csv_has_every_value_in_full(sales: Command) -> None:
 def test_an_unknown_name_gets_a_suggestion(sales: Command) -> None:
     assert "did you mean 'sales'?" in sales("ls", "sale", "main").err
     assert "did you mean 'main'?" in sales("ls", "sales", "mian").err
+    sales.ok("tag", "create", "sales", "v1", "main")
+    asked = sales("commit", "sales", "v1", "-m", "to a tag").err
+    assert "'v1' is a tag" in asked
+    assert "did you mean" not in asked
+
+
+def test_a_check_that_finds_nothing_says_so(sales: Command) -> None:
+    """And not that there is nothing to list."""
+    for check in (("kv", "verify"), ("kv", "reconcile", "--dry-run"), ("audit", "verify")):
+        ran = sales(*check)
+        assert ran.code == 0
+        said = ran.out + ran.err
+        assert "othing" in said or "none is missing" in said
+        assert "to list" not in said
 
 
 def test_a_folder_is_uploaded_without_what_the_branch_has(sales: Command, tmp_path: Path) -> None:

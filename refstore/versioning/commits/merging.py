@@ -120,9 +120,11 @@ def merge_changes(
 
 
 def _conflict(paths: tuple[str, ...], *, has_more: bool) -> MergeConflict:
-    more = " or more" if has_more else ""
+    if len(paths) == 1 and not has_more:
+        what = f"1 path was changed on both sides, {paths[0]!r}"
+    else:
+        what = f"{len(paths)}{' or more' if has_more else ''} paths were changed on both sides, {paths[0]!r} among them"
     return MergeConflict(
-        f"{len(paths)}{more} paths were changed on both sides, {paths[0]!r} among them; choose source-wins or "
-        "dest-wins, or make them equal first",
+        f"{what}; choose source-wins or dest-wins, or make both sides equal first",
         paths,
     )
