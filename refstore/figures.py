@@ -63,6 +63,8 @@ class Concern(StrEnum):
     REFUSED = "the store refused to delete"
     REAPER_FAILED = "the reaper's last pass failed"
     LATE_RUN = "no run for 3 days"
+    KEEPS_VERSIONS = "deleting frees no space"
+    """The bucket keeps versions of what is deleted, or nobody knows."""
     ORPHANS_GREW = "orphans grew"
     NOT_MEASURED = "no reaper has measured it lately"
     NO_RULES = "no rules"
@@ -90,6 +92,8 @@ def warnings(figures: Figures, created_ms: int, now_ms: int) -> list[Warned]:
         found.append(Warned(Concern.REAPER_FAILED, reaper.error))
     if reaper.has_rules and now_ms - max(gc.run_ms, gc.marked_ms, created_ms) > RUN_LATE_MS:
         found.append(Warned(Concern.LATE_RUN, "run: refstore gc run"))
+    if reaper.versions:
+        found.append(Warned(Concern.KEEPS_VERSIONS, reaper.versions))
     if gc.orphans.objects >= ORPHANS_MIN and gc.orphans.objects > ORPHANS_GROWTH * gc.orphans_before.objects:
         found.append(Warned(Concern.ORPHANS_GREW, f"from {gc.orphans_before.objects} to {gc.orphans.objects} objects"))
     if now_ms - max(reaper.measured_ms, created_ms) > MEASURED_LATE_MS:

@@ -43,6 +43,7 @@ from refstore.objects import child, make_objects, named_stores, open_objects
 from refstore.objects.base import ObjectStore, put_new
 from refstore.objects.foreign_objects import ForeignStores
 from refstore.objects.named_stores import NamedStores
+from refstore.objects.store_urls import with_versions_as
 from refstore.public_methods import public_methods
 from refstore.repository import Repository
 from refstore.versioning import manifest
@@ -497,7 +498,8 @@ class Lake:
         )
 
     def _open_namespace(self, record: RepositoryRecord) -> ObjectStore:
-        objects = self.open_url(record.namespace)
+        url = with_versions_as(self.resolve(record.namespace), self.resolve(self.objects_url))
+        objects = self.open_store(url)
         try:
             check_owner(objects, record)
         except BaseException:

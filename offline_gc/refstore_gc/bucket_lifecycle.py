@@ -22,7 +22,7 @@ from refstore.errors import Conflict, Invalid
 from refstore.gc_marks import Run
 from refstore.lake import Lake
 from refstore.objects.base import OWN_FILES, ObjectStore
-from refstore.objects.store_urls import parse
+from refstore.objects.store_urls import DELETE_VERSIONS, parse
 from refstore_gc.run_layout import TAG
 
 RULE_ID: Final = "refstore-expire"
@@ -36,6 +36,8 @@ class Rule:
     prefix: str
     """Of the objects' keys; '' for the whole bucket."""
     tag: str = TAG
+    versions: bool = False
+    """Whether the bucket's versions go, too: without it an expired object stays as one."""
 
     @property
     def id(self) -> str:
@@ -52,17 +54,22 @@ class Rule:
         """A day is the least that S3 knows."""
         tag = {"Key": self.tag, "Value": "true"}
         which = {"And": {"Prefix": self.prefix, "Tags": [tag]}} if self.prefix else {"Tag": tag}
-        return {"ID": self.id, "Status": "Enabled", "Filter": which, "Expiration": {"Days": 1}}
+        rule: dict[str, Any] = {"ID": self.id, "Status": "Enabled", "Filter": which, "Expiration": {"Days": 1}}
+        return rule | ({"NoncurrentVersionExpiration": {"NoncurrentDays": 1}} if self.versions else {})
 
 
 def rule_of(store: ObjectStore, tag: str = TAG) -> Rule:
     """The rule of one repository's namespace. Raises Invalid: the store has no such thing."""
     _, path = _bucket_and_path(store.url)
-    return Rule(f"{path}/" if path else "", tag)
+    return Rule(f"{path}/" if path else "", tag, deletes_versions(store))
 
 
-def bucket_rule(tag: str = TAG) -> Rule:
-    return Rule("", tag)
+def bucket_rule(tag: str = TAG, *, versions: bool = False) -> Rule:
+    return Rule("", tag, versions)
+
+
+def deletes_versions(store: ObjectStore) -> bool:
+    return parse(store.url).flag(DELETE_VERSIONS, default=False)
 
 
 def warning(rule: Rule) -> str:

@@ -40,7 +40,7 @@ from refstore_gc.mark_plan import age_seconds, store_now_ms
 from refstore_gc.run_context import Options, RunContext
 from refstore_gc.run_layout import BULK_KEYS, ROOT, layout_of, read_json, remove, write_json
 from refstore_gc.run_progress import Steps, Tell, silent
-from refstore_gc.run_summary import Count, Swept
+from refstore_gc.run_summary import DELETED, KEPT, MISSING, Count, Swept
 from refstore_gc.statistics import summarize_sweep
 
 TAGGED: Final = f"{ROOT}tagged.json"
@@ -175,7 +175,7 @@ def _note(lake: Lake, repo: RepositoryId, record: RepositoryRecord, mark_id: str
     """
     key = keys.cleared_repository(repo)
     known = maybe(lake.kv.get(key), ClearedRepository)
-    gone = swept.outcomes.get(sweep_tasks.DELETED, Count()) + swept.outcomes.get(sweep_tasks.MISSING, Count())
+    gone = sum((swept.outcomes.get(each, Count()) for each in (DELETED, KEPT, MISSING)), Count())
     runs, before = (known.runs, Count(known.objects, known.bytes)) if known is not None else ((), Count())
     total = before + gone
     lake.kv.set(

@@ -280,10 +280,15 @@ def _delete(
         for address in each.location.going
     ]
     deletion = delete_recorded(ctx.objects, batch, journal)
-    deleted, away = {*deletion.deleted}, {*deletion.deleted, *deletion.missing}
+    kept = {address for address, _ in deletion.kept}
+    deleted, away = {*deletion.deleted} - kept, {*deletion.deleted, *deletion.missing}
     done.failed += len(deletion.failed)
     for each in retired:
         _count(done, endings[each.identity], sizes, [one for one in each.location.going if one in deleted])
+        kept_sizes = [
+            endings[each.identity][one].size_bytes or sizes.get(one, 0) for one in each.location.going if one in kept
+        ]
+        done.add("kept", len(kept_sizes), sum(kept_sizes))
     ctx.locations.forget_going(
         [(each, [address for address in each.location.going if address in away]) for each in retired]
     )

@@ -29,6 +29,8 @@ TAGGED: Final = "tagged"
 """And not yet deleted by the bucket, as far as is known."""
 BUCKET: Final = "deleted by the bucket"
 MISSING: Final = "already gone"
+KEPT: Final = "deleted, kept as a version"
+"""No key has it any more, but the bucket keeps its bytes."""
 FAILED: Final = "failed"
 EXCLUDED: Final = "dropped out"
 """Named again since it was marked."""
@@ -64,6 +66,8 @@ class CleaningSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Objects of which a legal hold keeps the backups."""
     waiting: Count = Count()
     """Backups and trash that stay for now."""
+    kept: Count = Count()
+    """What was deleted, and is in none of the counts above because the bucket keeps it as a version."""
     failed: int = 0
     """Objects that the store did not delete; the next cleaning tries again."""
 
@@ -75,6 +79,7 @@ class CleaningSummary(msgspec.Struct, frozen=True, kw_only=True):
             "left by attempts of runs": self.attempts,
             "left by an earlier cleaning": self.going,
             "hidden branches of runs that were killed": Count(self.branches),
+            KEPT: self.kept,
             "not deleted: backups that stay for now": self.waiting,
             "not deleted: objects whose backups a legal hold keeps": Count(self.held),
             "not deleted by the store": Count(self.failed),
@@ -128,7 +133,9 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     """What the last call of the sweep ran on: `local` or `spark`."""
     at_ms: int
     outcomes: Counts
-    """deleted, tagged (and not deleted by the bucket yet), deleted by the bucket, already gone, failed, dropped out."""
+    """deleted, tagged (and not deleted by the bucket yet), deleted by the bucket, already gone, failed, dropped out; or
+    deleted, but kept as a version.
+    """
     by_reason: dict[str, Counts]
     """By why it was marked."""
     by_prefix: dict[str, Counts] = {}
@@ -143,7 +150,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     """
     purged: PurgedObjects = PurgedObjects()
     failures: list[str] = []
-    """Examples, with the store's reasons."""
+    """Examples of what the store did not delete, or kept as a version, with its reasons."""
     seconds: float = 0.0
     newly: Counts = {}
     """Of `outcomes`: what the last call of the sweep added to those before it."""
@@ -226,6 +233,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     question: str = ""
     """What an operator has to confirm before the sweep."""
     online: Online = Online()
+    versions: str = ""
+    """That the bucket keeps versions of what is deleted, or that this is not known; '' if it does not."""
     by_prefix: Counts = {}
     """Of what was marked: by the first folder of the key, and below `_refstore/` by the second."""
     seconds: dict[str, float] = {}

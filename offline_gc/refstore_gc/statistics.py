@@ -18,7 +18,7 @@ from refstore_gc.garbage import GarbageCount
 from refstore_gc.mark_plan import Decision, age_seconds, expired_by
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_layout import ObjectKind, folder_of
-from refstore_gc.run_summary import FAILED, Count, Mode, Online, Summary, Swept, kind_name, totals
+from refstore_gc.run_summary import FAILED, KEPT, Count, Mode, Online, Summary, Swept, kind_name, totals
 from refstore_gc.sweep_tasks import Outcome
 
 FAILURES_SHOWN: Final = 20
@@ -89,6 +89,7 @@ def summarize_mark(
         named_in_kv=live.addresses.rows,
         sources=result.sources,
         online=online,
+        versions=run.repository.objects.kept_versions().warning,
         seconds=dict(run.steps.seconds),
     )
     return msgspec.structs.replace(summary, question=mark_breaker.question(run.options.limits, summary))
@@ -108,7 +109,7 @@ def summarize_sweep(rows: Sequence[Outcome], mode: Mode, dropped: int, at_ms: in
     for row in rows:
         for of in (by_reason.setdefault(row.reason, {}), by_prefix.setdefault(folder_of(ObjectKind(row.kind)), {})):
             of[row.outcome] = of.get(row.outcome, Count()) + Count(row.objects, row.bytes)
-    failures = sorted({row.why for row in rows if row.outcome == FAILED})[:FAILURES_SHOWN]
+    failures = sorted({row.why for row in rows if row.outcome in (FAILED, KEPT) and row.why})[:FAILURES_SHOWN]
     outcomes = totals((row.outcome, row.objects, row.bytes) for row in rows)
     return Swept(
         mode=mode,

@@ -27,8 +27,8 @@ from refstore_gc.deletion_index_writer import outcome_key
 from refstore_gc.engines.base import Flow
 from refstore_gc.live_in_commits import Sources
 from refstore_gc.run_context import RunContext
-from refstore_gc.run_layout import TAG, RunLayout, is_there, read_table, store_at, threads_at, write_table
-from refstore_gc.run_summary import BUCKET, DELETED, EXCLUDED, FAILED, MISSING, TAGGED, Mode, UnitRow
+from refstore_gc.run_layout import TAG, RunLayout, read_table, store_at, threads_at, write_table
+from refstore_gc.run_summary import BUCKET, DELETED, EXCLUDED, FAILED, KEPT, MISSING, TAGGED, Mode, UnitRow
 from refstore_gc.untyped_arrow import pa, pc
 
 
@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
     """Why it was marked."""
     kind: int
     why: str
-    """The store's reason for one of the failures, as an example."""
+    """The store's reason for one that failed or is kept, as an example."""
     objects: int
     bytes: int
 
@@ -101,12 +101,12 @@ def _settled(layout: RunLayout, unit: Unit) -> list[Outcome]:
     keys: list[str] = before.column("address").take(array(places)).to_pylist()
     deleted_count = 0
     with Workers(threads_at(layout)) as workers:
-        for there in workers.ahead(partial(is_there, store), keys):
+        for there in workers.ahead(store.is_stored, keys):
             if there:
                 break
             deleted_count += 1
     if deleted_count:
-        outcomes[places[:deleted_count]] = BUCKET
+        outcomes[places[:deleted_count]] = KEPT if store.kept_versions().kept else BUCKET
         number = before.schema.get_field_index("outcome")
         write_table(store, unit.outcome, before.set_column(number, "outcome", array(outcomes, pa.string())))
     return _counted(unit.key, read_table(store, unit.key), outcomes, whys)
@@ -159,10 +159,11 @@ def _remove(store: ObjectStore, keys: Sequence[str], mode: Mode, tag: str) -> tu
     try:
         if mode == "tag":
             tagging = store.tag_many(keys, {tag: "true"})
-            done, missing, failed, outcome = tagging.tagged, tagging.missing, tagging.failed, TAGGED
+            done, missing, failed, outcome, kept = tagging.tagged, tagging.missing, tagging.failed, TAGGED, ()
         else:
             deletion = store.delete_many(keys)
             done, missing, failed, outcome = deletion.deleted, deletion.missing, deletion.failed, DELETED
+            kept = deletion.kept
     except Invalid as error:  # it refuses all of them, for lack of a right perhaps: the next sweep tries again
         return FAILED, [(key, FAILED, str(error)) for key in keys]
     if len(done) + len(missing) + len(failed) != len(keys):
@@ -171,6 +172,7 @@ def _remove(store: ObjectStore, keys: Sequence[str], mode: Mode, tag: str) -> tu
         )
     others = [(key, MISSING, "") for key in missing]
     others += [(key, FAILED, why or "no reason was given") for key, why in failed]
+    others += [(key, KEPT, why) for key, why in kept]
     return outcome, others
 
 
@@ -186,7 +188,7 @@ def _untagged(store: ObjectStore, keys: Sequence[str]) -> list[str]:
             "then sweep again"
         ) from error
     # a store may confirm that nothing is tagged at a key at which nothing is any more
-    return [(EXCLUDED if key in done else TAGGED) if is_there(store, key) else BUCKET for key in keys]
+    return [(EXCLUDED if key in done else TAGGED) if store.is_stored(key) else BUCKET for key in keys]
 
 
 def _before(store: ObjectStore, unit: Unit) -> Any:
@@ -207,6 +209,6 @@ def _counted(unit: str, marked: Any, outcomes: Any, whys: Any) -> list[Outcome]:
         for reason in sorted({*reasons[outcomes == outcome].tolist()}):
             for kind in np.unique(kinds[(outcomes == outcome) & (reasons == reason)]).tolist():
                 of = (outcomes == outcome) & (reasons == reason) & (kinds == kind)
-                why = str(whys[of][0]) if outcome == FAILED else ""
+                why = str(whys[of][0]) if outcome in (FAILED, KEPT) else ""
                 rows.append(Outcome(unit, outcome, reason, kind, why, int(of.sum()), int(sizes[of].sum())))
     return rows

@@ -178,7 +178,7 @@ class _Lookup:
         if not any(each.has_rows for each in contents):
             return []
         try:
-            reason = self._ctx.objects.keeps_deleted()
+            reason = self._ctx.objects.kept_versions().warning
         except RefstoreError as error:
             reason = f"whether the bucket keeps versions of what is deleted could not be asked: {error}"
         gone = [each for each in contents if each.has_rows and each.address not in self._there]

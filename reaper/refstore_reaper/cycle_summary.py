@@ -38,7 +38,11 @@ class Summary:
     deleted: int = 0
     """Objects that the store confirmed as deleted."""
     bytes: int = 0
-    """The bytes of those objects, as far as their sizes were known."""
+    """The bytes of those objects that the store has freed, as far as their sizes were known."""
+    kept: int = 0
+    """Those of these objects whose bytes the bucket keeps as a version."""
+    kept_bytes: int = 0
+    """The bytes of those."""
     missing: int = 0
     """Addresses that had no object any more, or never had one."""
     failed: int = 0

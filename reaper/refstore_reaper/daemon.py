@@ -16,11 +16,13 @@ from dataclasses import asdict
 from itertools import count
 from random import Random, SystemRandom
 from typing import Final
+from urllib.parse import urlsplit
 
 from refstore.context import Context
 from refstore.core import event_log, ids, keys, python_gc
 from refstore.core.ids import RepositoryId, RepositoryName
 from refstore.core.records import Heartbeat, RepositoryRecord, decode, encode
+from refstore.core.redaction import redact_text
 from refstore.core.settings import ReaperSettings
 from refstore.deletions.journal_writer import JournalWriter
 from refstore.errors import (
@@ -91,6 +93,7 @@ class Reaper:
         self._async_deleter = AsyncDeleter() if asynchronous else None
         self._backoffs: dict[RepositoryId, Backoff] = {}
         self._reported: dict[RepositoryId, float] = {}
+        self._warned_of_versions: set[str] = set()
         self._started_ms = lake.clock.now_ms()
         self._scrub_requested_ms = self._started_ms if scrub_now else None
         self._beat_at: float | None = None
@@ -251,6 +254,7 @@ class Reaper:
                 self._report_pass(name, summary)
                 self._figures.record_pass(ctx, record, summary)
             self._report_backlog(ctx, name)
+            self._warn_of_versions(ctx)
             self._figures.write(ctx.repo, lambda: not should_stop())
         except RefstoreError as error:
             if isinstance(error, KVUnavailable):
@@ -296,6 +300,14 @@ class Reaper:
         self._metrics.record_breaker(name, bool(stopped))
         if self._metrics.is_read:
             self._metrics.record_backlog(name, backlog.measure(ctx, limit=BACKLOG_MAX), self._clock.now_ms())
+
+    def _warn_of_versions(self, ctx: Context) -> None:
+        """Log once for each bucket that it keeps versions of what is deleted, or that this is not known."""
+        bucket = urlsplit(ctx.objects.url).netloc
+        if bucket not in self._warned_of_versions:
+            self._warned_of_versions.add(bucket)
+            if warning := ctx.objects.kept_versions().warning:
+                _log.warning("deleting_frees_no_space", repository=ctx.name, what=redact_text(warning))
 
     def _failed(self, name: str, error: RefstoreError) -> Summary:
         _log.error("repository_stopped", repository=name, code=error.code, error=str(error))

@@ -144,10 +144,14 @@ class BatchDeleter:
                 self._begun.pop(hint.key, None)
 
     def _count(self, batch: Sequence[PendingDelete], confirmed: Deletion, left: Sequence[Address]) -> None:
-        deleted, failed = set(confirmed.deleted), set(left)
+        deleted, failed, kept = set(confirmed.deleted), set(left), {key for key, _ in confirmed.kept}
+        sizes = [(item.address, item.size_bytes) for item in batch if item.size_bytes > 0 and item.address in deleted]
+        kept_bytes = sum([size for address, size in sizes if address in kept])
         self._tally.count(
             deleted=len(deleted),
-            bytes=sum([item.size_bytes for item in batch if item.size_bytes > 0 and item.address in deleted]),
+            bytes=sum([size for _, size in sizes]) - kept_bytes,
+            kept=len(kept),
+            kept_bytes=kept_bytes,
             missing=len(batch) - len(deleted) - len(failed),
             failed=len(failed),
             expired=len([item for item in batch if item.cause == NOT_LINKED and item.address not in failed]),

@@ -92,7 +92,8 @@ class FiguresWriter:
         if summary.deleted:
             if not own.reclaimed.objects:
                 own.since = ctx.clock.monotonic_seconds()
-            own.reclaimed = Amount(own.reclaimed.objects + summary.deleted, own.reclaimed.bytes + summary.bytes)
+            freed = summary.deleted - summary.kept
+            own.reclaimed = Amount(own.reclaimed.objects + freed, own.reclaimed.bytes + summary.bytes)
         first = summary.errors[0] if summary.errors else None
         error = redact_text(f"{first.unit}: {first.message}")[:ERROR_CHARACTERS] if first is not None else ""
         if error != own.last_error or summary.failed != own.refused:
@@ -192,6 +193,7 @@ def survey(ctx: Context, record: RepositoryRecord, go_on: Callable[[], bool]) ->
         questions=sum(run.state is RunState.NEEDS_CONFIRMATION for run in marks),
         branches=branches,
         has_rules=ctx.kv.get(keys.retention_rules(ctx.repo)) is not ABSENT,
+        versions=_kept_versions(ctx),
         stopped=breaker.explain(state),
         went_back=state is not None and bool(state.tripped_ms) and state.reason == breaker.Reason.KV_WENT_BACK.value,
     )
@@ -247,6 +249,14 @@ def _measure_unnamed(ctx: Context, go_on: Callable[[], bool]) -> tuple[Amount, A
                     due += 1
                     due_bytes += max(0, reference.size_bytes)
     return Amount(in_grace, sum_of_sizes((in_grace_bytes,))), Amount(due, sum_of_sizes((due_bytes,)))
+
+
+def _kept_versions(ctx: Context) -> str:
+    """Return what an operator must know of versions that the bucket keeps."""
+    try:
+        return redact_text(ctx.objects.kept_versions().warning)
+    except RefstoreError as error:
+        return redact_text(f"it is not known whether the store keeps versions: {error}")[:ERROR_CHARACTERS]
 
 
 def _measure_live(ctx: Context, default_branch: BranchName) -> Amount:

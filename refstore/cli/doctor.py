@@ -117,8 +117,20 @@ def _stores(lake: Lake, *, write: bool) -> Iterator[Check]:
     yield _timed(
         f"objects at {redact_url(lake.objects_url)}", lambda: len(list(islice(store.list(PROBE), 1))), "probes listed"
     )
+    yield _kept_versions(lake)
     if write:
         yield _probe(lake)
+
+
+def _kept_versions(lake: Lake) -> Check:
+    try:
+        versions = lake.own_store.kept_versions()
+    except RefstoreError as error:
+        return _failed("versions of deleted objects", error)
+    what, _, advice = redact_text(versions.warning).partition("; ")
+    if advice:
+        return Check("versions of deleted objects", "warning", what, advice)
+    return Check("versions of deleted objects", "ok", "the store keeps none of what refstore deletes")
 
 
 def _probe(lake: Lake) -> Check:

@@ -531,7 +531,7 @@ def lifecycle(
             rule = rules.rule_of(store, tag)
         else:
             store = stack.enter_context(closing(rules.bucket_store(lake)))
-            rule = rules.bucket_rule(tag)
+            rule = rules.bucket_rule(tag, versions=rules.deletes_versions(store))
             rules.check_bucket_is_ours(lake, store)
         typer.echo(rules.warning(rule), err=True)
         made: dict[str, Any] = {"Rules": [rule.document()]}

@@ -148,6 +148,7 @@ def clear_deleted(
 ) -> list[dict[str, Any]]:
     from refstore_gc import bucket_lifecycle as lifecycle_
     from refstore_gc.deleted_repositories import clear, closed
+    from refstore_gc.run_summary import DELETED, KEPT, Count
 
     rows: list[dict[str, Any]] = []
     for repo, record in list(closed(lake)):
@@ -156,15 +157,17 @@ def clear_deleted(
         except RefstoreError as error:
             troubles.append((repo, error))
             continue
-        deleted = found.swept.outcomes.get("deleted") if found.swept else None
+        outcomes = found.swept.outcomes if found.swept else {}
+        deleted, kept = outcomes.get(DELETED, Count()), outcomes.get(KEPT, Count())
         if found.waiting.objects and lake.clock.now_ms() - found.tagged_ms > job.tag_wait_days * 86_400_000:
             typer.echo(f"refstore: warning: {repo} (deleted): {lifecycle_.overdue_words(found.tagged_ms)}", err=True)
         rows.append(
             {
                 "repository": f"{repo} (deleted)",
                 "due": when(found.due_ms),
-                "deleted": deleted.objects if deleted else 0,
-                "bytes": deleted.bytes if deleted else 0,
+                "deleted": deleted.objects,
+                "bytes": deleted.bytes,
+                "kept_as_versions": kept.objects,
                 "failed": found.failed,
                 "tagged": found.waiting.objects,
                 "tagged_since": when(found.tagged_ms or None),

@@ -43,6 +43,8 @@ def emit_summaries(
             )
         if summary.young.objects and not (summary.listed.objects or summary.goes_on_from):
             typer.echo(_all_young(summary), err=True)
+        if summary.versions:
+            typer.echo(f"warning: {summary.versions}", err=True)
         if summary.drift:
             from refstore_gc.run_summary import DRIFT_NOTE
 
@@ -51,7 +53,7 @@ def emit_summaries(
             typer.echo(f"not applied: {each}", err=True)
         if summary.swept is not None:
             for each in summary.swept.failures:
-                typer.echo(f"failed: {each}", err=True)
+                typer.echo(f"not freed: {each}", err=True)
     if cleared:
         emit(ctx, cleared)
     for row, (name, report) in zip(rows, purges or (), strict=True):

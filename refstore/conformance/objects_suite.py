@@ -22,6 +22,7 @@ from refstore.conformance.interleaving import Interleaving, switching_often
 from refstore.core.clock import SystemClock
 from refstore.errors import AlreadyExists, Invalid, InvalidPath, ObjectNotFound, ObjectsUnavailable
 from refstore.objects import ObjectStore, child, open_objects
+from refstore.objects.base import Deletion
 
 # ruff: noqa: S310  # presigned URLs of servers that the tests started
 
@@ -431,11 +432,11 @@ class ObjectStoreSuite:
         assert [info.key for info in store.list()] == ["data/2026112100/kept"]
 
     def test_deleting_nothing_and_the_same_twice(self, store: ObjectStore) -> None:
-        assert store.delete_many([]) == ((), (), ())
+        assert store.delete_many([]) == Deletion((), (), ())
         store.put("a", b"x")
-        assert store.delete_many(["a", "a"]) == (("a",), (), ())
+        assert store.delete_many(["a", "a"]) == Deletion(("a",), (), ())
         again = store.delete_many(["a"])
-        assert again == (((), ("a",), ()) if self.tells_missing else (("a",), (), ()))
+        assert again == (Deletion((), ("a",), ()) if self.tells_missing else Deletion(("a",), (), ()))
 
     # -- if_absent
 

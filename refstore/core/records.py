@@ -510,6 +510,8 @@ class ReaperFigures(Record, frozen=True, tag=87):
     """Objects that the store did not delete in the last pass."""
     reclaimed: tuple[DayAmount, ...] = ()
     """Of the last days, the oldest first."""
+    versions: str = ""
+    """That the bucket keeps versions of what is deleted, or that this is not known; '' if it does not."""
 
 
 class GcFigures(Record, frozen=True, tag=88):

@@ -93,4 +93,5 @@ def _failing(confirmed: Deletion, failed: dict[Address, Address]) -> Deletion:
             *confirmed.failed,
             *((identity, f"its content at {address} is left") for identity, address in failed.items()),
         ),
+        kept=tuple((key, why) for key, why in confirmed.kept if key not in failed),
     )

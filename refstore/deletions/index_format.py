@@ -38,7 +38,15 @@ ENTRY_BYTES: Final = 16
 SOURCE_BYTES: Final = 256
 HASH_BITS: Final = 64
 
-OUTCOMES: Final = ("", "deleted", "tagged", "already gone", "failed", "deleted by the bucket")
+OUTCOMES: Final = (
+    "",
+    "deleted",
+    "tagged",
+    "already gone",
+    "failed",
+    "deleted by the bucket",
+    "deleted, kept as a version",
+)
 """By code. Only append, because files contain the codes. 0: the source has the outcome."""
 REASONS: Final = (
     "",

@@ -118,6 +118,17 @@ class Deletion(NamedTuple):
     missing: tuple[str, ...]
     failed: tuple[tuple[str, str], ...]
     """(key, the store's reason), after retries."""
+    kept: tuple[tuple[str, str], ...] = ()
+    """(key, why) of `deleted`: the key is gone, but the store keeps its bytes as a version, so no space is freed."""
+
+
+class KeptVersions(NamedTuple):
+    """Whether the store keeps versions of what is deleted through it."""
+
+    kept: bool | None
+    """None: not known."""
+    warning: str
+    """What an operator must know, and what to do; '': nothing."""
 
 
 class Tagging(NamedTuple):
@@ -201,9 +212,13 @@ class ObjectStore(ABC):
         del keys, tags
         raise Invalid(f"{self.url} has no object tags; leave them out, or use an s3:// store")
 
-    def keeps_deleted(self) -> str:
-        """Return why the store may keep what was deleted, such as the versions of a bucket; '': it does not."""
-        return ""
+    def kept_versions(self) -> KeptVersions:
+        """Ask whether the store keeps versions of what is deleted. Raises ObjectsUnavailable."""
+        return KeptVersions(False, "")
+
+    def is_stored(self, key: str) -> bool:
+        """Return whether the store has content of the key that a deletion through it would remove."""
+        return _head_or_none(self, key) is not None
 
     def lifecycle_rules(self) -> list[dict[str, Any]]:
         """Return the lifecycle rules of the whole bucket, including those of its other users. Raises Invalid if the

@@ -19,6 +19,8 @@ from refstore.core.redaction import redact_url
 from refstore.errors import InvalidPath, InvalidSettings
 from refstore.objects.object_keys import object_key
 
+DELETE_VERSIONS: Final = "delete_versions"
+"""The option of `s3://` URLs that makes deletions include the versions."""
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://")
 _USER_INFO: Final = re.compile(r"(?<=//)[^/?#]*@")
 _BOOLEANS: Final = {"0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
@@ -89,6 +91,21 @@ def parse(url: str) -> StoreURL:
             "because URLs are stored and logged"
         )
     return StoreURL(match.group(1), parts.netloc, path, options)
+
+
+def with_versions_as(url: str, lakes_url: str) -> str:
+    """Return the URL of a namespace with `delete_versions` as the lake's URL has it, if both are in one bucket.
+
+    A repository's record has the URL as it was when the repository was created; the option may come later.
+    """
+    own, lakes = parse(url), parse(lakes_url)
+    if (own.scheme, own.host, own.options.get("endpoint")) != (lakes.scheme, lakes.host, lakes.options.get("endpoint")):
+        return url
+    value = lakes.options.get(DELETE_VERSIONS)
+    if own.options.get(DELETE_VERSIONS) == value:
+        return url
+    others = {name: each for name, each in own.options.items() if name != DELETE_VERSIONS}
+    return own._replace(options=others if value is None else {**others, DELETE_VERSIONS: value}).text()
 
 
 def child(url: str, name: str) -> str:

@@ -225,7 +225,7 @@ def test_a_key_cannot_be_the_directory_of_another(store: LocalObjects):
     for look in (store.get, store.head):
         with pytest.raises(ObjectNotFound):
             look("a/b/c")
-    assert store.delete_many(["a/b/c", "a"]) == ((), ("a/b/c", "a"), ())
+    assert store.delete_many(["a/b/c", "a"]) == Deletion((), ("a/b/c", "a"), ())
     assert store.read("a/b") == b"x"
 
 

@@ -17,6 +17,7 @@ from refstore.conformance.objects_suite import MIB, fill, pattern
 from refstore.core.clock import SystemClock
 from refstore.errors import AlreadyExists, InvalidSettings, ObjectNotFound, ObjectsUnavailable
 from refstore.objects import ObjectStore, open_objects
+from refstore.objects.base import Deletion
 from tests.servers.s3_base import BUCKET, S3Server
 from tests.servers.s3_proxy import (
     CutBody,
@@ -158,7 +159,7 @@ def test_now_and_then_a_503_is_not_noticed(bench: Bench):
     assert bench.store.read("b") == b"b"
     assert bench.store.head("large").size_bytes == 9 * MIB
     assert [info.key for info in bench.store.list()] == ["a", "b", "c", "large"]
-    assert bench.store.delete_many(["a", "b", "large"]) == (("a", "b", "large"), (), ())
+    assert bench.store.delete_many(["a", "b", "large"]) == Deletion(("a", "b", "large"), (), ())
     assert bench.keys() == ["c"]
     assert len([fault for _, fault in bench.proxy.log if fault]) > 3
 
@@ -190,7 +191,7 @@ def test_keys_that_fail_once_are_deleted_in_the_next_round(bench: Bench):
     failing = [keys[0], keys[500], keys[999]]
     fill(bench.direct, [*failing, keys[1], keys[499], keys[998]])  # S3 says of what is not there that it was deleted
     bench.once(FailKeys(bench.full(failing)), bulk_delete)
-    assert bench.store.delete_many(keys) == (tuple(keys), (), ())
+    assert bench.store.delete_many(keys) == Deletion(tuple(keys), (), ())
     assert bench.keys() == []
     first, second = bench.asked(bulk_delete)
     assert len(first.delete_keys) == 1000
@@ -216,14 +217,14 @@ def test_keys_that_keep_failing_are_told_and_are_still_there(bench: Bench):
 def test_a_key_that_may_not_be_deleted_is_not_asked_for_again(quick: Bench):
     fill(quick.direct, ["a", "b"])
     quick.always(FailKeys(quick.full(["a"]), code="AccessDenied"), bulk_delete)
-    assert quick.store.delete_many(["a", "b"]) == (("b",), (), (("a", "AccessDenied (by plan)"),))
+    assert quick.store.delete_many(["a", "b"]) == Deletion(("b",), (), (("a", "AccessDenied (by plan)"),))
     assert len(quick.asked(bulk_delete)) == 1
 
 
 def test_a_server_that_tells_what_is_missing(quick: Bench):
     quick.direct.put("a", b"x")
     quick.always(FailKeys(quick.full(["gone"]), code="NoSuchKey"), bulk_delete)
-    assert quick.store.delete_many(["a", "gone"]) == (("a",), ("gone",), ())
+    assert quick.store.delete_many(["a", "gone"]) == Deletion(("a",), ("gone",), ())
 
 
 def test_one_batch_of_three_that_fails_whole(quick: Bench):
@@ -287,7 +288,7 @@ def test_an_error_about_a_key_that_was_not_asked_for_confirms_nothing(quick: Ben
 def test_a_reply_that_is_lost_is_asked_for_again(bench: Bench, fault: Fault):
     fill(bench.direct, ["a", "b"])
     bench.once(fault, bulk_delete)
-    assert bench.store.delete_many(["a", "b"]) == (("a", "b"), (), ())
+    assert bench.store.delete_many(["a", "b"]) == Deletion(("a", "b"), (), ())
     assert bench.keys() == []
     assert len(bench.asked(bulk_delete)) == 2
 

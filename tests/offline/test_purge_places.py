@@ -395,7 +395,10 @@ class TestWhatIsBeingDeleted:
     def test_a_bucket_that_keeps_versions_is_never_final(
         self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(type(world.ctx.objects), "keeps_deleted", lambda _: "the bucket keeps versions")
+        from refstore.objects.base import KeptVersions
+
+        kept = KeptVersions(True, "the bucket keeps versions")
+        monkeypatch.setattr(type(world.ctx.objects), "kept_versions", lambda _: kept)
         set_days(world, versions=0)
         commit(world, EVENT)
         made = purge()

@@ -16,7 +16,7 @@ from refstore.errors import Conflict, Invalid, InvalidSettings
 from refstore.gc_marks import Run, RunState
 from refstore.lake import Lake
 from refstore.objects import open_objects
-from refstore.objects.base import ObjectStore
+from refstore.objects.base import KeptVersions, ObjectStore
 from refstore_gc import bucket_lifecycle
 from refstore_gc.bucket_lifecycle import Rule
 from tests.commands import Command
@@ -209,8 +209,10 @@ def test_a_real_bucket_is_checked_by_the_same_requests(rgw_server: S3Server, tmp
 def test_a_bucket_that_keeps_versions_says_so(shared: Shared) -> None:
     """Deleting is then not the end: the report of a purge tells."""
     store = bucket_lifecycle.bucket_store(shared.lake)
-    assert store.keeps_deleted() == ""
+    assert store.kept_versions() == KeptVersions(False, "")
     with shared.client() as client:
         client.put_bucket_versioning(Bucket=shared.bucket, VersioningConfiguration={"Status": "Enabled"})
-    assert "keeps versions of deleted objects" in store.keeps_deleted()
-    assert "NoncurrentVersionExpiration" in store.keeps_deleted()
+    kept = store.kept_versions()
+    assert kept.kept
+    assert "keeps versions of what is deleted" in kept.warning
+    assert "NoncurrentVersionExpiration" in kept.warning

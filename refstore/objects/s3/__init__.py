@@ -1,11 +1,12 @@
 """`s3://bucket/prefix`: objects in S3, or in a compatible store (Ceph RGW, MinIO, R2, rclone, ...), through boto3.
 
 Options of the URL: `endpoint` (any server; then path-style addresses), `region`, `profile`, `addressing` (auto, path,
-virtual), `conditional_put=0` for servers that ignore `If-None-Match`, `part_mib` (the part size of multipart uploads;
-the largest object has 10,000 parts). Credentials come from the usual AWS configuration, never from the URL.
+virtual), `conditional_put=0` for servers that ignore `If-None-Match`, `delete_versions=1` to delete objects with their
+versions in a bucket that keeps versions, `part_mib` (the part size of multipart uploads; the largest object has 10,000
+parts). Credentials come from the usual AWS configuration, never from the URL.
 
 One module per concern: `client.py` (limits, errors), `writing.py`, `reading.py`, `listing.py`, `bulk.py`,
-`lifecycle.py`.
+`versions.py`, `lifecycle.py`.
 """
 
 from __future__ import annotations
@@ -17,14 +18,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 from refstore.core.clock import Clock
 from refstore.errors import Invalid, InvalidPath, InvalidSettings
-from refstore.objects.base import Body, Deletion, ListedPage, ObjectInfo, ObjectStore, Skipped, Stored, Tagging
+from refstore.objects.base import (
+    Body,
+    Deletion,
+    KeptVersions,
+    ListedPage,
+    ObjectInfo,
+    ObjectStore,
+    Skipped,
+    Stored,
+    Tagging,
+)
 from refstore.objects.object_keys import KEY_BYTES_MAX, object_key, object_keys, object_prefix
 from refstore.objects.s3.bulk import Bulk
 from refstore.objects.s3.client import Bucket, make_client
-from refstore.objects.s3.lifecycle import read_rules, why_deleted_stays, write_rules
+from refstore.objects.s3.lifecycle import read_rules, write_rules
 from refstore.objects.s3.listing import list_objects, list_pages
 from refstore.objects.s3.reading import head, read
+from refstore.objects.s3.versions import Versions
 from refstore.objects.s3.writing import Writer, sweep_uploads
+from refstore.objects.store_urls import DELETE_VERSIONS
 
 if TYPE_CHECKING:
     from refstore.objects import OpenOptions
@@ -36,12 +49,20 @@ PRESIGN_SECONDS_MAX: Final = 7 * 86_400
 
 class S3Objects(ObjectStore):
     def __init__(
-        self, bucket: Bucket, *, conditional_put: bool, part_bytes: int, clock: Clock, rng: random.Random
+        self,
+        bucket: Bucket,
+        *,
+        conditional_put: bool,
+        delete_versions: bool,
+        part_bytes: int,
+        clock: Clock,
+        rng: random.Random,
     ) -> None:
         self._bucket = bucket
         self._conditional = conditional_put
         self._writer = Writer(bucket, part_bytes=part_bytes, conditional=conditional_put, clock=clock, rng=rng)
-        self._bulk = Bulk(bucket, clock=clock, rng=rng)
+        self._versions = Versions(bucket, delete=delete_versions, clock=clock)
+        self._bulk = Bulk(bucket, self._versions, clock=clock, rng=rng)
 
     @property
     def url(self) -> str:
@@ -77,14 +98,17 @@ class S3Objects(ObjectStore):
 
     def delete_many(self, keys: Sequence[str]) -> Deletion:
         object_keys(keys)
-        return Deletion(*self._bulk.delete(keys))
+        return self._bulk.delete(keys)
 
     def tag_many(self, keys: Sequence[str], tags: Mapping[str, str]) -> Tagging:
         object_keys(keys)
         return Tagging(*self._bulk.tag(keys, tags))
 
-    def keeps_deleted(self) -> str:
-        return why_deleted_stays(self._bucket)
+    def kept_versions(self) -> KeptVersions:
+        return self._versions.ask()
+
+    def is_stored(self, key: str) -> bool:
+        return self._versions.has_any(key) if self._versions.go_with_keys else super().is_stored(key)
 
     def lifecycle_rules(self) -> list[dict[str, Any]]:
         return read_rules(self._bucket)
@@ -116,7 +140,7 @@ class S3Objects(ObjectStore):
 
 
 def open_s3(url: StoreURL, options: OpenOptions) -> ObjectStore:
-    url.allow("endpoint", "region", "profile", "addressing", "conditional_put", "part_mib")
+    url.allow("endpoint", "region", "profile", "addressing", "conditional_put", DELETE_VERSIONS, "part_mib")
     if not url.host or ":" in url.host:
         raise InvalidSettings(
             "an s3:// URL names a bucket; write s3://bucket/prefix, and ?endpoint=http://host:port for the server"
@@ -130,6 +154,7 @@ def open_s3(url: StoreURL, options: OpenOptions) -> ObjectStore:
     return S3Objects(
         Bucket(partial(make_client, url, options.io_timeout_seconds), url.host, prefix, canonical.text()),
         conditional_put=url.flag("conditional_put", default=True),
+        delete_versions=url.flag(DELETE_VERSIONS, default=False),
         part_bytes=url.whole_number("part_mib", 8, 5, 512) << 20,
         clock=options.clock,
         rng=options.rng,

@@ -12,18 +12,20 @@ from botocore.exceptions import ClientError
 
 from refstore.core.clock import Clock
 from refstore.errors import ObjectNotFound, RefstoreError
+from refstore.objects.base import OWN_FILES, Deletion
 from refstore.objects.s3 import errors
 from refstore.objects.s3.client import CONCURRENT_REQUESTS, Bucket, said
 from refstore.objects.s3.errors import Said
 from refstore.objects.s3.rounds import Once, Outcome, Refusal, in_rounds, outcome
+from refstore.objects.s3.versions import Versions
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import TagTypeDef
 
 DELETE_KEYS_MAX: Final = 1000
 """S3's limit for one bulk delete."""
-_TAG_KEYS: Final = 50
-"""Keys that one thread tags as one batch."""
+_SINGLE_KEYS: Final = 50
+"""Keys of one batch where each takes a request of its own: a tagging, or a listing of its versions."""
 _SPLIT_KEYS_MIN: Final = 125
 """A bulk delete that the server refuses as malformed is halved, down to this size."""
 _PERMANENT: Final = frozenset(
@@ -33,21 +35,48 @@ _PERMANENT: Final = frozenset(
 
 
 class Bulk:
-    def __init__(self, bucket: Bucket, *, clock: Clock, rng: random.Random) -> None:
+    def __init__(self, bucket: Bucket, versions: Versions, *, clock: Clock, rng: random.Random) -> None:
         self._bucket = bucket
+        self._versions = versions
         self._clock = clock
         self._rng = rng
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
 
-    def delete(self, keys: Sequence[str]) -> Outcome:
-        return self._in_batches(keys, DELETE_KEYS_MAX, self._delete_once)
+    def delete(self, keys: Sequence[str]) -> Deletion:
+        if self._versions.go_with_keys:
+            return self._delete_with_versions(keys)
+        hidden: set[str] = set()
+        are_kept = self._versions.are_kept()
+
+        def once(batch: Sequence[str]) -> dict[str, Refusal]:
+            return self._delete_once(batch, None if are_kept is not None else hidden)
+
+        done, missing, failed = self._in_batches(keys, DELETE_KEYS_MAX, once)
+        reason = f"bucket {self._bucket.name!r} keeps it as a version"
+        return Deletion(done, missing, failed, tuple((key, reason) for key in done if are_kept or key in hidden))
+
+    def _delete_with_versions(self, keys: Sequence[str]) -> Deletion:
+        """Delete keys with all their versions. An own file of which a version is locked is hidden by a delete marker:
+        what it says (that a run is on, that writes were lost) must not stand any longer.
+        """
+        done, missing, failed = self._in_batches(keys, _SINGLE_KEYS, self._versions.delete_once)
+        locked = {key: reason for key, reason in failed if key.startswith(OWN_FILES)}
+        if not locked:
+            return Deletion(done, missing, failed)
+        hidden = self._in_batches([*locked], DELETE_KEYS_MAX, self._delete_once).done
+        return Deletion(
+            (*done, *hidden),
+            missing,
+            tuple((key, reason) for key, reason in failed if key not in hidden),
+            tuple((key, locked[key]) for key in hidden),
+        )
 
     def tag(self, keys: Sequence[str], tags: Mapping[str, str]) -> Outcome:
         def once(batch: Sequence[str]) -> dict[str, Refusal]:
             return {key: refusal for key in batch if (refusal := self._tag_once(key, tags)) is not None}
 
-        return self._in_batches(keys, _TAG_KEYS, once)
+        return self._in_batches(keys, _SINGLE_KEYS, once)
 
     def close(self) -> None:
         if self._pool is not None:
@@ -79,21 +108,25 @@ class Bulk:
             refused.update(batch_refused)
         return outcome(unique, refused)
 
-    def _delete_once(self, keys: Sequence[str]) -> dict[str, Refusal]:
+    def _delete_once(self, keys: Sequence[str], hidden: set[str] | None = None) -> dict[str, Refusal]:
+        """Delete keys. `hidden` gets those that the server hid by a delete marker; None: they are not asked for."""
         bucket = self._bucket
         full = {bucket.full(key): key for key in keys}
         try:
             with bucket.translated(f"deleting {len(keys)} objects"):
                 answer = bucket.client.delete_objects(
-                    Bucket=bucket.name, Delete={"Objects": [{"Key": key} for key in full], "Quiet": True}
+                    Bucket=bucket.name, Delete={"Objects": [{"Key": key} for key in full], "Quiet": hidden is None}
                 )
         except RefstoreError as error:
             cause = error.__cause__
             if isinstance(cause, ClientError) and said(cause).code in errors.MALFORMED and len(keys) > _SPLIT_KEYS_MIN:
                 half = len(keys) // 2  # some servers take fewer keys, or a shorter document
-                return self._delete_once(keys[:half]) | self._delete_once(keys[half:])
+                return self._delete_once(keys[:half], hidden) | self._delete_once(keys[half:], hidden)
             return {key: Refusal(str(error), again=error.retryable, cause=error) for key in keys}
         bucket.seen = True
+        if hidden is not None:
+            marked = (entry.get("Key", "") for entry in answer.get("Deleted", ()) if entry.get("DeleteMarker"))
+            hidden.update(full[key] for key in marked if key in full)
         refused: dict[str, Refusal] = {}
         for entry in answer.get("Errors", ()):
             key_error = Said(entry.get("Code", "unknown"), 0, entry.get("Message", ""))
