@@ -25,6 +25,7 @@ from refstore.core.records import Heartbeat, RepositoryRecord, decode, encode
 from refstore.core.redaction import redact_text
 from refstore.core.settings import ReaperSettings
 from refstore.deletions.journal_writer import JournalWriter
+from refstore.disk_reserves import DiskReserves
 from refstore.errors import (
     CorruptRecord,
     KVReconciling,
@@ -77,8 +78,11 @@ class Reaper:
         random: Random | None = None,
         reaper: str | None = None,
         asynchronous: bool = True,
+        reserve_mib: int = 0,
     ) -> None:
-        """`repositories`: only these, if any are given. `asynchronous`: delete blobs while working on the KV."""
+        """`repositories`: only these, if any are given. `asynchronous`: delete blobs while working on the KV.
+        `reserve_mib`: of the reserve on each disk (`settings.reserve_mib`); 0: none.
+        """
         self.id = reaper or new_id()
         self._lake = lake
         self._clock = lake.clock
@@ -91,6 +95,7 @@ class Reaper:
         self._figures = FiguresWriter()
         self._fence = Fence(lake.kv, lambda: lake.own_store, lake.clock, lake.durations, self.id)
         self._async_deleter = AsyncDeleter() if asynchronous else None
+        self._reserves = DiskReserves(lake, reserve_mib)
         self._backoffs: dict[RepositoryId, Backoff] = {}
         self._reported: dict[RepositoryId, float] = {}
         self._warned_of_versions: set[str] = set()
@@ -146,6 +151,10 @@ class Reaper:
 
     def run_round(self, should_stop: Callable[[], bool]) -> Summary:
         """Make one pass over each repository. Raises KVUnavailable, DurationsDiffer."""
+        with self._reserves.given_up():
+            return self._run_round(should_stop)
+
+    def _run_round(self, should_stop: Callable[[], bool]) -> Summary:
         self._lake.durations.refresh()
         tally = Tally()
         self._lake.audit.write_waiting()
@@ -322,6 +331,7 @@ class Reaper:
     @contextmanager
     def _heartbeat(self) -> Generator[None, None, None]:
         """Keep a heartbeat in the KV while the block runs. The heartbeat of a killed reaper stays and becomes old."""
+        self._reserves.release_if_full()  # the heartbeat is a write, too
         self._remove_old_heartbeats()
         _log.info("reaper_started", reaper=self.id, repositories=sorted(self._only) or "all")
         try:

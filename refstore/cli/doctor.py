@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+LOW_RESERVES: Final = 4
+LOW_SHARE: Final = 20
+"""A disk with less free than this many times its last bytes, or this share of it, is nearly full."""
 SLOW_SECONDS: Final = 0.5
 """A store that takes longer to answer one small call is told."""
 PACKAGES: Final = ("redis", "boto3", "fastapi", "pyspark", "pyarrow")
@@ -117,9 +120,44 @@ def _stores(lake: Lake, *, write: bool) -> Iterator[Check]:
     yield _timed(
         f"objects at {redact_url(lake.objects_url)}", lambda: len(list(islice(store.list(PROBE), 1))), "probes listed"
     )
+    yield from _risks(lake)
+    yield from _disks(lake)
     yield _kept_versions(lake)
     if write:
         yield _probe(lake)
+
+
+def _risks(lake: Lake) -> Iterator[Check]:
+    """Say what may lose records of the KV."""
+    try:
+        risks = lake.kv.risks()
+    except RefstoreError as error:
+        yield _failed("kv: durability", error)
+        return
+    for risk in risks:
+        yield Check("kv: durability", "warning", *redact_text(risk).partition("; ")[::2])
+    if not risks:
+        yield Check("kv: durability", "ok", "no setting is known by which it would lose records")
+
+
+def _disks(lake: Lake) -> Iterator[Check]:
+    """Look at the room on the disks of this machine that hold the lake."""
+    from refstore.disk_reserves import spaces
+
+    try:
+        found = spaces(lake)
+    except OSError as error:
+        yield Check("disk", "error", str(error), "check that the file system is mounted")
+        return
+    for space in found:
+        what = f"disk at {space.mount}"
+        if space.free_bytes < space.last_bytes:
+            advice = "make room there, or let refstore reaper free what was deleted; until then uploads are refused"
+            yield Check(what, "error", f"it is full: {space}", advice)
+        elif space.free_bytes < max(LOW_RESERVES * space.last_bytes, space.size_bytes // LOW_SHARE):
+            yield Check(what, "warning", f"it is nearly full: {space}", "make room there, or put the lake elsewhere")
+        else:
+            yield Check(what, "ok", str(space))
 
 
 def _kept_versions(lake: Lake) -> Check:

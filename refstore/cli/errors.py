@@ -17,12 +17,15 @@ from __future__ import annotations
 
 import json as json_
 import sys
+import tempfile
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import typer
 
+from refstore.core.disk_space import full_words, is_full
 from refstore.core.redaction import redact_text
 from refstore.errors import (
     Conflict,
@@ -68,6 +71,7 @@ def report(error: Exception, *, json: bool, debug: bool) -> int:
     """Print what went wrong and return the exit code."""
     if debug:
         traceback.print_exception(error)
+    retryable = isinstance(error, RefstoreError) and error.retryable
     match error:
         case RefstoreError():
             code, status, message = error.code, exit_code(type(error)), str(error)
@@ -77,6 +81,9 @@ def report(error: Exception, *, json: bool, debug: bool) -> int:
                 error.exit_code,
                 f"{error.format_message().removesuffix('.')}{_where_to_look(error)}",
             )
+        case OSError() if is_full(error.errno):  # of a file that refstore's stores do not know, such as the output
+            code, status, retryable = Unavailable.code, EXIT_CODES[Unavailable], True
+            message = _full(error)
         case typer.Abort():
             code, status, message = "aborted", UNEXPECTED, "the answer was not yes, so nothing was changed"
         case _:
@@ -87,7 +94,7 @@ def report(error: Exception, *, json: bool, debug: bool) -> int:
         body: dict[str, object] = {
             "code": code,
             "message": message,
-            "retryable": isinstance(error, RefstoreError) and error.retryable,
+            "retryable": retryable,
         }
         if isinstance(error, MergeConflict):
             body["paths"] = error.paths
@@ -97,6 +104,18 @@ def report(error: Exception, *, json: bool, debug: bool) -> int:
     else:
         print(f"refstore: {message}", file=sys.stderr)
     return status
+
+
+def _full(error: OSError) -> str:
+    """Say which disk is full, as far as the error names a file; else what may be meant."""
+    if not isinstance(error.filename, str):
+        return (
+            f"{error.strerror}: the disk of the output, or of temporary files ({tempfile.gettempdir()}), is full; make "
+            "room there, or set TMPDIR, then try again"
+        )
+    folder = Path(error.filename).absolute().parent
+    existing = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+    return f"writing {error.filename} failed: {full_words(existing, error.errno or 0)}"
 
 
 def _where_to_look(error: typer.TyperException) -> str:

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from refstore.core.disk_space import is_full
 from refstore.errors import Invalid
 from refstore.objects.base import CHUNK_BYTES
 
@@ -63,6 +64,10 @@ def replaced(goal: Path) -> Generator[BinaryIO, None, None]:
         with beside.open("xb") as file:
             yield file
         beside.replace(goal)
+    except OSError as error:
+        if error.filename is None:  # of a write
+            error.filename = str(goal)
+        raise
     finally:
         with suppress(FileNotFoundError):
             beside.unlink()
@@ -76,6 +81,8 @@ def local_errors() -> Generator[None, None, None]:
     except BrokenPipeError:
         raise
     except OSError as error:
+        if is_full(error.errno):
+            raise  # the call is not wrong (`cli/errors.py`)
         raise Invalid(
             f"{error.filename or 'a local file'}: {error.strerror or error}; name another file, or correct this one"
         ) from error

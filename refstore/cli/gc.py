@@ -555,7 +555,10 @@ def _run(ctx: typer.Context, repo_name: str | None, every: bool, job: Job, reque
         )
         if job.what != "simulate":
             tell_of_the_wait(lake)
-        with request.open(settings_of(ctx).offline) as engines, show_progress() as tell:
+        from refstore.disk_reserves import DiskReserves
+
+        reserves = DiskReserves(lake, settings_of(ctx).reaper.reserve_mib if job.what != "simulate" else 0)
+        with reserves.given_up(), request.open(settings_of(ctx).offline) as engines, show_progress() as tell:
             ran = run_all(lake, names, job, engines, tell)
             cleared = clear_deleted(lake, job, engines, tell, ran.troubles) if every and job.what == "run" else []
         if ran.done or cleared or not ran.troubles:

@@ -240,7 +240,14 @@ def _run(
             _record_of(lake.all_repositories(prefix=name), name)
         metrics = _metrics(settings)
         try:
-            with Reaper(lake, settings, repositories=repositories, scrub_now=scrub, metrics=metrics) as running:
+            with Reaper(
+                lake,
+                settings,
+                repositories=repositories,
+                scrub_now=scrub,
+                metrics=metrics,
+                reserve_mib=settings.reserve_mib,
+            ) as running:
                 done = running.run_once(should_stop) if once else running.run(should_stop)
         finally:
             if metrics is not None:

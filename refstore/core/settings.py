@@ -92,6 +92,11 @@ class ReaperSettings:
     """
     breaker_per_hour: int = 1_000_000
     """Hard deletion stops when more than this is deleted in an hour. 0: no limit."""
+    reserve_mib: int = 32
+    """The size in MiB of the file that a reaper keeps on each disk of this machine that has the KV or the objects; on a
+    small disk a twentieth of it. When others fill the disk it is given up, so that deletion has the room to begin with.
+    0: none.
+    """
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
     """The port where Prometheus reads metrics. 0: no metrics."""
@@ -108,6 +113,7 @@ class ReaperSettings:
         _within("reaper.breaker_share", self.breaker_share, 0, 1)
         _within("reaper.breaker_floor_objects", self.breaker_floor_objects, 0, 10**15)
         _within("reaper.breaker_per_hour", self.breaker_per_hour, 0, 10**15)
+        _within("reaper.reserve_mib", self.reserve_mib, 0, 1 << 20)
         _within("reaper.metrics_port", self.metrics_port, 0, 65_535)
 
 

@@ -26,6 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from itertools import starmap
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -145,6 +146,15 @@ class KV(ABC):
         Raises KVUnavailable.
         """
         return [Server(POSITIONS, "")]
+
+    @property
+    def local_folder(self) -> Path | None:
+        """The folder on a disk of this machine in which the KV lies; None: it lies elsewhere."""
+        return None
+
+    def risks(self) -> Sequence[str]:
+        """Return what may lose records, each with what to do; asks now. Raises KVUnavailable, StoreMisconfigured."""
+        return ()
 
     def close(self) -> None:
         """Release connections. May be called twice; a closed KV opens again when it is used."""

@@ -54,7 +54,7 @@ from refstore.errors import InvalidSettings, KVUnavailable, RefstoreError, Store
 from refstore.kv import redis_calls, redis_url
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
 from refstore.kv.redis_calls import Call, Command, Reply
-from refstore.kv.redis_checks import Checks
+from refstore.kv.redis_checks import Checks, persistence_risks
 from refstore.kv.redis_servers import Cluster, Connection, Pool, Servers, Single, find_master
 from refstore.kv.redis_url import Address, RedisSettings
 
@@ -153,6 +153,24 @@ class RedisKV(KV):
     def count(self, partition: str, *, limit: int) -> int:
         key = redis_calls.key_of(self._prefix, partition)
         return min(limit, cast(int, self._one(key, redis_calls.count(key))))
+
+    def risks(self) -> Sequence[str]:
+        try:
+            pools = self._servers.pools_of_positions(lambda partition: redis_calls.key_of(self._prefix, partition))
+        except (redis.RedisError, OSError) as error:
+            raise self._failed(error, sent=False) from error
+        distinct = list(dict.fromkeys(pools.values()))
+        calls = [Call(b"", command, [], _no_results, False, 0) for _ in distinct for command in _PERSISTENCE]
+        targets = [pool for pool in distinct for _ in _PERSISTENCE]
+        replies: list[Reply] = [None] * len(calls)
+        self._round(calls, [(pool, False, place) for place, pool in enumerate(targets)], replies)
+        found = (
+            what
+            for info, save, appendfsync in zip(replies[::3], replies[1::3], replies[2::3], strict=True)
+            if not isinstance(info, redis.ResponseError)  # a server that does not show it
+            for _, what in persistence_risks(_fields(info), save, appendfsync)
+        )
+        return list(dict.fromkeys(found))
 
     def servers(self) -> list[Server]:
         try:
@@ -388,6 +406,11 @@ class _Redirection(NamedTuple):
     """Whether to use the address only once, after ASKING."""
 
 
+_PERSISTENCE: Final[tuple[Command, ...]] = (
+    (b"INFO", b"persistence"),
+    (b"CONFIG", b"GET", b"save"),
+    (b"CONFIG", b"GET", b"appendfsync"),
+)
 _IDENTIFY: Final[tuple[Command, ...]] = ((b"INFO", b"server"), (b"INFO", b"replication"))
 
 _CODES: Final[dict[type[redis.ResponseError], str]] = {

@@ -7,7 +7,7 @@ once each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from refstore.core import event_log
 from refstore.errors import StoreMisconfigured
@@ -54,12 +54,30 @@ class Checks:
                 "kv_would_evict",
                 f"maxmemory-policy is {policy}: once maxmemory is set, records will be lost; set it to noeviction",
             )
-        if persistence.get("aof_enabled") == "0":
-            never_saves = isinstance(save, list) and save[1:] == [b""]
-            loss = "a restart loses everything" if never_saves else "a crash loses all writes after the last snapshot"
-            self._say("kv_not_durable", f"appendonly is off: {loss}; set appendonly yes and appendfsync always")
+        for event, what in persistence_risks(persistence, save):
+            self._say(event, what)
 
     def _say(self, event: str, what: str) -> None:
         if event not in self._said:
             self._said.add(event)
             _log.warning(event, server=self._server, what=what)
+
+
+def persistence_risks(
+    persistence: Mapping[str, str], save: object, appendfsync: object = None
+) -> Iterator[tuple[str, str]]:
+    """Yield what may lose writes: an event of the log, and what is wrong with what to do. `save` and `appendfsync` are
+    the answers to CONFIG GET.
+    """
+    if persistence.get("aof_enabled") == "0":
+        never_saves = isinstance(save, list) and save[1:] == [b""]
+        loss = "a restart loses everything" if never_saves else "a crash loses all writes after the last snapshot"
+        yield "kv_not_durable", f"appendonly is off: {loss}; set appendonly yes and appendfsync always"
+    elif isinstance(appendfsync, list) and appendfsync[1:] in ([b"everysec"], [b"no"]):
+        yield "kv_fsync_late", "appendfsync is not always: a power loss may take the last writes; set it to always"
+    for field, what in (("aof_last_write_status", "append-only file"), ("rdb_last_bgsave_status", "snapshot")):
+        if persistence.get(field, "ok") != "ok":
+            yield (
+                "kv_not_written",
+                f"the server could not write its {what} the last time; look at its log and make room on its disk",
+            )

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from pathlib import Path
 from random import SystemRandom
 from typing import Final, Protocol, TypeVar, cast
 
@@ -95,6 +96,13 @@ class Retrying(KV):
 
     def servers(self) -> list[Server]:
         return self._idempotent(self._kv.servers)
+
+    @property
+    def local_folder(self) -> Path | None:
+        return self._kv.local_folder
+
+    def risks(self) -> Sequence[str]:
+        return self._idempotent(self._kv.risks)
 
     def close(self) -> None:
         """Close the KV. Later calls raise LakeClosed: a driver would connect again, and nobody would close that."""

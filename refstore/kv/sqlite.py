@@ -25,6 +25,7 @@ Options, as `?name=value&…`: `synchronous` (full or normal), `busy_timeout` (s
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -37,6 +38,7 @@ from urllib.parse import parse_qsl, unquote
 import apsw
 
 from refstore.core.clock import Clock, SystemClock
+from refstore.core.disk_space import full_words, is_full
 from refstore.core.file_identity import identity_of
 from refstore.core.file_modes import make_folder, modes_in
 from refstore.errors import Corrupt, InvalidSettings, KVUnavailable, RefstoreError, StoreMisconfigured
@@ -113,10 +115,11 @@ _UNAVAILABLE: Final = {
     apsw.SQLITE_LOCKED: "another connection kept it locked; make the same call again",
     apsw.SQLITE_PROTOCOL: "its locks are contended; make the same call again",
     apsw.SQLITE_INTERRUPT: "the call was interrupted; make it again",
-    apsw.SQLITE_FULL: "the disk is full; free some space, then make the same call again",
     apsw.SQLITE_IOERR: "the disk failed a read or a write; look at the system's log and check the disk",
     apsw.SQLITE_NOMEM: "the machine is out of memory; make the same call again",
 }
+_OF_THE_SYSTEM: Final = (apsw.SQLITE_IOERR, apsw.SQLITE_CANTOPEN)
+"""Errors for which the system has an error number."""
 _MISCONFIGURED: Final = {
     apsw.SQLITE_CANTOPEN: (
         "it cannot be opened; check that the path names a file in a directory that this user may write to"
@@ -145,6 +148,11 @@ class Connection(Protocol):
     def executemany(self, statements: str, sequenceofbindings: Iterable[Sequence[object]]) -> object: ...
 
     def set_busy_timeout(self, milliseconds: int) -> None: ...
+
+    @property
+    def system_errno(self) -> int:
+        """The error number of the system at the last failure."""
+        ...
 
     def total_changes(self) -> int:
         """Return how many rows the connection has changed since it was opened."""
@@ -209,8 +217,14 @@ class SqliteKV(KV):
         self._idle: list[Connection] = []
         self._files: dict[Connection, str] = {}
         """The identity of the file that each open connection reads and writes, idle or not."""
+        self._alone: set[Connection] = set()
+        """Those that keep all others out, and are closed after one call (`_open`)."""
         self._pid = os.getpid()
         self._closed = False
+
+    @property
+    def local_folder(self) -> Path:
+        return self._path.absolute().parent
 
     def execute(self, ops: Sequence[Op]) -> list[Result]:
         if not ops:
@@ -274,7 +288,9 @@ class SqliteKV(KV):
         try:
             connection.execute("COMMIT")
         except apsw.Error as error:
-            raise self._typed(error, nothing_done=False) from error
+            # Full: the last frame of the transaction, which commits it, is not whole in the write-ahead log.
+            is_undone = _primary(error) == apsw.SQLITE_FULL
+            raise self._typed(error, connection.system_errno, nothing_done=is_undone) from error
         return results
 
     def close(self) -> None:
@@ -289,12 +305,13 @@ class SqliteKV(KV):
         try:
             yield connection
         except (apsw.Error, UnicodeDecodeError) as error:
+            number = connection.system_errno
             self._close(connection)
-            raise self._typed(error) from error
+            raise self._typed(error, number) from error
         except BaseException:
             self._close(connection)
             raise
-        if self._closed:
+        if self._closed or connection in self._alone:
             self._close(connection)
         else:
             self._idle.append(connection)
@@ -302,43 +319,62 @@ class SqliteKV(KV):
     def _close(self, connection: Connection) -> None:
         connection.close(True)  # a call that failed may leave a statement unfinished
         self._files.pop(connection, None)
+        self._alone.discard(connection)
 
     def _take(self) -> Connection:
         if self._pid != os.getpid():
             _left_by_fork.append([*self._files])
-            self._idle, self._files, self._pid = [], {}, os.getpid()
+            self._idle, self._files, self._alone, self._pid = [], {}, set(), os.getpid()
         try:
             return self._idle.pop()
         except IndexError:
             return self._open()
 
     def _open(self) -> Connection:
-        """Open and set up a new connection. Create the file and its table if they do not exist."""
+        """Open and set up a new connection. Create the file and its table if they do not exist.
+
+        The first connection to the file needs 32 KiB of disk for the index of the write-ahead log (-shm). On a full
+        disk the connection has the index in memory, and so must keep all other connections out; it is closed after one
+        call. So everything can still be read.
+        """
         try:
             self._make_file()
             # Before it is opened: if it is replaced in between, the identity is the older one, and `servers` notices.
             file = identity_of(self._path)
         except OSError as error:
+            if is_full(error.errno):
+                words = full_words(self._path.parent, error.errno or 0)
+                raise KVUnavailable(f"the KV file {self._path} cannot be made: {words}", nothing_done=True) from error
             raise StoreMisconfigured(
                 f"the KV file {self._path} cannot be made ({error}); check the path and its folder's mode"
             ) from error
+        alone = False
         for attempt in range(1, _OPEN_ATTEMPTS + 1):
             connection: Connection | None = None
+            number = 0
             try:
                 connection = cast(Connection, apsw.Connection(str(self._path)))
                 connection.set_busy_timeout(int(self._busy_timeout_seconds * 1000))
+                if alone:
+                    connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
                 self._set_up(connection)
             except BaseException as error:
                 if connection is not None:
+                    number = connection.system_errno
                     connection.close(True)
                 if not isinstance(error, apsw.Error):
                     raise
+                if not alone and _is_full(error, number):
+                    alone = True
+                    continue
                 # The change to WAL does not wait for a connection that makes it at the same moment.
                 if _primary(error) != apsw.SQLITE_BUSY or attempt == _OPEN_ATTEMPTS:
-                    raise self._typed(error) from error
+                    raise self._typed(error, number) from error
                 self._clock.sleep(_OPEN_WAIT_SECONDS)
             else:
                 self._files[connection] = file
+                if alone:
+                    self._alone.add(connection)
                 return connection
         raise AssertionError("the last attempt returns or raises")
 
@@ -388,14 +424,17 @@ class SqliteKV(KV):
         return version
 
     def _typed(
-        self, error: apsw.Error | UnicodeDecodeError, *, nothing_done: bool = True
+        self, error: apsw.Error | UnicodeDecodeError, number: int, *, nothing_done: bool = True
     ) -> RefstoreError | apsw.Error | UnicodeDecodeError:
         """Return the error of `refstore/errors.py` for an SQLite error. An error that only a bug of refstore can cause
-        is returned unchanged.
+        is returned unchanged. `number`: the system's error number.
 
         A failure before the COMMIT is rolled back, so nothing was done.
         """
         primary = _primary(error) if isinstance(error, apsw.Error) else -1
+        if isinstance(error, apsw.Error) and _is_full(error, number):
+            words = full_words(self.local_folder, number or errno.ENOSPC)
+            return KVUnavailable(f"the KV file {self._path} cannot be written: {words}", nothing_done=nothing_done)
         if (why := _UNAVAILABLE.get(primary)) is not None:
             return KVUnavailable(f"the KV file {self._path} failed ({error}): {why}", nothing_done=nothing_done)
         if (why := _MISCONFIGURED.get(primary)) is not None:
@@ -415,6 +454,12 @@ class _NotAllWon(Exception):
 
 
 _SetIf = Callable[[Connection, Sequence[SetIf]], list[bool]]
+
+
+def _is_full(error: apsw.Error, number: int) -> bool:
+    """Return whether the disk is full. `number`: the system's error number."""
+    primary = _primary(error)
+    return primary == apsw.SQLITE_FULL or (primary in _OF_THE_SYSTEM and is_full(number))
 
 
 def _primary(error: apsw.Error) -> int:

@@ -25,6 +25,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import compress
+from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 from refstore.core.clock import Clock
@@ -201,6 +202,11 @@ class ObjectStore(ABC):
     def is_remote(self) -> bool:
         """Whether bytes come over a network, where one may change on its way: whole objects are checked then."""
         return True
+
+    @property
+    def local_folder(self) -> Path | None:
+        """The folder on a disk of this machine in which the objects lie; None: they lie elsewhere."""
+        return None
 
     @property
     def conditional_put(self) -> bool:

@@ -25,11 +25,13 @@ import stat
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from refstore.core.clock import Clock, SystemClock
+from refstore.core.disk_space import has_last_bytes
 from refstore.core.file_modes import Modes, make_folder, modes_in
 from refstore.errors import (
     AlreadyExists,
@@ -43,6 +45,7 @@ from refstore.errors import (
 )
 from refstore.objects.base import (
     CHUNK_BYTES,
+    OWN_FILES,
     Body,
     Deletion,
     ListedPage,
@@ -97,17 +100,25 @@ class LocalObjects(ObjectStore):
     def url(self) -> str:
         return self._url
 
+    @property
+    def local_folder(self) -> Path:
+        return Path(self._root)
+
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
         object_key(key)
         tally = Tally(key)
+        writing = partial(translated, f"writing {key!r}", self._root)
+        leaves_room = not key.startswith(OWN_FILES)
         with self._opened_root() as root:
             modes = modes_in(os.fstat(root))
             with self._staged(root, modes) as (staging, name, file):
                 for chunk in chunks_of(body):
                     tally.add(chunk)
-                    with translated(f"writing {key!r}"):
+                    with writing():
+                        if leaves_room and not has_last_bytes(file):
+                            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                         _write(file, chunk)
-                with translated(f"writing {key!r}"):
+                with writing():
                     if self._fsync:
                         os.fsync(file)
                     self._publish(root, modes, staging, name, key, if_absent)
@@ -209,14 +220,14 @@ class LocalObjects(ObjectStore):
         ends.
         """
         name = staged_name()
-        with translated("staging an object"):
+        with translated("staging an object", self._root):
             make(root, STAGING_SEGMENT, modes)
             with opened(root, STAGING_SEGMENT) as directory:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 file = os.open(name, flags, modes.file, dir_fd=directory)
                 staging = os.dup(directory)
         try:
-            with translated("staging an object"):
+            with translated("staging an object", self._root):
                 if modes.shared:
                     os.fchmod(file, modes.file)
                 try:

@@ -8,9 +8,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
+from refstore.core.disk_space import full_words, is_full
 from refstore.errors import Conflict, InvalidPath, ObjectNotFound, ObjectsUnavailable, RefstoreError, StoreMisconfigured
 
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED: Final = (errno.EACCES, errno.EPERM)
 _HINTS: Final = {
     errno.EIO: "the disk reported an I/O error; look at the kernel's log and check the disk",
@@ -22,22 +22,24 @@ _HINTS: Final = {
 
 
 @contextmanager
-def translated(doing: str) -> Generator[None, None, None]:
-    """Translate OSError inside the block. `doing` says what was tried ("writing 'a/b'") and starts the message."""
+def translated(doing: str, folder: str = ".") -> Generator[None, None, None]:
+    """Translate OSError inside the block. `doing` says what was tried ("writing 'a/b'") and starts the message.
+    `folder`: the store's, to name its disk.
+    """
     try:
         yield
     except OSError as error:
-        raise translate(error, doing) from error
+        raise translate(error, doing, folder) from error
 
 
-def translate(error: OSError, doing: str) -> RefstoreError:
+def translate(error: OSError, doing: str, folder: str = ".") -> RefstoreError:
     """Return refstore's error for an OSError. `doing` says what was tried and starts the message."""
     number = error.errno or 0
     message = f"{doing} failed: {os.strerror(number) if number else error}"
     if number == errno.ENOENT:
         return ObjectNotFound(f"{message}; name something else")
-    if number in _FULL:
-        return ObjectsUnavailable(f"{message}; make room on the disk or raise the quota, then try again")
+    if is_full(number):
+        return ObjectsUnavailable(f"{message}: {full_words(folder, number)}")
     if number in _REFUSED:
         return StoreMisconfigured(
             f"{message}; give user {os.geteuid()} read and write permission to the store's directory and all below it"

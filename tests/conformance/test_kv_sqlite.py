@@ -328,8 +328,10 @@ def test_a_path_that_cannot_be_opened(tmp_path: Path) -> None:
 
 
 FILL = """
+import contextlib
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from refstore.core.clock import SystemClock
 from refstore.errors import KVUnavailable
 from refstore.kv.base import Key
@@ -345,6 +347,21 @@ except KVUnavailable as error:
 else:
     raise AssertionError("never full")
 assert len(list(kv.scan_all("p"))) == written > 10  # all that was acknowledged, and it still reads
+kv.close()
+with open(sys.argv[2] + "/filler", "wb", buffering=0) as filler, contextlib.suppress(OSError):
+    while True:
+        filler.write(bytes(4096))
+# Opened anew there is not even room for the index of the write-ahead log. Several connections and threads read.
+kv = open_sqlite(sys.argv[1], SystemClock())
+with ThreadPoolExecutor(4) as pool:
+    assert set(pool.map(lambda _: len(list(kv.scan_all("p"))), range(8))) == {written}
+try:
+    kv.set(Key("p", "none"), b"v" * 100_000)
+except KVUnavailable as error:
+    assert f"0 of 4,194,304 bytes are free at {sys.argv[2]}" in str(error), error
+    assert error.nothing_done
+else:
+    raise AssertionError("no disk is full")
 subprocess.run(["mount", "-o", "remount,size=16m", sys.argv[2]], check=True)
 kv.set(Key("p", "again"), b"v")
 kv.close()

@@ -73,7 +73,13 @@ class Site:
 
     def environment(self) -> dict[str, str]:
         kv, objects = embedded(self.folder / "lake")
-        return {**os.environ, "HOME": str(self.folder), "REFSTORE_KV": kv, "REFSTORE_OBJECTS": objects}
+        return {
+            **os.environ,
+            "HOME": str(self.folder),
+            "REFSTORE_KV": kv,
+            "REFSTORE_REAPER_RESERVE_MIB": "0",
+            "REFSTORE_OBJECTS": objects,
+        }
 
     @contextmanager
     def command(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:

@@ -232,5 +232,6 @@ def _translating_disk(key: str) -> Generator[None, None, None]:
         yield
     except OSError as error:
         raise ObjectsUnavailable(
-            f"holding {key!r} in a temporary file failed: {error}; make room there, or set TMPDIR"
+            f"holding {key!r} in a temporary file in {tempfile.gettempdir()} failed: {error}; make room there, or set "
+            "TMPDIR, then try again"
         ) from error
