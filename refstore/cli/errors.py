@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json as json_
 import sys
-import tempfile
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -109,6 +108,8 @@ def report(error: Exception, *, json: bool, debug: bool) -> int:
 def _full(error: OSError) -> str:
     """Say which disk is full, as far as the error names a file; else what may be meant."""
     if not isinstance(error.filename, str):
+        import tempfile
+
         return (
             f"{error.strerror}: the disk of the output, or of temporary files ({tempfile.gettempdir()}), is full; make "
             "room there, or set TMPDIR, then try again"
