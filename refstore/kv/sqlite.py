@@ -28,6 +28,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, groupby
@@ -218,7 +219,9 @@ class SqliteKV(KV):
         self._files: dict[Connection, str] = {}
         """The identity of the file that each open connection reads and writes, idle or not."""
         self._alone: set[Connection] = set()
-        """Those that keep all others out, and are closed after one call (`_open`)."""
+        """The one that keeps all others out, and is closed after one call (`_open`), if there is one."""
+        self._turn = threading.Lock()
+        """Held by the thread that has such a connection."""
         self._pid = os.getpid()
         self._closed = False
 
@@ -319,12 +322,15 @@ class SqliteKV(KV):
     def _close(self, connection: Connection) -> None:
         connection.close(True)  # a call that failed may leave a statement unfinished
         self._files.pop(connection, None)
-        self._alone.discard(connection)
+        if connection in self._alone:
+            self._alone.remove(connection)
+            self._turn.release()
 
     def _take(self) -> Connection:
         if self._pid != os.getpid():
             _left_by_fork.append([*self._files])
             self._idle, self._files, self._alone, self._pid = [], {}, set(), os.getpid()
+            self._turn = threading.Lock()
         try:
             return self._idle.pop()
         except IndexError:
@@ -348,13 +354,25 @@ class SqliteKV(KV):
             raise StoreMisconfigured(
                 f"the KV file {self._path} cannot be made ({error}); check the path and its folder's mode"
             ) from error
-        alone = False
+        try:
+            return self._connect(file, alone=False)
+        except _NoRoomForIndex:
+            self._turn.acquire()
+        try:
+            return self._connect(file, alone=True)
+        except BaseException:
+            self._turn.release()
+            raise
+
+    def _connect(self, file: str, *, alone: bool) -> Connection:
+        """Return a new connection to the file of this identity. Raises _NoRoomForIndex, unless it is to be alone."""
         for attempt in range(1, _OPEN_ATTEMPTS + 1):
             connection: Connection | None = None
             number = 0
             try:
                 connection = cast(Connection, apsw.Connection(str(self._path)))
-                connection.set_busy_timeout(int(self._busy_timeout_seconds * 1000))
+                # Two processes that want to be alone would wait for each other, each with a lock that the other needs.
+                connection.set_busy_timeout(0 if alone else int(self._busy_timeout_seconds * 1000))
                 if alone:
                     connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
                 self._set_up(connection)
@@ -365,8 +383,7 @@ class SqliteKV(KV):
                 if not isinstance(error, apsw.Error):
                     raise
                 if not alone and _is_full(error, number):
-                    alone = True
-                    continue
+                    raise _NoRoomForIndex from error
                 # The change to WAL does not wait for a connection that makes it at the same moment.
                 if _primary(error) != apsw.SQLITE_BUSY or attempt == _OPEN_ATTEMPTS:
                     raise self._typed(error, number) from error
@@ -447,6 +464,10 @@ class SqliteKV(KV):
                 f"the KV file {self._path} is damaged ({error}): {why}; stop all processes and restore it from a backup"
             )
         return error
+
+
+class _NoRoomForIndex(Exception):
+    """Raised if the disk has no room for the index of the write-ahead log."""
 
 
 class _NotAllWon(Exception):

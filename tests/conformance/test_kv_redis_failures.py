@@ -353,7 +353,12 @@ def test_what_may_lose_data_is_warned_about_once(
         with contextlib.suppress(KVUnavailable):
             kv.get(key)
         kv.get(key)
+        risks = kv.risks()  # what `refstore doctor` shows: of persistence alone, and asked now
+        client.config_set("appendfsync", "everysec")
+        risks_of_fsync = kv.risks()
     assert [log["event"] for log in logs] == [event for event, _ in expected]
+    assert list(risks) == [log["what"] for log in logs if log["event"] == "kv_not_durable"]
+    assert ("appendfsync is not always" in "".join(risks_of_fsync)) == aof
     for log, (_, what) in zip(logs, expected, strict=True):
         assert log["level"] == "warning"
         assert any(option in log["what"] for option in what.split("|"))

@@ -329,6 +329,7 @@ def test_a_path_that_cannot_be_opened(tmp_path: Path) -> None:
 
 FILL = """
 import contextlib
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -347,23 +348,28 @@ except KVUnavailable as error:
 else:
     raise AssertionError("never full")
 assert len(list(kv.scan_all("p"))) == written > 10  # all that was acknowledged, and it still reads
+subprocess.run(["mount", "-o", "remount,size=16m", sys.argv[2]], check=True)
+kv.set(Key("p", "again"), b"v")
 kv.close()
+assert not os.path.exists(sys.argv[2] + "/kv.db-shm")
 with open(sys.argv[2] + "/filler", "wb", buffering=0) as filler, contextlib.suppress(OSError):
     while True:
         filler.write(bytes(4096))
-# Opened anew there is not even room for the index of the write-ahead log. Several connections and threads read.
+# Opened anew there is not even room for the index of the write-ahead log. Several threads read at once.
 kv = open_sqlite(sys.argv[1], SystemClock())
 with ThreadPoolExecutor(4) as pool:
-    assert set(pool.map(lambda _: len(list(kv.scan_all("p"))), range(8))) == {written}
+    assert set(pool.map(lambda _: len(list(kv.scan_all("p"))), range(8))) == {written + 1}
+other = open_sqlite(sys.argv[1] + "?busy_timeout=0", SystemClock())
+assert other.count("p", limit=5) == 5  # nobody is kept out between two calls
 try:
     kv.set(Key("p", "none"), b"v" * 100_000)
 except KVUnavailable as error:
-    assert f"0 of 4,194,304 bytes are free at {sys.argv[2]}" in str(error), error
+    assert f"0 of 16,777,216 bytes are free at {sys.argv[2]}" in str(error), error
     assert error.nothing_done
 else:
     raise AssertionError("no disk is full")
-subprocess.run(["mount", "-o", "remount,size=16m", sys.argv[2]], check=True)
-kv.set(Key("p", "again"), b"v")
+os.unlink(sys.argv[2] + "/filler")
+kv.set(Key("p", "more"), b"v")
 kv.close()
 """
 
