@@ -7,7 +7,6 @@ A commit stands in its run's list before it is marked, so that the sweep, and a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 import msgspec
@@ -17,9 +16,10 @@ from refstore.core import keys
 from refstore.core.batches import batched
 from refstore.core.ids import CommitId
 from refstore.core.records import Commit, Complete, Mark, Tag, decode, encode, maybe
-from refstore.errors import Conflict, Contention, Corrupt, Gone, OutcomeUnknown
+from refstore.errors import Conflict, Contention, Corrupt, Gone
 from refstore.gc_marks.runs import ATTEMPTS
 from refstore.kv.base import ABSENT, Absent, SetIf
+from refstore.kv.unknown_outcomes import UnknownOutcomes
 
 PAGE: Final = 1000
 """How many keys share a round trip."""
@@ -72,6 +72,7 @@ class CommitMarks:
         """Mark commits of one run, unless they are marked as much already; return how many are marked by it."""
         count = 0
         left = list(wanted)
+        unknown = UnknownOutcomes(self._ctx.clock)
         for _ in range(ATTEMPTS):
             raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in left]) if left else []
             asked: list[tuple[CommitId, SetIf]] = []
@@ -85,7 +86,7 @@ class CommitMarks:
                 return count
             left = [commit for commit, _ in asked]
             self._kv.set_many([(keys.gc_marked(self._repo, wanted[commit].mark_id, commit), b"") for commit in left])
-            with suppress(OutcomeUnknown):  # once more then: the same mark twice is one mark
+            with unknown.tolerated():  # once more then: the same mark twice is one mark
                 self._kv.set_if_many([op for _, op in asked])
         raise Contention("others kept marking and unmarking the same commits; make the same call again")
 
@@ -108,6 +109,7 @@ class CommitMarks:
         that list.
         """
         whole: set[CommitId] = set()
+        unknown = UnknownOutcomes(self._ctx.clock)
         for page in batched(commits, PAGE):
             for _ in range(ATTEMPTS):
                 raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in page])
@@ -116,7 +118,7 @@ class CommitMarks:
                 if not waiting:
                     break
                 whole.update(item.commit for item in waiting if item.mark and not item.mark.prefixes)
-                with suppress(OutcomeUnknown):
+                with unknown.tolerated():
                     self._kv.set_if_many([self._without(item) for item in waiting])
             else:
                 raise Contention("others kept changing the marks of the same commits; run the marking again")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -17,8 +16,9 @@ import msgspec
 from refstore.context import Context
 from refstore.core import keys
 from refstore.core.records import GcFlag, GcRun, decode, encode, maybe
-from refstore.errors import AlreadyExists, Conflict, Contention, InvalidName, NotFound, OutcomeUnknown, RunUnderWay
+from refstore.errors import AlreadyExists, Conflict, Contention, InvalidName, NotFound, RunUnderWay
 from refstore.kv.base import ABSENT
+from refstore.kv.unknown_outcomes import UnknownOutcomes
 
 ATTEMPTS: Final = 16
 """How often a lost race over one record is run again."""
@@ -117,8 +117,9 @@ class Runs:
     def create(self, mark_id: str, record: GcRun) -> Run:
         """Raises AlreadyExists, also where the run was taken over before it came so far."""
         key = keys.gc_run(self._repo, mark_id)
+        unknown = UnknownOutcomes(self._clock)
         for _ in range(ATTEMPTS):
-            with suppress(OutcomeUnknown):  # its write id tells our own write apart
+            with unknown.tolerated():  # its write id tells our own write apart
                 if self._kv.set_if(key, ABSENT, encode(record)) or self._kv.get(key) == encode(record):
                     return Run(mark_id, record)
                 break
@@ -140,12 +141,13 @@ class Runs:
     def give_up(self, mark_id: str, why: str, *, unfinished_only: bool = False) -> bool:
         """Make a run mark nothing from here on. Return whether it does; a run whose sweep began goes on."""
         key = keys.gc_run(self._repo, mark_id)
+        unknown = UnknownOutcomes(self._clock)
         for _ in range(ATTEMPTS):
             raw = self._kv.get(key)
             record = maybe(raw, GcRun)
             if record is None:  # it took the flag and came no further; so that it never will
                 record = GcRun(self.write_id(), RunState.ABANDONED, self._clock.now_ms(), 0, 0, "", ended=why)
-                with suppress(OutcomeUnknown):
+                with unknown.tolerated():
                     if self._kv.set_if(key, ABSENT, encode(record)):
                         return True
                 continue
@@ -177,6 +179,7 @@ class Runs:
         """
         now = self._clock.now_ms()
         new = encode(GcFlag(mark_id, now, now, owner))
+        unknown = UnknownOutcomes(self._clock)
         for _ in range(ATTEMPTS):
             raw = self._kv.get(keys.gc_flag(self._repo))
             held = maybe(raw, GcFlag)
@@ -192,7 +195,7 @@ class Runs:
                         f"refstore gc run {self._ctx.name} --take-over"
                     )
                 self.give_up(held.mark_id, f"taken over by {mark_id}", unfinished_only=True)
-            with suppress(OutcomeUnknown):
+            with unknown.tolerated():
                 if self._kv.set_if(keys.gc_flag(self._repo), raw, new):
                     return
         raise Contention("other runs kept taking the repository's flag; make the same call again")

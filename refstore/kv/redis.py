@@ -128,12 +128,14 @@ class RedisKV(KV):
 
     def execute(self, ops: Sequence[Op]) -> list[Result]:
         results: list[Result] = [None] * len(ops)
-        for number, flight in enumerate(self._flights(redis_calls.runs_of(ops, self._prefix))):
+        wrote = False
+        for flight in self._flights(redis_calls.runs_of(ops, self._prefix)):
             try:
                 replies = self._fly(flight)
             except KVUnavailable as error:
-                error.nothing_done &= number == 0
+                error.nothing_done &= not wrote
                 raise
+            wrote = wrote or any(call.writes for call in flight)
             for call, reply in zip(flight, replies, strict=True):
                 for place, result in zip(call.places, call.results(reply), strict=True):
                     results[place] = result
@@ -252,9 +254,7 @@ class RedisKV(KV):
                 if isinstance(reply, redis.ResponseError):
                     redirection = _redirection(reply)
                     if redirection is None:
-                        raise self._refused(
-                            reply, nothing_done=all(isinstance(reply, redis.ResponseError) for reply in replies)
-                        )
+                        raise self._refused(reply, nothing_done=_are_writes_refused(calls, replies))
                     redirected.append((self._servers.pool_at(redirection.address), redirection.asking, place))
                     if not redirection.asking:
                         self._servers.forget()
@@ -450,6 +450,13 @@ def _redirection(error: redis.ResponseError) -> _Redirection | None:
         return None
     host, _, port = str(error).rpartition(" ")[2].rpartition(":")
     return _Redirection(Address(host, int(port)), code == "ASK")
+
+
+def _are_writes_refused(calls: Sequence[Call], replies: Sequence[Reply]) -> bool:
+    """Return whether the server refused every write. It may have answered the reads among them all the same."""
+    return all(
+        isinstance(reply, redis.ResponseError) or not call.writes for call, reply in zip(calls, replies, strict=True)
+    )
 
 
 def _no_results(_: Reply) -> tuple[Result, ...]:

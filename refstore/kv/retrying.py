@@ -54,6 +54,11 @@ class Random(Protocol):
         ...
 
 
+def wait_seconds(attempt: int, random: Random) -> float:
+    """Return how long to wait after the attempt of that number, from 1."""
+    return min(WAIT_FIRST_SECONDS * 2 ** (attempt - 1), WAIT_MAX_SECONDS) * (0.5 + random.random() / 2)
+
+
 class Retrying(KV):
     def __init__(
         self,
@@ -164,17 +169,15 @@ class Retrying(KV):
     def _retry(self, error: KVUnavailable, call: Callable[[], T]) -> T:
         """Repeat `call` until it succeeds or the attempts are used up. The first attempt ended with `error`."""
         for attempt in range(1, self._attempts):
-            wait_seconds = min(WAIT_FIRST_SECONDS * 2 ** (attempt - 1), WAIT_MAX_SECONDS) * (
-                0.5 + self._random.random() / 2
-            )
+            seconds = wait_seconds(attempt, self._random)
             _log.warning(
                 "kv_retry",
                 attempt=attempt,
                 attempts=self._attempts,
-                wait_seconds=round(wait_seconds, 3),
+                wait_seconds=round(seconds, 3),
                 **({"error": str(error)} if attempt == 1 else {}),  # the cause is told once
             )
-            self._clock.sleep(wait_seconds)
+            self._clock.sleep(seconds)
             self._check()
             try:
                 return call()

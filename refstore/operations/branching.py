@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 from refstore.audit import EntryDraft
 from refstore.context import Context
@@ -17,10 +16,10 @@ from refstore.errors import (
     CorruptRecord,
     Gone,
     NotFound,
-    OutcomeUnknown,
     RepositoryNotFound,
 )
 from refstore.kv.base import ABSENT
+from refstore.kv.unknown_outcomes import UnknownOutcomes
 from refstore.operations import refs
 from refstore.versioning.branches import ATTEMPTS, OpenBranch
 from refstore.versioning.manifest import BranchCreated
@@ -39,10 +38,11 @@ def create(ctx: Context, name: BranchName, source: str, *, hidden: bool = False)
     refs.check_mark(ctx, ref.commit)
     branches = ctx.branches
     tried: set[Token] = set()
+    unknown = UnknownOutcomes(ctx.clock)
     for _ in range(ATTEMPTS):
         token = ctx.staging.new_token(name, ctx.ids, ctx.clock)
         tried.add(token)
-        with suppress(OutcomeUnknown):  # try again then, with another new token
+        with unknown.tolerated():  # try again then, with another new token
             raw = branches.create(name, ref.commit, token, hidden=hidden)
             if raw is not None:
                 break

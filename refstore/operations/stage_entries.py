@@ -21,6 +21,7 @@ from refstore.core.ids import BranchName, CommitId, Path, Token, is_own
 from refstore.core.records import Entry, Listed, Mark, Reference, decode, decode_staged, encode
 from refstore.errors import AlreadyExists, Contention, InvalidPath, OutcomeUnknown
 from refstore.kv.base import ABSENT, Absent, Exchange, Get, Result, SetIf
+from refstore.kv.unknown_outcomes import UnknownOutcomes
 from refstore.operations.reading import Resolved, resolve_many
 from refstore.operations.refs import Ref, marked
 from refstore.versioning.manifest import EntriesPlaced, PlacedEntry
@@ -88,6 +89,7 @@ def place(
     branches = ctx.branches
     references = ctx.references
     moved: list[Placement] = []
+    unknown = UnknownOutcomes(ctx.clock)
     for _ in range(ATTEMPTS):
         names = keys.entry_many(ctx.repo, token, [item.path for item in placements])
         writes = [Exchange(key, item.encoded) for key, item in zip(names, placements, strict=True)]
@@ -95,7 +97,8 @@ def place(
         try:
             # one round trip: first the entries, then the marks and the branch (rules 2 and 13)
             results = ctx.kv.execute([*writes, *marks, branches.get_op(branch)])
-        except OutcomeUnknown:
+        except OutcomeUnknown as error:
+            unknown.wait(error)
             # an entry that landed may have been overwritten and released since, so none is written again as it was
             released = _released(ctx, token, placements)
             open_branch = branches.open(branch)  # in this order
@@ -203,6 +206,7 @@ def _place_one_if_absent(
     branches = ctx.branches
     references = ctx.references
     was_visible = False
+    unknown = UnknownOutcomes(ctx.clock)
     for _ in range(ATTEMPTS):
         entry = cast("Entry", item.entry)
         key = keys.entry(ctx.repo, token, item.path)
@@ -222,7 +226,8 @@ def _place_one_if_absent(
         try:
             if not is_placed and not isinstance(record, Entry):
                 is_placed = ctx.kv.set_if(key, raw, encode(entry), once=True)
-        except OutcomeUnknown:
+        except OutcomeUnknown as error:
+            unknown.wait(error)
             # it may have landed and been removed since, or it may land later: its reference stays until its token is
             # processed
             released = _released(ctx, token, [item])

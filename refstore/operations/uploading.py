@@ -26,11 +26,10 @@ from refstore.errors import (
     Contention,
     InvalidPath,
     InvalidToken,
-    KVUnavailable,
     ObjectNotFound,
-    OutcomeUnknown,
     RefstoreError,
 )
+from refstore.kv.unknown_outcomes import UnknownOutcomes
 from refstore.namespaces import Namespaces
 from refstore.objects.base import Stored, chunks_of
 from refstore.objects.foreign_objects import check_address
@@ -46,9 +45,6 @@ from refstore.operations.stage_entries import (
 )
 from refstore.versioning.issuance import Claims
 from refstore.versioning.references import Release
-
-ATTEMPTS: Final = 8
-"""How often new addresses are made because the KV did not say whether it took the last ones."""
 
 UPLOAD_FAILED: Final = "upload failed"
 
@@ -317,11 +313,11 @@ def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list
 def issue_many(ctx: Context, branch: BranchName, paths: Sequence[str]) -> list[IssuedAddress]:
     """Issue physical addresses to write to, each with a token that links it once, at its path (rule 10)."""
     checked = [ids.object_path(path) for path in paths]
-    for _ in range(ATTEMPTS):
+    unknown = UnknownOutcomes(ctx.clock)
+    while True:  # `unknown` ends it
         ctx.branches.open(branch)
-        with suppress(OutcomeUnknown):  # try new addresses then: these may have been issued, and expire unused
+        with unknown.tolerated():  # try new addresses then: these may have been issued, and expire unused
             return _issue(ctx, branch, checked)
-    raise KVUnavailable("the KV did not keep an issued address, several times over; try again later")
 
 
 def _issue(ctx: Context, branch: BranchName, checked: Sequence[Path]) -> list[IssuedAddress]:
@@ -415,14 +411,14 @@ def _link(
 
 def _reserve(ctx: Context, token: Token, paths: Sequence[Path]) -> list[tuple[Address, Reference]]:
     """Make new addresses, each with its first reference (rule 1)."""
-    for _ in range(ATTEMPTS):
+    unknown = UnknownOutcomes(ctx.clock)
+    while True:  # `unknown` ends it
         now = ctx.clock.now_ms()
         reserved = [(ids.new_address(ctx.ids, now), Reference(token, path)) for path in paths]
-        with suppress(OutcomeUnknown):  # try new addresses then: nothing was written to these
+        with unknown.tolerated():  # try new addresses then: nothing was written to these
             ctx.references.create(reserved)
             return reserved
         deadline.check()
-    raise KVUnavailable("the KV did not keep a reference, several times over; try again later")
 
 
 def put_all(ctx: Context, blobs: Sequence[tuple[Address, bodies.Source]]) -> list[Stored]:
@@ -440,7 +436,7 @@ def put_all(ctx: Context, blobs: Sequence[tuple[Address, bodies.Source]]) -> lis
     stored: dict[int, Stored] = {}
 
     def write() -> None:
-        while True:
+        while True:  # `unknown` ends it
             try:
                 place = waiting.popleft()
             except IndexError:

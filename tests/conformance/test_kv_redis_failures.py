@@ -403,6 +403,26 @@ def test_what_comes_after_a_refused_write_is_not_performed(server: RedisServer, 
         assert kv.scan(part) == [("original", b"v")]
 
 
+@pytest.mark.parametrize("ops", [[Exchange, Get], [Get, Exchange], [SetIf, Get]])
+def test_a_refused_write_among_reads_is_known_to_have_done_nothing(
+    server: RedisServer, part: str, ops: list[type[Op]]
+) -> None:
+    """The server answers the reads, so its refusal is no lost reply: the same batch may be sent again."""
+    key = Key(part, "k")
+    batch = [
+        Get(key) if kind is Get else kind(key, b"1") if kind is Exchange else SetIf(key, ABSENT, b"1") for kind in ops
+    ]
+    with driver(server.url) as kv, contextlib.closing(server.client()) as client:
+        client.config_set("min-replicas-to-write", "1")
+        with pytest.raises(KVUnavailable, match="min-replicas-to-write") as caught:
+            kv.execute(batch)
+        assert caught.value.nothing_done
+        assert kv.get(key) is ABSENT
+        client.config_set("min-replicas-to-write", "0")
+        kv.execute(batch)
+        assert kv.get(key) == b"1"
+
+
 def test_a_key_that_is_not_ours(server: RedisServer, part: str) -> None:
     with driver(server.url) as kv, contextlib.closing(server.client()) as client:
         client.set(key_of("refstore", part).decode(), "theirs")
