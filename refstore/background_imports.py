@@ -22,6 +22,7 @@ from refstore.core import event_log, keys
 from refstore.core.ids import BranchName, CommitId
 from refstore.core.lazy_modules import LazyModule
 from refstore.core.records import Commit, ImportRecord, ImportSource, decode, encode
+from refstore.core.redaction import redact_text
 from refstore.errors import CommitNotFound, Conflict, NotFound, RefstoreError, Unavailable
 from refstore.kv.base import ABSENT
 from refstore.objects.foreign_objects import ForeignStores, Prefixes
@@ -269,6 +270,7 @@ class _Attempt:
             return
         if self._record.commit and isinstance(error, Unavailable):
             raise error  # its last write may still land; the process that continues the import will know
+        _log.error("import_failed", import_id=self._id, code=error.code, error=redact_text(str(error)))
         self._tell(state=FAILED, commit="", error=str(error), error_code=error.code)
 
     def _complete_if_landed(self, commit: str) -> bool:

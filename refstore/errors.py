@@ -29,10 +29,12 @@
     │   ├── RunStopped         an operator stopped the run
     │   ├── ConsentNeeded      new rules would remove legal holds or pins that the call does not name; carries the names
     │   └── Contention         others kept winning the race; the same call may be made again
-    ├── Unavailable        a store did not answer; the same call may be made again, later (503)
+    ├── Unavailable        a store cannot be used now; the same call may be made again, later (503)
     │   ├── KVUnavailable
+    │   │   └── KVRefused          it refuses this process's user or password; an operator must act
     │   ├── OutcomeUnknown     a write may or may not have landed, and only the caller can tell what to do about it
     │   ├── ObjectsUnavailable
+    │   │   └── ObjectsRefused     it refuses this process's credentials, clock or requests; an operator must act
     │   ├── AuditUnavailable   the audit log cannot be written, so nothing was changed; once the object store is back,
                                again
     │   ├── KVSettling         other servers of the KV answer than before; deletion waits until it was looked for losses
@@ -71,6 +73,11 @@ class RefstoreError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle it whatever its `__init__` takes: the processes of a pool send errors to each other."""
         return _made_again, (type(self), self.args), self.__dict__
+
+
+def codes_of(kind: type[RefstoreError]) -> frozenset[str]:
+    """Return the codes of a group of errors."""
+    return frozenset({kind.code}.union(*map(codes_of, kind.__subclasses__())))
 
 
 class Invalid(RefstoreError):
@@ -233,12 +240,25 @@ class KVUnavailable(Unavailable):
         """
 
 
+class KVRefused(KVUnavailable):
+    code = "kv_refused"
+
+
 class OutcomeUnknown(Unavailable):
     code = "outcome_unknown"
 
 
 class ObjectsUnavailable(Unavailable):
     code = "objects_unavailable"
+
+    def __init__(self, message: str, *, happened: str = "") -> None:
+        super().__init__(message)
+        self.happened = happened
+        """What the call did all the same, with what follows from it; '': nothing that counts."""
+
+
+class ObjectsRefused(ObjectsUnavailable):
+    code = "objects_refused"
 
 
 class AuditUnavailable(Unavailable):

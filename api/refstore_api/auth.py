@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import Depends, Request
@@ -25,10 +26,11 @@ from refstore.core import keys, signed_tokens
 from refstore.core.records import AccessKeyRecord, SecretHash, maybe
 from refstore.core.signed_tokens import UnknownSigningKey
 from refstore.core.signing_keys import SigningKey
+from refstore.errors import RefstoreError
 from refstore.kv.base import ABSENT
 from refstore_api import ended_sessions
 from refstore_api.caller_cache import CallerCache, Credential, Secret, Token
-from refstore_api.error_responses import Forbidden, TooManyGuesses, Unauthenticated
+from refstore_api.error_responses import Forbidden, NotReady, TooManyGuesses, Unauthenticated
 from refstore_api.key_last_use import KeyLastUse
 from refstore_api.login_throttle import Caller, LoginThrottle
 from refstore_api.request_middleware import PRINCIPAL, address_of
@@ -68,6 +70,19 @@ class _Claims(NamedTuple):
     mark: str
 
 
+@contextmanager
+def hiding_faults() -> Generator[None, None, None]:
+    """Turn what keeps the service from finding out who asks into NotReady: a stranger learns nothing about its stores.
+    Refusals pass.
+    """
+    try:
+        yield
+    except (Unauthenticated, TooManyGuesses):
+        raise
+    except RefstoreError as error:
+        raise NotReady from error
+
+
 class Authenticator:
     """Authenticate the requests of one process."""
 
@@ -84,7 +99,8 @@ class Authenticator:
         if known is not None:
             return known
         try:
-            principal = await self._service.run(lambda: self._look_up(credential, address, was_right=was_right))
+            with hiding_faults():
+                principal = await self._service.run(lambda: self._look_up(credential, address, was_right=was_right))
         except (Unauthenticated, TooManyGuesses):
             self._known.forget(credential)
             raise
@@ -98,9 +114,10 @@ class Authenticator:
         credential = Secret(key_id, secret)
         _, was_right = self._known.get(credential)
         try:
-            principal, token, expires = await self._service.run(
-                lambda: self._log_in(key_id, secret, address, was_right=was_right)
-            )
+            with hiding_faults():
+                principal, token, expires = await self._service.run(
+                    lambda: self._log_in(key_id, secret, address, was_right=was_right)
+                )
         except (Unauthenticated, TooManyGuesses):
             self._known.forget(credential)
             raise

@@ -14,7 +14,7 @@ from refstore import errors
 from refstore.background_imports import TooManyImports
 from refstore.core import event_log
 from refstore.core.redaction import redact_text
-from refstore.errors import MergeConflict, RefstoreError
+from refstore.errors import MergeConflict, RefstoreError, codes_of
 from refstore_api.json_answers import answer
 from refstore_api.models import Error, MergeConflictResult
 
@@ -36,6 +36,17 @@ STATUS: Final[tuple[tuple[type[RefstoreError], int], ...]] = (
 )
 """The first matching class decides."""
 
+STORE_FAULTS: Final[tuple[tuple[type[RefstoreError], str], ...]] = (
+    (errors.KVUnavailable, "the key-value store cannot be used now"),
+    (errors.ObjectsUnavailable, "the object store cannot be used now"),
+    (errors.AuditUnavailable, "the audit log cannot be written, so nothing was changed"),
+    (errors.StoreMisconfigured, "a store is not set up as it must be"),
+    (errors.DurationsDiffer, "the durations of this service are not those of the lake"),
+    (errors.Corrupt, "stored data cannot be trusted"),
+)
+"""Faults of the operator's stores. Their messages name hosts, files and users, so only the log has them."""
+ASK: Final = "ask an operator: the service's log has the reason, under this answer's X-Request-Id"
+
 LAKEFS_WORDS: Final[tuple[tuple[type[RefstoreError], str], ...]] = (
     (errors.NothingToCommit, "no changes"),
     (errors.DirtyBranch, "dirty branch"),
@@ -54,6 +65,13 @@ class PreconditionFailed(errors.Conflict):
 
 class Unauthenticated(RefstoreError):
     code = "unauthenticated"
+
+
+class NotReady(errors.Unavailable):
+    """The service cannot find out who asks, or the stores fail. Who has no key learns nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__("not ready; make the same call again later")
 
 
 class TooManyGuesses(RefstoreError):
@@ -131,13 +149,34 @@ def status_of(error: RefstoreError) -> int:
 
 def respond(error: RefstoreError) -> Response:
     status = status_of(error)
-    words = next((f"{words}: " for kind, words in LAKEFS_WORDS if isinstance(error, kind)), "")
-    message = words + redact_text(str(error))
+    message = message_of(error)
     if status >= 500 and not isinstance(error, NotSupported | errors.MissingExtra):
-        _log.error("request_failed", status=status, code=error.code, error=message)
+        log_failure(error, status)
     if isinstance(error, MergeConflict):
         return answer(MergeConflictResult(message=message, code=error.code, paths=list(error.paths)), status)
     return answer(Error(message=message, code=error.code), status, headers=_headers(error, status))
+
+
+def message_of(error: RefstoreError) -> str:
+    """Return what the caller is told."""
+    if isinstance(error, errors.ObjectsUnavailable) and error.happened:
+        return f"{error.happened}; {ASK}"
+    return message_of_stored(error.code, str(error))
+
+
+def message_of_stored(code: str, message: str) -> str:
+    """Return what a caller is told of an error that was written down."""
+    fault = next((words for kind, words in STORE_FAULTS if code in codes_of(kind)), "")
+    if fault:
+        return f"{fault}; make the same call again later, or {ASK}"
+    words = next((f"{words}: " for kind, words in LAKEFS_WORDS if kind.code == code), "")
+    return words + redact_text(message)
+
+
+def log_failure(error: RefstoreError, status: int) -> None:
+    """Log the whole reason, for operators."""
+    reason = error.__cause__ if isinstance(error, NotReady) and isinstance(error.__cause__, RefstoreError) else error
+    _log.error("request_failed", status=status, code=reason.code, error=redact_text(str(reason)))
 
 
 def install(app: FastAPI) -> None:

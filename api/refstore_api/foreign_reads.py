@@ -15,7 +15,14 @@ from typing import Final
 from refstore.core.records import Entry
 from refstore.core.redaction import redact_url
 from refstore.core.settings import ApiSettings
-from refstore.errors import ForeignNotAllowed, Invalid, InvalidName, MissingExtra, StoreMisconfigured
+from refstore.errors import (
+    ForeignNotAllowed,
+    Invalid,
+    InvalidName,
+    MissingExtra,
+    ObjectsRefused,
+    StoreMisconfigured,
+)
 from refstore.lake import Lake
 from refstore.namespaces import Namespaces, check_beside
 from refstore.objects.foreign_objects import (
@@ -83,7 +90,7 @@ class ForeignReads:
     def presign_get(self, entry: Entry, seconds: int) -> str | None:
         """Return a URL that reads the object without credentials; None if there is none, or it may not be read."""
         # one address of a listing must not keep the others from being listed
-        with suppress(ForeignNotAllowed, Invalid, MissingExtra, StoreMisconfigured):
+        with suppress(ForeignNotAllowed, Invalid, MissingExtra, ObjectsRefused, StoreMisconfigured):
             return self.stores.presign_get(entry.address, expires_seconds=seconds, folder=self.check(entry))
         return None
 

@@ -19,8 +19,9 @@ from starlette.responses import Response
 
 from refstore.background_imports import Imports
 from refstore.context import Context
-from refstore.core import ids
+from refstore.core import event_log, ids
 from refstore.core.records import Entry
+from refstore.core.redaction import redact_text
 from refstore.core.settings import ApiSettings
 from refstore.errors import Conflict, Gone, Invalid, NotFound, ObjectNotFound, RefstoreError
 from refstore.lake import Lake
@@ -51,6 +52,9 @@ QUIET_PASSES: Final = 3
 """How many passes of the event loop must bring no request before a call starts. What a client sent is read in one pass,
 and has become a request when the third begins.
 """
+
+
+_log = event_log.get_logger(__name__)
 
 
 class ReaperControl(Protocol):
@@ -165,8 +169,8 @@ class Service:
         """Threads of their own, because an upload holds its thread as long as its client takes."""
         self.reads = ExpensiveReads(lake.clock, settings, read_process)
         self._readiness_lock = asyncio.Lock()
-        self._readiness: tuple[float, dict[str, str]] | None = None
-        """When the stores were probed last, and the result."""
+        self._readiness: tuple[float, bool] | None = None
+        """When the stores were probed last, and whether they answered."""
         self._stats: RequestBatcher[RefKey, str, EntryInContext | None] = RequestBatcher(self.run, self._stat_many)
         self._links: RequestBatcher[RefKey, LinkRequest, EntryInContext] = RequestBatcher(
             self.run, self._link_many, key=lambda item: item.path, retry_alone=(Invalid, NotFound)
@@ -204,12 +208,20 @@ class Service:
         """Run work that reads a request's body, which may take long, in a thread of its own pool."""
         return await asyncio.get_running_loop().run_in_executor(self._bodies, contextvars.copy_context().run, work)
 
-    async def readiness(self, probe: Callable[[Lake], dict[str, str]]) -> dict[str, str]:
-        """Return the state of the stores, probed at most once in READINESS_SECONDS for all callers."""
+    async def is_ready(self, probe: Callable[[Lake], Sequence[RefstoreError]]) -> bool:
+        """Return whether the stores answer, probed at most once in READINESS_SECONDS for all callers. The log says when
+        this changes, and why.
+        """
         async with self._readiness_lock:
             now = self.lake.clock.monotonic_seconds()
             if self._readiness is None or now >= self._readiness[0] + READINESS_SECONDS:
-                self._readiness = now, await self.run(lambda: probe(self.lake))
+                was_ready = self._readiness is None or self._readiness[1]
+                faults = await self.run(lambda: probe(self.lake))
+                self._readiness = now, not faults
+                for fault in faults if was_ready else ():
+                    _log.error("not_ready", code=fault.code, error=redact_text(str(fault)))
+                if not was_ready and not faults:
+                    _log.info("ready_again")
             return self._readiness[1]
 
     async def repository(self, name: str, work: Callable[[Repository], T]) -> T:

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from refstore.core.arrow_arrays import array, numpy_of
-from refstore.errors import Invalid, ObjectNotFound, ObjectsUnavailable
+from refstore.errors import Invalid, ObjectNotFound, ObjectsRefused, ObjectsUnavailable
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits.workers import Workers
 from refstore_gc import live_in_commits
@@ -164,7 +164,7 @@ def _remove(store: ObjectStore, keys: Sequence[str], mode: Mode, tag: str) -> tu
             deletion = store.delete_many(keys)
             done, missing, failed, outcome = deletion.deleted, deletion.missing, deletion.failed, DELETED
             kept = deletion.kept
-    except Invalid as error:  # it refuses all of them, for lack of a right perhaps: the next sweep tries again
+    except (Invalid, ObjectsRefused) as error:  # it refuses all of them, for lack of a right perhaps: the next tries again
         return FAILED, [(key, FAILED, str(error)) for key in keys]
     if len(done) + len(missing) + len(failed) != len(keys):
         raise ObjectsUnavailable(
@@ -182,7 +182,7 @@ def _untagged(store: ObjectStore, keys: Sequence[str]) -> list[str]:
     """
     try:
         done = {*store.tag_many(keys, {}).tagged}
-    except Invalid as error:
+    except (Invalid, ObjectsRefused) as error:
         raise ObjectsUnavailable(
             f"{len(keys)} objects that something names again keep their tag, and the bucket will delete them: {error}; "
             "then sweep again"

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from refstore.errors import Contention, Gone, Invalid, ObjectNotFound, RefstoreError, Unavailable
+from refstore.errors import Contention, Gone, Invalid, ObjectNotFound, ObjectsRefused, RefstoreError, Unavailable
 from refstore.purging.document import ERASE, KEEP_HISTORY, Dataset, PurgeDocument
 from refstore.repository import Repository
 from refstore_gc.run_progress import Progress, Tell, silent
@@ -270,8 +270,10 @@ def _look_at(repo: Repository, looks: Sequence[_Look], ids: WantedIds) -> int:
             continue
         try:
             _read(repo, look, lookup, is_of_id=is_of_id)
-        except Unavailable:
-            raise
+        except Unavailable as error:
+            if not isinstance(error, ObjectsRefused):
+                raise
+            look.reason = str(error)
         except (NotRead, RefstoreError) as error:
             look.reason = str(error)
         except Exception as error:  # noqa: BLE001  # whatever a damaged file does to a reader

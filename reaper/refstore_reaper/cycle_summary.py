@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Final, NamedTuple
 
-from refstore.errors import Corrupt, InvalidSettings, MissingExtra, RefstoreError, StoreMisconfigured, Unavailable
+from refstore.errors import (
+    Corrupt,
+    InvalidSettings,
+    MissingExtra,
+    RefstoreError,
+    StoreMisconfigured,
+    Unavailable,
+    codes_of,
+)
 
 ERRORS_NAMED_MAX: Final = 100
 """How many errors a summary names; all are counted."""
@@ -135,10 +143,6 @@ class Tally:
 _COUNTED: Final = tuple(item.name for item in fields(Summary) if item.name not in ("errors", "more"))
 
 
-def _codes(kind: type[RefstoreError]) -> frozenset[str]:
-    return frozenset({kind.code}.union(*(_codes(sub) for sub in kind.__subclasses__())))
-
-
-_CORRUPT: Final = _codes(Corrupt)
-_MISCONFIGURED: Final = _codes(StoreMisconfigured) | _codes(InvalidSettings) | _codes(MissingExtra)
-_UNAVAILABLE: Final = _codes(Unavailable)
+_CORRUPT: Final = codes_of(Corrupt)
+_MISCONFIGURED: Final = codes_of(StoreMisconfigured) | codes_of(InvalidSettings) | codes_of(MissingExtra)
+_UNAVAILABLE: Final = codes_of(Unavailable)

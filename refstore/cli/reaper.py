@@ -73,8 +73,9 @@ def reaper(
     terminal the command asks first. With --repository, only that repository is concerned.
 
     Any number of reapers may run, on any machines. SIGTERM ends one after the batch in hand. The exit code is 0 if all
-    went well, 4 if the breaker holds deletions back, 5 if a store did not answer or did not delete everything, 6 if
-    something could not be read, a store refuses access, or the KV went back in time (see `refstore kv --help`).
+    went well, 4 if the breaker holds deletions back, 5 if a store did not answer, refuses the credentials or did not
+    delete everything, 6 if something could not be read, a store is set up wrong, or the KV went back in time (see
+    `refstore kv --help`).
 
     \b
     Example: refstore reaper --once --dry-run

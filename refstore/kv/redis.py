@@ -50,7 +50,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from refstore.core.clock import Clock
-from refstore.errors import InvalidSettings, KVUnavailable, RefstoreError, StoreMisconfigured
+from refstore.errors import KVRefused, KVUnavailable, RefstoreError, StoreMisconfigured
 from refstore.kv import redis_calls, redis_url
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
 from refstore.kv.redis_calls import Call, Command, Reply
@@ -338,8 +338,9 @@ class RedisKV(KV):
         if isinstance(error, redis.ResponseError):
             return self._refused(error)
         if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
-            return InvalidSettings(
-                f"{self._where} refused the login ({error}); check the user and the password in the URL"
+            return KVRefused(
+                f"{self._where} refused the login ({error}); check the user and the password in the URL",
+                nothing_done=not sent,
             )
         why = str(error) or type(error).__name__
         if sent:
@@ -357,9 +358,10 @@ class RedisKV(KV):
         """
         code = _code(error)
         if code == "NOPERM":
-            return InvalidSettings(
+            return KVRefused(
                 f"the user of {self._where} may not do that ({error}); give it: ~{self._prefix}:* +@read +@write "
-                "+@scripting +@connection +info +wait +cluster|slots"
+                "+@scripting +@connection +info +wait +cluster|slots",
+                nothing_done=nothing_done,
             )
         if code == "WRONGTYPE":
             return StoreMisconfigured(

@@ -13,7 +13,7 @@ import redis
 import redis.crc
 import redis.exceptions
 
-from refstore.errors import InvalidSettings, KVUnavailable, StoreMisconfigured
+from refstore.errors import KVRefused, KVUnavailable, StoreMisconfigured
 from refstore.kv.base import POSITIONS
 from refstore.kv.redis_calls import Command, Reply
 from refstore.kv.redis_url import Address
@@ -179,8 +179,9 @@ class Cluster:
             try:
                 ranges = _ranges(_ask(self._pool(address), _SLOTS), address)
             except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
-                raise InvalidSettings(
-                    f"{address} refused us ({error}); check user, password and permissions (+cluster|slots)"
+                raise KVRefused(
+                    f"{address} refused us ({error}); check user, password and permissions (+cluster|slots)",
+                    nothing_done=True,
                 ) from error
             except redis.ResponseError as error:
                 raise StoreMisconfigured(

@@ -18,6 +18,8 @@ Two cases remain. A SetIf that landed and was then overwritten by another client
 second. Values for which that matters contain a write id. A repeated Set overwrites writes of other clients since its
 first attempt, as a later call would.
 
+A KV that refuses this process (`KVRefused`) is not asked again: an operator must act first.
+
 Attempts are bounded. Waits grow to a bound and have jitter, so that many clients do not return at once. Clock and
 randomness are passed in. `check` is called before each attempt; an exception from it (DeadlineExceeded) ends the
 retries.
@@ -33,7 +35,7 @@ from typing import Final, Protocol, TypeVar, cast
 
 from refstore.core import event_log
 from refstore.core.clock import Clock, SystemClock
-from refstore.errors import KVUnavailable, LakeClosed, OutcomeUnknown
+from refstore.errors import KVRefused, KVUnavailable, LakeClosed, OutcomeUnknown
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Exchange, Get, Op, Result, Server, SetIf
 
 ATTEMPTS: Final = 8
@@ -169,6 +171,8 @@ class Retrying(KV):
     def _retry(self, error: KVUnavailable, call: Callable[[], T]) -> T:
         """Repeat `call` until it succeeds or the attempts are used up. The first attempt ended with `error`."""
         for attempt in range(1, self._attempts):
+            if isinstance(error, KVRefused):
+                break
             seconds = wait_seconds(attempt, self._random)
             _log.warning(
                 "kv_retry",
@@ -188,7 +192,7 @@ class Retrying(KV):
 
 def _is_unknown(ops: Sequence[Op], error: KVUnavailable) -> bool:
     """Return whether any of `ops` may have landed. Raises OutcomeUnknown where that cannot be found out."""
-    if error.nothing_done:
+    if error.nothing_done or isinstance(error, KVRefused):
         return False
     if any(isinstance(op, Exchange) or (isinstance(op, SetIf) and op.once) for op in ops):
         raise OutcomeUnknown("the KV did not answer while an entry was written; the write may have landed") from error

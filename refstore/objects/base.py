@@ -10,7 +10,7 @@ way out. Every driver guarantees this (`refstore.conformance.ObjectStoreSuite` t
   the call, then returned. They are not raised for single keys.
 - `list` is ordered by the bytes of the keys, and complete. An interrupted listing raises.
 - A store that does not answer raises `ObjectsUnavailable`. A key that does not exist raises `ObjectNotFound`. A store
-  that refuses (credentials, permissions, no such bucket) raises `InvalidSettings`, which says what to do.
+  that refuses (credentials, permissions, no such bucket) raises `ObjectsRefused`, which says what to do.
 - Keys follow the rules of `object_keys.py`. For any other key the store raises `InvalidPath` and does nothing. Objects
   of the namespace with other keys (such as a console's folder markers) are foreign: listings skip them and log a
   warning.

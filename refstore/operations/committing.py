@@ -265,9 +265,12 @@ def _acknowledge(ctx: Context, branch: BranchName, branch_id: str, made: CommitI
     try:
         ctx.manifest.add(CommitLanded(made.id, encode(made.record), branch, branch_id))
     except ObjectsUnavailable as error:
+        happened = (
+            f"commit {made.id} is on branch {branch!r}; look at the branch's log, and do not commit again: the reaper "
+            "writes it to the manifest"
+        )
         raise ObjectsUnavailable(
-            f"commit {made.id} is on branch {branch!r}, but could not be written to the manifest, so it is lost if the "
-            f"KV is ({error}); look at the branch's log, and do not commit again: the reaper writes the entry"
+            f"{happened}. Until then it is lost if the KV is ({error})", happened=happened
         ) from error
     with suppress(Unavailable):
         ctx.markers.publish(ctx.branches, branch, own=made.id)

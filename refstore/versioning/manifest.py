@@ -244,7 +244,8 @@ class Manifest:
             except Unavailable:
                 follows = "look, and write it with `refstore kv record`"
             raise ObjectsUnavailable(
-                f"{what}, but could not be written to the manifest, so it is lost if the KV is ({error}); {follows}"
+                f"{what}, but could not be written to the manifest, so it is lost if the KV is ({error}); {follows}",
+                happened=f"{what}; {follows}",
             ) from error
 
     def add_deletion(self, entry: AnyEntry) -> None:

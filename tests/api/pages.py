@@ -1,4 +1,4 @@
-"""The pages of a lake as an operator reads them, without a server."""
+"""The pages of a lake as an operator, or another, reads them, without a server."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from refstore_api import create_app
 SECRET = "a-secret-that-only-these-tests-know"
 
 
-def pages_of(lake: Lake, *paths: str) -> list[str]:
+def pages_of(lake: Lake, *paths: str, role: Role = Role.OPERATOR) -> list[str]:
     """Return the text of these pages, for one who has signed in; `paths` are below `/ui`."""
-    if access_keys.find(lake.kv, "OPERATOR") is None:
-        access_keys.create(lake, Role.OPERATOR, id="OPERATOR", secret=SECRET)
+    if access_keys.find(lake.kv, role.name) is None:
+        access_keys.create(lake, role, id=role.name, secret=SECRET)
     settings = Settings(data=None, kv="memory://", objects=lake.objects_url)
     app = create_app(settings, lake=lake, reaper_control=_Operations())
 
@@ -29,7 +29,7 @@ def pages_of(lake: Lake, *paths: str) -> list[str]:
         async with httpx.AsyncClient(transport=transport, base_url="http://lake.test") as http:
             page = await http.get("/ui/sign-in")
             token = re.findall(r'name="form_token" value="([^"]+)"', page.text)[0]
-            form = {"form_token": token, "access_key_id": "OPERATOR", "secret_access_key": SECRET}
+            form = {"form_token": token, "access_key_id": role.name, "secret_access_key": SECRET}
             answer = await http.post("/ui/sign-in", data=form, headers={"Origin": "http://lake.test"})
             assert answer.status_code == 303
             return [await http.get(f"/ui{path}") for path in paths]

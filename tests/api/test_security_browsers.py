@@ -233,7 +233,7 @@ def test_readiness_makes_nothing(tmp_path: Path) -> None:
         for _ in range(3):
             found.clock.advance(1)
             answered = found("GET", url, auth=None)
-            assert (answered.status_code, answered.json()["objects"]) == (503, "objects_unavailable")
+            assert (answered.status_code, answered.json()) == (503, {"status": "not ready"})
             assert not root.exists()
         (tmp_path / "elsewhere").rename(root)
         found.clock.advance(1)

@@ -194,7 +194,7 @@ def test_a_kv_that_does_not_answer_is_not_taken_for_a_wrong_token(
 
     monkeypatch.setattr(Lake, "signing", fail)
     for answered in (attacked.bearer(token), attacked("PUT", url, content=b"1234", auth=None)):
-        assert (answered.status_code, answered.json()["code"]) == (503, "kv_unavailable")
+        assert (answered.status_code, answered.json()["code"]) == (503, "unavailable")
 
 
 def test_an_expired_login_token_is_refused(attacked: Attacked) -> None:

@@ -16,7 +16,7 @@ import pytest
 import redis.crc
 
 from refstore.core.clock import SystemClock
-from refstore.errors import InvalidSettings, KVUnavailable, OutcomeUnknown, RefstoreError, StoreMisconfigured
+from refstore.errors import KVRefused, KVUnavailable, OutcomeUnknown, RefstoreError, StoreMisconfigured
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, POSITIONS, Delete, Exchange, Get, Key, Op, Server, Set, SetIf
 from refstore.kv.redis import CHECK_SECONDS, RedisKV, open_redis
@@ -208,8 +208,8 @@ def test_what_was_not_sent_when_we_gave_up_is_never_sent() -> None:
         ("TRYAGAIN Multiple keys request during rehashing of slot", KVUnavailable, "same call again"),
         ("READONLY You can't write against a read only replica.", KVUnavailable, "replica"),
         ("OOM command not allowed when used memory > 'maxmemory'.", KVUnavailable, "maxmemory"),
-        ("NOAUTH Authentication required.", InvalidSettings, "password in the URL"),
-        ("NOPERM this user has no permissions to run the 'zcard' command", InvalidSettings, r"\+@read"),
+        ("NOAUTH Authentication required.", KVRefused, "password in the URL"),
+        ("NOPERM this user has no permissions to run the 'zcard' command", KVRefused, r"\+@read"),
         ("WRONGTYPE Operation against a key holding the wrong kind of value", StoreMisconfigured, "prefix"),
         ("ERR unknown command 'ZCARD'", StoreMisconfigured, "Redis 7.0 or Valkey"),
         ("MOVED 3999 127.0.0.1:6381", StoreMisconfigured, r"redis\+cluster://"),
@@ -232,7 +232,7 @@ def test_users_and_passwords(tmp_path: Path, key: Key) -> None:
         with driver(f"redis://:top%20s%40cret@{at}") as kv:
             kv.set(key, b"1")
         for url in (f"redis://{at}", f"redis://:wrong@{at}", f"redis://nobody:top%20s%40cret@{at}"):
-            with driver(url) as kv, pytest.raises(InvalidSettings, match="password in the URL") as caught:
+            with driver(url) as kv, pytest.raises(KVRefused, match="password in the URL") as caught:
                 kv.get(key)
             assert "cret" not in str(caught.value)
             assert "wrong" not in str(caught.value)
@@ -243,7 +243,7 @@ def test_the_permissions_that_the_advice_names_are_enough(server: RedisServer, p
         client.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~refstore:*", "+@read")
         with (
             driver(f"redis://app:pw@127.0.0.1:{server.port}") as kv,
-            pytest.raises(InvalidSettings, match="may not do that") as caught,
+            pytest.raises(KVRefused, match="may not do that") as caught,
         ):
             kv.set(Key(part, "k"), b"1")
         advice = str(caught.value).rpartition("give it: ")[2].split()

@@ -12,7 +12,14 @@ import pytest
 from refstore.conformance.objects_suite import MIB, Broken, ObjectStoreSuite, breaking, fill, pattern
 from refstore.core.clock import SystemClock
 from refstore.core.redaction import redact_url
-from refstore.errors import AlreadyExists, InvalidPath, InvalidSettings, MissingExtra, ObjectsUnavailable
+from refstore.errors import (
+    AlreadyExists,
+    InvalidPath,
+    InvalidSettings,
+    MissingExtra,
+    ObjectsRefused,
+    ObjectsUnavailable,
+)
 from refstore.objects import ObjectStore, child, open_objects
 from tests.servers.s3_servers import BUCKET, S3Server, environment
 
@@ -83,7 +90,7 @@ class S3Suite(ObjectStoreSuite):
                 lambda: store.put("a", b"x"),
                 lambda: store.put("a", pattern(9 * MIB)),
             ):
-                with pytest.raises(InvalidSettings, match="create it, or correct the URL"):
+                with pytest.raises(ObjectsRefused, match="create it, or correct the URL"):
                     attempt()
         finally:
             store.close()
@@ -127,10 +134,10 @@ class SignedS3Suite(S3Suite):
                 lambda: store.put("a", pattern(9 * MIB)),
                 lambda: store.delete_many(["a", "b"]),
             ):
-                with pytest.raises(InvalidSettings, match=says) as raised:
+                with pytest.raises(ObjectsRefused, match=says) as raised:
                     attempt()
                 assert "hush" not in str(raised.value), "a secret does not stand in a message"
-            with pytest.raises(InvalidSettings):
+            with pytest.raises(ObjectsRefused):
                 store.head("a")  # a HEAD has no body, so the server cannot say what is wrong
         finally:
             store.close()
@@ -211,7 +218,7 @@ def test_no_credentials_at_all(monkeypatch: pytest.MonkeyPatch, moto_s3_url: str
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     store = open_objects(moto_s3_url)
     try:
-        with pytest.raises(InvalidSettings, match="set AWS_ACCESS_KEY_ID"):
+        with pytest.raises(ObjectsRefused, match="set AWS_ACCESS_KEY_ID"):
             store.head("a")
     finally:
         store.close()

@@ -15,7 +15,7 @@ import pytest
 
 from refstore.conformance.objects_suite import MIB, fill, pattern
 from refstore.core.clock import SystemClock
-from refstore.errors import AlreadyExists, InvalidSettings, ObjectNotFound, ObjectsUnavailable
+from refstore.errors import AlreadyExists, ObjectNotFound, ObjectsRefused, ObjectsUnavailable
 from refstore.objects import ObjectStore, open_objects
 from refstore.objects.base import Deletion
 from tests.servers.s3_base import BUCKET, S3Server
@@ -259,7 +259,7 @@ def test_a_server_that_takes_fewer_keys(quick: Bench):
 
 def test_a_server_that_takes_no_bulk_delete_at_all(quick: Bench):
     quick.always(Refuse(400, "MalformedXML"), bulk_delete)
-    with pytest.raises(InvalidSettings, match="MalformedXML"):
+    with pytest.raises(ObjectsRefused, match="MalformedXML"):
         quick.store.delete_many([str(number) for number in range(1000)])
     assert len(quick.asked(bulk_delete)) <= 2 * 1000 // 125
 
@@ -564,7 +564,7 @@ def test_a_completion_whose_reply_is_lost_on_a_server_that_forgets_uploads(on_rc
 def test_a_completion_that_failed_is_not_taken_for_landed(on_rclone: Bench):
     on_rclone.direct.put("a", b"before")
     on_rclone.always(Refuse(404, "NoSuchUpload"), lambda request: request.is_complete)
-    with pytest.raises(InvalidSettings, match="NoSuchUpload"):
+    with pytest.raises(ObjectsRefused, match="NoSuchUpload"):
         on_rclone.store.put("a", pattern(9 * MIB))
     assert on_rclone.direct.read("a") == b"before"
     assert on_rclone.uploads() == []

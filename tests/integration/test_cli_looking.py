@@ -16,6 +16,8 @@ from refstore.core.ids import TagName
 from refstore.core.records import Tag, encode
 from tests.commands import Command
 from tests.purging import rewrite
+from tests.servers.s3_proxy import Refuse, S3FaultProxy
+from tests.servers.tcp import RedisStub
 
 
 @pytest.fixture
@@ -239,6 +241,26 @@ class TestDoctor:
         ran = sales("doctor", "--json")
         assert ran.code == 6
         assert next(row for row in ran.json if row["check"] == "permissions and clocks")["state"] == "error"
+
+    def test_stores_that_refuse_the_credentials_are_told_with_the_whole_reason(
+        self, refstore: Command, monkeypatch: pytest.MonkeyPatch, s3_credentials: None
+    ) -> None:
+        monkeypatch.delenv("REFSTORE_DATA")
+        with S3FaultProxy("http://127.0.0.1:1", lambda _: Refuse(400, "ExpiredToken")) as proxy:
+            monkeypatch.setenv("REFSTORE_OBJECTS", f"s3://bucket/lake?endpoint={proxy.endpoint}")
+            monkeypatch.setenv("REFSTORE_KV", f"sqlite://{refstore.folder}/kv.sqlite")
+            ran = refstore("doctor", "--json", "--no-write")
+            found = next(row for row in ran.json if row["check"].startswith("objects at "))
+            assert (ran.code, found["state"]) == (6, "error")
+            assert "ExpiredToken" in found["found"]
+            assert proxy.endpoint in found["found"]
+            assert found["what_to_do"] == "the credentials have expired; renew them"
+        with RedisStub(lambda _: b"-NOAUTH Authentication required.\r\n") as stub:
+            monkeypatch.setenv("REFSTORE_KV", f"redis://127.0.0.1:{stub.port}")
+            found = refstore("doctor", "--json", "--no-write").json[-1]
+            assert (found["check"], found["state"]) == ("lake", "error")
+            assert f"127.0.0.1:{stub.port} refused the login" in found["found"]
+            assert found["what_to_do"] == "check the user and the password in the URL"
 
     def test_a_wrong_clock_is_an_error(self, sales: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         from refstore.core.clock import SystemClock

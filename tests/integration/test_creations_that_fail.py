@@ -16,9 +16,9 @@ from refstore.errors import (
     AlreadyExists,
     Conflict,
     InvalidName,
-    InvalidSettings,
     KVUnavailable,
     ObjectNotFound,
+    ObjectsRefused,
     Unavailable,
 )
 from refstore.kv.base import ABSENT, Key, Op, Result
@@ -114,10 +114,10 @@ def test_a_store_that_is_down_for_good_keeps_no_claim() -> None:
 
 def test_a_store_that_refuses_keeps_no_claim() -> None:
     def refuse(url: str) -> ObjectStore:
-        raise InvalidSettings(f"{url} refuses; give the service access")
+        raise ObjectsRefused(f"{url} refuses; give the service access")
 
     lake = Lake(MemoryKV(), "memory://lake", open_store=refuse)
-    with pytest.raises(InvalidSettings, match="refuses"):
+    with pytest.raises(ObjectsRefused, match="refuses"):
         lake.create_repository("sales", namespace=URL)
     assert list(lake.kv.scan_all(NAMESPACES)) == []
 

@@ -19,7 +19,7 @@ import pytest
 
 from refstore.core import keys
 from refstore.core.records import CommittedTokens, encode
-from refstore.errors import InvalidSettings
+from refstore.errors import ObjectsRefused, RefstoreError, StoreMisconfigured
 from refstore.lake import Lake
 from refstore.objects.local import LocalObjects
 from refstore.operations.uploading import Upload
@@ -200,19 +200,20 @@ def test_resume_says_in_json_too_that_there_is_nothing_to_resume(sales: Command)
     assert sales.json("reaper", "resume", "sales") == {"repository": "sales", "until": None, "objects": None}
 
 
-def test_a_store_that_lets_nobody_in_is_an_operators_to_mend(sales: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "code"), [(StoreMisconfigured, 6), (ObjectsRefused, 5)])
+def test_a_store_that_lets_nobody_in_is_an_operators_to_mend(
+    sales: Command, monkeypatch: pytest.MonkeyPatch, kind: type[RefstoreError], code: int
+) -> None:
     upload(sales, "main", 1)
     sales.ok("reset", "sales", "main", "--yes")
 
     def refuse(*_: object) -> None:
-        raise InvalidSettings(
-            "deleting failed: Permission denied; give user 7 read and write permission to the store's directory"
-        )
+        raise kind("deleting failed: Permission denied; give user 7 read and write permission to the store's directory")
 
     with monkeypatch.context() as patch:
         patch.setattr(LocalObjects, "delete_many", refuse)
         ran = sales("reaper", "--once", "--grace-seconds", "0")
-    assert (ran.code, "Permission denied" in ran.err) == (6, True)
+    assert (ran.code, "Permission denied" in ran.err) == (code, True)
     assert sales.json("reaper", "--once", "--grace-seconds", "0")["deleted"] == 1
 
 

@@ -159,7 +159,7 @@ def test_what_a_store_refuses_the_one_repository_does_not_end_it(moto_s3_server:
         stores = {"REFSTORE_KV": kv, "REFSTORE_OBJECTS": url}
         with looping(tmp_path, "sales", "--every", "1s", **AT_ONCE_ENVIRONMENT, **stores) as loop:
             loop.until(lambda: loop.says("run_failed") and loop.says("gc_pass_ended", 2) and "done" in loop.metrics())
-            assert '"code": "invalid_settings"' in loop.log.read_text()
+            assert '"code": "objects_refused"' in loop.log.read_text()
             assert loop.end() == 0
     assert refused
 

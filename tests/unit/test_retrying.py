@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from refstore.errors import DeadlineExceeded, KVUnavailable, OutcomeUnknown
+from refstore.errors import DeadlineExceeded, KVRefused, KVUnavailable, OutcomeUnknown
 from refstore.kv.base import (
     ABSENT,
     KV,
@@ -193,6 +193,21 @@ def test_a_set_if_that_landed_and_was_overwritten_counts_as_failed() -> None:
     faulty = Faulty(1, then=lambda kv: kv.set(A, b"other"))
     assert retrying(faulty).set_if(A, ABSENT, b"n") is False
     assert faulty.inner.get(A) == b"other"
+
+
+@pytest.mark.parametrize("ops", [[Get(A)], [Exchange(A, b"1")], [SetIf(A, ABSENT, b"1")]])
+def test_a_kv_that_refuses_this_process_is_asked_once(ops: list[Op]) -> None:
+    class Refusing(MemoryKV):
+        asked = 0
+
+        def execute(self, ops: Sequence[Op]) -> list[Result]:
+            self.asked += 1
+            raise KVRefused("the password is wrong")
+
+    refusing = Refusing()
+    with pytest.raises(KVRefused):
+        retrying(refusing).execute(ops)
+    assert refusing.asked == 1
 
 
 @pytest.mark.parametrize("landed", [0, 1])

@@ -8,13 +8,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from refstore.access_keys import Role
 from refstore.core import event_log
 from refstore.errors import NotFound, RefstoreError
 from refstore.gc_marks import Marks, Run
 from refstore.operations import lakefs_gc_prepare, unmarking
 from refstore.repository import Repository
 from refstore.retention.rules import BranchRule, GcRules, gc_rules
-from refstore_api.auth import Operator, Reader
+from refstore_api.auth import Operator, Principal, Reader
 from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_answers import answer, empty_answer, take_page
 from refstore_api.json_bodies import BodyBound
@@ -167,7 +168,7 @@ async def status(request: Request, service: ServiceOf, caller: Reader, repositor
     def read(repo: Repository) -> CollectionStatus:
         marks = Marks(repo.context)
         on = marks.on()
-        return CollectionStatus(running=on.mark_id if on is not None else None, runs=_runs(marks))
+        return CollectionStatus(running=on.mark_id if on is not None else None, runs=_runs(marks, caller))
 
     return await service.read(request, caller.key_id, repository, read)
 
@@ -176,7 +177,7 @@ async def status(request: Request, service: ServiceOf, caller: Reader, repositor
 async def list_marks(request: Request, service: ServiceOf, caller: Reader, repository: str) -> Response:
     """List the mark runs, newest first."""
     return await service.read(
-        request, caller.key_id, repository, lambda repo: MarkRunList(results=_runs(Marks(repo.context)))
+        request, caller.key_id, repository, lambda repo: MarkRunList(results=_runs(Marks(repo.context), caller))
     )
 
 
@@ -233,18 +234,18 @@ async def confirm(service: ServiceOf, caller: Operator, repository: str, mark: s
 
     def confirm_(repo: Repository) -> MarkRun:
         marks = Marks(repo.context)
-        return _run(marks, marks.confirm(mark, caller.key_id))
+        return _run(marks, marks.confirm(mark, caller.key_id), caller)
 
     return answer(await service.repository(repository, confirm_))
 
 
-def _runs(marks: Marks) -> list[MarkRun]:
-    return [
-        _run(marks, run) for run in sorted(marks.runs(), key=lambda run: run.record.began_ms, reverse=True)[:RUNS_MAX]
-    ]
+def _runs(marks: Marks, caller: Principal) -> list[MarkRun]:
+    newest = sorted(marks.runs(), key=lambda run: run.record.began_ms, reverse=True)[:RUNS_MAX]
+    return [_run(marks, run, caller) for run in newest]
 
 
-def _run(marks: Marks, run: Run) -> MarkRun:
+def _run(marks: Marks, run: Run, caller: Principal) -> MarkRun:
+    """Return the run. Only operators learn which fault of a store ended it."""
     record = run.record
     return MarkRun(
         mark_id=run.mark_id,
@@ -258,7 +259,7 @@ def _run(marks: Marks, run: Run) -> MarkRun:
         swept_counts=record.swept,
         question=record.question,
         confirmed_by=record.confirmed_by,
-        ended=record.ended,
+        ended=record.ended if caller.role >= Role.OPERATOR else record.ended.partition(":")[0],
     )
 
 

@@ -25,21 +25,21 @@ router = APIRouter(tags=["health"])
 )
 async def readiness(service: ServiceOf) -> Response:
     """Say whether the KV and the object store answer, and are the lake's. Anyone may ask, so the result is cached for a
-    moment.
+    moment, and only the log says which store fails, and why.
     """
-    states = await service.readiness(_stores)
-    return JSONResponse(states, 200 if set(states.values()) == {"ok"} else 503)
+    is_ready = await service.is_ready(_faults)
+    return JSONResponse({"status": "ready" if is_ready else "not ready"}, 200 if is_ready else 503)
 
 
-def _stores(lake: Lake) -> dict[str, str]:
-    """Probe each store, and whether it is the lake's; return 'ok' or its error's code."""
-    states = {"kv": "ok", "objects": "ok"}
-    for store, check in (("kv", lake.check_kv), ("objects", lake.check_objects)):
+def _faults(lake: Lake) -> list[RefstoreError]:
+    """Probe each store, and whether it is the lake's; return the errors."""
+    faults: list[RefstoreError] = []
+    for check in (lake.check_kv, lake.check_objects):
         try:
             check()
         except RefstoreError as error:
-            states[store] = error.code
-    return states
+            faults.append(error)
+    return faults
 
 
 @router.get("/metrics", operation_id="metrics", response_class=Response, responses=failures())

@@ -15,7 +15,7 @@ from refstore.operations.committing import CommitOptions
 from refstore.repository import Repository
 from refstore_api.auth import Reader, Writer
 from refstore_api.commit_answers import new_commit_model
-from refstore_api.error_responses import LAKEFS_WORDS
+from refstore_api.error_responses import message_of_stored
 from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_answers import answer, empty_answer
 from refstore_api.json_bodies import BodyBound
@@ -66,7 +66,7 @@ async def import_status(service: ServiceOf, _caller: Reader, repository: str, br
             skipped_objects=record.skipped,
             metarange_id=landed[1].metarange if landed else None,
             commit=new_commit_model(*landed) if landed else None,
-            error=Error(message=_in_lakefs_words(record.error_code) + record.error, code=record.error_code)
+            error=Error(message=message_of_stored(record.error_code, record.error), code=record.error_code)
             if record.error
             else None,
         )
@@ -80,7 +80,3 @@ async def import_cancel(service: ServiceOf, _caller: Writer, repository: str, br
     """Cancel the import before its next page; then nothing is committed."""
     await service.repository(repository, lambda repo: service.imports.cancel(repo.context, ids.branch_name(branch), id))
     return empty_answer()
-
-
-def _in_lakefs_words(code: str) -> str:
-    return next((f"{words}: " for kind, words in LAKEFS_WORDS if kind.code == code), "")

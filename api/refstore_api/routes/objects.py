@@ -21,7 +21,7 @@ from refstore.operations.uploading import Stage, Upload
 from refstore.repository import Repository
 from refstore_api import headers, request_bodies, signed_urls
 from refstore_api.auth import Reader, Writer
-from refstore_api.error_responses import PreconditionFailed, status_of
+from refstore_api.error_responses import PreconditionFailed, message_of, status_of
 from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_answers import answer, answer_page, empty_answer
 from refstore_api.json_bodies import BodyBound
@@ -352,7 +352,7 @@ async def delete_objects(
             try:
                 good.append(ids.object_path(path))
             except RefstoreError as error:
-                errors.append(ObjectError(status_code=status_of(error), message=str(error), path=path))
+                errors.append(ObjectError(status_code=status_of(error), message=message_of(error), path=path))
         repo.delete_many(branch, good)
         return ObjectErrorList(errors=errors)
 

@@ -150,7 +150,9 @@ async def why(
 
     def read(repo: Repository) -> Why:
         address = address_of_url(repo.context, physical_address)
-        shows_host = caller.role >= Role.OPERATOR  # a reaper's id has its host and process
+        shows_host = (
+            caller.role >= Role.OPERATOR
+        )  # a reaper's id has its host and process, a store's words may have one
         explanation = service.operations.why(repo, address)
         return Why(
             physical_address=physical_url(repo.context, Address(address)),
@@ -165,7 +167,7 @@ async def why(
                     cause=event.cause,
                     size_bytes=event.size_bytes if event.size_bytes >= 0 else None,
                     reaper=event.run if event.by == "reaper" and shows_host else "",
-                    reason=event.reason,
+                    reason=event.reason if shows_host else "",
                     by=event.by,
                     run=event.run if event.by != "reaper" or shows_host else "",
                     rule=event.rule,

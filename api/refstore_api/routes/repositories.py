@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -12,12 +14,12 @@ from starlette.responses import Response
 from refstore import sample_data
 from refstore.core.ids import RepositoryName
 from refstore.core.records import RepositoryRecord
-from refstore.errors import Invalid, InvalidName
+from refstore.errors import Invalid, InvalidName, ObjectsRefused
 from refstore.lake import Lake
 from refstore.namespaces import as_folder
 from refstore.objects import child
 from refstore_api.auth import Operator, Principal, Reader, Writer
-from refstore_api.error_responses import Forbidden, NotSupported
+from refstore_api.error_responses import Forbidden, NotSupported, log_failure
 from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_answers import answer, empty_answer, take_page
 from refstore_api.models import (
@@ -75,9 +77,10 @@ async def create_repository(
     def make() -> Repository:
         namespace = _namespace(service.lake, body.storage_namespace, service.settings.namespaces)
         given_namespace = body.storage_namespace if namespace and body.storage_namespace.startswith(LOCAL) else ""
-        repository = service.lake.create_repository(
-            body.name, namespace=namespace, default_branch=body.default_branch, given_namespace=given_namespace
-        )
+        with _refusal_of(service.lake, namespace):
+            repository = service.lake.create_repository(
+                body.name, namespace=namespace, default_branch=body.default_branch, given_namespace=given_namespace
+            )
         if body.sample_data:
             sample_data.add(repository, committer=caller.key_id)
         return _model(repository.name, repository.record)
@@ -163,6 +166,22 @@ def _namespace(lake: Lake, requested_url: str, allowed: Sequence[str]) -> str | 
             f"{', '.join(allowed)[:1000]}"
         )
     return url
+
+
+@contextmanager
+def _refusal_of(lake: Lake, namespace: str | None) -> Generator[None, None, None]:
+    """Raise InvalidName if the store refuses the bucket that the caller named. The lake's own is the operator's."""
+    try:
+        yield
+    except ObjectsRefused as error:
+        if namespace is None or urlsplit(namespace).netloc == urlsplit(lake.objects_url).netloc:
+            raise
+        log_failure(error, 400)
+        shown = namespace.partition("?")[0][:80]
+        raise InvalidName(
+            f"the object store refuses this service in {shown!r}; name a bucket that is there, and that the service "
+            "may read and write"
+        ) from error
 
 
 def _namespace_url(lake: Lake, requested_url: str, *, anywhere: bool) -> str | None:

@@ -19,9 +19,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
-from refstore.core.redaction import redact_text
 from refstore.errors import Invalid, NotFound, RefstoreError
-from refstore_api.error_responses import status_of
+from refstore_api.error_responses import message_of, status_of
 from refstore_api.lazy_routes import LazyRoutes
 
 PATH: Final = "/ui"
@@ -69,7 +68,7 @@ def _answer_pages_with_pages(app: FastAPI, kind: type[Exception]) -> None:
             return RedirectResponse(sign_in_url(request), 303)
         if isinstance(error, RefstoreError):
             response: Response = await others(request, error)  # it logs the error, and knows the headers
-            answer = render_error(request, status_of(error), redact_text(str(error)))
+            answer = render_error(request, status_of(error), message_of(error))
             for name in ("retry-after",):
                 if name in response.headers:
                     answer.headers[name] = response.headers[name]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from refstore import access_keys
-from refstore_api.auth import authenticator_of
+from refstore.core.signing_keys import SigningKey
+from refstore_api.auth import authenticator_of, hiding_faults
 from refstore_api.cross_site import check_own_page
 from refstore_api.error_responses import Forbidden, TooManyGuesses, Unauthenticated
 from refstore_api.json_bodies import OPEN_BYTES_MAX
@@ -32,7 +34,7 @@ async def show(request: Request, service: ServiceOf, next: str = "") -> Response
 async def sign_in(request: Request, service: ServiceOf) -> Response:
     check_own_page(request.scope, service.settings.public_url)
     form = await read_fields(request, OPEN_BYTES_MAX)
-    keys, now_seconds = await service.run(service.lake.signing), service.lake.clock.now_ms() // 1000
+    keys, now_seconds = await _signing(service), service.lake.clock.now_ms() // 1000
     secret = sessions.sign_in_secret(request)
     if not sessions.is_sign_in_token(keys, request, secret, form.raw(PROOF), now_seconds):
         raise Forbidden("this form is of another browser, or too old; load the page again, and send its own form")
@@ -58,9 +60,14 @@ async def sign_out(request: Request, session: ReaderSession) -> Response:
     return response
 
 
+async def _signing(service: Service) -> Sequence[SigningKey]:
+    with hiding_faults():
+        return await service.run(service.lake.signing)
+
+
 async def _form(request: Request, service: Service, wanted: str, error: str, status: int = 200) -> Response:
     secret = sessions.sign_in_secret(request) or secrets.token_urlsafe(24)
-    keys, now_seconds = await service.run(service.lake.signing), service.lake.clock.now_ms() // 1000
+    keys, now_seconds = await _signing(service), service.lake.clock.now_ms() // 1000
     token = sessions.sign_in_token(keys, request, secret, now_seconds)
     response = render(request, "sign_in.html", status=status, next=wanted[:2000], error=error, form_token=token)
     sessions.remember_form(request, response, secret)

@@ -28,7 +28,7 @@ from botocore.exceptions import (
 from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserError
 
-from refstore.errors import InvalidPath, InvalidSettings, ObjectsUnavailable, RefstoreError
+from refstore.errors import InvalidPath, InvalidSettings, ObjectsRefused, ObjectsUnavailable, RefstoreError
 from refstore.objects.object_keys import KEY_BYTES_MAX, object_key
 from refstore.objects.s3.errors import USUAL_RIGHTS, Said, translate
 
@@ -113,7 +113,7 @@ class Bucket:
         if isinstance(error, ClientError):
             return translate(said(error), what, needs)
         if isinstance(error, NoCredentialsError | PartialCredentialsError | ProfileNotFound):
-            return InvalidSettings(
+            return ObjectsRefused(
                 f"{what} failed: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or profile= in the URL"
             )
         if isinstance(error, ParamValidationError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from refstore.errors import InvalidPath, InvalidSettings, ObjectNotFound, ObjectsUnavailable, RefstoreError
+from refstore.errors import InvalidPath, ObjectNotFound, ObjectsRefused, ObjectsUnavailable, RefstoreError
 
 MISSING: Final = frozenset({"NoSuchKey", "NotFound", "404"})
 PRECONDITION: Final = frozenset({"PreconditionFailed", "412"})
@@ -71,14 +71,14 @@ def translate(said: Said, doing: str, needs: str = USUAL_RIGHTS) -> RefstoreErro
     if said.code in _FULL:
         return ObjectsUnavailable(f"{what}; make room or raise the quota, then try again")
     if said.code in _ADVICE:
-        return InvalidSettings(f"{what}; {_ADVICE[said.code]}")
+        return ObjectsRefused(f"{what}; {_ADVICE[said.code]}")
     if said.code == "KeyTooLongError":
         return InvalidPath(f"{what}; use a shorter key or a shorter prefix in the store's URL")
     if may_pass(said):
         return ObjectsUnavailable(f"{what}; the server is overloaded or failing, try again later")
     if said.status in (401, 403):
-        return InvalidSettings(f"{what}; allow these credentials {needs} on the bucket and all below the prefix")
-    return InvalidSettings(f"{what}; the server refuses this request, check that the endpoint is an S3 API")
+        return ObjectsRefused(f"{what}; allow these credentials {needs} on the bucket and all below the prefix")
+    return ObjectsRefused(f"{what}; the server refuses this request, check that the endpoint is an S3 API")
 
 
 def may_pass(said: Said) -> bool:
