@@ -38,7 +38,7 @@ from refstore.versioning.locations import LocatedIdentity
 from refstore.versioning.manifest import KeptLocation, LocationsKept
 from refstore_gc import kv_guard
 from refstore_gc.purge_ends import Ending, What, find_endings
-from refstore_gc.run_summary import CleaningSummary, Count
+from refstore_gc.run_summary import FAILURES_SHOWN, CleaningSummary, Count
 
 ABANDONED_MS: Final = 86_400_000
 """Hidden branches of a run that are so old were left by one that was killed."""
@@ -57,12 +57,15 @@ class _Tally:
     counts: dict[str, Count] = field(default_factory=dict[str, Count])
     held: int = 0
     failed: int = 0
+    failures: list[str] = field(default_factory=list[str])
 
     def add(self, what: str, objects: int, size_bytes: int) -> None:
         self.counts[what] = self.counts.get(what, Count()) + Count(objects, size_bytes)
 
     def cleaned(self) -> CleaningSummary:
-        return CleaningSummary(branches=self.branches, held=self.held, failed=self.failed, **self.counts)
+        return CleaningSummary(
+            branches=self.branches, held=self.held, failed=self.failed, failures=self.failures, **self.counts
+        )
 
 
 def clean(ctx: Context, *, signed_seconds: float = 0.0, dry_run: bool = False) -> CleaningSummary:
@@ -283,6 +286,7 @@ def _delete(
     kept = {address for address, _ in deletion.kept}
     deleted, away = {*deletion.deleted} - kept, {*deletion.deleted, *deletion.missing}
     done.failed += len(deletion.failed)
+    done.failures += [f"{address}: {why}" for address, why in deletion.failed[: FAILURES_SHOWN - len(done.failures)]]
     for each in retired:
         _count(done, endings[each.identity], sizes, [one for one in each.location.going if one in deleted])
         kept_sizes = [

@@ -25,7 +25,7 @@ from refstore.deletions.journal_writer import JournalWriter
 from refstore_gc.garbage import DEAD_IDENTITIES, GarbageCount
 from refstore_gc.live_in_commits import LiveCommits
 from refstore_gc.run_layout import RunLayout, read_table
-from refstore_gc.run_summary import PurgedObjects
+from refstore_gc.run_summary import FAILURES_SHOWN, PurgedObjects
 
 PAGE: Final = 1000
 
@@ -61,4 +61,5 @@ def _delete(ctx: Context, journal: JournalWriter, identities: Sequence[Address])
     batch = [PendingDelete(identity, Token(""), Path(""), UNNAMED_IDENTITY, -1) for identity in identities]
     own = delete_recorded(ctx.objects, batch, journal)
     confirmed, contents, ended = delete_contents(ctx, batch, own, journal)
-    return PurgedObjects(objects=ended, contents=contents, failed=len(confirmed.failed))
+    failures = [f"{address}: {why}" for address, why in confirmed.failed[:FAILURES_SHOWN]]
+    return PurgedObjects(objects=ended, contents=contents, failed=len(confirmed.failed), failures=failures)

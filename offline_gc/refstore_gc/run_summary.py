@@ -22,6 +22,9 @@ Mode = Literal["delete", "tag"]
 SUMMARY: Final = "summary.json"
 MANIFEST: Final = "mark.json"
 
+FAILURES_SHOWN: Final = 20
+"""Of how many objects that the store did not delete a summary has the reasons."""
+
 # ---- what becomes of garbage
 
 DELETED: Final = "deleted"
@@ -70,6 +73,8 @@ class CleaningSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What was deleted, and is in none of the counts above because the bucket keeps it as a version."""
     failed: int = 0
     """Objects that the store did not delete; the next cleaning tries again."""
+    failures: list[str] = []
+    """Examples of these, with the store's reasons."""
 
     def lines(self) -> Counts:
         """Return what a report says, by the words for it."""
@@ -116,12 +121,15 @@ class PurgedObjects(msgspec.Struct, frozen=True, kw_only=True):
     """What purges had written for them, and the store confirmed as deleted."""
     failed: int = 0
     """What the store did not delete; the mark's next sweep tries again."""
+    failures: list[str] = []
+    """Examples of these, with the store's reasons."""
 
     def __add__(self, other: PurgedObjects) -> PurgedObjects:
         return PurgedObjects(
             objects=self.objects + other.objects,
             contents=self.contents + other.contents,
             failed=self.failed + other.failed,
+            failures=[*self.failures, *other.failures][:FAILURES_SHOWN],
         )
 
 

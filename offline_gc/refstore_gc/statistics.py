@@ -18,10 +18,9 @@ from refstore_gc.garbage import GarbageCount
 from refstore_gc.mark_plan import Decision, age_seconds, expired_by
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_layout import ObjectKind, folder_of
-from refstore_gc.run_summary import FAILED, KEPT, Count, Mode, Online, Summary, Swept, kind_name, totals
+from refstore_gc.run_summary import FAILED, FAILURES_SHOWN, KEPT, Count, Mode, Online, Summary, Swept, kind_name, totals
 from refstore_gc.sweep_tasks import Outcome
 
-FAILURES_SHOWN: Final = 20
 _NONE: Final = Count()
 
 

@@ -10,6 +10,7 @@ import typer
 from refstore.cli.common import emit, invocation_of
 from refstore.cli.nightly_purge import reasons_of, row_of
 from refstore.cli.shapes import when
+from refstore.core.redaction import redact_text
 from refstore.core.units import bytes_shown, duration_shown
 from refstore.gc_marks import Marks, Run, RunState
 
@@ -51,9 +52,9 @@ def emit_summaries(
             typer.echo(DRIFT_NOTE, err=True)
         for each in summary.online.left:
             typer.echo(f"not applied: {each}", err=True)
-        if summary.swept is not None:
-            for each in summary.swept.failures:
-                typer.echo(f"not freed: {each}", err=True)
+        of_cleaning = summary.cleaned.failures if summary.cleaned is not None else []
+        for each in (*of_cleaning, *(summary.swept.failures if summary.swept is not None else [])):
+            typer.echo(f"not freed: {redact_text(each)}", err=True)
     if cleared:
         emit(ctx, cleared)
     for row, (name, report) in zip(rows, purges or (), strict=True):

@@ -10,6 +10,7 @@ import typer
 from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of
 from refstore.cli.destroying import Yes, confirm
 from refstore.cli.shapes import when
+from refstore.core.redaction import redact_text
 
 if TYPE_CHECKING:
     from refstore_gc.purge_cleaning import KeptBackup
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 LEFT: Final = 4
 """The exit code if something is left that the same command could do later."""
+FAILED: Final = 5
+"""The exit code if the store did not delete everything."""
 SHOWN: Final = 20
 """How many objects that were left are shown without --json."""
 
@@ -97,7 +100,7 @@ def clean(
 
     \b
     Example: refstore purge clean sales --dry-run
-    Exit code 4: the store did not delete some objects; the next cleaning tries again.
+    Exit code 5: the store did not delete some objects, and the output says why; the next cleaning tries again.
     """
     settings = settings_of(ctx)
     with open_lake(ctx) as lake:
@@ -108,8 +111,13 @@ def clean(
         if not dry_run:
             confirm(ctx, f"backups of {repo.name!r} that are past their days will be deleted", yes=yes)
         done = purge_cleaning.clean(repo.context, signed_seconds=signed, dry_run=dry_run)
-    emit(ctx, msgspec.to_builtins(done) if invocation_of(ctx).json else _cleaned_rows(done))
-    return LEFT if done.failed else None
+    if invocation_of(ctx).json:
+        emit(ctx, msgspec.to_builtins(done))
+    else:
+        emit(ctx, _cleaned_rows(done))
+        for each in done.failures:
+            typer.echo(f"failed: {redact_text(each)}", err=True)
+    return FAILED if done.failed else None
 
 
 def _backup_row(each: KeptBackup) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from refstore.context import Context
 from refstore.core.ids import Address
 from refstore.deletions.causes import CONTENT_OF_DELETED
 from refstore.deletions.journal_format import PendingDelete
+from refstore.errors import ObjectsRefused
 from refstore.objects.base import Deletion, ObjectStore
 
 
@@ -31,11 +32,18 @@ class Journal(Protocol):
 
 
 def delete_recorded(objects: ObjectStore, batch: Sequence[PendingDelete], journal: Journal) -> Deletion:
-    """Delete a batch between its two entries in the journal. Raises ObjectsUnavailable."""
+    """Delete a batch between its two entries in the journal. Raises ObjectsUnavailable: the store did not answer.
+
+    A store that refuses the whole batch, for lack of a right perhaps, has failed for each of its objects.
+    """
     if not batch:
         return Deletion((), (), ())
     journal.record_start(batch)
-    confirmed = objects.delete_many([item.address for item in batch])
+    addresses = [item.address for item in batch]
+    try:
+        confirmed = objects.delete_many(addresses)
+    except ObjectsRefused as error:
+        confirmed = Deletion((), (), tuple((address, str(error)) for address in addresses))
     journal.record_end(batch, confirmed)
     return confirmed
 
@@ -79,19 +87,22 @@ def delete_contents(
     left = {each.identity: [address for address in each.location.going if address not in away] for each in located}
     whole = [each for each in located if not left[each.identity]]
     ctx.locations.end_deletion(whole)
-    failed = {identity: addresses[0] for identity, addresses in left.items() if addresses}
+    reasons = dict(deletion.failed)
+    failed = {
+        identity: f"its content at {addresses[0]} is left: {reasons.get(addresses[0], 'no reason was given')}"
+        for identity, addresses in left.items()
+        if addresses
+    }
     return ContentDeletion(_failing(confirmed, failed), len(deletion.deleted), len(whole))
 
 
-def _failing(confirmed: Deletion, failed: dict[Address, Address]) -> Deletion:
+def _failing(confirmed: Deletion, failed: dict[Address, str]) -> Deletion:
+    """Return the deletion with the identities in `failed` as failed, each with its reason."""
     if not failed:
         return confirmed
     return Deletion(
         deleted=tuple(key for key in confirmed.deleted if key not in failed),
         missing=tuple(key for key in confirmed.missing if key not in failed),
-        failed=(
-            *confirmed.failed,
-            *((identity, f"its content at {address} is left") for identity, address in failed.items()),
-        ),
+        failed=(*confirmed.failed, *failed.items()),
         kept=tuple((key, why) for key, why in confirmed.kept if key not in failed),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,9 +17,12 @@ from refstore_gc.run import Options
 from refstore_gc.run_summary import Count
 from refstore_purge import restoring
 from refstore_purge.restoring import Scope
-from tests.offline.world import World
+from tests.durations import unchecked_lake
+from tests.offline.world import SkippingClock, World
 from tests.purging import announce, content_of, content_to_be, intend, publish, rewrite, write
 from tests.reaping import release_all
+from tests.servers.s3_base import S3Server
+from tests.servers.s3_proxy import Refuse, S3FaultProxy
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
@@ -27,15 +31,18 @@ DAY_SECONDS = 86_400
 OLD, NEW, NEWER = b"old rows", b"new", b"newer"
 
 
-def set_days(world: World, *, days: int = 30, versions: int = 2, trash: int = 7) -> None:
+def document(*, days: int, versions: int, trash: int) -> dict[str, Any]:
     dataset = {"name": "a", "prefix": "a/", "format": "csv", "identifier": "id", "mode": "rewrite"}
-    document = {
+    return {
         "whitelist": ["*"],
         "datasets": [dataset],
         "backup": {"days": days, "versions": versions},
         "trash": {"days": trash},
     }
-    world.repo.onboard_purge(json.dumps(document), by="tests")
+
+
+def set_days(world: World, *, days: int = 30, versions: int = 2, trash: int = 7) -> None:
+    world.repo.onboard_purge(json.dumps(document(days=days, versions=versions, trash=trash)), by="tests")
 
 
 def settle(world: World) -> None:
@@ -232,6 +239,37 @@ class TestRestore:
         identity = world.repo.resolve("main", "a/x").entry.address
         with pytest.raises(NotFound):
             world.ctx.locations.restore(identity, identity, "run-2")
+
+
+@pytest.mark.server
+def test_a_bucket_that_refuses_a_whole_bulk_delete_has_failed_and_the_night_goes_on(
+    moto_s3_server: S3Server, tmp_path: Path, engines: Engines
+) -> None:
+    clock = SkippingClock(off_seconds=-DAY_SECONDS)
+    with S3FaultProxy(moto_s3_server.endpoint) as proxy:
+        url = moto_s3_server.url().replace(moto_s3_server.endpoint, proxy.endpoint)
+        with unchecked_lake(f"sqlite://{tmp_path}/kv.sqlite", url, clock=clock) as lake:
+            repo = lake.create_repository("sales", grace_seconds=0)
+            repo.onboard_purge(json.dumps(document(days=0, versions=0, trash=0)), by="tests")
+            repo.upload("main", "a/x", OLD)
+            repo.commit("main", "change")
+            release_all(repo)
+            rewrite(repo, "main", "a/x", NEW)
+            clock.off_seconds = 0
+            proxy.plan = lambda request: (
+                Refuse(status=403, code="AccessDenied")
+                if request.is_bulk_delete and any("/data/" in key for key in request.delete_keys)
+                else None
+            )
+            ran = nightly.run(repo.context, engines, Options(grace_days=30, min_age_seconds=0))
+            assert ran.failed == 1
+            assert ran.marked.cleaned is not None
+            (why,) = ran.marked.cleaned.failures
+            assert "AccessDenied" in why
+            assert "DeleteObject" in why
+            proxy.plan = None
+            assert purge_cleaning.clean(repo.context).going == Count(1, len(OLD))
+            assert repo.read("main", "a/x") == NEW
 
 
 def test_the_trash_of_an_erased_object_leaves_no_address_behind(world: World) -> None:

@@ -6,6 +6,7 @@ import html
 import json
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,17 +14,25 @@ import pyarrow.parquet as pq
 import pytest
 
 from refstore.agreed_durations import shared_seconds
+from refstore.cli.gc_every import Trouble
 from refstore.core import keys
 from refstore.core.records import DurationsRecord, encode
+from refstore.errors import ObjectsRefused
+from refstore.objects.base import Deletion
+from refstore.objects.local import LocalObjects
+from refstore_gc.purge_cleaning import backups
 from refstore_purge.ids_file import FOLDER_PREFIX
 from tests.commands import Command
 from tests.durations import COLLECTOR
 from tests.offline.world import World
 from tests.purge.tracking import DOCUMENT, PARTITION, PREFIX, event, guestids, parquet, rows_at
+from tests.purging import rewrite
+from tests.reaping import release_all
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
+DAY_SECONDS = 86_400
 PATH = f"{PREFIX}{PARTITION}/part-0.parquet"
 
 
@@ -176,6 +185,34 @@ class TestEveryVersion:
         assert cleaned["waiting"]["objects"] == 1  # readers may still be on their way
         assert "trash of restores past its days" in refstore.ok("purge", "clean", "sales", "--dry-run").out
         assert "is" in refstore.ok("why", "sales", backup["address"]).out
+
+    def test_a_store_that_refuses_to_delete_is_told_with_its_reason_and_asked_again(
+        self, refstore: Command, lake: World, ids: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        agreed = DurationsRecord(shared_seconds(COLLECTOR), "a-test", 0)
+        lake.ctx.kv.set(keys.DURATIONS, encode(agreed))
+        lake.clock.off_seconds = -DAY_SECONDS  # so that every reader of the backup has ended by now
+        release_all(lake.repo)
+        rewrite(lake.repo, "main", PATH, b"new")
+        delete_many = LocalObjects.delete_many
+
+        def refuse(store: LocalObjects, paths: Sequence[str]) -> Deletion:
+            if any(path.startswith("data/") for path in paths):
+                raise ObjectsRefused("deleting failed: AccessDenied; allow these credentials DeleteObject")
+            return delete_many(store, paths)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalObjects, "delete_many", refuse)
+            cleaned = refstore("purge", "clean", "sales", "--yes")
+            assert (cleaned.code, "AccessDenied; allow these credentials DeleteObject" in cleaned.err) == (5, True)
+            night = refstore("gc", "run", "sales", "--json")
+            assert night.code == 5
+            assert night.json["runs"][0]["cleaned"]["failed"] == 1
+            assert "DeleteObject" in night.json["runs"][0]["cleaned"]["failures"][0]
+            trouble = Trouble.of(ObjectsRefused("refused"))
+            assert (trouble.exit_code, trouble.permanent) == (5, False)
+        assert refstore.json("purge", "clean", "sales", "--yes")["going"]["objects"] == 1
+        assert list(backups(lake.ctx)) == []
 
     def test_the_nightly_job_looks_for_what_came_late(self, refstore: Command, lake: World, ids: Path) -> None:
         agreed = DurationsRecord(shared_seconds(COLLECTOR), "a-test", 0)
