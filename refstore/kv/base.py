@@ -195,6 +195,9 @@ class KV(ABC):
     ) -> Iterator[tuple[str, bytes]]:
         """Yield every pair after `after`, page by page. It misses a pair that is written before the cursor
         meanwhile.
+
+        `page`: how many pairs are read first. Who needs more of them, because others follow that do not count, gets
+        them by SCAN_LIMIT at least.
         """
         while True:
             pairs = self.scan(partition, prefix=prefix, after=after, limit=page)
@@ -202,3 +205,4 @@ class KV(ABC):
             if len(pairs) < page:
                 return
             after = pairs[-1][0]
+            page = max(page, SCAN_LIMIT)

@@ -352,12 +352,14 @@ def stream(ctx: Context, branch: Branch, prefix: str, after: str, amount: int) -
 
 
 def _committed_stream(ctx: Context, metarange: str, prefix: str, after: str, page: int) -> Iterator[tuple[str, Entry]]:
+    """Yield entries after `after`. The first ones are read by `page`, the others as `KV.scan_all` does."""
     while True:
         entries = ctx.trees.scan(metarange, prefix=prefix, after=after, limit=page)
         yield from entries
         if len(entries) < page:
             return
         after = entries[-1][0]
+        page = max(page, SCAN_LIMIT)
 
 
 def _page(
