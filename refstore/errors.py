@@ -267,7 +267,11 @@ class AuditUnavailable(Unavailable):
 
 class KVSettling(Unavailable):
     code = "kv_settling"
-    retryable = True
+
+    def __init__(self, message: str, *, until_ms: int = 0) -> None:
+        super().__init__(message)
+        self.until_ms = until_ms
+        """When the wait for operations ends; 0: the next pass tells."""
 
 
 class DeadlineExceeded(Unavailable):

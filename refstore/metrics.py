@@ -189,6 +189,12 @@ REAPER_WAITING_TOKENS: Final = Metric(
 REAPER_BREAKER: Final = Metric(
     "refstore_reaper_breaker_tripped", "gauge", "", "1: hard deletion is stopped.", _REPOSITORY
 )
+REAPER_SETTLING: Final = Metric(
+    "refstore_reaper_settling_seconds",
+    "gauge",
+    "seconds",
+    "How long this reaper will delete nothing still, as other servers of the KV answer; 0: deletion goes on.",
+)
 REAPER_BEAT: Final = Metric(
     "refstore_reaper_beat_timestamp_seconds", "gauge", "seconds", "The time of the reaper's last heartbeat, since 1970."
 )

@@ -29,6 +29,7 @@ from refstore.disk_reserves import DiskReserves
 from refstore.errors import (
     CorruptRecord,
     KVReconciling,
+    KVSettling,
     KVUnavailable,
     KVWentBack,
     RefstoreError,
@@ -182,11 +183,14 @@ class Reaper:
         except RefstoreError as error:
             if isinstance(error, KVUnavailable):
                 raise
+            if isinstance(error, KVSettling):
+                self._metrics.record_settling(max(1.0, (error.until_ms - self._clock.now_ms()) / 1000))
             _log.error("nothing_is_deleted", code=error.code, error=str(error))
             tally.fail("", "kv", error)
             if isinstance(error, KVWentBack) and not isinstance(error, KVReconciling):
                 self._stop_all(tally)
             return False
+        self._metrics.record_settling(0)
         return True
 
     def _settle(self) -> None:

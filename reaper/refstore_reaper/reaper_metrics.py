@@ -40,6 +40,10 @@ class Metrics(Protocol):
 
     def record_breaker(self, repository: str, tripped: bool) -> None: ...
 
+    def record_settling(self, seconds: float) -> None:
+        """Record for how long nothing is deleted after other servers of the KV answer; 0: deletion goes on."""
+        ...
+
     def forget_others(self, repositories: Collection[str]) -> None:
         """End the series of repositories that are not among these."""
         ...
@@ -65,6 +69,8 @@ class NoMetrics:
 
     def record_breaker(self, repository: str, tripped: bool) -> None: ...
 
+    def record_settling(self, seconds: float) -> None: ...
+
     def forget_others(self, repositories: Collection[str]) -> None: ...
 
     def record_beat(self, now_ms: int) -> None: ...
@@ -84,6 +90,7 @@ class _RegistryMetrics:
         self._oldest = metrics.gauge(metrics.REAPER_OLDEST_DUE, registry)
         self._tokens = metrics.gauge(metrics.REAPER_WAITING_TOKENS, registry)
         self._breaker = metrics.gauge(metrics.REAPER_BREAKER, registry)
+        self._settling = metrics.gauge(metrics.REAPER_SETTLING, registry)
         self._beat = metrics.gauge(metrics.REAPER_BEAT, registry)
         self._repositories: set[str] = set()
 
@@ -101,6 +108,9 @@ class _RegistryMetrics:
 
     def record_breaker(self, repository: str, tripped: bool) -> None:
         self._breaker.labels(repository).set(int(tripped))
+
+    def record_settling(self, seconds: float) -> None:
+        self._settling.set(seconds)
 
     def forget_others(self, repositories: Collection[str]) -> None:
         for name in self._repositories - set(repositories):

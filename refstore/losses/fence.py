@@ -275,7 +275,8 @@ class Fence:
         if now < ends:
             raise KVSettling(
                 f"other servers of the KV answer than before (first seen at {utc_text(first)}), and operations that "
-                f"began before may be under way; nothing is deleted until {utc_text(ends)}. Run the same again then"
+                f"began before may be under way; nothing is deleted until {utc_text(ends)}. Run the same again then",
+                until_ms=ends,
             )
 
 

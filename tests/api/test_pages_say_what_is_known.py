@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from refstore.core.clock import utc_text
 from refstore.kv.base import Server
 from refstore_api.request_metrics import lake_text
+from refstore_reaper.reaper_metrics import FileMetrics, read_metrics_file
 from tests.api.pages import pages_of
 from tests.reaper_world import World
 
@@ -34,23 +36,31 @@ def test_what_no_reaper_has_measured_is_not_shown_as_nothing(world: World) -> No
     assert b'_staged_entries{repository="lake"} 1.0' in lake_text(world.lake)
 
 
-def test_the_pages_and_metrics_say_until_when_nothing_is_deleted(world: World) -> None:
+def test_the_pages_and_metrics_say_until_when_nothing_is_deleted(world: World, tmp_path: Path) -> None:
+    def run_once() -> str:
+        """Run a reaper once, and return its own metrics."""
+        own_metrics = FileMetrics(tmp_path)
+        with world.reaper(metrics=own_metrics) as reaper:
+            reaper.run_once(lambda: False)
+        own_metrics.record_beat(world.clock.now_ms())
+        return read_metrics_file(tmp_path).decode()
+
     identity = "run-1"
     world.kv.servers = lambda: [Server("positions", identity)]  # type: ignore[method-assign]  # another server answers
-    world.run_once()
+    assert "refstore_reaper_settling_seconds 0.0" in run_once()
     places = ("", "/repositories/lake", "/reapers")
     assert not any("settling" in page.lower() for page in pages_of(world.lake, *places))
     assert b"refstore_settling_seconds 0.0" in lake_text(world.lake)
     identity = "run-2"
-    world.run_once()
     longest = world.safety.operation_deadline_seconds + world.safety.io_timeout_seconds
     longest += 2 * world.safety.clock_skew_seconds
+    assert f"refstore_reaper_settling_seconds {longest}" in run_once()
     until = utc_text(world.clock.now_ms() + int(longest * 1000))
     for page in pages_of(world.lake, *places):
         assert f"Settling until {until}, because other servers of the KV answer than before" in page
     assert f"refstore_settling_seconds {longest}".encode() in lake_text(world.lake)
     world.clock.advance(longest)
     assert all("until a reaper has looked for lost writes" in page for page in pages_of(world.lake, *places))
-    world.run_once()
+    assert "refstore_reaper_settling_seconds 0.0" in run_once()
     assert not any("settling" in page.lower() for page in pages_of(world.lake, *places))
     assert b"refstore_settling_seconds 0.0" in lake_text(world.lake)
