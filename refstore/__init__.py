@@ -15,7 +15,7 @@ draws their tree. `docs/protocol.md` has the rules that deletion follows.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from os import PathLike, fspath
 from typing import TYPE_CHECKING
@@ -106,6 +106,7 @@ def open(  # noqa: A001  # refstore.open
     safety: Safety | Mapping[str, float | str] | None = None,
     object_stores: Mapping[str, Mapping[str, str]] | None = None,
     config: str | PathLike[str] | None = None,
+    import_from: Sequence[str] | None = None,
 ) -> Lake:
     """Open a lake: an embedded one in the folder `data`, which is made if missing; or one on any stores, by their URLs.
 
@@ -119,6 +120,9 @@ def open(  # noqa: A001  # refstore.open
     `object_stores`: how the S3 services are reached that namespaces name (`s3://bucket/prefix?endpoint=archive`), such
     as `{"archive": {"endpoint": "https://s3.example"}}`.
 
+    `import_from`: URLs of folders, such as `s3://bucket/prefix/`. Only below them `read` and `get` read objects outside
+    the lake, which anybody who may write to a branch can stage.
+
     Close the lake, or use it as a context manager. Raises WrongStore (the KV and the object store belong to different
     lakes), InvalidSettings, DurationsDiffer, MissingExtra, StoreMisconfigured, KVUnavailable, ObjectsUnavailable.
     """
@@ -130,6 +134,7 @@ def open(  # noqa: A001  # refstore.open
     durations = asdict(safety) if isinstance(safety, Safety) else dict(safety or {})
     stores = {"data": data, "kv": kv, "objects": objects, "config": config}
     flags: dict[str, object] = {name: None if value is None else fspath(value) for name, value in stores.items()}
+    flags["import_from"] = None if import_from is None else tuple(import_from)
     flags |= {f"safety.{name}": value for name, value in durations.items()}
     flags |= {
         f"object_stores.{store}.{name}": value

@@ -25,7 +25,6 @@ from refstore.core.records import Commit, ImportRecord, ImportSource, decode, en
 from refstore.core.redaction import redact_text
 from refstore.errors import CommitNotFound, Conflict, NotFound, RefstoreError, Unavailable
 from refstore.kv.base import ABSENT
-from refstore.objects.foreign_objects import ForeignStores, Prefixes
 
 if TYPE_CHECKING:
     from refstore.operations import branching, committing, importing, refs
@@ -67,9 +66,7 @@ class _Closing(Exception):
 class Imports:
     """The imports that one process runs. Thread-safe."""
 
-    def __init__(self, stores: ForeignStores, allowed: Prefixes, *, at_once: int) -> None:
-        self._stores = stores
-        self._allowed = allowed
+    def __init__(self, *, at_once: int) -> None:
         self._at_once = at_once
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -81,7 +78,7 @@ class Imports:
         Raises ForeignNotAllowed, Invalid, DirtyBranch, BranchNotFound, TooManyImports.
         """
         branching.get(ctx, branch)
-        importing.check(ctx, sources, self._stores, self._allowed)
+        importing.check(ctx, sources, only_allowed=True)
         committing.check_clean(ctx, branch)
         self._forget_old(ctx)
         now = ctx.clock.now_ms()
@@ -175,7 +172,7 @@ class Imports:
     def _run(self, ctx: Context, import_id: str, record: ImportRecord) -> None:
         attempt = _Attempt(self, ctx, import_id, record, self._closing)
         try:
-            attempt.run(self._stores, self._allowed)
+            attempt.run()
         # the thread's end: what is not known is logged, and the next who asks takes the import up
         except Exception:  # noqa: BLE001
             _log.exception("import_broke_off", repository=ctx.name, import_id=import_id)
@@ -225,7 +222,7 @@ class _Attempt:
         """The commit that an earlier attempt was about to land."""
         self._told = ctx.clock.monotonic_seconds()
 
-    def run(self, stores: ForeignStores, allowed: Prefixes) -> None:
+    def run(self) -> None:
         """Run the import. Raises Unavailable where it is not known whether the commit landed."""
         record = self._record
         try:
@@ -242,8 +239,7 @@ class _Attempt:
                 record.branch,
                 record.sources,
                 options,
-                stores=stores,
-                allowed=allowed,
+                only_allowed=True,
                 watch=self._watch,
                 about_to_land=self._about_to_land,
             )

@@ -7,7 +7,7 @@ So all of them find the lake in one way, and none works with durations that the 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from refstore.core.file_modes import make_folder
@@ -32,12 +32,14 @@ def open_lake(
     only_read: bool = False,
     check_durations: bool = True,
     check_identity: bool = True,
+    allow_foreign: Sequence[str] = (),
 ) -> Lake:
     """Open the lake of the settings. Raises DurationsDiffer, and whatever `Lake.open` raises.
 
     `create`: make the folder of the embedded default if it is missing; otherwise raise NotFound. `only_read`: write
     nothing, not even the id and the durations of a lake that has none yet. `check_durations`: False only for who shows
-    or changes the agreed durations, whatever its own are. `check_identity`: as in `Lake.open`.
+    or changes the agreed durations, whatever its own are. `check_identity`: as in `Lake.open`. `allow_foreign`:
+    URLs of folders below which foreign objects may be read, beside those of the settings.
     """
     if settings.data is not None:
         if create:
@@ -53,7 +55,7 @@ def open_lake(
         safety=settings.safety,
         explicit=settings.explicit_safety if check_durations else {},
         signing_keys=settings.parsed_signing_keys,
-        import_from=settings.api.import_from,
+        import_from=(*settings.import_from, *allow_foreign),
         object_stores=settings.named_stores,
         only_read=only_read,
         check_identity=check_identity,

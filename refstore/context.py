@@ -11,9 +11,9 @@ from refstore.core import keys
 from refstore.core.clock import Clock
 from refstore.core.ids import Ids, RepositoryId, RepositoryName
 from refstore.core.safety import Durations, Safety
+from refstore.foreign_reads import ForeignReads
 from refstore.kv.base import KV
 from refstore.objects.base import ObjectStore
-from refstore.objects.foreign_objects import ForeignStores
 from refstore.versioning.branches import Branches
 from refstore.versioning.issuance import Issuer
 from refstore.versioning.locations import Locations
@@ -39,8 +39,8 @@ class Context:
     clock: Clock
     ids: Ids
     durations: Durations
-    foreign: ForeignStores
-    """The stores of foreign objects."""
+    foreign: ForeignReads
+    """Reads foreign objects, as far as the settings allow it."""
     grace_seconds: float
     """How long an address of this repository stays after it lost its last reference."""
     audit: AuditLog

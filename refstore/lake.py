@@ -36,12 +36,12 @@ from refstore.errors import (
     RepositoryNotFound,
     Unavailable,
 )
+from refstore.foreign_reads import ForeignReads
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, KV
 from refstore.namespaces import NAMESPACE_OBJECT, as_folder, check_new, check_owner, owner_of
 from refstore.objects import child, make_objects, named_stores, open_objects
 from refstore.objects.base import ObjectStore, put_new
-from refstore.objects.foreign_objects import ForeignStores
 from refstore.objects.named_stores import NamedStores
 from refstore.objects.store_urls import with_versions_as
 from refstore.public_methods import public_methods
@@ -88,11 +88,12 @@ class Lake:
     it is a new one that was opened to read only.
     """
     import_from: Sequence[str] = ()
-    """URLs of foreign data (`api.import_from`); a lake takes from them only how to reach their buckets."""
+    """URLs of the folders below which foreign objects may be read (the setting `import_from`)."""
     audit_log: AuditLog | None = None
     """None: the lake's own, in its object store."""
     _agreed: AgreedDurations | None = None
-    _foreign: ForeignStores | None = None
+    foreign: ForeignReads = field(init=False)
+    """Reads foreign objects below `import_from`."""
     _issuer: Issuer | None = None
     _keys: Sequence[SigningKey] = ()
     _stores: dict[RepositoryId, ObjectStore] = field(default_factory=dict[RepositoryId, ObjectStore])
@@ -102,6 +103,12 @@ class Lake:
     """The servers of the KV under which deletion does not wait, as far as this process has seen."""
     _caches: Caches = field(default_factory=Caches)
     """All repositories share the caches, because a service opens a repository for each request."""
+
+    def __post_init__(self) -> None:
+        """Raises InvalidName if `import_from` holds something that is no URL of a folder."""
+        self.foreign = ForeignReads(
+            self.kv, self.clock, self.open_url, prefixes=self.import_from, objects_url=self.objects_url
+        )
 
     @classmethod
     def open(
@@ -127,7 +134,8 @@ class Lake:
         that sign the tokens of issued addresses; by default the lake keeps one in the KV. `object_stores`: how the
         stores are reached that namespaces name, such as {"archive": {"endpoint": "https://..."}}. `only_read`: the
         caller changes nothing, so write neither id nor durations to a lake that has none yet. `check_identity`: False
-        only for who makes the KV fit the object store.
+        only for who makes the KV fit the object store. `import_from`: URLs of the folders below which foreign objects
+        may be read.
         """
         clock = clock or SystemClock()
         if explicit is None:
@@ -170,8 +178,7 @@ class Lake:
     def close(self) -> None:
         """Close the KV, and every store that a repository has opened."""
         self._close_stores()
-        if self._foreign is not None:
-            self._foreign.close()
+        self.foreign.close()
         self.kv.close()
 
     def _close_stores(self) -> None:
@@ -471,8 +478,6 @@ class Lake:
             self._issuer = Issuer(self.signing(), self.clock)
         shown = (record.given_namespace or objects.url).partition("?")[0].rstrip("/")
         grace = self.safety.grace_seconds if record.grace_seconds < 0 else float(record.grace_seconds)
-        if self._foreign is None:
-            self._foreign = ForeignStores(self.open_url, known=[*self.import_from, self.objects_url])
 
         @cache
         def make_trees() -> Trees:
@@ -490,7 +495,7 @@ class Lake:
             self.clock,
             self.ids,
             self.durations,
-            self._foreign,
+            self.foreign,
             grace,
             self.audit,
             lambda: self.own_store,

@@ -4,6 +4,7 @@ work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from refstore.agreed_durations import shared_seconds
@@ -48,11 +49,18 @@ MAIN_JOB = Safety(
 """Shorter than the demo's own, which somebody watches."""
 
 
-def unchecked_lake(kv: str, objects: str, *, safety: Safety | None = None, clock: Clock | None = None) -> Lake:
+def unchecked_lake(
+    kv: str,
+    objects: str,
+    *,
+    safety: Safety | None = None,
+    clock: Clock | None = None,
+    import_from: Sequence[str] = (),
+) -> Lake:
     """Open a lake with durations that its other processes, if any, need not have agreed on, and set none for them."""
     clock = clock or SystemClock()
     opened = open_kv(kv, clock=clock, check=deadline.check)
-    return Lake(opened, objects, clock=clock, safety=safety or Safety())
+    return Lake(opened, objects, clock=clock, safety=safety or Safety(), import_from=import_from)
 
 
 def set_agreed(kv: str, safety: Safety) -> None:

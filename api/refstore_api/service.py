@@ -31,7 +31,6 @@ from refstore.operations.uploading import Link, Upload
 from refstore.repository import Repository
 from refstore_api.error_responses import NotSupported
 from refstore_api.expensive_reads import ExpensiveReads
-from refstore_api.foreign_reads import ForeignReads
 from refstore_api.read_process import ReadProcess
 
 T = TypeVar("T")
@@ -162,8 +161,7 @@ class Service:
         self.settings = settings
         self._operations = operations
         self._purges = purges
-        self.foreign = ForeignReads(lake, settings)
-        self.imports = Imports(self.foreign.stores, self.foreign.allowed, at_once=settings.imports_at_once)
+        self.imports = Imports(at_once=settings.imports_at_once)
         self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="refstore-api")
         self._bodies = ThreadPoolExecutor(settings.threads, thread_name_prefix="refstore-body")
         """Threads of their own, because an upload holds its thread as long as its client takes."""
@@ -266,7 +264,6 @@ class Service:
 
     def close(self) -> None:
         self.imports.close()
-        self.foreign.stores.close()
         self.reads.close()
         self._pool.shutdown(cancel_futures=True)
         self._bodies.shutdown(cancel_futures=True)

@@ -27,7 +27,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from refstore.errors import Contention, Gone, Invalid, ObjectNotFound, ObjectsRefused, RefstoreError, Unavailable
+from refstore.errors import (
+    Contention,
+    ForeignNotAllowed,
+    Gone,
+    Invalid,
+    ObjectNotFound,
+    ObjectsRefused,
+    RefstoreError,
+    Unavailable,
+)
 from refstore.purging.document import ERASE, KEEP_HISTORY, Dataset, PurgeDocument
 from refstore.repository import Repository
 from refstore_gc.run_progress import Progress, Tell, silent
@@ -181,9 +190,9 @@ def _checked(repo: Repository, looks: Iterator[_Look]) -> Iterator[_Look]:
     is_checked = False
     for look in looks:
         if not is_checked and look.dataset.mode != ERASE and look.value is None and not look.reason:
-            is_checked = True
-            with suppress(ObjectNotFound, Gone), opened(repo, look.target) as source:
+            with suppress(ObjectNotFound, Gone, ForeignNotAllowed), opened(repo, look.target) as source:
                 refuse_other_types(source, look.dataset)
+                is_checked = True
         yield look
 
 

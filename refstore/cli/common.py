@@ -17,7 +17,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -80,9 +80,10 @@ def open_lake(
     only_read: bool = False,
     check_durations: bool = True,
     check_identity: bool = True,
+    allow_foreign: Sequence[str] = (),
 ) -> Generator[Lake, None, None]:
     """Open the lake of the settings for the block. `create`: make the embedded default if it is missing; otherwise
-    raise NotFound. `only_read`, `check_durations`, `check_identity`: as in `refstore.configured_lake.open_lake`.
+    raise NotFound. The others: as in `refstore.configured_lake.open_lake`.
     """
     from refstore import configured_lake
     from refstore.audit import acting_as, local_actor
@@ -96,6 +97,7 @@ def open_lake(
             only_read=only_read,
             check_durations=check_durations,
             check_identity=check_identity,
+            allow_foreign=allow_foreign,
         ) as lake,
     ):
         yield lake
@@ -121,9 +123,11 @@ def warn_of_open_folders(settings: Settings) -> None:
 
 
 @contextmanager
-def repository_of(ctx: typer.Context, name: str, *, only_read: bool = False) -> Generator[Repository, None, None]:
+def repository_of(
+    ctx: typer.Context, name: str, *, only_read: bool = False, allow_foreign: Sequence[str] = ()
+) -> Generator[Repository, None, None]:
     """Open one repository of the lake for the block. Raises RepositoryNotFound."""
-    with open_lake(ctx, only_read=only_read) as lake:
+    with open_lake(ctx, only_read=only_read, allow_foreign=allow_foreign) as lake:
         yield lake.repository(name)
 
 

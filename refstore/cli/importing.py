@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+import sys
 from typing import Annotated, Final
-from urllib.parse import quote
 
 import typer
 
 from refstore.cli.adding import Meta
 from refstore.cli.common import emit, invocation_of, progress, repository_of
 from refstore.cli.destroying import DryRun
+from refstore.cli.foreign_places import url_of
 from refstore.cli.places import PlacedCommand, place, words_with_target
 from refstore.cli.shapes import pairs
 from refstore.core.records import ImportSource
+from refstore.objects.foreign_objects import parse_place
 from refstore.operations.importing import ImportResult
 
 app = typer.Typer()
 
 FORM: Final = "REPO BRANCH SOURCE DESTINATION"
-_URL: Final = re.compile(r"[a-z][a-z0-9]*://")
 
 
 @app.command("import", cls=PlacedCommand)
@@ -41,7 +40,8 @@ def import_(
 
     SOURCE is a folder, file:///folder or s3://bucket/prefix/. The folder DESTINATION is replaced as a whole: paths that
     SOURCE does not have disappear from the branch (the commit can be reverted). "" is the whole branch. refstore reads
-    imported objects where they are, and never deletes them. Nothing may be staged on the branch.
+    imported objects where they are, if that is below a folder in the setting import_from, and never deletes them.
+    Nothing may be staged on the branch.
 
     An import that is interrupted has changed nothing; make the same call again.
 
@@ -53,7 +53,7 @@ def import_(
     repo_name, branch, source, destination = words_with_target(ctx, arguments, FORM)
     if is_object and not destination:
         ctx.fail("an object needs a DESTINATION, its path")
-    import_source = ImportSource(source if _URL.match(source) else _file_url(source), destination, is_object)
+    import_source = ImportSource(url_of(source), destination, is_object)
     with repository_of(ctx, repo_name) as repo, progress("listing") as bar:
         reported = 0
 
@@ -73,11 +73,14 @@ def import_(
             dry_run=dry_run,
             watch=watch,
         )
+        listed = parse_place(import_source.url + "/" * (not is_object and import_source.url.startswith("file:")))
+        if repo.context.foreign.allowed.covering(listed) is None:
+            print(
+                f"refstore: warning: {source} is named, and cannot be read yet: put it, or a folder above it, into the "
+                "setting import_from, or read it with --allow-foreign",
+                file=sys.stderr,
+            )
     emit(ctx, _answer(imported, branch, destination, whole=invocation_of(ctx).json))
-
-
-def _file_url(path: str) -> str:
-    return "file://" + quote(str(Path(path).expanduser().absolute()))
 
 
 def _answer(imported: ImportResult, branch: str, destination: str, *, whole: bool) -> dict[str, object]:

@@ -12,6 +12,7 @@ import typer
 
 from refstore.cli.common import Progress, emit, progress, repository_of
 from refstore.cli.files import local_errors, replaced
+from refstore.cli.foreign_places import AllowForeign, urls_of
 from refstore.cli.places import PlacedCommand, place, words
 from refstore.cli.shapes import entry_details, entry_row
 from refstore.core.ids import is_own
@@ -98,14 +99,19 @@ def du(
 
 
 @app.command("cat", cls=PlacedCommand)
-def cat(ctx: typer.Context, arguments: Annotated[list[str], place("REPO REF PATH")]) -> None:
+def cat(
+    ctx: typer.Context,
+    arguments: Annotated[list[str], place("REPO REF PATH")],
+    *,
+    allow_foreign: AllowForeign = None,
+) -> None:
     """Write one object to standard output. An object from S3 is checked: wrong bytes end with 6, before the last ones.
 
     \b
     Example: refstore cat sales main 2026/11/21.csv | head -3
     """
     repo_name, ref, path = words(ctx, arguments, "REPO REF PATH")
-    with repository_of(ctx, repo_name, only_read=True) as repo:
+    with repository_of(ctx, repo_name, only_read=True, allow_foreign=urls_of(allow_foreign)) as repo:
         for chunk in repo.get(ref, path):
             sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()
@@ -118,6 +124,7 @@ def download(
     recursive: Annotated[
         bool, typer.Option("--recursive", "-r", help="PATH is a prefix; its objects go below the folder TARGET.")
     ] = False,
+    allow_foreign: AllowForeign = None,
 ) -> None:
     """Download an object, or all below a prefix, and verify the checksum. Default TARGET: the working folder.
 
@@ -129,7 +136,10 @@ def download(
     """
     form = "REPO REF [PATH] [TARGET]" if recursive else "REPO REF PATH [TARGET]"
     repo_name, ref, path, target = words(ctx, arguments, form, whole=recursive)
-    with repository_of(ctx, repo_name, only_read=True) as repo, progress("downloading") as bar:
+    with (
+        repository_of(ctx, repo_name, only_read=True, allow_foreign=urls_of(allow_foreign)) as repo,
+        progress("downloading") as bar,
+    ):
         if recursive:
             entries = _below(repo, ref, path)
             goals = _goals(entries, path, Path(target or "."))

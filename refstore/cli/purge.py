@@ -15,6 +15,7 @@ import typer
 from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of
 from refstore.cli.destroying import Yes, confirm
 from refstore.cli.files import local_errors
+from refstore.cli.foreign_places import AllowForeign, urls_of
 from refstore.cli.gc import Conf, EngineOption, Master
 from refstore.cli.places import SCHEMES, location
 from refstore.cli.purge_backups import LEFT, SHOWN, Name, backups, clean, restore
@@ -380,6 +381,7 @@ def verify(
     history: Annotated[
         bool, typer.Option("--history", help="Look at every commit of data sets of the mode keep-history, too.")
     ] = False,
+    allow_foreign: AllowForeign = None,
 ) -> int | None:
     """Read every object of the onboarded data sets, and list those that have rows of the ids, or ids in metadata and
     summary files beside the rows: at the heads (keep-history), or in every version, also in commits that rules hide and
@@ -396,7 +398,11 @@ def verify(
     from refstore_purge import verify as verifying
 
     counts = verifying.Counts()
-    with open_lake(ctx, only_read=True) as lake, _ids_file(lake, ids) as file, local_errors():
+    with (
+        open_lake(ctx, only_read=True, allow_foreign=urls_of(allow_foreign)) as lake,
+        _ids_file(lake, ids) as file,
+        local_errors(),
+    ):
         repo = lake.repository(repo_name)
         with show_progress() as tell:
             findings = list(

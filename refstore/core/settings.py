@@ -181,10 +181,6 @@ class ApiSettings:
     """URLs of folders, such as s3://bucket/team/, below which repositories may be created over HTTP. Empty: below the
     lake's own objects; if those are on S3, in any bucket that the service's credentials can access.
     """
-    import_from: tuple[str, ...] = ()
-    """URLs of folders, such as s3://bucket/prefix/ or file:///directory/, below which foreign data may be imported and
-    read. An S3 URL may say how its bucket is reached (`?endpoint=...`). Empty: no imports.
-    """
     imports_at_once: int = 2
     """Imports that one process runs at the same time."""
 
@@ -223,12 +219,6 @@ class ApiSettings:
                 raise InvalidSettings(
                     f"api.namespaces has {redact_url(url)!r}; it must be URLs such as s3://bucket/team/, without "
                     "options"
-                )
-        for url in self.import_from:
-            if not _FOREIGN.fullmatch(url):
-                raise InvalidSettings(
-                    f"api.import_from has {redact_url(url)!r}; it must be URLs such as s3://bucket/prefix/ or "
-                    "file:///directory/"
                 )
         _within("api.wrong_secrets_max", self.wrong_secrets_max, 0, 1_000_000)
 
@@ -290,6 +280,10 @@ class Settings:
     """The key of what the purge keeps about ids, at least 32 characters. It stands neither in the KV nor in the object
     store. Empty: with `data`, one is generated and stored in that folder; else the purge keeps nothing about ids.
     """
+    import_from: tuple[str, ...] = ()
+    """URLs of folders, such as s3://bucket/prefix/ or file:///directory/. Only below them foreign objects are read, and
+    only from there clients of the service may import. An S3 URL may say how its bucket is reached (`?endpoint=...`).
+    """
     safety: Safety = field(default_factory=Safety)
     reaper: ReaperSettings = field(default_factory=ReaperSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
@@ -314,6 +308,12 @@ class Settings:
             raise InvalidSettings("signing_keys names one key id twice; give each key an id of its own")
         if self.purge_key and len(self.purge_key) < PURGE_KEY_CHARACTERS:
             raise InvalidSettings(f"purge_key is too short; it must have at least {PURGE_KEY_CHARACTERS} characters")
+        for url in self.import_from:
+            if not _FOREIGN.fullmatch(url):
+                raise InvalidSettings(
+                    f"import_from has {redact_url(url)!r}; it must be URLs such as s3://bucket/prefix/ or "
+                    "file:///directory/"
+                )
 
     @property
     def explicit_safety(self) -> Mapping[str, str]:

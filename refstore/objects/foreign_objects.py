@@ -6,7 +6,7 @@ them.
 
 In a foreign address `%`, `?`, `#` and unprintable characters are written as %XX. All others stand for themselves. The
 address never says how its bucket is reached (endpoint, region, profile). This comes from the operator's own URLs
-(`api.import_from`, the URL of the lake's objects), or from the usual AWS configuration.
+(`import_from`, the URL of the lake's objects), or from the usual AWS configuration.
 
 Files below a folder are read without following symbolic links, so a planted link cannot lead out of the folder.
 """
@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from refstore.core.redaction import redact_url
 from refstore.errors import Gone, InvalidName, InvalidSettings, ObjectNotFound, StoreMisconfigured
-from refstore.objects.base import ObjectInfo, ObjectStore
+from refstore.objects.base import ObjectStore
 from refstore.objects.local import LocalObjects
 from refstore.objects.store_urls import StoreURL, parse
 
@@ -153,7 +153,7 @@ def quoted(path: str) -> str:
 
 
 class Prefixes:
-    """The locations below which foreign objects may be imported and read. Each one counts as a folder."""
+    """The locations below which foreign objects may be read, and imported over HTTP. Each one counts as a folder."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         """Raises InvalidName."""
@@ -169,13 +169,13 @@ class Prefixes:
     def refusal(self) -> str:
         """The message that refuses a location below none of the prefixes, with what to do about it."""
         what = (
-            f"it lies below none of the places that this service may read ({self})"
+            f"it lies outside the lake, and below none of the places where foreign objects may be read ({self})"
             if self
-            else "this service may not read foreign objects"
+            else "it lies outside the lake, and foreign objects may be read nowhere"
         )
         return (
-            f"{what}; an operator allows places with the setting api.import_from, such as s3://bucket/prefix/ or "
-            "file:///directory/"
+            f"{what}; an operator allows a place with the setting import_from, such as s3://bucket/prefix/ or "
+            "file:///directory/, or for one command with --allow-foreign PREFIX"
         )
 
     def covering(self, place: ForeignLocation) -> ForeignLocation | None:
@@ -223,20 +223,13 @@ class ForeignStores:
         above = folder.path.rstrip("/") if folder is not None else place.path.rpartition("/")[0]
         return LocalObjects("/" + above, fsync=False, make=False), place.path.removeprefix(above).lstrip("/")
 
-    def head(self, url: str, folder: ForeignLocation | None = None) -> ObjectInfo:
-        """Return the size and time of the object. Raises InvalidName, ObjectNotFound."""
-        store, key = self.store_of(self._placed(url, folder), folder)
-        return store.head(key)
-
-    def get(
-        self, url: str, size_bytes: int, start: int, end: int | None, folder: ForeignLocation | None = None
-    ) -> Iterator[bytes]:
+    def get(self, url: str, size_bytes: int, start: int, end: int | None, folder: ForeignLocation) -> Iterator[bytes]:
         """Return the bytes [start, end) of the object that has `size_bytes`. Raises Gone if the object does not exist
         any more, cannot be read, or has another size.
 
         `folder`: the folder that the object must lie below, from `Prefixes.covering`.
         """
-        store, key = self.store_of(self._placed(url, folder), folder)
+        store, key = self.store_of(_real_place(url), folder)
         try:
             found = store.head(key)
             if found.size_bytes == size_bytes:
@@ -253,9 +246,9 @@ class ForeignStores:
             "that its owners changed: import or stage it again"
         )
 
-    def presign_get(self, url: str, *, expires_seconds: int, folder: ForeignLocation | None = None) -> str:
+    def presign_get(self, url: str, *, expires_seconds: int, folder: ForeignLocation) -> str:
         """Return a URL that reads the object without credentials. Raises Invalid if the store has no presigned URLs."""
-        store, key = self.store_of(self._placed(url, folder), folder)
+        store, key = self.store_of(_real_place(url), folder)
         return store.presign_get(key, expires_seconds=expires_seconds)
 
     def close(self) -> None:
@@ -264,10 +257,6 @@ class ForeignStores:
                 store.close()
             self._buckets.clear()
 
-    def _placed(self, url: str, folder: ForeignLocation | None) -> ForeignLocation:
-        place = parse_place(url)
-        return place._replace(options=()) if folder is None else place.real()._replace(options=())
-
     def _options(self, place: ForeignLocation) -> dict[str, str]:
         if place.options:
             return dict(place.options)
@@ -275,3 +264,8 @@ class ForeignStores:
         known = own or (self._known[-1] if self._known else None)
         options: Mapping[str, str] = known.options if known is not None else {}
         return {name: value for name, value in options.items() if name in _CONNECTION_OPTIONS}
+
+
+def _real_place(url: str) -> ForeignLocation:
+    """Return the location of an object with links resolved, and without the options that its address may have."""
+    return parse_place(url).real()._replace(options=())

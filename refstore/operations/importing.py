@@ -87,24 +87,23 @@ def import_objects(
     sources: Sequence[ImportSource],
     options: CommitOptions,
     *,
-    stores: ForeignStores | None = None,
-    allowed: Prefixes | None = None,
+    only_allowed: bool = False,
     watch: Watch = nothing_to_tell,
     about_to_land: Callable[[CommitId], None] = lambda _commit: None,
     dry_run: bool = False,
 ) -> ImportResult:
     """Replace the entries at the destinations by names of the sources' objects, in one commit.
 
-    If two sources have one path, a single object wins over a prefix, and a later source over an earlier one. `allowed`:
-    sources must lie below one of these; None: they may lie anywhere but in a namespace of this lake. `about_to_land` is
-    called with the commit's id before the branch is moved. The commit says how many names were left out, in its message
-    and its metadata.
+    If two sources have one path, a single object wins over a prefix, and a later source over an earlier one.
+    `only_allowed`: sources must lie below `import_from`, or this raises ForeignNotAllowed; otherwise they may lie
+    anywhere but in a namespace of this lake, as the caller names them itself. `about_to_land` is called with the
+    commit's id before the branch is moved. The commit says how many names were left out, in its message and its
+    metadata.
 
     Raises Invalid (there is no source, or a source or destination is none), ObjectNotFound (a source holds nothing),
     DirtyBranch, NothingToCommit, BranchNotFound, Unavailable, Contention. Nothing is changed then.
     """
-    stores = stores or ctx.foreign
-    planned = check(ctx, sources, stores, allowed)
+    planned = check(ctx, sources, only_allowed=only_allowed)
     prefixes = _outermost([source.destination for source in planned if not source.key])
     committing.check_clean(ctx, branch)
     skipped = Skipped()
@@ -145,9 +144,7 @@ def _note_left_out(options: CommitOptions, count: int) -> CommitOptions:
     )
 
 
-def check(
-    ctx: Context, sources: Sequence[ImportSource], stores: ForeignStores, allowed: Prefixes | None
-) -> list[_Source]:
+def check(ctx: Context, sources: Sequence[ImportSource], *, only_allowed: bool) -> list[_Source]:
     """Check the sources, and prepare to list them. Raises what `import_objects` raises for a source."""
     if not sources:
         raise Invalid("an import needs at least one source; name a prefix, or an object, and its destination")
@@ -156,7 +153,8 @@ def check(
             f"an import has at most {SOURCES_MAX:,} sources, this one {len(sources):,}; make several imports of them"
         )
     namespaces = Namespaces.read(ctx.kv)
-    return [_planned(source, namespaces, stores, allowed) for source in sources]
+    allowed = ctx.foreign.allowed if only_allowed else None
+    return [_planned(source, namespaces, ctx.foreign.stores, allowed) for source in sources]
 
 
 def _planned(source: ImportSource, namespaces: Namespaces, stores: ForeignStores, allowed: Prefixes | None) -> _Source:

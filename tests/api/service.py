@@ -56,6 +56,7 @@ class Application(NamedTuple):
 def application(
     settings: ApiSettings | None = None,
     *,
+    import_from: tuple[str, ...] = (),
     kv: KV | None = None,
     objects: str = "",
     safety: Safety | None = None,
@@ -69,7 +70,7 @@ def application(
     make_objects(where)
     own = safety or Safety(grace_seconds=GRACE_SECONDS, issue_seconds=4 * GRACE_SECONDS)
     with (
-        Lake(kv or MemoryKV(), where, clock=clock, safety=own, audit_log=audit_log) as lake,
+        Lake(kv or MemoryKV(), where, clock=clock, safety=own, audit_log=audit_log, import_from=import_from) as lake,
         asyncio.Runner() as runner,
     ):
         access_keys.ensure(lake, KEY_ID, SECRET)

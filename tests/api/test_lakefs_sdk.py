@@ -152,7 +152,7 @@ def test_an_object_outside_is_staged_and_never_read(
     assert (staged.physical_address, staged.size_bytes, staged.mtime) == ("s3://elsewhere/key", 7, 1_700_000_000)
     main.commit("names it")
     assert main.object("outside").stat().physical_address == "s3://elsewhere/key"
-    assert "api.import_from" in refused(403, lambda: sdk.objects_api.get_object(repo.id, "main", "outside"))
+    assert "import_from" in refused(403, lambda: sdk.objects_api.get_object(repo.id, "main", "outside"))
 
 
 def test_an_object_inside_the_namespace_is_not_staged(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from refstore.core.settings import ApiSettings
 from refstore.errors import InvalidName
 from tests.api.service import Application, application
 from tests.kit.unchecked_staging import stage_unchecked
@@ -35,8 +34,8 @@ def service(tmp_path: Path) -> Iterator[Application]:
     (tmp_path / "landing").mkdir()
     (tmp_path / "landing" / "good.csv").write_bytes(b"good")
     (tmp_path / "lake").mkdir()
-    settings = ApiSettings(import_from=(f"file://{tmp_path}/landing/", "s3://b/"))
-    with application(settings, objects=f"file://{tmp_path}/lake/objects") as found:
+    allowed = (f"file://{tmp_path}/landing/", "s3://b/")
+    with application(import_from=allowed, objects=f"file://{tmp_path}/lake/objects") as found:
         found.lake.create_repository("sales")
         yield found
 

@@ -12,8 +12,9 @@ from tests.kit.unchecked_staging import stage_unchecked
 
 
 @pytest.fixture
-def landing(sales: Command) -> Path:
+def landing(sales: Command, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = sales.folder / "landing"
+    monkeypatch.setenv("REFSTORE_IMPORT_FROM", f"file://{folder}")
     for name in ("a.csv", "b/1.csv"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"data of {name}")
@@ -48,6 +49,13 @@ def test_a_folder_is_imported_with_message_and_metadata(sales: Command, landing:
 def test_one_object_is_imported_to_a_path(sales: Command, landing: Path) -> None:
     sales.ok("import", "sales", "main", f"file://{landing}/a.csv", "x.csv", "--object")
     assert sales.ok("cat", "sales", "main", "x.csv").out == "data of a.csv"
+
+
+def test_what_cannot_be_read_yet_is_said(sales: Command, landing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sales.ok("import", "sales", "main", landing, "in/").err == ""
+    monkeypatch.delenv("REFSTORE_IMPORT_FROM")
+    ran = sales.ok("import", "sales", "main", landing / "b", "b/")
+    assert "cannot be read yet: put it, or a folder above it, into the setting import_from" in ran.err
 
 
 def test_a_dry_run_counts_and_changes_nothing(sales: Command, landing: Path) -> None:
@@ -106,4 +114,4 @@ def test_what_cannot_be_parsed_is_refused_and_where_it_is_already_the_others_are
     ran = sales.ok("download", "-r", "sales", "main", "in/", "down")
     assert "'in/bad', which lies at s3://[bad/x, was not downloaded" in ran.err
     assert (sales.folder / "down" / "good").read_text() == "data of a.csv"
-    assert sales("cat", "sales", "main", "in/bad", "--json").error["code"] == "invalid_name"
+    assert sales("cat", "sales", "main", "in/bad", "--json").error["code"] == "foreign_not_allowed"

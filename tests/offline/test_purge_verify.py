@@ -448,6 +448,11 @@ def test_what_others_own_is_looked_at_while_it_can_be_read(lake: Lake, tmp_path:
     ids = lake.ids("bob")
     assert {each.path for each in lake.run(ids).not_purged} == {"visits/a", "visits/b"}
     assert lake.verify(ids) == {"a": (1, "")}
+    lake.world.repo.stage("main", "visits/0", "file:///etc/hostname", size_bytes=1)
+    left = lake.verify(ids)
+    assert (sorted(left), left["0"][0]) == (["0", "a"], 0)
+    assert "--allow-foreign PREFIX" in left["0"][1]
+    lake.world.repo.delete("main", "visits/0")
     (tmp_path / "landing" / "b").unlink()
     left = lake.verify(ids)
     assert sorted(left) == ["a", "b"]

@@ -66,7 +66,7 @@ class World:
         self.folder = folder
         self.clock = SkippingClock()
         kv, objects = embedded(folder)
-        self.lake = unchecked_lake(kv, f"{objects}?fsync=0", clock=self.clock)
+        self.lake = unchecked_lake(kv, f"{objects}?fsync=0", clock=self.clock, import_from=[f"file://{folder}/landing"])
         self.lake.open_store = lambda url: InTime(url, self.clock)
         self.repo = self.lake.create_repository("sales", grace_seconds=grace_seconds)
         self._stamped: set[Path] = set()

@@ -90,7 +90,7 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
         "api.namespaces": "s3://bucket/team/",
         "api.tls_certificate": "chain.pem",
         "api.tls_key": "key.pem",
-        "api.import_from": "s3://archive/raw/",
+        "import_from": "s3://archive/raw/",
         "api.trusted_proxies": "10.0.0.0/8",
         "reaper.breaker_share": "0.25",
         "safety.scrub_after_seconds": "9000",
@@ -333,12 +333,12 @@ class TestRules:
         "url", ["archive/raw", "/srv/landing", "file://landing", "gs://bucket/x", "s3://", "s3://bucket/#x"]
     )
     def test_what_may_be_imported_from_is_named_by_urls(self, url: str) -> None:
-        with pytest.raises(InvalidSettings, match=r"api\.import_from has .*; it must be URLs such as"):
-            ApiSettings(import_from=("s3://archive/raw/?endpoint=http://h", url))
+        with pytest.raises(InvalidSettings, match=r"import_from has .*; it must be URLs such as"):
+            loaded({"import_from": ("s3://archive/raw/?endpoint=http://h", url)}, {})
 
     def test_several_places_to_import_from_are_shown_as_a_list(self) -> None:
-        found = loaded({}, {"REFSTORE_API_IMPORT_FROM": "s3://archive/raw/, file:///srv/landing/"})
-        assert {row.setting: row.value for row in found.rows()}["api.import_from"] == [
+        found = loaded({}, {"REFSTORE_IMPORT_FROM": "s3://archive/raw/, file:///srv/landing/"})
+        assert {row.setting: row.value for row in found.rows()}["import_from"] == [
             "s3://archive/raw/",
             "file:///srv/landing/",
         ]

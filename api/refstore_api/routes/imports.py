@@ -36,7 +36,7 @@ ImportId = Annotated[str, Query(description="What importStart answered.", min_le
 async def import_start(
     service: ServiceOf, caller: Writer, repository: str, branch: str, body: Annotated[ImportCreation, IMPORT_BODY]
 ) -> Response:
-    """Start to import objects below `api.import_from`, in one commit that replaces what is at their destinations."""
+    """Start to import objects below `import_from`, in one commit that replaces what is at their destinations."""
     sources = [ImportSource(each.path, each.destination, each.type == "object") for each in body.paths]
     options = CommitOptions(
         message=body.commit.message,

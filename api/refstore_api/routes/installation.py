@@ -128,8 +128,8 @@ def _storage(service: Service) -> StorageConfig:
         blockstore_namespace_example=f"{prefix}example" if prefix.endswith("/") else f"{prefix}/example",
         blockstore_namespace_ValidityRegex=f"^{kind}://",
         default_namespace_prefix=prefix,
-        import_support=bool(service.settings.import_from),
-        import_validity_regex="^(s3|s3a|s3n|file|local)://" if service.settings.import_from else "",
+        import_support=bool(service.lake.import_from),
+        import_validity_regex="^(s3|s3a|s3n|file|local)://" if service.lake.import_from else "",
         pre_sign_support=kind
         == "s3",  # ours works where it is asked for, but is a request more than sending the data here
     )

@@ -159,7 +159,7 @@ async def stage_object(
     """Stage an object outside the namespace; refstore never deletes it."""
 
     def stage(repo: Repository) -> Response:
-        service.foreign.check_staged(body.physical_address)
+        repo.context.foreign.check_staged(body.physical_address)
         mtime = body.mtime * 1000 if body.mtime is not None else None
         item = Stage(
             path=path,
@@ -221,7 +221,7 @@ async def get_object(
             return RedirectResponse(url.url, 302)
         part = headers.range_of(range_ if headers.range_applies(if_range, entry) else None, entry.size_bytes)
         start, end = part or (0, entry.size_bytes)
-        reader = await service.run(partial(_opened, service, context, entry, start, end))
+        reader = await service.run(partial(_opened, context, entry, start, end))
         if reader is not None:
             return streamed(
                 service, reader, headers.object_headers(entry), start, end, entry.size_bytes, partial=part is not None
@@ -431,7 +431,7 @@ class ChunkReader:
                 close()
 
 
-def _opened(service: Service, context: Context, entry: Entry, start: int, end: int) -> ChunkReader | None:
+def _opened(context: Context, entry: Entry, start: int, end: int) -> ChunkReader | None:
     """Open the bytes of this very entry; None: its data is gone. By its path, another object's bytes could come under
     this one's headers.
 
@@ -439,7 +439,7 @@ def _opened(service: Service, context: Context, entry: Entry, start: int, end: i
     """
     _check_erased(entry)
     if not is_own(entry.address):
-        return ChunkReader(service.foreign.get(entry, start, end))
+        return ChunkReader(context.foreign.get(entry.address, entry.size_bytes, start, end))
     with suppress(ObjectNotFound):
         chunks = context.objects.get(entry.address, start=start, end=end)
         return ChunkReader(verified(context, chunks, entry, start, end, f"the object at {entry.address}"))
@@ -480,7 +480,7 @@ def _signed(service: Service, request: Request, context: Context, entry: Entry) 
     """Sign a URL that reads the object; None if there is none for a foreign object, or it may not be read."""
     _check_erased(entry)
     if not is_own(entry.address):
-        url = service.foreign.presign_get(entry, service.settings.presign_seconds)
+        url = context.foreign.presign_get(entry.address, expires_seconds=service.settings.presign_seconds)
         return (
             signed_urls.SignedUrl(url, context.clock.now_ms() // 1000 + service.settings.presign_seconds)
             if url

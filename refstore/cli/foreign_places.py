@@ -1,0 +1,32 @@
+"""The option `--allow-foreign` of the commands that read objects, and how a place outside the lake is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import quote
+
+import typer
+
+AllowForeign = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-foreign",
+        metavar="PREFIX",
+        help="Read also objects outside the lake below this URL or folder, beside those in import_from. Repeatable.",
+        show_default=False,
+    ),
+]
+
+_URL: Final = re.compile(r"[a-z][a-z0-9]*://")
+
+
+def url_of(place: str) -> str:
+    """Return a URL as it is, and a file's path as a URL."""
+    return place if _URL.match(place) else "file://" + quote(str(Path(place).expanduser().absolute()))
+
+
+def urls_of(places: Sequence[str] | None) -> list[str]:
+    return [url_of(place) for place in places or ()]
