@@ -306,6 +306,7 @@ def _explain_all(ctx: typer.Context, repo: Repository, rules: Rules) -> None:
 
 def _explain_one(ctx: typer.Context, repo: Repository, rules: Rules, ref: str) -> None:
     commit = refs_.resolve(repo.context, ref).commit
+    record = refs_.get_commit(repo.context, commit)
     lifetimes, refs = _lives(repo, rules)
     number = lifetimes.history.number(commit, f"{ref!r}")
     reasons = explaining.reasons(lifetimes, refs, rules, commit)
@@ -320,7 +321,8 @@ def _explain_one(ctx: typer.Context, repo: Repository, rules: Rules, ref: str) -
     ]
     whole: dict[str, object] = {
         "commit": commit,
-        "date": _moment(lifetimes.history.created_ms[number]),
+        "date": _moment(record.created_ms),
+        "counts_from": _moment(record.retention_date_ms),
         "state": lifetimes.state(number).name.lower(),
         "expires": None if lifetimes.state(number) == State.UNLANDED else _moment(lifetimes.expires_ms[number]),
     }

@@ -166,11 +166,19 @@ class Commit(Record, frozen=True, tag=30):
     """Hash of the object that lists the addresses added against the first parent; '' where nothing was added."""
     tokens: tuple[Token, ...]
     created_ms: int
+    """The commit's date, which whoever makes it may give."""
     committer: str
     message: str
     metadata: dict[str, str] = {}
     generation: int = 0
     """Longest distance from a root commit."""
+    recorded_ms: int | None = None
+    """When it was really made, where the date is only shown; None: the date counts."""
+
+    @property
+    def retention_date_ms(self) -> int:
+        """The date by which the rules of retention count."""
+        return self.created_ms if self.recorded_ms is None else self.recorded_ms
 
 
 class Mark(Record, frozen=True, tag=31):

@@ -56,6 +56,8 @@ class CommitDetails(TypedDict, total=False):
     metadata: dict[str, str]
     date_ms: int | None
     """The commit's date in milliseconds since 1970; None: now."""
+    date_is_only_shown: bool
+    """Whether retention counts the commit as made now, whatever its date; otherwise the date counts."""
     allow_empty: bool
     """Whether to make a commit that changes nothing; otherwise the method raises NothingToCommit."""
 
@@ -67,6 +69,8 @@ class CommitOptions:
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     date_ms: int | None = None
     """When the commit says it was made; None: now."""
+    date_is_only_shown: bool = False
+    """Whether retention counts the commit as made now, as the date is not from somebody who may let data expire."""
     allow_empty: bool = False
 
     def __post_init__(self) -> None:
@@ -294,16 +298,18 @@ def _write(
     ctx: Context, options: CommitOptions, parents: tuple[CommitId, ...], written: WrittenTree, tokens: tuple[Token, ...]
 ) -> CommitInfo:
     """Write the commit record, under an id that nothing names yet. Writing it again writes the same."""
+    now_ms = ctx.clock.now_ms()
     record = Commit(
         parents=parents,
         metarange=written.metarange,
         added=written.added,
         tokens=tokens,
-        created_ms=ctx.clock.now_ms() if options.date_ms is None else options.date_ms,
+        created_ms=now_ms if options.date_ms is None else options.date_ms,
         committer=options.committer,
         message=options.message,
         metadata=dict(options.metadata),
         generation=graph.next_generation(refs.get_commit(ctx, parent) for parent in parents),
+        recorded_ms=now_ms if options.date_is_only_shown and options.date_ms is not None else None,
     )
     new = graph.commit_id(record)
     ctx.kv.set(keys.commit(ctx.repo, new), encode(record))

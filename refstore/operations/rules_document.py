@@ -221,7 +221,7 @@ def _rows_of(ctx: Context, commits: Iterable[CommitId]) -> list[CommitRow]:
 
 
 def _row(name: CommitId, commit: Commit, *, landed: bool) -> CommitRow:
-    return CommitRow(name, commit.parents, commit.created_ms, landed, TransactionType.of(commit.metadata))
+    return CommitRow(name, commit.parents, commit.retention_date_ms, landed, TransactionType.of(commit.metadata))
 
 
 def _read(ctx: Context) -> tuple[bytes | Absent, Retention | None]:

@@ -46,6 +46,7 @@ class CommitRow(NamedTuple):
     id: CommitId
     parents: Sequence[CommitId]
     created_ms: int
+    """The date that counts (`Commit.retention_date_ms`)."""
     landed: bool = True
     """Whether a branch's head was ever moved to it. Otherwise the commit is under way, or was given up."""
     transaction: TransactionType = TransactionType.NONE

@@ -221,8 +221,8 @@ class TestExplain:
         out = history.ok(
             "retention", "explain", "sales", "main~2", "--rules", "-", stdin=b'{"default_retention_days": 1}'
         ).out
-        assert "state    expired" in out.splitlines()
-        assert "expires  2020-02-02T00:00:00Z" in out.splitlines()
+        assert "state        expired" in out.splitlines()
+        assert "expires      2020-02-02T00:00:00Z" in out.splitlines()
 
     def test_a_period_beyond_the_calendar(self, history: Command) -> None:
         document = b'{"default_retention_days": 2147483647}'

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from refstore.access_keys import Role
 from refstore.errors import Invalid
 from refstore.repository import Repository
 from refstore_api.auth import Reader, Writer
@@ -155,6 +156,7 @@ async def commit(
             committer=caller.key_id,
             metadata=body.metadata or {},
             date_ms=body.date * 1000 if body.date is not None else None,
+            date_is_only_shown=caller.role < Role.OPERATOR,
             allow_empty=body.allow_empty,
         )
         return new_commit_model(new.id, new.record)
