@@ -38,13 +38,24 @@ class SignedUrl(NamedTuple):
 
 
 def sign(
-    service: Service, request: Request, ctx: Context, address: Address, act: SignedAction, *, seconds: int
+    service: Service,
+    request: Request,
+    ctx: Context,
+    address: Address,
+    act: SignedAction,
+    *,
+    seconds: int,
+    if_absent: bool = False,
 ) -> SignedUrl:
-    """Sign a URL for one object."""
+    """Sign a URL for one object. `if_absent`: one that writes only where nothing is. Those of the service do anyway."""
     expires = ctx.clock.now_ms() // 1000 + seconds
     try:
-        presign = ctx.objects.presign_get if act == "get" else ctx.objects.presign_put
-        return SignedUrl(presign(address, expires_seconds=seconds), expires)
+        url = (
+            ctx.objects.presign_get(address, expires_seconds=seconds)
+            if act == "get"
+            else ctx.objects.presign_put(address, expires_seconds=seconds, if_absent=if_absent)
+        )
+        return SignedUrl(url, expires)
     except Invalid:
         pass  # the store cannot sign URLs, so the service answers them
     claims = {

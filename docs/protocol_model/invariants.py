@@ -210,7 +210,7 @@ def truthful(
                 for identity in sorted(named(store) & start.blobs):
                     if not purged_by(store.kv.get(("loc", identity), home(identity)).current, args[0]):
                         return f"LIE: {label} was told ok of {name}{tuple(args)}, but {identity} has its rows"
-            if name == "link" and verdict == "ok" and linked.setdefault(args[2], label) != label:
+            if name in ("link", "link_copy") and verdict == "ok" and linked.setdefault(args[2], label) != label:
                 return f"LIE: {args[2]} was linked by {linked[args[2]]} and by {label}"
             if label in keeps and name == "copy" and verdict == "404" and look(store, args[0], args[1]) is not None:
                 return f"LIE: {label} was told {verdict} of {name}{tuple(args)}, but {args[1]} is there"
@@ -286,6 +286,8 @@ def kept(store: Store, name: str, args: list) -> str | None:
         branch = args[0]
     elif name in ("link", "restore"):
         branch, wanted = args[0], {args[1]: args[2]}
+    elif name == "link_copy":
+        branch, wanted = args[0], {args[1]: args[3]}
     elif name == "copy_from_commit":
         return None if look(store, args[2], args[3]) is not None else f"{args[3]} is not there"
     elif name in ("copy", "move"):

@@ -304,6 +304,30 @@ class LinksTwice(Proto):
         return (yield from self.enter(branch, [item], record.token, own=True))
 
 
+class CopiesTwice(Proto):
+    """Rule 10 dropped for copies: the issued address is looked up, and goes later, instead of being taken first."""
+
+    def take_issued(self, address: str, own: Ref) -> Steps:
+        if (yield ("get", ("r", address))) != ISSUED:
+            return False
+        yield ("set", ("r", address), DEAD)
+        return True
+
+
+class CopiesUnderNoReference(Proto):
+    """Rule 1 dropped for copies: the copy has its entry before its reference."""
+
+    def link_copy(self, branch: str, path: str, address: str, copy: str) -> Steps:
+        record = yield ("open", ("b", branch))
+        yield ("put", copy)
+        if not (yield from self.take_issued(address, Ref(record.token, path, self.fresh()))):
+            return "409"
+        item = Item(path, copy, Ref(record.token, path, self.fresh()))
+        verdict = yield from self.enter(branch, [item], record.token, own=True)
+        yield ("cas", ("r", copy), None, refs(item.ref))
+        return verdict
+
+
 class LinksUnderOneReference(Proto):
     """Rule 10 dropped: the reference of a link has no id of its own, so that who came too late takes the winner's for
     his.
@@ -570,6 +594,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(ScrubsYoung, "registry: commit (crash) | upload | scrub", "LIE"),
     Mutant(ForgetsUnseen, "registry: late write | reset; reap | scrub", "LITTER"),
     Mutant(LinksTwice, "link | link (replay) | commit+reap", "LIE"),
+    Mutant(CopiesTwice, "link of a copy | link (replay) | commit+reap", "LIE"),
+    Mutant(CopiesUnderNoReference, "link of a copy | reset; reap; scrub", "LEAK"),
     Mutant(LinksUnderOneReference, "link | overwrite | link (replay)", "LIE"),
     Mutant(TakesLinksUpAgain, "link | overwrite | link (replay)", "LIE"),
     Mutant(NeverLooksBack, "registry: late write | reset; reap | scrub", HOLDS),

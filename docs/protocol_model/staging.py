@@ -214,6 +214,37 @@ class Staging(Retry):
                 return "409"
         return (yield from self.enter(branch, [item], record.token, own=True, entered=entered))
 
+    def link_copy(self, branch: str, path: str, address: str, copy: str) -> Steps:
+        """Link a copy at a new address, where nobody else can write (rule 10). The copy is made as an upload; then the
+        issued address is taken, as by a link, and goes to `deleting`: no restore may bring it back.
+        """
+        record = yield ("open", ("b", branch))
+        if record is None:
+            return "404"
+        item = yield from self.create(path, copy, record.token)
+        if item is None:
+            return "busy"
+        if not (yield from self.is_written(address)):
+            yield from self.release(item.address, item.ref)
+            return "404"
+        yield ("put", item.address)
+        if not (yield from self.still_held([item])):
+            return "lost"
+        if not (yield from self.take_issued(address, Ref(record.token, path, self.fresh()))):
+            yield from self.release(item.address, item.ref)
+            return "409"
+        return (yield from self.enter(branch, [item], record.token, own=True))
+
+    def take_issued(self, address: str, own: Ref) -> Steps:
+        """Whether this call is the one that links the address; then nobody else names it, and it goes."""
+        if not (yield ("cas", ("r", address), ISSUED, refs(own))):
+            held = yield ("get", ("r", address))
+            if not listed(held) or own not in held[1]:
+                return False
+        if (yield ("cas", ("r", address), refs(own), DEAD)):
+            yield from self.hint(address, own)
+        return True
+
     def restore(self, branch: str, path: str, address: str, entered: list[Entered] | None = None) -> Steps:
         """Take an address back that is in its grace window, or on its way there: named by what is reset, or by a dead
         call's reference.

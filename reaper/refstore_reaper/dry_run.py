@@ -158,8 +158,8 @@ class ReadOnlyObjects(ObjectStore):
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
         return self._objects.presign_get(key, expires_seconds=expires_seconds)
 
-    def presign_put(self, key: str, *, expires_seconds: int) -> str:
-        del key, expires_seconds
+    def presign_put(self, key: str, *, expires_seconds: int, if_absent: bool = False) -> str:
+        del key, expires_seconds, if_absent
         raise Invalid("a dry run hands out no URLs to write to")
 
     def sweep_temporary(self, *, older_than_seconds: float, clock: Clock) -> int:

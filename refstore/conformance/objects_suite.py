@@ -185,6 +185,17 @@ class ObjectStoreSuite:
         assert store.read("a/b") == b"second"
         assert [info.key for info in store.list()] == ["a/b"]
 
+    def test_a_copy_is_an_object_of_its_own(self, store: ObjectStore) -> None:
+        store.put("data/a b/é", b"first")
+        store.put("copy", b"what the copy replaces")
+        store.copy("data/a b/é", "copy")
+        store.put("data/a b/é", b"second")
+        assert store.read("copy") == b"first"
+        assert store.head("copy")[:2] == ("copy", 5)
+        with pytest.raises(ObjectNotFound):
+            store.copy("nothing", "copy")
+        assert store.read("copy") == b"first"
+
     def test_the_time_is_about_now(self, store: ObjectStore) -> None:
         before = SystemClock().now_ms()
         store.put("a", b"x")

@@ -29,6 +29,7 @@ be short enough for the agreed `scrub_after_seconds`, and `grace_seconds` protec
 
 
 Witnessed = Literal["commits", "always"]
+Copied = Literal["never", "always"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,11 @@ class Safety:
     what this process links and restores, for one more object in the store for each call.
     """
 
+    copy_linked: Copied = "never"
+    """Whether this process links a copy of what was written to an issued address. On S3 the URL of an issued address
+    writes there until it expires, also after a link and a commit; nobody has a URL of the copy.
+    """
+
     @property
     def objects_io_seconds(self) -> float:
         """How long a request to the object store may take, from the service, the reaper and the offline job alike."""
@@ -63,9 +69,13 @@ class Safety:
     def __post_init__(self) -> None:
         if self.witness not in get_args(Witnessed):
             raise InvalidSettings(f"witness is {self.witness!r}; it must be one of {', '.join(get_args(Witnessed))}")
+        if self.copy_linked not in get_args(Copied):
+            raise InvalidSettings(
+                f"copy_linked is {self.copy_linked!r}; it must be one of {', '.join(get_args(Copied))}"
+            )
         for name in self.__slots__:
             value = getattr(self, name)
-            if name == "witness":
+            if name in ("witness", "copy_linked"):
                 continue
             if not 0 <= value < 10 * 366 * 86_400:
                 raise InvalidSettings(f"{name} is {value!r}; it must be a number of seconds between 0 and ten years")

@@ -28,6 +28,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
+from refstore.core import deadline
 from refstore.core.clock import Clock
 from refstore.errors import AlreadyExists, Invalid, ObjectNotFound
 
@@ -148,6 +149,12 @@ class ObjectStore(ABC):
         (`conditional_put`).
         """
 
+    def copy(self, source: str, key: str) -> None:
+        """Write the object at `source` to `key`, too, under the operation's deadline; in the store where it can. Raises
+        ObjectNotFound.
+        """
+        self.put(key, deadline.checked(self.get(source)))
+
     @abstractmethod
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """Return the bytes [start, end) of one version of the object, in chunks. An `end` past the size means the size.
@@ -186,11 +193,14 @@ class ObjectStore(ABC):
         del key, expires_seconds
         raise Invalid(f"{self.url} has no presigned URLs; read through refstore, or use an s3:// store")
 
-    def presign_put(self, key: str, *, expires_seconds: int) -> str:
+    def presign_put(self, key: str, *, expires_seconds: int, if_absent: bool = False) -> str:
         """Return a URL that writes the object without credentials. Raises Invalid if the store has no
         presigned URLs.
+
+        `if_absent`: the request must have the header `If-None-Match: *`, and an existing object is never replaced.
+        Raises Invalid if the store ignores that (`conditional_put`).
         """
-        del key, expires_seconds
+        del key, expires_seconds, if_absent
         raise Invalid(f"{self.url} has no presigned URLs; upload through refstore, or use an s3:// store")
 
     @property

@@ -4,6 +4,7 @@
     reading.py    resolve, list, get: head + sealed + current token, re-read until the branch stood still (rule 12)
     stage_entries.py  put entries under the current token, and follow it when it moves (rules 1, 2, 6)
     uploading.py  upload, stage, issue and link (rules 1, 10, 11)
+    blob_writes.py  write or copy the blobs of a batch
     copying.py    copy and move (rules 4, 5, 13)
     deleting.py   delete, and reset of paths and prefixes (rules 2, 6)
     committing.py seal, write, advance (rule 3); merge, revert and cherry-pick advance the same way

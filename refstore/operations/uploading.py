@@ -7,11 +7,8 @@ entry; when its token is processed, the reference is released, and the blob, if 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from contextvars import copy_context
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -29,11 +26,13 @@ from refstore.errors import (
     ObjectNotFound,
     RefstoreError,
 )
+from refstore.kv.base import Result
 from refstore.kv.unknown_outcomes import UnknownOutcomes
 from refstore.namespaces import Namespaces
-from refstore.objects.base import Stored, chunks_of
+from refstore.objects.base import ObjectInfo, Stored
 from refstore.objects.foreign_objects import check_address
 from refstore.operations import bodies
+from refstore.operations.blob_writes import copy_all, put_all
 from refstore.operations.stage_entries import (
     Placement,
     TokenMoved,
@@ -47,12 +46,10 @@ from refstore.versioning.issuance import Claims
 from refstore.versioning.references import Release
 
 UPLOAD_FAILED: Final = "upload failed"
+LINKED_AS_COPY: Final = "linked as a copy"
 
 BATCH: Final = 1000
 """How many objects of a bulk call share their round trips. More would delay a batch's first object."""
-
-WRITERS: Final = 4
-"""How many bodies of a batch are written at a time; more only helps where the store is far away."""
 
 METADATA_BYTES_MAX: Final = 8192
 """User metadata of one object, keys and values together; S3 allows 2 KiB, lakeFS bounds it by its request size."""
@@ -224,32 +221,41 @@ def _upload(
     ctx: Context, branch: BranchName, uploads: Sequence[Upload], paths: Sequence[Path]
 ) -> list[Entry | AlreadyExists | Contention]:
     """Upload to free paths. Raises what `place` does, and what the stores do."""
-    references = ctx.references
     token = ctx.branches.open(branch).record.token
     now = ctx.clock.now_ms()
     reserved = _reserve(ctx, token, paths)
     addresses = [address for address, _ in reserved]
     began = ctx.clock.monotonic_seconds()
-    try:
+    with _withdrawn_on_error(ctx, reserved):
         stored = put_all(ctx, [(address, item.body) for address, item in zip(addresses, uploads, strict=True)])
-    except Exception:
-        with suppress(RefstoreError):
-            _withdraw(ctx, reserved)
-        raise
-    if ctx.clock.monotonic_seconds() - began >= ctx.safety.recheck_after_seconds and not all(
-        references.are_listed(reserved)
-    ):
-        _withdraw(ctx, reserved)
-        raise Contention(
-            f"the upload outlived its reference, because branch {branch!r} was committed or reset long ago; upload "
-            "again"
-        )
+        _check_held(ctx, branch, reserved, began, again="upload again")
     placements = [
         Placement(path, _entry(address, blob, item, now), referenced=True, if_absent=item.if_absent)
         for path, address, blob, item in zip(paths, addresses, stored, uploads, strict=True)
     ]
     refused = _place(ctx, branch, token, placements)
     return [refused.get(item.path) or item.entry for item in placements if item.entry is not None]
+
+
+@contextmanager
+def _withdrawn_on_error(ctx: Context, reserved: Sequence[tuple[Address, Reference]]) -> Generator[None, None, None]:
+    try:
+        yield
+    except Exception:
+        with suppress(RefstoreError):
+            _withdraw(ctx, reserved)
+        raise
+
+
+def _check_held(
+    ctx: Context, branch: BranchName, reserved: Sequence[tuple[Address, Reference]], began: float, *, again: str
+) -> None:
+    """Check again that the references are listed, if the blobs took long to write (rule 11). Raises Contention."""
+    took_seconds = ctx.clock.monotonic_seconds() - began
+    if took_seconds >= ctx.safety.recheck_after_seconds and not all(ctx.references.are_listed(reserved)):
+        raise Contention(
+            f"the data outlived its reference, because branch {branch!r} was committed or reset long ago; {again}"
+        )
 
 
 def _withdraw(ctx: Context, reserved: Sequence[tuple[Address, Reference]]) -> None:
@@ -367,33 +373,16 @@ def _link(
     token = branches.parse_open(branch, results[0]).record.token
     if any(item.address and item.address != claim.address for item, claim in zip(items, claims, strict=True)):
         raise InvalidToken("the token was issued for another physical address; link the one that it came with")
-    placements: list[Placement] = []
-    links: list[tuple[Address, str, Reference]] = []
-    now = ctx.clock.now_ms()
-    infos = ctx.objects.head_many([claim.address for claim in claims])
-    for item, path, claim, info in zip(items, paths, claims, infos, strict=True):
-        if info is None:
-            raise ObjectNotFound(f"nothing was uploaded to {claim.address}; write the data there first, then link it")
-        if item.size_bytes is not None and item.size_bytes != info.size_bytes:
-            raise InvalidPath(
-                f"{path!r}: the store holds {info.size_bytes} bytes, not {item.size_bytes}; upload again, then link"
-            )
-        ref = Reference(
-            token, path, ctx.ids.unique(now)
-        )  # a reference of its own: a repeated link must not mistake the other one's for its own
-        entry = Entry(
-            claim.address,
-            info.size_bytes,
-            item.checksum,
-            info.mtime_ms,
-            item.metadata,
-            item.content_type,
-            ref.id,
-            item.md5,
+    infos = [
+        _written(item, claim, info)
+        for item, claim, info in zip(
+            items, claims, ctx.objects.head_many([claim.address for claim in claims]), strict=True
         )
-        placements.append(Placement(path, entry, referenced=True, if_absent=item.if_absent))
-        links.append((claim.address, claim.token_id, ref))
-    linked_flags = references.link(links, results[1:])
+    ]
+    if ctx.safety.copy_linked == "always":
+        placements, linked_flags = _take_copies(ctx, branch, token, items, claims, results[1:])
+    else:
+        placements, linked_flags = _take(ctx, token, items, claims, infos, results[1:])
     linked = [item for item, ok in zip(placements, linked_flags, strict=True) if ok]
     refused = _place(ctx, branch, token, linked, witness=ctx.safety.witness == "always")
     entries = {item.path: item.entry for item in linked}
@@ -409,6 +398,91 @@ def _link(
     ]
 
 
+def _take(
+    ctx: Context,
+    token: Token,
+    items: Sequence[Link],
+    claims: Sequence[Claims],
+    infos: Sequence[ObjectInfo],
+    values: Sequence[Result],
+) -> tuple[list[Placement], list[bool]]:
+    """Put a reference of the path in place of `issued`, and return the placements, and for which ones it worked."""
+    now = ctx.clock.now_ms()
+    # a reference of its own: a repeated link must not mistake the other one's for its own
+    references = [Reference(token, claim.path, ctx.ids.unique(now)) for claim in claims]
+    placements = [
+        Placement(
+            claim.path, _linked_entry(item, claim.address, info, ref.id), referenced=True, if_absent=item.if_absent
+        )
+        for item, claim, info, ref in zip(items, claims, infos, references, strict=True)
+    ]
+    links = [(claim.address, claim.token_id, ref) for claim, ref in zip(claims, references, strict=True)]
+    return placements, ctx.references.link(links, values)
+
+
+def _take_copies(
+    ctx: Context,
+    branch: BranchName,
+    token: Token,
+    items: Sequence[Link],
+    claims: Sequence[Claims],
+    values: Sequence[Result],
+) -> tuple[list[Placement], list[bool]]:
+    """Copy what was written to new addresses, as uploads, take the issued ones, and return as `_take` does.
+
+    A URL that writes to the issued address may work on for a while. So what counts is what the copy has.
+    """
+    reserved = _reserve(ctx, token, [claim.path for claim in claims])
+    began = ctx.clock.monotonic_seconds()
+    with _withdrawn_on_error(ctx, reserved):
+        copies = copy_all(ctx, [(claim.address, address) for claim, (address, _) in zip(claims, reserved, strict=True)])
+        placements = [
+            Placement(
+                claim.path,
+                _linked_entry(item, address, _written(item, claim, info), ""),
+                referenced=True,
+                if_absent=item.if_absent,
+            )
+            for item, claim, (address, _), info in zip(items, claims, reserved, copies, strict=True)
+        ]
+        _check_held(ctx, branch, reserved, began, again="link again")
+        now = ctx.clock.now_ms()
+        taken = [(claim, Reference(token, claim.path, ctx.ids.unique(now))) for claim in claims]
+        flags = ctx.references.take(
+            [(claim.address, claim.token_id, ref) for claim, ref in taken],
+            values,
+            cause=LINKED_AS_COPY,
+            due_ms=[claim.expires_ms for claim in claims],
+        )
+    if refused := [each for each, is_taken in zip(reserved, flags, strict=True) if not is_taken]:
+        _withdraw(ctx, refused)
+    return placements, flags
+
+
+def _written(item: Link, claim: Claims, info: ObjectInfo | None) -> ObjectInfo:
+    """Return what the store has. Raises ObjectNotFound, InvalidPath: its size is not what the writer believes."""
+    if info is None:
+        raise ObjectNotFound(f"nothing was uploaded to {claim.address}; write the data there first, then link it")
+    if item.size_bytes is not None and item.size_bytes != info.size_bytes:
+        raise InvalidPath(
+            f"{claim.path!r}: the store holds {info.size_bytes} bytes, not {item.size_bytes}; upload again, then link"
+        )
+    return info
+
+
+def _linked_entry(item: Link, address: Address, info: ObjectInfo, reference_id: str) -> Entry:
+    return Entry(
+        address,
+        info.size_bytes,
+        item.checksum,
+        info.mtime_ms,
+        item.metadata,
+        item.content_type,
+        reference_id,
+        item.md5,
+    )
+
+
 def _reserve(ctx: Context, token: Token, paths: Sequence[Path]) -> list[tuple[Address, Reference]]:
     """Make new addresses, each with its first reference (rule 1)."""
     unknown = UnknownOutcomes(ctx.clock)
@@ -419,39 +493,6 @@ def _reserve(ctx: Context, token: Token, paths: Sequence[Path]) -> list[tuple[Ad
             ctx.references.create(reserved)
             return reserved
         deadline.check()
-
-
-def put_all(ctx: Context, blobs: Sequence[tuple[Address, bodies.Source]]) -> list[Stored]:
-    """Write the blobs, several at a time; every thread checks the operation's deadline."""
-
-    def put(address: Address, source: bodies.Source) -> Stored:
-        if isinstance(source, bytes):
-            return ctx.objects.put(address, source)
-        with bodies.opened(source) as body:
-            return ctx.objects.put(address, deadline.checked(chunks_of(body)))
-
-    if len(blobs) == 1:
-        return [put(*blobs[0])]
-    waiting = deque(range(len(blobs)))
-    stored: dict[int, Stored] = {}
-
-    def write() -> None:
-        while True:  # `unknown` ends it
-            try:
-                place = waiting.popleft()
-            except IndexError:
-                return
-            try:
-                stored[place] = put(*blobs[place])
-            except BaseException:
-                waiting.clear()  # the batch has failed: do not begin the rest
-                raise
-
-    # one task for each writer, not for each body: handing small bodies over one by one takes longer than writing them
-    with ThreadPoolExecutor(max_workers=min(WRITERS, len(blobs)), thread_name_prefix="refstore-put") as pool:
-        for writer in [pool.submit(copy_context().run, write) for _ in range(min(WRITERS, len(blobs)))]:
-            writer.result()
-    return [stored[place] for place in range(len(blobs))]
 
 
 def _entry(address: Address, stored: Stored, item: Upload, now_ms: int) -> Entry:

@@ -2,7 +2,7 @@
 
     absent --create--> Listed --release--> Emptied --(grace)--> Deleting --> absent, blob gone
     absent --issue---> Issued --link-----> Listed
-                       Issued --(expired)--------------------> Deleting
+                       Issued --(expired, or take)-----------> Deleting
     Emptied --restore, or the writer's own retry--> Listed
     Listed | Emptied --forget (committed)--> absent, blob stays
 
@@ -143,6 +143,27 @@ class References:
                 unsure, self.are_listed([(items[index][0], items[index][2]) for index in unsure]), strict=True
             )
         return [linked.get(index, False) for index in range(len(items))]
+
+    def take(
+        self,
+        items: Sequence[tuple[Address, str, Reference]],
+        values: Sequence[Result],
+        *,
+        cause: str,
+        due_ms: Sequence[int],
+    ) -> list[bool]:
+        """`issued -> [reference] -> deleting`, once, where nobody is to name or restore what was written there.
+
+        As `link` returns. `due_ms`: when the reaper looks at each address, which should be after others can write to
+        it. A crash in between leaves a reference without an entry, which the scrubber finds.
+        """
+        taken = self.link(items, values)
+        chosen = [(*item, at_ms) for item, at_ms, ok in zip(items, due_ms, taken, strict=True) if ok]
+        self.release(
+            [Release(address, ref, cause, None) for address, _, ref, _ in chosen], grace_seconds=0, direct=True
+        )
+        due_hints.write(self._kv, self._repo, ((at_ms, address) for address, _, _, at_ms in chosen))
+        return taken
 
     def add(self, items: Sequence[tuple[Address, Reference]], *, on_empty: bool) -> list[AddOutcome]:
         """Add a reference to each list. Several items may name one address; they are added one after the other.

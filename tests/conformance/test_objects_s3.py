@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterator
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -14,6 +15,7 @@ from refstore.core.clock import SystemClock
 from refstore.core.redaction import redact_url
 from refstore.errors import (
     AlreadyExists,
+    Invalid,
     InvalidPath,
     InvalidSettings,
     MissingExtra,
@@ -21,6 +23,7 @@ from refstore.errors import (
     ObjectsUnavailable,
 )
 from refstore.objects import ObjectStore, child, open_objects
+from refstore.objects.s3 import writing
 from tests.servers.s3_servers import BUCKET, S3Server, environment
 
 
@@ -64,6 +67,12 @@ class S3Suite(ObjectStoreSuite):
             assert store.sweep_temporary(older_than_seconds=-60, clock=SystemClock()) == 1
             assert self.uploads(server, url) == [f"{prefix}-neighbour/a"]
             client.abort_multipart_upload(Bucket=BUCKET, Key=f"{prefix}-neighbour/a", UploadId=upload)
+
+    def test_a_large_object_is_copied_in_parts(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(writing, "COPY_PART_BYTES", 5 * MIB)
+        store.put("a", pattern(11 * MIB))
+        store.copy("a", "b")
+        assert hashlib.sha256(store.read("b")).digest() == hashlib.sha256(store.read("a")).digest()
 
     knows_when_begun = True
 
@@ -142,6 +151,22 @@ class SignedS3Suite(S3Suite):
         finally:
             store.close()
 
+    def test_a_url_may_write_only_where_nothing_is(self, store: ObjectStore):
+        if not store.conditional_put:
+            with pytest.raises(Invalid, match="conditional_put=0"):
+                store.presign_put("new", expires_seconds=60, if_absent=True)
+            return
+        url, condition = store.presign_put("new", expires_seconds=60, if_absent=True), {"If-None-Match": "*"}
+        statuses: list[int] = []
+        for body, headers in ((b"first", {}), (b"first", condition), (b"second", condition)):
+            try:
+                with urlopen(Request(url, body, headers, method="PUT"), timeout=30) as answer:  # noqa: S310  # likewise
+                    statuses.append(answer.status)
+            except HTTPError as refused:
+                refused.close()
+                statuses.append(refused.code)
+        assert (statuses, store.read("new")) == ([403, 200, 412], b"first")
+
 
 class TestMoto(S3Suite):
     knows_when_begun = False  # its uploads are all of 2010
@@ -160,6 +185,7 @@ class TestMoto(S3Suite):
 class TestRclone(SignedS3Suite):
     conditional = False
     foreign_keys = (".tmp/x",)  # it keeps objects as files
+    test_a_large_object_is_copied_in_parts = None  # it refuses the parts
 
     @pytest.fixture
     def server(self, rclone_s3_server: S3Server) -> S3Server:

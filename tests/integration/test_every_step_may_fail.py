@@ -120,7 +120,7 @@ class FailingObjects(ObjectStore):
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
         raise NotImplementedError
 
-    def presign_put(self, key: str, *, expires_seconds: int) -> str:
+    def presign_put(self, key: str, *, expires_seconds: int, if_absent: bool = False) -> str:
         raise NotImplementedError
 
     @property

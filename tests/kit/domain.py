@@ -26,7 +26,7 @@ from refstore.kv.retrying import Retrying
 from refstore.lake import Lake
 from refstore.objects import reading_many
 from refstore.objects.base import ObjectStore
-from refstore.operations import uploading
+from refstore.operations import blob_writes
 from refstore.repository import Repository
 from refstore.versioning.commits.applying import WrittenTree
 from refstore.versioning.commits.diffing import Change
@@ -70,15 +70,15 @@ def simulated() -> Generator[None]:
     """While worlds are built and explored: one shard, no batch written by several threads, no word about a million
     retries.
     """
-    before = keys.SHARDS, uploading.WRITERS, reading_many.FEW
-    keys.SHARDS = uploading.WRITERS = 1  # Finals, for the product
+    before = keys.SHARDS, blob_writes.WRITERS, reading_many.FEW
+    keys.SHARDS = blob_writes.WRITERS = 1  # Finals, for the product
     reading_many.FEW = 1_000_000
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
         logging.disable(logging.NOTSET)
-        keys.SHARDS, uploading.WRITERS, reading_many.FEW = before
+        keys.SHARDS, blob_writes.WRITERS, reading_many.FEW = before
 
 
 class RememberedTrees(Trees):

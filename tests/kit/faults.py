@@ -187,8 +187,8 @@ class FaultyObjects(ObjectStore):
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
         return self._objects.presign_get(key, expires_seconds=expires_seconds)
 
-    def presign_put(self, key: str, *, expires_seconds: int) -> str:
-        return self._objects.presign_put(key, expires_seconds=expires_seconds)
+    def presign_put(self, key: str, *, expires_seconds: int, if_absent: bool = False) -> str:
+        return self._objects.presign_put(key, expires_seconds=expires_seconds, if_absent=if_absent)
 
     def close(self) -> None:
         self._objects.close()

@@ -115,8 +115,8 @@ class SteppedObjects(ObjectStore):
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
         return self._objects.presign_get(key, expires_seconds=expires_seconds)
 
-    def presign_put(self, key: str, *, expires_seconds: int) -> str:
-        return self._objects.presign_put(key, expires_seconds=expires_seconds)
+    def presign_put(self, key: str, *, expires_seconds: int, if_absent: bool = False) -> str:
+        return self._objects.presign_put(key, expires_seconds=expires_seconds, if_absent=if_absent)
 
     @property
     def url(self) -> str:

@@ -24,9 +24,9 @@ def mutants() -> Iterator[Mutant]:
             Edit(
                 "refstore.operations.uploading:_upload",
                 "    placements = [\n",
-                "    references.create(reserved)\n    placements = [\n",
+                "    ctx.references.create(reserved)\n    placements = [\n",
             ),
-            Edit("refstore.operations.uploading:_upload", ">= ctx.safety.recheck_after_seconds", "< 0"),
+            Edit("refstore.operations.uploading:_check_held", ">= ctx.safety.recheck_after_seconds", "< 0"),
         ),
         caught_by="upload | reset | reap",
     )
@@ -35,11 +35,11 @@ def mutants() -> Iterator[Mutant]:
         rule="1",
         edits=(
             Edit("refstore.operations.uploading:_reserve", "            ctx.references.create(reserved)\n", ""),
-            Edit("refstore.operations.uploading:_upload", ">= ctx.safety.recheck_after_seconds", "< 0"),
+            Edit("refstore.operations.uploading:_check_held", ">= ctx.safety.recheck_after_seconds", "< 0"),
             Edit(
                 "refstore.operations.uploading:_upload",
                 "    refused = _place(ctx, branch, token, placements)\n",
-                "    refused = _place(ctx, branch, token, placements)\n    references.create(reserved)\n",
+                "    refused = _place(ctx, branch, token, placements)\n    ctx.references.create(reserved)\n",
             ),
         ),
         caught_by="overwrite | copy p->feat | hard delete",
@@ -244,6 +244,12 @@ def mutants() -> Iterator[Mutant]:
             ),
         ),
         caught_by="link | link (replay) | commit+reap",
+    )
+    yield Mutant(
+        name="a copy is linked although its issued address was taken before",
+        rule="10",
+        edits=(Edit(f"{REFERENCES}.take", "return taken", "return [True] * len(items)"),),
+        caught_by="link of a copy | link (replay) | commit+reap",
     )
     yield Mutant(
         name="an upload that outlived its token removes all that it wrote",

@@ -55,6 +55,7 @@ from tests.simulation.worlds import (
     fresh,
     grace,
     issued,
+    issued_to_copy,
     m1,
     pair,
     pq,
@@ -177,6 +178,36 @@ def one_link() -> Iterator[Plan]:
             once="LM",
             group="one link",
         )
+
+
+def links_of_copies() -> Iterator[Plan]:
+    """What was written to the issued address is copied to a new one, and that is linked."""
+    more = {"group": "links of copies"}
+    yield plan(
+        "link of a copy | link (replay) | commit+reap",
+        issued_to_copy,
+        lambda start: {"L": [link(start)], "M": [link(start)], "C": [COMMIT, REAP]},
+        "L",
+        keeps="LM",
+        once="LM",
+        **more,
+    )
+    yield plan(
+        "link of a copy | expire | reset",
+        issued_to_copy,
+        lambda start: {"L": [link(start)], "X": [HARD_DELETE], "R": [RESET, REAP]},
+        "LX",
+        ahead_ms={"X": EXPIRED_MS},
+        **more,
+    )
+    yield plan(
+        "lost reply: link of a copy | link (replay) | hard delete",
+        issued_to_copy,
+        lambda start: {"L": [link(start)], "M": [link(start)], "H": [HARD_DELETE, SCRUB]},
+        lossy="L",
+        once="LM",
+        **more,
+    )
 
 
 def same_path_again() -> Iterator[Plan]:
@@ -787,6 +818,7 @@ def every() -> Iterator[Plan]:
         complete,
         marks,
         one_link,
+        links_of_copies,
         same_path_again,
         lost_replies,
         merges,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from refstore.core import keys
 from refstore.core.ids import Address, CommitId
 from refstore.core.records import Due, encode
@@ -102,6 +104,10 @@ def two() -> Start:
 
 def issued() -> Start:
     return Start().issued()
+
+
+def issued_to_copy() -> Start:
+    return Start(replace(NO_AGES, copy_linked="always")).issued()
 
 
 def pq() -> Start:

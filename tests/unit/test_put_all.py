@@ -9,7 +9,8 @@ import pytest
 
 import refstore
 from refstore.core.ids import Address
-from refstore.operations.uploading import Upload, put_all
+from refstore.operations.blob_writes import put_all
+from refstore.operations.uploading import Upload
 from refstore.repository import Repository
 
 

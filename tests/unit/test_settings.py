@@ -95,6 +95,7 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
         "reaper.breaker_share": "0.25",
         "safety.scrub_after_seconds": "9000",
         "safety.witness": "always",
+        "safety.copy_linked": "always",
         "offline.tag_name": "expire-now",
         "offline.engine": "local",
         "offline.spill_folder": "spill",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from refstore.context import Context
@@ -88,18 +88,38 @@ async def get_physical_address(
     branch: str,
     path: ObjectPath,
     presign: Presign = False,
+    if_absent: Annotated[
+        bool,
+        Query(
+            description="With presign: the URL takes only a PUT with the header If-None-Match: *, and never replaces "
+            "what was written. refstore's own."
+        ),
+    ] = False,
 ) -> Response:
     """Issue an address to write one object to, with a token that links it to this path of this branch before it
     expires.
     """
+    if if_absent and not presign:
+        raise Invalid("if_absent is for signed URLs; give presign=true, too")
 
     def issue(repo: Repository) -> StagingLocation:
+        if if_absent and not repo.context.objects.conditional_put:
+            raise Invalid(
+                "the object store ignores If-None-Match (conditional_put=0), so its URLs replace what is there; leave "
+                "if_absent out"
+            )
         issued = repo.issue(branch, path)
         url = None
         if presign:
             left_ms = issued.expires_ms - repo.context.clock.now_ms()
             url = signed_urls.sign(
-                service, request, repo.context, issued.address, "put", seconds=max(1, left_ms // 1000)
+                service,
+                request,
+                repo.context,
+                issued.address,
+                "put",
+                seconds=max(1, left_ms // 1000),
+                if_absent=if_absent,
             )
         return StagingLocation(
             physical_address=with_token(physical_url(repo.context, issued.address), issued.token),

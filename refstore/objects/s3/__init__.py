@@ -75,6 +75,9 @@ class S3Objects(ObjectStore):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
         return self._writer.put(key, body, if_absent=if_absent)
 
+    def copy(self, source: str, key: str) -> None:
+        self._writer.copy(source, key)
+
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         chunks = read(self._bucket, key, start, end)
         # Run it until the response is open: this call raises its errors, and closing the iterator closes the response.
@@ -123,14 +126,16 @@ class S3Objects(ObjectStore):
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
         return self._presign("get_object", key, expires_seconds)
 
-    def presign_put(self, key: str, *, expires_seconds: int) -> str:
-        return self._presign("put_object", key, expires_seconds)
+    def presign_put(self, key: str, *, expires_seconds: int, if_absent: bool = False) -> str:
+        if if_absent and not self._conditional:
+            raise Invalid(f"{self.url} ignores If-None-Match (conditional_put=0), so its URLs replace what is there")
+        return self._presign("put_object", key, expires_seconds, **({"IfNoneMatch": "*"} if if_absent else {}))
 
-    def _presign(self, operation: str, key: str, expires_seconds: int) -> str:
+    def _presign(self, operation: str, key: str, expires_seconds: int, **more: str) -> str:
         full = self._bucket.full(key)
         if not 1 <= expires_seconds <= PRESIGN_SECONDS_MAX:
             raise Invalid(f"a presigned URL cannot last {expires_seconds} seconds; use 1 to {PRESIGN_SECONDS_MAX}")
-        parameters = {"Bucket": self._bucket.name, "Key": full}
+        parameters = {"Bucket": self._bucket.name, "Key": full, **more}
         with self._bucket.translated(f"signing a URL of {key!r}"):
             return self._bucket.client.generate_presigned_url(operation, Params=parameters, ExpiresIn=expires_seconds)
 

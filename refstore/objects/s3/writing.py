@@ -10,14 +10,14 @@ import random
 import secrets
 import tempfile
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar
 
 from botocore.exceptions import ClientError
 
-from refstore.core import event_log
+from refstore.core import deadline, event_log
 from refstore.core.clock import Clock
 from refstore.errors import AlreadyExists, InvalidSettings, ObjectNotFound, ObjectsUnavailable, RefstoreError
 from refstore.objects.base import Body, Stored, Tally, chunks_of
@@ -25,8 +25,15 @@ from refstore.objects.s3 import errors
 from refstore.objects.s3.client import FAILURES, Bucket, said
 from refstore.objects.s3.reading import head
 
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import CopySourceTypeDef
+
+T = TypeVar("T")
+
 PARTS_MAX: Final = 10_000
 """S3's limit for one multipart upload."""
+COPY_PART_BYTES: Final = 256 << 20
+"""What one request copies: so little that its answer comes in time."""
 _CONDITIONAL_ATTEMPTS: Final = 4
 _NO_UPLOADS: Final = frozenset({"NoSuchUpload", "NotImplemented", "MethodNotAllowed"})
 _WRITE_ID: Final = "refstore-write"
@@ -56,6 +63,34 @@ class Writer:
         else:
             self._put_parts(key, full, _drained(ahead, parts))
         return tally.stored
+
+    def copy(self, source: str, key: str) -> None:
+        """Copy within the bucket: one request, or for a large object one for each part. Raises ObjectNotFound."""
+        bucket, full = self._bucket, self._bucket.full(key)
+        origin: CopySourceTypeDef = {"Bucket": bucket.name, "Key": bucket.full(source)}
+        with bucket.translated(f"looking at {source!r}"):
+            found = self._bucket.client.head_object(**origin)
+        size_bytes, etag = found["ContentLength"], found["ETag"]
+        if size_bytes <= COPY_PART_BYTES:
+            with bucket.translated(f"copying {source!r} to {key!r}"):
+                self._bucket.client.copy_object(Bucket=bucket.name, Key=full, CopySource=origin, CopySourceIfMatch=etag)
+            return
+        part_bytes = max(COPY_PART_BYTES, -(-size_bytes // PARTS_MAX))
+
+        def send(upload: str, number: int, start: int) -> str:
+            deadline.check()
+            answer = self._bucket.client.upload_part_copy(
+                Bucket=bucket.name,
+                Key=full,
+                UploadId=upload,
+                PartNumber=number,
+                CopySource=origin,
+                CopySourceRange=f"bytes={start}-{min(start + part_bytes, size_bytes) - 1}",
+                CopySourceIfMatch=etag,
+            )
+            return answer["CopyPartResult"].get("ETag", "")
+
+        self._in_parts(key, full, range(0, size_bytes, part_bytes), send)
 
     def _put_whole(self, key: str, full: str, body: bytes, *, if_absent: bool) -> None:
         if if_absent:
@@ -104,6 +139,19 @@ class Writer:
         raise AlreadyExists(f"there is an object at {key!r} already; it was not changed")
 
     def _put_parts(self, key: str, full: str, parts: Iterator[bytes]) -> None:
+        def send(upload: str, number: int, part: bytes) -> str:
+            if number > PARTS_MAX:
+                size = f"{PARTS_MAX} parts of {self._part_bytes >> 20} MiB"
+                raise InvalidSettings(f"the body of {key!r} is larger than {size}; raise part_mib in the store's URL")
+            sent = self._bucket.client.upload_part(
+                Bucket=self._bucket.name, Key=full, UploadId=upload, PartNumber=number, Body=part
+            )
+            return sent["ETag"]
+
+        self._in_parts(key, full, parts, send)
+
+    def _in_parts(self, key: str, full: str, parts: Iterable[T], send: Callable[[str, int, T], str]) -> None:
+        """Run a multipart upload. `send` writes one part (upload, number, part), and returns its ETag."""
         write_id = secrets.token_hex(16)
         bucket = self._bucket
         with bucket.translated(f"starting the upload of {key!r}"):
@@ -113,16 +161,8 @@ class Writer:
         try:
             etags: list[str] = []
             for number, part in enumerate(parts, 1):
-                if number > PARTS_MAX:
-                    size = f"{PARTS_MAX} parts of {self._part_bytes >> 20} MiB"
-                    raise InvalidSettings(
-                        f"the body of {key!r} is larger than {size}; raise part_mib in the store's URL"
-                    )
                 with bucket.translated(f"writing part {number} of {key!r}"):
-                    sent = self._bucket.client.upload_part(
-                        Bucket=bucket.name, Key=full, UploadId=upload, PartNumber=number, Body=part
-                    )
-                etags.append(sent["ETag"])
+                    etags.append(send(upload, number, part))
             self._complete(key, full, upload, etags, write_id)
         except BaseException:  # the caller's body may raise anything, and remaining parts cost money
             abort(bucket, full, upload)
