@@ -245,7 +245,7 @@ class Model:
         self.held = self.rng.choice(["", "events/day=0/"])
         rules = {"default_retention_days": 5, "grace_days": 1}
         holds = {"legal_holds": [{"prefix": self.held, "reason": "a case"}]} if self.held else {}
-        self.world.repo.set_retention(json.dumps(rules | holds))
+        self.world.repo.set_retention(json.dumps(rules | holds), remove=["hold:events/day=0/"])
 
     def days(self) -> None:
         self.world.clock.sleep(self.rng.choice([1, 3]) * 86_400)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -259,9 +259,9 @@ def meanwhile(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callab
     def set_act(act: Callable[[], object]) -> None:
         todo = [act]
 
-        def listing(ctx: Context, *, prefix: str = "") -> Iterator[Any]:
-            yield from real(ctx, prefix=prefix)
-            if todo and prefix == DOCUMENT["datasets"][-1]["prefix"]:
+        def listing(ctx: Context, *, prefixes: Sequence[str]) -> Iterator[Any]:
+            yield from real(ctx, prefixes=prefixes)
+            if todo and DOCUMENT["datasets"][-1]["prefix"] in prefixes:
                 todo.pop()()
 
         monkeypatch.setattr(version_plan, "every_entry", listing)
