@@ -259,7 +259,7 @@ def meanwhile(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callab
     def set_act(act: Callable[[], object]) -> None:
         todo = [act]
 
-        def listing(ctx: Context, *, prefixes: Sequence[str]) -> Iterator[Any]:
+        def listing(ctx: Context, *, prefixes: Sequence[str] = ("",)) -> Iterator[Any]:
             yield from real(ctx, prefixes=prefixes)
             if todo and DOCUMENT["datasets"][-1]["prefix"] in prefixes:
                 todo.pop()()
