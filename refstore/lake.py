@@ -39,6 +39,7 @@ from refstore.errors import (
 from refstore.foreign_reads import ForeignReads
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, KV
+from refstore.kv.retrying import Retrying
 from refstore.namespaces import NAMESPACE_OBJECT, as_folder, check_new, check_owner, owner_of
 from refstore.objects import child, make_objects, named_stores, open_objects
 from refstore.objects.base import ObjectStore, put_new
@@ -176,10 +177,13 @@ class Lake:
         self.id = lake_identity.agree(self.kv, self.own_store, new_id, make_store, only_read=only_read)
 
     def close(self) -> None:
-        """Close the KV, and every store that a repository has opened."""
+        """Close the KV, and every store that a repository has opened. Later calls raise LakeClosed."""
         self._close_stores()
         self.foreign.close()
-        self.kv.close()
+        if isinstance(self.kv, Retrying):
+            self.kv.close_for_good()
+        else:
+            self.kv.close()
 
     def _close_stores(self) -> None:
         for store in self._stores.values():

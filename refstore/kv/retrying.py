@@ -112,6 +112,9 @@ class Retrying(KV):
         return self._idempotent(self._kv.risks)
 
     def close(self) -> None:
+        self._kv.close()
+
+    def close_for_good(self) -> None:
         """Close the KV. Later calls raise LakeClosed: a driver would connect again, and nobody would close that."""
         self._check = _refuse
         self._kv.close()
