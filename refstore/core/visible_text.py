@@ -44,7 +44,8 @@ def visible_streams() -> Generator[None, None, None]:
     Bytes (`sys.stdout.buffer`) stay as they are, and so does what is written to `own_stream`.
     """
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast(TextIO, _VisibleStream(stream)) for stream in before)
+    # a process whose parent closed one has none
+    sys.stdout, sys.stderr = (stream and cast(TextIO, _VisibleStream(stream)) for stream in before)
     try:
         yield
     finally:

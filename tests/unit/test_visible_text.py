@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 import refstore
+from refstore import cli
 from refstore.core.visible_text import visible, visible_json, visible_line
 from tests.api.pages import pages_of
 from tests.api.service import application
@@ -62,6 +63,11 @@ def test_no_command_prints_them(sales: Command, output: str) -> None:
     if output == "json":
         assert sales.json("stat", "sales", "main", path)["metadata"] == {HOSTILE: HOSTILE}
     assert sales.ok("cat", "sales", "main", path).out_bytes == b"x"
+
+
+def test_a_command_without_standard_error_works(sales: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    assert cli.run(["--data", str(sales.folder / "lake"), "ls", "sales", "none"]) == 3
 
 
 @pytest.mark.parametrize("begins", ["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d"])
