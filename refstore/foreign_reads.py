@@ -1,5 +1,5 @@
-"""Read foreign objects where the settings allow it: below `import_from`, and in no namespace of the lake; and say which
-addresses callers of the service may stage.
+"""Read foreign objects where the settings allow it: below `import_from`, in no namespace of the lake, and not its audit
+log or its KV; and say which addresses callers of the service may stage.
 
 Whoever may write to a branch can stage any URL, and a reader of the branch has other rights than who staged it. So
 every reader of foreign objects (the SDK, the commands, the service, the purge) reads through here.
@@ -27,9 +27,10 @@ from refstore.errors import (
     StoreMisconfigured,
 )
 from refstore.kv.base import KV
-from refstore.namespaces import Namespaces, check_beside
+from refstore.namespaces import OWN_FOLDER, Namespaces, check_beside
 from refstore.objects.base import ObjectStore
 from refstore.objects.foreign_objects import ForeignLocation, ForeignStores, Prefixes, check_address, parse_place
+from refstore.objects.store_urls import child
 
 NAMESPACES_SECONDS: Final = 1.0
 """How long the list of namespaces is cached."""
@@ -71,7 +72,9 @@ class ForeignReads:
         if folder is None:
             raise ForeignNotAllowed(f"{shown!r} cannot be read: {self.allowed.refusal}")
         if self._known_namespaces().holding(place.real().url) is not None:
-            raise ForeignNotAllowed(f"{shown!r} cannot be read as foreign data: it lies in a repository's namespace")
+            raise ForeignNotAllowed(
+                f"{shown!r} cannot be read as foreign data: it lies in a repository's namespace, or is the lake's own"
+            )
         return folder
 
     def check_staged(self, url: str) -> None:
@@ -112,5 +115,7 @@ class ForeignReads:
     def _known_namespaces(self) -> Namespaces:
         now = self._clock.monotonic_seconds()
         if now - self._read_at > NAMESPACES_SECONDS:
-            self._namespaces, self._read_at = Namespaces.read(self._kv), now
+            # a wide folder of `import_from` may hold the audit log and the KV, which has the keys that sign tokens
+            own = [child(self._objects_url, OWN_FOLDER), *(file.as_uri() for file in self._kv.local_files)]
+            self._namespaces, self._read_at = Namespaces.read(self._kv, *own), now
         return self._namespaces

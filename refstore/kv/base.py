@@ -152,6 +152,11 @@ class KV(ABC):
         """The folder on a disk of this machine in which the KV lies; None: it lies elsewhere."""
         return None
 
+    @property
+    def local_files(self) -> Sequence[Path]:
+        """The files on a disk of this machine that hold the KV, whether they are there now or not."""
+        return ()
+
     def risks(self) -> Sequence[str]:
         """Return what may lose records, each with what to do; asks now. Raises KVUnavailable, StoreMisconfigured."""
         return ()

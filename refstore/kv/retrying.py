@@ -108,6 +108,10 @@ class Retrying(KV):
     def local_folder(self) -> Path | None:
         return self._kv.local_folder
 
+    @property
+    def local_files(self) -> Sequence[Path]:
+        return self._kv.local_files
+
     def risks(self) -> Sequence[str]:
         return self._idempotent(self._kv.risks)
 

@@ -229,6 +229,11 @@ class SqliteKV(KV):
     def local_folder(self) -> Path:
         return self._path.absolute().parent
 
+    @property
+    def local_files(self) -> Sequence[Path]:
+        path = self._path.absolute()
+        return [path.with_name(f"{path.name}{suffix}") for suffix in ("", "-wal", "-shm", "-journal")]
+
     def execute(self, ops: Sequence[Op]) -> list[Result]:
         if not ops:
             return []

@@ -98,6 +98,18 @@ def test_what_is_below_an_allowed_folder_is_read_in_every_spelling(outside: Path
     assert b"".join(got) == b"data"
 
 
+@pytest.mark.parametrize("pattern", ["kv.sqlite", "kv.sqlite-*", "objects/_refstore/manifest/*/*"])
+def test_what_is_the_lakes_own_is_no_foreign_data(outside: Path, opened: Opened, pattern: str) -> None:
+    lake = opened(f"file://{outside}")
+    lake.create_repository("sales")
+    found = list((outside / "lake").glob(pattern))
+    assert found
+    for path in (*found, outside / "allowed/folder" / found[0].relative_to(outside)):
+        with pytest.raises(ForeignNotAllowed, match="the lake's own"):
+            lake.foreign.check(Address(f"file://{path}"))
+    assert lake.foreign.check(Address(f"file://{outside}/allowed/a")).kind == "file"
+
+
 def test_a_link_that_was_put_there_after_the_check_is_not_followed(outside: Path, opened: Opened) -> None:
     foreign = opened(f"file://{outside}/allowed").foreign
     address = Address(f"file://{outside}/allowed/a")
