@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import json
 import re
 import socket
 from collections.abc import Iterator
@@ -212,6 +213,22 @@ def test_nobody_sets_rules_unseen(asgi: Application, browser: Browser) -> None:
     assert repo.retention() is None
     assert "The rules are set" in browser("POST", url, data=answer | {"document": rules}).text
     assert repo.retention() is not None
+
+
+def test_no_form_removes_a_hold_that_it_does_not_name(asgi: Application, browser: Browser) -> None:
+    repo = asgi.lake.repository("alpha")
+    prefix = "a/\u202e 1%31\nb"
+    repo.set_retention(json.dumps({"default_retention_days": 5, "legal_holds": [{"prefix": prefix}]}))
+    url = "/ui/repositories/alpha/rules/edit"
+    form = hidden(browser("GET", url).text) | {"document": '{"default_retention_days": 5}'}
+    preview = browser("POST", url, data=form).text
+    answer = hidden(preview)
+    (name,) = re.findall(r'name="remove" value="([^"]*)"', preview)
+    for removed in ([], ["hold:a/"], ["hold:a"], ["yes"], ["unreadable"]):
+        assert browser("POST", url, data=answer | {"remove": removed}).status_code == 409
+    assert repo.retention().rules.legal_holds  # type: ignore[union-attr]
+    assert "The rules are set" in browser("POST", url, data=answer | {"remove": name}).text
+    assert not repo.retention().rules.legal_holds  # type: ignore[union-attr]
 
 
 # ---- how long nothing guards

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -79,7 +80,7 @@ async def edit(request: Request, service: ServiceOf, session: OperatorSession, r
 @router.post("/edit")
 async def save(request: Request, service: ServiceOf, session: OperatorSession, repository: str) -> Response:
     """Show what the edited rules would do; with the answer of that page, set them. Its fields `remove` name the legal
-    holds and pins that go.
+    holds and pins that go, in percent-encoding: browsers change ends of lines.
     """
     form = await read_form(request, session, FORM_BYTES_MAX)
     return await service.repository(repository, lambda repo: _save(request, repo, form, session))
@@ -130,7 +131,7 @@ def _save(request: Request, repo: Repository, form: Form, session: Session) -> R
     missing: tuple[str, ...] = ()
     if is_answer(request, session, form, INPUTS):
         try:
-            repo.set_retention(document, by=by, remove=form.texts("remove"))
+            repo.set_retention(document, by=by, remove=[unquote(name) for name in form.texts("remove")])
         except ConsentNeeded as error:
             missing = error.names
         else:
