@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import json
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from refstore import access_keys
 from refstore.access_keys import Role
 from refstore.cli.serve import _Operations
 from refstore.core import keys
-from refstore.core.records import Heartbeat, encode
+from refstore.core.records import GcFlag, Heartbeat, encode
 from refstore.core.settings import ApiSettings, ReaperSettings
 from refstore.errors import Invalid
 from refstore_api.models import RESUME_SECONDS_MAX
@@ -275,7 +275,10 @@ def test_readers_do_not_learn_hosts_and_processes() -> None:
         now_ms = found.clock.now_ms()
         beat = Heartbeat(socket.gethostname(), os.getpid(), now_ms, now_ms, 10)
         found.lake.kv.set(keys.heartbeat(f"host-{os.getpid()}-abc"), encode(beat))
-        for path in ("/ui/reapers", f"/ui/repositories/alpha/address?address={address}"):
+        flag = GcFlag("m", now_ms, now_ms, f"host-{os.getpid()}-abc")
+        found.lake.kv.set(keys.gc_flag(repo.context.repo), encode(flag))
+        pages = ("/reapers", f"/repositories/alpha/address?address={address}", "/repositories/alpha/runs")
+        for path in (f"/ui{page}" for page in pages):
             page = reader("GET", path)
             assert page.status_code == 200, (path, page.text)
             assert not [name for name in names if name in page.text], path
