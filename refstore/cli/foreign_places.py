@@ -10,6 +10,8 @@ from urllib.parse import quote
 
 import typer
 
+from refstore.errors import Invalid
+
 AllowForeign = Annotated[
     list[str] | None,
     typer.Option(
@@ -20,7 +22,7 @@ AllowForeign = Annotated[
     ),
 ]
 
-_URL: Final = re.compile(r"[a-z][a-z0-9]*://")
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*://")
 
 
 def url_of(place: str) -> str:
@@ -29,4 +31,7 @@ def url_of(place: str) -> str:
 
 
 def urls_of(places: Sequence[str] | None) -> list[str]:
+    """Return the URLs of places to read. Raises Invalid for an empty one, which would be the working folder."""
+    if "" in (places or ()):
+        raise Invalid("--allow-foreign names no place; give it a URL or a folder ('.' for this one)")
     return [url_of(place) for place in places or ()]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from refstore.cli.common import Progress, emit, progress, repository_of
+from refstore.cli.errors import exit_code
 from refstore.cli.files import local_errors, replaced
 from refstore.cli.foreign_places import AllowForeign, urls_of
 from refstore.cli.places import PlacedCommand, place, words
@@ -130,6 +131,8 @@ def download(
 
     A file is replaced as a whole or not at all. As a location: refstore download sales/main/PATH [TARGET].
 
+    With -r, objects outside the lake that cannot be read are left out and named, and the exit code is not 0.
+
     \b
     Example: refstore download sales main 2026/11/21.csv /tmp/sales.csv
              refstore download -r sales main 2026/ ./sales
@@ -144,13 +147,15 @@ def download(
             entries = _below(repo, ref, path)
             goals = _goals(entries, path, Path(target or "."))
             sizes, failures = _fetch_all(repo, ref, entries, goals, bar=bar)
-            _warn(failures)
+            _warn(list(failures))
             answer: dict[str, object] = {
                 "folder": str(Path(target or ".")),
                 "objects": len(sizes),
+                "not_downloaded": len(failures),
                 "size_bytes": sum(sizes),
             }
         else:
+            failures = {}
             entry = repo.stat(ref, path)
             goal = Path(target or ".")
             with local_errors():
@@ -158,6 +163,8 @@ def download(
                     goal /= path.rsplit("/", 1)[-1] or "object"
             answer = {"path": path, "file": str(goal), "size_bytes": _fetch(repo, ref, path, entry, goal, bar=bar)}
     emit(ctx, answer)
+    if failures:
+        raise typer.Exit(max(failures.values()))
 
 
 def _row(item: ListedPath) -> dict[str, object]:
@@ -196,17 +203,20 @@ def _goals(entries: dict[str, Entry], prefix: str, folder: Path) -> dict[str, Pa
 
 def _fetch_all(
     repo: Repository, ref: str, entries: dict[str, Entry], goals: dict[str, Path], *, bar: Progress
-) -> tuple[list[int], list[str]]:
-    """Return the sizes of the downloaded objects, and why foreign objects could not be read. Raises if all failed."""
+) -> tuple[list[int], dict[str, int]]:
+    """Return the sizes of the downloaded objects; and why each foreign object could not be read, with its exit code.
+    Raises if all failed.
+    """
     sizes: list[int] = []
-    failures: list[str] = []
+    failures: dict[str, int] = {}
     for path, entry in entries.items():
         try:
             sizes.append(_fetch(repo, ref, path, entry, goals[path], bar=bar))
         except RefstoreError as error:
             if is_own(entry.address) or (len(failures) + 1 == len(entries)):
                 raise
-            failures.append(f"{path!r}, which lies at {redact_url(entry.address)}, was not downloaded: {error}")
+            why = f"{path!r}, which lies at {redact_url(entry.address)}, was not downloaded: {error}"
+            failures[why] = exit_code(type(error))
     return sizes, failures
 
 

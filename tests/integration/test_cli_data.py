@@ -157,6 +157,7 @@ class TestDownload:
         assert filled.json("download", "-r", "sales", "main", "b/", "got") == {
             "folder": "got",
             "objects": 3,
+            "not_downloaded": 0,
             "size_bytes": 9,
         }
         assert {file.name: file.read_bytes() for file in (filled.folder / "got").iterdir()} == {
@@ -438,12 +439,14 @@ class TestOtherWriters:
     def test_download_takes_foreign_objects_and_names_those_it_cannot_read(self, sales: Command) -> None:
         sales.ok("stage", "sales", "main", "old/1", "ftp://archive/1", "--size-bytes", "3")
         ran = sales("download", "-r", "sales", "main", "old/", "down")
-        assert (ran.code, "'ftp://archive/1' cannot be read from here" in ran.err) == (2, True)
+        assert (ran.code, "'ftp://archive/1' cannot be read from here" in ran.err) == (6, True)
         (sales.folder / "two").write_bytes(b"2")
         sales.ok("stage", "sales", "main", "old/2", f"file://{sales.folder}/two", "--size-bytes", "1")
         sales.ok("upload", "sales", "main", "-", "old/3", stdin=b"3")
-        ran = sales.ok("download", "-r", "sales", "main", "old/", "down", "--json")
-        assert ran.json["objects"] == 2
+        for nowhere in ("", "FTP://archive/"):
+            assert sales("download", "-r", "sales", "main", "old/", "down", "--allow-foreign", nowhere).code == 2
+        ran = sales("download", "-r", "sales", "main", "old/", "down", "--json", "--allow-foreign", ".")
+        assert (ran.code, ran.json["objects"], ran.json["not_downloaded"]) == (6, 2, 1)
         assert [(sales.folder / "down" / name).read_bytes() for name in ("2", "3")] == [b"2", b"3"]
         assert "'old/1', which lies at ftp://archive/1, was not downloaded" in ran.err
 
@@ -451,7 +454,7 @@ class TestOtherWriters:
         answer = sales.json("stage", "sales", "main", "old", "gs://archive/2019.csv", "--size-bytes", "12")
         assert answer["address"] == "gs://archive/2019.csv"
         ran = sales("cat", "sales", "main", "old")
-        assert ran.code == 2
+        assert ran.code == 6
         assert "gs://archive/2019.csv" in ran.err
 
     def test_what_lies_inside_cannot_be_staged(self, sales: Command) -> None:

@@ -37,8 +37,9 @@ def test_an_operator_allows_a_place_for_one_command_or_by_the_settings(
     assert staged.ok("cat", "sales", "main", "x/shadow").out == "root:x"
 
 
-def test_a_recursive_download_brings_the_rest_and_warns(staged: Command) -> None:
-    ran = staged.ok("download", "-r", "sales", "main", "x/", "down")
+def test_a_recursive_download_brings_the_rest_and_ends_with_what_it_left_out(staged: Command) -> None:
+    ran = staged("download", "-r", "sales", "main", "x/", "down")
+    assert ran.code == 6
     assert [file.name for file in (staged.folder / "down").iterdir()] == ["own"]
     assert "'x/shadow'" in ran.err
     assert "--allow-foreign PREFIX" in ran.err

@@ -111,7 +111,8 @@ def test_what_cannot_be_parsed_is_refused_and_where_it_is_already_the_others_are
     why = {row["path"]: row.get("unreadable", "") for row in sales.json("ls", "sales", "main", "in/")}
     assert (bool(why["in/bad"]), why["in/good"]) == (True, "")
     assert sales.json("stat", "sales", "main", "in/bad")["unreadable"] == why["in/bad"]
-    ran = sales.ok("download", "-r", "sales", "main", "in/", "down")
+    ran = sales("download", "-r", "sales", "main", "in/", "down")
+    assert ran.code == 6
     assert "'in/bad', which lies at s3://[bad/x, was not downloaded" in ran.err
     assert (sales.folder / "down" / "good").read_text() == "data of a.csv"
     assert sales("cat", "sales", "main", "in/bad", "--json").error["code"] == "foreign_not_allowed"
