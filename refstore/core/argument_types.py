@@ -82,7 +82,7 @@ CHECKS: Final[Mapping[str, Callable[[object, str], None]]] = {
 
 def check_of(annotation: str) -> Callable[[object, str], None] | None:
     """Return the check of what is annotated so; None if there is none."""
-    if annotation.startswith(("Sequence[", "Iterable[")) and annotation.endswith("]"):
+    if annotation.startswith(("Sequence[", "Iterable[", "Collection[")) and annotation.endswith("]"):
         return several
     return CHECKS.get(annotation)
 

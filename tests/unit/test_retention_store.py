@@ -14,6 +14,7 @@ from refstore.errors import (
     ConsentNeeded,
     Contention,
     CorruptRecord,
+    Invalid,
     InvalidRules,
     KVUnavailable,
     NotFound,
@@ -71,6 +72,9 @@ class TestRules:
             with pytest.raises(ConsentNeeded, match="remove hold:contracts/, which keeps data") as told:
                 repo.set_retention(PLAIN, remove=named)
             assert told.value.names == ("hold:contracts/",)
+        for text in ("hold:contracts/", "hold:contracts/2024/"):  # one text would name whatever is a part of it
+            with pytest.raises(Invalid, match=r"give \[remove\]"):
+                repo.set_retention(PLAIN, remove=text)
         repo.set_retention(PLAIN, remove=["hold:contracts/", "hold:not there"])
         found = repo.retention()
         assert found is not None
