@@ -393,7 +393,7 @@ def sweep(ctx: Context, engines: Engines, mark_id: str, tell: Tell = silent, *, 
     )
     if not (swept.failed or swept.tagged.objects):  # the identities' own objects are gone
         purged = purged_objects.delete_dead(ctx, run.layout, manifest.dead_identities, excluded)
-        swept = msgspec.structs.replace(swept, purged=purged, failures=purged.failures)
+        swept = swept.with_purged(purged)
     return _note_outcome(ctx, begun.run, summary, manifest, swept)
 
 
@@ -419,7 +419,7 @@ def _settle(ctx: Context, engines: Engines, tagged: Run, tell: Tell) -> Summary:
             excluded = _excluded(Marks(ctx), tagged)
             fence.pass_through()
             purged = purged_objects.delete_dead(ctx, run.layout, manifest.dead_identities, excluded)
-            swept = msgspec.structs.replace(swept, purged=purged, failures=purged.failures)
+            swept = swept.with_purged(purged)
     if before is not None:
         swept = msgspec.structs.replace(
             swept,

@@ -174,6 +174,11 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     def failed(self) -> int:
         return self.outcomes.get(FAILED, Count()).objects + self.purged.failed
 
+    def with_purged(self, purged: PurgedObjects) -> Swept:
+        """Return it with what became of purged objects."""
+        failures = [*self.failures, *purged.failures][:FAILURES_SHOWN]
+        return msgspec.structs.replace(self, purged=purged, failures=failures)
+
 
 DRIFT_NOTE: Final = (
     "Orphans may be counted too high: what the reaper deleted between the listing and the live scan is among them,"

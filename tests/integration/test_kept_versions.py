@@ -215,6 +215,7 @@ def test_a_sweep_counts_what_the_bucket_keeps(bucket: KeepingBucket, kv: str, en
             assert (counted, stays, latest.versions) == ({"deleted": 1}, False, "")
         else:
             assert (counted, stays, latest.swept.failed) == ({KEPT: 1}, True, 0)
+            assert latest.swept.failures == [f"bucket {bucket.name!r} keeps it as a version"]
             assert "keeps versions" in latest.versions
         assert bool(figures.read(lake.kv, repo.context.repo).gc.reclaimed) == bool(option)
 
