@@ -17,7 +17,7 @@ from refstore.cli.common import emit, loaded_of, open_lake
 from refstore.core.file_modes import open_to_others
 from refstore.core.redaction import redact_text, redact_url
 from refstore.core.units import age_shown
-from refstore.errors import RefstoreError
+from refstore.errors import RefstoreError, Unavailable
 
 if TYPE_CHECKING:
     from refstore.context import Context
@@ -233,25 +233,28 @@ def _deletion(lake: Lake) -> Check:
 
 def _repositories(lake: Lake) -> Iterator[Check]:
     known, now_ms = figures.read_all(lake.kv), lake.clock.now_ms()
-    count = 0
+    count, silent = 0, False
     for name, record in lake.repositories():
         count += 1
         own = known.get(record.id, figures.Figures())
         for each in figures.warnings(own, record.created_ms, now_ms):
             yield Check(f"repository {name}", "warning", each.concern.value, each.detail)
-        yield from _shared_names(lake.context(name, record))
+        is_local = record.namespace.startswith("file:")
+        if silent and not is_local:
+            continue  # each would take the whole time that a store has to answer
+        try:
+            yield from _shared_names(lake.context(name, record))  # which looks whose the namespace is
+        except RefstoreError as error:
+            yield _failed(f"repository {name}", error)
+            silent |= isinstance(error, Unavailable) and not is_local
     yield Check("repositories", "ok", f"{count}")
 
 
 def _shared_names(context: Context) -> Iterator[Check]:
-    """Tell which tags a branch of the same name hides."""
+    """Tell which tags a branch of the same name hides. Raises Corrupt, Unavailable."""
     from refstore.operations import tagging
 
-    try:
-        names = list(tagging.hidden_by_branches(context))
-    except RefstoreError as error:
-        yield _failed(f"repository {context.name}", error)
-        return
+    names = list(tagging.hidden_by_branches(context))
     if names:
         more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
         yield Check(

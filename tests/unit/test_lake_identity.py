@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from refstore.core import keys
-from refstore.core.records import LakeRecord, encode
+from refstore.core import ids, keys
+from refstore.core.ids import CommitId
+from refstore.core.records import LakeRecord, Tag, encode
 from refstore.core.settings import Settings
 from refstore.errors import ObjectsUnavailable, RefstoreError, WrongStore
 from refstore.kv import open_kv
@@ -365,6 +366,21 @@ def test_a_namespace_that_is_another_repositorys_is_refused(places: dict[str, Pl
         marker.write_bytes(owner)
     with place.open() as lake:
         assert isinstance(lake.repository("sales").read("main", "a"), bytes)
+
+
+def test_doctor_goes_on_behind_a_namespace_that_is_not_its_repositorys(
+    refstore: Command, places: dict[str, Place]
+) -> None:
+    place = places["one"]
+    with place.open() as lake:
+        (place.root / lake.repository("sales").record.id / NAMESPACE_OBJECT).unlink()
+        other = lake.create_repository("tea").context
+        other.kv.set(keys.tag(other.repo, ids.tag_name("main")), encode(Tag(CommitId("0" * 64), 1)))
+    ran = refstore("--kv", place.kv, "--objects", place.objects, "doctor", "--json", "--no-write")
+    found = {row["check"]: row for row in ran.json if row["check"].startswith("repository ")}
+    assert (found["repository sales"]["state"], ran.code) == ("error", 6)
+    assert "branches hide tags" in found["repository tea"]["found"]
+    assert ran.json[-1]["found"] == "2"
 
 
 def test_the_error_is_one_of_its_own() -> None:
