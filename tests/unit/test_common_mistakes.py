@@ -48,6 +48,7 @@ BODIES: dict[str, tuple[Any, str]] = {
 }
 
 CALLS: dict[str, tuple[Call, str]] = {
+    "one name for several": (lambda r: r.set_retention("{}", remove="hold:contracts/"), r"remove.*give \[remove\]"),
     "a number in metadata": (lambda r: r.upload("main", "b", b"", metadata={"a": 1}), r"metadata\['a'\] is 1"),
     "a key of metadata": (lambda r: r.upload("main", "b", b"", metadata={1: "a"}), "the key 1"),
     "None in metadata": (lambda r: r.commit("main", "m", metadata={"a": None}, allow_empty=True), "NoneType"),
