@@ -12,6 +12,7 @@ import pytest
 
 from refstore import figures
 from refstore.core import ids
+from refstore.errors import ObjectsRefused
 from refstore.objects import open_objects
 from refstore.objects.base import Deletion
 from refstore_gc import deleted_repositories, purge_cleaning, run
@@ -192,6 +193,24 @@ def test_a_bucket_that_cannot_be_asked_is_not_known(bucket: KeepingBucket) -> No
             store.put("a", b"x")
             assert store.delete_many(["a"]) == Deletion(("a",), (), ())
             assert bucket.versions() == []
+
+
+def test_who_may_not_list_versions_is_told_at_once(bucket: KeepingBucket) -> None:
+    asked: list[str] = []
+
+    def plan(request: ProxiedRequest) -> Fault | None:
+        if "versions" not in request.query:
+            return None
+        asked.append(request.query)
+        return Refuse(403, "AccessDenied")
+
+    with (
+        S3FaultProxy(bucket.server.endpoint, plan) as proxy,
+        closing(open_objects(bucket.url(DELETE, proxy.endpoint))) as store,
+        pytest.raises(ObjectsRefused, match="s3:ListBucketVersions"),
+    ):
+        store.delete_many(["a"])
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("option", ["", DELETE])

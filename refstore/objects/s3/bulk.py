@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 from botocore.exceptions import ClientError
 
 from refstore.core.clock import Clock
-from refstore.errors import ObjectNotFound, ObjectsRefused, RefstoreError
+from refstore.errors import ObjectNotFound, RefstoreError
 from refstore.objects.base import OWN_FILES, Deletion
 from refstore.objects.s3 import errors
 from refstore.objects.s3.client import CONCURRENT_REQUESTS, Bucket, said
 from refstore.objects.s3.errors import Said
-from refstore.objects.s3.rounds import Once, Outcome, Refusal, in_rounds, outcome
+from refstore.objects.s3.rounds import Once, Outcome, Refusal, in_rounds, outcome, refusal_of
 from refstore.objects.s3.versions import Versions
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Bulk:
             if isinstance(cause, ClientError) and said(cause).code in errors.MALFORMED and len(keys) > _SPLIT_KEYS_MIN:
                 half = len(keys) // 2  # some servers take fewer keys, or a shorter document
                 return self._delete_once(keys[:half], hidden) | self._delete_once(keys[half:], hidden)
-            return {key: _whole(error) for key in keys}
+            return {key: refusal_of(error) for key in keys}
         bucket.seen = True
         if hidden is not None:
             marked = (entry.get("Key", "") for entry in answer.get("Deleted", ()) if entry.get("DeleteMarker"))
@@ -150,10 +150,5 @@ class Bulk:
         except ObjectNotFound as error:
             return Refusal(str(error), again=False, missing=True)
         except RefstoreError as error:
-            return _whole(error)
+            return refusal_of(error)
         return None
-
-
-def _whole(error: RefstoreError) -> Refusal:
-    """Return the refusal of a key whose whole request failed. Who is refused now is refused in a second, too."""
-    return Refusal(str(error), again=error.retryable and not isinstance(error, ObjectsRefused), cause=error)

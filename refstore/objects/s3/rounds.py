@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from refstore.core.clock import Clock
-from refstore.errors import RefstoreError
+from refstore.errors import ObjectsRefused, RefstoreError
 
 ROUNDS_MAX: Final = 4
 WHOLE_ROUNDS_MAX: Final = 2
@@ -26,6 +26,11 @@ class Refusal(NamedTuple):
     """Whether the key did not exist."""
     cause: RefstoreError | None = None
     """The error of the whole request, if the whole request failed."""
+
+
+def refusal_of(error: RefstoreError) -> Refusal:
+    """Return the refusal of a key whose whole request failed. Who is refused now is refused in a second, too."""
+    return Refusal(str(error), again=error.retryable and not isinstance(error, ObjectsRefused), cause=error)
 
 
 class Outcome(NamedTuple):

@@ -21,7 +21,7 @@ from refstore.objects.base import KeptVersions
 from refstore.objects.s3 import errors
 from refstore.objects.s3.client import FAILURES, Bucket, said
 from refstore.objects.s3.errors import Said
-from refstore.objects.s3.rounds import Refusal
+from refstore.objects.s3.rounds import Refusal, refusal_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
@@ -103,7 +103,7 @@ class Versions:
         return self._status
 
     def has_any(self, key: str) -> bool:
-        """Return whether the key has a version with content. Raises ObjectsUnavailable, InvalidSettings."""
+        """Return whether the key has a version with content. Raises ObjectsUnavailable."""
         return any(not version.is_marker for version in self._of(self._bucket.full(key)))
 
     def delete_once(self, keys: Sequence[str]) -> dict[str, Refusal]:
@@ -116,7 +116,7 @@ class Versions:
             try:
                 versions = list(self._of(full))
             except RefstoreError as error:
-                refused[key] = Refusal(str(error), again=error.retryable, cause=error)
+                refused[key] = refusal_of(error)
                 continue
             older += [each for each in versions if not each.is_latest]
             latest += [each for each in versions if each.is_latest]
@@ -154,7 +154,7 @@ class Versions:
             with bucket.translated(f"deleting {len(versions)} versions", _RIGHTS):
                 answer = bucket.client.delete_objects(Bucket=bucket.name, Delete={"Objects": objects, "Quiet": True})
         except RefstoreError as error:
-            return {key: Refusal(str(error), again=error.retryable, cause=error) for key in everything}
+            return dict.fromkeys(everything, refusal_of(error))
         refused: dict[str, Refusal] = {}
         for entry in answer.get("Errors", ()):
             key, version = entry.get("Key", ""), entry.get("VersionId", "")
