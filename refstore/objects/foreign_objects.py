@@ -24,13 +24,12 @@ from refstore.core.redaction import redact_url
 from refstore.errors import Gone, InvalidName, InvalidSettings, ObjectNotFound, StoreMisconfigured
 from refstore.objects.base import ObjectStore
 from refstore.objects.local import LocalObjects
+from refstore.objects.named_stores import CONNECTION_OPTIONS
 from refstore.objects.store_urls import StoreURL, parse
 
 Kind = Literal["file", "s3"]
 
 _KINDS: Final[Mapping[str, Kind]] = {"file": "file", "local": "file", "s3": "s3", "s3a": "s3", "s3n": "s3"}
-_CONNECTION_OPTIONS: Final = ("endpoint", "region", "profile", "addressing")
-"""The URL options that say how a bucket is reached. The options for writing do not apply here."""
 
 ADDRESS_BYTES_MAX: Final = 2048
 
@@ -91,11 +90,10 @@ def parse_place(url: str) -> ForeignLocation:
         return ForeignLocation("file", "", re.sub("/+", "/", parsed.path)[1:])
     if not parsed.host:
         raise InvalidName(f"{shown!r} names no bucket; write s3://bucket/key")
-    unknown = [name for name in parsed.options if name not in _CONNECTION_OPTIONS]
+    unknown = [name for name in parsed.options if name not in CONNECTION_OPTIONS]
     if unknown:
         raise InvalidName(
-            f"{shown!r} has the option {unknown[0]!r}; use {', '.join(_CONNECTION_OPTIONS)}, or %3F for a '?' in the "
-            "key"
+            f"{shown!r} has the option {unknown[0]!r}; use {', '.join(CONNECTION_OPTIONS)}, or %3F for a '?' in the key"
         )
     return ForeignLocation("s3", parsed.host, parsed.path.removeprefix("/"), tuple(sorted(parsed.options.items())))
 
@@ -263,7 +261,7 @@ class ForeignStores:
         own = next((known for known in self._known if known.host == place.bucket and known.options), None)
         known = own or (self._known[-1] if self._known else None)
         options: Mapping[str, str] = known.options if known is not None else {}
-        return {name: value for name, value in options.items() if name in _CONNECTION_OPTIONS}
+        return {name: value for name, value in options.items() if name in CONNECTION_OPTIONS}
 
 
 def _real_place(url: str) -> ForeignLocation:

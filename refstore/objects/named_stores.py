@@ -11,7 +11,6 @@ The URL of the lake's own objects is a setting itself, and may have an endpoint 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -21,7 +20,6 @@ from refstore.objects.store_urls import StoreURL, parse
 
 CONNECTION_OPTIONS: Final = ("endpoint", "region", "profile", "addressing")
 """The options of an s3:// URL that say how its bucket is reached."""
-STORE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 NamedStores = Mapping[str, Mapping[str, str]]
 """The connection options of each named store."""
