@@ -32,6 +32,7 @@ from refstore.core import event_log
 from refstore.core.file_modes import open_to_others
 from refstore.core.settings import Loaded, Settings
 from refstore.core.visible_text import own_stream, visible_line, visible_streams
+from refstore.errors import NotFound
 
 if TYPE_CHECKING:
     from refstore.lake import Lake
@@ -128,7 +129,14 @@ def repository_of(
 ) -> Generator[Repository, None, None]:
     """Open one repository of the lake for the block. Raises RepositoryNotFound."""
     with open_lake(ctx, only_read=only_read, allow_foreign=allow_foreign) as lake:
-        yield lake.repository(name)
+        repo = lake.repository(name)
+        try:
+            yield repo
+        except NotFound as error:  # of an operation that is none of the repository's methods: these have suggested
+            from refstore.operations import unknown_names
+
+            unknown_names.suggest(repo.context, error)
+            raise
 
 
 def emit(ctx: typer.Context, answer: object, *, is_check: bool = False) -> None:
