@@ -14,7 +14,7 @@ from refstore import figures
 from refstore.core import ids
 from refstore.errors import ObjectsRefused
 from refstore.objects import open_objects
-from refstore.objects.base import Deletion
+from refstore.objects.base import Deletion, KeptVersions
 from refstore_gc import deleted_repositories, purge_cleaning, run
 from refstore_gc.run import Options
 from refstore_gc.run_summary import KEPT, Count
@@ -195,13 +195,26 @@ def test_a_bucket_that_cannot_be_asked_is_not_known(bucket: KeepingBucket) -> No
             assert bucket.versions() == []
 
 
+@pytest.mark.parametrize("answer", [Refuse(501, "NotImplemented"), Refuse(405, "MethodNotAllowed")])
+def test_a_server_without_versions_keeps_none(bucket: KeepingBucket, answer: Refuse) -> None:
+    def plan(request: ProxiedRequest) -> Fault | None:
+        return answer if request.query.keys() & {"versioning", "versions"} else None
+
+    with S3FaultProxy(bucket.server.endpoint, plan) as proxy:
+        for option in ("", DELETE):
+            with closing(open_objects(bucket.url(option, proxy.endpoint))) as store:
+                assert store.kept_versions() == KeptVersions(kept=False, warning="")
+                store.put("a", b"x")
+                assert store.delete_many(["a"]) == Deletion(("a",), (), ())
+
+
 def test_who_may_not_list_versions_is_told_at_once(bucket: KeepingBucket) -> None:
     asked: list[str] = []
 
     def plan(request: ProxiedRequest) -> Fault | None:
         if "versions" not in request.query:
             return None
-        asked.append(request.query)
+        asked.append(request.target)
         return Refuse(403, "AccessDenied")
 
     with (

@@ -94,9 +94,10 @@ class Versions:
             answered = bucket.client.get_bucket_versioning(Bucket=bucket.name).get("Status", "")
             self._status = answered in ("Enabled", "Suspended")
         except ClientError as error:
-            if errors.may_pass(said(error)):
+            is_unknown = said(error).code in _UNKNOWN_TO_SERVER  # with 501, which for other codes may pass
+            if not is_unknown and errors.may_pass(said(error)):
                 raise bucket.failed(error, "asking whether the bucket keeps versions") from error
-            self._status = False if said(error).code in _UNKNOWN_TO_SERVER else None
+            self._status = False if is_unknown else None
         except FAILURES as error:
             raise bucket.failed(error, "asking whether the bucket keeps versions") from error
         self._asked = self._clock.monotonic_seconds()
