@@ -179,9 +179,9 @@ def record(ctx: typer.Context) -> None:
     """
     with open_lake(ctx) as lake, progress("recording") as bar:
         done = recording.record(lake, watcher=bar)
-    emit(ctx, (item._asdict() for item in done))
+    emit(ctx, (item._asdict() for item in done), is_check=True)
     if not done and not invocation_of(ctx).json:
-        typer.echo("The manifest has everything already.", err=True)
+        typer.echo("Nothing is missing in the manifest.", err=True)
 
 
 def _as_json(found: Verification) -> dict[str, object]:
