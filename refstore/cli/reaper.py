@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from refstore_reaper.cycle_summary import Summary
     from refstore_reaper.dry_run import PlannedDelete
     from refstore_reaper.reaper_metrics import Metrics
+    from refstore_reaper.status import RepositoryStatus
 
 app = typer.Typer()
 group = typer.Typer(invoke_without_command=True)
@@ -170,7 +171,7 @@ def _show_status(ctx: typer.Context, lake: Lake, repository: str | None) -> None
                 "oldest_due": when(item.oldest_due_ms),
                 "in_grace": item.in_grace,
                 "tokens_waiting": item.tokens,
-                "deletion": "STANDS STILL" if item.stopped else "settling" if shown.settling else "goes on",
+                "deletion": _deletion(item, is_settling=bool(shown.settling)),
                 "deleted": when(item.closed_ms),
             }
             for item in shown.repositories
@@ -181,12 +182,20 @@ def _show_status(ctx: typer.Context, lake: Lake, repository: str | None) -> None
     if shown.settling_error:
         typer.echo(f"\nWhether deletion waits for operations to end is not known: {shown.settling_error}")
     for item in shown.repositories:
-        if item.stopped or item.error:
-            typer.echo(
-                f"\n{item.repository}: {item.error or item.stopped}; {breaker.advice(item.repository, item.stopped)}"
-            )
+        if item.error:
+            typer.echo(f"\n{item.repository}: {item.error}")
+        elif item.stopped:
+            typer.echo(f"\n{item.repository}: {item.stopped}; {breaker.advice(item.repository, item.stopped)}")
         if item.name_taken:
             typer.echo(f"\n{item.name_taken}")
+
+
+def _deletion(item: RepositoryStatus, *, is_settling: bool) -> str:
+    if item.error:
+        return "not known"
+    if item.stopped:
+        return "STANDS STILL"
+    return "settling" if is_settling else "goes on"
 
 
 @group.command("resume")

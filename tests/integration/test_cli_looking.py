@@ -237,6 +237,20 @@ class TestDoctor:
         sales.ok("tag", "delete", "sales", "main", "--yes")
         assert not [row for row in sales("doctor", "--json").json if "hide" in row["found"]]
 
+    def test_a_repository_whose_folder_is_gone_is_named_and_the_others_are_looked_at(self, sales: Command) -> None:
+        namespace = sales.folder / "disk" / "away"
+        sales.ok("repo", "create", "away", "--namespace", f"file://{namespace}")
+        namespace.rename(sales.folder / "unmounted")
+        ran = sales("doctor", "--json")
+        found = {row["check"]: row for row in ran.json}
+        assert (ran.code, found["repository away"]["state"]) == (6, "error")
+        assert str(namespace) in found["repository away"]["found"]
+        assert found["repositories"]["found"] == "2"
+        status = sales.ok("reaper", "status").out
+        (row,) = [line for line in status.splitlines() if line.startswith("away ")]
+        assert "goes on" not in row
+        assert "resume" not in status
+
     def test_a_store_that_refuses_is_an_error(self, sales: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         (sales.folder / "lake" / "objects" / "_refstore" / "doctor").write_text("a file")
         ran = sales("doctor", "--json")
