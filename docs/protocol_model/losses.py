@@ -145,6 +145,17 @@ class Losses(Offline):
         verdict = yield from self.link(branch, path, address, entered)
         return (yield from self.record_entered(verdict, entered))
 
+    def link_copy_witnessed(self, branch: str, path: str, address: str, copy: str) -> Steps:
+        """The entry of the manifest says which address was linked, too: the copy's own was never issued."""
+        entered: list[Entered] = []
+        verdict = yield from self.link_copy(branch, path, address, copy, entered)
+        for item in entered if verdict == "ok" else ():
+            yield from self.record_issued(item.address, address)
+        return (yield from self.record_entered(verdict, entered))
+
+    def record_issued(self, copy: str, address: str) -> Steps:
+        yield ("set", ("~issued", copy), address)
+
     def restore_witnessed(self, branch: str, path: str, address: str) -> Steps:
         entered: list[Entered] = []
         verdict = yield from self.restore(branch, path, address, entered)
@@ -176,7 +187,9 @@ class Losses(Offline):
             if (yield ("get", ("e", ref.token, ref.path))) == Entry(address, ref.id):
                 continue
             held = yield ("get", ("r", address))
-            if held == ISSUED or (others_answer and not (yield from self.is_explained(address, ref, held))):
+            issued = yield ("get", ("~issued", address))
+            linked = held if issued is None else (yield ("get", ("r", issued)))
+            if linked == ISSUED or (others_answer and not (yield from self.is_explained(address, ref, held))):
                 return False
         return True
 

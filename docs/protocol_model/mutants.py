@@ -61,6 +61,7 @@ from .mutants_losses import (
     SweepsWhatWasSeenBefore,
     TagsUnlooked,
     WitnessesAfterwards,
+    WitnessesCopiesOnly,
     WitnessesNoEntries,
     WritesNoManifest,
 )
@@ -672,6 +673,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(ConfirmsUnprocessed, "loss of references: commit | reap; reap; scrub", "UNSAFE"),
     Mutant(TagsUnlooked, "copy put back: of before a tag; gc", "UNSAFE"),
     Mutant(WitnessesNoEntries, "loss: witnessed link | expire; reap", "UNSAFE"),
+    Mutant(WitnessesCopiesOnly, "copy put back: of before a witnessed link of a copy; expire; reap; gc", "UNSAFE"),
     Mutant(ExplainsEveryEntry, "loss: witnessed restore | reap; reap", "UNSAFE"),
     Mutant(ExplainsByAnyRelease, "loss: witnessed restore | reap; reap", "UNSAFE"),
     Mutant(SweepsWhatWasSeenBefore, "loss: gc | copy from an expired commit", "UNSAFE"),

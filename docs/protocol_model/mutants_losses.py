@@ -154,6 +154,14 @@ class WitnessesNoEntries(Losses):
         return verdict
 
 
+class WitnessesCopiesOnly(Losses):
+    """The manifest's entry of a link of a copy does not say which address was linked."""
+
+    def record_issued(self, copy: str, address: str) -> Steps:
+        return
+        yield
+
+
 class ExplainsEveryEntry(Losses):
     """Whatever is missing is taken for released, whoever answers."""
 

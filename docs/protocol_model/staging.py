@@ -214,7 +214,9 @@ class Staging(Retry):
                 return "409"
         return (yield from self.enter(branch, [item], record.token, own=True, entered=entered))
 
-    def link_copy(self, branch: str, path: str, address: str, copy: str) -> Steps:
+    def link_copy(
+        self, branch: str, path: str, address: str, copy: str, entered: list[Entered] | None = None
+    ) -> Steps:
         """Link a copy at a new address, where nobody else can write (rule 10). The copy is made as an upload; then the
         issued address is taken, as by a link, and goes to `deleting`: no restore may bring it back.
         """
@@ -233,7 +235,7 @@ class Staging(Retry):
         if not (yield from self.take_issued(address, Ref(record.token, path, self.fresh()))):
             yield from self.release(item.address, item.ref)
             return "409"
-        return (yield from self.enter(branch, [item], record.token, own=True))
+        return (yield from self.enter(branch, [item], record.token, own=True, entered=entered))
 
     def take_issued(self, address: str, own: Ref) -> Steps:
         """Whether this call is the one that links the address; then nobody else names it, and it goes."""

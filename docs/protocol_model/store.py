@@ -26,6 +26,7 @@ changes) · back shard held QUIETLY (the identity stays) · switch shard (only t
 ("~a", commit)    the same, confirmed             ("~blobs",)      what was there at the start
 ("~l", identity)  manifest entry: where its content lay when a run was acknowledged
 ("~p", address, id) manifest entry of a witnessed link or restore: its reference; ("~pa", ...): confirmed
+("~issued", address) in the manifest's entry of a link whose entry names a copy: the address that was linked
 ("~excused",)     addresses that no fence could have saved
 ("~freed", address, id) the explorer's own note: somebody released this reference
 """

@@ -235,7 +235,7 @@ def _lost_placed(ctx: Context, entries: Sequence[AnyEntry], *, others_answer: bo
     """Return the linked and restored entries that are lost; of each call only those.
 
     While the same servers answer, only a state that cannot come back tells of a loss: an address that waits to be
-    linked.
+    linked, as itself or as a copy.
     """
     lost: list[Lost] = []
     reason = "it is neither staged nor known to have been replaced, deleted or committed"
@@ -243,10 +243,11 @@ def _lost_placed(ctx: Context, entries: Sequence[AnyEntry], *, others_answer: bo
         if isinstance(entry, EntriesPlaced):
             missing = [item for page in batched(entry.entries, BATCH) for item in _not_staged(ctx, page)]
             records = ctx.references.get_many([item.entry.address for item in missing])
+            linked = ctx.references.get_many([item.placed.issued or item.entry.address for item in missing])
             gone = [
                 item.placed
-                for item, record in zip(missing, records, strict=True)
-                if isinstance(record, Issued) or (others_answer and not _was_released(item, record))
+                for item, record, at_issued in zip(missing, records, linked, strict=True)
+                if isinstance(at_issued, Issued) or (others_answer and not _was_released(item, record))
             ]
             if others_answer:
                 gone = _not_taken(ctx, gone)

@@ -379,7 +379,7 @@ class Repair:
             is_there = staged is not None and isinstance(staged[0], Entry) and staged[0].address == entry.address
             if staged is not None and not is_there:
                 shortened = path.encode()[:PATH_BYTES].decode(errors="ignore")
-                path = ids.object_path(f"lost/{shortened}.{entry.reference_id[-12:]}")
+                path = ids.object_path(f"lost/{shortened}.{(entry.reference_id or entry.address)[-12:]}")
                 outcome = f"put back as {path}"
             if not (is_there or self._dry_run):
                 self._stage(name, branch.token, path, entry)

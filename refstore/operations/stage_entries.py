@@ -17,7 +17,7 @@ import msgspec
 
 from refstore.context import Context
 from refstore.core import deadline, keys
-from refstore.core.ids import BranchName, CommitId, Path, Token, is_own
+from refstore.core.ids import Address, BranchName, CommitId, Path, Token, is_own
 from refstore.core.records import Entry, Listed, Mark, Reference, decode, decode_staged, encode
 from refstore.errors import AlreadyExists, Contention, InvalidPath, OutcomeUnknown
 from refstore.kv.base import ABSENT, Absent, Exchange, Get, Result, SetIf
@@ -44,6 +44,8 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     """Whether the entry needs a reference: it does unless its address is committed or outside the namespace."""
     if_absent: bool = False
     """Whether to refuse the entry where the path has one. Such a placement has an entry, and a reference."""
+    issued: Address = Address("")
+    """The issued address that is linked, where the entry names a copy."""
 
     def again(self, reference_id: str) -> Placement:
         """Return the placement with a new reference, because the old one may have been released since."""
@@ -158,7 +160,7 @@ def find_existing(ctx: Context, branch: BranchName, placements: Sequence[Placeme
 def _witness(ctx: Context, placed: Sequence[tuple[Token, Placement]]) -> None:
     """Write to the manifest which entries stand under which tokens (rule 21)."""
     if placed:
-        entries = tuple(PlacedEntry(token, item.path, item.encoded) for token, item in placed)
+        entries = tuple(PlacedEntry(token, item.path, item.encoded, item.issued) for token, item in placed)
         call = EntriesPlaced(ctx.ids.unique(ctx.clock.now_ms()), entries)
         more = f" and {len(entries) - 1} more of the same call" if len(entries) > 1 else ""
         ctx.manifest.add_landed(call, f"{placed[0][1].path!r}{more} was staged")

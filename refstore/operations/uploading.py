@@ -442,6 +442,7 @@ def _take_copies(
                 _linked_entry(item, address, _written(item, claim, info), ""),
                 referenced=True,
                 if_absent=item.if_absent,
+                issued=claim.address,
             )
             for item, claim, (address, _), info in zip(items, claims, reserved, copies, strict=True)
         ]

@@ -141,6 +141,8 @@ class PlacedEntry(NamedTuple):
     path: Path
     record: bytes
     """The `Entry`, as the KV has it."""
+    issued: Address = Address("")
+    """The issued address that was linked, where the entry names a copy."""
 
 
 class EntriesPlaced(ManifestEntry, frozen=True, tag="entries"):

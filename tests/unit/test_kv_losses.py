@@ -11,6 +11,7 @@ import pytest
 from refstore.core import keys
 from refstore.core.ids import Address, CommitId, RepositoryName
 from refstore.core.records import Deleting, Emptied, Listed, decode_reference, encode
+from refstore.core.safety import Copied
 from refstore.errors import CorruptRecord, KVReconciling, KVSettling, KVWentBack, ObjectsUnavailable
 from refstore.kv.base import ABSENT, Key, Op, Server, SetIf
 from refstore.kv.memory import MemoryKV
@@ -56,9 +57,9 @@ class Losing:
     def witnesses(self) -> list[str]:
         return [info.key for info in self.world.lake.own_store.list(WITNESSES)]
 
-    def witness_always(self) -> None:
+    def witness_always(self, copy_linked: Copied = "never") -> None:
         lake = self.world.lake
-        lake.safety = dataclasses.replace(lake.safety, witness="always")
+        lake.safety = dataclasses.replace(lake.safety, witness="always", copy_linked=copy_linked)
         self.world.repo = lake.repository("lake")
 
     def link(self, path: str) -> Address:
@@ -414,15 +415,16 @@ def test_a_repository_whose_deletion_was_cut_short_is_not_called_deleted(losing:
 ISSUED_SECONDS = 3600.0
 
 
-def test_a_lost_link_is_noticed_where_links_are_witnessed(losing: Losing) -> None:
+@pytest.mark.parametrize("copy_linked", ["never", "always"])
+def test_a_lost_link_is_noticed_where_links_are_witnessed(losing: Losing, copy_linked: Copied) -> None:
     """The copy is put back into the same file: nothing but the entry of the manifest tells."""
-    losing.witness_always()
+    losing.witness_always(copy_linked)
     world = losing.world
     issued = world.repo.issue("main", "a")
     world.objects.put(issued.address, b"x")
     world.run_once()
     kept = losing.copy()
-    world.repo.link("main", "a", issued.token)
+    linked = world.repo.link("main", "a", issued.token).address
     losing.put_back(kept)
     world.clock.advance(ISSUED_SECONDS + SCRUB_AFTER_SECONDS + GRACE_SECONDS)
     for _ in range(2):
@@ -430,8 +432,24 @@ def test_a_lost_link_is_noticed_where_links_are_witnessed(losing: Losing) -> Non
         assert {error.code for error in done.errors} == {KVWentBack.code}
         assert "'a' on branch 'main', linked or restored" in done.errors[0].message
         world.clock.advance(SCRUB_AFTER_SECONDS + GRACE_SECONDS)
-    assert world.stored() == {issued.address}
+    assert world.stored() == {issued.address, linked}
     assert losing.stopped() == breaker.KV_WENT_BACK
+
+
+@pytest.mark.parametrize("copy_linked", ["never", "always"])
+def test_what_was_linked_twice_at_one_path_comes_back_under_two_names(losing: Losing, copy_linked: Copied) -> None:
+    losing.witness_always(copy_linked)
+    world = losing.world
+    issued = [world.repo.issue("main", "a") for _ in range(2)]
+    for number, each in enumerate(issued):
+        world.objects.put(each.address, b"%d" % number)
+    kept = losing.copy()
+    for each in issued:
+        world.repo.link("main", "a", each.token)
+    losing.put_back(kept)
+    world.repo.upload("main", "a", b"newer")
+    reconciling.put_back(world.lake)
+    assert {world.repo.read("main", each.path) for each in world.repo.list("main")} == {b"newer", b"0", b"1"}
 
 
 def test_a_lost_link_is_not_noticed_where_only_commits_are_witnessed(losing: Losing) -> None:
