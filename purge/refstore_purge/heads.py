@@ -189,15 +189,19 @@ def _rewrite(
     for some in run.jobs(todo, REWRITTEN_PER_PART):
         issued = publication.issue([piece for _, piece in some])
         works = [run.work(unit, piece, to=issued[piece.address][0]) for unit, piece in some]
-        rewritten: list[Rewritten] = []
+        rewritten: list[Written] = []
         for (unit, piece), done in zip(some, tasks.run(run.engine, job, works), strict=True):
             run.row(unit).read_bytes += done.read_bytes
             if done.failure:
                 run.fail(unit, piece, done.failure)
                 continue
-            run.note(unit, piece, to=done.to)
-            written.append((unit, piece, done))
-            run.state.found[done.to] = Done(address=done.to, rows=done.rows, by="column")  # need not be looked at
-            rewritten.append(Rewritten(piece, issued[piece.address][1], done.size_bytes, done.checksum, done.md5))
-        publication.stage(rewritten)
+            rewritten.append((unit, piece, done))
+        addresses = publication.stage(
+            Rewritten(piece, issued[piece.address][1], done.size_bytes, done.checksum, done.md5)
+            for _, piece, done in rewritten
+        )
+        for (unit, piece, done), address in zip(rewritten, addresses, strict=True):
+            run.note(unit, piece, to=address)
+            written.append((unit, piece, msgspec.structs.replace(done, to=address)))
+            run.state.found[address] = Done(address=address, rows=done.rows, by="column")  # need not be looked at
     return written

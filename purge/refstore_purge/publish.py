@@ -82,8 +82,11 @@ class Publication:
                 )
         return issued
 
-    def stage(self, rewritten: Iterable[Rewritten]) -> None:
-        """Link what was written. Other names follow when the branch of the first one is committed."""
+    def stage(self, rewritten: Iterable[Rewritten]) -> list[str]:
+        """Link what was written, and return the address of each, which may be that of a copy (`safety.copy_linked`).
+        Other names follow when the branch of the first one is committed.
+        """
+        addresses: list[str] = []
         for item in rewritten:
             first, *others = item.piece.names
             link = Link(
@@ -95,10 +98,11 @@ class Publication:
                 metadata=item.piece.metadata,
                 content_type=item.piece.content_type,
             )
-            self._repo.link_many(self._open(first.branch), [link])
+            addresses += [entry.address for entry in self._repo.link_many(self._open(first.branch), [link])]
             self._paths[first.branch] = self._paths.get(first.branch, 0) + 1
             for other in others:
                 self._copies.setdefault(other.branch, []).append((first, other.path))
+        return addresses
 
     def add_summary(self, summary: WrittenSummary) -> None:
         """Let `publish` write a summary file under each of its names."""

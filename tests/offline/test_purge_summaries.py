@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from refstore.core.ids import CommitId
+from refstore.core.safety import Copied
 from refstore_purge import report, restoring, run, versions
 from refstore_purge.report import Report
 from refstore_purge.run import Options
@@ -306,7 +308,11 @@ class TestEveryVersion:
 
 
 class TestHeads:
-    def test_one_commit_has_the_files_and_the_summaries(self, world: World, purge: Purge) -> None:
+    @pytest.mark.parametrize("copy_linked", ["never", "always"])
+    def test_one_commit_has_the_files_and_the_summaries(self, world: World, purge: Purge, copy_linked: Copied) -> None:
+        """With copies the rewritten files have other addresses than they were written to."""
+        world.lake.safety = dataclasses.replace(world.lake.safety, copy_linked=copy_linked)
+        world.repo = world.lake.repository("sales")
         before = commit(world, files_of(FIRST, owner="bob-x"))
         world.repo.create_branch("dev", before)
         commit(world, files_of({**FIRST, "4": ["bob-x", "gil"]}, owner="bob-x"), "dev")
