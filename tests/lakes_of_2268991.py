@@ -243,15 +243,20 @@ def read_repository(repo: Repository, notes: dict[str, Any]) -> dict[str, Any]:
 
 def read_listing(repo: Repository, ref: str) -> Iterator[Any]:
     """Each path with the digest of its bytes; `gone` where they were swept, '' where they are not the lake's."""
-    for line in repo.list(ref):
-        assert line.entry is not None
+    listed = {line.path: line.entry for line in repo.list(ref)}
+    commit, record = repo.get_commit(ref)
+    # a listing of a commit leaves out what was swept
+    named = list(repo.context.trees.scan(record.metarange)) if ref == commit else list(listed.items())
+    for path, entry in named:
+        assert entry is not None
         digest = ""
-        if line.entry.address.startswith("data/"):
+        if entry.address.startswith("data/"):
             try:
-                digest = hashlib.sha256(repo.read(ref, line.path)).hexdigest()
+                digest = hashlib.sha256(repo.read(ref, path)).hexdigest()
             except (ObjectNotFound, Gone):
                 digest = "gone"
-        yield [line.path, digest, _fields(line.entry)]
+        assert (path in listed) == (digest != "gone"), (ref, path)
+        yield [path, digest, _fields(entry)]
 
 
 def _fields(entry: Entry | None) -> Any:

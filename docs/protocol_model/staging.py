@@ -214,9 +214,7 @@ class Staging(Retry):
                 return "409"
         return (yield from self.enter(branch, [item], record.token, own=True, entered=entered))
 
-    def link_copy(
-        self, branch: str, path: str, address: str, copy: str, entered: list[Entered] | None = None
-    ) -> Steps:
+    def link_copy(self, branch: str, path: str, address: str, copy: str, entered: list[Entered] | None = None) -> Steps:
         """Link a copy at a new address, where nobody else can write (rule 10). The copy is made as an upload; then the
         issued address is taken, as by a link, and goes to `deleting`: no restore may bring it back.
         """

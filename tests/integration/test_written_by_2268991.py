@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from refstore import access_keys
-from refstore.core import keys
+from refstore.core import ids, keys
 from refstore.core.records import encode
 from refstore.gc_marks import Marks, RunState
 from tests.lakes_of_2268991 import DAY, OldLake, decode_record, open_old_lake, partition_names, read_lake
@@ -85,8 +85,9 @@ class TestReading:
     def test_a_swept_object_names_the_sweep_that_deleted_it(self, old: OldLake) -> None:
         repo = old.lake.repository("sales")
         fourth = next(name for name, commit in repo.log("main") if commit.message == "fourth")
-        address = next(line.entry.address for line in repo.list(fourth) if line.path == "x.csv" and line.entry)
-        (deletion,) = repo.why(address).deletions
+        entry = repo.context.trees.get(repo.get_commit(fourth)[1].metarange, ids.object_path("x.csv"))
+        assert entry is not None
+        (deletion,) = repo.why(entry.address).deletions
         assert (deletion.by, deletion.run, deletion.outcome) == ("sweep", old.notes["swept_mark"], "deleted")
 
     def test_the_pins_of_a_run_that_died_are_read(self, old: OldLake) -> None:
