@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import os
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -94,9 +95,9 @@ def test_the_others_are_purged_and_the_report_names_the_file(
     made = run.run(world.repo, both_engines, Options(ids=guestids(world.folder, BOB), share=1), lambda _: None)
 
     assert (made.state, made.failure, made.is_whole) == ("done", "", False)
-    reason = f"the process that read or wrote it was ended by SIG{'ABRT' if kind == 'parquet' else 'SEGV'}, twice"
-    assert [(each.path, each.reason.partition(":")[0]) for each in made.not_purged] == [
-        (path, reason) for path in bad_paths
+    reason = "the process that read or wrote it was ended by SIG(ABRT|SEGV), twice"  # memory decides at which line
+    assert [(each.path, bool(re.match(reason, each.reason))) for each in made.not_purged] == [
+        (path, True) for path in bad_paths
     ]
     assert sum(row.rows_changed for row in made.rows) == 8
     assert world.repo.read("main", "visits/3-bad") == bad
