@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple, Self
 
 import httpx
@@ -80,7 +80,10 @@ class Remote:
         self.call("POST", f"/branches/{branch}/objects", params={"path": path}, content=body)
 
     def upload_many(self, branch: str, uploads: Sequence[Upload]) -> None:
-        list(self.pool.map(lambda item: self.upload(branch, item.path, item.body), uploads))
+        uploading = [self.pool.submit(self.upload, branch, item.path, item.body) for item in uploads]
+        wait(uploading)  # none may land behind the client's next call
+        for each in uploading:
+            each.result()
 
     def delete(self, branch: str, path: str) -> None:
         self.call("DELETE", f"/branches/{branch}/objects", params={"path": path})

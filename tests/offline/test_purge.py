@@ -332,10 +332,11 @@ class TestRunningAgain:
         onboard(world.repo)
         stage = publish.Publication.stage
 
-        def move_once(self: publish.Publication, rewritten: Any) -> None:
-            stage(self, rewritten)
+        def move_once(self: publish.Publication, rewritten: Any) -> list[str]:
+            staged = stage(self, rewritten)
             monkeypatch.setattr(publish.Publication, "stage", stage)
             commit(world, {PATH: events("bob", "cid", "bob"), f"{PREFIX}late.parquet": events("bob", "dan")})
+            return staged
 
         monkeypatch.setattr(publish.Publication, "stage", move_once)
         made = purge("bob")
