@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from refstore.core.redaction import redact_url
-from refstore.errors import InvalidPath, InvalidSettings
+from refstore.errors import InvalidName, InvalidPath, InvalidSettings
 from refstore.objects.object_keys import object_key
 
 DELETE_VERSIONS: Final = "delete_versions"
@@ -64,7 +64,7 @@ class StoreURL(NamedTuple):
 
 
 def parse(url: str) -> StoreURL:
-    """Parse the URL of an object store. Raises InvalidSettings."""
+    """Parse the URL of an object store. Raises InvalidSettings; InvalidName for a name that no store has."""
     match = _SCHEME.match(url)
     if match is None or any(ord(character) < 32 for character in url):
         raise InvalidSettings(
@@ -72,13 +72,14 @@ def parse(url: str) -> StoreURL:
         )
     try:
         parts = urlsplit(url)
+    except ValueError:  # of a host such as '[x'
+        raise InvalidSettings(f"{redact_url(url)!r} cannot be parsed; write brackets as %5B and %5D") from None
+    try:
         path = unquote(parts.path, errors="strict")
-    except ValueError:  # of a host such as '[x', or a name that is not UTF-8, which readers would take for another one
-        raise InvalidSettings(
-            f"{redact_url(url)!r} cannot be parsed; write brackets, and what is not ASCII, as %XX of UTF-8"
-        ) from None
+    except UnicodeDecodeError:  # readers would take it for another name
+        raise InvalidName(f"{redact_url(url)!r} has a name that is not UTF-8; write it as %XX of UTF-8") from None
     if "\0" in path:
-        raise InvalidSettings(f"{redact_url(url)!r} has a NUL in it (%00); no store has such a name")
+        raise InvalidName(f"{redact_url(url)!r} has a NUL in it (%00); no store has such a name")
     if parts.fragment or "#" in url:
         raise InvalidSettings(f"{redact_url(url)!r} has a '#'; write %23 for one that belongs to a name")
     pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=False)

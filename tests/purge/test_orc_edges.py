@@ -62,22 +62,22 @@ def test_every_type_that_can_be_kept_keeps_its_values() -> None:
 
 @pytest.mark.parametrize("type_", ["timestamp", "timestamp with local time zone"])
 @pytest.mark.parametrize(
-    "moment",
+    ("moment", "refused"),
     [
-        datetime(2020, 2, 3, 4, 5, 6, 7, UTC),
-        datetime(1900, 1, 1, tzinfo=UTC),
-        datetime(1900, 1, 1, 0, 0, 0, 7, UTC),
-        datetime(1500, 1, 1, tzinfo=UTC),
-        datetime(9999, 12, 31, tzinfo=UTC),
+        (datetime(2020, 2, 3, 4, 5, 6, 7, UTC), ""),
+        (datetime(1900, 1, 1, tzinfo=UTC), ""),
+        (datetime(1900, 1, 1, 0, 0, 0, 7, UTC), "before 1970 with a fraction"),
+        (datetime(1500, 1, 1, tzinfo=UTC), "before 1677"),
+        (datetime(9999, 12, 31, tzinfo=UTC), "after 2262"),
     ],
 )
-def test_moments_are_kept_or_refused_and_never_changed(type_: str, moment: datetime) -> None:
+def test_moments_are_kept_or_refused_and_never_changed(type_: str, moment: datetime, refused: str) -> None:
     body = written(f"struct<guest:string,t:{type_}>", ("bob", moment), ("ann", moment))
-    try:
-        made, _ = rewrite(orc, body, GUEST, id_set("bob"))
-    except PurgeError:
-        assert moment.year in (1500, 9999) or moment.microsecond
+    if refused:
+        with pytest.raises(PurgeError, match=refused):
+            rewrite(orc, body, GUEST, id_set("bob"))
         return
+    made, _ = rewrite(orc, body, GUEST, id_set("bob"))
     assert rows_of(made) == rows_of(body)[1:]
 
 

@@ -109,11 +109,16 @@ class Told:
     merged: dict[str, set[str | None]] = field(default_factory=dict[str, set[str | None]])
     bodies: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """By what the rows' numbers begin with: the path, and the rows."""
+    steps: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    """From where to where something was copied or moved on the shared branch, as far as it may have been done."""
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     findings: list[str] = field(default_factory=list[str])
 
     def apply(self, line: dict[str, Any], *, sure: bool) -> None:
         self.own.apply(line, sure=sure)
+        if "among" in line:
+            source, path = line["among"]
+            self.steps.add((source, path))
         if line["op"] == "commit":
             self.committed = _after(self.committed, self.own.paths, sure=sure)
         elif line["op"] == "merge":
@@ -175,18 +180,30 @@ def content(repo: Repository) -> Content:
     }
 
 
+def reached(path: str, steps: set[tuple[str, str]]) -> set[str]:
+    """The paths to which an object of the shared branch may have been copied or moved, one step after the other."""
+    found: set[str] = set()
+    todo = {path}
+    while todo:
+        at = todo.pop()
+        further = {to for source, to in steps if source == at} - found
+        found |= further
+        todo |= further
+    return found
+
+
 def differences(there: Content, told: dict[str, Told]) -> Iterator[str]:
     """Where the heads do not hold what was acknowledged, without the rows of the ids."""
     bodies = {key: body for each in told.values() for key, body in each.bodies.items()}
+    steps = {step for each in told.values() for step in each.steps}
 
     def purged(path: str, text: str | None) -> set[str | None]:
         """What has become of an object."""
         if text is None or is_inside(path):
             return {text and without(text)}
         came_as = next((bodies[row[0].rpartition("-")[0]][0] for row in json.loads(text)), path)
-        if "shared-" in came_as:  # anybody may move it into a data set, and out of it again after a run
-            return {text, without(text)}
-        return {text, without(text)} if is_inside(came_as) else {text}  # it was copied, and may be the same object
+        may_be_inside = is_inside(came_as) or any(map(is_inside, reached(came_as, steps)))
+        return {text, without(text)} if may_be_inside else {text}  # it was copied, and may be the same object
 
     for (branch, path), (_, text) in there.items():
         for row in json.loads(text)[:1]:

@@ -171,11 +171,11 @@ class WithRows(Client):
     def shared_copy(self) -> None:
         (branch, path), (_, destination) = self.place(), self.place()
         source = self.random.choice([branch, f"{branch}@", f"{branch}~1"])
-        self.op("shared copy", lambda: self.repo.copy(source, path, branch, destination))
+        self.op("shared copy", lambda: self.repo.copy(source, path, branch, destination), among=[path, destination])
 
     def shared_move(self) -> None:
         (branch, path), (_, destination) = self.place(), self.place()
-        self.op("shared move", lambda: self.repo.move(branch, path, destination))
+        self.op("shared move", lambda: self.repo.move(branch, path, destination), among=[path, destination])
 
     def shared_commit(self) -> None:
         self.op("shared commit", lambda: self.repo.commit("shared", "shared").id)
