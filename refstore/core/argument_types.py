@@ -6,6 +6,7 @@ Records are encoded as they are given: a text where a number belongs would be wr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Final, cast
 
@@ -51,13 +52,26 @@ def several(value: object, name: str) -> None:
 
 
 def items(values: Iterable[object], kind: type) -> None:
-    """Check that each item of a bulk call is of the kind that the call takes."""
+    """Check that each item of a bulk call is of the kind that the call takes, and has fields of the types that it
+    declares.
+    """
+    checks = _checks_of_fields(kind)
     for value in values:
         if not isinstance(value, kind):
             raise Invalid(
                 f"an item is {_shown(value)}, and must be a refstore.{kind.__name__}; give "
                 f"refstore.{kind.__name__}({', '.join(_fields(kind))})"
             )
+        for name, check in checks:
+            check(getattr(value, name), name)
+
+
+@lru_cache
+def _checks_of_fields(kind: type) -> list[tuple[str, Callable[[object, str], None]]]:
+    fields = {name: of for each in kind.__mro__ for name, of in vars(each).get("__annotations__", {}).items()}
+    # a named tuple has forward references
+    texts = {name: getattr(each, "__forward_arg__", each) for name, each in fields.items()}
+    return [(name, check) for name, each in texts.items() if (check := check_of(each))]
 
 
 def _optional(check: Callable[[object, str], None]) -> Callable[[object, str], None]:

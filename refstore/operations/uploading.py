@@ -180,31 +180,7 @@ def _check_uploads(uploads: Sequence[Upload]) -> None:
     """Check the types of what a record will hold, and that there is a body. Raises Invalid."""
     argument_types.items(uploads, Upload)
     for item in uploads:
-        if item.mtime_ms is not None:
-            argument_types.whole_number(item.mtime_ms, "mtime_ms")
-        argument_types.text(item.content_type, "content_type")
         bodies.check(item.body, item.path)
-
-
-def _check_links(items: Sequence[Link]) -> None:
-    """Likewise."""
-    argument_types.items(items, Link)
-    for item in items:
-        if item.size_bytes is not None:
-            argument_types.whole_number(item.size_bytes, "size_bytes")
-        for name in ("token", "address", "checksum", "md5", "content_type"):
-            argument_types.text(getattr(item, name), name)
-
-
-def _check_stages(items: Sequence[Stage]) -> None:
-    """Likewise."""
-    argument_types.items(items, Stage)
-    for item in items:
-        for name in ("url", "checksum", "content_type"):
-            argument_types.text(getattr(item, name), name)
-        argument_types.whole_number(item.size_bytes, "size_bytes")
-        if item.mtime_ms is not None:
-            argument_types.whole_number(item.mtime_ms, "mtime_ms")
 
 
 def _planned(items: Sequence[Upload | Link]) -> list[Placement]:
@@ -298,7 +274,7 @@ def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list
     Raises InvalidName for objects inside the lake and for an address that cannot be parsed; Invalid for a size that no
     object has.
     """
-    _check_stages(items)
+    argument_types.items(items, Stage)
     placements: list[Placement] = []
     namespaces = Namespaces.read(ctx.kv, ctx.objects.url)
     now = ctx.clock.now_ms()
@@ -346,7 +322,7 @@ def link_many(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[E
 
     Raises AlreadyLinked; and AlreadyExists before anything is linked where that is known by then.
     """
-    _check_links(items)
+    argument_types.items(items, Link)
     return _write_all(ctx, branch, items, _link)
 
 
@@ -358,7 +334,7 @@ def link_each(
     Everything is checked before anything is linked. A refused token leaves its address to expire. Raises InvalidToken,
     ObjectNotFound.
     """
-    _check_links(items)
+    argument_types.items(items, Link)
     return _write_each(ctx, branch, items, _link)
 
 
