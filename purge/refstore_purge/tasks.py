@@ -141,13 +141,13 @@ def grouped(works: list[Work], cores: int) -> list[list[tuple[int, Work]]]:
 
 
 def _do_all(job: Job, numbered: list[tuple[int, Work]]) -> Iterator[tuple[int, Done]]:
-    job = msgspec.structs.replace(job, ids=job.ids.found_here())
     for number, work in numbered:
         yield number, do(job, work)
 
 
 def do(job: Job, work: Work) -> Done:
     """Do one object's work in a process of its own: a library that crashes at a file does so for that file only."""
+    job = msgspec.structs.replace(job, ids=job.ids.found_here())
     try:
         return isolated.call(partial(_do, job, work))
     except isolated.CrashedError as error:
