@@ -164,10 +164,7 @@ def _remove(store: ObjectStore, keys: Sequence[str], mode: Mode, tag: str) -> tu
             deletion = store.delete_many(keys)
             done, missing, failed, outcome = deletion.deleted, deletion.missing, deletion.failed, DELETED
             kept = deletion.kept
-    except (
-        Invalid,
-        ObjectsRefused,
-    ) as error:  # it refuses all of them, for lack of a right perhaps: the next tries again
+    except (Invalid, ObjectsRefused) as error:  # all of them, for lack of a right perhaps: the next tries again
         return FAILED, [(key, FAILED, str(error)) for key in keys]
     if len(done) + len(missing) + len(failed) != len(keys):
         raise ObjectsUnavailable(

@@ -89,7 +89,7 @@ class LocalObjects(ObjectStore):
         self._clock = clock or SystemClock()
         self._anchored: dict[str, float] = {}
         if make:
-            with translated(f"making {self._root}"):
+            with translated(f"making {self._root}", self._root):
                 _make_root(Path(self._root), fsync)
 
     @property
@@ -146,7 +146,7 @@ class LocalObjects(ObjectStore):
                 # A directory that does not exist, or is a file, has none of these keys.
                 with (
                     suppress(ObjectNotFound, Conflict),
-                    translated(f"opening {directory!r}"),
+                    translated(f"opening {directory!r}", self._root),
                     opened(root, directory) as parent,
                 ):
                     found.update((key, _stat_key(parent, key)) for key in group)
@@ -189,7 +189,7 @@ class LocalObjects(ObjectStore):
                 "running put is hit"
             )
         before_ns = clock.now_ms() * 1_000_000 - int(older_than_seconds * 1e9)
-        with self._opened_root() as root, translated(f"sweeping {self._root}"):
+        with self._opened_root() as root, translated(f"sweeping {self._root}", self._root):
             swept = sweep_staging(root, before_ns, clock.now_ms() * 1_000_000)
             sweep_directories(root, before_ns)
         return swept
@@ -208,7 +208,7 @@ class LocalObjects(ObjectStore):
                 "removed"
             ) from None
         except OSError as error:
-            raise translate(error, f"opening {self._root}") from error
+            raise translate(error, f"opening {self._root}", self._root) from error
         try:
             yield root
         finally:
@@ -324,7 +324,7 @@ class LocalObjects(ObjectStore):
             first, last = clip_range(key, start, end, _regular(key, os.fstat(file)).st_size)
             yield b""
             while first < last:
-                with translated(f"reading {key!r}"):
+                with translated(f"reading {key!r}", self._root):
                     chunk = os.pread(file, min(CHUNK_BYTES, last - first), first)
                 if not chunk:
                     raise CorruptObject(
@@ -339,7 +339,7 @@ class LocalObjects(ObjectStore):
     @contextmanager
     def _finding(self, key: str) -> Generator[None, None, None]:
         try:
-            with translated(f"opening {key!r}"):
+            with translated(f"opening {key!r}", self._root):
                 yield
         except (ObjectNotFound, Conflict):  # Conflict: a file where the key has a directory, so the key does not exist
             raise ObjectNotFound(f"there is no object at {key!r} in {self.url}") from None

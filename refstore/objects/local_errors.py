@@ -22,7 +22,7 @@ _HINTS: Final = {
 
 
 @contextmanager
-def translated(doing: str, folder: str = ".") -> Generator[None, None, None]:
+def translated(doing: str, folder: str) -> Generator[None, None, None]:
     """Translate OSError inside the block. `doing` says what was tried ("writing 'a/b'") and starts the message.
     `folder`: the store's, to name its disk.
     """
@@ -32,7 +32,7 @@ def translated(doing: str, folder: str = ".") -> Generator[None, None, None]:
         raise translate(error, doing, folder) from error
 
 
-def translate(error: OSError, doing: str, folder: str = ".") -> RefstoreError:
+def translate(error: OSError, doing: str, folder: str) -> RefstoreError:
     """Return refstore's error for an OSError. `doing` says what was tried and starts the message."""
     number = error.errno or 0
     message = f"{doing} failed: {os.strerror(number) if number else error}"

@@ -148,7 +148,7 @@ def _pages(runs: Iterator[_Run], before: str, shown: str, skipped: Skipped, rows
                 except FileNotFoundError:
                     continue  # deleted since its directory was read
                 except OSError as error:
-                    raise translate(error, f"listing {base + name!r} in {shown}") from error
+                    raise translate(error, f"listing {base + name!r} in {shown}", shown) from error
                 page.keys.append(base + name)
                 page.sizes_bytes.append(status.st_size)
                 page.mtimes_ms.append(status.st_mtime_ns // 1_000_000)
@@ -175,7 +175,7 @@ def _runs(
     levels: list[_Level] = []
 
     def enter(parent: int, segment: str, base: str) -> None:
-        with translated(f"listing {base!r} in {shown}"):
+        with translated(f"listing {base!r} in {shown}", shown):
             try:
                 descriptor = _step(parent, segment)
             except FileNotFoundError:
@@ -188,7 +188,7 @@ def _runs(
         levels.append(_Level(descriptor, base, iter(names)))
 
     try:
-        with translated(f"listing {start!r} in {shown}"):
+        with translated(f"listing {start!r} in {shown}", shown):
             try:
                 with opened(root, start) as first:
                     enter(first, ".", f"{start}/" if start else "")

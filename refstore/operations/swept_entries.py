@@ -23,7 +23,7 @@ from refstore.retention.rules import read_rules
 FIRST_PAGE: Final = 16
 PAGE: Final = 1000
 """How many entries the store is asked for at a time: few at first, as a listing by folders needs one of each."""
-KEPT: Final = "dropped out"
+DROPPED_OUT: Final = "dropped out"
 """The outcome of what a sweep left."""
 
 
@@ -92,5 +92,5 @@ def _tagged(ctx: Context, entries: Iterable[tuple[str, Entry, Mark]]) -> set[Add
             outcomes = outcomes_of(ctx.objects, mark_id, addresses)
         except RunFilesLost:  # the sweep cannot go on without them either; the store says what is gone
             continue
-        found |= {Address(address) for address, outcome in outcomes.items() if outcome != KEPT}
+        found |= {Address(address) for address, outcome in outcomes.items() if outcome != DROPPED_OUT}
     return found
