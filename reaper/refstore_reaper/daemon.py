@@ -16,7 +16,6 @@ from dataclasses import asdict
 from itertools import count
 from random import Random, SystemRandom
 from typing import Final
-from urllib.parse import urlsplit
 
 from refstore.context import Context
 from refstore.core import event_log, ids, keys, python_gc
@@ -39,6 +38,7 @@ from refstore.lake import Lake
 from refstore.losses.fence import Fence
 from refstore.losses.known import check_lake, check_repository
 from refstore.losses.settling import settle
+from refstore.objects import store_urls
 from refstore_reaper import backlog, breaker, cycle
 from refstore_reaper.blob_deletion import AsyncDeleter
 from refstore_reaper.cycle_summary import Summary, Tally
@@ -99,7 +99,7 @@ class Reaper:
         self._reserves = DiskReserves(lake, reserve_mib)
         self._backoffs: dict[RepositoryId, Backoff] = {}
         self._reported: dict[RepositoryId, float] = {}
-        self._warned_of_versions: set[str] = set()
+        self._warned_of_versions: set[tuple[str, str | None]] = set()
         self._started_ms = lake.clock.now_ms()
         self._scrub_requested_ms = self._started_ms if scrub_now else None
         self._beat_at: float | None = None
@@ -316,11 +316,12 @@ class Reaper:
 
     def _warn_of_versions(self, ctx: Context) -> None:
         """Log once for each bucket that it keeps versions of what is deleted, or that this is not known."""
-        bucket = urlsplit(ctx.objects.url).netloc
+        store = store_urls.parse(ctx.objects.url)
+        bucket = store.host, store.options.get("endpoint")
         if bucket not in self._warned_of_versions:
-            self._warned_of_versions.add(bucket)
             if warning := ctx.objects.kept_versions().warning:
                 _log.warning("deleting_frees_no_space", repository=ctx.name, what=redact_text(warning))
+            self._warned_of_versions.add(bucket)
 
     def _failed(self, name: str, error: RefstoreError) -> Summary:
         _log.error("repository_stopped", repository=name, code=error.code, error=str(error))

@@ -12,14 +12,18 @@ import pytest
 
 from refstore import figures
 from refstore.core import ids
+from refstore.core.settings import ReaperSettings
 from refstore.errors import ObjectsRefused
+from refstore.lake import Lake
 from refstore.objects import open_objects
 from refstore.objects.base import Deletion, KeptVersions
 from refstore_gc import deleted_repositories, purge_cleaning, run
 from refstore_gc.run import Options
 from refstore_gc.run_summary import KEPT, Count
 from refstore_reaper import repository_removal
+from refstore_reaper.daemon import Reaper
 from tests.durations import AT_ONCE, unchecked_lake
+from tests.kit.logged_events import collecting_events
 from tests.offline.test_s3 import let_a_second_pass
 from tests.offline.test_tag_mode import let_the_clock_pass
 from tests.offline.world import SkippingClock
@@ -193,6 +197,27 @@ def test_a_bucket_that_cannot_be_asked_is_not_known(bucket: KeepingBucket) -> No
             store.put("a", b"x")
             assert store.delete_many(["a"]) == Deletion(("a",), (), ())
             assert bucket.versions() == []
+
+
+def test_a_reaper_warns_once_of_each_bucket_that_keeps_versions(bucket: KeepingBucket, kv: str) -> None:
+    """Also of one that has the name of another, elsewhere; and when it answers, if it did not before."""
+    faults: list[Fault | None] = [Refuse(503, "SlowDown")] * 20
+
+    def plan(request: ProxiedRequest) -> Fault | None:
+        return faults.pop() if "versioning" in request.query and faults else None
+
+    with S3FaultProxy(bucket.server.endpoint, plan) as proxy:
+        elsewhere = {"elsewhere": {"endpoint": proxy.endpoint, "region": "us-east-1"}}
+        with Lake.open(kv, bucket.url(), clock=SkippingClock(), object_stores=elsewhere) as lake:
+            lake.create_repository("here")
+            lake.create_repository("there", namespace=f"s3://{bucket.name}/there?endpoint=elsewhere")
+            with Reaper(lake, ReaperSettings()) as reaper, collecting_events() as events:
+                for _ in range(3):
+                    reaper.run_round(lambda: False)
+                    faults.clear()
+                    lake.clock.sleep(2)  # for longer than the reaper leaves the one alone that did not answer
+    warned = [each for each in events if each["event"] == "deleting_frees_no_space"]
+    assert sorted(each["repository"] for each in warned) == ["here", "there"]
 
 
 @pytest.mark.parametrize("answer", [Refuse(501, "NotImplemented"), Refuse(405, "MethodNotAllowed")])
