@@ -29,9 +29,8 @@ _FORMATS: Final = (
     _Format(
         "Iceberg",
         ("metadata/",),
-        re.compile(
-            r"[^/]+\.metadata\.json(\.gz)?"
-        ),  # `.gz.metadata.json` by its specification, `.json.gz` by Spark's 1.x
+        # compressed: `.gz.metadata.json` by its specification, `.metadata.json.gz` by Spark's 1.x
+        re.compile(r"[^/]+\.metadata\.json(\.gz)?"),
         "a row-level `DELETE`, then `expire_snapshots`",
     ),
     _Format("Hudi", (".hoodie/",), re.compile(r".+"), "`DELETE FROM`, then its cleaning of old file versions"),

@@ -116,7 +116,7 @@ def clean(
     else:
         emit(ctx, _cleaned_rows(done))
         for each in done.failures:
-            typer.echo(f"failed: {redact_text(each)}", err=True)
+            typer.echo(f"not freed: {redact_text(each)}", err=True)
     return FAILED if done.failed else None
 
 

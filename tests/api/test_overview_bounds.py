@@ -53,7 +53,7 @@ def fill(kv: KV, now_ms: int) -> None:
     for number in range(REPOSITORIES):
         name = repository_name(f"a-repository-with-quite-a-long-name-{number:04}")
         repo = RepositoryId(f"{name}.01kajkcwc0sypgzaww3w4cf26a")
-        kv.set(keys.repository(name), encode(RepositoryRecord(repo, "memory://x", "main", 1)))  # type: ignore[arg-type]
+        kv.set(keys.repository(name), encode(RepositoryRecord(repo, "memory://x", "main", 1)))  # type: ignore[arg-type]  # a str
         reaper = ReaperFigures(
             measured_ms=now_ms - 7_200_000,
             live=amount,

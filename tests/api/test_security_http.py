@@ -226,9 +226,9 @@ def test_no_form_removes_a_hold_that_it_does_not_name(asgi: Application, browser
     (name,) = re.findall(r'name="remove" value="([^"]*)"', preview)
     for removed in ([], ["hold:a/"], ["hold:a"], ["yes"], ["unreadable"]):
         assert browser("POST", url, data=answer | {"remove": removed}).status_code == 409
-    assert repo.retention().rules.legal_holds  # type: ignore[union-attr]
+    assert repo.retention().rules.legal_holds  # type: ignore[union-attr]  # rules are set
     assert "The rules are set" in browser("POST", url, data=answer | {"remove": name}).text
-    assert not repo.retention().rules.legal_holds  # type: ignore[union-attr]
+    assert not repo.retention().rules.legal_holds  # type: ignore[union-attr]  # rules are set
 
 
 # ---- how long nothing guards

@@ -31,5 +31,5 @@ class TestFakeRedis(KVSuite):
         with pytest.raises(StoreMisconfigured, match="info"):
             kv.servers()
 
-    def test_servers_are_the_same_while_nothing_happens_to_them(self) -> None:  # type: ignore[override]
+    def test_servers_are_the_same_while_nothing_happens_to_them(self) -> None:  # type: ignore[override]  # without a KV
         """It has none to compare; see above."""

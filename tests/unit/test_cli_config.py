@@ -368,7 +368,7 @@ class TestPlainValues:
         app, values = typer.Typer(), []
 
         @app.command()
-        def command(  # pyright: ignore[reportUnusedFunction]
+        def command(  # pyright: ignore[reportUnusedFunction]  # typer calls it
             words: list[str],
             text: str | None = None,
             number: Annotated[int, typer.Option(max=10)] = 3,

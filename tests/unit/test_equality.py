@@ -18,6 +18,7 @@ ERASED = Content(Address(""), 0, "")
 
 
 def entry(address: Address, content: Content = WHOLE, mtime_ms: int = 0, **fields: object) -> Entry:
+    # fields of several types
     return Entry(address, content.size_bytes, content.checksum, mtime_ms, md5=content.md5, **fields)  # type: ignore[arg-type]
 
 

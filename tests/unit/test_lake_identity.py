@@ -225,7 +225,7 @@ class Unconditional(MemoryObjects):
     def conditional_put(self) -> bool:
         return False
 
-    def put(self, key: str, body: object, *, if_absent: bool = False) -> object:  # type: ignore[override]
+    def put(self, key: str, body: object, *, if_absent: bool = False) -> object:  # type: ignore[override]  # of any body
         return super().put(key, body)  # type: ignore[arg-type]  # such a store does not look
 
 

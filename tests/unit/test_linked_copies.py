@@ -131,4 +131,4 @@ def test_a_link_that_died_before_its_entry_leaves_nothing_behind(
 
 def test_a_wrong_value_of_the_setting_is_refused() -> None:
     with pytest.raises(InvalidSettings, match="copy_linked is 'yes'; it must be one of never, always"):
-        Safety(copy_linked="yes")  # type: ignore[arg-type]
+        Safety(copy_linked="yes")  # type: ignore[arg-type]  # as from a file of settings

@@ -112,7 +112,7 @@ def test_a_reader_whose_content_was_replaced_and_deleted_reads_the_record_again(
     replaced: list[str] = []
 
     def then_replaced(*arguments: object) -> object:
-        found = contents(*arguments)  # type: ignore[arg-type]
+        found = contents(*arguments)  # type: ignore[arg-type]  # passed on
         if not replaced:
             replaced.append(first)
             rewrite(world.repo, "main", "a", b"fewest", "run-2")

@@ -190,7 +190,7 @@ def test_what_is_purged_between_the_two_looks_of_a_merge_is_not_dropped(
         looks.append(len(pairs))
         if len(looks) == 3:  # each look compares with theirs, then with the base
             rewrite(repo, "main~1", "a", PURGED)
-        return equal(comparison, pairs)  # type: ignore[arg-type]
+        return equal(comparison, pairs)  # type: ignore[arg-type]  # passed on
 
     monkeypatch.setattr(Comparison, "equal", then_purged)
     with pytest.raises(MergeConflict):
@@ -253,7 +253,7 @@ def test_comparing_costs_one_call_and_with_a_purge_two_however_many_there_are(re
 
     def calls(pairs: list[tuple[object, object]]) -> int:
         before = kv.calls
-        Comparison(repo.context).equal(pairs)  # type: ignore[arg-type]
+        Comparison(repo.context).equal(pairs)  # type: ignore[arg-type]  # passed on
         return kv.calls - before
 
     pairs = [(change.left, change.right) for change in changes]
