@@ -32,6 +32,7 @@ PROGRAMS = ("ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "ceph", "ceph-au
 INSTALL = "apt-get install --no-install-recommends radosgw ceph-mon ceph-osd"
 READY_SECONDS_MAX = 120.0
 
+# a monitor would end by itself where less than `mon data avail crit` percent of the disk are free
 _CONFIGURATION = """\
 [global]
 fsid = {fsid}
@@ -48,8 +49,8 @@ osd pool default pg num = 8
 osd pool default pgp num = 8
 osd pool default pg autoscale mode = off
 mon max pg per osd = 1000
-mon data avail crit = 1
-mon data avail warn = 1
+mon data avail crit = -1
+mon data avail warn = -1
 log file = {root}/log/$name.log
 log to stderr = false
 admin socket = {root}/run/$name.asok
