@@ -66,4 +66,6 @@ say "installing $lock"
 install --require-hashes -r "$lock"
 # The build backend stands in the lock too, so nothing is fetched without a hash.
 install --no-build-isolation --no-deps -e .
+# What nothing uses any more: every build of pyspark leaves half a gigabyte in uv's cache.
+"$uv" cache prune --quiet || true
 echo "$wanted" >"$stamp"
