@@ -17,6 +17,7 @@ from refstore.core.ids import Address, BranchName, CommitId, Token
 from refstore.core.records import Branch, Commit, Deleting, Entry, Issued, decode, decode_staged_many
 from refstore.gc_marks.commit_marks import CommitMarks
 from refstore.operations import rules_document, tagging
+from refstore.operations.commit_entries import entries_of_commit
 from refstore.operations.referenced_entries import referenced_entries
 from refstore.retention.rules import Rules
 from refstore.versioning import due_hints
@@ -52,7 +53,7 @@ def every_name(ctx: Context, *, prefix: str = "") -> Iterator[ObjectName]:
     hidden: dict[BranchName, Branch] = {}
     for name, record in list(ctx.branches.scan_open()):
         (hidden if record.hidden else shown)[name] = record
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     yield from _of_branches(ctx, Standing.BRANCH, shown, prefix, seen)
     pinned = _pinned(ctx)
     yield from _of_commits(ctx, Standing.TAG, [(commit, commit) for commit in pinned], prefix, seen)
@@ -67,7 +68,8 @@ def every_name(ctx: Context, *, prefix: str = "") -> Iterator[ObjectName]:
                 continue
             commit = decode(value, Commit)
             if name not in hidden_heads or METADATA not in commit.metadata:  # else a run made it for the hidden branch
-                yield from _of_tree(ctx, Standing.COMMIT, name, commit, prefix, seen)
+                for path, entry in entries_of_commit(ctx, CommitId(name), commit, prefix, seen):
+                    yield ObjectName(Standing.COMMIT, name, path, entry)
     yield from _of_branches(ctx, Standing.HIDDEN, hidden, prefix, seen)
     yield from _of_commits(ctx, Standing.SWEEP, [(commit, commit) for commit in swept], prefix, seen)
 
@@ -103,7 +105,7 @@ def lost_names(ctx: Context, prefixes: Sequence[str]) -> Iterator[LostName]:
 
 
 def _of_branches(
-    ctx: Context, standing: Standing, branches: dict[BranchName, Branch], prefix: str, seen: set[str]
+    ctx: Context, standing: Standing, branches: dict[BranchName, Branch], prefix: str, seen: set[tuple[str, str]]
 ) -> Iterator[ObjectName]:
     for name, record in branches.items():
         for token in record.live:
@@ -120,23 +122,14 @@ def _staged(ctx: Context, standing: Standing, name: BranchName, token: Token, pr
 
 
 def _of_commits(
-    ctx: Context, standing: Standing, named: Iterable[tuple[str, CommitId]], prefix: str, seen: set[str]
+    ctx: Context, standing: Standing, named: Iterable[tuple[str, CommitId]], prefix: str, seen: set[tuple[str, str]]
 ) -> Iterator[ObjectName]:
     for page in batched(named, PAGE):
         values = ctx.kv.get_many([keys.commit(ctx.repo, commit) for _, commit in page])
-        for (ref, _), value in zip(page, values, strict=True):
+        for (ref, commit_id), value in zip(page, values, strict=True):
             if isinstance(value, bytes):
-                yield from _of_tree(ctx, standing, ref, decode(value, Commit), prefix, seen)
-
-
-def _of_tree(
-    ctx: Context, standing: Standing, ref: str, commit: Commit, prefix: str, seen: set[str]
-) -> Iterator[ObjectName]:
-    for row in ctx.trees.stretches(commit.metarange, prefix=prefix) if commit.metarange else ():
-        if row.id not in seen:
-            seen.add(row.id)
-            for path, entry in ctx.trees.entries_of_range(row.id, prefix=prefix):
-                yield ObjectName(standing, ref, path, entry)
+                for path, entry in entries_of_commit(ctx, commit_id, decode(value, Commit), prefix, seen):
+                    yield ObjectName(standing, ref, path, entry)
 
 
 def _pinned(ctx: Context) -> list[CommitId]:

@@ -19,6 +19,7 @@ from refstore.core.records import Commit, Entry, decode
 from refstore.errors import BranchNotFound, CorruptObject, Gone, Invalid, NotFound
 from refstore.gc_marks.commit_marks import CommitMarks
 from refstore.operations import refs
+from refstore.operations.commit_entries import entries_of_commit
 from refstore.operations.every_version import every_entry
 from refstore.operations.reading import contents
 from refstore.operations.referenced_entries import referenced_entries
@@ -136,14 +137,13 @@ def _being_swept(ctx: Context, prefix: str) -> Iterator[tuple[str, str, Entry]]:
     """Yield the entries of commits whose sweep has begun and not ended: nobody can read or unmark them, and their data
     may still be there.
     """
+    seen: set[tuple[str, str]] = set()
     for commit, mark in CommitMarks(ctx).scan():
         is_going = mark.sweeping_ms and not mark.swept_ms and not mark.prefixes
         value = ctx.kv.get(keys.commit(ctx.repo, commit)) if is_going else None
         if isinstance(value, bytes):
-            metarange = decode(value, Commit).metarange
-            for row in ctx.trees.stretches(metarange, prefix=prefix) if metarange else ():
-                for path, entry in ctx.trees.entries_of_range(row.id, prefix=prefix):
-                    yield commit, path, entry
+            for path, entry in entries_of_commit(ctx, commit, decode(value, Commit), prefix, seen):
+                yield commit, path, entry
 
 
 class _Ranges(io.RawIOBase):

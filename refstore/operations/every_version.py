@@ -12,6 +12,7 @@ from refstore.core.batches import batched
 from refstore.core.ids import CommitId
 from refstore.core.records import Branch, Commit, Entry, decode, decode_staged_many
 from refstore.gc_marks.commit_marks import CommitMarks
+from refstore.operations.commit_entries import entries_of_commit
 
 PAGE: Final = 1000
 
@@ -38,26 +39,23 @@ def every_entry(ctx: Context, *, prefixes: Sequence[str] = ("",)) -> Iterator[Ve
                         if isinstance(entry, Entry):
                             yield VersionedEntry(branch, path, entry)
     seen: set[tuple[str, str]] = set()
-    for label, commit in _commits(ctx, heads):
-        for prefix in prefixes if commit.metarange else ():
-            for row in ctx.trees.stretches(commit.metarange, prefix=prefix):
-                if (row.id, prefix) not in seen:
-                    seen.add((row.id, prefix))
-                    for path, entry in ctx.trees.entries_of_range(row.id, prefix=prefix):
-                        yield VersionedEntry(label, path, entry)
+    for ref, commit_id, commit in _commits(ctx, heads):
+        for prefix in prefixes:
+            for path, entry in entries_of_commit(ctx, commit_id, commit, prefix, seen):
+                yield VersionedEntry(ref, path, entry)
 
 
-def _commits(ctx: Context, heads: Mapping[CommitId, str]) -> Iterator[tuple[str, Commit]]:
+def _commits(ctx: Context, heads: Mapping[CommitId, str]) -> Iterator[tuple[str, CommitId, Commit]]:
     """Yield the heads under their branches' names, then all other commits but those that are swept: nobody can read or
     unmark these.
     """
     for page in batched(list(heads.items()), PAGE):
         values = ctx.kv.get_many([keys.commit(ctx.repo, commit) for commit, _ in page])
-        for (_, branch), value in zip(page, values, strict=True):
+        for (head, branch), value in zip(page, values, strict=True):
             if isinstance(value, bytes):
-                yield branch, decode(value, Commit)
+                yield branch, head, decode(value, Commit)
     for page in batched(ctx.kv.scan_all(keys.commits(ctx.repo)), PAGE):
         marks = CommitMarks(ctx).of([CommitId(name) for name, _ in page])
         for (name, value), mark in zip(page, marks, strict=True):
             if mark is None or mark.prefixes or not mark.sweeping_ms:
-                yield name, decode(value, Commit)
+                yield name, CommitId(name), decode(value, Commit)

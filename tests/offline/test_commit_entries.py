@@ -1,0 +1,150 @@
+"""Who reads the trees of all commits while the offline job sweeps commits that never landed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from refstore.context import Context
+from refstore.core import keys
+from refstore.core.ids import CommitId
+from refstore.core.records import Entry, Mark, encode
+from refstore.core.settings import embedded
+from refstore.errors import CorruptRange
+from refstore.gc_marks import Marks
+from refstore.operations import refs
+from refstore.operations.commit_entries import entries_of_commit
+from refstore.operations.every_version import every_entry
+from refstore.purging.document import Dataset
+from refstore.repository import Repository
+from refstore.versioning.commits import names
+from refstore.versioning.commits.trees import Trees
+from refstore_gc import run
+from refstore_gc.run import Options
+from refstore_purge.standing import every_name
+from refstore_purge.verify_objects import in_every_version
+from tests.durations import unchecked_lake
+from tests.offline.world import World
+from tests.reaping import reap_all, release_all
+from tests.unit.test_marks import aborted
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+LANDED, NEVER = True, False
+SWEEPING = Mark(1, 1, "m", sweeping_ms=2)
+DATASET = Dataset("all", "", "guest", "rewrite", "csv")
+AT_ONCE = Options(grace_days=0, min_age_seconds=0)
+WALKS: dict[str, Callable[[Repository], Iterator[tuple[str, str]]]] = {
+    "every_entry": lambda repo: ((each.ref, each.path) for each in every_entry(repo.context)),
+    "every_name": lambda repo: ((each.ref, each.path) for each in every_name(repo.context)),
+    "in_every_version": lambda repo: ((each.ref, each.path) for each in in_every_version(repo, DATASET)),
+}
+
+
+@pytest.fixture
+def reader(world: World) -> Iterator[Repository]:
+    """The same repository as another process sees it, whose cache has no tree."""
+    kv, objects = embedded(world.folder)
+    with unchecked_lake(kv, objects) as lake:
+        yield lake.repository("sales")
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["marked", "sweeping"])
+@pytest.mark.parametrize("walk", list(WALKS))
+def test_a_commit_that_never_landed_is_swept_before_its_tree_is_read(
+    world: World, engines: Engines, reader: Repository, monkeypatch: pytest.MonkeyPatch, walk: str, begun: bool
+) -> None:
+    old = world.commit(a=b"guest\none\n")
+    world.commit(a=None, b=b"guest\ntwo\n")
+    never = aborted(world.repo)
+    world.repo.reset("main")
+    world.clock.sleep(world.ctx.safety.scrub_after_seconds + 1)
+    reap_all(world.repo)
+    world.age()
+    mark_id = run.mark(world.ctx, engines, AT_ONCE).mark_id
+    if begun:
+        Marks(world.ctx).begin_sweep(mark_id)
+    never_read = refs.get_commit(world.ctx, never).metarange
+    stretches = Trees.stretches
+    sweeps: list[str] = []
+
+    def late(trees: Trees, metarange: str, **options: Any) -> Any:
+        if metarange == never_read and not sweeps:
+            sweeps.append(run.sweep(world.ctx, engines, mark_id).state)
+        return stretches(trees, metarange, **options)
+
+    monkeypatch.setattr(Trees, "stretches", late)
+    named = set(WALKS[walk](reader))
+    reads_both = not (begun and walk == "every_entry")  # it reads no commit whose sweep has begun
+    assert len(sweeps) == reads_both
+    assert ((old, "a") in named) == reads_both
+    assert ("main", "b") in named
+    assert not any(path == "never" for _, path in named)
+
+
+@pytest.mark.parametrize(
+    ("walk", "mark"),
+    [*((walk, None) for walk in WALKS), ("every_name", SWEEPING), ("in_every_version", SWEEPING)],
+)
+def test_a_tree_of_a_commit_that_landed_is_lost(world: World, reader: Repository, walk: str, mark: Mark | None) -> None:
+    old = world.commit(a=b"guest\none\n")
+    world.commit(a=None, b=b"guest\ntwo\n")
+    if mark is not None:
+        world.ctx.kv.set(keys.mark(world.ctx.repo, old), encode(mark))
+    world.ctx.objects.delete_many([names.key(names.METARANGES, refs.get_commit(world.ctx, old).metarange)])
+    with pytest.raises(CorruptRange, match="not in the object store"):
+        list(WALKS[walk](reader))
+
+
+@pytest.mark.parametrize(
+    ("landed", "mark", "damage"),
+    [
+        (LANDED, SWEEPING, "missing"),
+        (NEVER, None, "missing"),
+        (NEVER, Mark(1, 1, "m"), "missing"),
+        (NEVER, Mark(1, 1, "m", sweeping_ms=2, prefixes=("tmp/",)), "missing"),
+        (NEVER, SWEEPING, "changed"),
+    ],
+    ids=["landed", "unmarked", "not yet sweeping", "sweeping in part", "changed"],
+)
+def test_what_no_sweep_took_is_lost(
+    world: World, reader: Repository, landed: bool, mark: Mark | None, damage: str
+) -> None:
+    commit, of_range = shared(world, landed=landed, mark=mark)
+    world.ctx.objects.delete_many([of_range])
+    if damage == "changed":
+        world.ctx.objects.put(of_range, b"something else")
+    with pytest.raises(CorruptRange):
+        list(read(reader.context, commit, set()))
+
+
+def test_a_lost_range_is_found_by_the_next_commit_that_has_it(world: World, reader: Repository) -> None:
+    never, of_range = shared(world, landed=False, mark=SWEEPING)
+    world.ctx.objects.delete_many([of_range])
+    seen: set[tuple[str, str]] = set()
+    assert list(read(reader.context, never, seen)) == []
+    with pytest.raises(CorruptRange):
+        list(read(reader.context, world.repo.get_branch("main").head, seen))
+
+
+def shared(world: World, *, landed: bool, mark: Mark | None) -> tuple[CommitId, str]:
+    """Make a commit with the same tree as main's head. Return it, and the key of the range that both have."""
+    commit = world.commit(a=b"one")
+    head = world.commit()
+    release_all(world.repo)
+    ctx = world.ctx
+    if not landed:
+        ctx.kv.delete(keys.landed(ctx.repo, commit))
+    if mark is not None:
+        ctx.kv.set(keys.mark(ctx.repo, commit), encode(mark))
+    metarange = refs.get_commit(ctx, commit).metarange
+    assert refs.get_commit(ctx, head).metarange == metarange
+    (range_id,) = ctx.trees.ranges(metarange)
+    return commit, names.key(names.RANGES, range_id)
+
+
+def read(ctx: Context, commit: CommitId, seen: set[tuple[str, str]]) -> Iterator[tuple[str, Entry]]:
+    return entries_of_commit(ctx, commit, refs.get_commit(ctx, commit), "", seen)
