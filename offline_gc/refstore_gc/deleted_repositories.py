@@ -35,7 +35,7 @@ from refstore_gc import deletion_index_writer, garbage, kv_guard, listing, sweep
 from refstore_gc.anti_join import JoinInputs, bucket_bounds, chunk_batches, join, units_of
 from refstore_gc.batches import BatchKind
 from refstore_gc.engines.choice import Engines
-from refstore_gc.live_in_commits import Sources
+from refstore_gc.live_in_commits import LiveCommits
 from refstore_gc.mark_plan import age_seconds, store_now_ms
 from refstore_gc.run_context import Options, RunContext
 from refstore_gc.run_layout import BULK_KEYS, ROOT, layout_of, read_json, remove, write_json
@@ -122,13 +122,13 @@ def clear(
             chunk_batches(chunks, bounds),
             [],
             [(unit, BatchKind.PENDING) for unit in tagged.units] if options.mode == "tag" else [],
-            Sources([], [], []),
+            LiveCommits().sources(),
             partial(garbage.join_bucket, every_reason=garbage.DELETED_REPOSITORY),
         )
         counts = join(run.engine, inputs)
         units = units_of(counts)
         fence.pass_through()
-        outcomes = sweep_tasks.sweep(run, units, Sources([], [], []), options.mode, options.tag)
+        outcomes = sweep_tasks.sweep(run, units, LiveCommits(), options.mode, options.tag)
     swept = summarize_sweep(outcomes, options.mode, 0, lake.clock.now_ms(), run.steps.seconds.get("sweeping", 0.0))
     foreign = Count(sum(each.foreign for each in chunks), sum(each.foreign_bytes for each in chunks))
     young = sum(each.young for each in chunks)

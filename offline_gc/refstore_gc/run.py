@@ -386,7 +386,7 @@ def sweep(ctx: Context, engines: Engines, mark_id: str, tell: Tell = silent, *, 
     by_rules = rules_recheck.keep(marks, begun, excluded)
     fence.pass_through()
     with closing(run.steps), run.steps.step("sweeping"):
-        outcomes = sweep_units(run, manifest.units, excluded.sources(), mode, manifest.tag)
+        outcomes = sweep_units(run, manifest.units, excluded, mode, manifest.tag)
     swept = summarize_sweep(outcomes, mode, excluded_count, ctx.clock.now_ms(), run.steps.seconds.get("sweeping", 0.0))
     swept = msgspec.structs.replace(
         swept, dropped_out_by_rules=by_rules, rules_changed=begun.changed, engine=run.engine.name

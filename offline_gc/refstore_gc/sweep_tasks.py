@@ -22,10 +22,10 @@ from refstore.objects.base import ObjectStore
 from refstore.versioning.commits.workers import Workers
 from refstore_gc import live_in_commits
 from refstore_gc.address_codec import Cuts, Keys, among, keys_of
-from refstore_gc.batches import Batch, BatchKind
+from refstore_gc.batches import Batch, BatchBuilder, BatchKind
 from refstore_gc.deletion_index_writer import outcome_key
 from refstore_gc.engines.base import Flow
-from refstore_gc.live_in_commits import Sources
+from refstore_gc.live_in_commits import LiveCommits
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_layout import TAG, RunLayout, read_table, store_at, threads_at, write_table
 from refstore_gc.run_summary import BUCKET, DELETED, EXCLUDED, FAILED, KEPT, MISSING, TAGGED, Mode, UnitRow
@@ -58,14 +58,27 @@ def unit_batches(keys: Sequence[str]) -> list[Batch]:
     return [Batch.of_value(number, BatchKind.LISTED, Unit(key, outcome_key(key))) for number, key in enumerate(keys)]
 
 
-def sweep(run: RunContext, units: Sequence[UnitRow], excluded: Sources, mode: Mode, tag: str = TAG) -> list[Outcome]:
+def sweep(
+    run: RunContext, units: Sequence[UnitRow], excluded: LiveCommits, mode: Mode, tag: str = TAG
+) -> list[Outcome]:
     """Delete, or tag, each unit's addresses; return what became of them, counted.
 
-    `excluded`: the commits whose addresses are named again. `tag`: the tag's key.
+    `excluded`: the commits whose addresses and trees are named again. `tag`: the tag's key.
     """
     layout, cuts = run.layout, Cuts.of([unit.first for unit in units[1:]])
-    flows = [Flow(unit_batches([unit.key for unit in units])), *live_in_commits.flows(layout, cuts, excluded)]
+    flows = [
+        Flow(unit_batches([unit.key for unit in units])),
+        Flow(_tree_batches(layout, cuts, excluded)),
+        *live_in_commits.flows(layout, cuts, excluded.sources()),
+    ]
     return list(run.engine.join(flows, cuts.buckets, partial(sweep_bucket, layout, mode, tag))) if units else []
+
+
+def _tree_batches(layout: RunLayout, cuts: Cuts, commits: LiveCommits) -> list[Batch]:
+    """Return the keys of the commits' metaranges and listings. A mark has those of a commit that never landed."""
+    builder = BatchBuilder(cuts, layout.seed)
+    objects = array(list(commits.objects()), pa.string())
+    return [*builder.add(BatchKind.LIVE_IN_KV, objects), *builder.flush()]
 
 
 def sweep_bucket(layout: RunLayout, mode: Mode, tag: str, batches: Iterable[Batch]) -> Iterator[Outcome]:

@@ -12,11 +12,13 @@ from refstore.core.keys import NAMESPACES
 from refstore.errors import Conflict, Corrupt, Unavailable
 from refstore.gc_marks import Marks, RunState, new_mark_id
 from refstore.gc_marks.runs import Runs
+from refstore.operations import refs
+from refstore.versioning.commits import names
 from refstore_gc import deleted_repositories, report, run
 from refstore_gc.run import Options
 from refstore_gc.run_summary import Manifest, write_manifest
 from tests.offline.test_leftovers import delete_and_drain
-from tests.offline.world import World
+from tests.offline.world import World, marked_in
 from tests.reaping import reap_all, release_all
 from tests.unit.test_marks import aborted
 
@@ -160,6 +162,27 @@ def test_a_damaged_mark_stops_no_other_sweep_and_loses_none_of_its_own_objects(
     assert second not in world.data()
     world.repo.unmark(broken)
     assert (world.repo.read(old, "a"), world.repo.read(old, "both")) == (b"first", b"named by two")
+
+
+def test_a_sweep_leaves_the_tree_of_a_commit_that_never_landed_and_that_a_damaged_mark_has(
+    world: World, engines: Engines
+) -> None:
+    world.commit(a=b"one")
+    never = aborted(world.repo)
+    world.repo.reset("main")
+    world.clock.sleep(world.ctx.safety.scrub_after_seconds + 1)
+    reap_all(world.repo)
+    world.age()
+    at_once = Options(grace_days=0, min_age_seconds=0)
+    broken = run.mark(world.ctx, engines, at_once).mark_id
+    lose(world, broken, "mark/")
+    good = run.mark(world.ctx, engines, at_once).mark_id
+    record = refs.get_commit(world.ctx, never)
+    tree = {names.key(names.METARANGES, record.metarange), names.key(names.ADDED, record.added)}
+    assert tree <= marked_in(world, good).keys()
+    run.sweep(world.ctx, engines, good)
+    assert all(world.ctx.objects.is_stored(key) for key in tree)
+    assert dict(Marks(world.ctx).scan())[never].mark_id == broken
 
 
 def test_a_report_that_cannot_be_read_any_more_stops_no_later_job(world: World, engines: Engines) -> None:
