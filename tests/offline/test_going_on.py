@@ -313,7 +313,9 @@ class EverythingInAHelper(Helpers):
         self.helper = Helper()
         self.seen: set[str] = set()
 
-    def map(self, work: Callable[[Any], Iterable[Any]], items: Sequence[Any]) -> Generator[Any, None, None]:
+    def map(
+        self, work: Callable[[Any], Iterable[Any]], items: Sequence[Any], *, is_long: bool = False
+    ) -> Generator[Any, None, None]:
         while not self.helper.is_ready():
             assert not self.helper.has_ended
         for item in items:

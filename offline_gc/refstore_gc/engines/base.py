@@ -74,8 +74,8 @@ class Engine(Protocol):
         """Return whether all functions see the folders of this machine."""
         ...
 
-    def map(self, work: Callable[[A], Iterable[T]], items: Sequence[A]) -> Iterable[T]:
-        """Yield what `work` yields for each item; the items in any order."""
+    def map(self, work: Callable[[A], Iterable[T]], items: Sequence[A], *, is_long: bool = False) -> Iterable[T]:
+        """Yield what `work` yields for each item; the items in any order. `is_long`: it surely takes seconds."""
         ...
 
     def join(self, flows: Sequence[Flow], buckets: int, work: Callable[[list[Batch]], Iterable[T]]) -> Iterable[T]:

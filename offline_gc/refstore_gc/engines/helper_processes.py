@@ -117,9 +117,11 @@ class Helpers:
         finally:
             self._lock.release()
 
-    def map(self, work: Callable[[A], Iterable[T]], items: Sequence[A]) -> Generator[T, None, None]:
+    def map(
+        self, work: Callable[[A], Iterable[T]], items: Sequence[A], *, is_long: bool = False
+    ) -> Generator[T, None, None]:
         """Yield what `work` yields for each item, in any order. This process takes items from the front, helpers from
-        the back, and the memory for their results is bounded.
+        the back, and the memory for their results is bounded. `is_long`: helpers start at once.
 
         `work` and the items are pickled. Raises what `work` raises. Close the generator if it is not read to its end.
         """
@@ -128,6 +130,7 @@ class Helpers:
                 yield from work(item)
             return
         began = time.monotonic()
+        self._worked_seconds += self._start_after_seconds * is_long
         shared: _Shared[A, T] = _Shared(work, items)
         serving = [
             threading.Thread(target=self._serve, args=(number, shared), name="refstore-gc-helper", daemon=True)

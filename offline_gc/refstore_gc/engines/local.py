@@ -50,9 +50,11 @@ class LocalEngine:
         self._tasks_done = self._tasks = 0
         self._is_cancelled = False
 
-    def map(self, work: Callable[[A], Iterable[T]], items: Sequence[A]) -> Generator[T, None, None]:
+    def map(
+        self, work: Callable[[A], Iterable[T]], items: Sequence[A], *, is_long: bool = False
+    ) -> Generator[T, None, None]:
         self._begin()
-        yield from self._map(work, items)
+        yield from self._map(work, items, is_long=is_long)
 
     def join(self, flows: Sequence[Flow], buckets: int, work: Callable[[list[Batch]], Iterable[T]]) -> Iterator[T]:  # noqa: ARG002  # it has no tasks to cut
         self._begin()
@@ -106,9 +108,11 @@ class LocalEngine:
             for batch in self._map(partial(_take_step, flow.second_step), list(to_read.values())):
                 spill.add(batch)
 
-    def _map(self, work: Callable[[A], Iterable[T]], items: Sequence[A]) -> Generator[T, None, None]:
+    def _map(
+        self, work: Callable[[A], Iterable[T]], items: Sequence[A], *, is_long: bool = False
+    ) -> Generator[T, None, None]:
         self._tasks += len(items)
-        for result in self._helpers.map(partial(_append_end, work), items):
+        for result in self._helpers.map(partial(_append_end, work), items, is_long=is_long):
             if self._is_cancelled:
                 raise CancelledError
             if isinstance(result, _End):

@@ -54,7 +54,7 @@ class SparkEngine:
     def is_on_one_machine(self) -> bool:
         return str(self._context.master).startswith("local")
 
-    def map(self, work: Callable[[A], Iterable[T]], items: Sequence[A]) -> list[T]:
+    def map(self, work: Callable[[A], Iterable[T]], items: Sequence[A], *, is_long: bool = False) -> list[T]:  # noqa: ARG002  # its tasks start at once
         if not items:
             return []
         tasks = min(len(items), self.parts * TASKS_PER_CORE)
