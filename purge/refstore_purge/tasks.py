@@ -35,6 +35,8 @@ CHUNK_BYTES: Final = 1024 * 1024
 TASKS_PER_CORE: Final = 8
 TASK_BYTES: Final = 128 * 1024 * 1024
 TASK_OBJECTS: Final = 200
+LONG_BYTES: Final = 64 * 1024 * 1024
+"""As much surely takes longer than starting the engine's helpers."""
 LARGE_BYTES: Final = 128 * 1024 * 1024
 M_MMAP_THRESHOLD: Final = -3
 """Of glibc's `mallopt`: blocks that are as large are mapped, and so given back when they are freed."""
@@ -118,7 +120,8 @@ def run(engine: Engine, job: Job, works: list[Work]) -> list[Done]:
     if not works:
         return []
     groups = grouped(works, engine.parts)
-    done = dict(engine.map(partial(_do_all, job), groups))
+    is_long = sum(work.size_bytes for work in works) >= LONG_BYTES
+    done = dict(engine.map(partial(_do_all, job), groups, is_long=is_long))
     return [done[number] for number in range(len(works))]
 
 

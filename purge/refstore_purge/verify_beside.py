@@ -92,12 +92,8 @@ def _entries_of_footer(footer: Struct) -> Iterator[Entry]:
 
 
 def _entries(pairs: Pairs, place: str) -> Iterator[Entry]:
-    seen = set[bytes]()
     for key, value in pairs:
-        # a run sees the first one only, and what it writes has no other
-        note = " (it stands there twice, which a run does not see: write the file again by other means)"
-        yield Entry(place + note * (key in seen), key, _texts(key, value))
-        seen.add(key)
+        yield Entry(place, key, _texts(key, value))
 
 
 def _texts(key: bytes, value: bytes) -> Sequence[bytes]:

@@ -28,6 +28,7 @@ ROW_GROUPS: Final = 4
 KEY_VALUES: Final = 5
 COLUMNS: Final = 1
 FILE_PATH: Final = 1
+TYPE: Final = 1
 COLUMN: Final = 3
 ENCRYPTION: Final = 8
 KEY_VALUES_OF_COLUMN: Final = 8
@@ -54,9 +55,20 @@ def read_footer(source: BinaryIO) -> Struct:
         source.seek(size - TAIL_BYTES - length)
         end = source.read(length + TAIL_BYTES)
     try:
-        return _Thrift(end[len(end) - TAIL_BYTES - length : -TAIL_BYTES]).struct()
-    except (IndexError, struct.error, RecursionError):
+        footer = _Thrift(end[len(end) - TAIL_BYTES - length : -TAIL_BYTES]).struct()
+        _check_types(footer)
+    except (IndexError, struct.error, RecursionError, KeyError, TypeError, AttributeError, ValueError):
         raise NotRead("its footer cannot be followed") from None
+    return footer
+
+
+def _check_types(footer: Struct) -> None:
+    """Raise NotRead where a column chunk has another type than its column: pyarrow aborts at it."""
+    types = [element[TYPE] for element in footer[SCHEMA] if TYPE in element]
+    for group in footer[ROW_GROUPS]:
+        for chunk, type_ in zip(group[COLUMNS], types, strict=True):
+            if COLUMN in chunk and chunk[COLUMN][TYPE] != type_:
+                raise NotRead("its footer contradicts itself: a column has two types")
 
 
 def pairs_of(entries: Any) -> Pairs:

@@ -13,6 +13,7 @@ from refstore.purging.document import Dataset
 from refstore_purge.untyped_arrow import pa
 from refstore_purge.verify_beside import look_at_summary, look_beside_rows
 from refstore_purge.verify_columns import DAMAGED, count_orc, count_parquet, no_column
+from refstore_purge.verify_footer import read_footer
 from refstore_purge.verify_ids import INTEGER, Lookup, RowCount, whole_numbers
 from refstore_purge.verify_text import Fields, NotRead, Number, blocks_of, lines_of, records_of, text_of
 
@@ -39,6 +40,7 @@ def count_rows(
             return
         match dataset.format:
             case "parquet":
+                read_footer(source)  # refuses what pyarrow aborts at
                 lookup = count_parquet(source, dataset, lookup, count, is_of_id=is_of_id)
             case "orc":
                 lookup = count_orc(source, dataset, lookup, count, is_of_id=is_of_id)

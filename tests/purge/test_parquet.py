@@ -174,7 +174,8 @@ class TestWhatIsRefused:
         with pytest.raises(PurgeError, match=r"there is no column 'guest\.x'"):
             find(parquet, body, task("guest.x"), id_set("1"))
 
-    def test_an_encrypted_file(self) -> None:
+    @pytest.mark.parametrize("has_plain_footer", [True, False])
+    def test_an_encrypted_file(self, *, has_plain_footer: bool) -> None:
         class Kms(encryption.KmsClient):
             def __init__(self, _: Any) -> None:
                 super().__init__()
@@ -183,7 +184,9 @@ class TestWhatIsRefused:
                 return key_bytes.hex().encode()
 
         factory = encryption.CryptoFactory(Kms)
-        config = encryption.EncryptionConfiguration(footer_key="k", column_keys={"k": ["guest"]})
+        config = encryption.EncryptionConfiguration(
+            footer_key="k", column_keys={"k": ["guest"]}, plaintext_footer=has_plain_footer
+        )
         properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), config)
         out = io.BytesIO()
         with pq.ParquetWriter(out, FULL.schema, encryption_properties=properties) as writer:

@@ -68,7 +68,7 @@ def without_ids(metadata: Metadata, ids: Ids, *, rows_changed: bool) -> dict[byt
             continue
         if found.isdisjoint(entries[key]):
             kept[key] = value
-        elif key == ARROW_SCHEMA and (schema := _schema_of(value)) is not None:
+        elif key == ARROW_SCHEMA and (schema := schema_of(value)) is not None:
             kept[key] = base64.b64encode(_schema_without(schema, found).serialize().to_pybytes())
     if entries_with_ids([kept], ids):
         raise PurgeError("an id stands in the metadata of a nested column, from where it cannot be taken; purge it by "
@@ -82,7 +82,7 @@ def _texts_of_entries(metadata: Metadata) -> dict[bytes, set[bytes]]:
 
 
 def _texts(key: bytes, value: bytes) -> Iterator[bytes]:
-    if key == ARROW_SCHEMA and (schema := _schema_of(value)) is not None:
+    if key == ARROW_SCHEMA and (schema := schema_of(value)) is not None:
         yield from _texts_of_pairs(schema.metadata)
         yield from _texts_of_fields(schema)
         return
@@ -105,7 +105,7 @@ def _texts_of_fields(fields: Iterable[Any]) -> Iterator[bytes]:
         yield from _texts_of_fields(field.type.field(number) for number in range(field.type.num_fields))
 
 
-def _schema_of(value: bytes) -> Any:
+def schema_of(value: bytes) -> Any:
     """Return the schema that Arrow's writers put into a file; None: it cannot be read, so no reader uses it."""
     try:
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value, validate=True)))

@@ -31,16 +31,16 @@ def rows_that_match(batch: Any, task: Task, ids: Ids) -> NDArray[np.bool_]:
     """
     root = task.identifier[0]
     if task.every_row:
-        return _any_set(batch, task.set_null) if task.set_null else np.ones(len(batch), dtype=np.bool_)
+        return any_set(batch, task.set_null) if task.set_null else np.ones(len(batch), dtype=np.bool_)
     if batch.schema.get_field_index(root) < 0:
         raise no_column(name_of(task.identifier))
     matched = _match(batch.column(root), task.identifier[1:], task, ids)
     if task.set_null:
-        matched &= _any_set(batch, task.set_null)
+        matched &= any_set(batch, task.set_null)
     return matched
 
 
-def _any_set(batch: Any, columns: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
+def any_set(batch: Any, columns: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
     """Return which rows have one of these columns, which `check_set_null` allows, not null yet."""
     found = np.zeros(len(batch), dtype=np.bool_)
     for path in columns:

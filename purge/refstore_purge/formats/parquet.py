@@ -1,15 +1,18 @@
-"""Parquet: find ids by statistics and the identifier's column, and rewrite row group by row group.
+"""Parquet: find ids by statistics and the identifier's column, and rewrite the row groups that have some.
 
-A rewritten file keeps its schema, its row groups, its key-value metadata but for entries with an id, and of each column
-codec, dictionary, Bloom filter and whether it has statistics. What pyarrow would not keep is refused: the written
-footer is compared.
+What does not change is copied byte for byte: the footer but for entries of its metadata that have an id, row groups
+without a match, and columns that stay beside those that are set to null. pyarrow writes the rest as it is stored
+(`parquet_schema.py`), each column of each row group with the codec, the encoding and the indexes that it had
+(`parquet_chunks.py`). What pyarrow would not keep is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import numpy as np
 
@@ -22,127 +25,334 @@ from refstore_purge.formats.base import (
     See,
     Seeing,
     Task,
+    is_alike,
     name_of,
 )
-from refstore_purge.formats.nested import check_schema, rows_that_match, set_null, timestamps_in
+from refstore_purge.formats.nested import any_set, check_schema, rows_that_match, set_null
+from refstore_purge.formats.parquet_chunks import (
+    Assembly,
+    Source,
+    Stored,
+    as_before,
+    check_like,
+    extent,
+    options,
+    stored,
+)
+from refstore_purge.formats.parquet_footer import (
+    Chunk,
+    Column,
+    File,
+    Group,
+    Items,
+    Kind,
+    Struct,
+    read_footer,
+    write_footer,
+)
+from refstore_purge.formats.parquet_schema import Node, tree_of, view
 from refstore_purge.store_file import buffer_bytes_of
-from refstore_purge.untyped_arrow import pa, pc, pq
+from refstore_purge.untyped_arrow import pa, pq
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 BATCH_ROWS: Final = 131_072
-BLOOM_FPP: Final = 0.05
-"""The share of false positives of a Bloom filter; files do not say which theirs had."""
-_NS_RANGE_IN_US: Final = 2**63 // 1000 - 1
-_CODECS: Final = {"UNCOMPRESSED": "NONE"}
-"""Codecs that pyarrow's writer names otherwise than its reader."""
+NUM_CATEGORIES: Final = b"num_categories"
+_DICTIONARIES_OF_VALUES: Final = re.compile(rb"parquet-mr |DuckDB |parquet-rs |impala ")
+"""Writers whose dictionaries have the values of their rows only."""
+_WRONG_SIZES: Final = re.compile(rb"parquet-mr version 1\.([01]\D|2\.[0-8]\D|2\.[0-8]$)")
+"""Writers whose chunks are longer than they say (PARQUET-816): nothing of theirs is copied as it is."""
+
+
+class _File:
+    """A file with its footer, and pyarrow's view of the identifier."""
+
+    def __init__(self, source: BinaryIO, task: Task) -> None:
+        """Raise PurgeError."""
+        self.footer, end = read_footer(source)
+        self.source = Source(source, end)
+        self.root = tree_of(self.footer)
+        if not self.root.children:
+            raise PurgeError("the file has no columns; correct the data set's prefix")
+        self.groups: Sequence[Struct] = self.footer[File.ROW_GROUPS]
+        pairs = {pair[1]: pair.get(2, b"") for pair in self.footer.get(File.KEY_VALUES, ())}
+        schema = key_values.schema_of(pairs.get(key_values.ARROW_SCHEMA, b""))
+        self._arrow = schema if schema is not None and len(schema) == len(self.root.children) else None
+        names = [task.identifier[0], *(null[0] for null in task.set_null)]
+        roots = [node for node in self.root.children if any(is_alike(node.name, name) for name in names)]
+        self.typed: Any = self.opened(roots, range(len(self.groups)), is_plain=False) if roots else None
+
+    @property
+    def schema(self) -> Any:
+        """The schema of Arrow of the identifier, and of what is to be set to null."""
+        return pa.schema([]) if self.typed is None else self.typed.schema_arrow
+
+    @property
+    def rows(self) -> int:
+        return sum(group[Group.ROWS] for group in self.groups)
+
+    def with_spare_values(self) -> set[str]:
+        """Return the outermost columns whose dictionaries may have values that no row of their row group has: then
+        what a row had that goes may stand in every row group. Arrow writes categories so, and says which columns they
+        are; of a writer that nobody knows any dictionary may be such a one.
+        """
+        if _DICTIONARIES_OF_VALUES.match(self.footer.get(File.CREATED_BY, b"")):
+            return set()
+        if self._arrow is not None:
+            return {field.name for field in self._arrow if has_dictionary(field.type)}
+        found = set[str]()
+        for group in self.groups:
+            for leaf, chunk in zip(self.root.leaves(), group[Group.COLUMNS], strict=True):
+                if chunk[Chunk.METADATA].get(Column.DICTIONARY_PAGE, 0) > 0:
+                    found.add(leaf.path[0])
+        return found
+
+    def check_categories(self, tops: Sequence[Node]) -> None:
+        """Raise PurgeError for a category of fastparquet, which reads the dictionary of one row group for all."""
+        for group in self.groups:
+            for leaf, chunk in zip(self.root.leaves(), group[Group.COLUMNS], strict=True):
+                pairs = chunk[Chunk.METADATA].get(Column.KEY_VALUES, ())
+                if any(pair[1] == NUM_CATEGORIES for pair in pairs) and any(top.name == leaf.path[0] for top in tops):
+                    raise PurgeError(
+                        f"column {leaf.path[0]!r} is a category of pandas, and fastparquet reads one dictionary for "
+                        "all row groups; write it as plain values, or purge it by other means"
+                    )
+
+    def opened(self, roots: Sequence[Node], groups: Sequence[int], *, is_plain: bool) -> Any:
+        return pq.ParquetFile(
+            self.source.file,
+            metadata=view(self.footer, roots, groups, is_plain=is_plain, arrow=None if is_plain else self._arrow),
+            pre_buffer=False,
+            buffer_size=buffer_bytes_of(self.source.file),
+            page_checksum_verification=True,
+        )
 
 
 def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:
     """Look for the ids. Raises PurgeError."""
     with readable():
-        file = _open(source)
-        check_schema(file.schema_arrow, task, ids)
+        file = _File(source, task)
+        check_schema(file.schema, task, ids)
         if task.every_row and not task.set_null:
-            entries = key_values.entries_with_ids(key_values_of(file), ids)
-            return Found(file.metadata.num_rows, file.metadata.num_rows, "partition", entries)
-        leaf = _plain_leaf(file, task)
-        groups = [
-            number
-            for number in range(file.metadata.num_row_groups)
-            if leaf is None or task.ignore_statistics or _may_match(file.metadata.row_group(number).column(leaf), ids)
-        ]
+            entries = key_values.entries_with_ids(pairs_of(file.footer), ids)
+            return Found(file.rows, file.rows, "partition", entries)
+        leaf = _plain_leaf(file.typed, task)
+        groups = [number for number in range(len(file.groups)) if _may_have(file.typed, number, leaf, task, ids)]
         if groups and see is not None:
-            groups = list(range(file.metadata.num_row_groups))
+            groups = list(range(len(file.groups)))
             ids = Seeing(ids, see)
         matched = 0
         if groups:
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=_leaves(file, task)):
+            columns = _leaves(file.typed, task)
+            for batch in file.typed.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=columns):
                 matched += int(np.count_nonzero(rows_that_match(batch, task, ids)))
         by = "partition" if task.every_row else "column" if groups else "statistics"
-        return Found(file.metadata.num_rows, matched, by, key_values.entries_with_ids(key_values_of(file), ids))
+        return Found(file.rows, matched, by, key_values.entries_with_ids(pairs_of(file.footer), ids))
 
 
 def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritten:
-    """Write the file without the rows that match, or with nulls in them. Raises PurgeError."""
-    matched = 0
-    with readable():
-        file = _open(source)
-        check_schema(file.schema_arrow, task, ids)
-        metadata = file.metadata
-        schema, options = _options(file, task)
-        with pq.ParquetWriter(target, schema, **options) as writer:
-            for number in range(metadata.num_row_groups):
-                kept, found = _kept(file, number, schema, task, ids)
-                matched += found
-                if len(kept):
-                    writer.write_table(kept, row_group_size=len(kept))
-                del kept  # before the next one is read
-            # with the schema of Arrow, which says how the file is read again
-            pairs = key_values.without_ids(metadata.metadata, ids, rows_changed=matched > 0)
-            if pairs:
-                writer.add_key_value_metadata(pairs)
-        _check_written(file, target, metadata.num_rows - (0 if task.set_null else matched), pairs)
-    return Rewritten(metadata.num_rows, matched, key_values.entries_with_ids(key_values_of(file), ids))
+    """Write the file without the rows that match, or with nulls in them. Raises PurgeError.
 
-
-def write_without_rows(source: BinaryIO, target: BinaryIO, ids: Ids) -> None:
-    """Write a file of the same schema without rows, and with the metadata that has no id. Raises PurgeError."""
-    with readable():
-        file = pq.ParquetFile(source, pre_buffer=False)
-        schema, options = _options(file, Task(()))
-        pairs = key_values.without_ids(file.metadata.metadata, ids, rows_changed=False)
-        with pq.ParquetWriter(target, schema, **options) as writer:
-            if pairs:
-                writer.add_key_value_metadata(pairs)
-        _check_written(file, target, 0, pairs)
-
-
-def key_values_of(file: Any) -> Generator[Mapping[bytes, bytes] | None, None, None]:
-    """Yield the metadata of the file and of its column chunks; pyarrow does not write these again."""
-    yield file.metadata.metadata
-    for number in range(file.metadata.num_row_groups):
-        group = file.metadata.row_group(number)
-        for column in range(group.num_columns):
-            yield group.column(column).metadata
-
-
-def _kept(file: Any, number: int, schema: Any, task: Task, ids: Ids) -> tuple[Any, int]:
-    """Return what stays of a row group, and how many rows match.
-
-    The columns that tell are read first, then one after another, so that no other is in memory as it was and as it
-    will be.
+    Column chunks in which nothing changes are copied byte for byte; pyarrow writes the others, and the footer stays as
+    it was but for what these need.
     """
-    names: list[str] = schema.names
-    telling = {path[0] for path in (task.identifier, *task.set_null)} & {*names} or {names[0]}
-    rest = [name for name in names if name not in telling]
-    if _has_dots(file) or len({*names}) < len(names):
-        telling, rest = {*names}, []  # pyarrow would take a name for more columns than one
-    table = _read(file, number, schema, [name for name in names if name in telling])
-    batches = table.to_batches()
-    found = [rows_that_match(batch, task, ids) for batch in batches]
-    rows = np.concatenate([np.zeros(0, dtype=np.bool_), *found])
+    with readable():
+        file = _File(source, task)
+        check_schema(file.schema, task, ids)
+        assembly = Assembly(target)
+        groups: list[Struct] = []
+        tops = _tops(file.root, task)
+        every = [_rows_of(file, number, tops, task, ids) for number in range(len(file.groups))]
+        matched = sum(int(np.count_nonzero(rows)) for rows in every)
+        spare = file.with_spare_values() if matched else set[str]()
+        if matched:
+            file.check_categories(tops)
+        for number, (group, rows) in enumerate(zip(file.groups, every, strict=True)):
+            found = int(np.count_nonzero(rows))
+            left = len(rows) - (0 if task.set_null else found)
+            if left or not len(rows):
+                changed = [top for top in tops if found or top.name in spare]
+                chunks = _chunks(file, number, changed, task, rows)
+                groups.append(assembly.add_group(_sorted_as_before(group, file.root, task), left, chunks))
+        assembly.finish()
+        footer = footer_with(file.footer, groups, ids, rows_changed=matched > 0)
+        write_footer(target, footer)
+        _check_written(footer, target)
+        return Rewritten(file.rows, matched, key_values.entries_with_ids(pairs_of(file.footer), ids))
+
+
+def pairs_of(footer: Struct) -> Iterator[dict[bytes, bytes]]:
+    """Yield the entries of key-value metadata, of the file and of its column chunks."""
+    every = [footer.get(File.KEY_VALUES, ())]
+    chunks = [chunk for group in footer[File.ROW_GROUPS] for chunk in group[Group.COLUMNS]]
+    every += [chunk[Chunk.METADATA].get(Column.KEY_VALUES, ()) for chunk in chunks]
+    for pairs in every:
+        yield from ({pair[1]: pair.get(2, b"")} for pair in pairs)
+
+
+def footer_with(old: Struct, groups: Sequence[Struct], ids: Ids, *, rows_changed: bool) -> Struct:
+    """Return the footer of a file that is written again: as it was, with its row groups, and without ids in its
+    metadata. Raises PurgeError.
+    """
+    footer = _without_ids(old, File.KEY_VALUES, ids, rows_changed=rows_changed)
+    for group in groups:
+        for chunk in group[Group.COLUMNS]:
+            metadata = _without_ids(chunk[Chunk.METADATA], Column.KEY_VALUES, ids, rows_changed=rows_changed)
+            chunk.change(Chunk.METADATA, metadata)
+    footer.change(File.ROWS, sum(group[Group.ROWS] for group in groups))
+    footer.change(File.ROW_GROUPS, Items(Kind.STRUCT, groups))
+    return footer
+
+
+def _tops(root: Node, task: Task) -> Sequence[Node]:
+    """Return the outermost columns of which something changes."""
+    if not task.set_null:
+        return root.children
+    names = {null[0] for null in task.set_null}
+    return [node for node in root.children if node.name in names]
+
+
+def _rows_of(file: _File, number: int, tops: Sequence[Node], task: Task, ids: Ids) -> NDArray[np.bool_]:
+    """Return for each row of a row group whether it matches."""
+    if task.every_row:
+        rows = np.ones(file.groups[number][Group.ROWS], dtype=np.bool_)
+    else:
+        rows = np.zeros(file.groups[number][Group.ROWS], dtype=np.bool_)
+        if _may_have(file.typed, number, _plain_leaf(file.typed, task), task, ids):
+            table = file.typed.read_row_group(number, columns=_leaves(file.typed, replace(task, set_null=())))
+            found = [rows_that_match(batch, replace(task, set_null=()), ids) for batch in table.to_batches()]
+            rows = np.concatenate([rows[:0], *found])
+    if task.set_null and rows.any():
+        plain = file.opened(tops, [number], is_plain=True)
+        paths = _plain_paths(file.root, task)
+        table = pa.table([_read(plain, top).column(0) for top in tops], schema=plain.schema_arrow)
+        sets = [any_set(batch, paths) for batch in table.to_batches()]
+        rows = rows & np.concatenate([rows[:0], *sets])
+    return rows
+
+
+def _plain_paths(root: Node, task: Task) -> list[list[str]]:
+    """Return the names that the columns to set to null have in a plain view."""
+    paths: list[list[str]] = []
+    for null in task.set_null:
+        node = root
+        paths.append([])
+        for name in null:
+            node = node.child(name)
+            paths[-1].append(node.plain_name)
+    return paths
+
+
+def _chunks(
+    file: _File, number: int, tops: Sequence[Node], task: Task, rows: NDArray[np.bool_]
+) -> list[tuple[Source, Struct]]:
+    """Return the column chunks of a row group as they are to be: of `tops` without the rows, or with nulls in them;
+    all others as they are.
+    """
+    group = file.groups[number]
+    if not tops and _WRONG_SIZES.match(file.footer.get(File.CREATED_BY, b"")):
+        tops, task = file.root.children, replace(task, set_null=())
+    chunks = [(file.source, chunk) for chunk in group[Group.COLUMNS]]
+    if not tops:
+        return chunks
+    plain = file.opened(tops, [number], is_plain=True)
+    paths = _plain_paths(file.root, task)
     keep = pa.array(~rows) if rows.any() and not task.set_null else None
-    if task.set_null:
-        nulled = [set_null(batch, task.set_null, of) for batch, of in zip(batches, found, strict=True)]
-        table = pa.Table.from_batches(nulled, table.schema)
-    table = _filtered(table, keep)
-    del batches
-    if rest:
-        columns = dict(zip(table.schema.names, table.columns, strict=True))
-        for name in rest:
-            columns[name] = _filtered(_read(file, number, schema, [name]), keep).column(0)
-        table = pa.table([columns[name] for name in names], schema=schema)
-    return table, int(np.count_nonzero(rows))
+    leaves: list[Node] = []
+    before: list[Stored] = []
+    columns: list[Any] = []
+    for top in tops:  # one after another, so that no other is in memory as it was and as it will be
+        leaves += top.leaves()
+        before += [stored(file.source, group[Group.COLUMNS][leaf.first_leaf]) for leaf in top.leaves()]
+        columns.append(_changed(_read(plain, top), paths, rows, keep).column(0))
+    table = pa.table(columns, schema=plain.schema_arrow)
+    body = _written(table, options(leaves, _paths_written(table.schema), before, len(rows)))
+    del columns, table
+    footer, end = read_footer(body)
+    made = Source(body, end)
+    (new,) = footer[File.ROW_GROUPS]
+    for leaf, was, became, chunk in zip(leaves, before, tree_of(footer).leaves(), new[Group.COLUMNS], strict=True):
+        old = group[Group.COLUMNS][leaf.first_leaf]
+        changed = as_before(chunk, leaf, was, old)
+        check_like(leaf, became, was, stored(made, changed))
+        chunks[leaf.first_leaf] = made, changed
+    return chunks
 
 
-def _read(file: Any, number: int, schema: Any, names: Sequence[str]) -> Any:
-    """Read these columns of a row group, which are in the file's order."""
-    if len(names) == len(schema):
-        return file.read_row_group(number).cast(schema)
-    return file.read_row_group(number, columns=names).cast(pa.schema([schema.field(name) for name in names]))
+def _read(plain: Any, top: Node) -> Any:
+    """Return a column of the one row group of a plain view. Raises PurgeError."""
+    try:
+        return plain.read_row_group(0, columns=[top.plain_name])
+    except pa.ArrowException as error:
+        raise PurgeError(
+            f"column {top.name!r} cannot be read: it is damaged, or stored as pyarrow does not know; purge it "
+            "by other means"
+        ) from error
 
 
-def _filtered(table: Any, keep: Any) -> Any:
-    return table if keep is None else table.filter(keep)
+def _changed(column: Any, paths: Sequence[Sequence[str]], rows: NDArray[np.bool_], keep: Any) -> Any:
+    """Return a plain column without the rows that go, or with nulls at the paths that lie in it."""
+    if keep is not None:
+        return column.filter(keep)
+    mine = [path for path in paths if path[0] == column.schema.names[0]]
+    batches: list[Any] = []
+    at = 0
+    for batch in column.to_batches():
+        batches.append(set_null(batch, mine, rows[at : at + len(batch)]))
+        at += len(batch)
+    return pa.Table.from_batches(batches, column.schema)
+
+
+def _written(table: Any, how: Mapping[str, Any]) -> BinaryIO:
+    """Return a file with one row group."""
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, table.schema, **how) as writer:
+        writer.write_table(table, row_group_size=max(1, len(table)))
+    return pa.BufferReader(sink.getvalue())
+
+
+def _paths_written(schema: Any) -> list[str]:
+    """Return what pyarrow's writer calls the columns of a schema."""
+    empty = pq.ParquetFile(_written(schema.empty_table(), {"store_schema": False})).schema
+    return [empty.column(number).path for number in range(len(empty))]
+
+
+def _sorted_as_before(group: Struct, root: Node, task: Task) -> Struct:
+    """Return a row group that does not say to be sorted by what is set to null."""
+    nulled = {
+        leaf.first_leaf
+        for leaf in root.leaves()
+        if any(leaf.path[: len(null)] == tuple(null) for null in task.set_null)
+    }
+    return group.without(Group.SORTING) if any(each[1] in nulled for each in group.get(Group.SORTING, ())) else group
+
+
+def _without_ids(struct: Struct, number: int, ids: Ids, *, rows_changed: bool) -> Struct:
+    """Return a struct whose key-value metadata have no ids, in their order."""
+    kept = Items(Kind.STRUCT)
+    for pair in struct.get(number, ()):
+        key, value = pair[1], pair.get(2, b"")
+        left = key_values.without_ids({key: value}, ids, rows_changed=rows_changed)
+        if key in left:
+            kept.append(pair.without())
+            if left[key] != value:
+                kept[-1].change(2, left[key])
+    found = struct.without()
+    if number in struct:
+        found.change(number, kept)
+    return found
+
+
+def _check_written(footer: Struct, target: BinaryIO) -> None:
+    """Raise PurgeError where the new file does not have this footer."""
+    target.flush()
+    target.seek(0)
+    there, end = read_footer(target)
+    chunks = [chunk for group in there[File.ROW_GROUPS] for chunk in group[Group.COLUMNS]]
+    if there != footer or any(extent(Source(target, end), chunk)[1] < 0 for chunk in chunks):
+        raise PurgeError("the new file has another footer than was written; report this")
+    target.seek(0)
 
 
 @contextmanager
@@ -153,40 +363,6 @@ def readable() -> Generator[None, None, None]:
     except (pa.ArrowException, OSError, EOFError) as error:
         what = "it is encrypted" if "crypt" in str(error).lower() else "it is damaged, or no Parquet"
         raise PurgeError(f"the file cannot be read: {what}; see to it by other means") from error
-
-
-def _open(source: BinaryIO) -> Any:
-    file = pq.ParquetFile(source, pre_buffer=False, buffer_size=buffer_bytes_of(source))
-    if file.metadata.num_columns == 0:
-        raise PurgeError("the file has no columns; correct the data set's prefix")
-    int96 = [path for path, column in _columns(file) if column.physical_type == "INT96"]
-    if not int96:
-        return file
-    in_us = pq.ParquetFile(source, pre_buffer=False, coerce_int96_timestamp_unit="us")
-    return in_us if _fits_in_us(file, in_us, int96) else file
-
-
-def _columns(file: Any) -> list[tuple[str, Any]]:
-    schema = file.schema
-    return [(schema.column(number).path, schema.column(number)) for number in range(len(schema))]
-
-
-def _fits_in_us(in_ns: Any, in_us: Any, columns: Sequence[str]) -> bool:
-    """Return whether timestamps of 96 bits are read whole as microseconds; False: as nanoseconds. Raises PurgeError if
-    neither does: nanoseconds of 64 bits end in the year 2262.
-    """
-    has_ns = is_far = False
-    for number in range(in_ns.metadata.num_row_groups):
-        fine = in_ns.read_row_group(number, columns=columns).flatten().columns
-        coarse = in_us.read_row_group(number, columns=columns).flatten().columns
-        for ns, us in zip(timestamps_in(fine), timestamps_in(coarse), strict=True):
-            far = pc.or_(pc.less(us, -_NS_RANGE_IN_US), pc.greater(us, _NS_RANGE_IN_US))
-            is_far |= bool(pc.any(far).as_py())
-            differs = pc.not_equal(ns, pc.multiply(us, 1000))
-            has_ns |= bool(pc.any(pc.and_(differs, pc.invert(far))).as_py())
-    if has_ns and is_far:
-        raise PurgeError("the file has timestamps of 96 bits that pyarrow cannot read; purge it by other means")
-    return not has_ns
 
 
 def _plain_leaf(file: Any, task: Task) -> int | None:
@@ -200,6 +376,11 @@ def _plain_leaf(file: Any, task: Task) -> int | None:
         if column.path == wanted and column.max_repetition_level == 0:
             return number
     return None
+
+
+def _may_have(file: Any, number: int, leaf: int | None, task: Task, ids: Ids) -> bool:
+    """Return whether a row group may have one of the ids, as far as the statistics of its column tell."""
+    return leaf is None or task.ignore_statistics or _may_match(file.metadata.row_group(number).column(leaf), ids)
 
 
 def _may_match(chunk: Any, ids: Ids) -> bool:
@@ -218,7 +399,7 @@ def _leaves(file: Any, task: Task) -> Sequence[str]:
     """Return the columns to read: the identifier's leaf, under the names that lists and maps have in the file, and what
     is set to null.
     """
-    paths = [path for path, _ in _columns(file)]
+    paths = [file.schema.column(number).path for number in range(len(file.schema))]
     if _has_dots(file):
         return paths
     mine = [path for path in paths if path.split(".")[0] == task.identifier[0]]
@@ -241,6 +422,11 @@ def _fields_of(type_: Any) -> list[Any]:
     return [type_.field(number) for number in range(type_.num_fields)]
 
 
+def has_dictionary(type_: Any) -> bool:
+    """Return whether a type of Arrow has categories, however deep."""
+    return pa.types.is_dictionary(type_) or any(has_dictionary(field.type) for field in _fields_of(type_))
+
+
 def _has_map(type_: Any) -> bool:
     return pa.types.is_map(type_) or any(_has_map(field.type) for field in _fields_of(type_))
 
@@ -249,77 +435,3 @@ def is_subsequence(wanted: Sequence[str], path: Sequence[str]) -> bool:
     """Return whether a path goes through the wanted names, in their order."""
     rest = iter(path)
     return all(step in rest for step in wanted)
-
-
-def _plain(type_: Any) -> Any:
-    """Return a type without dictionaries, which keep the values of rows that went, and without views, of which Arrow
-    cannot choose rows. Raises PurgeError.
-    """
-    if pa.types.is_dictionary(type_):
-        return _plain(type_.value_type)
-    if pa.types.is_string_view(type_):
-        return pa.string()
-    if pa.types.is_binary_view(type_):
-        return pa.binary()
-    fields = [field.with_type(_plain(field.type)) for field in _fields_of(type_)]
-    if pa.types.is_struct(type_):
-        return pa.struct(fields)
-    if pa.types.is_map(type_):
-        return pa.map_(fields[0].type.field(0), fields[0].type.field(1), keys_sorted=type_.keys_sorted)
-    if pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_):
-        raise PurgeError("the file has views of lists, which pyarrow cannot rewrite; purge it by other means")
-    if pa.types.is_large_list(type_):
-        return pa.large_list(fields[0])
-    if pa.types.is_fixed_size_list(type_):
-        return pa.list_(fields[0], type_.list_size)
-    return pa.list_(fields[0]) if pa.types.is_list(type_) else type_
-
-
-def _options(file: Any, task: Task) -> tuple[Any, dict[str, Any]]:
-    """Return the schema of the new file, and what its writer is to do as the old one's did."""
-    metadata = file.metadata
-    schema = pa.schema([field.with_type(_plain(field.type)) for field in file.schema_arrow])
-    decimals = [column for _, column in _columns(file) if column.logical_type.type == "DECIMAL"]
-    options: dict[str, Any] = {
-        "version": metadata.format_version if metadata.format_version in ("1.0", "2.4", "2.6") else "2.6",
-        "store_schema": False,  # it comes with the metadata
-        "store_decimal_as_integer": any(column.physical_type in ("INT32", "INT64") for column in decimals),
-        "use_compliant_nested_type": not any(
-            ".list.item" in file.schema.column(number).path for number in range(len(file.schema))
-        ),
-        "use_deprecated_int96_timestamps": any(column.physical_type == "INT96" for _, column in _columns(file)),
-    }
-    if not metadata.num_row_groups:
-        return schema, options
-    group = metadata.row_group(0)
-    chunks = [group.column(number) for number in range(group.num_columns)]
-    options["compression"] = {
-        chunk.path_in_schema: _CODECS.get(chunk.compression, chunk.compression) for chunk in chunks
-    }
-    options["use_dictionary"] = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page] or False
-    options["write_statistics"] = [chunk.path_in_schema for chunk in chunks if chunk.is_stats_set] or False
-    options["write_page_index"] = any(chunk.has_column_index for chunk in chunks)
-    sorted_by = [chunks[each.column_index].path_in_schema for each in group.sorting_columns]
-    if not any(
-        path == name_of(null) or path.startswith(f"{name_of(null)}.") for path in sorted_by for null in task.set_null
-    ):
-        options["sorting_columns"] = group.sorting_columns or None
-    options["bloom_filter_options"] = {
-        chunk.path_in_schema: {"ndv": max(1, group.num_rows), "fpp": BLOOM_FPP}
-        for chunk in chunks
-        if chunk.bloom_filter_offset is not None
-    } or None
-    return schema, options
-
-
-def _check_written(file: Any, target: BinaryIO, rows: int, pairs: Mapping[bytes, bytes]) -> None:
-    """Raise PurgeError where the new file is not what the old one was, but for its rows, with this metadata."""
-    target.flush()
-    target.seek(0)
-    written = pq.ParquetFile(target, pre_buffer=False)
-    if not written.schema.equals(file.schema):
-        raise PurgeError("pyarrow cannot write this file's schema as it is; purge it by other means")
-    if written.metadata.num_rows != rows:
-        raise PurgeError(f"the new file has {written.metadata.num_rows} rows instead of {rows}; report this")
-    if (written.metadata.metadata or {}) != pairs:
-        raise PurgeError("pyarrow cannot keep this file's metadata; purge it by other means")

@@ -7,12 +7,13 @@ edited: it is made again, of the footers that the files have now.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple
 
 from refstore_purge.formats import key_values, parquet
 from refstore_purge.formats.base import Ids, PurgeError, Task
+from refstore_purge.formats.parquet_chunks import Assembly
+from refstore_purge.formats.parquet_footer import Chunk, Column, File, Group, Kind, Struct, read_footer, write_footer
 from refstore_purge.untyped_arrow import pq
 
 RowGroups = Sequence[tuple[int, ...]]
@@ -37,41 +38,43 @@ class Summary(NamedTuple):
 def read(source: BinaryIO, task: Task) -> Summary:
     """Read a summary file. Raises PurgeError."""
     with parquet.readable():
-        file = pq.ParquetFile(source, pre_buffer=False)
+        footer, _ = read_footer(source)
         groups: dict[str, list[tuple[int, ...]]] = {}
-        for number in range(file.metadata.num_row_groups):
-            group = file.metadata.row_group(number)
-            path = group.column(0).file_path
+        for group in footer[File.ROW_GROUPS]:
+            path = group[Group.COLUMNS][0].get(Chunk.FILE_PATH)
             if not path:
                 raise PurgeError("it has rows of its own, and is no summary of other files; give it another name")
-            groups.setdefault(path, []).append(_outline(group))
-        return Summary(dict(groups), frozenset(_identifiers(file, task)), list(parquet.key_values_of(file)))
+            groups.setdefault(path.decode("utf-8", "surrogateescape"), []).append(_outline(group))
+        source.seek(0)
+        bounds = frozenset(_identifiers(pq.read_metadata(source), task))
+        return Summary(dict(groups), bounds, list(parquet.pairs_of(footer)))
 
 
 def row_groups_of(source: BinaryIO) -> RowGroups:
     """Return the row groups that a data file has. Raises PurgeError."""
     with parquet.readable():
-        metadata = pq.read_metadata(source)
-        return [_outline(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
+        footer, _ = read_footer(source)
+        return [_outline(group) for group in footer[File.ROW_GROUPS]]
 
 
 def write(source: BinaryIO, target: BinaryIO, files: Iterable[tuple[str, BinaryIO]], task: Task, ids: Ids) -> None:
     """Write a summary again: its schema, its key-value metadata without ids, and the row groups of the files. Raises
     PurgeError.
     """
-    with tempfile.TemporaryFile(prefix="refstore-purge-") as empty, parquet.readable():
-        parquet.write_without_rows(source, cast(BinaryIO, empty), ids)
-        empty.seek(0)
-        summary = pq.read_metadata(empty)
+    with parquet.readable():
+        summary, _ = read_footer(source)
+        groups: list[Struct] = []
         for path, file in files:
-            footer = pq.read_metadata(file)
-            footer.set_file_path(path)
-            try:
-                summary.append_row_groups(footer)
-            except RuntimeError as error:
+            footer, _ = read_footer(file)
+            if footer[File.SCHEMA][1:] != summary[File.SCHEMA][1:]:
                 raise PurgeError("the files that it describes have different schemas by now; write it again, or delete "
-                                 "it") from error  # fmt: skip
-        summary.write_metadata_file(target)
+                                 "it")  # fmt: skip
+            for group in footer[File.ROW_GROUPS]:
+                for chunk in group[Group.COLUMNS]:
+                    chunk.set(Chunk.FILE_PATH, Kind.STRING, path.encode("utf-8", "surrogateescape"))
+                groups.append(group)
+        Assembly(target).finish()
+        write_footer(target, parquet.footer_with(summary, groups, ids, rows_changed=False))
     target.flush()
     target.seek(0)
     if read(target, task).has_ids(ids):
@@ -79,21 +82,21 @@ def write(source: BinaryIO, target: BinaryIO, files: Iterable[tuple[str, BinaryI
     target.seek(0)
 
 
-def _outline(group: Any) -> tuple[int, ...]:
-    first, last = group.column(0), group.column(group.num_columns - 1)
-    return group.num_rows, group.total_byte_size, first.data_page_offset, last.data_page_offset
+def _outline(group: Struct) -> tuple[int, ...]:
+    first, last = group[Group.COLUMNS][0][Chunk.METADATA], group[Group.COLUMNS][-1][Chunk.METADATA]
+    return group[Group.ROWS], group[Group.BYTES], first[Column.DATA_PAGE], last[Column.DATA_PAGE]
 
 
-def _identifiers(file: Any, task: Task) -> Iterator[bytes]:
+def _identifiers(metadata: Any, task: Task) -> Iterator[bytes]:
     """Yield the lowest and the highest identifier of each row group, as texts. Where other columns are set to null, ids
     stay in theirs.
     """
     if task.set_null and not any(task.identifier[: len(null)] == null for null in task.set_null):
         return
-    leaves = _leaves(file, task)
-    for number in range(file.metadata.num_row_groups):
+    leaves = _leaves(metadata, task)
+    for number in range(metadata.num_row_groups):
         for leaf in leaves:
-            chunk = file.metadata.row_group(number).column(leaf)
+            chunk = metadata.row_group(number).column(leaf)
             statistics = chunk.statistics if chunk.is_stats_set else None
             if statistics is None or not statistics.has_min_max:
                 continue
@@ -111,9 +114,9 @@ def _text(value: Any) -> bytes:
     return str(value).encode(errors="replace")
 
 
-def _leaves(file: Any, task: Task) -> list[int]:
+def _leaves(metadata: Any, task: Task) -> list[int]:
     """Return the numbers of the identifier's leaves; of a map those of its keys or of its values."""
-    names = [file.schema.column(number).path.split(".") for number in range(len(file.schema))]
+    names = [metadata.schema.column(number).path.split(".") for number in range(metadata.num_columns)]
     root = task.identifier[0]
     mine = [number for number, path in enumerate(names) if path[0] == root]
     chosen = [number for number in mine if parquet.is_subsequence(task.identifier, names[number])]

@@ -1,0 +1,299 @@
+"""Column chunks of Parquet files: how they are stored, and how they come into another file byte for byte.
+
+A new file gets the chunks that are to stay as they are from the old file, and the others from a row group that pyarrow
+wrote; both are copied, and their offsets in the footer moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from refstore_purge.formats.base import PurgeError
+from refstore_purge.formats.parquet_footer import (
+    MAGIC,
+    Chunk,
+    Column,
+    Group,
+    Kind,
+    Struct,
+    read_struct,
+    read_struct_at,
+    to_bytes,
+)
+from refstore_purge.formats.parquet_schema import Node, Physical
+
+COPY_BYTES: Final = 1024 * 1024
+BLOOM_FPP: Final = 0.05
+"""The share of false positives of a Bloom filter; files do not say which theirs had."""
+DICTIONARY_BYTES: Final = 1024 * 1024
+"""pyarrow's bound for a column's dictionary, if that of the old file was not larger."""
+LZ4_OF_HADOOP: Final = 5
+"""LZ4 in a frame that Hadoop and others made differently; its successor is written instead."""
+LZ4_RAW: Final = 7
+CODECS: Final = {0: "NONE", 1: "SNAPPY", 2: "GZIP", 4: "BROTLI", LZ4_OF_HADOOP: "LZ4", 6: "ZSTD", LZ4_RAW: "LZ4"}
+_OTHER_CODECS: Final = {3: "LZO"}
+PLAIN_DICTIONARY: Final = 2
+ENCODINGS: Final = {
+    0: "PLAIN",
+    3: "RLE",
+    5: "DELTA_BINARY_PACKED",
+    6: "DELTA_LENGTH_BYTE_ARRAY",
+    7: "DELTA_BYTE_ARRAY",
+    9: "BYTE_STREAM_SPLIT",
+}
+BOUNDS: Final = (1, 2, 5, 6, 7, 8)
+"""The fields of `Statistics` with the lowest and the highest value, and whether they are exact."""
+
+# fields of PageHeader, and of the header of each kind of page
+PAGE_TYPE, PAGE_BYTES, PAGE_COMPRESSED_BYTES, PAGE_CHECKSUM = 1, 2, 3, 4
+DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
+_HEADERS: Final = {DATA_PAGE: (5, 2), DATA_PAGE_V2: (8, 4)}
+"""By type of page: the field with its own header, and there the field with the encoding of its values."""
+
+
+class Stored(NamedTuple):
+    """How a column chunk is stored."""
+
+    codec: int
+    encoding: int
+    """Of the values in its first page with data."""
+    dictionary: int
+    """The encoding of its dictionary; -1: it has none."""
+    dictionary_bytes: int
+    is_v2: bool
+    """Whether its pages with data are of the second version."""
+    has_checksums: bool
+    has_statistics: bool
+    has_bounds: bool
+    has_bloom_filter: bool
+    has_column_index: bool
+    has_offset_index: bool
+
+    def like(self) -> Stored:
+        """Return what is the same of a chunk that is written like this one."""
+        return self._replace(
+            codec=LZ4_RAW if self.codec == LZ4_OF_HADOOP else self.codec,
+            encoding=0 if self.dictionary >= 0 else self.encoding,
+            dictionary=min(self.dictionary, 0),
+            dictionary_bytes=0,
+            is_v2=False,  # all columns of a row group get the same
+            has_bounds=False,  # columns of nulls have none
+        )
+
+
+class Source(NamedTuple):
+    """A file with column chunks."""
+
+    file: BinaryIO
+    end: int
+    """Where its footer begins."""
+
+
+def stored(source: Source, chunk: Struct) -> Stored:
+    """Return how a column chunk is stored: what the footer says, and the headers of its first pages. Raises
+    PurgeError.
+    """
+    metadata = chunk[Chunk.METADATA]
+    at, size = extent(source, chunk)
+    end = at + size
+    dictionary, dictionary_bytes, encoding, is_v2, has_checksums = -1, 0, 0, False, False
+    while at < end:
+        header, length = read_struct_at(source.file, at)
+        kind = header[PAGE_TYPE]
+        has_checksums = PAGE_CHECKSUM in header
+        if kind in _HEADERS:
+            of, number = _HEADERS[kind]
+            encoding, is_v2 = header[of][number], kind == DATA_PAGE_V2
+            break
+        if kind == DICTIONARY_PAGE:
+            dictionary, dictionary_bytes = header[7][2], header[PAGE_BYTES]
+        at += length + max(0, header[PAGE_COMPRESSED_BYTES])
+    statistics = metadata.get(Column.STATISTICS)
+    return Stored(
+        codec=metadata[Column.CODEC],
+        encoding=encoding,
+        dictionary=dictionary,
+        dictionary_bytes=dictionary_bytes,
+        is_v2=is_v2,
+        has_checksums=has_checksums,
+        has_statistics=statistics is not None,
+        has_bounds=statistics is not None and any(number in statistics for number in BOUNDS),
+        has_bloom_filter=metadata.get(Column.BLOOM_FILTER, 0) > 0,
+        has_column_index=chunk.get(Chunk.COLUMN_INDEX, 0) > 0,
+        has_offset_index=chunk.get(Chunk.OFFSET_INDEX, 0) > 0,
+    )
+
+
+def extent(source: Source, chunk: Struct) -> tuple[int, int]:
+    """Return where a column chunk begins, and its size. Raises PurgeError."""
+    metadata = chunk[Chunk.METADATA]
+    if chunk.get(Chunk.FILE_PATH):
+        raise PurgeError("the file has columns in another file; purge it by other means")
+    data, dictionary = metadata[Column.DATA_PAGE], metadata.get(Column.DICTIONARY_PAGE, 0)
+    size = metadata[Column.COMPRESSED_BYTES]
+    start = dictionary if dictionary > 0 and (dictionary < data or not data) else data
+    if start < len(MAGIC) or size < 0 or start + size > source.end:
+        raise PurgeError("the file cannot be read: its footer leads out of it; it is damaged; see to it by other means")
+    return start, size
+
+
+def options(leaves: Sequence[Node], paths: Sequence[str], of: Sequence[Stored], rows: int) -> dict[str, Any]:
+    """Return how pyarrow's writer is to store the columns of a row group, `paths` being its names for them. Raises
+    PurgeError for what it cannot.
+    """
+    for leaf, each in zip(leaves, of, strict=True):
+        name = ".".join(leaf.path)
+        if each.codec not in CODECS:
+            codec = _OTHER_CODECS.get(each.codec, f"codec {each.codec}")
+            raise PurgeError(
+                f"column {name!r} is compressed with {codec}, which pyarrow cannot; purge it by other means"
+            )
+        if each.dictionary < 0 and each.encoding not in ENCODINGS:
+            raise PurgeError(
+                f"column {name!r} has the encoding {each.encoding}, which pyarrow cannot write; purge it by other means"
+            )
+    columns = dict(zip(paths, of, strict=True))
+    is_old = any(each.dictionary == PLAIN_DICTIONARY for each in of)
+    needs_new = any(leaf.element.get(1) == Physical.INT32 and leaf.is_unsigned for leaf in leaves)
+    return {
+        "version": "1.0" if is_old and not needs_new else "2.6",  # the first one calls the encoding of dictionaries so
+        "store_schema": False,
+        "compression": {path: CODECS[each.codec] for path, each in columns.items()},
+        "use_dictionary": [path for path, each in columns.items() if each.dictionary >= 0] or False,
+        "column_encoding": {path: ENCODINGS[each.encoding] for path, each in columns.items() if each.dictionary < 0}
+        or None,
+        "dictionary_pagesize_limit": max(DICTIONARY_BYTES, *(each.dictionary_bytes for each in of)),
+        "data_page_version": "2.0" if any(each.is_v2 for each in of) else "1.0",
+        "write_page_checksum": any(each.has_checksums for each in of),
+        "write_statistics": [path for path, each in columns.items() if each.has_statistics] or False,
+        "write_page_index": any(each.has_column_index or each.has_offset_index for each in of),
+        "bloom_filter_options": {
+            path: {"ndv": max(1, rows), "fpp": BLOOM_FPP} for path, each in columns.items() if each.has_bloom_filter
+        }
+        or None,
+    }
+
+
+def as_before(chunk: Struct, leaf: Node, before: Stored, old: Struct) -> Struct:
+    """Return what the footer says of a chunk that pyarrow wrote under a plain schema: under the file's own, and without
+    what the old chunk did not have.
+    """
+    metadata = chunk[Chunk.METADATA].without()
+    metadata.change(Column.TYPE, leaf.element[1])
+    metadata.change(Column.PATH, old[Chunk.METADATA][Column.PATH])
+    if Column.KEY_VALUES in old[Chunk.METADATA]:
+        metadata.set(Column.KEY_VALUES, Kind.LIST, old[Chunk.METADATA][Column.KEY_VALUES])
+    statistics = metadata.get(Column.STATISTICS)
+    has_bounds = before.has_bounds and leaf.has_order
+    if statistics is not None and not has_bounds:
+        metadata.change(Column.STATISTICS, statistics.without(*BOUNDS))
+    gone: list[int] = []
+    if not before.has_column_index or not leaf.has_order:
+        gone += [Chunk.COLUMN_INDEX, Chunk.COLUMN_INDEX_BYTES]
+    if not before.has_offset_index:
+        gone += [Chunk.OFFSET_INDEX, Chunk.OFFSET_INDEX_BYTES]
+    found = chunk.without(*gone)
+    found.change(Chunk.METADATA, metadata)
+    return found
+
+
+class Assembly:
+    """Puts a new file together from column chunks; what belongs to them follows."""
+
+    def __init__(self, target: BinaryIO) -> None:
+        self._target = target
+        self._indexes: list[tuple[Struct, int, int, bytes]] = []
+        target.write(MAGIC)
+
+    def add_group(self, group: Struct, rows: int, chunks: Sequence[tuple[Source, Struct]]) -> Struct:
+        """Copy the chunks of a row group; return what the footer says of it."""
+        start = self._target.tell()
+        columns = [self._copied(source, chunk) for source, chunk in chunks]
+        for (source, _), column in zip(chunks, columns, strict=True):
+            self._add_bloom_filter(source, column)
+        found = group.without()
+        found.change(Group.COLUMNS, type(group[Group.COLUMNS])(Kind.STRUCT, columns))
+        found.change(Group.ROWS, rows)
+        metadata = [column[Chunk.METADATA] for column in columns]
+        found.change(Group.BYTES, sum(each[Column.UNCOMPRESSED_BYTES] for each in metadata))
+        if Group.COMPRESSED_BYTES in found:
+            found.change(Group.COMPRESSED_BYTES, sum(each[Column.COMPRESSED_BYTES] for each in metadata))
+        if Group.OFFSET in found:
+            found.change(Group.OFFSET, start)
+        return found
+
+    def finish(self) -> None:
+        """Write the page indexes, each kind together, as readers fetch them."""
+        for wanted in (Chunk.COLUMN_INDEX, Chunk.OFFSET_INDEX):
+            for chunk, number, length_number, data in self._indexes:
+                if number == wanted:
+                    chunk.set(number, Kind.I64, self._target.tell())
+                    chunk.set(length_number, Kind.I32, len(data))
+                    self._target.write(data)
+
+    def _copied(self, source: Source, chunk: Struct) -> Struct:
+        start, size = extent(source, chunk)
+        moved = self._target.tell() - start
+        self._copy(source, start, size)
+        metadata = chunk[Chunk.METADATA].without()
+        for number in (Column.DATA_PAGE, Column.INDEX_PAGE, Column.DICTIONARY_PAGE):
+            if metadata.get(number, 0) > 0:
+                metadata.change(number, metadata[number] + moved)
+        found = chunk.without(
+            Chunk.COLUMN_INDEX, Chunk.COLUMN_INDEX_BYTES, Chunk.OFFSET_INDEX, Chunk.OFFSET_INDEX_BYTES
+        )
+        found.change(Chunk.METADATA, metadata)
+        if found.get(Chunk.OFFSET, 0) > 0:
+            found.change(Chunk.OFFSET, found[Chunk.OFFSET] + moved)
+        for number, length in (
+            (Chunk.COLUMN_INDEX, Chunk.COLUMN_INDEX_BYTES),
+            (Chunk.OFFSET_INDEX, Chunk.OFFSET_INDEX_BYTES),
+        ):
+            if chunk.get(number, 0) > 0:
+                source.file.seek(chunk[number])
+                data = source.file.read(chunk[length])
+                data = data if number == Chunk.COLUMN_INDEX else _moved_index(data, moved)
+                self._indexes.append((found, number, length, data))
+        return found
+
+    def _add_bloom_filter(self, source: Source, column: Struct) -> None:
+        metadata = column[Chunk.METADATA]
+        at = metadata.get(Column.BLOOM_FILTER, 0)
+        if at > 0:
+            header, length = read_struct_at(source.file, at)
+            size = length + header[1]
+            if header[1] < 0 or at + size > source.end:
+                raise PurgeError("a Bloom filter of the file is damaged; see to it by other means")
+            metadata.change(Column.BLOOM_FILTER, self._target.tell())
+            metadata.set(Column.BLOOM_FILTER_BYTES, Kind.I32, size)
+            self._copy(source, at, size)
+
+    def _copy(self, source: Source, start: int, size: int) -> None:
+        source.file.seek(start)
+        while size:
+            data = source.file.read(min(size, COPY_BYTES))
+            if not data:
+                raise PurgeError("the file cannot be read: it is cut off; see to it by other means")
+            self._target.write(data)
+            size -= len(data)
+
+
+def _moved_index(data: bytes, moved: int) -> bytes:
+    """Return an offset index whose pages lie elsewhere."""
+    index, _ = read_struct(data)
+    for page in index[1]:
+        page.change(1, page[1] + moved)
+    return to_bytes(index)
+
+
+def check_like(leaf: Node, became: Node, before: Stored, after: Stored) -> None:
+    """Raise PurgeError where pyarrow wrote a column otherwise than it is to be."""
+    name = ".".join(leaf.path)
+    if became.levels != leaf.levels:
+        raise PurgeError(f"pyarrow cannot write the groups around column {name!r} as they are; purge it by other means")
+    before = before._replace(has_column_index=before.has_column_index and leaf.has_order)
+    pairs = zip(Stored._fields, before.like(), after.like(), strict=True)
+    others = [field for field, was, is_now in pairs if was != is_now]
+    if others:
+        raise PurgeError(f"pyarrow cannot keep {', '.join(others)} of column {name!r}; purge it by other means")

@@ -1,0 +1,295 @@
+"""Read and write the footer of a Parquet file, and the other structs in it, by Apache Thrift's compact protocol.
+
+A struct is a dict of its fields by number, which `parquet.thrift` of apache/parquet-format gives; what this program has
+no use for is kept as it is. So a footer that is written again loses nothing that another version of Parquet knows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from enum import IntEnum
+from importlib import import_module
+from typing import Any, BinaryIO, Final
+
+from refstore_purge.formats.base import PurgeError
+
+_protocol: Any = import_module("thrift.protocol.TCompactProtocol")
+_transport: Any = import_module("thrift.transport.TTransport")
+_thrift: Any = import_module("thrift.Thrift")
+
+MAGIC: Final = b"PAR1"
+TAIL_BYTES: Final = 8
+END_BYTES: Final = 64 * 1024
+"""So much of a file's end is read at once: most footers are shorter."""
+HEADER_BYTES: Final = (1024, 64 * 1024, 16 * 1024 * 1024)
+"""How much is read for the struct before a page or a Bloom filter; more if that was too little."""
+
+
+class Kind(IntEnum):
+    """Thrift's types that Parquet has."""
+
+    BOOL = 2
+    BYTE = 3
+    DOUBLE = 4
+    I16 = 6
+    I32 = 8
+    I64 = 10
+    STRING = 11
+    STRUCT = 12
+    LIST = 15
+
+
+class File(IntEnum):
+    """Fields of `FileMetaData`."""
+
+    SCHEMA = 2
+    ROWS = 3
+    ROW_GROUPS = 4
+    KEY_VALUES = 5
+    CREATED_BY = 6
+    COLUMN_ORDERS = 7
+    ENCRYPTION = 8
+
+
+class Element(IntEnum):
+    """Fields of `SchemaElement`."""
+
+    TYPE = 1
+    LENGTH = 2
+    REPETITION = 3
+    NAME = 4
+    CHILDREN = 5
+    CONVERTED = 6
+    SCALE = 7
+    PRECISION = 8
+    LOGICAL = 10
+
+
+class Group(IntEnum):
+    """Fields of `RowGroup`."""
+
+    COLUMNS = 1
+    BYTES = 2
+    ROWS = 3
+    SORTING = 4
+    OFFSET = 5
+    COMPRESSED_BYTES = 6
+    ORDINAL = 7
+
+
+class Chunk(IntEnum):
+    """Fields of `ColumnChunk`."""
+
+    FILE_PATH = 1
+    OFFSET = 2
+    METADATA = 3
+    OFFSET_INDEX = 4
+    OFFSET_INDEX_BYTES = 5
+    COLUMN_INDEX = 6
+    COLUMN_INDEX_BYTES = 7
+    CRYPTO = 8
+
+
+class Column(IntEnum):
+    """Fields of `ColumnMetaData`."""
+
+    TYPE = 1
+    ENCODINGS = 2
+    PATH = 3
+    CODEC = 4
+    VALUES = 5
+    UNCOMPRESSED_BYTES = 6
+    COMPRESSED_BYTES = 7
+    KEY_VALUES = 8
+    DATA_PAGE = 9
+    INDEX_PAGE = 10
+    DICTIONARY_PAGE = 11
+    STATISTICS = 12
+    BLOOM_FILTER = 14
+    BLOOM_FILTER_BYTES = 15
+    SIZES = 16
+
+
+class Struct:
+    """A struct of Thrift: its fields by number, each with its kind."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self) -> None:
+        self._fields: dict[int, tuple[int, Any]] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Struct) and self._fields == other._fields
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # fields change
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._fields
+
+    def __getitem__(self, number: int) -> Any:
+        """Return a field that has to be there. Raises PurgeError."""
+        if number not in self._fields:
+            raise PurgeError("the file's footer lacks a part; it is damaged; see to it by other means")
+        return self._fields[number][1]
+
+    def get(self, number: int, default: Any = None) -> Any:
+        return self._fields[number][1] if number in self._fields else default
+
+    def set(self, number: int, kind: int, value: Any) -> None:
+        self._fields[number] = kind, value
+
+    def change(self, number: int, value: Any) -> None:
+        """Give a field that is there another value."""
+        self._fields[number] = self._fields[number][0], value
+
+    def without(self, *numbers: int) -> Struct:
+        """Return a copy without some fields; what is in the others is shared."""
+        found = Struct()
+        found._fields = {number: field for number, field in self._fields.items() if number not in numbers}
+        return found
+
+    def fields(self) -> list[tuple[int, int, Any]]:
+        """Return (number, kind, value) of the fields, by number."""
+        return [(number, *self._fields[number]) for number in sorted(self._fields)]
+
+
+class Items(list[Any]):
+    """A list of Thrift, with the kind of its items."""
+
+    def __init__(self, kind: int, items: Sequence[Any] = ()) -> None:
+        super().__init__(items)
+        self.kind = kind
+
+
+def read_footer(source: BinaryIO) -> tuple[Struct, int]:
+    """Return the footer and where it begins. Raises PurgeError."""
+    size = source.seek(0, os.SEEK_END)
+    source.seek(max(0, size - END_BYTES))
+    end = source.read(END_BYTES)
+    length = int.from_bytes(end[-TAIL_BYTES:-4], "little")
+    if end[-4:] == b"PARE":
+        raise PurgeError("the file cannot be read: it is encrypted; see to it by other means")
+    if end[-4:] != MAGIC or length > size - TAIL_BYTES - len(MAGIC):
+        raise PurgeError("the file cannot be read: it is damaged, or no Parquet; see to it by other means")
+    start = size - TAIL_BYTES - length
+    if length + TAIL_BYTES > len(end):
+        source.seek(start)
+        end = source.read(length + TAIL_BYTES)
+    footer, _ = read_struct(end[len(end) - TAIL_BYTES - length : -TAIL_BYTES])
+    if File.ENCRYPTION in footer or any(
+        Chunk.CRYPTO in chunk for group in footer[File.ROW_GROUPS] for chunk in group[Group.COLUMNS]
+    ):
+        raise PurgeError("the file cannot be read: columns of it are encrypted; see to it by other means")
+    return footer, start
+
+
+def write_footer(target: BinaryIO, footer: Struct) -> None:
+    """Write the end of a file: the footer, its length, and the magic number."""
+    data = to_bytes(footer)
+    target.write(data + len(data).to_bytes(4, "little") + MAGIC)
+
+
+def read_struct_at(source: BinaryIO, at: int) -> tuple[Struct, int]:
+    """Return the struct that begins at an offset of a file, such as a page's header, and its size. Raises
+    PurgeError.
+    """
+    for length in HEADER_BYTES:
+        source.seek(at)
+        data = source.read(length)
+        try:
+            return read_struct(data)
+        except PurgeError:
+            if len(data) < length or length == HEADER_BYTES[-1]:
+                raise
+    raise AssertionError
+
+
+def read_struct(data: bytes) -> tuple[Struct, int]:
+    """Return the struct with which the data begin, and its size. Raises PurgeError."""
+    transport = _transport.TMemoryBuffer(data)
+    protocol = _protocol.TCompactProtocol(transport, string_length_limit=len(data), container_length_limit=len(data))
+    try:
+        found = _read_struct(protocol)
+    except (
+        _thrift.TException,
+        _transport.TTransportException,
+        EOFError,
+        KeyError,
+        AssertionError,
+        RecursionError,
+    ) as error:
+        raise PurgeError("the file cannot be read: its footer is damaged; see to it by other means") from error
+    return found, transport.cstringio_buf.tell()
+
+
+def to_bytes(struct: Struct) -> bytes:
+    transport = _transport.TMemoryBuffer()
+    _write_struct(_protocol.TCompactProtocol(transport), struct)
+    return transport.getvalue()
+
+
+_Compact: Any = _protocol.TCompactProtocol
+_READERS: Final[dict[int, Any]] = {
+    Kind.BOOL: _Compact.readBool,
+    Kind.BYTE: _Compact.readByte,
+    Kind.DOUBLE: _Compact.readDouble,
+    Kind.I16: _Compact.readI16,
+    Kind.I32: _Compact.readI32,
+    Kind.I64: _Compact.readI64,
+    Kind.STRING: _Compact.readBinary,
+}
+_WRITERS: Final[dict[int, Any]] = {
+    Kind.BOOL: _Compact.writeBool,
+    Kind.BYTE: _Compact.writeByte,
+    Kind.DOUBLE: _Compact.writeDouble,
+    Kind.I16: _Compact.writeI16,
+    Kind.I32: _Compact.writeI32,
+    Kind.I64: _Compact.writeI64,
+    Kind.STRING: _Compact.writeBinary,
+}
+
+
+def _read_struct(protocol: Any) -> Struct:
+    found = Struct()
+    protocol.readStructBegin()
+    while True:
+        _, kind, number = protocol.readFieldBegin()
+        if kind == 0:
+            protocol.readStructEnd()
+            return found
+        found.set(number, kind, _read(protocol, kind))
+        protocol.readFieldEnd()
+
+
+def _read(protocol: Any, kind: int) -> Any:
+    if kind == Kind.STRUCT:
+        return _read_struct(protocol)
+    if kind == Kind.LIST:
+        of, size = protocol.readListBegin()
+        items = Items(of, [_read(protocol, of) for _ in range(size)])
+        protocol.readListEnd()
+        return items
+    return _READERS[kind](protocol)
+
+
+def _write_struct(protocol: Any, struct: Struct) -> None:
+    protocol.writeStructBegin("")
+    for number, kind, value in struct.fields():
+        protocol.writeFieldBegin("", kind, number)
+        _write(protocol, kind, value)
+        protocol.writeFieldEnd()
+    protocol.writeFieldStop()
+    protocol.writeStructEnd()
+
+
+def _write(protocol: Any, kind: int, value: Any) -> None:
+    if kind == Kind.STRUCT:
+        _write_struct(protocol, value)
+    elif kind == Kind.LIST:
+        protocol.writeListBegin(value.kind, len(value))
+        for item in value:
+            _write(protocol, value.kind, item)
+        protocol.writeListEnd()
+    else:
+        _WRITERS[kind](protocol, value)

@@ -1,0 +1,421 @@
+"""What Parquet files have besides their rows: it is the same after a purge, byte for byte where nothing changes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any, ClassVar
+from uuid import UUID
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from refstore_purge.formats import parquet
+from refstore_purge.formats.base import PurgeError
+from refstore_purge.formats.parquet_chunks import DATA_PAGE, PAGE_TYPE, Assembly, Source, Stored, extent, stored
+from refstore_purge.formats.parquet_footer import (
+    Chunk,
+    Column,
+    Element,
+    File,
+    Group,
+    Items,
+    Kind,
+    Struct,
+    read_footer,
+    read_struct_at,
+    write_footer,
+)
+from refstore_purge.formats.parquet_schema import Physical
+from tests.purge.looking import find, id_set, rewrite, task
+
+GUEST = task("guest")
+BOB = id_set("bob")
+GUESTS = ["ann", "bob", "cid", "ann", "cid", "cid"]
+"""With two row groups of three rows, the second one has nobody who goes."""
+
+
+def written(columns: dict[str, Any], **options: Any) -> bytes:
+    out = io.BytesIO()
+    table = pa.table({"guest": GUESTS, **columns})
+    pq.write_table(
+        table, out, **{"row_group_size": 3, "store_schema": False, "use_dictionary": False, **options}
+    )  # Arrow's dictionaries may have more
+    return out.getvalue()
+
+
+def footer_of(body: bytes) -> Struct:
+    return read_footer(io.BytesIO(body))[0]
+
+
+def edited(body: bytes, edit: Callable[[Struct], None]) -> bytes:
+    """Return the file with another footer."""
+    footer, start = read_footer(io.BytesIO(body))
+    edit(footer)
+    out = io.BytesIO(body[:start])
+    out.seek(start)
+    write_footer(out, footer)
+    return out.getvalue()
+
+
+def element(footer: Struct, name: bytes) -> Struct:
+    (found,) = [each for each in footer[File.SCHEMA] if each[Element.NAME] == name]
+    return found
+
+
+def chunks(body: bytes) -> list[list[bytes]]:
+    """Return the bytes of the column chunks of each row group."""
+    footer, end = read_footer(io.BytesIO(body))
+    places = [
+        [extent(Source(io.BytesIO(body), end), chunk) for chunk in group[Group.COLUMNS]]
+        for group in footer[File.ROW_GROUPS]
+    ]
+    return [[body[start : start + size] for start, size in group] for group in places]
+
+
+def stored_in(body: bytes) -> list[list[Stored]]:
+    source = Source(io.BytesIO(body), read_footer(io.BytesIO(body))[1])
+    return [[stored(source, chunk) for chunk in group[Group.COLUMNS]] for group in footer_of(body)[File.ROW_GROUPS]]
+
+
+def pages_found_by_indexes(body: bytes) -> int:
+    """Return how many pages the offset indexes name, after a look at each."""
+    source = io.BytesIO(body)
+    pages = 0
+    for group in footer_of(body)[File.ROW_GROUPS]:
+        for chunk in group[Group.COLUMNS]:
+            if Chunk.OFFSET_INDEX in chunk:
+                index, size = read_struct_at(source, chunk[Chunk.OFFSET_INDEX])
+                assert size == chunk[Chunk.OFFSET_INDEX_BYTES]
+                assert index[1][0][1] == chunk[Chunk.METADATA][Column.DATA_PAGE]
+                pages += sum(read_struct_at(source, page[1])[0][PAGE_TYPE] == DATA_PAGE for page in index[1])
+    return pages
+
+
+def rows_by_duckdb(body: bytes, tmp_path: Any) -> list[Any]:
+    path = tmp_path / "file.parquet"
+    path.write_bytes(body)
+    return duckdb.read_parquet(str(path)).fetchall()
+
+
+# ---- the schema
+
+
+def as_variant(footer: Struct) -> None:
+    union = Struct()
+    union.set(16, Kind.STRUCT, Struct())
+    element(footer, b"v").set(Element.LOGICAL, Kind.STRUCT, union)
+
+
+def with_old_names_of_lists(footer: Struct) -> None:
+    element(footer, b"list").change(Element.NAME, b"bag")
+    element(footer, b"element").change(Element.NAME, b"array_element")
+    _paths(footer, [b"l", b"bag", b"array_element"])
+
+
+def with_lists_of_two_levels(footer: Struct) -> None:
+    """As Avro and Thrift wrote them: the repeated field is the element."""
+    elements = footer[File.SCHEMA]
+    repeated = element(footer, b"list")
+    inner = element(footer, b"element")
+    elements.remove(repeated)
+    inner.change(Element.NAME, b"array")
+    inner.change(Element.REPETITION, 2)
+    _paths(footer, [b"l", b"array"])
+
+
+def _paths(footer: Struct, path: Sequence[bytes]) -> None:
+    for group in footer[File.ROW_GROUPS]:
+        group[Group.COLUMNS][1][Chunk.METADATA].change(Column.PATH, Items(Kind.STRING, path))
+
+
+def without_logical_types(footer: Struct) -> None:
+    """As writers of 2013 to 2018 did, and Spark's and Hive's older versions."""
+    elements = footer[File.SCHEMA]
+    footer.change(File.SCHEMA, Items(Kind.STRUCT, [each.without(Element.LOGICAL) for each in elements]))
+
+
+def with_what_nobody_knows(footer: Struct) -> None:
+    union = Struct()
+    union.set(99, Kind.STRUCT, Struct())
+    element(footer, b"b").set(Element.LOGICAL, Kind.STRUCT, union)
+    element(footer, b"b").set(42, Kind.STRING, b"new")
+    footer.set(77, Kind.I64, 7)
+
+
+def of_another_root(footer: Struct) -> None:
+    footer[File.SCHEMA][0].change(Element.NAME, b"spark_schema")
+    footer.change(File.CREATED_BY, b"parquet-mr version 1.13.1 (build x)")
+    footer.change(1, 1)
+
+
+LISTS: Any = pa.array([[1], [], None, [2, 3], [4], [5]], pa.list_(pa.field("element", pa.int32(), nullable=False)))
+TIMES: Any = {
+    "ms": pa.array(range(6), pa.timestamp("ms", "UTC")),
+    "us": pa.array(range(6), pa.timestamp("us", "UTC")),
+    "t": pa.array(range(6), pa.time64("us")),
+    "u": pa.array(range(6), pa.uint16()),
+    "d": pa.array([Decimal(number) for number in range(6)], pa.decimal128(9, 0)),
+}
+
+
+@pytest.mark.parametrize(
+    ("edit", "columns"),
+    [
+        (as_variant, {"v": pa.array([{"metadata": b"\x01\x00\x00", "value": b"\x0c\x05"}, None] * 3)}),
+        (with_old_names_of_lists, {"l": LISTS}),
+        (with_lists_of_two_levels, {"l": LISTS}),
+        (without_logical_types, TIMES),
+        (with_what_nobody_knows, {"b": pa.array([b"x"] * 6)}),
+        (of_another_root, {"n": range(6)}),
+    ],
+)
+def test_the_footer_stays_but_for_the_row_groups(
+    edit: Callable[[Struct], None], columns: dict[str, Any], tmp_path: Any
+) -> None:
+    body = edited(written(columns, data_page_size=1, write_batch_size=1), edit)  # a page for each value
+    made, counts = rewrite(parquet, body, GUEST, BOB)
+    assert counts == (6, 1)
+    parts = (File.ROWS, File.ROW_GROUPS)
+    assert footer_of(made).without(*parts) == footer_of(body).without(*parts)
+    assert chunks(made)[1] == chunks(body)[1]
+    if edit is not with_what_nobody_knows:
+        assert rows_by_duckdb(made, tmp_path) == [row for row in rows_by_duckdb(body, tmp_path) if row[0] != "bob"]
+
+
+def test_times_of_96_bits_stay_to_the_bit_beside_times_of_64(tmp_path: Any) -> None:
+    """Spark writes both, of a table with TIMESTAMP and TIMESTAMP_NTZ."""
+
+    def as_times(footer: Struct) -> None:
+        element(footer, b"n").set(Element.CONVERTED, Kind.I32, 10)
+
+    body = written(
+        {"t": pa.array([-(2**62), 1, 2**62, 5, 6, 7], pa.timestamp("ns")), "n": pa.array(range(6), pa.int64())},
+        use_deprecated_int96_timestamps=True,
+        use_dictionary=False,
+        compression="none",
+    )
+    body = edited(body, as_times)
+    made, _ = rewrite(parquet, body, GUEST, BOB)
+    assert [each.get(Element.TYPE) for each in footer_of(made)[File.SCHEMA]][2:] == [Physical.INT96, Physical.INT64]
+    types = [chunk[Chunk.METADATA][Column.TYPE] for chunk in footer_of(made)[File.ROW_GROUPS][0][Group.COLUMNS]]
+    assert types == [Physical.BYTE_ARRAY, Physical.INT96, Physical.INT64]
+    old = pq.read_table(io.BytesIO(body)).to_pylist()
+    assert pq.read_table(io.BytesIO(made)).to_pylist() == [row for row in old if row["guest"] != "bob"]
+    assert rows_by_duckdb(made, tmp_path) == [row for row in rows_by_duckdb(body, tmp_path) if row[0] != "bob"]
+
+
+# ---- how columns are stored
+
+
+def test_each_column_of_each_row_group_keeps_its_codec_and_encoding() -> None:
+    table = {"n": pa.array(range(6), pa.int64()), "x": pa.array([1.5] * 6), "s": pa.array(["abc"] * 6)}
+    plain = {"use_dictionary": False, "row_group_size": 6}
+    bodies = [
+        written(table, compression="zstd", version="1.0", use_dictionary=True, row_group_size=6),
+        written(table, compression={"guest": "none", "n": "gzip", "x": "brotli", "s": "lz4"}, **plain),
+        written(
+            table,
+            column_encoding={
+                "guest": "DELTA_BYTE_ARRAY",
+                "n": "DELTA_BINARY_PACKED",
+                "x": "BYTE_STREAM_SPLIT",
+                "s": "DELTA_LENGTH_BYTE_ARRAY",
+            },
+            data_page_version="2.0",
+            write_page_checksum=True,
+            write_statistics=False,
+            **plain,
+        ),
+        written(table, write_page_index=True, bloom_filter_options={"s": {"ndv": 9, "fpp": 0.01}}, row_group_size=6),
+    ]
+    out = io.BytesIO()
+    assembly = Assembly(out)
+    groups: list[Struct] = []
+    for each in bodies:
+        footer, end = read_footer(io.BytesIO(each))
+        (group,) = footer[File.ROW_GROUPS]
+        source = Source(io.BytesIO(each), end)
+        groups.append(assembly.add_group(group, 6, [(source, chunk) for chunk in group[Group.COLUMNS]]))
+    assembly.finish()
+    footer = footer_of(bodies[0])
+    footer.change(File.ROW_GROUPS, Items(Kind.STRUCT, groups))
+    footer.change(File.ROWS, 24)
+    write_footer(out, footer)
+    body = out.getvalue()
+
+    made, counts = rewrite(parquet, body, GUEST, BOB)
+    assert counts == (24, 4)
+    for before, after in zip(stored_in(body), stored_in(made), strict=True):
+        assert after == [
+            each._replace(dictionary_bytes=new.dictionary_bytes) for each, new in zip(before, after, strict=True)
+        ]
+    assert pq.read_table(io.BytesIO(made)).num_rows == 20
+    assert pages_found_by_indexes(made) == pages_found_by_indexes(body) == 4
+
+
+def test_lowest_and_highest_values_have_the_order_of_their_types() -> None:
+    columns = {
+        "u8": pa.array([200, 1, 100, 255, 0, 3], pa.uint8()),
+        "u64": pa.array([2**63 + 5, 1, 3, 4, 5, 6], pa.uint64()),
+        "short": pa.array([Decimal(number) for number in (-5, 1, 7, 8, 9, 10)], pa.decimal128(20, 0)),
+        "long": pa.array([Decimal(number) for number in (-5, 1, 7, 8, 9, 10)], pa.decimal256(50, 0)),
+        "half": pa.array([-1.5, 0, 2.5, 3, 4, 5], pa.float16()),
+        "id": pa.array([UUID(int=2**127).bytes, UUID(int=5).bytes] * 3, pa.binary(16)),
+    }
+    body = written(columns, write_page_index=True)
+    made, _ = rewrite(parquet, body, GUEST, BOB)
+    before, after = pq.read_metadata(io.BytesIO(body)), pq.read_metadata(io.BytesIO(made))
+    kept = pa.table(columns).take([0, 2])
+    for number, name in enumerate(columns, 1):
+        old, new = before.row_group(0).column(number).statistics, after.row_group(0).column(number).statistics
+        assert (old.has_min_max, new.has_min_max) == (True, True), name
+        values = sorted(kept[name].to_pylist())
+        if name not in ("short", "long", "half"):
+            assert (new.min, new.max) == (values[0], values[-1]), name
+    # bytes whose order pyarrow does not show: a reader that skips by them finds the rows
+    out = pq.read_table(io.BytesIO(made), filters=[("short", "<", Decimal(0))])
+    assert out["short"].to_pylist() == [Decimal(-5)]
+
+
+@pytest.mark.parametrize("kind", ["INT96", "INTERVAL"])
+def test_types_without_an_order_get_no_lowest_and_highest_value(kind: str) -> None:
+    def as_interval(footer: Struct) -> None:
+        element(footer, b"v").set(Element.CONVERTED, Kind.I32, 21)
+
+    if kind == "INT96":
+        times = pa.array(range(6), pa.timestamp("ns"))
+        body = written({"v": times}, use_deprecated_int96_timestamps=True, write_page_index=True)
+    else:
+        body = edited(written({"v": pa.array([b"x" * 12] * 6, pa.binary(12))}, write_page_index=True), as_interval)
+    made, _ = rewrite(parquet, body, GUEST, BOB)
+    chunk = footer_of(made)[File.ROW_GROUPS][0][Group.COLUMNS][1]
+    statistics = chunk[Chunk.METADATA].get(Column.STATISTICS)
+    assert statistics is None or not any(number in statistics for number in (1, 2, 5, 6))
+    assert Chunk.COLUMN_INDEX not in chunk
+    assert Chunk.OFFSET_INDEX in chunk
+
+
+class TestPageChecksums:
+    OPTIONS: ClassVar[dict[str, Any]] = {"write_page_checksum": True, "compression": "none", "use_dictionary": False}
+
+    def test_are_written_again(self) -> None:
+        body = written({"s": ["text"] * 6}, **self.OPTIONS)
+        made, _ = rewrite(parquet, body, GUEST, BOB)
+        assert all(each.has_checksums for group in stored_in(made) for each in group)
+        pq.ParquetFile(io.BytesIO(made), page_checksum_verification=True).read()
+
+    @pytest.mark.parametrize("text", [b"ann", b"text"])
+    def test_are_checked(self, text: bytes) -> None:
+        body = bytearray(written({"s": ["text"] * 6}, **self.OPTIONS))
+        body[body.index(len(text).to_bytes(4, "little") + text) + 4] ^= 1  # behind the page's header
+        with pytest.raises(PurgeError, match="damaged"):
+            rewrite(parquet, bytes(body), GUEST, BOB)
+
+
+# ---- what has to be copied as it is, and what must not
+
+
+def test_columns_beside_those_that_are_set_to_null_stay_as_they_are() -> None:
+    body = written({"mail": ["x@y"] * 6, "n": range(6)})
+    made, counts = rewrite(parquet, body, task("guest", set_null=["mail"]), BOB)
+    assert counts == (6, 1)
+    (guests, mails, numbers), second = chunks(body)
+    (_, others, _), _ = chunks(made)
+    assert others != mails
+    assert chunks(made) == [[guests, others, numbers], second]
+
+
+@pytest.mark.parametrize("store_schema", [True, False])
+def test_a_category_of_a_row_that_goes_stays_in_no_row_group(*, store_schema: bool) -> None:
+    """Arrow writes all categories into the dictionary of each row group, also where it does not say so."""
+    table = pa.table({"guest": GUESTS, "mail": pa.array(["a@", "secret@", "c@", "a@", "a@", "c@"]).dictionary_encode()})
+    out = io.BytesIO()
+    pq.write_table(table, out, row_group_size=3, compression="none", store_schema=store_schema)
+    assert out.getvalue().count(b"secret@") >= 2
+    made, _ = rewrite(parquet, out.getvalue(), GUEST, BOB)
+    assert b"secret@" not in made
+
+
+def test_categories_of_fastparquet_are_named() -> None:
+    """Its reader takes the dictionary of one row group for those of all."""
+
+    def with_categories(footer: Struct) -> None:
+        pair = Struct()
+        pair.set(1, Kind.STRING, b"num_categories")
+        pair.set(2, Kind.STRING, b"3")
+        for group in footer[File.ROW_GROUPS]:
+            group[Group.COLUMNS][1][Chunk.METADATA].set(Column.KEY_VALUES, Kind.LIST, Items(Kind.STRUCT, [pair]))
+
+    body = edited(written({"mail": ["a@", "b@", "c@"] * 2, "n": range(6)}), with_categories)
+    with pytest.raises(PurgeError, match="'mail' is a category"):
+        rewrite(parquet, body, GUEST, BOB)
+    assert rewrite(parquet, body, task("guest", set_null=["n"]), BOB)[1] == (6, 1)
+
+
+def test_chunks_of_writers_that_gave_wrong_sizes_are_not_copied() -> None:
+    def of_an_old_writer(footer: Struct) -> None:
+        footer.change(File.CREATED_BY, b"parquet-mr version 1.2.8")
+        for group in footer[File.ROW_GROUPS]:  # without the header of the dictionary, as these did
+            for chunk in group[Group.COLUMNS]:
+                sizes = chunk[Chunk.METADATA]
+                sizes.change(Column.COMPRESSED_BYTES, sizes[Column.COMPRESSED_BYTES] - 14)
+
+    body = edited(written({"s": ["text"] * 6}, use_dictionary=True), of_an_old_writer)
+    made, _ = rewrite(parquet, body, GUEST, BOB)
+    assert pq.read_table(io.BytesIO(made))["s"].to_pylist() == ["text"] * 5
+
+
+def test_metadata_stay_in_their_order_and_twice() -> None:
+    def with_pairs(footer: Struct) -> None:
+        pairs = Items(Kind.STRUCT)
+        for key, value in (b"z", b"1"), (b"a", b"bob"), (b"a", b"2"), (b"m", None), (b"a", b"3"):
+            pairs.append(Struct())
+            pairs[-1].set(1, Kind.STRING, key)
+            if value is not None:
+                pairs[-1].set(2, Kind.STRING, value)
+        footer.set(File.KEY_VALUES, Kind.LIST, pairs)
+        for group in footer[File.ROW_GROUPS]:
+            group[Group.COLUMNS][0][Chunk.METADATA].set(Column.KEY_VALUES, Kind.LIST, pairs)
+
+    made, _ = rewrite(parquet, edited(written({}), with_pairs), GUEST, BOB)
+    footer = footer_of(made)
+    every = [group[Group.COLUMNS][0][Chunk.METADATA][Column.KEY_VALUES] for group in footer[File.ROW_GROUPS]]
+    for pairs in (footer[File.KEY_VALUES], *every):
+        left = [(pair[1], pair.get(2)) for pair in pairs]
+        assert left == [(b"z", b"1"), (b"a", b"2"), (b"m", None), (b"a", b"3")]
+
+
+def _far_away(chunk: Struct) -> None:
+    chunk[Chunk.METADATA].change(Column.COMPRESSED_BYTES, 10**9)
+
+
+def _elsewhere(chunk: Struct) -> None:
+    chunk.set(Chunk.FILE_PATH, Kind.STRING, b"other.parquet")
+
+
+def _by_lzo(chunk: Struct) -> None:
+    chunk[Chunk.METADATA].change(Column.CODEC, 3)
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [(_far_away, "leads out of it"), (_elsewhere, "in another file"), (_by_lzo, "damaged|'n' is compressed by LZO")],
+)
+def test_files_that_cannot_be_purged_say_why(edit: Callable[[Struct], None], told: str) -> None:
+    body = edited(written({"n": range(6)}), lambda footer: edit(footer[File.ROW_GROUPS][0][Group.COLUMNS][1]))
+    with pytest.raises(PurgeError, match=told):
+        rewrite(parquet, body, GUEST, BOB)
+
+
+def test_an_annotation_that_does_not_fit_is_named() -> None:
+    def as_text(footer: Struct) -> None:
+        element(footer, b"n").set(Element.CONVERTED, Kind.I32, 0)
+
+    body = edited(written({"n": range(6)}), as_text)
+    assert rewrite(parquet, body, GUEST, BOB)[1] == (6, 1)  # it is not the identifier's
+    with pytest.raises(PurgeError, match="the type of 'n'"):
+        find(parquet, body, task("n"), id_set(3, kind="integer"))
