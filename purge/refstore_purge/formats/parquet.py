@@ -9,8 +9,7 @@ without a match, and columns that stay beside those that are set to null. pyarro
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -25,8 +24,6 @@ from refstore_purge.formats.base import (
     See,
     Seeing,
     Task,
-    is_alike,
-    name_of,
 )
 from refstore_purge.formats.nested import any_set, check_schema, rows_that_match, set_null
 from refstore_purge.formats.parquet_chunks import (
@@ -39,112 +36,36 @@ from refstore_purge.formats.parquet_chunks import (
     options,
     stored,
 )
-from refstore_purge.formats.parquet_footer import (
-    Chunk,
-    Column,
-    File,
-    Group,
-    Items,
-    Kind,
-    Struct,
-    read_footer,
-    write_footer,
-)
-from refstore_purge.formats.parquet_schema import Node, tree_of, view
-from refstore_purge.store_file import buffer_bytes_of
+from refstore_purge.formats.parquet_file import ParquetFile, footer_with, pairs_of, readable
+from refstore_purge.formats.parquet_footer import File, Group, Struct, read_footer, write_footer
+from refstore_purge.formats.parquet_identifier import leaves_of, may_have, plain_leaf
+from refstore_purge.formats.parquet_schema import Node, tree_of
 from refstore_purge.untyped_arrow import pa, pq
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BATCH_ROWS: Final = 131_072
-NUM_CATEGORIES: Final = b"num_categories"
-_DICTIONARIES_OF_VALUES: Final = re.compile(rb"parquet-mr |DuckDB |parquet-rs |impala ")
-"""Writers whose dictionaries have the values of their rows only."""
 _WRONG_SIZES: Final = re.compile(rb"parquet-mr version 1\.([01]\D|2\.[0-8]\D|2\.[0-8]$)")
 """Writers whose chunks are longer than they say (PARQUET-816): nothing of theirs is copied as it is."""
-
-
-class _File:
-    """A file with its footer, and pyarrow's view of the identifier."""
-
-    def __init__(self, source: BinaryIO, task: Task) -> None:
-        """Raise PurgeError."""
-        self.footer, end = read_footer(source)
-        self.source = Source(source, end)
-        self.root = tree_of(self.footer)
-        if not self.root.children:
-            raise PurgeError("the file has no columns; correct the data set's prefix")
-        self.groups: Sequence[Struct] = self.footer[File.ROW_GROUPS]
-        pairs = {pair[1]: pair.get(2, b"") for pair in self.footer.get(File.KEY_VALUES, ())}
-        schema = key_values.schema_of(pairs.get(key_values.ARROW_SCHEMA, b""))
-        self._arrow = schema if schema is not None and len(schema) == len(self.root.children) else None
-        names = [task.identifier[0], *(null[0] for null in task.set_null)]
-        roots = [node for node in self.root.children if any(is_alike(node.name, name) for name in names)]
-        self.typed: Any = self.opened(roots, range(len(self.groups)), is_plain=False) if roots else None
-
-    @property
-    def schema(self) -> Any:
-        """The schema of Arrow of the identifier, and of what is to be set to null."""
-        return pa.schema([]) if self.typed is None else self.typed.schema_arrow
-
-    @property
-    def rows(self) -> int:
-        return sum(group[Group.ROWS] for group in self.groups)
-
-    def with_spare_values(self) -> set[str]:
-        """Return the outermost columns whose dictionaries may have values that no row of their row group has: then
-        what a row had that goes may stand in every row group. Arrow writes categories so, and says which columns they
-        are; of a writer that nobody knows any dictionary may be such a one.
-        """
-        if _DICTIONARIES_OF_VALUES.match(self.footer.get(File.CREATED_BY, b"")):
-            return set()
-        if self._arrow is not None:
-            return {field.name for field in self._arrow if has_dictionary(field.type)}
-        found = set[str]()
-        for group in self.groups:
-            for leaf, chunk in zip(self.root.leaves(), group[Group.COLUMNS], strict=True):
-                if chunk[Chunk.METADATA].get(Column.DICTIONARY_PAGE, 0) > 0:
-                    found.add(leaf.path[0])
-        return found
-
-    def check_categories(self, tops: Sequence[Node]) -> None:
-        """Raise PurgeError for a category of fastparquet, which reads the dictionary of one row group for all."""
-        for group in self.groups:
-            for leaf, chunk in zip(self.root.leaves(), group[Group.COLUMNS], strict=True):
-                pairs = chunk[Chunk.METADATA].get(Column.KEY_VALUES, ())
-                if any(pair[1] == NUM_CATEGORIES for pair in pairs) and any(top.name == leaf.path[0] for top in tops):
-                    raise PurgeError(
-                        f"column {leaf.path[0]!r} is a category of pandas, and fastparquet reads one dictionary for "
-                        "all row groups; write it as plain values, or purge it by other means"
-                    )
-
-    def opened(self, roots: Sequence[Node], groups: Sequence[int], *, is_plain: bool) -> Any:
-        return pq.ParquetFile(
-            self.source.file,
-            metadata=view(self.footer, roots, groups, is_plain=is_plain, arrow=None if is_plain else self._arrow),
-            pre_buffer=False,
-            buffer_size=buffer_bytes_of(self.source.file),
-            page_checksum_verification=True,
-        )
 
 
 def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:
     """Look for the ids. Raises PurgeError."""
     with readable():
-        file = _File(source, task)
+        file = ParquetFile(source, task)
         check_schema(file.schema, task, ids)
         if task.every_row and not task.set_null:
             entries = key_values.entries_with_ids(pairs_of(file.footer), ids)
             return Found(file.rows, file.rows, "partition", entries)
-        leaf = _plain_leaf(file.typed, task)
-        groups = [number for number in range(len(file.groups)) if _may_have(file.typed, number, leaf, task, ids)]
+        leaf = plain_leaf(file.typed, task)
+        groups = [number for number in range(len(file.groups)) if may_have(file.typed, number, leaf, task, ids)]
         if groups and see is not None:
             groups = list(range(len(file.groups)))
             ids = Seeing(ids, see)
         matched = 0
         if groups:
-            columns = _leaves(file.typed, task)
+            columns = leaves_of(file.typed, task)
             for batch in file.typed.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=columns):
                 matched += int(np.count_nonzero(rows_that_match(batch, task, ids)))
         by = "partition" if task.every_row else "column" if groups else "statistics"
@@ -158,7 +79,7 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritt
     it was but for what these need.
     """
     with readable():
-        file = _File(source, task)
+        file = ParquetFile(source, task)
         check_schema(file.schema, task, ids)
         assembly = Assembly(target)
         groups: list[Struct] = []
@@ -182,29 +103,6 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritt
         return Rewritten(file.rows, matched, key_values.entries_with_ids(pairs_of(file.footer), ids))
 
 
-def pairs_of(footer: Struct) -> Iterator[dict[bytes, bytes]]:
-    """Yield the entries of key-value metadata, of the file and of its column chunks."""
-    every = [footer.get(File.KEY_VALUES, ())]
-    chunks = [chunk for group in footer[File.ROW_GROUPS] for chunk in group[Group.COLUMNS]]
-    every += [chunk[Chunk.METADATA].get(Column.KEY_VALUES, ()) for chunk in chunks]
-    for pairs in every:
-        yield from ({pair[1]: pair.get(2, b"")} for pair in pairs)
-
-
-def footer_with(old: Struct, groups: Sequence[Struct], ids: Ids, *, rows_changed: bool) -> Struct:
-    """Return the footer of a file that is written again: as it was, with its row groups, and without ids in its
-    metadata. Raises PurgeError.
-    """
-    footer = _without_ids(old, File.KEY_VALUES, ids, rows_changed=rows_changed)
-    for group in groups:
-        for chunk in group[Group.COLUMNS]:
-            metadata = _without_ids(chunk[Chunk.METADATA], Column.KEY_VALUES, ids, rows_changed=rows_changed)
-            chunk.change(Chunk.METADATA, metadata)
-    footer.change(File.ROWS, sum(group[Group.ROWS] for group in groups))
-    footer.change(File.ROW_GROUPS, Items(Kind.STRUCT, groups))
-    return footer
-
-
 def _tops(root: Node, task: Task) -> Sequence[Node]:
     """Return the outermost columns of which something changes."""
     if not task.set_null:
@@ -213,14 +111,14 @@ def _tops(root: Node, task: Task) -> Sequence[Node]:
     return [node for node in root.children if node.name in names]
 
 
-def _rows_of(file: _File, number: int, tops: Sequence[Node], task: Task, ids: Ids) -> NDArray[np.bool_]:
+def _rows_of(file: ParquetFile, number: int, tops: Sequence[Node], task: Task, ids: Ids) -> NDArray[np.bool_]:
     """Return for each row of a row group whether it matches."""
     if task.every_row:
         rows = np.ones(file.groups[number][Group.ROWS], dtype=np.bool_)
     else:
         rows = np.zeros(file.groups[number][Group.ROWS], dtype=np.bool_)
-        if _may_have(file.typed, number, _plain_leaf(file.typed, task), task, ids):
-            table = file.typed.read_row_group(number, columns=_leaves(file.typed, replace(task, set_null=())))
+        if may_have(file.typed, number, plain_leaf(file.typed, task), task, ids):
+            table = file.typed.read_row_group(number, columns=leaves_of(file.typed, replace(task, set_null=())))
             found = [rows_that_match(batch, replace(task, set_null=()), ids) for batch in table.to_batches()]
             rows = np.concatenate([rows[:0], *found])
     if task.set_null and rows.any():
@@ -245,7 +143,7 @@ def _plain_paths(root: Node, task: Task) -> list[list[str]]:
 
 
 def _chunks(
-    file: _File, number: int, tops: Sequence[Node], task: Task, rows: NDArray[np.bool_]
+    file: ParquetFile, number: int, tops: Sequence[Node], task: Task, rows: NDArray[np.bool_]
 ) -> list[tuple[Source, Struct]]:
     """Return the column chunks of a row group as they are to be: of `tops` without the rows, or with nulls in them;
     all others as they are.
@@ -328,22 +226,6 @@ def _sorted_as_before(group: Struct, root: Node, task: Task) -> Struct:
     return group.without(Group.SORTING) if any(each[1] in nulled for each in group.get(Group.SORTING, ())) else group
 
 
-def _without_ids(struct: Struct, number: int, ids: Ids, *, rows_changed: bool) -> Struct:
-    """Return a struct whose key-value metadata have no ids, in their order."""
-    kept = Items(Kind.STRUCT)
-    for pair in struct.get(number, ()):
-        key, value = pair[1], pair.get(2, b"")
-        left = key_values.without_ids({key: value}, ids, rows_changed=rows_changed)
-        if key in left:
-            kept.append(pair.without())
-            if left[key] != value:
-                kept[-1].change(2, left[key])
-    found = struct.without()
-    if number in struct:
-        found.change(number, kept)
-    return found
-
-
 def _check_written(footer: Struct, target: BinaryIO) -> None:
     """Raise PurgeError where the new file does not have this footer."""
     target.flush()
@@ -353,85 +235,3 @@ def _check_written(footer: Struct, target: BinaryIO) -> None:
     if there != footer or any(extent(Source(target, end), chunk)[1] < 0 for chunk in chunks):
         raise PurgeError("the new file has another footer than was written; report this")
     target.seek(0)
-
-
-@contextmanager
-def readable() -> Generator[None, None, None]:
-    """Raise PurgeError where pyarrow cannot read a file."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, EOFError) as error:
-        what = "it is encrypted" if "crypt" in str(error).lower() else "it is damaged, or no Parquet"
-        raise PurgeError(f"the file cannot be read: {what}; see to it by other means") from error
-
-
-def _plain_leaf(file: Any, task: Task) -> int | None:
-    """Return the column of an identifier that lies in no list or map, so that its statistics are those of rows."""
-    wanted = name_of(task.identifier)
-    schema = file.schema
-    if task.every_row or _has_dots(file):
-        return None
-    for number in range(len(schema)):
-        column = schema.column(number)
-        if column.path == wanted and column.max_repetition_level == 0:
-            return number
-    return None
-
-
-def _may_have(file: Any, number: int, leaf: int | None, task: Task, ids: Ids) -> bool:
-    """Return whether a row group may have one of the ids, as far as the statistics of its column tell."""
-    return leaf is None or task.ignore_statistics or _may_match(file.metadata.row_group(number).column(leaf), ids)
-
-
-def _may_match(chunk: Any, ids: Ids) -> bool:
-    statistics = chunk.statistics if chunk.is_stats_set else None
-    if statistics is None:
-        return True
-    if statistics.has_null_count and statistics.null_count == chunk.num_values:
-        return False
-    try:
-        return not statistics.has_min_max or ids.may_match(statistics.min, statistics.max)
-    except UnicodeDecodeError:  # strings that are none
-        return True
-
-
-def _leaves(file: Any, task: Task) -> Sequence[str]:
-    """Return the columns to read: the identifier's leaf, under the names that lists and maps have in the file, and what
-    is set to null.
-    """
-    paths = [file.schema.column(number).path for number in range(len(file.schema))]
-    if _has_dots(file):
-        return paths
-    mine = [path for path in paths if path.split(".")[0] == task.identifier[0]]
-    chosen = [path for path in mine if is_subsequence(task.identifier, path.split("."))] or mine
-    if not task.every_row and _has_map(file.schema_arrow.field(task.identifier[0]).type):
-        chosen = mine  # without its keys a map would be read as a list
-    return [*chosen, *(path for path in paths for null in task.set_null if path.split(".")[: len(null)] == list(null))]
-
-
-def _has_dots(file: Any) -> bool:
-    """Return whether a name has a dot, so that a path does not say which column it means."""
-
-    def has(fields: Any) -> bool:
-        return any("." in field.name or has(_fields_of(field.type)) for field in fields)
-
-    return has(file.schema_arrow)
-
-
-def _fields_of(type_: Any) -> list[Any]:
-    return [type_.field(number) for number in range(type_.num_fields)]
-
-
-def has_dictionary(type_: Any) -> bool:
-    """Return whether a type of Arrow has categories, however deep."""
-    return pa.types.is_dictionary(type_) or any(has_dictionary(field.type) for field in _fields_of(type_))
-
-
-def _has_map(type_: Any) -> bool:
-    return pa.types.is_map(type_) or any(_has_map(field.type) for field in _fields_of(type_))
-
-
-def is_subsequence(wanted: Sequence[str], path: Sequence[str]) -> bool:
-    """Return whether a path goes through the wanted names, in their order."""
-    rest = iter(path)
-    return all(step in rest for step in wanted)

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-from refstore_purge.formats import key_values, parquet
+from refstore_purge.formats import key_values
 from refstore_purge.formats.base import Ids, PurgeError, Task
 from refstore_purge.formats.parquet_chunks import Assembly
+from refstore_purge.formats.parquet_file import footer_with, pairs_of, readable
 from refstore_purge.formats.parquet_footer import Chunk, Column, File, Group, Kind, Struct, read_footer, write_footer
+from refstore_purge.formats.parquet_identifier import is_subsequence
 from refstore_purge.untyped_arrow import pq
 
 RowGroups = Sequence[tuple[int, ...]]
@@ -37,7 +39,7 @@ class Summary(NamedTuple):
 
 def read(source: BinaryIO, task: Task) -> Summary:
     """Read a summary file. Raises PurgeError."""
-    with parquet.readable():
+    with readable():
         footer, _ = read_footer(source)
         groups: dict[str, list[tuple[int, ...]]] = {}
         for group in footer[File.ROW_GROUPS]:
@@ -47,12 +49,12 @@ def read(source: BinaryIO, task: Task) -> Summary:
             groups.setdefault(path.decode("utf-8", "surrogateescape"), []).append(_outline(group))
         source.seek(0)
         bounds = frozenset(_identifiers(pq.read_metadata(source), task))
-        return Summary(dict(groups), bounds, list(parquet.pairs_of(footer)))
+        return Summary(dict(groups), bounds, list(pairs_of(footer)))
 
 
 def row_groups_of(source: BinaryIO) -> RowGroups:
     """Return the row groups that a data file has. Raises PurgeError."""
-    with parquet.readable():
+    with readable():
         footer, _ = read_footer(source)
         return [_outline(group) for group in footer[File.ROW_GROUPS]]
 
@@ -61,7 +63,7 @@ def write(source: BinaryIO, target: BinaryIO, files: Iterable[tuple[str, BinaryI
     """Write a summary again: its schema, its key-value metadata without ids, and the row groups of the files. Raises
     PurgeError.
     """
-    with parquet.readable():
+    with readable():
         summary, _ = read_footer(source)
         groups: list[Struct] = []
         for path, file in files:
@@ -74,7 +76,7 @@ def write(source: BinaryIO, target: BinaryIO, files: Iterable[tuple[str, BinaryI
                     chunk.set(Chunk.FILE_PATH, Kind.STRING, path.encode("utf-8", "surrogateescape"))
                 groups.append(group)
         Assembly(target).finish()
-        write_footer(target, parquet.footer_with(summary, groups, ids, rows_changed=False))
+        write_footer(target, footer_with(summary, groups, ids, rows_changed=False))
     target.flush()
     target.seek(0)
     if read(target, task).has_ids(ids):
@@ -119,7 +121,7 @@ def _leaves(metadata: Any, task: Task) -> list[int]:
     names = [metadata.schema.column(number).path.split(".") for number in range(metadata.num_columns)]
     root = task.identifier[0]
     mine = [number for number, path in enumerate(names) if path[0] == root]
-    chosen = [number for number in mine if parquet.is_subsequence(task.identifier, names[number])]
+    chosen = [number for number in mine if is_subsequence(task.identifier, names[number])]
     if len(chosen) > 1:
         chosen = [number for number in chosen if task.map_part in names[number]] or chosen
     return chosen

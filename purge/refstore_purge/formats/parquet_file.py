@@ -1,0 +1,134 @@
+"""A Parquet file that is read for a purge: its footer, and pyarrow's views of it; and the footer of the new one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Final
+
+from refstore_purge.formats import key_values
+from refstore_purge.formats.base import Ids, PurgeError, Task, is_alike
+from refstore_purge.formats.parquet_chunks import Source
+from refstore_purge.formats.parquet_footer import Chunk, Column, File, Group, Items, Kind, Struct, read_footer
+from refstore_purge.formats.parquet_identifier import has_dictionary
+from refstore_purge.formats.parquet_schema import Node, tree_of, view
+from refstore_purge.store_file import buffer_bytes_of
+from refstore_purge.untyped_arrow import pa, pq
+
+NUM_CATEGORIES: Final = b"num_categories"
+_DICTIONARIES_OF_VALUES: Final = re.compile(rb"parquet-mr |DuckDB |parquet-rs |impala ")
+"""Writers whose dictionaries have the values of their rows only."""
+
+
+class ParquetFile:
+    """A file with its footer, and pyarrow's view of the identifier."""
+
+    def __init__(self, source: BinaryIO, task: Task) -> None:
+        """Raise PurgeError."""
+        self.footer, end = read_footer(source)
+        self.source = Source(source, end)
+        self.root = tree_of(self.footer)
+        if not self.root.children:
+            raise PurgeError("the file has no columns; correct the data set's prefix")
+        self.groups: Sequence[Struct] = self.footer[File.ROW_GROUPS]
+        pairs = {pair[1]: pair.get(2, b"") for pair in self.footer.get(File.KEY_VALUES, ())}
+        schema = key_values.schema_of(pairs.get(key_values.ARROW_SCHEMA, b""))
+        self._arrow = schema if schema is not None and len(schema) == len(self.root.children) else None
+        names = [task.identifier[0], *(null[0] for null in task.set_null)]
+        roots = [node for node in self.root.children if any(is_alike(node.name, name) for name in names)]
+        self.typed: Any = self.opened(roots, range(len(self.groups)), is_plain=False) if roots else None
+
+    @property
+    def schema(self) -> Any:
+        """The schema of Arrow of the identifier, and of what is to be set to null."""
+        return pa.schema([]) if self.typed is None else self.typed.schema_arrow
+
+    @property
+    def rows(self) -> int:
+        return sum(group[Group.ROWS] for group in self.groups)
+
+    def with_spare_values(self) -> set[str]:
+        """Return the outermost columns whose dictionaries may have values that no row of their row group has: then
+        what a row had that goes may stand in every row group. Arrow writes categories so, and says which columns they
+        are; of a writer that nobody knows any dictionary may be such a one.
+        """
+        if _DICTIONARIES_OF_VALUES.match(self.footer.get(File.CREATED_BY, b"")):
+            return set()
+        if self._arrow is not None:
+            return {field.name for field in self._arrow if has_dictionary(field.type)}
+        found = set[str]()
+        for group in self.groups:
+            for leaf, chunk in zip(self.root.leaves(), group[Group.COLUMNS], strict=True):
+                if chunk[Chunk.METADATA].get(Column.DICTIONARY_PAGE, 0) > 0:
+                    found.add(leaf.path[0])
+        return found
+
+    def check_categories(self, tops: Sequence[Node]) -> None:
+        """Raise PurgeError for a category of fastparquet, which reads the dictionary of one row group for all."""
+        for group in self.groups:
+            for leaf, chunk in zip(self.root.leaves(), group[Group.COLUMNS], strict=True):
+                pairs = chunk[Chunk.METADATA].get(Column.KEY_VALUES, ())
+                if any(pair[1] == NUM_CATEGORIES for pair in pairs) and any(top.name == leaf.path[0] for top in tops):
+                    raise PurgeError(
+                        f"column {leaf.path[0]!r} is a category of pandas, and fastparquet reads one dictionary for "
+                        "all row groups; write it as plain values, or purge it by other means"
+                    )
+
+    def opened(self, roots: Sequence[Node], groups: Sequence[int], *, is_plain: bool) -> Any:
+        return pq.ParquetFile(
+            self.source.file,
+            metadata=view(self.footer, roots, groups, is_plain=is_plain, arrow=None if is_plain else self._arrow),
+            pre_buffer=False,
+            buffer_size=buffer_bytes_of(self.source.file),
+            page_checksum_verification=True,
+        )
+
+
+def pairs_of(footer: Struct) -> Iterator[dict[bytes, bytes]]:
+    """Yield the entries of key-value metadata, of the file and of its column chunks."""
+    every = [footer.get(File.KEY_VALUES, ())]
+    chunks = [chunk for group in footer[File.ROW_GROUPS] for chunk in group[Group.COLUMNS]]
+    every += [chunk[Chunk.METADATA].get(Column.KEY_VALUES, ()) for chunk in chunks]
+    for pairs in every:
+        yield from ({pair[1]: pair.get(2, b"")} for pair in pairs)
+
+
+def footer_with(old: Struct, groups: Sequence[Struct], ids: Ids, *, rows_changed: bool) -> Struct:
+    """Return the footer of a file that is written again: as it was, with its row groups, and without ids in its
+    metadata. Raises PurgeError.
+    """
+    footer = _without_ids(old, File.KEY_VALUES, ids, rows_changed=rows_changed)
+    for group in groups:
+        for chunk in group[Group.COLUMNS]:
+            metadata = _without_ids(chunk[Chunk.METADATA], Column.KEY_VALUES, ids, rows_changed=rows_changed)
+            chunk.change(Chunk.METADATA, metadata)
+    footer.change(File.ROWS, sum(group[Group.ROWS] for group in groups))
+    footer.change(File.ROW_GROUPS, Items(Kind.STRUCT, groups))
+    return footer
+
+
+def _without_ids(struct: Struct, number: int, ids: Ids, *, rows_changed: bool) -> Struct:
+    """Return a struct whose key-value metadata have no ids, in their order."""
+    kept = Items(Kind.STRUCT)
+    for pair in struct.get(number, ()):
+        key, value = pair[1], pair.get(2, b"")
+        left = key_values.without_ids({key: value}, ids, rows_changed=rows_changed)
+        if key in left:
+            kept.append(pair.without())
+            if left[key] != value:
+                kept[-1].change(2, left[key])
+    found = struct.without()
+    if number in struct:
+        found.change(number, kept)
+    return found
+
+
+@contextmanager
+def readable() -> Generator[None, None, None]:
+    """Raise PurgeError where pyarrow cannot read a file."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, EOFError) as error:
+        what = "it is encrypted" if "crypt" in str(error).lower() else "it is damaged, or no Parquet"
+        raise PurgeError(f"the file cannot be read: {what}; see to it by other means") from error

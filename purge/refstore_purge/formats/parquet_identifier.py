@@ -1,0 +1,81 @@
+"""Which columns of a Parquet file have the identifier, and which row groups may have an id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from refstore_purge.formats.base import Ids, Task, name_of
+from refstore_purge.untyped_arrow import pa
+
+
+def plain_leaf(file: Any, task: Task) -> int | None:
+    """Return the column of an identifier that lies in no list or map, so that its statistics are those of rows."""
+    wanted = name_of(task.identifier)
+    schema = file.schema
+    if task.every_row or _has_dots(file):
+        return None
+    for number in range(len(schema)):
+        column = schema.column(number)
+        if column.path == wanted and column.max_repetition_level == 0:
+            return number
+    return None
+
+
+def may_have(file: Any, number: int, leaf: int | None, task: Task, ids: Ids) -> bool:
+    """Return whether a row group may have one of the ids, as far as the statistics of its column tell."""
+    return leaf is None or task.ignore_statistics or _may_match(file.metadata.row_group(number).column(leaf), ids)
+
+
+def _may_match(chunk: Any, ids: Ids) -> bool:
+    statistics = chunk.statistics if chunk.is_stats_set else None
+    if statistics is None:
+        return True
+    if statistics.has_null_count and statistics.null_count == chunk.num_values:
+        return False
+    try:
+        return not statistics.has_min_max or ids.may_match(statistics.min, statistics.max)
+    except UnicodeDecodeError:  # strings that are none
+        return True
+
+
+def leaves_of(file: Any, task: Task) -> Sequence[str]:
+    """Return the columns to read: the identifier's leaf, under the names that lists and maps have in the file, and what
+    is set to null.
+    """
+    paths = [file.schema.column(number).path for number in range(len(file.schema))]
+    if _has_dots(file):
+        return paths
+    mine = [path for path in paths if path.split(".")[0] == task.identifier[0]]
+    chosen = [path for path in mine if is_subsequence(task.identifier, path.split("."))] or mine
+    if not task.every_row and _has_map(file.schema_arrow.field(task.identifier[0]).type):
+        chosen = mine  # without its keys a map would be read as a list
+    return [*chosen, *(path for path in paths for null in task.set_null if path.split(".")[: len(null)] == list(null))]
+
+
+def _has_dots(file: Any) -> bool:
+    """Return whether a name has a dot, so that a path does not say which column it means."""
+
+    def has(fields: Any) -> bool:
+        return any("." in field.name or has(_fields_of(field.type)) for field in fields)
+
+    return has(file.schema_arrow)
+
+
+def _fields_of(type_: Any) -> list[Any]:
+    return [type_.field(number) for number in range(type_.num_fields)]
+
+
+def has_dictionary(type_: Any) -> bool:
+    """Return whether a type of Arrow has categories, however deep."""
+    return pa.types.is_dictionary(type_) or any(has_dictionary(field.type) for field in _fields_of(type_))
+
+
+def _has_map(type_: Any) -> bool:
+    return pa.types.is_map(type_) or any(_has_map(field.type) for field in _fields_of(type_))
+
+
+def is_subsequence(wanted: Sequence[str], path: Sequence[str]) -> bool:
+    """Return whether a path goes through the wanted names, in their order."""
+    rest = iter(path)
+    return all(step in rest for step in wanted)
