@@ -26,7 +26,8 @@ from refstore.errors import Corrupt, NotFound
 from refstore.objects.base import ObjectStore
 from refstore.purging.document import Dataset
 from refstore_purge import index
-from refstore_purge.formats.base import TYPED, Kind
+from refstore_purge.formats.base import Kind
+from refstore_purge.formats.registry import format_of
 from refstore_purge.ids import IdSet, comparable, filled
 from refstore_purge.untyped_arrow import pa, pc, pq
 
@@ -199,7 +200,7 @@ def load(
         mine: list[tuple[Kind, tuple[str, ...]]] = [
             (each, tuple(keys)) for each, keys in wanted.get(dataset.name, {}).items()
         ]
-        if len(mine) > 1 and dataset.format not in (*TYPED, None):
+        if len(mine) > 1 and dataset.format is not None and format_of(dataset.format).schema_of is None:
             unclear.append(dataset.name)
             continue
         for each in mine:

@@ -1,8 +1,8 @@
 """A short look at the data sets of a document that is onboarded: has each of them objects, and its identifier?
 
 A mistyped prefix or identifier is told at once, not by the first run. The look reads a few heads and the first few
-objects below each prefix: of Parquet and ORC the schema, and JSON and CSV only if they are small. What it cannot look
-at, it says nothing of.
+objects below each prefix: the schema of those that have one, and others only if they are small. What it cannot look at,
+it says nothing of.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from refstore.purging.document import ERASE, Dataset
 from refstore.repository import Repository
 from refstore_purge import tasks
 from refstore_purge.dataset_results import no_identifier, nothing_below
-from refstore_purge.formats.base import TYPED, Kind, MissingColumnError, PurgeError, Task, kinds_of
+from refstore_purge.formats.base import Kind, MissingColumnError, PurgeError, Task, kinds_of
+from refstore_purge.formats.registry import format_of
 from refstore_purge.plan import is_data, value_in
 from refstore_purge.untyped_arrow import pa
 
@@ -86,7 +87,8 @@ def _entries(repo: Repository, dataset: Dataset) -> Iterator[tuple[str, Entry]]:
 
 def _has_column(repo: Repository, dataset: Dataset, entry: Entry) -> bool | None:
     """Return whether an object has the identifier; None: it does not tell. Raises PurgeError."""
-    if dataset.format not in TYPED and entry.size_bytes > TEXT_BYTES_MAX:
+    assert dataset.format is not None  # noqa: S101  # the document's check says so
+    if format_of(dataset.format).schema_of is None and entry.size_bytes > TEXT_BYTES_MAX:
         return None
     return tasks.read_apart(repo.context, entry.address, entry.size_bytes, partial(_tells_column, dataset))
 
@@ -94,17 +96,18 @@ def _has_column(repo: Repository, dataset: Dataset, entry: Entry) -> bool | None
 def _tells_column(dataset: Dataset, source: BinaryIO) -> bool | None:
     assert dataset.format is not None  # noqa: S101  # the document's check says so
     task = Task(tuple(dataset.identifier.split(".")), dataset.map_part)
-    if dataset.format in TYPED:
+    format_ = format_of(dataset.format)
+    if format_.schema_of is not None:
         try:
-            schema = tasks.schema_of(dataset.format, source)
-        except (pa.ArrowException, OSError):
+            schema = format_.schema_of(source)
+        except (pa.ArrowException, OSError, PurgeError):
             return None
         return kinds_of(schema, task.identifier, task.map_part) is not None
     kinds: tuple[Kind, ...] = ("string", "integer")
     for kind in kinds:
         with suppress(PurgeError):  # the values are of another kind, or the file is damaged
             try:
-                found = tasks.format_of(dataset.format).find(source, task, _NoIds(kind))
+                found = format_.find(source, task, _NoIds(kind))
             except MissingColumnError:
                 return False
             return True if found.has_identifier else False if found.rows else None

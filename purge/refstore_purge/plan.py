@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -20,9 +20,7 @@ from refstore.errors import BranchNotFound
 from refstore.purging.document import ERASE, Dataset
 from refstore.repository import Repository
 from refstore_purge import tables
-
-SUMMARIES: Final = ("_metadata", "_common_metadata")
-"""The names of summary files, see `formats/parquet_summary.py`."""
+from refstore_purge.formats.registry import format_of
 
 
 class Name(NamedTuple):
@@ -235,8 +233,10 @@ def is_data(dataset: Dataset, path: str) -> bool:
 
 
 def is_summary(dataset: Dataset, path: str) -> bool:
-    """Return whether a path is a summary file of a Parquet data set, which describes other files."""
-    return dataset.format == "parquet" and dataset.mode != ERASE and path.rpartition("/")[2] in SUMMARIES
+    """Return whether a path is a summary file of a data set, which describes other files. Raises MissingExtra."""
+    if dataset.format is None or dataset.mode == ERASE:
+        return False
+    return path.rpartition("/")[2] in format_of(dataset.format).SUMMARIES
 
 
 def partition_of(below: str) -> str:

@@ -17,17 +17,17 @@ from typing import Any, BinaryIO, Final, Literal, TypeVar, cast
 import msgspec
 
 from refstore.context import Context
-from refstore.errors import AlreadyExists, Corrupt, MissingExtra, ObjectNotFound, RefstoreError
+from refstore.errors import AlreadyExists, Corrupt, ObjectNotFound, RefstoreError
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore, Stored, Tally
 from refstore.purging.document import FileFormat
 from refstore_gc.engines import isolated
 from refstore_gc.engines.base import Engine, SharedFolder
-from refstore_purge import formats
-from refstore_purge.formats.base import TYPED, Format, MissingColumnError, PurgeError, Task, kinds_of, unknown_failure
+from refstore_purge.formats.base import MissingColumnError, PurgeError, Task, kinds_of, unknown_failure
+from refstore_purge.formats.registry import format_of
 from refstore_purge.ledger import AnyIds, open_ids
 from refstore_purge.store_file import StoreFile
-from refstore_purge.untyped_arrow import orc, pa, pq
+from refstore_purge.untyped_arrow import pa
 
 T = TypeVar("T")
 
@@ -240,22 +240,6 @@ def _crash(error: isolated.CrashedError) -> str:
     )
 
 
-def format_of(name: FileFormat) -> Format:
-    """Return the module of a format. Raises MissingExtra."""
-    from importlib import import_module
-
-    module = {"json": "json_lines"}.get(name, name)
-    try:
-        return cast(Format, import_module(f"{formats.__name__}.{module}"))
-    except ModuleNotFoundError as error:
-        raise MissingExtra("purge", f"the format {name}") from error
-
-
-def schema_of(name: FileFormat, source: Any) -> Any:
-    """Return the schema of Arrow of a file whose format is `TYPED`. Raises what pyarrow raises."""
-    return pq.read_schema(source) if name == "parquet" else orc.ORCFile(source).schema
-
-
 def read_apart(ctx: Context, address: str, size_bytes: int, read: Callable[[BinaryIO], T]) -> T:
     """Return what `read` makes of an object, in a process of its own. Raises PurgeError where that ended, and what
     `read` raises.
@@ -275,10 +259,11 @@ def identifier_type(ctx: Context, work: Work) -> Any:
     """Return the type that the identifier's column of an object has in Arrow; None: its file does not say, as one that
     has only nulls.
     """
-    if work.format not in TYPED:
-        return None  # their lines tell, one by one
+    schema_of = format_of(work.format).schema_of
+    if schema_of is None:
+        return None
     try:
-        schema = read_apart(ctx, work.address, work.size_bytes, partial(schema_of, work.format))
+        schema = read_apart(ctx, work.address, work.size_bytes, schema_of)
     except Exception:  # noqa: BLE001  # the object's own task says what is wrong with it
         return None
     kinds = kinds_of(schema, work.identifier, work.map_part)

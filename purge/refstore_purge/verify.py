@@ -42,7 +42,6 @@ from refstore.repository import Repository
 from refstore_gc.run_progress import Progress, Tell, silent
 from refstore_purge.ids_form import FormOptions
 from refstore_purge.verify_beside import is_summary
-from refstore_purge.verify_columns import refuse_other_types
 from refstore_purge.verify_ids import Lookup, RowCount, WantedIds
 from refstore_purge.verify_names import doubt, in_another_case, value_in_names
 from refstore_purge.verify_objects import (
@@ -54,7 +53,7 @@ from refstore_purge.verify_objects import (
     in_every_version,
     opened,
 )
-from refstore_purge.verify_rows import count_rows
+from refstore_purge.verify_rows import count_rows, refuse_other_types
 from refstore_purge.verify_table import read_ids
 from refstore_purge.verify_text import NotRead
 

@@ -56,19 +56,18 @@ def is_read(dataset: Dataset, path: str) -> bool:
     return not path.rpartition("/")[2].startswith(("_", ".")) or is_summary(dataset, path)
 
 
-def look_beside_rows(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount) -> None:
-    """Look up what the metadata of a file have, now or when the lookup is finished. Raises NotRead."""
-    match dataset.format:
-        case "parquet":
-            lookup.add_entries(count, list(_entries_of_footer(read_footer(source))))
-        case "orc":
-            metadata = orc.ORCFile(source).metadata
-            pairs: Pairs = list(metadata.items()) if metadata is not None else []
-            if len({name for name, _ in pairs}) < len(pairs):
-                raise NotRead("its user metadata has a name twice")
-            lookup.add_entries(count, list(_entries(pairs, "the user metadata's entry {}")))
-        case _:
-            return
+def entries_of_parquet(source: BinaryIO) -> Iterator[Entry]:
+    """Yield the metadata of a file. Raises NotRead."""
+    return _entries_of_footer(read_footer(source))
+
+
+def entries_of_orc(source: BinaryIO) -> Iterator[Entry]:
+    """Yield the user metadata of a file. Raises NotRead."""
+    metadata = orc.ORCFile(source).metadata
+    pairs: Pairs = list(metadata.items()) if metadata is not None else []
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise NotRead("its user metadata has a name twice")
+    return _entries(pairs, "the user metadata's entry {}")
 
 
 def look_at_summary(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, BinaryIO, Final
 
-from refstore.errors import Invalid, MissingExtra
+from refstore.errors import MissingExtra
 from refstore.purging.document import Dataset
 from refstore_purge.untyped_arrow import orc, pa, pc, pq
+from refstore_purge.verify_footer import read_footer
 from refstore_purge.verify_ids import Bounds, Lookup, RowCount, kind_of, normal
 from refstore_purge.verify_text import NotRead
 
@@ -22,13 +23,22 @@ BATCH_ROWS: Final = 262_144
 DAMAGED: Final = "it cannot be read: it is damaged, or no {}"
 
 
+def schema_of_parquet(source: BinaryIO) -> Any:
+    return pq.read_schema(source)
+
+
+def schema_of_orc(source: BinaryIO) -> Any:
+    return orc.ORCFile(source).schema
+
+
 def count_parquet(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> Lookup:
     """Count the rows, and return the lookup for the identifier's type."""
+    read_footer(source)  # refuses what pyarrow aborts at
     file = pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES)
     schema, metadata = file.schema_arrow, file.metadata
     if not metadata.num_columns:
         raise NotRead("it has no columns")
-    lookup = _lookup_for(schema, dataset, lookup, is_of_id=is_of_id)
+    lookup = lookup_for(schema, dataset, lookup, is_of_id=is_of_id)
     if is_of_id and not dataset.set_null:
         count.rows += metadata.num_rows
         return lookup
@@ -45,7 +55,7 @@ def count_parquet(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: Row
 def count_orc(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> Lookup:
     """Count the rows, and return the lookup for the identifier's type."""
     file = orc.ORCFile(source)
-    lookup = _lookup_for(file.schema, dataset, lookup, is_of_id=is_of_id)
+    lookup = lookup_for(file.schema, dataset, lookup, is_of_id=is_of_id)
     if is_of_id and not dataset.set_null:
         count.rows += file.nrows
         return lookup
@@ -73,30 +83,7 @@ def _refuse_char(source: BinaryIO, dataset: Dataset) -> None:
         raise NotRead(f"column {dataset.identifier!r} is char, whose values are padded")
 
 
-def refuse_other_types(source: BinaryIO, dataset: Dataset) -> None:
-    """Raise Invalid if the identifier of an object is a struct, or of another type that no id has: then so is that of
-    the whole data set. What cannot be read is left to `count_rows`.
-    """
-    if dataset.format not in ("parquet", "orc"):
-        return
-    try:
-        type_: Any = _identifier_type(
-            pq.read_schema(source) if dataset.format == "parquet" else orc.ORCFile(source).schema, dataset
-        )
-    except (NotRead, pa.ArrowException, OSError, EOFError):
-        return
-    name = dataset.identifier
-    if kind_of(type_) is not None or pa.types.is_null(type_):
-        return
-    if pa.types.is_struct(type_):
-        fields = ", ".join(f"{name}.{field.name}" for field in type_)
-        what = f"a struct; name one of its fields as the data set's identifier: {fields}"
-    else:
-        what = f"{type_}; an identifier is text, an integer or binary: correct the data set's identifier"
-    raise Invalid(f"column {name!r} of data set {dataset.name!r} is {what}")
-
-
-def _lookup_for(schema: Any, dataset: Dataset, lookup: Lookup, *, is_of_id: bool) -> Lookup:
+def lookup_for(schema: Any, dataset: Dataset, lookup: Lookup, *, is_of_id: bool) -> Lookup:
     """Return the lookup for the identifier's column. Raise NotRead unless the identifier, and what is to be null, are
     there once and can be understood.
     """
@@ -110,7 +97,7 @@ def _lookup_for(schema: Any, dataset: Dataset, lookup: Lookup, *, is_of_id: bool
             raise NotRead(f"column {name!r} is required, so no run sets it to null")
     if is_of_id:
         return lookup
-    type_ = _identifier_type(schema, dataset)
+    type_ = identifier_type(schema, dataset)
     if pa.types.is_null(type_):
         return lookup
     found = lookup.for_type(type_)
@@ -124,12 +111,12 @@ def _lookup_for(schema: Any, dataset: Dataset, lookup: Lookup, *, is_of_id: bool
 def lookup_of_type(schema: Any, dataset: Dataset, lookup: Lookup) -> Lookup:
     """Return the lookup for the type that a schema says of the identifier; if it has none, that of all ids."""
     try:
-        return lookup.for_type(_identifier_type(schema, dataset)) or lookup
+        return lookup.for_type(identifier_type(schema, dataset)) or lookup
     except NotRead:
         return lookup
 
 
-def _identifier_type(schema: Any, dataset: Dataset) -> Any:
+def identifier_type(schema: Any, dataset: Dataset) -> Any:
     """Return the type of the identifier's column. Raises NotRead."""
     name = dataset.identifier
     type_: Any = pa.struct(list(schema))

@@ -6,15 +6,23 @@ What a run refuses to read, this refuses, too: it says what it could not underst
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
-from refstore.purging.document import Dataset
+from refstore.errors import Invalid
+from refstore.purging.document import Dataset, FileFormat
 from refstore_purge.untyped_arrow import pa
-from refstore_purge.verify_beside import look_at_summary, look_beside_rows
-from refstore_purge.verify_columns import DAMAGED, count_orc, count_parquet, no_column
-from refstore_purge.verify_footer import read_footer
-from refstore_purge.verify_ids import INTEGER, Lookup, RowCount, whole_numbers
+from refstore_purge.verify_beside import entries_of_orc, entries_of_parquet, look_at_summary
+from refstore_purge.verify_columns import (
+    DAMAGED,
+    count_orc,
+    count_parquet,
+    identifier_type,
+    no_column,
+    schema_of_orc,
+    schema_of_parquet,
+)
+from refstore_purge.verify_ids import INTEGER, Entry, Lookup, RowCount, kind_of, whole_numbers
 from refstore_purge.verify_text import Fields, NotRead, Number, blocks_of, lines_of, records_of, text_of
 
 TEXT_ROWS: Final = 50_000
@@ -38,30 +46,47 @@ def count_rows(
         if describes_others:
             look_at_summary(source, dataset, lookup, count)
             return
-        match dataset.format:
-            case "parquet":
-                read_footer(source)  # refuses what pyarrow aborts at
-                lookup = count_parquet(source, dataset, lookup, count, is_of_id=is_of_id)
-            case "orc":
-                lookup = count_orc(source, dataset, lookup, count, is_of_id=is_of_id)
-            case "json":
-                _count_json(source, dataset, lookup, count, is_of_id=is_of_id)
-            case _:
-                _count_csv(source, dataset, lookup, count, is_of_id=is_of_id)
-        look_beside_rows(source, dataset, lookup, count)
+        assert dataset.format is not None  # noqa: S101  # the document's check says so
+        reader = READERS[dataset.format]
+        lookup = reader.read_rows(source, dataset, lookup, count, is_of_id=is_of_id)
+        if reader.entries_of is not None:
+            lookup.add_entries(count, list(reader.entries_of(source)))
     except (pa.ArrowException, OSError, EOFError) as error:
         is_encrypted = "crypt" in str(error).lower()
         raise NotRead("it is encrypted" if is_encrypted else DAMAGED.format(dataset.format)) from None
 
 
+def refuse_other_types(source: BinaryIO, dataset: Dataset) -> None:
+    """Raise Invalid if the identifier of an object is a struct, or of another type that no id has: then so is that of
+    the whole data set. What cannot be read is left to `count_rows`.
+    """
+    assert dataset.format is not None  # noqa: S101  # the document's check says so
+    schema_of = READERS[dataset.format].schema_of
+    if schema_of is None:
+        return
+    try:
+        type_ = identifier_type(schema_of(source), dataset)
+    except (NotRead, pa.ArrowException, OSError, EOFError):
+        return
+    name = dataset.identifier
+    if kind_of(type_) is not None or pa.types.is_null(type_):
+        return
+    if pa.types.is_struct(type_):
+        fields = ", ".join(f"{name}.{field.name}" for field in type_)
+        what = f"a struct; name one of its fields as the data set's identifier: {fields}"
+    else:
+        what = f"{type_}; an identifier is text, an integer or binary: correct the data set's identifier"
+    raise Invalid(f"column {name!r} of data set {dataset.name!r} is {what}")
+
+
 # ---- CSV
 
 
-def _count_csv(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> None:
+def _count_csv(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> Lookup:
     records = records_of(blocks_of(source))
     header = next(records, None)
     if header is None:
-        return
+        return lookup
     if lookup.ids.kind == "binary":
         raise NotRead("CSV has no binary values, and the ids are binary")
     try:
@@ -87,6 +112,7 @@ def _count_csv(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCou
                 texts = []
     if texts:
         lookup.add(count, _values_of(texts, dataset, lookup.ids.kind))
+    return lookup
 
 
 def _place(names: Sequence[str], name: str) -> int:
@@ -113,7 +139,7 @@ def _values_of(texts: list[bytes], dataset: Dataset, kind: str) -> Any:
 # ---- JSON lines
 
 
-def _count_json(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> None:
+def _count_json(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> Lookup:
     steps = dataset.identifier.split(".")
     nulls = [name.split(".") for name in dataset.set_null]
     wanted: type = Number if lookup.ids.kind == "integer" else str
@@ -146,6 +172,7 @@ def _count_json(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCo
         raise NotRead("a line is nested too deep") from None
     if texts:
         _hand_over(texts, rows, lookup, count)
+    return lookup
 
 
 def _hand_over(texts: list[str], rows: list[int], lookup: Lookup, count: RowCount) -> None:
@@ -191,3 +218,32 @@ def _is_set(value: Any, steps: Sequence[str]) -> bool:
 def _any(value: Any) -> Any:
     """Return what a match has narrowed to a type of unknown items."""
     return value
+
+
+# ---- the formats
+
+
+class _Count(Protocol):
+    def __call__(
+        self, source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool
+    ) -> Lookup:
+        """Count the rows of an object that have ids; return the lookup for the identifier's type."""
+        ...
+
+
+class _Reader(NamedTuple):
+    """What tells of the files of a format."""
+
+    read_rows: _Count
+    entries_of: Callable[[BinaryIO], Iterable[Entry]] | None = None
+    """Returns what stands beside the rows."""
+    schema_of: Callable[[BinaryIO], Any] | None = None
+    """Returns the schema as one of Arrow. None: such files do not say which type their identifiers have."""
+
+
+READERS: Final[Mapping[FileFormat, _Reader]] = {
+    "parquet": _Reader(count_parquet, entries_of_parquet, schema_of_parquet),
+    "orc": _Reader(count_orc, entries_of_orc, schema_of_orc),
+    "json": _Reader(_count_json),
+    "csv": _Reader(_count_csv),
+}

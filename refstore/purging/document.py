@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -34,6 +34,7 @@ NAME_FORM: Final = "use up to 255 letters, digits and '_ . -', beginning with a 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 
 FileFormat = Literal["parquet", "orc", "json", "csv"]
+FORMATS: Final[tuple[FileFormat, ...]] = get_args(FileFormat)
 Mode = Literal["keep-history", "rewrite", "erase"]
 
 KEEP_HISTORY: Final = "keep-history"
@@ -159,7 +160,9 @@ def _check(dataset: Dataset, positions: JsonPositions, place: Place) -> None:
                 f"{name[:80]!r} is not a column; write its name, with a dot before a field of a struct",
             )
     if dataset.format is None and dataset.mode != "erase":
-        raise positions.error(place, f"mode {dataset.mode!r} needs a format: parquet, orc, json or csv")
+        raise positions.error(
+            place, f"mode {dataset.mode!r} needs a format: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        )
     if dataset.path:
         if dataset.mode != ERASE:
             raise positions.error(

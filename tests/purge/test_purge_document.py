@@ -11,6 +11,8 @@ import pytest
 from refstore.errors import InvalidPurge
 from refstore.purging import document
 from refstore.purging.key import purge_key
+from refstore_purge.formats import registry
+from refstore_purge.verify_rows import READERS
 from tests.purge.tracking import DOCUMENT
 
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "purge.schema.json"
@@ -78,6 +80,15 @@ def test_a_mistake_is_told_with_its_line(changed: str, told: str) -> None:
 def test_the_published_schema_is_the_one_of_the_code() -> None:
     """`python scripts/purge_schema.py` writes it."""
     assert json.loads(SCHEMA.read_text()) == json.loads(json.dumps(document.schema()))
+
+
+def test_a_run_and_verify_have_each_format_of_a_document() -> None:
+    assert set(registry.MODULES) == set(READERS) == set(document.FORMATS)
+    for name in document.FORMATS:
+        module = registry.format_of(name)
+        assert (callable(module.find), callable(module.rewrite)) == (True, True)
+        assert (module.schema_of is None) == (READERS[name].schema_of is None), name
+        assert bool(module.SUMMARIES) == (name == "parquet")
 
 
 class TestTheKey:

@@ -1,4 +1,4 @@
-"""One module for each file format that the purge reads and writes: `parquet`, `orc`, `json_lines` and `csv`.
+"""One module for each file format that the purge reads and writes; `registry` has their names.
 
-Each has the two functions of `base.Format`. They know nothing of Spark, the KV or object stores.
+Each has what `base.Format` says. They know nothing of Spark, the KV or object stores.
 """

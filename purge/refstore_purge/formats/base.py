@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 Kind = Literal["string", "integer", "binary"]
 """The families of types that an identifier may have. Widths of integers and of strings' offsets make no difference."""
 
-TYPED: Final = ("parquet", "orc")
-"""Formats whose files say which type their identifiers have."""
-
 TEXT_BATCH_BYTES: Final = 8 * 1024 * 1024
 """How much of a text file is decoded at a time."""
 
@@ -114,6 +111,18 @@ class Rewritten(NamedTuple):
 
 
 class Format(Protocol):
+    """The module of a format."""
+
+    SUMMARIES: Sequence[str]
+    """The names of files that describe other files of their data set."""
+
+    @property
+    def schema_of(self) -> Callable[[BinaryIO], Any] | None:
+        """Returns the schema of a file, as one of Arrow. Raises PurgeError, or what pyarrow raises. None: files of this
+        format do not say which type their identifiers have.
+        """
+        ...
+
     def find(self, source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:
         """Look for the ids in an object, and read no more than that needs. Raises PurgeError.
 

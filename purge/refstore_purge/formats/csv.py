@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 RECORDS: Final = 20_000
 """How many records are looked at at a time: short ones take many times their length."""
+SUMMARIES: Final = ()
+schema_of: Final = None
+"""All of it is text."""
 _BOM: Final = b"\xef\xbb\xbf"
 _FIELD: Final = re.compile(rb'(?:"[^"]*(?:""[^"]*)*"|[^",\r\n]*)(?=,|\Z)')
 _INTEGER: Final = re.compile(rb"[+-]?[0-9]+")

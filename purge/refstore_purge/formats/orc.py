@@ -35,9 +35,15 @@ pyorc: Any = import_module("pyorc")
 STRIDE_ROWS: Final = 10_000
 BLOCK_BYTES: Final = 65_536
 """pyarrow writes blocks of a multiple of this."""
+SUMMARIES: Final = ()
 NS: Final = 10**9
 BLOOM_FPP: Final = 0.05
 """The share of false positives of a Bloom filter; files do not say which theirs had."""
+
+
+def schema_of(source: BinaryIO) -> Any:
+    """Return the schema of a file. Raises what pyarrow raises."""
+    return orc.ORCFile(source).schema
 
 
 def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:

@@ -46,8 +46,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BATCH_ROWS: Final = 131_072
+SUMMARIES: Final = ("_metadata", "_common_metadata")
+"""See `parquet_summary.py`."""
 _WRONG_SIZES: Final = re.compile(rb"parquet-mr version 1\.([01]\D|2\.[0-8]\D|2\.[0-8]$)")
 """Writers whose chunks are longer than they say (PARQUET-816): nothing of theirs is copied as it is."""
+
+
+def schema_of(source: BinaryIO) -> Any:
+    """Return the schema of a file. Raises what pyarrow raises."""
+    return pq.read_schema(source)
 
 
 def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:

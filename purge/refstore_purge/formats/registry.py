@@ -1,0 +1,31 @@
+"""Find the module of a file format by the name that the purge document has for it.
+
+A new format is one module with what `base.Format` says, and one line here. `refstore.purging.document.FileFormat` has
+the same names; a test compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Final, cast
+
+from refstore.errors import MissingExtra
+from refstore.purging.document import FileFormat
+from refstore_purge.formats.base import Format
+
+MODULES: Final[Mapping[FileFormat, str]] = {
+    "parquet": "refstore_purge.formats.parquet",
+    "orc": "refstore_purge.formats.orc",
+    "json": "refstore_purge.formats.json_lines",
+    "csv": "refstore_purge.formats.csv",
+}
+"""Imported when they are needed: each has the libraries of its format."""
+
+
+def format_of(name: FileFormat) -> Format:
+    """Return the module of a format. Raises MissingExtra."""
+    try:
+        return cast(Format, import_module(MODULES[name]))
+    except ModuleNotFoundError as error:
+        raise MissingExtra("purge", f"the format {name}") from error
