@@ -48,7 +48,7 @@ class Row(msgspec.Struct, kw_only=True):
     rows_found: int = 0
     """Rows of the ids in them."""
     entries_found: int = 0
-    """Entries with an id in the key-value metadata of Parquet and ORC."""
+    """Entries with an id in the key-value metadata of Parquet, ORC and Avro."""
     rewritten: int = 0
     erased: int = 0
     """Objects that cannot be rewritten, of which the content goes."""

@@ -5,6 +5,7 @@
     verify_names.py     whether their paths or metadata tell the identifier
     verify_rows.py      one object: what stands at the identifier
     verify_columns.py   Parquet and ORC
+    verify_avro.py      Avro; `verify_avro_file.py` its blocks, `verify_avro_schema.py` its schema
     verify_beside.py    what stands beside the rows: metadata, and summary files of Parquet
     verify_footer.py    the footer of Parquet
     verify_text.py      CSV and JSON lines, and their compression

@@ -1,7 +1,7 @@
 """Tell for `verify` what stands beside the rows of a file, and may be an id.
 
     Parquet               key-value metadata of the footer and of column chunks; also the metadata inside `ARROW:schema`
-    ORC                   user metadata
+    ORC                   user metadata (the header of Avro: `verify_avro.py`)
     _metadata             also the lowest and highest identifiers that it says of row groups
     _common_metadata      key-value metadata
 
@@ -67,7 +67,7 @@ def entries_of_orc(source: BinaryIO) -> Iterator[Entry]:
     pairs: Pairs = list(metadata.items()) if metadata is not None else []
     if len({name for name, _ in pairs}) < len(pairs):
         raise NotRead("its user metadata has a name twice")
-    return _entries(pairs, "the user metadata's entry {}")
+    return entries(pairs, "the user metadata's entry {}")
 
 
 def look_at_summary(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount) -> None:
@@ -81,16 +81,16 @@ def look_at_summary(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: R
 
 
 def _entries_of_footer(footer: Struct) -> Iterator[Entry]:
-    yield from _entries(pairs_of(footer.get(KEY_VALUES)), "the footer's entry {}")
+    yield from entries(pairs_of(footer.get(KEY_VALUES)), "the footer's entry {}")
     for group in footer.get(ROW_GROUPS, ()):
         for chunk in group.get(COLUMNS, ()):
             if ENCRYPTION in chunk:
                 raise NotRead("it is encrypted")
             pairs = pairs_of(chunk.get(COLUMN, {}).get(KEY_VALUES_OF_COLUMN))
-            yield from _entries(pairs, "a column chunk's entry {}")
+            yield from entries(pairs, "a column chunk's entry {}")
 
 
-def _entries(pairs: Pairs, place: str) -> Iterator[Entry]:
+def entries(pairs: Pairs, place: str) -> Iterator[Entry]:
     for key, value in pairs:
         yield Entry(place, key, _texts(key, value))
 

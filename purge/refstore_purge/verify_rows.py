@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 from refstore.errors import Invalid
 from refstore.purging.document import Dataset, FileFormat
 from refstore_purge.untyped_arrow import pa
+from refstore_purge.verify_avro import count_avro, entries_of_avro, schema_of_avro
 from refstore_purge.verify_beside import entries_of_orc, entries_of_parquet, look_at_summary
 from refstore_purge.verify_columns import (
     DAMAGED,
@@ -244,6 +245,7 @@ class _Reader(NamedTuple):
 READERS: Final[Mapping[FileFormat, _Reader]] = {
     "parquet": _Reader(count_parquet, entries_of_parquet, schema_of_parquet),
     "orc": _Reader(count_orc, entries_of_orc, schema_of_orc),
+    "avro": _Reader(count_avro, entries_of_avro, schema_of_avro),
     "json": _Reader(_count_json),
     "csv": _Reader(_count_csv),
 }

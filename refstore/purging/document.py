@@ -33,7 +33,7 @@ COLUMNS_MAX: Final = 100
 NAME_FORM: Final = "use up to 255 letters, digits and '_ . -', beginning with a letter or digit"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 
-FileFormat = Literal["parquet", "orc", "json", "csv"]
+FileFormat = Literal["parquet", "orc", "avro", "json", "csv"]
 FORMATS: Final[tuple[FileFormat, ...]] = get_args(FileFormat)
 Mode = Literal["keep-history", "rewrite", "erase"]
 

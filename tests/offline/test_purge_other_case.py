@@ -15,11 +15,12 @@ from refstore_purge.report import Report
 from refstore_purge.run import Options
 from refstore_purge.untyped_arrow import orc, pa, pq
 from tests.offline.world import World
+from tests.purge import avro_files
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
-FORMATS = ["parquet", "orc", "json", "csv"]
+FORMATS = ["parquet", "orc", "avro", "json", "csv"]
 
 
 def onboard(world: World, format_: str, **more: Any) -> None:
@@ -34,6 +35,8 @@ def body_of(format_: str, row: dict[str, Any]) -> bytes:
             pq.write_table(pa.Table.from_pylist([row]), out)
         case "orc":
             orc.write_table(pa.Table.from_pylist([row]), out)
+        case "avro":
+            return avro_files.of_rows([row])
         case "json":
             return json.dumps(row).encode() + b"\n"
         case _:
@@ -80,7 +83,7 @@ def test_a_column_in_another_case_beside_the_identifier_is_another_one(
     assert (made.is_whole, left) == (True, {})
 
 
-@pytest.mark.parametrize("format_", ["parquet", "orc", "json"])
+@pytest.mark.parametrize("format_", ["parquet", "orc", "avro", "json"])
 def test_a_step_of_the_path_in_another_case(world: World, engines: Engines, format_: str) -> None:
     onboard(world, format_, identifier="user.guest")
     put(world, a=body_of(format_, {"user": {"guest": "bob"}}), b=body_of(format_, {"User": {"guest": "bob"}}))

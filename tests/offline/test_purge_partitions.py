@@ -18,13 +18,14 @@ from refstore_purge import run, verify
 from refstore_purge.report import Report
 from refstore_purge.run import Options
 from tests.offline.world import World
+from tests.purge import avro_files
 from tests.purge.tracking import guestids
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
 Purge = Callable[[Path], Report]
-FORMATS = ("parquet", "orc", "json", "csv")
+FORMATS = ("parquet", "orc", "avro", "json", "csv")
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -41,6 +42,8 @@ def written(format_: str, **columns: list[Any]) -> bytes:
             pq.write_table(table, target)
         case "orc":
             orc.write_table(table, target)
+        case "avro":
+            target.write(avro_files.of_rows(table.to_pylist()))
         case "json":
             target.write(b"".join(json.dumps(row).encode() + b"\n" for row in table.to_pylist()))
         case _:
@@ -55,6 +58,8 @@ def read(format_: str, body: bytes) -> list[dict[str, Any]]:
             return pq.read_table(io.BytesIO(body)).to_pylist()
         case "orc":
             return orc.ORCFile(io.BytesIO(body)).read().to_pylist()
+        case "avro":
+            return avro_files.read(body)
         case "json":
             return [json.loads(line) for line in body.splitlines()]
         case _:

@@ -30,6 +30,7 @@ from refstore_purge.verify_objects import found_again, in_every_version
 from tests.commands import Command
 from tests.offline.world import World
 from tests.purge import datasets
+from tests.purge.avro_files import of_rows
 from tests.reaping import reap_all
 
 if TYPE_CHECKING:
@@ -137,6 +138,10 @@ REFUSED: list[tuple[str, bytes, str]] = [
     ("orc", orc_of([{"guest": 7}]), "is int64, and the ids are strings"),
     ("orc", orc_of_char(), "whose values are padded"),
     ("orc", parquet(BOB), "damaged, or no orc"),
+    ("avro", of_rows([{"visitor": "bob"}]), "there is no column 'guest'"),
+    ("avro", of_rows([{"guest": 7}]), "is int64, and the ids are strings"),
+    ("avro", of_rows([{"guest": {"id": "bob"}}]), "and the ids are strings"),
+    ("avro", of_rows(BOB)[:-1], "damaged, or no avro"),
 ]
 
 
@@ -145,7 +150,12 @@ REFUSED: list[tuple[str, bytes, str]] = [
 )
 def test_what_a_run_refuses_is_not_called_clean(lake: Lake, format_: str, body: bytes, told: str) -> None:
     lake.onboard(format_)
-    lake.put("a", {"parquet": parquet(BOB), "orc": orc_of(BOB), "json": b'{"guest":"bob"}\n'}.get(format_, CSV))
+    lake.put(
+        "a",
+        {"parquet": parquet(BOB), "orc": orc_of(BOB), "avro": of_rows(BOB), "json": b'{"guest":"bob"}\n'}.get(
+            format_, CSV
+        ),
+    )
     lake.put("b", body)
     ids = lake.ids("bob")
     assert lake.verify(ids)["a"] == (1, "")
@@ -158,11 +168,17 @@ def test_what_a_run_refuses_is_not_called_clean(lake: Lake, format_: str, body: 
     assert (counts.objects, counts.not_looked_at) == (1, 1)
 
 
-@pytest.mark.parametrize("format_", ["parquet", "orc", "json", "csv"])
+@pytest.mark.parametrize("format_", ["parquet", "orc", "avro", "json", "csv"])
 def test_a_folder_or_a_field_in_another_case_is_told(lake: Lake, format_: str) -> None:
     lake.onboard(format_)
     rows: Rows = [{"n": 1}]
-    bodies = {"parquet": parquet(rows), "orc": orc_of(rows), "json": b'{"n":1}\n', "csv": b"n\n1\n"}
+    bodies = {
+        "parquet": parquet(rows),
+        "orc": orc_of(rows),
+        "avro": of_rows(rows),
+        "json": b'{"n":1}\n',
+        "csv": b"n\n1\n",
+    }
     lake.put("GUEST=bob/a", bodies[format_])
     lake.put("guest=ann/a", bodies[format_])
     left = lake.verify(lake.ids("bob"))

@@ -21,6 +21,7 @@ from refstore_purge.run import Options
 from refstore_purge.untyped_arrow import orc, pa, pq
 from tests.commands import Command
 from tests.offline.world import World
+from tests.purge.avro_files import of_rows
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
@@ -132,17 +133,19 @@ ENTRIES: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("metadata", "told"), [case[1:] for case in ENTRIES], ids=[case[0] for case in ENTRIES])
-@pytest.mark.parametrize("format_", ["parquet", "orc"])
+@pytest.mark.parametrize("format_", ["parquet", "orc", "avro"])
 def test_an_entry_of_a_file_is_found_until_a_run(lake: Lake, format_: str, metadata: Any, told: str) -> None:
     lake.onboard(format_)
     if format_ == "orc":
         lake.put({"a": orc_of({key: value.encode() for key, value in metadata.items()}, "ann")})
+    elif format_ == "avro":
+        lake.put({"a": of_rows([{"guest": "ann"}], metadata=metadata)})
     else:
         lake.put({"a": parquet(ANN, metadata), "b": parquet(ANN, {"note": f"{BOB} and ann", "empty": ""})})
     ids = lake.ids(BOB)
     (left,) = lake.verify(ids).values()
     assert (left.rows, left.entries) == (0, 1)
-    assert told.removeprefix("an id stands in the footer's" if format_ == "orc" else "") in left.reason
+    assert told.removeprefix("an id stands in the footer's" if format_ != "parquet" else "") in left.reason
     assert lake.run(ids).is_whole
     assert lake.verify(ids) == {}
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import orc
@@ -33,6 +34,26 @@ SCHEMA: Any = pa.schema(
         pa.field("seen", pa.map_(pa.string(), pa.int32())),
     ]
 )
+AVRO: Any = {
+    "type": "record",
+    "name": "event",
+    "fields": [
+        {"name": "n", "type": "long"},
+        {
+            "name": "user",
+            "type": [
+                "null",
+                {
+                    "type": "record",
+                    "name": "user",
+                    "fields": [{"name": "guestid", "type": ["null", "string"]}, {"name": "age", "type": "int"}],
+                },
+            ],
+        },
+        {"name": "tags", "type": ["null", {"type": "array", "items": ["null", "string"]}]},
+        {"name": "seen", "type": ["null", {"type": "map", "values": "int"}]},
+    ],
+}
 TEXT_CODECS = {
     "none": (bytes, bytes),
     "gzip": (gzip.compress, gzip.decompress),
@@ -100,6 +121,10 @@ CASES = [
         for codec, identifier in zip(("zlib", "uncompressed", "snappy", "zstd"), IDENTIFIERS, strict=True)
     ),
     *(
+        Case("avro", codec, *identifier)
+        for codec, identifier in zip(("deflate", "null", "xz", "bzip2"), IDENTIFIERS, strict=True)
+    ),
+    *(
         Case("json", codec, *identifier)
         for codec, identifier in zip(("none", "gzip", "bzip2", "zstd"), IDENTIFIERS, strict=True)
     ),
@@ -137,6 +162,8 @@ def write(case: Case, rows: list[Row]) -> bytes:
             table = pa.Table.from_pylist([{**row, "seen": _pairs(row)} for row in rows], SCHEMA)
             with orc.ORCWriter(out, compression=case.codec) as writer:
                 writer.write(table)
+        case "avro":
+            fastavro.writer(out, AVRO, rows, codec=case.codec, sync_interval=500, sync_marker=b"sixteen bytes it")
         case "json":
             text = "".join(json.dumps(row, ensure_ascii=bool(row["n"] % 2)) + "\n" for row in rows)
             return TEXT_CODECS[case.codec][0](text.encode())
@@ -157,6 +184,9 @@ def read(case: Case, body: bytes) -> list[Row]:
             return rows
         case "orc":
             return orc.ORCFile(io.BytesIO(body)).read().to_pylist(maps_as_pydicts="strict")
+        case "avro":
+            found: Any = list(fastavro.reader(io.BytesIO(body)))
+            return found
         case "json":
             return [json.loads(line) for line in TEXT_CODECS[case.codec][1](body).splitlines()]
         case _:

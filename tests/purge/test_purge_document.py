@@ -46,7 +46,7 @@ def test_only_what_stands_on_both_lists_is_onboarded() -> None:
         (text(identifier="a..b"), "is not a column"),
         (text(set_null=["a."]), "is not a column"),
         (text(format=None), "needs a format"),
-        (text(format="avro"), "avro"),
+        (text(format="xml"), "xml"),
         (text(mode="all"), "mode"),
         (text(mode="rewrite", branches=["main"]), "leave branches out"),
         (text(mode="erase", set_null=["a"]), "leave set_null out"),

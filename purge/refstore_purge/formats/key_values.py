@@ -1,4 +1,5 @@
-"""Find ids in the key-value metadata of files (Parquet's footer, ORC's user metadata), and leave such entries out.
+"""Find ids in the key-value metadata of files (Parquet's footer, ORC's user metadata, Avro's header), and leave such
+entries out.
 
 An entry has an id if its key or its value, as text, is one: an integer in plain decimal digits, or a UUID. Texts that
 merely contain an id, such as JSON, are not taken apart, with two exceptions:

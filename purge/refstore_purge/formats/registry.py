@@ -17,6 +17,7 @@ from refstore_purge.formats.base import Format
 MODULES: Final[Mapping[FileFormat, str]] = {
     "parquet": "refstore_purge.formats.parquet",
     "orc": "refstore_purge.formats.orc",
+    "avro": "refstore_purge.formats.avro",
     "json": "refstore_purge.formats.json_lines",
     "csv": "refstore_purge.formats.csv",
 }

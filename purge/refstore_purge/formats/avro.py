@@ -1,0 +1,157 @@
+"""Avro: find ids in the blocks of object container files, and write again only those blocks that have some.
+
+A rewritten file keeps its schema byte for byte, its codec, sync marker and blocks, and its metadata but for entries
+with an id. A block in which nothing matches is copied as it is; of the others each record that stays keeps its bytes.
+What a file does not say clearly fails it: blocks that are damaged, or values of several types at the identifier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import numpy as np
+
+from refstore_purge.formats import avro_container, avro_schema, key_values
+from refstore_purge.formats.avro_container import Block, Header
+from refstore_purge.formats.avro_records import RecordReader, Records
+from refstore_purge.formats.avro_schema import AvroType
+from refstore_purge.formats.base import TEXT_BATCH_BYTES, Found, Ids, PurgeError, Rewritten, See, Seeing, Task
+from refstore_purge.formats.nested import check_schema
+from refstore_purge.untyped_arrow import pa
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SUMMARIES: Final = ()
+BATCH_ROWS: Final = 20_000
+"""So many records are looked up together, of several small blocks or of a part of a large one."""
+EMPTY_RECORDS_MAX: Final = 1 << 24
+"""How many records that take no bytes a block may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Records of one block."""
+
+    block: Block
+    data: bytes
+    """Of the block, decompressed."""
+    records: Records
+    is_first: bool
+    is_last: bool
+    """Whether the block begins and ends with it."""
+
+
+def schema_of(source: BinaryIO) -> Any:
+    """Return the schema of a file as one of Arrow. Raises PurgeError."""
+    return avro_schema.arrow_schema(avro_schema.parse(avro_container.read_header(source).schema))
+
+
+def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:
+    """Look for the ids. Raises PurgeError."""
+    header, root = _open(source, task, ids)
+    entries = key_values.entries_with_ids([header.entries], ids)
+    if task.every_row and not task.set_null:
+        rows = sum(block.records for block in avro_container.blocks(source, header))
+        return Found(rows, rows, "partition", entries)
+    ids = Seeing(ids, see) if see is not None else ids
+    rows = matched = 0
+    for part, found in _matches(source, header, root, task, ids):
+        rows += len(part.records.ends)
+        matched += int(np.count_nonzero(found))
+    return Found(rows, matched, "partition" if task.every_row else "column", entries)
+
+
+def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritten:
+    """Write the file without the rows that match, or with nulls in them. Raises PurgeError."""
+    header, root = _open(source, task, ids)
+    kept_entries = key_values.without_ids(header.entries, ids, rows_changed=False)
+    target.write(avro_container.header_with(header, kept_entries))
+    rows = matched = left = 0
+    pieces: list[bytes | memoryview] = []
+    is_changed = False
+    for part, found in _matches(source, header, root, task, ids):
+        if part.is_first:
+            pieces, left, is_changed = [], 0, False
+        hits = int(np.count_nonzero(found))
+        rows, matched = rows + len(found), matched + hits
+        left += len(found) - (0 if task.set_null else hits)
+        is_changed = is_changed or hits > 0
+        pieces += part.records.kept(part.data, found, is_set_null=bool(task.set_null))
+        if part.is_last and not is_changed:
+            target.writelines(part.block.copied(header))
+        elif part.is_last and left:
+            target.writelines(avro_container.block_of(left, b"".join(pieces), header))
+    return Rewritten(rows, matched, key_values.entries_with_ids([header.entries], ids))
+
+
+def _open(source: BinaryIO, task: Task, ids: Ids) -> tuple[Header, AvroType]:
+    """Read header and schema. Raises PurgeError also where no row would tell."""
+    header = avro_container.read_header(source)
+    root = avro_schema.parse(header.schema)
+    check_schema(avro_schema.arrow_schema(root), task, ids)
+    return header, root
+
+
+def _matches(
+    source: BinaryIO, header: Header, root: AvroType, task: Task, ids: Ids
+) -> Iterator[tuple[_Part, NDArray[np.bool_]]]:
+    """Yield the parts of all blocks, and which of their records match."""
+    waiting: list[_Part] = []
+    rows = size = 0
+    for part in _parts(source, header, RecordReader(root, task, ids.kind), root):
+        waiting.append(part)
+        rows += len(part.records.ends)
+        size += len(part.data) if part.is_first else 0
+        if rows >= BATCH_ROWS or size >= TEXT_BATCH_BYTES:
+            yield from zip(waiting, _looked_up(waiting, task, ids), strict=True)
+            waiting, rows, size = [], 0, 0
+    yield from zip(waiting, _looked_up(waiting, task, ids), strict=True)
+
+
+def _parts(source: BinaryIO, header: Header, reader: RecordReader, root: AvroType) -> Iterator[_Part]:
+    for block in avro_container.blocks(source, header):
+        data = avro_container.decompressed(header.codec, block.body)
+        bytes_each = 1 if root.width is None else root.width  # at least
+        if block.records * bytes_each > len(data) or (not bytes_each and block.records > EMPTY_RECORDS_MAX):
+            raise PurgeError(avro_container.DAMAGED)
+        at = done = 0
+        while True:
+            records = reader.read(data, at, min(BATCH_ROWS, block.records - done))
+            at = records.ends[-1] if records.ends else at
+            first, done = done, done + len(records.ends)
+            is_last = done == block.records
+            if is_last and at != len(data):
+                raise PurgeError(avro_container.DAMAGED)
+            yield _Part(block, data, records, first == 0, is_last)
+            if is_last:
+                break
+
+
+def _looked_up(parts: list[_Part], task: Task, ids: Ids) -> Iterator[NDArray[np.bool_]]:
+    """Yield of each part which records match. Where columns are to be set to null, records in which they are null match
+    no more.
+    """
+    hits = _are_ids([value for part in parts for value in part.records.values], ids)
+    at = 0
+    for part in parts:
+        records = part.records
+        matched = np.full(len(records.ends), task.every_row, dtype=np.bool_)
+        matched[records.rows[hits[at : at + len(records.values)]]] = True
+        at += len(records.values)
+        if task.set_null:
+            can_be_null = np.zeros(len(records.ends), dtype=np.bool_)
+            can_be_null[records.null_rows] = True
+            matched &= can_be_null
+        yield matched
+
+
+def _are_ids(values: list[Any], ids: Ids) -> NDArray[np.bool_]:
+    if not values:
+        return np.zeros(0, dtype=np.bool_)
+    if ids.kind == "integer":
+        return ids.matches(pa.array(values, pa.int64()))
+    array = pa.array(values, pa.binary())
+    return ids.matches(array.cast(pa.string(), safe=False) if ids.kind == "string" else array)

@@ -1,0 +1,279 @@
+"""The schema of an Avro file: its types with all names resolved, and as a schema of Arrow for the identifier's checks.
+
+Types that contain themselves are refused: no table has such columns. So no record is deeper than its schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from refstore_purge.formats.base import PurgeError, kind_of
+from refstore_purge.untyped_arrow import pa
+
+PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+WIDTHS: Final[Mapping[str, int]] = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+DEPTH_MAX: Final = 100
+TYPES_MAX: Final = 100_000
+"""So many types a schema may have where each name is replaced by its type: a few names can stand for billions."""
+FIXED_BYTES_MAX: Final = 1 << 30
+DIGITS_MAX: Final = 76
+"""Of Arrow's decimal numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class AvroType:
+    """A type, and what lies in it."""
+
+    kind: str
+    """A primitive type, 'record', 'enum', 'fixed', 'array', 'map' or 'union'."""
+    children: tuple[AvroType, ...] = ()
+    """The types of a record's fields or of a union; of an array or map that of its elements."""
+    names: tuple[str, ...] = ()
+    """Of a record's fields, or the symbols of an enum."""
+    logical: Mapping[str, Any] | None = None
+    """What the schema says of its logical type."""
+    width: int | None = None
+    """How many bytes each value takes; None: they differ."""
+    depth: int = 1
+    types: int = 1
+    """How many types it is."""
+
+
+def parse(text: bytes) -> AvroType:
+    """Return the record that a schema describes. Raises PurgeError."""
+    try:
+        root = _Names().type_of(json.loads(text), "")
+    except (ValueError, RecursionError):
+        raise PurgeError("its Avro schema is no JSON, or nested too deep; see to it by other means") from None
+    if root.kind != "record":
+        raise PurgeError(
+            f"its Avro schema is no record but {root.kind}, so it has no columns; see to it by other means"
+        )
+    return root
+
+
+def arrow_schema(root: AvroType) -> Any:
+    """Return a record as a schema of Arrow, as far as identifiers and nulls need it: several types at one place become
+    the type of their kind, or null if they have no common one.
+    """
+    return pa.schema(_fields(root))
+
+
+def arrow_type(type_: AvroType) -> Any:
+    """Return a type as one of Arrow."""
+    match type_.kind:
+        case "null" | "string" | "enum":
+            return pa.null() if type_.kind == "null" else pa.string()
+        case "boolean":
+            return pa.bool_()
+        case "int" | "long":
+            return _integer(type_)
+        case "float" | "double":
+            return pa.float64()
+        case "bytes" | "fixed":
+            return _binary(type_)
+        case "array":
+            return pa.list_(_field("item", type_.children[0]))
+        case "map":
+            return pa.map_(pa.string(), arrow_type(type_.children[0]))
+        case "record":
+            return pa.struct(_fields(type_))
+        case _:
+            return _merged([each for each in type_.children if each.kind != "null"])
+
+
+def is_nullable(type_: AvroType) -> bool:
+    return type_.kind == "null" or any(each.kind == "null" for each in type_.children if type_.kind == "union")
+
+
+def _fields(record: AvroType) -> list[Any]:
+    return [_field(name, type_) for name, type_ in zip(record.names, record.children, strict=True)]
+
+
+def _field(name: str, type_: AvroType) -> Any:
+    return pa.field(name, arrow_type(type_), nullable=is_nullable(type_))
+
+
+def _merged(branches: Sequence[AvroType]) -> Any:
+    """Return the type of a union that has these branches and maybe null."""
+    types = [arrow_type(each) for each in branches]
+    if len(set(types)) < 2:
+        return types[0] if types else pa.null()
+    if all(pa.types.is_struct(type_) for type_ in types):
+        fields: dict[str, Any] = {}
+        for field in (field for type_ in types for field in type_):
+            old = fields.setdefault(field.name, field)
+            same = old.type if old.type == field.type else pa.null()
+            fields[field.name] = pa.field(field.name, same, nullable=old.nullable and field.nullable)
+        return pa.struct(list(fields.values()))
+    kinds = {kind_of(type_) for type_ in types}
+    if len(kinds) > 1:
+        return pa.null()
+    return {"string": pa.string(), "integer": pa.int64(), "binary": pa.binary()}.get(kinds.pop() or "", pa.null())
+
+
+def _integer(type_: AvroType) -> Any:
+    match (type_.logical or {}).get("logicalType"), type_.kind:
+        case "date", "int":
+            return pa.date32()
+        case "time-millis", "int":
+            return pa.time32("ms")
+        case "time-micros", "long":
+            return pa.time64("us")
+        case (
+            (
+                "timestamp-millis"
+                | "timestamp-micros"
+                | "timestamp-nanos"
+                | "local-timestamp-millis"
+                | "local-timestamp-micros"
+                | "local-timestamp-nanos"
+            ),
+            "long",
+        ):
+            return pa.timestamp("us")
+        case _:
+            return pa.int32() if type_.kind == "int" else pa.int64()
+
+
+def _binary(type_: AvroType) -> Any:
+    logical = type_.logical or {}
+    digits, scale = logical.get("precision"), logical.get("scale", 0)
+    if logical.get("logicalType") == "decimal" and isinstance(digits, int) and isinstance(scale, int):
+        return pa.decimal256(min(max(digits, 1), DIGITS_MAX), min(max(scale, 0), DIGITS_MAX))
+    if logical.get("logicalType") == "duration" and type_.width == 12:
+        return pa.month_day_nano_interval()
+    return pa.binary(type_.width) if type_.width else pa.binary()
+
+
+# ---- names
+
+
+class _Names:
+    """Replaces names by the types that they stand for."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, AvroType | None] = {}
+        """By full name. None: the type is not complete yet."""
+
+    def type_of(self, schema: Any, space: str) -> AvroType:
+        """Return the type of a schema in JSON that stands in a namespace. Raises PurgeError."""
+        match schema:
+            case str():
+                return self._named(schema, space)
+            case list():
+                return self._union(cast(list[Any], schema), space)
+            case dict():
+                return self._complex(cast(dict[str, Any], schema), space)
+            case _:
+                raise _refusal("it has something that is no type")
+
+    def _named(self, name: str, space: str) -> AvroType:
+        if name in PRIMITIVES:
+            return AvroType(name, width=WIDTHS.get(name))
+        full = _full_name(name, space)
+        if full not in self._types:
+            full = name
+        if full not in self._types:
+            raise _refusal(f"it has no type {name!r}")
+        type_ = self._types[full]
+        if type_ is None:
+            raise PurgeError(f"type {name!r} of its Avro schema contains itself; see to it by other means")
+        return type_
+
+    def _union(self, schemas: list[Any], space: str) -> AvroType:
+        branches = [self.type_of(schema, space) for schema in schemas]
+        if not branches or any(each.kind == "union" for each in branches):
+            raise _refusal("it has a union of nothing, or of unions")
+        if sum(each.kind == "null" for each in branches) > 1:
+            raise _refusal("it has a union with null twice")
+        return _made("union", branches)
+
+    def _complex(self, schema: dict[str, Any], space: str) -> AvroType:
+        match schema.get("type"):
+            case "record" | "error":
+                return self._record(schema, space)
+            case "enum":
+                symbols = schema.get("symbols")
+                if not isinstance(symbols, list) or not all(isinstance(each, str) for each in cast(list[Any], symbols)):
+                    raise _refusal("it has an enum without symbols")
+                return self._add(schema, space, AvroType("enum", names=tuple(cast(list[str], symbols))))
+            case "fixed":
+                size = schema.get("size")
+                if not isinstance(size, int) or not 0 <= size <= FIXED_BYTES_MAX:
+                    raise _refusal("it has a fixed type without a size, or of a gigabyte")
+                return self._add(schema, space, AvroType("fixed", logical=schema, width=size))
+            case "array":
+                items = self.type_of(schema.get("items"), space)
+                if items.width == 0:
+                    raise _refusal("it has an array of elements that take no bytes")
+                return _made("array", [items])
+            case "map":
+                return _made("map", [self.type_of(schema.get("values"), space)])
+            case str(name) if name in PRIMITIVES:
+                return AvroType(name, logical=schema, width=WIDTHS.get(name))
+            case other:
+                return self.type_of(other, space)
+
+    def _record(self, schema: dict[str, Any], space: str) -> AvroType:
+        full = self._begin(schema, space)
+        fields = schema.get("fields")
+        if not isinstance(fields, list):
+            raise _refusal("it has a record without fields")
+        names: list[str] = []
+        types: list[AvroType] = []
+        for field in (_as_object(each) for each in cast(list[Any], fields)):
+            name = field.get("name")
+            if not isinstance(name, str):
+                raise _refusal("it has a field without a name")
+            names.append(name)
+            types.append(self.type_of(field.get("type"), full.rpartition(".")[0]))
+        if len(set(names)) < len(names):
+            raise _refusal("it has a field twice")
+        made = _made("record", types, names)
+        self._types[full] = made
+        return made
+
+    def _add(self, schema: dict[str, Any], space: str, type_: AvroType) -> AvroType:
+        self._types[self._begin(schema, space)] = type_
+        return type_
+
+    def _begin(self, schema: dict[str, Any], space: str) -> str:
+        """Return the full name of a type that begins here."""
+        name = schema.get("name")
+        if not isinstance(name, str):
+            raise _refusal("it has a type without a name")
+        given = schema.get("namespace")
+        full = _full_name(name, given if isinstance(given, str) else space)
+        if full in self._types:
+            raise _refusal(f"it has type {full!r} twice")
+        self._types[full] = None
+        return full
+
+
+def _made(kind: str, children: Sequence[AvroType], names: Iterable[str] = ()) -> AvroType:
+    widths = [each.width for each in children]
+    width = sum(each or 0 for each in widths) if kind == "record" and None not in widths else None
+    depth = 1 + max((each.depth for each in children), default=0)
+    types = 1 + sum(each.types for each in children)
+    if depth > DEPTH_MAX or types > TYPES_MAX:
+        raise PurgeError(
+            f"its Avro schema is nested more than {DEPTH_MAX} deep, or has more than {TYPES_MAX:,} types; see to it by "
+            "other means"
+        )
+    return AvroType(kind, tuple(children), tuple(names), width=width, depth=depth, types=types)
+
+
+def _as_object(value: Any) -> dict[str, Any]:
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+
+def _full_name(name: str, space: str) -> str:
+    return f"{space}.{name}" if space and "." not in name else name
+
+
+def _refusal(why: str) -> PurgeError:
+    return PurgeError(f"its Avro schema cannot be understood: {why}; see to it by other means")
