@@ -24,6 +24,7 @@ from refstore.errors import Invalid, RefstoreError
 from refstore.purging.document import KEEP_HISTORY, Dataset, PurgeDocument
 from refstore.repository import Repository
 from refstore.run_control import RunControl
+from refstore_gc.engines import isolated
 from refstore_gc.engines.choice import Engines
 from refstore_gc.run_progress import Steps, Tell
 from refstore_purge import finding, ids_file, index, ledger, places, report, unplanned_contents
@@ -37,7 +38,7 @@ from refstore_purge.place import Place
 from refstore_purge.plan import NotPurged, Plan, Unit, plan_heads
 from refstore_purge.report import Report
 from refstore_purge.run_state import FLOOR_ROWS, SHARE, Options, PurgeRun, State
-from refstore_purge.tasks import Job
+from refstore_purge.tasks import Job, modules_for
 from refstore_purge.version_plan import plan_versions
 from refstore_purge.versions import purge_versions
 
@@ -124,6 +125,8 @@ def _purge(datasets: Sequence[Dataset], run: PurgeRun, engines: Engines) -> None
     run.state.note_plan(of_heads)
     run.state.note_plan(of_versions)
     _limit(run, every)
+    if run.chosen(every):
+        isolated.start_ahead(modules_for(datasets, has_index=run.key is not None))
     run = run.move_to(engines.for_objects(sum(len(unit.pieces) for unit in every)))
     run.save()
     with run.steps.step("preparing"):

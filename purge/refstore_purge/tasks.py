@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, BinaryIO, Final, Literal, TypeVar, cast
@@ -20,11 +20,11 @@ from refstore.context import Context
 from refstore.errors import AlreadyExists, Corrupt, ObjectNotFound, RefstoreError
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore, Stored, Tally
-from refstore.purging.document import FileFormat
+from refstore.purging.document import Dataset, FileFormat
 from refstore_gc.engines import isolated
 from refstore_gc.engines.base import Engine, SharedFolder
 from refstore_purge.formats.base import MissingColumnError, PurgeError, Task, kinds_of, unknown_failure
-from refstore_purge.formats.registry import format_of
+from refstore_purge.formats.registry import MODULES, format_of
 from refstore_purge.ledger import AnyIds, open_ids
 from refstore_purge.store_file import StoreFile
 from refstore_purge.untyped_arrow import pa
@@ -123,6 +123,12 @@ def run(engine: Engine, job: Job, works: list[Work]) -> list[Done]:
     is_long = sum(work.size_bytes for work in works) >= LONG_BYTES
     done = dict(engine.map(partial(_do_all, job), groups, is_long=is_long))
     return [done[number] for number in range(len(works))]
+
+
+def modules_for(datasets: Iterable[Dataset], *, has_index: bool) -> list[str]:
+    """Return the modules that tasks on these data sets import."""
+    formats = {MODULES[dataset.format] for dataset in datasets if dataset.format is not None}
+    return [__name__, *sorted(formats), *(["refstore_purge.index", "pandas.util"] if has_index else [])]
 
 
 def grouped(works: list[Work], cores: int) -> list[list[tuple[int, Work]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ import pytest
 from pyarrow import orc
 
 from refstore_gc.engines import isolated
+from refstore_gc.engines.helper_processes import Helpers
+from refstore_gc.engines.local import LocalEngine
 from refstore_purge import run
 from refstore_purge.formats.parquet_footer import Chunk, Column, File, Group, read_footer, write_footer
 from refstore_purge.formats.parquet_schema import Physical
@@ -27,6 +30,8 @@ from tests.purge.tracking import guestids
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
+CRASHES = 39
+"""Helpers take the last item first."""
 TABLE = pa.table({"guest": [f"guest-{number}" * 12 for number in range(60)], "n": list(range(60))})
 BOB = TABLE["guest"][1].as_py()
 
@@ -114,6 +119,31 @@ def test_work_is_tried_again_in_a_new_process() -> None:
             isolated.call(partial(divmod, 1, 0))
     finally:
         isolated.stop()
+
+
+def pid_or_crash(number: int) -> list[tuple[int, int]]:
+    """Say in which process the work is done; one piece of it crashes, wherever it is done."""
+    try:
+        return [(number, isolated.call(os.abort if number == CRASHES else os.getpid))]
+    except isolated.CrashedError as error:
+        return [(number, error.exit_code or 0)]
+
+
+def test_a_crash_of_a_helper_of_the_local_engine_costs_only_the_work_that_crashes() -> None:
+    """A helper does the work itself; its own end is no matter."""
+    helpers = Helpers(1, start_after_seconds=0)
+    engine = LocalEngine(helpers=helpers)
+    try:
+        helper = helpers._helper(0, threading.Event())
+        assert helper is not None
+        helper.wait_until_ready()
+        done = dict(engine.map(pid_or_crash, range(40)))
+        assert sorted(done) == list(range(40))
+        assert done[CRASHES] == -6
+        assert helper.process.wait() == -6
+        assert {helper.process.pid, os.getpid()}.isdisjoint(done.values())  # the helper did nothing else
+    finally:
+        engine.close()
 
 
 def test_what_a_crash_left_behind_costs_the_next_work_nothing() -> None:

@@ -45,7 +45,8 @@ class HelperEndedError(Exception):
 class Helper:
     """A process that does what it is sent. It ends when its connection does, so it does not outlive this process."""
 
-    def __init__(self, *, imported_ahead: Sequence[str] = _IMPORTED_AHEAD) -> None:
+    def __init__(self, *, imported_ahead: Sequence[str] = _IMPORTED_AHEAD, may_crash: bool = False) -> None:
+        """`may_crash`: what crashes native code may do so there (`isolated.py`)."""
         ours, theirs = Pipe()
         with theirs:
             # no child of `multiprocessing`: that runs the caller's main module again, or forks beside other threads
@@ -56,7 +57,7 @@ class Helper:
                 stdout=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # Spark's has its files, too
             )
-        ours.send((logs.set_up(), imported_ahead))
+        ours.send((logs.set_up(), imported_ahead, may_crash))
         self._connection = ours
         self._is_ready = False
         self.has_ended = False
@@ -169,7 +170,7 @@ class Helpers:
             if nothing_waits.wait(max(0.0, self._start_after_seconds - self._worked_seconds)):
                 return None
             try:
-                self._helpers[number] = Helper()
+                self._helpers[number] = Helper(may_crash=True)
             except OSError as error:
                 _log.warning("no helper process could be started; this process does all of the work", error=str(error))
                 return None
@@ -243,10 +244,13 @@ def _help(connection: Connection) -> None:
     """Do what is sent, in the helper's own process, until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the starter, which ends this process, too
     with suppress(EOFError, OSError), python_gc.collect_seldom():
-        (settings, service), imported_ahead = connection.recv()
+        (settings, service), imported_ahead, may_crash = connection.recv()
         logs.configure(settings, sys.stderr, service=service)
         for module in imported_ahead:
-            import_module(module)
+            with suppress(ImportError):  # what needs it says so
+                import_module(module)
+        if may_crash:
+            import_module("refstore_gc.engines.isolated").work_here()
         connection.send(True)
         while True:
             work, item = connection.recv()

@@ -1,13 +1,13 @@
 """Do work in a process of its own, so that a crash of native code costs that piece of work, and nothing else.
 
-Each process that does an engine's work (this one, a helper, a Python worker of Spark) has one such process, which does
-one piece of work after the other.
+Each process that must go on (this one, a Python worker of Spark) has one such process, which does one piece of work
+after the other. A helper of the local engine may end: then this process does its share, in a process of its own.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -22,6 +22,8 @@ TRIES: Final = 2
 _lock: Final = threading.Lock()
 _helpers: Final[list[Helper]] = []
 """None, or one."""
+_may_end = threading.Event()
+"""Set in a process that itself may crash."""
 
 
 class CrashedError(Exception):
@@ -38,6 +40,8 @@ def call(work: Callable[[], T]) -> T:
 
     Raises CrashedError; Unavailable if no process can be started.
     """
+    if _may_end.is_set():
+        return work()
     with _lock:
         exit_code: int | None = None
         for _ in range(TRIES):
@@ -49,6 +53,18 @@ def call(work: Callable[[], T]) -> T:
         raise CrashedError(exit_code)
 
 
+def start_ahead(modules: Sequence[str]) -> None:
+    """Start the other process, which imports these modules, and go on meanwhile. Raises Unavailable."""
+    with _lock:
+        if not _helpers and not _may_end.is_set():
+            _helpers.append(_launched(modules))
+
+
+def work_here() -> None:
+    """From now on do all work in this process, which may end."""
+    _may_end.set()
+
+
 def stop() -> None:
     """End the other process, if there is one. It also ends with this process."""
     with _lock:
@@ -58,13 +74,19 @@ def stop() -> None:
 def _started() -> Helper:
     """Return the other process; start it, if there is none. Raises Unavailable."""
     if not _helpers:
-        try:
-            _helpers.append(Helper(imported_ahead=()))
-            _helpers[0].wait_until_ready()
-        except (OSError, HelperEndedError) as error:
-            reason = str(error) or f"it ended with {_end()}"
-            raise Unavailable(f"no process for reading files could be started: {reason}") from error
+        _helpers.append(_launched(()))
+    try:
+        _helpers[0].wait_until_ready()
+    except HelperEndedError as error:
+        raise Unavailable(f"no process for reading files could be started: it ended with {_end()}") from error
     return _helpers[0]
+
+
+def _launched(modules: Sequence[str]) -> Helper:
+    try:
+        return Helper(imported_ahead=modules)
+    except OSError as error:
+        raise Unavailable(f"no process for reading files could be started: {error}") from error
 
 
 def _end() -> int | None:
