@@ -13,6 +13,8 @@ from typing import Any, BinaryIO, Final
 
 from refstore.errors import MissingExtra
 from refstore.purging.document import Dataset
+from refstore_purge.formats.base import PurgeError, Task
+from refstore_purge.formats.parquet_file import ParquetFile
 from refstore_purge.untyped_arrow import orc, pa, pc, pq
 from refstore_purge.verify_footer import read_footer
 from refstore_purge.verify_ids import Bounds, Lookup, RowCount, kind_of, normal
@@ -34,7 +36,7 @@ def schema_of_orc(source: BinaryIO) -> Any:
 def count_parquet(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> Lookup:
     """Count the rows, and return the lookup for the identifier's type."""
     read_footer(source)  # refuses what pyarrow aborts at
-    file = pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES)
+    file = _opened(source, dataset)
     schema, metadata = file.schema_arrow, file.metadata
     if not metadata.num_columns:
         raise NotRead("it has no columns")
@@ -50,6 +52,21 @@ def count_parquet(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: Row
             bounds = _bounds(metadata.row_group(group).column(leaf)) if leaf is not None else None
             _count_batch(batch, dataset, lookup, count, bounds, is_of_id=is_of_id)
     return lookup
+
+
+def _opened(source: BinaryIO, dataset: Dataset) -> Any:
+    """Return the file; where pyarrow knows the types of other columns not, as a run opens it. Raises NotRead."""
+    try:
+        return pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES)
+    except (pa.ArrowException, OSError) as error:
+        paths = [tuple(name.split(".")) for name in (dataset.identifier, *dataset.set_null)]
+        try:
+            file = ParquetFile(source, Task(paths[0], set_null=tuple(paths[1:]))).typed
+        except PurgeError:
+            file = None
+        if file is None:
+            raise error from None
+        return file
 
 
 def count_orc(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> Lookup:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -595,3 +596,23 @@ def test_the_command_counts_and_says_what_it_looked_at(refstore: Command, engine
     lake.run(ids)
     ran = refstore.ok("purge", "verify", "sales", "--ids", ids)
     assert "looked at 2 objects in 1 versions: nothing is left" in ran.out
+
+
+def test_columns_whose_types_pyarrow_does_not_know_hide_no_rows(lake: Lake) -> None:
+    """Polars' integers of 128 bits, beside an identifier of bytes that text is compared with as UUIDs."""
+    guests = [UUID(int=number) for number in range(4)]
+    out = io.BytesIO()
+    pl.DataFrame(
+        {"guest": [guest.bytes for guest in guests], "n": [2**100, None, -1, 0]},
+        schema={"guest": pl.Binary, "n": pl.Int128},
+    ).write_parquet(out)
+    with pytest.raises(pa.ArrowException, match="Integers"):
+        pq.ParquetFile(out)
+    lake.onboard("parquet")
+    lake.put("a", out.getvalue())
+    wanted = lake.ids(str(guests[2]))
+    assert lake.verify(wanted, id_type="uuid") == {"a": (1, "")}
+    made = lake.run(wanted, id_type="uuid")
+    assert (made.rows[0].rows_changed, made.not_purged) == (1, [])
+    assert lake.verify(wanted, id_type="uuid") == {}
+    assert pl.read_parquet(lake.world.repo.read("main", "visits/a"))["n"].to_list() == [2**100, None, 0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -39,7 +40,7 @@ from refstore_purge.formats.parquet_chunks import (
 from refstore_purge.formats.parquet_file import ParquetFile, footer_with, pairs_of, readable
 from refstore_purge.formats.parquet_footer import File, Group, Struct, read_footer, write_footer
 from refstore_purge.formats.parquet_identifier import leaves_of, may_have, plain_leaf
-from refstore_purge.formats.parquet_schema import Node, tree_of
+from refstore_purge.formats.parquet_schema import Node, tree_of, view
 from refstore_purge.untyped_arrow import pa, pq
 
 if TYPE_CHECKING:
@@ -53,8 +54,16 @@ _WRONG_SIZES: Final = re.compile(rb"parquet-mr version 1\.([01]\D|2\.[0-8]\D|2\.
 
 
 def schema_of(source: BinaryIO) -> Any:
-    """Return the schema of a file. Raises what pyarrow raises."""
-    return pq.read_schema(source)
+    """Return the schema of a file, without columns whose types pyarrow does not know. Raises PurgeError."""
+    with suppress(pa.ArrowException, OSError):
+        return pq.read_schema(source)
+    with readable():
+        footer, _ = read_footer(source)
+        fields: list[Any] = []
+        for top in tree_of(footer).children:
+            with suppress(PurgeError):
+                fields += view(footer, [top], [], is_plain=False).schema.to_arrow_schema()
+        return pa.schema(fields)
 
 
 def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:
