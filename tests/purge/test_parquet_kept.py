@@ -367,6 +367,10 @@ def test_chunks_of_writers_that_gave_wrong_sizes_are_not_copied() -> None:
     body = edited(written({"s": ["text"] * 6}, use_dictionary=True), of_an_old_writer)
     made, _ = rewrite(parquet, body, GUEST, BOB)
     assert pq.read_table(io.BytesIO(made))["s"].to_pylist() == ["text"] * 5
+    made, _ = rewrite(parquet, body, task("guest", set_null=["s"]), BOB)
+    assert pq.read_table(io.BytesIO(made)).to_pylist() == [
+        {"guest": guest, "s": None if guest == "bob" else "text"} for guest in GUESTS
+    ]
 
 
 def test_metadata_stay_in_their_order_and_twice() -> None:

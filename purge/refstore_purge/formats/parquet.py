@@ -8,11 +8,13 @@ without a match, and columns that stay beside those that are set to null. pyarro
 
 from __future__ import annotations
 
+import io
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 import numpy as np
 
@@ -41,12 +43,15 @@ from refstore_purge.formats.parquet_file import ParquetFile, footer_with, pairs_
 from refstore_purge.formats.parquet_footer import File, Group, Struct, read_footer, write_footer
 from refstore_purge.formats.parquet_identifier import leaves_of, may_have, plain_leaf
 from refstore_purge.formats.parquet_schema import Node, tree_of, view
+from refstore_purge.formats.stays_open import StaysOpen
 from refstore_purge.untyped_arrow import pa, pq
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BATCH_ROWS: Final = 131_072
+SPOOLED_BYTES: Final = 8 * 1024 * 1024
+"""A row group that pyarrow writes is in memory if it is not larger, compressed."""
 SUMMARIES: Final = ("_metadata", "_common_metadata")
 """See `parquet_summary.py`."""
 _WRONG_SIZES: Final = re.compile(rb"parquet-mr version 1\.([01]\D|2\.[0-8]\D|2\.[0-8]$)")
@@ -110,8 +115,9 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritt
             left = len(rows) - (0 if task.set_null else found)
             if left or not len(rows):
                 changed = [top for top in tops if found or top.name in spare]
-                chunks = _chunks(file, number, changed, task, rows)
-                groups.append(assembly.add_group(_sorted_as_before(group, file.root, task), left, chunks))
+                with tempfile.SpooledTemporaryFile(SPOOLED_BYTES, prefix="refstore-purge-") as written:
+                    chunks = _chunks(file, number, changed, task, rows, cast(BinaryIO, written))
+                    groups.append(assembly.add_group(_sorted_as_before(group, file.root, task), left, chunks))
         assembly.finish()
         footer = footer_with(file.footer, groups, ids, rows_changed=matched > 0)
         write_footer(target, footer)
@@ -159,14 +165,19 @@ def _plain_paths(root: Node, task: Task) -> list[list[str]]:
 
 
 def _chunks(
-    file: ParquetFile, number: int, tops: Sequence[Node], task: Task, rows: NDArray[np.bool_]
+    file: ParquetFile,
+    number: int,
+    tops: Sequence[Node],
+    task: Task,
+    rows: NDArray[np.bool_],
+    written: BinaryIO,
 ) -> list[tuple[Source, Struct]]:
-    """Return the column chunks of a row group as they are to be: of `tops` without the rows, or with nulls in them;
-    all others as they are.
+    """Return the column chunks of a row group as they are to be: of `tops` without the rows, or with nulls in them,
+    in the file `written`; all others as they are.
     """
     group = file.groups[number]
-    if not tops and _WRONG_SIZES.match(file.footer.get(File.CREATED_BY, b"")):
-        tops, task = file.root.children, replace(task, set_null=())
+    if _WRONG_SIZES.match(file.footer.get(File.CREATED_BY, b"")):
+        tops = file.root.children
     chunks = [(file.source, chunk) for chunk in group[Group.COLUMNS]]
     if not tops:
         return chunks
@@ -181,10 +192,10 @@ def _chunks(
         before += [stored(file.source, group[Group.COLUMNS][leaf.first_leaf]) for leaf in top.leaves()]
         columns.append(_changed(_read(plain, top), paths, rows, keep).column(0))
     table = pa.table(columns, schema=plain.schema_arrow)
-    body = _written(table, options(leaves, _paths_written(table.schema), before, len(rows)))
+    _write(table, written, options(leaves, _paths_written(table.schema), before, len(rows)))
     del columns, table
-    footer, end = read_footer(body)
-    made = Source(body, end)
+    footer, end = read_footer(written)
+    made = Source(written, end)
     (new,) = footer[File.ROW_GROUPS]
     for leaf, was, became, chunk in zip(leaves, before, tree_of(footer).leaves(), new[Group.COLUMNS], strict=True):
         old = group[Group.COLUMNS][leaf.first_leaf]
@@ -218,17 +229,17 @@ def _changed(column: Any, paths: Sequence[Sequence[str]], rows: NDArray[np.bool_
     return pa.Table.from_batches(batches, column.schema)
 
 
-def _written(table: Any, how: Mapping[str, Any]) -> BinaryIO:
-    """Return a file with one row group."""
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, table.schema, **how) as writer:
+def _write(table: Any, target: BinaryIO, how: Mapping[str, Any]) -> None:
+    """Write a file with one row group."""
+    with pq.ParquetWriter(StaysOpen(target), table.schema, **how) as writer:
         writer.write_table(table, row_group_size=max(1, len(table)))
-    return pa.BufferReader(sink.getvalue())
 
 
 def _paths_written(schema: Any) -> list[str]:
     """Return what pyarrow's writer calls the columns of a schema."""
-    empty = pq.ParquetFile(_written(schema.empty_table(), {"store_schema": False})).schema
+    file = io.BytesIO()
+    _write(schema.empty_table(), file, {"store_schema": False})
+    empty = pq.read_metadata(file).schema
     return [empty.column(number).path for number in range(len(empty))]
 
 
