@@ -1,0 +1,189 @@
+"""Purge a file of the corpus, and tell everything that is wrong with what came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from refstore_purge.formats import compression
+from refstore_purge.formats.base import Kind, PurgeError, Task
+from refstore_purge.ids import IdSet
+from tests.corpus import orc_kept, parquet_kept, parquet_layout
+from tests.corpus.arrow_values import taken
+from tests.corpus.case import Case
+from tests.corpus.readers import READERS, Read
+from tests.corpus.same import difference
+from tests.purge.looking import id_set
+
+MODULES: Final = {"json": "json_lines"}
+NOBODY: Final[dict[Kind, Any]] = {"string": "nobody-at-all", "integer": 4_611_686_018_427_400_000, "binary": b"nobody"}
+TOLD: Final = 3
+"""How many faults of a file are told."""
+
+
+class Purge(NamedTuple):
+    """One of the ways in which a file is purged."""
+
+    what: str
+    wanted: tuple[Any, ...]
+    changed: frozenset[int] = frozenset()
+    """The rows that go, or of which columns are set to null."""
+    set_null: tuple[str, ...] = ()
+
+
+def purges(case: Case) -> Iterator[Purge]:
+    yield Purge("rows go", case.wanted, case.gone)
+    yield Purge("nothing matches", (NOBODY[case.kind],))
+    if case.set_null:
+        yield Purge("set to null", case.wanted, case.gone - case.null_already, case.set_null)
+
+
+def check(case: Case, folder: Path, counts: Counter[str], refused: str | None) -> list[str]:
+    """Return what is wrong with a purge of the file; nothing, if it is right or refused as it should be.
+
+    `counts` is given how often each reader has compared. `refused`: a part of the error's message.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    old = folder / f"old.{case.format}"
+    case.write(old)
+    wrong: list[str] = []
+    refusals = 0
+    reads = {name: _read(case, name, old) for name in READERS[case.format]}
+    for purge in purges(case):
+        found: list[str] = []
+        try:
+            new = _purged(case, purge, old, found)
+        except PurgeError as error:
+            refusals += 1
+            if refused is None or refused not in str(error):
+                found.append(f"refused: {error}")
+            elif "damaged" in str(error):
+                found.append(f"called damaged: {error}")
+        except Exception as error:  # noqa: BLE001  # whatever the code that is tested raises
+            found.append(f"fails: {type(error).__name__}: {str(error)[:300]}")
+        else:
+            found += _wrong(case, purge, old, new, reads, counts)
+        if len(found) > TOLD:
+            found[TOLD:] = [f"and {len(found) - TOLD} more"]
+        wrong += [f"{case.name} ({purge.what}): {told}" for told in found]
+    if refused is not None and not refusals:
+        wrong.append(f"{case.name}: purged, and expected to be refused: {refused}")
+    return wrong
+
+
+@cache
+def _ids(wanted: tuple[Any, ...], kind: Kind) -> IdSet:
+    is_large = kind == "integer" and max(wanted) >= 2**63
+    return id_set(*wanted, kind=kind, type_=pa.uint64() if is_large else None)
+
+
+def _purged(case: Case, purge: Purge, old: Path, found: list[str]) -> Path:
+    """Return the purged file. Raises PurgeError."""
+    module: Any = import_module(f"refstore_purge.formats.{MODULES.get(case.format, case.format)}")
+    part: Any = case.map_part
+    task = Task(tuple(case.identifier.split(".")), part, tuple(tuple(name.split(".")) for name in purge.set_null))
+    ids = _ids(purge.wanted, case.kind)
+    new = old.with_name(f"new.{case.format}")
+    with old.open("rb") as source, new.open("w+b") as target:
+        made = module.rewrite(source, target, task, ids)
+    with old.open("rb") as source:
+        seen = module.find(source, task, ids)
+    expected = (len(case.keys), len(purge.changed))
+    if (made.rows, made.matched) != expected:
+        found.append(f"rewrite says {made.matched} of {made.rows} rows, instead of {expected[1]} of {expected[0]}")
+    if (seen.rows, seen.matched) != expected:
+        found.append(f"find says {seen.matched} of {seen.rows} rows, instead of {expected[1]} of {expected[0]}")
+    return new
+
+
+def _wrong(
+    case: Case, purge: Purge, old: Path, new: Path, reads: dict[str, Read | None], counts: Counter[str]
+) -> Iterator[str]:
+    for name, before in reads.items():
+        if before is None:
+            continue
+        counts[name] += 1
+        try:
+            after = READERS[case.format][name](new)
+        except Exception as error:  # noqa: BLE001  # any
+            yield f"{name} cannot read it: {type(error).__name__}: {str(error)[:200]}"
+            continue
+        if before.types != after.types:
+            yield f"{name} reads other types: {after.types} instead of {before.types}"
+        elif told := _difference(purge, before.table, after.table):
+            yield f"{name} reads: {told}"
+    body, made = old.read_bytes(), new.read_bytes()
+    match case.format:
+        case "parquet":
+            yield from parquet_kept.kept(body, made, purge.changed, rows_stay=bool(purge.set_null))
+        case "orc":
+            yield from orc_kept.kept(body, made)
+        case _:
+            yield from _kept_text(purge, old, new)
+    if purge.changed and not purge.set_null and case.is_text_id:
+        yield from _left(case, made)
+
+
+def _difference(purge: Purge, old: Any, new: Any) -> str:
+    """Return in what the tables differ beside what the purge is to change."""
+    others = [row for row in range(len(old)) if row not in purge.changed]
+    if not purge.set_null or not purge.changed:
+        return difference(_rows(old, others) if purge.changed else old, new)
+    if len(new) != len(old):
+        return f"{len(new)} rows instead of {len(old)}"
+    if told := difference(_rows(old, others), _rows(new, others)):
+        return f"rows that stay as they are: {told}"
+    if old.schema.names == ["rows"]:  # as texts
+        return ""
+    mine, nulled = (_rows(table, sorted(purge.changed)) for table in (old, new))
+    names = [name.split(".")[0] for name in purge.set_null]
+    if told := difference(mine.drop_columns(names), nulled.drop_columns(names)):
+        return f"columns that stay as they are: {told}"
+    for name in purge.set_null:
+        if "." not in name and nulled.column(name).null_count != len(nulled):
+            return f"column {name!r} is not null"
+    return ""
+
+
+def _rows(table: Any, rows: Sequence[int]) -> Any:
+    columns = [taken(column.combine_chunks(), rows) for column in table.columns]
+    return pa.table(columns, schema=table.schema)
+
+
+def _kept_text(purge: Purge, old: Path, new: Path) -> Iterator[str]:
+    if not purge.changed and _text(old) != _text(new):
+        yield "not the same text, though nothing matched"
+    if old.read_bytes()[:4] != new.read_bytes()[:4] and old.stat().st_size:
+        yield "compressed otherwise"
+
+
+def _text(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return b"".join(compression.blocks(file))
+
+
+def _left(case: Case, made: bytes) -> Iterator[str]:
+    """Yield which ids stand in what a file is made of, decompressed."""
+    pieces = [made]
+    if case.format == "parquet":
+        groups = parquet_layout.layout(made).groups
+        pieces += [piece for group in groups for chunk in group for piece in chunk.content()]
+    for wanted in case.wanted:
+        needle = wanted.encode() if isinstance(wanted, str) else wanted
+        if any(needle in piece for piece in pieces):
+            yield "an id stands in its bytes"
+            return
+
+
+def _read(case: Case, name: str, path: Path) -> Read | None:
+    """Return what a reader reads of the original; None: it cannot."""
+    try:
+        return READERS[case.format][name](path)
+    except Exception:  # noqa: BLE001  # any
+        return None

@@ -1,0 +1,121 @@
+"""Read files of the corpus with whatever reads them: each as a table of Arrow, and the names of the reader's types."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.json as pa_json
+import pyarrow.parquet as pq
+import pyorc
+from pyarrow import orc
+
+
+
+class Read(NamedTuple):
+    types: str
+    """What the reader says of the columns."""
+    table: Any
+
+
+def _by_pyarrow(path: Path) -> Read:
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        table = file.read()
+    return Read(f"{table.schema.to_string(show_field_metadata=True)} {table.schema.metadata}", table)
+
+
+@cache
+def _duckdb() -> Any:
+    connection = duckdb.connect(config={"threads": 1})
+    connection.execute("set timezone = 'UTC'")
+    return connection
+
+
+def _by_duckdb(path: Path) -> Read:
+    read = {".parquet": "read_parquet", ".csv": "read_csv", ".json": "read_ndjson"}[_suffix(path)]
+    options = {"read_csv": ", header = true, all_varchar = true", "read_ndjson": ", format = 'newline_delimited'"}
+    relation = _duckdb().sql(f"select * from {read}('{path}'{options.get(read, '')})")
+    types = str(list(zip(relation.columns, map(str, relation.types), strict=True)))
+    try:
+        return Read(types, relation.to_arrow_table())
+    except (duckdb.Error, pa.ArrowException):  # types that Arrow has not
+        names = [f"#{number}" for number in range(len(relation.columns))]
+        columns = list(zip(*relation.fetchall(), strict=True)) or [()] * len(names)
+        return Read(types, pa.table({name: [repr(each) for each in column] for name, column in zip(names, columns)}))
+
+
+def _by_polars(path: Path) -> Read:
+    match _suffix(path):
+        case ".parquet":
+            try:
+                frame = pl.read_parquet(path, glob=False)
+            except pl.exceptions.PanicException as error:  # which is no Exception
+                raise NotImplementedError(str(error)) from error
+        case ".csv":
+            frame = pl.read_csv(path, infer_schema=False, glob=False)
+        case _:
+            frame = pl.read_ndjson(path)
+    return Read(str(frame.schema), frame.to_arrow())
+
+
+def _by_pyarrow_orc(path: Path) -> Read:
+    file = orc.ORCFile(path)
+    return Read(file.schema.to_string(), file.read())
+
+
+class _Raw:
+    """Times as ORC has them: seconds and nanoseconds. Dates as days."""
+
+    @staticmethod
+    def to_orc(value: Any, *_: Any) -> Any:
+        return value
+
+    @staticmethod
+    def from_orc(*value: Any) -> Any:
+        return value
+
+
+def _by_pyorc(path: Path) -> Read:
+    raw = {kind: _Raw for kind in (pyorc.TypeKind.DATE, pyorc.TypeKind.TIMESTAMP, pyorc.TypeKind.TIMESTAMP_INSTANT)}
+    with path.open("rb") as source:
+        reader: Any = pyorc.Reader(source, converters=raw)
+        rows = [repr(row) for row in reader]
+        return Read(str(reader.schema), pa.table({"rows": pa.array(rows, pa.string())}))
+
+
+def _by_pyarrow_text(path: Path) -> Read:
+    if _suffix(path) == ".csv":
+        with pa.input_stream(path, compression="detect") as stream:
+            names = pa_csv.read_csv(stream).schema.names
+        strings = pa_csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, quoted_strings_can_be_null=False
+        )
+        with pa.input_stream(path, compression="detect") as stream:
+            table = pa_csv.read_csv(
+                stream, convert_options=strings, parse_options=pa_csv.ParseOptions(newlines_in_values=True)
+            )
+    else:
+        with pa.input_stream(path, compression="detect") as stream:
+            table = pa_json.read_json(stream)
+    return Read(table.schema.to_string(), table)
+
+
+def _suffix(path: Path) -> str:
+    return next(each for each in path.suffixes if each in (".parquet", ".orc", ".csv", ".json"))
+
+
+READERS: Final[dict[str, dict[str, Callable[[Path], Read]]]] = {
+    "parquet": {"pyarrow": _by_pyarrow, "DuckDB": _by_duckdb, "Polars": _by_polars},
+    "orc": {"pyarrow": _by_pyarrow_orc, "pyorc": _by_pyorc},
+    "csv": {"pyarrow": _by_pyarrow_text, "DuckDB": _by_duckdb, "Polars": _by_polars},
+    "json": {"pyarrow": _by_pyarrow_text, "DuckDB": _by_duckdb, "Polars": _by_polars},
+}
+"""Who reads which format."""
