@@ -36,7 +36,7 @@ def _types() -> dict[str, tuple[Any, list[Any]]]:
     found["Float64"] = (pl.Float64, [0.0, -0.0, 1.5, _NAN, float("-inf"), 5e-324])
     for precision, scale in ((5, 2), (18, 3), (38, 10)):
         largest = decimal.Decimal(10**precision - 1).scaleb(-scale, decimal.Context(prec=50))
-        found[f"Decimal({precision}, {scale})"] = (pl.Decimal(precision, scale), [largest, -largest, decimal.Decimal(0)])
+        found[f"Decimal({precision}, {scale})"] = (pl.Decimal(precision, scale), [largest, largest.copy_negate(), decimal.Decimal(0)])
     found["String"] = (pl.String, ["", "a", "größe", "日本", "x" * 40])
     found["Binary"] = (pl.Binary, [b"", b"\0", b"\xff" * 20])
     found["Date"] = (pl.Date, [datetime.date(1, 1, 1), datetime.date(9999, 12, 31), datetime.date(1970, 1, 1)])

@@ -38,6 +38,8 @@ class Case:
     """Columns that a second purge of the file sets to null."""
     null_already: frozenset[int] = frozenset()
     """Rows whose columns of `set_null` are null to begin with."""
+    is_compared: bool = True
+    """Whether what readers read of a purged file can be compared."""
     is_text_id: bool = True
     """Whether the bytes of an id would be seen if they stood in the file."""
 

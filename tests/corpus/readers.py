@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import decimal
 from collections.abc import Callable
 from functools import cache
@@ -15,8 +14,9 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
-import pyorc
 from pyarrow import orc
+
+from tests.corpus.by_pyorc import CONVERTERS, DIGITS, pyorc
 
 
 
@@ -71,22 +71,9 @@ def _by_pyarrow_orc(path: Path) -> Read:
     return Read(file.schema.to_string(), file.read())
 
 
-class _Raw:
-    """Times as ORC has them: seconds and nanoseconds. Dates as days."""
-
-    @staticmethod
-    def to_orc(value: Any, *_: Any) -> Any:
-        return value
-
-    @staticmethod
-    def from_orc(*value: Any) -> Any:
-        return value
-
-
 def _by_pyorc(path: Path) -> Read:
-    raw = {kind: _Raw for kind in (pyorc.TypeKind.DATE, pyorc.TypeKind.TIMESTAMP, pyorc.TypeKind.TIMESTAMP_INSTANT)}
-    with path.open("rb") as source:
-        reader: Any = pyorc.Reader(source, converters=raw)
+    with path.open("rb") as source, decimal.localcontext(prec=DIGITS):
+        reader: Any = pyorc.Reader(source, converters=CONVERTERS)
         rows = [repr(row) for row in reader]
         return Read(str(reader.schema), pa.table({"rows": pa.array(rows, pa.string())}))
 
