@@ -178,7 +178,7 @@ def _python_csv(delimiter: str = ",") -> bytes:
 
 def _python_json(**options: Any) -> bytes:
     texts = [_TEXTS[row % len(_TEXTS)] for row in range(ROWS)]
-    rows = [{"n": row, "guest": guest, "t": text, "l": [None, 1.5], "o": {"x": [1]}} for row, (guest, text) in
+    rows = [{"n": row, "guest": guest, "t": text, "l": [1.5], "o": {"x": [1]}} for row, (guest, text) in
             enumerate(zip(guests(), texts, strict=True))]  # fmt: skip
     return "".join(json.dumps(row, **{"ensure_ascii": False, **options}) + "\n" for row in rows).encode()
 

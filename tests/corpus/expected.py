@@ -1,0 +1,50 @@
+"""Which files of the corpus are refused, and by which part of the message; and how much each reader compares."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_KIND: Final = "and the ids are strings"
+_FRACTIONS: Final = "times before 1970 with a fraction of a second"
+_FAR: Final = "times before 1677 or after 2262"
+
+REFUSED: Final[dict[str, str]] = {
+    **{
+        f"pyarrow parquet: identifier {type_}": f"column 'guest' is {type_}, {_KIND}"
+        for type_ in ("timestamp[us]", "double", "bool", "date32[day]", "decimal128(9, 2)")
+    },
+    **{
+        f"pyorc orc: identifier {name}": f"column 'guest' is {type_}, {_KIND}"
+        for name, type_ in {
+            "double": "double", "boolean": "bool", "date": "date32[day]", "decimal(9,2)": "decimal128(9, 2)",
+        }.items()
+    },
+    "pyorc orc: identifier char": "column 'guest' is char, whose values are padded",
+    "pyorc orc: identifier varchar": "varchar, char or a union",
+    "pyorc orc: varchar(9)": "varchar, char or a union",
+    "pyorc orc: char(5)": "varchar, char or a union",
+    "pyorc orc: uniontype<int,string>": "varchar, char or a union",
+    "pyarrow orc: date64": _FAR,
+    **{
+        f"pyorc orc: {type_}{what}": told
+        for type_ in ("timestamp", "timestamp with local time zone")
+        for what, told in ((": before 1970, with a fraction", _FRACTIONS), (": beyond 1677 to 2262", _FAR))
+    },
+    "Python csv: a tab between fields": "there is no column 'guest' in the header",
+    "Python csv: a semicolon between fields": "there is no column 'guest' in the header",
+    "Python csv: a backslash before a quote": "line 2 has a quote after a backslash",
+    "Python csv: Latin-1": "the header is not UTF-8",
+    "Python json: one array of objects": "line 1 is no JSON object",
+}  # fmt: skip
+"""Of each file's name. What is not named is purged."""
+
+COMPARED: Final[dict[str, dict[str, int]]] = {
+    "pyarrow": {"pyarrow": 400, "DuckDB": 380, "Polars": 380},
+    "DuckDB": {"pyarrow": 180, "DuckDB": 190, "Polars": 170},
+    "Polars": {"pyarrow": 180, "DuckDB": 180, "Polars": 180},
+    "fastparquet": {"pyarrow": 140, "DuckDB": 140, "Polars": 140},
+    "pyarrow, ORC": {"pyarrow": 140, "pyorc": 140},
+    "pyorc": {"pyarrow": 130, "pyorc": 130},
+    "text": {"pyarrow": 60, "DuckDB": 60, "Polars": 60},
+}
+"""How many comparisons each reader makes at least."""
