@@ -56,7 +56,6 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "codec of each column": {"compression": {"guest": "GZIP", "n": "ZSTD", "_default": "SNAPPY"}},
     "no statistics": {"stats": False},
     "statistics of one column": {"stats": ["n"]},
-    "no column has nulls": {"has_nulls": False},
     "every column may have nulls": {"has_nulls": True},
     "strings of fixed length": {"fixed_text": {"guest": 16}},
     "timestamps of 96 bits": {"times": "int96"},
@@ -78,6 +77,7 @@ def cases() -> Iterator[Case]:
         )  # fmt: skip
     for name, options in _OPTIONS.items():
         yield _case(name, _mixed, **options)
+    yield _case("no column has nulls", lambda: _frame(n=range(ROWS), moment=_DAYS), has_nulls=False)
     for bits in (8, 16, 32, 64):
         numbers = np.arange(ROWS, dtype=f"int{bits}")
         yield _identified(f"identifier int{bits}", numbers, [int(each) for each in numbers], "integer")

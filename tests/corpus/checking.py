@@ -16,7 +16,7 @@ from refstore_purge.ids import IdSet
 from tests.corpus import orc_kept, parquet_kept, parquet_layout, text_kept
 from tests.corpus.arrow_values import taken
 from tests.corpus.case import Case
-from tests.corpus.readers import READERS, Read
+from tests.corpus.readers import FAMILIES, READERS, Read
 from tests.corpus.same import difference
 from tests.purge.looking import id_set
 
@@ -53,7 +53,7 @@ def check(case: Case, folder: Path, counts: Counter[str], refused: str | None) -
     case.write(old)
     wrong: list[str] = []
     refusals = 0
-    reads = {name: _read(case, name, old) for name in READERS[case.format] if case.is_compared}
+    reads = {name: _read(case, name, old) for name in readers_of(case) if case.is_compared}
     for purge in purges(case):
         found: list[str] = []
         try:
@@ -166,6 +166,11 @@ def _left(case: Case, made: bytes) -> Iterator[str]:
         if any(needle in piece for piece in pieces):
             yield "an id stands in its bytes"
             return
+
+
+def readers_of(case: Case) -> list[str]:
+    """Return who reads a file: whoever reads its format, and the family of its writer."""
+    return [name for name in READERS[case.format] if name not in FAMILIES or name == case.writer]
 
 
 def _read(case: Case, name: str, path: Path) -> Read | None:

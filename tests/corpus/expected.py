@@ -19,6 +19,7 @@ REFUSED: Final[dict[str, str]] = {
             "double": "double", "boolean": "bool", "date": "date32[day]", "decimal(9,2)": "decimal128(9, 2)",
         }.items()
     },
+    "Polars parquet: identifier Int128": "column 'guest' is fixed_size_binary[16], and the ids are integers",
     "pyorc orc: identifier char": "column 'guest' is char, whose values are padded",
     "pyorc orc: identifier varchar": "varchar, char or a union",
     "pyorc orc: varchar(9)": "varchar, char or a union",

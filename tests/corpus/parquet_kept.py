@@ -69,7 +69,7 @@ def _copied(old: Layout, mine: Chunk, new: Layout, other: Chunk) -> Iterator[str
         yield "not copied byte for byte"
     for number in sorted((mine.meta.keys() | other.meta.keys()) - _OFFSETS):
         before, after = mine.meta.get(number), other.meta.get(number)
-        if before != after:
+        if (before or None) != (after or None):  # an empty list is none
             yield f"field {number} of its metadata: {_short(after)} instead of {_short(before)}"
     yield from _pointed_at(mine, other)
     if old.entry(mine, 6, 7) != new.entry(other, 6, 7):
@@ -93,7 +93,7 @@ def _pointed_at(mine: Chunk, other: Chunk) -> Iterator[str]:
 
 def _rewritten(_old: Layout, mine: Chunk, _new: Layout, other: Chunk) -> Iterator[str]:
     for number, name in ((TYPE, "type"), (CODEC, "codec"), (8, "key-value metadata")):
-        if mine.meta.get(number) != other.meta.get(number):
+        if (mine.meta.get(number) or None) != (other.meta.get(number) or None):
             yield f"{name} {other.meta.get(number)} instead of {mine.meta.get(number)}"
     old_pages, new_pages = list(mine.pages()), list(other.pages())
     has_dictionary, keeps_it = (any(page.kind == DICTIONARY_PAGE for page in pages) for pages in (old_pages, new_pages))

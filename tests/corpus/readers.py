@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import decimal
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import duckdb
+import fastparquet
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -18,6 +21,10 @@ from pyarrow import orc
 
 from tests.corpus.by_pyorc import CONVERTERS, DIGITS, pyorc
 
+
+
+FAMILIES: Final = ("fastparquet", "pandas")
+"""Readers that read what was written by their own family only."""
 
 
 class Read(NamedTuple):
@@ -56,7 +63,9 @@ def _by_polars(path: Path) -> Read:
     match _suffix(path):
         case ".parquet":
             try:
-                frame = pl.read_parquet(path, glob=False)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of types that it does not know
+                    frame = pl.read_parquet(path, glob=False)
             except pl.exceptions.PanicException as error:  # which is no Exception
                 raise NotImplementedError(str(error)) from error
         case ".csv":
@@ -64,6 +73,29 @@ def _by_polars(path: Path) -> Read:
         case _:
             frame = pl.read_ndjson(path)
     return Read(str(frame.schema), frame.to_arrow())
+
+
+def _by_fastparquet(path: Path) -> Read:
+    frame: Any = fastparquet.ParquetFile(str(path)).to_pandas()
+    return _of_pandas(frame)
+
+
+def _by_pandas(path: Path) -> Read:
+    if _suffix(path) == ".csv":
+        frame: Any = pd.read_csv(path, dtype=str, compression=_compression(path))
+    else:
+        frame = pd.read_json(path, lines=True, dtype=False, compression=_compression(path))
+    return _of_pandas(frame)
+
+
+def _compression(path: Path) -> str | None:
+    return "gzip" if path.read_bytes()[:2] == b"\x1f\x8b" else None
+
+
+def _of_pandas(frame: Any) -> Read:
+    """Return a frame as a table, in which values are texts: pandas has values that Arrow does not take."""
+    columns = {str(name): pa.array([repr(each) for each in frame[name]], pa.string()) for name in frame.columns}
+    return Read(str(list(frame.dtypes.items())), pa.table(columns))
 
 
 def _by_pyarrow_orc(path: Path) -> Read:
@@ -100,9 +132,11 @@ def _suffix(path: Path) -> str:
 
 
 READERS: Final[dict[str, dict[str, Callable[[Path], Read]]]] = {
-    "parquet": {"pyarrow": _by_pyarrow, "DuckDB": _by_duckdb, "Polars": _by_polars},
+    "parquet": {
+        "pyarrow": _by_pyarrow, "DuckDB": _by_duckdb, "Polars": _by_polars, "fastparquet": _by_fastparquet,
+    },
     "orc": {"pyarrow": _by_pyarrow_orc, "pyorc": _by_pyorc},
-    "csv": {"pyarrow": _by_pyarrow_text, "DuckDB": _by_duckdb, "Polars": _by_polars},
-    "json": {"pyarrow": _by_pyarrow_text, "DuckDB": _by_duckdb, "Polars": _by_polars},
-}
+    "csv": {"pyarrow": _by_pyarrow_text, "DuckDB": _by_duckdb, "Polars": _by_polars, "pandas": _by_pandas},
+    "json": {"pyarrow": _by_pyarrow_text, "DuckDB": _by_duckdb, "Polars": _by_polars, "pandas": _by_pandas},
+}  # fmt: skip
 """Who reads which format."""
