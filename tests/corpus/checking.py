@@ -43,18 +43,21 @@ def purges(case: Case) -> Iterator[Purge]:
         yield Purge("set to null", case.wanted, case.gone - case.null_already, case.set_null)
 
 
-def check(case: Case, folder: Path, counts: Counter[str], refused: str | None) -> list[str]:
+def check(
+    case: Case, folder: Path, counts: Counter[str], refused: str | None, *, only: str | None = None
+) -> list[str]:
     """Return what is wrong with a purge of the file; nothing, if it is right or refused as it should be.
 
-    `counts` is given how often each reader has compared. `refused`: a part of the error's message.
+    `counts` is given how often each reader has compared. `refused`: a part of the error's message. `only`: a reader,
+    for which the rows go, and which alone compares.
     """
     folder.mkdir(parents=True, exist_ok=True)
     old = folder / f"old.{case.format}"
     case.write(old)
     wrong: list[str] = []
     refusals = 0
-    reads = {name: _read(case, name, old) for name in readers_of(case) if case.is_compared}
-    for purge in purges(case):
+    reads = {name: _read(case, name, old) for name in readers_of(case) if case.is_compared and only in (None, name)}
+    for purge in list(purges(case))[: None if only is None else 1]:
         found: list[str] = []
         try:
             new = _purged(case, purge, old, found)

@@ -31,6 +31,8 @@ REFUSED: Final[dict[str, str]] = {
         for type_ in ("timestamp", "timestamp with local time zone")
         for what, told in ((": before 1970, with a fraction", _FRACTIONS), (": beyond 1677 to 2262", _FAR))
     },
+    "Spark orc: TIMESTAMP beyond 1677 to 2262": _FAR,
+    "Spark orc: TIMESTAMP before 1970, with a fraction": _FRACTIONS,
     "Python csv: a tab between fields": "there is no column 'guest' in the header",
     "Python csv: a semicolon between fields": "there is no column 'guest' in the header",
     "Python csv: a backslash before a quote": "line 2 has a quote after a backslash",
@@ -46,6 +48,7 @@ COMPARED: Final[dict[str, dict[str, int]]] = {
     "fastparquet": {"pyarrow": 140, "DuckDB": 140, "Polars": 140},
     "pyarrow, ORC": {"pyarrow": 140, "pyorc": 140},
     "pyorc": {"pyarrow": 130, "pyorc": 130},
-    "text": {"pyarrow": 60, "DuckDB": 60, "Polars": 60},
+    "text": {"pyarrow": 70, "DuckDB": 70, "Polars": 70, "pandas": 18},
+    "Spark": {"pyarrow": 240, "DuckDB": 130, "Polars": 130, "pyorc": 110, "Spark": 240},
 }
 """How many comparisons each reader makes at least."""

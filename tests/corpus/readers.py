@@ -94,8 +94,12 @@ def _compression(path: Path) -> str | None:
 
 def _of_pandas(frame: Any) -> Read:
     """Return a frame as a table, in which values are texts: pandas has values that Arrow does not take."""
-    columns = {str(name): pa.array([repr(each) for each in frame[name]], pa.string()) for name in frame.columns}
+    columns = {str(name): pa.array(map(_text, frame[name]), pa.string()) for name in frame.columns}
     return Read(str(list(frame.dtypes.items())), pa.table(columns))
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None or value is pd.NA or value is pd.NaT or value != value else repr(value)
 
 
 def _by_pyarrow_orc(path: Path) -> Read:
