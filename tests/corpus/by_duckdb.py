@@ -109,9 +109,18 @@ def _columns(type_: str, values: tuple[str, ...]) -> str:
 
 
 def _identifiers() -> Iterator[Case]:
-    numbers = {"SMALLINT": 1, "INTEGER": 400_000, "BIGINT": 2**50, "USMALLINT": 3, "UINTEGER": 800_000, "UBIGINT": 2**50 + 1}
+    numbers = {
+        "SMALLINT": 1,
+        "INTEGER": 400_000,
+        "BIGINT": 2**50,
+        "USMALLINT": 3,
+        "UINTEGER": 800_000,
+        "UBIGINT": 2**50 + 1,
+    }
     for type_, step in numbers.items():
-        yield _identified(f"identifier {type_}", f"(i * {step})::{type_}", [row * step for row in range(ROWS)], "integer")
+        yield _identified(
+            f"identifier {type_}", f"(i * {step})::{type_}", [row * step for row in range(ROWS)], "integer"
+        )
     uuids = [uuid.UUID(int=row * 2**100 + 7).bytes for row in range(ROWS)]
     as_text = "lpad(printf('%x', i), 7, '0') || repeat('0', 24) || '7'"
     yield _identified("identifier UUID", f"({as_text})::UUID", uuids, "binary")
@@ -158,5 +167,5 @@ def _connection() -> Any:
 def _write(columns: str, options: str, rows: int, path: Path) -> None:
     size = "" if "ROW_GROUP_SIZE" in options else f", ROW_GROUP_SIZE {GROUP_ROWS}"
     others = f", {options}" if options else ""
-    select = f"select {columns} from range({rows}) t(i) order by i"
+    select = f"select {columns} from range({rows}) t(i) order by i"  # noqa: S608  # columns of our own
     _connection().execute(f"copy ({select}) to '{path}' (FORMAT parquet{size}{others})")

@@ -21,9 +21,9 @@ _INTEGERS: Final = {
     "UInt8": 2**8, "UInt16": 2**16, "UInt32": 2**32, "UInt64": 2**64, "UInt128": 2**128,
 }  # fmt: skip
 _MOMENTS: Final = [
-    datetime.datetime(1970, 1, 1), datetime.datetime(2020, 2, 3, 4, 5, 6, 7_000), datetime.datetime(1899, 12, 31, 23, 59),
-    datetime.datetime(2262, 1, 1, 0, 0, 0, 1000), datetime.datetime(1700, 1, 1),
-]  # fmt: skip
+    datetime.datetime.fromisoformat(text)
+    for text in ("1970-01-01", "2020-02-03T04:05:06.007", "1899-12-31T23:59", "2262-01-01T00:00:00.001", "1700-01-01")
+]
 
 
 def _types() -> dict[str, tuple[Any, list[Any]]]:
@@ -36,7 +36,10 @@ def _types() -> dict[str, tuple[Any, list[Any]]]:
     found["Float64"] = (pl.Float64, [0.0, -0.0, 1.5, _NAN, float("-inf"), 5e-324])
     for precision, scale in ((5, 2), (18, 3), (38, 10)):
         largest = decimal.Decimal(10**precision - 1).scaleb(-scale, decimal.Context(prec=50))
-        found[f"Decimal({precision}, {scale})"] = (pl.Decimal(precision, scale), [largest, largest.copy_negate(), decimal.Decimal(0)])
+        found[f"Decimal({precision}, {scale})"] = (
+            pl.Decimal(precision, scale),
+            [largest, largest.copy_negate(), decimal.Decimal(0)],
+        )
     found["String"] = (pl.String, ["", "a", "größe", "日本", "x" * 40])
     found["Binary"] = (pl.Binary, [b"", b"\0", b"\xff" * 20])
     found["Date"] = (pl.Date, [datetime.date(1, 1, 1), datetime.date(9999, 12, 31), datetime.date(1970, 1, 1)])
@@ -49,7 +52,10 @@ def _types() -> dict[str, tuple[Any, list[Any]]]:
     found["Enum"] = (pl.Enum(["low", "high", "never"]), ["low", "high"])
     found["List"] = (pl.List(pl.List(pl.Int16)), [[[1, None], None], [], [[]]])
     found["Array"] = (pl.Array(pl.Int16, 2), [[1, 2], [None, 3]])
-    found["Struct"] = (pl.Struct({"a": pl.Int8, "b": pl.List(pl.String)}), [{"a": 1, "b": ["x"]}, {"a": None, "b": None}])
+    found["Struct"] = (
+        pl.Struct({"a": pl.Int8, "b": pl.List(pl.String)}),
+        [{"a": 1, "b": ["x"]}, {"a": None, "b": None}],
+    )
     return found
 
 

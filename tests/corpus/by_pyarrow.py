@@ -70,11 +70,15 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "many pages of version 2": {"data_page_size": 32, "write_batch_size": 4, "data_page_version": "2.0"},
     "many pages with an index": {"data_page_size": 32, "write_batch_size": 4, "write_page_index": True},
     "encoding DELTA_BINARY_PACKED": {"column_encoding": {"n": "DELTA_BINARY_PACKED"}, **_NO_DICTIONARY},
-    "encoding DELTA_BYTE_ARRAY": {"column_encoding": {"guest": "DELTA_BYTE_ARRAY", "word": "DELTA_BYTE_ARRAY"},
-                                  **_NO_DICTIONARY},
+    "encoding DELTA_BYTE_ARRAY": {
+        "column_encoding": {"guest": "DELTA_BYTE_ARRAY", "word": "DELTA_BYTE_ARRAY"},
+        **_NO_DICTIONARY,
+    },
     "encoding DELTA_LENGTH_BYTE_ARRAY": {"column_encoding": {"guest": "DELTA_LENGTH_BYTE_ARRAY"}, **_NO_DICTIONARY},
-    "encoding BYTE_STREAM_SPLIT": {"column_encoding": {"amount": "BYTE_STREAM_SPLIT", "n": "BYTE_STREAM_SPLIT"},
-                                   **_NO_DICTIONARY},
+    "encoding BYTE_STREAM_SPLIT": {
+        "column_encoding": {"amount": "BYTE_STREAM_SPLIT", "n": "BYTE_STREAM_SPLIT"},
+        **_NO_DICTIONARY,
+    },
     "encoding RLE of booleans": {"column_encoding": {"is_new": "RLE"}, **_NO_DICTIONARY},
     "encoding PLAIN": {"column_encoding": "PLAIN", **_NO_DICTIONARY},
     "no statistics": {"write_statistics": False},
@@ -115,7 +119,9 @@ def _case(
 def _identified(column: Any) -> Any:
     rows = len(column)
     name = "guest"
-    return pa.table({"n": pa.array(range(rows), pa.int64()), name: column, "word": [f"w{row % 5}" for row in range(rows)]})
+    return pa.table(
+        {"n": pa.array(range(rows), pa.int64()), name: column, "word": [f"w{row % 5}" for row in range(rows)]}
+    )
 
 
 def _write(make: Callable[[], Any], path: Path, **options: Any) -> None:
@@ -132,19 +138,25 @@ def _shapes() -> Iterator[Case]:
     names = ["a.b", "a b", 'a"b', "UPPER", "größe", "日本", "a`b", "a,b", "a=b", "list", "element", "key_value", " "]
     yield _case("odd names", lambda: pa.table({"guest": guests(), **{name: range(ROWS) for name in names}}))
     yield _case("a name that is empty", lambda: pa.table({"guest": guests(), "": range(ROWS)}))
-    yield _case("names of other case", lambda: pa.table({"guest": guests(), "GUEST": range(ROWS), "Guest": range(ROWS)}))
+    yield _case(
+        "names of other case", lambda: pa.table({"guest": guests(), "GUEST": range(ROWS), "Guest": range(ROWS)})
+    )
     twice = pa.schema([("guest", pa.string()), ("n", pa.int64()), ("n", pa.int64())])
     yield _case("a name twice", lambda: pa.table([guests(), range(ROWS), range(ROWS)], schema=twice))
     yield _case(
         "identifier with a dot in a neighbour",
         lambda: pa.table({"guest": guests(), "guest.id": range(ROWS), "x": [{"guest": row} for row in range(ROWS)]}),
     )
-    yield _case("key-value metadata", lambda: mixed().replace_schema_metadata({"b": "2", "a": "1", "größe": "ü", "": "x"}))
+    yield _case(
+        "key-value metadata", lambda: mixed().replace_schema_metadata({"b": "2", "a": "1", "größe": "ü", "": "x"})
+    )
     yield _case("field ids and metadata of columns", _with_field_ids, set_null=("n",))
     yield _case("required columns", _required)
     yield _case("deep nesting", _deep)
     yield _case("a column of nulls alone", lambda: mixed().append_column("v", pa.array([None] * ROWS, pa.string())))
-    yield _case("long strings", lambda: mixed().append_column("v", pa.array(["x" * 9000 + str(row) for row in range(ROWS)])))
+    yield _case(
+        "long strings", lambda: mixed().append_column("v", pa.array(["x" * 9000 + str(row) for row in range(ROWS)]))
+    )
     yield _case("pandas metadata", lambda: pa.Table.from_pandas(mixed().to_pandas().set_index("n")))
     yield Case(
         "pyarrow", "parquet", "identifier of nulls alone",

@@ -23,7 +23,7 @@ _BEYOND: Final = {"s": 253_402_300_799, "ms": 253_402_300_799_999, "us": -62_135
 """Of the values of `arrow_values`: times of the years 9999 and 1, in a unit."""
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     **{f"codec {codec}": {"compression": codec} for codec in ("uncompressed", "zlib", "snappy", "lz4", "zstd")},
-    "format version 0.11": {"file_version": "0.11"},
+    "format version 0.11, with times": {"file_version": "0.11"},
     "small stripes": {"stripe_size": 1, "batch_size": 20},
     "small blocks": {"compression": "zlib", "compression_block_size": 65_536},
     "compression strategy": {"compression": "zstd", "compression_strategy": "compression"},
@@ -52,6 +52,8 @@ def cases() -> Iterator[Case]:
             "pyarrow", "orc", identified.what, partial(_write, make), identified.keys, identified.wanted,
             identified.kind, identified.identifier, identified.map_part, is_text_id=identified.is_text_id,
         )  # fmt: skip
+    plain = ["guest", "n", "amount", "price", "word", "tags"]
+    yield _case("format version 0.11", lambda: by_pyarrow.mixed().select(plain), file_version="0.11")
     yield _case("no rows", partial(by_pyarrow.mixed, 0), rows=0)
     yield _case("one row", partial(by_pyarrow.mixed, 1), rows=1)
     yield _case("300 columns", lambda: pa.table({"guest": guests(), **{f"c{at}": range(ROWS) for at in range(300)}}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import zoneinfo
 from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib import import_module
@@ -17,6 +18,10 @@ pyorc: Any = import_module("pyorc")
 DIGITS: Final = 50
 """Of decimals, more than Python has by itself."""
 _SECONDS: Final = [(0, 0), (1_580_702_706, 7_000), (-1, 0), (-2_208_988_800, 0), (1, 999_999_999), (9 * 10**9, 0)]
+_TWICE: Final = [(1_603_587_600 + hours * 1800, 5) for hours in range(8)] + [
+    (1_604_206_800 + hours * 1800, 5) for hours in range(8)
+]
+"""Half hours around the ends of summer time of 2020, in Europe and in America."""
 _INTEGERS: Final = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 
 
@@ -32,9 +37,9 @@ class Raw:
         return value
 
 
-CONVERTERS: Final = {
-    kind: Raw for kind in (pyorc.TypeKind.DATE, pyorc.TypeKind.TIMESTAMP, pyorc.TypeKind.TIMESTAMP_INSTANT)
-}
+CONVERTERS: Final = dict.fromkeys(
+    (pyorc.TypeKind.DATE, pyorc.TypeKind.TIMESTAMP, pyorc.TypeKind.TIMESTAMP_INSTANT), Raw
+)
 
 
 def _types() -> dict[str, list[Any]]:
@@ -78,7 +83,9 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "tiny stripes, not compressed": {"stripe_size": 1, "batch_size": 20, "compression": pyorc.CompressionKind.NONE},
     "padding": {"padding_tolerance": 0.5},
 }
-_MIXED: Final = "struct<guest:string,n:bigint,amount:double,price:decimal(9,2),word:string,is_new:boolean,tags:array<string>>"
+_MIXED: Final = (
+    "struct<guest:string,n:bigint,amount:double,price:decimal(9,2),word:string,is_new:boolean,tags:array<string>>"
+)
 
 
 def cases() -> Iterator[Case]:
@@ -87,6 +94,10 @@ def cases() -> Iterator[Case]:
         type_ = name.partition(": ")[0]
         kinds = f"v:{type_},in_list:array<{type_}>,in_struct:struct<a:{type_},b:int>,in_map:map<string,{type_}>"
         yield _case(name, f"struct<guest:string,{kinds}>", partial(_rows, values), set_null=("v",), null_already=nulls)
+    for zone in ("Europe/Berlin", "America/New_York"):
+        moments = "struct<guest:string,t:timestamp,i:timestamp with local time zone>"
+        times = partial(_moments, _TWICE)
+        yield _case(f"times of {zone}", moments, times, timezone=zoneinfo.ZoneInfo(zone))
     for name, options in _OPTIONS.items():
         yield _case(name, _MIXED, _mixed, **options)
     yield _case("user metadata", _MIXED, _mixed, metadata={"b": b"2", "a": b"\xff\0", "long": b"x" * 5000})
@@ -166,6 +177,10 @@ def _rows(values: list[Any]) -> list[Any]:
         (text, v, None if row % 11 == 5 else [v] * (row % 3), None if row % 11 == 6 else (v, row), [("k", v)])
         for row, (text, v) in enumerate(zip(guests(), plain, strict=True))
     ]
+
+
+def _moments(values: list[Any]) -> list[Any]:
+    return list(zip(guests(), spread(values), spread(values), strict=True))
 
 
 def _mixed() -> list[Any]:

@@ -74,7 +74,7 @@ _ORC: Final[dict[str, dict[str, str]]] = {
     "row index of 1,000": {"orc.row.index.stride": "1000"},
     "Bloom filters": {"orc.bloom.filter.columns": "guest,n", "orc.bloom.filter.fpp": "0.01"},
     "dictionaries": {"orc.dictionary.key.threshold": "1.0"},
-    "format version 0.11": {"orc.write.format": "0.11"},
+    "format version 0.11, with times": {"orc.write.format": "0.11"},
     "encoding strategy": {"orc.encoding.strategy": "COMPRESSION"},
 }
 
@@ -141,7 +141,8 @@ class _Maker:
         wanted = tuple(found[row] for row in GONE if found[row] is not None) if rows else WANTED
         return Case(
             "Spark", self._format, what, partial(self._write, columns, options or {}, rows), found, wanted, kind,
-            identifier, map_part, set_null, frozenset(row for row in GONE if row % 7 == 3), is_text_id=kind != "integer",
+            identifier, map_part, set_null, frozenset(row for row in GONE if row % 7 == 3),
+            is_text_id=kind != "integer",
         )  # fmt: skip
 
     def _write(self, columns: tuple[str, ...], options: dict[str, str], rows: int, path: Path) -> None:
@@ -152,7 +153,9 @@ class _Maker:
         for name, value in settings.items():
             self._spark.conf.set(name, value)
         frame = self._spark.range(0, rows, 1, 1).selectExpr(*columns)
-        frame.write.options(**{k: v for k, v in given.items() if k not in settings}).format(self._format).save(str(folder))
+        frame.write.options(**{k: v for k, v in given.items() if k not in settings}).format(self._format).save(
+            str(folder)
+        )
         for name in settings:
             self._spark.conf.unset(name)
         (part,) = folder.glob("part-*")

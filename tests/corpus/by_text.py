@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import duckdb
-import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -22,7 +21,21 @@ from tests.corpus import by_pyarrow
 from tests.corpus.case import ROWS, WANTED, Case, guests, spread
 
 pa_csv_: Any = pa_csv
-_TEXTS: Final = ["plain", "größe", "日本", "a,b", 'say "x"', "two\nlines", " padded ", "'", ";", "\t", "back\\slash", "#", "-"]
+_TEXTS: Final = [
+    "plain",
+    "größe",
+    "日本",
+    "a,b",
+    'say "x"',
+    "two\nlines",
+    " padded ",
+    "'",
+    ";",
+    "\t",
+    "back\\slash",
+    "#",
+    "-",
+]
 _ZSTD: Final = partial(pa.compress, codec="zstd", asbytes=True)
 _COMPRESSED: Final[dict[str, Callable[[bytes], bytes]]] = {
     "gzip": partial(gzip.compress, mtime=0), "bzip2": bz2.compress, "xz": lzma.compress, "zstd": _ZSTD,
@@ -126,7 +139,13 @@ _PLACES: Final[tuple[tuple[str, Callable[[str], Any], str, str], ...]] = (
 
 
 def _case(
-    writer: str, format_: str, what: str, write: Callable[[Path], Any], *, rows: int = ROWS, set_null: tuple[str, ...] = ()
+    writer: str,
+    format_: str,
+    what: str,
+    write: Callable[[Path], Any],
+    *,
+    rows: int = ROWS,
+    set_null: tuple[str, ...] = (),
 ) -> Case:
     nulls = frozenset(row for row in range(ROWS) if row % 8 == 1)
     return Case(writer, format_, what, write, guests(rows), WANTED, set_null=set_null, null_already=nulls)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -44,38 +44,36 @@ def purges(case: Case) -> Iterator[Purge]:
 
 
 def check(
-    case: Case, folder: Path, counts: Counter[str], refused: str | None, *, only: str | None = None
+    case: Case, folder: Path, counts: Counter[str], refused: Mapping[str, str], *, only: str | None = None
 ) -> list[str]:
-    """Return what is wrong with a purge of the file; nothing, if it is right or refused as it should be.
+    """Return what is wrong with purges of a file; nothing, if each is right, or refused as it should be.
 
-    `counts` is given how often each reader has compared. `refused`: a part of the error's message. `only`: a reader,
-    for which the rows go, and which alone compares.
+    `counts` is given how often each reader has compared. `refused`: parts of errors' messages, by the name of the file,
+    or of one of its purges. `only`: a reader, for which the rows go, and which alone compares.
     """
     folder.mkdir(parents=True, exist_ok=True)
     old = folder / f"old.{case.format}"
     case.write(old)
-    wrong: list[str] = []
-    refusals = 0
     reads = {name: _read(case, name, old) for name in readers_of(case) if case.is_compared and only in (None, name)}
+    wrong: list[str] = []
     for purge in list(purges(case))[: None if only is None else 1]:
+        name = f"{case.name} ({purge.what})"
+        expected = refused.get(name, refused.get(case.name))
         found: list[str] = []
         try:
             new = _purged(case, purge, old, found)
         except PurgeError as error:
-            refusals += 1
-            if refused is None or refused not in str(error):
-                found.append(f"refused: {error}")
-            elif "damaged" in str(error):
-                found.append(f"called damaged: {error}")
+            if expected is None or expected not in str(error) or "damaged" in str(error):
+                found = [f"refused: {error}"]
         except Exception as error:  # noqa: BLE001  # whatever the code that is tested raises
-            found.append(f"fails: {type(error).__name__}: {str(error)[:300]}")
+            found = [f"fails: {type(error).__name__}: {str(error)[:300]}"]
         else:
             found += _wrong(case, purge, old, new, reads, counts)
+            if expected is not None:
+                found.append(f"purged, and expected to be refused: {expected}")
         if len(found) > TOLD:
             found[TOLD:] = [f"and {len(found) - TOLD} more"]
-        wrong += [f"{case.name} ({purge.what}): {told}" for told in found]
-    if refused is not None and not refusals:
-        wrong.append(f"{case.name}: purged, and expected to be refused: {refused}")
+        wrong += [f"{name}: {told}" for told in found]
     return wrong
 
 
@@ -148,7 +146,7 @@ def _difference(purge: Purge, old: Any, new: Any) -> str:
     if told := difference(mine.drop_columns(names), nulled.drop_columns(names)):
         return f"columns that stay as they are: {told}"
     for name in purge.set_null:
-        if "." not in name and nulled.column(name).null_count != len(nulled):
+        if "." not in name and any(each is not None for each in nulled.column(name).to_pylist()):
             return f"column {name!r} is not null"
     return ""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 _KIND: Final = "and the ids are strings"
-_FRACTIONS: Final = "times before 1970 with a fraction of a second"
-_FAR: Final = "times before 1677 or after 2262"
 
 REFUSED: Final[dict[str, str]] = {
     **{
@@ -20,26 +18,25 @@ REFUSED: Final[dict[str, str]] = {
         }.items()
     },
     "Polars parquet: identifier Int128": "column 'guest' is fixed_size_binary[16], and the ids are integers",
-    "pyorc orc: identifier char": "column 'guest' is char, whose values are padded",
-    "pyorc orc: identifier varchar": "varchar, char or a union",
-    "pyorc orc: varchar(9)": "varchar, char or a union",
-    "pyorc orc: char(5)": "varchar, char or a union",
-    "pyorc orc: uniontype<int,string>": "varchar, char or a union",
-    "pyarrow orc: date64": _FAR,
     **{
-        f"pyorc orc: {type_}{what}": told
-        for type_ in ("timestamp", "timestamp with local time zone")
-        for what, told in ((": before 1970, with a fraction", _FRACTIONS), (": beyond 1677 to 2262", _FAR))
+        f"{name} (set to null)": "times before 1677 or after 2262"
+        for name in (
+            "pyarrow orc: date64", "pyorc orc: timestamp: beyond 1677 to 2262",
+            "pyorc orc: timestamp with local time zone: beyond 1677 to 2262",
+        )
     },
-    "Spark orc: TIMESTAMP beyond 1677 to 2262": _FAR,
-    "Spark orc: TIMESTAMP before 1970, with a fraction": _FRACTIONS,
+    **{
+        f"{name} orc: format version 0.11, with times": "the file is of ORC's version 0.11, of which times"
+        for name in ("pyarrow", "Spark")
+    },
+    "pyorc orc: identifier char": "column 'guest' is char, whose values are padded",
     "Python csv: a tab between fields": "there is no column 'guest' in the header",
     "Python csv: a semicolon between fields": "there is no column 'guest' in the header",
     "Python csv: a backslash before a quote": "line 2 has a quote after a backslash",
     "Python csv: Latin-1": "the header is not UTF-8",
     "Python json: one array of objects": "line 1 is no JSON object",
 }  # fmt: skip
-"""Of each file's name. What is not named is purged."""
+"""Of each file's name, or of one way to purge it. What is not named is purged."""
 
 COMPARED: Final[dict[str, dict[str, int]]] = {
     "pyarrow": {"pyarrow": 400, "DuckDB": 380, "Polars": 380},

@@ -14,7 +14,18 @@ import pyarrow as pa
 Struct = dict[int, Any]
 
 # fields of ColumnMetaData in parquet.thrift
-TYPE, ENCODINGS, PATH, CODEC, VALUES, SIZE, DATA_AT, DICTIONARY_AT, STATISTICS, BLOOM_AT = 1, 2, 3, 4, 5, 7, 9, 11, 12, 14
+TYPE, ENCODINGS, PATH, CODEC, VALUES, SIZE, DATA_AT, DICTIONARY_AT, STATISTICS, BLOOM_AT = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    7,
+    9,
+    11,
+    12,
+    14,
+)
 DICTIONARY_PAGE, DATA_PAGE_V2 = 2, 3
 _CODECS: Final = {1: "snappy", 2: "gzip", 4: "brotli", 5: "lz4_raw", 6: "zstd", 7: "lz4_raw"}
 

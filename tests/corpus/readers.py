@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import math
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -20,8 +21,6 @@ import pyarrow.parquet as pq
 from pyarrow import orc
 
 from tests.corpus.by_pyorc import CONVERTERS, DIGITS, pyorc
-
-
 
 FAMILIES: Final = ("fastparquet", "pandas")
 """Readers that read what was written by their own family only."""
@@ -49,14 +48,17 @@ def _duckdb() -> Any:
 def _by_duckdb(path: Path) -> Read:
     read = {".parquet": "read_parquet", ".csv": "read_csv", ".json": "read_ndjson"}[_suffix(path)]
     options = {"read_csv": ", header = true, all_varchar = true", "read_ndjson": ", format = 'newline_delimited'"}
-    relation = _duckdb().sql(f"select * from {read}('{path}'{options.get(read, '')})")
+    relation = _duckdb().sql(f"select * from {read}('{path}'{options.get(read, '')})")  # noqa: S608  # a path of our own
     types = str(list(zip(relation.columns, map(str, relation.types), strict=True)))
     try:
         return Read(types, relation.to_arrow_table())
     except (duckdb.Error, pa.ArrowException):  # types that Arrow has not
         names = [f"#{number}" for number in range(len(relation.columns))]
         columns = list(zip(*relation.fetchall(), strict=True)) or [()] * len(names)
-        return Read(types, pa.table({name: [repr(each) for each in column] for name, column in zip(names, columns)}))
+        return Read(
+            types,
+            pa.table({name: [repr(each) for each in column] for name, column in zip(names, columns, strict=True)}),
+        )
 
 
 def _by_polars(path: Path) -> Read:
@@ -99,7 +101,11 @@ def _of_pandas(frame: Any) -> Read:
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None or value is pd.NA or value is pd.NaT or value != value else repr(value)
+    return None if value is None or value is pd.NA or value is pd.NaT or _is_nan(value) else repr(value)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _by_pyarrow_orc(path: Path) -> Read:

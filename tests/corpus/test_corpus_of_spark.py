@@ -38,11 +38,7 @@ def spark(spark_engines: Engines, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_files_of_spark(spark: Any, tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
-    wrong = [
-        told
-        for case in by_spark.cases(spark, tmp_path)
-        for told in check(case, tmp_path, counts, REFUSED.get(case.name))
-    ]
+    wrong = [told for case in by_spark.cases(spark, tmp_path) for told in check(case, tmp_path, counts, REFUSED)]
     assert not wrong, "\n".join(wrong)
     assert {reader: counts[reader] for reader, least in COMPARED["Spark"].items() if counts[reader] < least} == {}
 
@@ -50,10 +46,6 @@ def test_files_of_spark(spark: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("group", [group for group in GROUPS if group != "text"])
 def test_files_of_others_are_read_by_spark(group: str, spark: Any, tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
-    wrong = [
-        told
-        for case in GROUPS[group]()
-        for told in check(case, tmp_path, counts, REFUSED.get(case.name), only="Spark")
-    ]
+    wrong = [told for case in GROUPS[group]() for told in check(case, tmp_path, counts, REFUSED, only="Spark")]
     assert not wrong, "\n".join(wrong)
     assert counts["Spark"] >= COMPARED[group]["Spark"]

@@ -1,21 +1,21 @@
 """ORC: find ids by statistics and the identifier's column, and rewrite stripe by stripe.
 
-A rewritten file keeps its schema, codec, block size (rounded up to one that pyarrow writes), stripes, row index, Bloom
-filters' columns, and its user metadata but for entries with an id. What pyarrow would not keep (`varchar`, `char`,
-unions, some times) is refused: the schemas are compared as ORC has them, by pyorc.
+A rewritten file keeps its schema, codec, block size, stripes, row index, Bloom filters' columns, and its user metadata
+but for entries with an id. pyarrow writes it, by the column, or `orc_rows` what pyarrow would not keep. The written
+schema is compared as ORC has it, by pyorc.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from refstore_purge.formats import key_values
+from refstore_purge.formats import key_values, orc_rows
 from refstore_purge.formats.base import (
     Found,
     Ids,
@@ -26,17 +26,13 @@ from refstore_purge.formats.base import (
     Task,
     name_of,
 )
-from refstore_purge.formats.nested import check_schema, rows_that_match, set_null, timestamps_in
+from refstore_purge.formats.nested import check_schema, rows_that_match, set_null
 from refstore_purge.formats.stays_open import StaysOpen
 from refstore_purge.untyped_arrow import orc, pa
 
 pyorc: Any = import_module("pyorc")
 
-STRIDE_ROWS: Final = 10_000
-BLOCK_BYTES: Final = 65_536
-"""pyarrow writes blocks of a multiple of this."""
 SUMMARIES: Final = ()
-NS: Final = 10**9
 BLOOM_FPP: Final = 0.05
 """The share of false positives of a Bloom filter; files do not say which theirs had."""
 
@@ -61,8 +57,7 @@ def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Foun
         if stripes and see is not None:
             stripes = list(range(file.nstripes))
             ids = Seeing(ids, see)
-        columns = [] if task.every_row else [task.identifier[0] if leaf is None else name_of(task.identifier)]
-        columns += map(name_of, task.set_null)
+        columns = _telling_columns(task, leaf)
         matched = 0
         for number in stripes:
             batch = file.read_stripe(number, columns=columns)
@@ -73,38 +68,51 @@ def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Foun
 
 def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritten:
     """Write the file without the rows that match, or with nulls in them. Raises PurgeError."""
-    matched = 0
     with _readable():
         file, reader = _open(source, task, ids)
-        with orc.ORCWriter(StaysOpen(target), **_options(file, reader)) as writer:
-            writer.write(pa.table(file.schema.empty_table()))  # no row may be left, and the schema stays
-            for number in range(file.nstripes):
-                batch = file.read_stripe(number)
-                rows = rows_that_match(batch, task, ids)
-                matched += int(np.count_nonzero(rows))
-                kept = set_null(batch, task.set_null, rows) if task.set_null else batch.filter(pa.array(~rows))
-                del batch  # the writer copies what it is given
-                if len(kept):
-                    _refuse_fractions(kept)
-                    writer.write(pa.Table.from_batches([kept]))
-                del kept
+        write = _write_rows if orc_rows.is_needed(reader) else _write_columns
+        matched = write(source, file, reader, target, task, ids)
         pairs = key_values.without_ids(file.metadata, ids, rows_changed=matched > 0)
         _append_metadata(target, pairs, file)
         _check_written(reader, target, file.nrows - (0 if task.set_null else matched), pairs)
     return Rewritten(file.nrows, matched, key_values.entries_with_ids([file.metadata], ids))
 
 
-def _refuse_fractions(batch: Any) -> None:
-    """Raise PurgeError for times before 1970 with a fraction of a second: pyarrow writes a negative number of
-    nanoseconds for them, at which the readers of Hive and Spark fail.
-    """
-    for times in timestamps_in(batch.columns):
-        numbers = np.asarray(times.drop_null().to_numpy(), dtype=np.int64)
-        if np.any((numbers < 0) & (numbers % NS != 0)):
-            raise PurgeError(
-                "the file has times before 1970 with a fraction of a second, which pyarrow writes so that Spark cannot "
-                "read them; purge it by other means"
-            )
+def _write_columns(_source: BinaryIO, file: Any, reader: Any, target: BinaryIO, task: Task, ids: Ids) -> int:
+    """Write the rows that stay by the column, and return how many match."""
+    matched = 0
+    with orc.ORCWriter(StaysOpen(target), **_options(file, reader)) as writer:
+        writer.write(pa.table(file.schema.empty_table()))  # no row may be left, and the schema stays
+        for number in range(file.nstripes):
+            batch = file.read_stripe(number)
+            rows = rows_that_match(batch, task, ids)
+            matched += int(np.count_nonzero(rows))
+            kept = set_null(batch, task.set_null, rows) if task.set_null else batch.filter(pa.array(~rows))
+            del batch  # the writer copies what it is given
+            if len(kept):
+                writer.write(pa.Table.from_batches([kept]))
+            del kept
+    return matched
+
+
+def _write_rows(source: BinaryIO, file: Any, reader: Any, target: BinaryIO, task: Task, ids: Ids) -> int:
+    """Write the rows that stay one by one, and return how many match."""
+    matched = 0
+    writer = orc_rows.Writer(source, target, reader, _options(file, reader), task.set_null)
+    columns = _telling_columns(task, None if task.every_row else _plain_leaf(file, reader, task))
+    for number in range(file.nstripes):
+        batch = file.read_stripe(number, columns=columns or [file.schema.names[0]])
+        rows = rows_that_match(batch, task, ids)
+        matched += int(np.count_nonzero(rows))
+        writer.write(number, rows.tolist())
+    writer.close()
+    return matched
+
+
+def _telling_columns(task: Task, leaf: int | None) -> list[str]:
+    """Return the columns that tell which rows match. `leaf`: the identifier's column, if it lies in structs only."""
+    columns = [] if task.every_row else [task.identifier[0] if leaf is None else name_of(task.identifier)]
+    return [*columns, *map(name_of, task.set_null)]
 
 
 @contextmanager
@@ -121,33 +129,15 @@ def _readable() -> Generator[None, None, None]:
 
 def _open(source: BinaryIO, task: Task, ids: Ids) -> tuple[Any, Any]:
     """Open the file for pyarrow, and for pyorc. Raises PurgeError also where no row would tell."""
-    file, reader = orc.ORCFile(source), pyorc.Reader(source)
+    file, reader = orc.ORCFile(source), pyorc.Reader(source, converters=orc_rows.CONVERTERS)
     check_schema(file.schema, task, ids)
     if task.every_row:
         return file, reader
-    if any(each.kind == pyorc.TypeKind.CHAR for each in _types(reader.schema[task.identifier[0]])):
+    if any(each.kind == pyorc.TypeKind.CHAR for each in orc_rows.types(reader.schema[task.identifier[0]])):
         raise PurgeError(
             f"column {name_of(task.identifier)!r} is char, whose values are padded; see to it by other means"
         )
     return file, reader
-
-
-def _types(type_: Any) -> Iterator[Any]:
-    """Yield a type of pyorc and those within it."""
-    yield type_
-    match type_:
-        case pyorc.Struct():
-            children = list(type_.fields.values())
-        case pyorc.Map():
-            children = [type_.key, type_.value]
-        case pyorc.Array():
-            children = [type_.type]
-        case pyorc.Union():
-            children = list(type_.cont_types)
-        case _:
-            children = []
-    for child in children:
-        yield from _types(child)
 
 
 def _plain_leaf(file: Any, reader: Any, task: Task) -> int | None:
@@ -188,8 +178,8 @@ def _options(file: Any, reader: Any) -> dict[str, Any]:
         "batch_size": longest,
         "stripe_size": 1,
         "compression": file.compression.lower(),
-        "compression_block_size": max(1, -(-file.compression_size // BLOCK_BYTES)) * BLOCK_BYTES,
-        "row_index_stride": file.row_index_stride or STRIDE_ROWS,  # pyarrow writes no file without an index
+        "compression_block_size": file.compression_size or orc_rows.BLOCK_BYTES,
+        "row_index_stride": file.row_index_stride,
         "bloom_filter_columns": sorted(blooms) or None,
         "bloom_filter_fpp": BLOOM_FPP,
     }
