@@ -76,7 +76,7 @@ _OPTIONS: Final = {
     "field ids": "FIELD_IDS {guest: 7, n: 3, word: {__duckdb_field_id: 4}}",
     "key-value metadata": "KV_METADATA {b: '2', a: '1'}",
     "one row group": "ROW_GROUP_SIZE 100000",
-    "row groups of many bytes": "ROW_GROUP_SIZE_BYTES '1kb'",
+    "row groups of many bytes": "ROW_GROUP_SIZE_BYTES '100kb'",
 }
 _MIXED: Final = (
     f"{_GUEST} guest, i n, case when i % 5 = 2 then null else i / 7 end amount, (i / 100)::DECIMAL(9, 2) price, "

@@ -69,7 +69,7 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "full statistics": {"statistics": "full"},
     "only some statistics": {"statistics": {"min": False, "max": False, "null_count": True, "distinct_count": True}},
     "small pages": {"data_page_size": 64},
-    "row groups of one row": {"row_group_size": 1},
+    "row groups of three rows": {"row_group_size": 3},
     "one row group": {"row_group_size": None},
     "metadata": {"metadata": {"b": "2", "a": "1"}},
     "written through pyarrow": {"use_pyarrow": True},

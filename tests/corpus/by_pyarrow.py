@@ -33,6 +33,8 @@ def cases() -> Iterator[Case]:
             identified.keys, identified.wanted, identified.kind, identified.identifier, identified.map_part,
             is_text_id=identified.is_text_id,
         )  # fmt: skip
+    texts = partial(_identified, pa.array(guests()).dictionary_encode())
+    yield _case("identifier dictionary, no schema of Arrow", texts, store_schema=False)
     for name, options in _OPTIONS.items():
         yield _case(name, mixed, **options)
     yield from _shapes()
@@ -99,7 +101,6 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "list items named item, no schema of Arrow": {"use_compliant_nested_type": False, "store_schema": False},
     "sorting columns": {"sorting_columns": [pq.SortingColumn(1), pq.SortingColumn(0, True, True)]},
     "content-defined chunks": {"use_content_defined_chunking": True},
-    "row groups of one row": {"row_group_size": 1},
     "one row group": {"row_group_size": ROWS},
     "uneven row groups": {"row_group_size": 7},
 }
@@ -132,8 +133,9 @@ def _shapes() -> Iterator[Case]:
     """Yield files of other names, sizes and schemas."""
     yield _case("no rows", partial(mixed, 0), rows=0)
     yield _case("one row", partial(mixed, 1), rows=1)
+    yield _case("row groups of one row", lambda: pa.table({"guest": guests(), "n": range(ROWS)}), row_group_size=1)
     yield _case("one column", lambda: pa.table({"guest": guests()}))
-    yield _case("300 columns", lambda: pa.table({"guest": guests(), **{f"c{at}": range(ROWS) for at in range(300)}}))
+    yield _case("60 columns", lambda: pa.table({"guest": guests(), **{f"c{at}": range(ROWS) for at in range(60)}}))
     yield Case("pyarrow", "parquet", "every row goes", partial(_write, mixed), guests(), tuple(guests()))
     names = ["a.b", "a b", 'a"b', "UPPER", "größe", "日本", "a`b", "a,b", "a=b", "list", "element", "key_value", " "]
     yield _case("odd names", lambda: pa.table({"guest": guests(), **{name: range(ROWS) for name in names}}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,8 @@ GROUP_ROWS: Final = 20
 """So that there are six row groups, of which two have rows that go."""
 GONE: Final = (23, 37, 38, 84)
 """Rows that go, where the identifier is `guest`."""
+
+_CATEGORIES: Final = re.compile("^(ordered )?dictionary( of integers)?$|identifier dictionary|ategor|Enum")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,11 @@ class Case:
     @property
     def name(self) -> str:
         return f"{self.writer} {self.format}: {self.what}"
+
+    @property
+    def has_spare_values(self) -> bool:
+        """Whether dictionaries of its row groups have values that none of their rows has: all of a category's."""
+        return _CATEGORIES.search(self.what) is not None
 
     @cached_property
     def gone(self) -> frozenset[int]:

@@ -121,7 +121,9 @@ def _wrong(
     body, made = old.read_bytes(), new.read_bytes()
     match case.format:
         case "parquet":
-            yield from parquet_kept.kept(body, made, purge.changed, rows_stay=bool(purge.set_null))
+            yield from parquet_kept.kept(
+                body, made, purge.changed, rows_stay=bool(purge.set_null), has_spare_values=case.has_spare_values
+            )
         case "orc":
             yield from orc_kept.kept(body, made)
         case _ if not purge.set_null:

@@ -17,6 +17,7 @@ REFUSED: Final[dict[str, str]] = {
             "double": "double", "boolean": "bool", "date": "date32[day]", "decimal(9,2)": "decimal128(9, 2)",
         }.items()
     },
+    "fastparquet parquet: strings of fixed length": "pyarrow cannot read the type of 'guest'",
     "Polars parquet: identifier Int128": "column 'guest' is fixed_size_binary[16], and the ids are integers",
     **{
         f"{name} (set to null)": "times before 1677 or after 2262"

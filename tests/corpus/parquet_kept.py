@@ -33,8 +33,12 @@ _LZ4_OF_HADOOP, _LZ4_RAW = 5, 7
 """pyarrow writes none of the first, which is deprecated; both may stand in one file."""
 
 
-def kept(old_body: bytes, new_body: bytes, changed: Collection[int], *, rows_stay: bool) -> Iterator[str]:
-    """Yield what a rewritten file has not kept. `changed`: the rows that went, or of which columns were set to null."""
+def kept(
+    old_body: bytes, new_body: bytes, changed: Collection[int], *, rows_stay: bool, has_spare_values: bool = False
+) -> Iterator[str]:
+    """Yield what a rewritten file has not kept. `changed`: the rows that went, or of which columns were set to null.
+    `has_spare_values`: whether its dictionaries have values of rows that are elsewhere; these are written again.
+    """
     old, new = layout(old_body), layout(new_body)
     yield from _fields(old.footer, new.footer, _OF_FILE, "")
     left: list[tuple[int, bool]] = []
@@ -52,7 +56,9 @@ def kept(old_body: bytes, new_body: bytes, changed: Collection[int], *, rows_sta
         yield from _fields(old.footer[4][number], new.footer[4][place], _OF_GROUP, f"row group {number}: ")
         for mine, other in zip(old.groups[number], new.groups[place], strict=True):
             where = f"row group {number}, {mine.path}: "
-            compare = _rewritten if is_touched else _copied
+            is_cleaned = has_spare_values and mine.body != other.body
+            is_copied = not is_touched and not (changed and is_cleaned)
+            compare = _copied if is_copied else _rewritten
             yield from (where + told for told in compare(old, mine, new, other))
 
 

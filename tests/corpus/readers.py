@@ -78,7 +78,8 @@ def _by_polars(path: Path) -> Read:
 
 
 def _by_fastparquet(path: Path) -> Read:
-    frame: Any = fastparquet.ParquetFile(str(path)).to_pandas()
+    with path.open("rb") as file:
+        frame: Any = fastparquet.ParquetFile(file).to_pandas()
     return _of_pandas(frame)
 
 
