@@ -26,6 +26,7 @@ REFUSED: Final[dict[str, str]] = {
             "pyorc orc: timestamp with local time zone: beyond 1677 to 2262",
         )
     },
+    "pyorc orc: uniontype<int,string> (set to null)": "column 'v' is a union",
     **{
         f"{name} orc: format version 0.11, with times": "the file is of ORC's version 0.11, of which times"
         for name in ("pyarrow", "Spark")

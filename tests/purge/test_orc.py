@@ -122,6 +122,16 @@ def test_types_that_pyarrow_cannot_write_are_kept(type_: str) -> None:
     assert str(pyorc.Reader(io.BytesIO(made)).schema) == f"struct<guest:string,other:{type_}>"
 
 
+def test_a_union_beside_the_identifier_stays_and_is_not_set_to_null() -> None:
+    out = io.BytesIO()
+    with pyorc.Writer(out, "struct<s:struct<guest:string,u:uniontype<int,string>>>") as writer:
+        writer.writerows([(("bob", 1),), (None,), (("ann", "x"),), (("zoe", None),)])
+    made, _ = rewrite(orc, out.getvalue(), task("s.guest"), id_set("bob"))
+    assert list(pyorc.Reader(io.BytesIO(made))) == [(None,), (("ann", "x"),), (("zoe", None),)]
+    with pytest.raises(PurgeError, match="column 's.u' is a union"):
+        rewrite(orc, out.getvalue(), task("s.guest", set_null=["s.u"]), id_set("bob"))
+
+
 def test_an_identifier_whose_values_are_padded_is_refused() -> None:
     out = io.BytesIO()
     with pyorc.Writer(out, "struct<guest:char(9)>") as writer:

@@ -131,6 +131,12 @@ def _open(source: BinaryIO, task: Task, ids: Ids) -> tuple[Any, Any]:
     """Open the file for pyarrow, and for pyorc. Raises PurgeError also where no row would tell."""
     file, reader = orc.ORCFile(source), pyorc.Reader(source, converters=orc_rows.CONVERTERS)
     check_schema(file.schema, task, ids)
+    for path in task.set_null:
+        if orc_rows.type_at(reader.schema, path).kind == pyorc.TypeKind.UNION:
+            raise PurgeError(
+                f"column {name_of(path)!r} is a union, of which pyarrow does not tell where it is null; delete the rows "
+                "instead"
+            )
     if task.every_row:
         return file, reader
     if any(each.kind == pyorc.TypeKind.CHAR for each in orc_rows.types(reader.schema[task.identifier[0]])):

@@ -80,6 +80,13 @@ def types(type_: Any) -> Iterator[Any]:
         yield from types(child)
 
 
+def type_at(schema: Any, path: Sequence[str]) -> Any:
+    """Return the type of a column that lies in structs only."""
+    for name in path:
+        schema = schema.fields[name]
+    return schema
+
+
 def is_needed(reader: Any) -> bool:
     """Return whether a file is to be written row by row."""
     is_odd = reader.compression != pyorc.CompressionKind.NONE and reader.compression_block_size % BLOCK_BYTES
@@ -164,12 +171,7 @@ def _zone(reader: Any) -> ZoneInfo:
 
 def _places(schema: Any, path: Sequence[str]) -> list[int]:
     """Return the number of each field on the way to a column, which lies in structs only."""
-    found: list[int] = []
-    type_ = schema
-    for name in path:
-        found.append(list(type_.fields).index(name))
-        type_ = type_.fields[name]
-    return found
+    return [list(type_at(schema, path[:depth]).fields).index(name) for depth, name in enumerate(path)]
 
 
 def _nulled(value: Any, places: Sequence[int]) -> Any:
