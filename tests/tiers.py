@@ -42,6 +42,9 @@ SECOND_TIER: Final = {
     "tests/soak/test_purge_chaos.py::test_on_redis_and_s3_among_clients_and_the_offline_job_with_a_purge_killed": (
         "a storm; tests/spark/test_purge_cluster.py kills a worker, and tests/offline/test_purge.py a run"
     ),
+    "tests/corpus/test_corpus_of_spark.py": (
+        "another writer, and another reader of the same files; tests/corpus/test_corpus.py has the corpus whole"
+    ),
     "tests/deploy/test_container.py::test_the_images_steps_work_in_a_plain_folder": "it installs what is shipped",
     "tests/integration/test_packaging.py::test_beside_an_application_with_an_api_of_its_own_everything_runs": (
         "it installs what is shipped"

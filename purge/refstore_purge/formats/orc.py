@@ -134,8 +134,8 @@ def _open(source: BinaryIO, task: Task, ids: Ids) -> tuple[Any, Any]:
     for path in task.set_null:
         if orc_rows.type_at(reader.schema, path).kind == pyorc.TypeKind.UNION:
             raise PurgeError(
-                f"column {name_of(path)!r} is a union, of which pyarrow does not tell where it is null; delete the rows "
-                "instead"
+                f"column {name_of(path)!r} is a union, of which pyarrow does not tell where it is null; delete the "
+                "rows instead"
             )
     if task.every_row:
         return file, reader
