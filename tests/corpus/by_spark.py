@@ -148,7 +148,7 @@ class _Maker:
     def _write(self, columns: tuple[str, ...], options: dict[str, str], rows: int, path: Path) -> None:
         folder = self._folder / "written"
         shutil.rmtree(folder, ignore_errors=True)
-        given = {"parquet.block.row.count.limit": "20", **options} if self._format == "parquet" else options
+        given = {"parquet.block.row.count.limit": "40", **options} if self._format == "parquet" else options
         settings = {name: value for name, value in given.items() if name.startswith("spark.")}
         for name, value in settings.items():
             self._spark.conf.set(name, value)

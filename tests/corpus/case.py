@@ -12,8 +12,8 @@ from typing import Any, Final
 from refstore_purge.formats.base import Kind
 
 ROWS: Final = 120
-GROUP_ROWS: Final = 20
-"""So that there are six row groups, of which two have rows that go."""
+GROUP_ROWS: Final = 40
+"""So that there are three row groups, of which the second has no row that goes."""
 GONE: Final = (23, 37, 38, 84)
 """Rows that go, where the identifier is `guest`."""
 

@@ -27,7 +27,8 @@ TYPE, ENCODINGS, PATH, CODEC, VALUES, SIZE, DATA_AT, DICTIONARY_AT, STATISTICS, 
     14,
 )
 DICTIONARY_PAGE, DATA_PAGE_V2 = 2, 3
-_CODECS: Final = {1: "snappy", 2: "gzip", 4: "brotli", 5: "lz4_raw", 6: "zstd", 7: "lz4_raw"}
+LZ4_OF_HADOOP: Final = 5
+_CODECS: Final = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 
 
 class Thrift:
@@ -133,16 +134,21 @@ class Chunk:
 
 
 def _decompressed(codec: int, body: bytes, size: int) -> bytes:
-    if codec == 5:  # Hadoop frames: two big-endian lengths, then the block
-        found, at = b"", 0
-        while at < len(body):
-            raw, packed = struct.unpack_from(">II", body, at)
-            if packed > len(body) - at - 8:  # no frames: some writers put a bare block there
-                return bytes(cramjam.lz4.decompress_block(body, output_len=size))
-            found += bytes(cramjam.lz4.decompress_block(body[at + 8 : at + 8 + packed], output_len=raw))
-            at += 8 + packed
-        return found
-    return pa.decompress(body, decompressed_size=size, codec=_CODECS[codec], asbytes=True)
+    if codec != LZ4_OF_HADOOP:
+        return pa.decompress(body, decompressed_size=size, codec=_CODECS[codec], asbytes=True)
+    frames = list(_frames(body))
+    if sum(raw for raw, _ in frames) != size:  # some writers put a bare block there
+        frames = [(size, body)]
+    return b"".join(bytes(cramjam.lz4.decompress_block(block, output_len=raw)) for raw, block in frames)
+
+
+def _frames(body: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the frames of Hadoop: two lengths, big-endian, and a block."""
+    at = 0
+    while at + 8 <= len(body):
+        raw, packed = struct.unpack_from(">II", body, at)
+        yield raw, body[at + 8 : at + 8 + packed]
+        at += 8 + packed
 
 
 @dataclass(frozen=True)

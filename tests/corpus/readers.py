@@ -97,6 +97,10 @@ def _compression(path: Path) -> str | None:
 
 def _of_pandas(frame: Any) -> Read:
     """Return a frame as a table, in which values are texts: pandas has values that Arrow does not take."""
+    for name in frame.columns:
+        column = frame[name]
+        if isinstance(column.dtype, pd.CategoricalDtype) and column.cat.codes.max() >= len(column.cat.categories):
+            raise ValueError(f"column {name!r} has codes of no category")  # at which pandas ends the process
     columns = {str(name): pa.array(map(_text, frame[name]), pa.string()) for name in frame.columns}
     return Read(str(list(frame.dtypes.items())), pa.table(columns))
 

@@ -110,7 +110,7 @@ def test_a_fault_is_seen(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         made = io.BytesIO()
         done = rewrite(source, made, task, ids)
         writer: Any = pq
-        writer.write_table(change(pq.read_table(made)), target, row_group_size=20, **options)
+        writer.write_table(change(pq.read_table(made)), target, row_group_size=40, **options)
         return done
 
     monkeypatch.setattr(parquet, "rewrite", rewrite_wrongly)
