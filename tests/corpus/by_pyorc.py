@@ -98,6 +98,8 @@ def cases() -> Iterator[Case]:
         moments = "struct<guest:string,t:timestamp,i:timestamp with local time zone>"
         times = partial(_moments, _TWICE)
         yield _case(f"times of {zone}", moments, times, timezone=zoneinfo.ZoneInfo(zone))
+    deep = "struct<guest:string,s:struct<u:struct<a:int,b:string>,t:timestamp>>"
+    yield _case("a struct in a struct, beside times", deep, _deep, set_null=("s.u",))
     for name, options in _OPTIONS.items():
         yield _case(name, _MIXED, _mixed, **options)
     yield _case("user metadata", _MIXED, _mixed, metadata={"b": b"2", "a": b"\xff\0", "long": b"x" * 5000})
@@ -181,6 +183,10 @@ def _rows(values: list[Any]) -> list[Any]:
 
 def _moments(values: list[Any]) -> list[Any]:
     return list(zip(guests(), spread(values), spread(values), strict=True))
+
+
+def _deep() -> list[Any]:
+    return [(text, None if row == 5 else ((row, text[:3]), (row, 7))) for row, text in enumerate(guests())]
 
 
 def _mixed() -> list[Any]:

@@ -148,9 +148,15 @@ def _difference(purge: Purge, old: Any, new: Any) -> str:
     if told := difference(mine.drop_columns(names), nulled.drop_columns(names)):
         return f"columns that stay as they are: {told}"
     for name in purge.set_null:
-        if "." not in name and any(each is not None for each in nulled.column(name).to_pylist()):
-            return f"column {name!r} is not null"
+        root, *path = name.split(".")
+        expected = [_nulled(each, path) for each in mine.column(root).to_pylist()]
+        if str(nulled.column(root).to_pylist()) != str(expected):
+            return f"column {name!r} is not null, or its neighbours changed"
     return ""
+
+
+def _nulled(value: Any, path: list[str]) -> Any:
+    return None if value is None or not path else {**value, path[0]: _nulled(value[path[0]], path[1:])}
 
 
 def _rows(table: Any, rows: Sequence[int]) -> Any:
