@@ -17,7 +17,7 @@ GROUP_ROWS: Final = 40
 GONE: Final = (23, 37, 38, 84)
 """Rows that go, where the identifier is `guest`."""
 
-_CATEGORIES: Final = re.compile("^(ordered )?dictionary( of integers)?$|identifier dictionary|ategor|Enum")
+_CATEGORIES: Final = re.compile("^(ordered )?dictionary( of integers)?$|identifier dictionary|ategor|Enum|Int128")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,9 @@ class Case:
 
     @property
     def has_spare_values(self) -> bool:
-        """Whether dictionaries of its row groups have values that none of their rows has: all of a category's."""
+        """Whether dictionaries of its row groups have values that none of their rows has: all of a category's. For what
+        Arrow knows, those of Polars' Int128 do, too.
+        """
         return _CATEGORIES.search(self.what) is not None
 
     @cached_property

@@ -149,6 +149,8 @@ def _difference(purge: Purge, old: Any, new: Any) -> str:
         return f"columns that stay as they are: {told}"
     for name in purge.set_null:
         root, *path = name.split(".")
+        if not path and nulled.column(root).null_count == len(nulled):
+            continue
         expected = [_nulled(each, path) for each in mine.column(root).to_pylist()]
         if str(nulled.column(root).to_pylist()) != str(expected):
             return f"column {name!r} is not null, or its neighbours changed"
