@@ -24,6 +24,10 @@ REFUSED: Final[dict[str, str]] = {
             "ordered category (set to null)", "category of numbers (rows go)", "identifier category (rows go)",
         )
     },
+    **{
+        f"DuckDB parquet: INTEGER[3] ({what})": "column 'v' cannot be read: pyarrow does not know how it is stored"
+        for what in ("rows go", "set to null")
+    },
     "fastparquet parquet: strings of fixed length": "pyarrow cannot read the type of 'guest'",
     "Polars parquet: identifier Int128": "column 'guest' is fixed_size_binary[16], and the ids are integers",
     **{

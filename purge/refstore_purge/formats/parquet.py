@@ -211,8 +211,8 @@ def _read(plain: Any, top: Node) -> Any:
         return plain.read_row_group(0, columns=[top.plain_name])
     except pa.ArrowException as error:
         raise PurgeError(
-            f"column {top.name!r} cannot be read: it is damaged, or stored as pyarrow does not know; purge it "
-            "by other means"
+            f"column {top.name!r} cannot be read: pyarrow does not know how it is stored, or its pages are broken; "
+            "purge it by other means"
         ) from error
 
 

@@ -133,6 +133,8 @@ def extent(source: Source, chunk: Struct) -> tuple[int, int]:
     data, dictionary = metadata[Column.DATA_PAGE], metadata.get(Column.DICTIONARY_PAGE, 0)
     size = metadata[Column.COMPRESSED_BYTES]
     start = dictionary if dictionary > 0 and (dictionary < data or not data) else data
+    if not size and not start:  # a column of a row group without rows has no pages, and so no place
+        return len(MAGIC), 0
     if start < len(MAGIC) or size < 0 or start + size > source.end:
         raise PurgeError("the file cannot be read: its footer leads out of it; it is damaged; see to it by other means")
     return start, size
