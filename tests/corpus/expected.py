@@ -63,5 +63,5 @@ COMPARED: Final[dict[str, dict[str, int]]] = {
 }
 """How many comparisons each reader makes at least."""
 
-READ_BY_SPARK: Final = {"pyarrow": 120, "DuckDB": 66, "Polars": 70, "fastparquet": 40, "pyarrow, ORC": 58, "pyorc": 55}
+READ_BY_SPARK: Final = {"pyarrow": 120, "DuckDB": 66, "Polars": 70, "fastparquet": 35, "pyarrow, ORC": 58, "pyorc": 55}
 """Of how many files of others Spark reads what is left."""
