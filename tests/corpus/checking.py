@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from refstore_purge.formats.base import Kind, PurgeError, Task
+from refstore_purge.formats.registry import format_of
 from refstore_purge.ids import IdSet
-from tests.corpus import orc_kept, parquet_kept, parquet_layout, text_kept
+from tests.corpus import avro_kept, orc_kept, parquet_kept, parquet_layout, text_kept
 from tests.corpus.arrow_values import taken
 from tests.corpus.case import Case
 from tests.corpus.readers import FAMILIES, READERS, Read
 from tests.corpus.same import difference
 from tests.purge.looking import id_set
 
-MODULES: Final = {"json": "json_lines"}
 NOBODY: Final[dict[Kind, Any]] = {"string": "nobody-at-all", "integer": 4_611_686_018_427_400_000, "binary": b"nobody"}
 TOLD: Final = 3
 """How many faults of a file are told."""
@@ -85,7 +84,8 @@ def _ids(wanted: tuple[Any, ...], kind: Kind) -> IdSet:
 
 def _purged(case: Case, purge: Purge, old: Path, found: list[str]) -> Path:
     """Return the purged file. Raises PurgeError."""
-    module: Any = import_module(f"refstore_purge.formats.{MODULES.get(case.format, case.format)}")
+    format_: Any = case.format
+    module = format_of(format_)
     part: Any = case.map_part
     task = Task(tuple(case.identifier.split(".")), part, tuple(tuple(name.split(".")) for name in purge.set_null))
     ids = _ids(purge.wanted, case.kind)
@@ -126,6 +126,8 @@ def _wrong(
             )
         case "orc":
             yield from orc_kept.kept(body, made)
+        case "avro":
+            yield from avro_kept.kept(body, made, purge.changed)
         case _ if not purge.set_null:
             yield from text_kept.kept(body, made, purge.changed, case.format)
     if purge.changed and not purge.set_null and case.is_text_id:

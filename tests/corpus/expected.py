@@ -43,6 +43,7 @@ REFUSED: Final[dict[str, str]] = {
         for name in ("pyarrow", "Spark")
     },
     "pyorc orc: identifier char": "column 'guest' is char, whose values are padded",
+    "fastavro avro: identifier double": "and the ids are strings",
     "Python csv: a tab between fields": "there is no column 'guest' in the header",
     "Python csv: a semicolon between fields": "there is no column 'guest' in the header",
     "Python csv: a backslash before a quote": "line 2 has a quote after a backslash",
@@ -58,6 +59,7 @@ COMPARED: Final[dict[str, dict[str, int]]] = {
     "fastparquet": {"pyarrow": 135, "DuckDB": 135, "Polars": 135, "fastparquet": 135},
     "pyarrow, ORC": {"pyarrow": 140, "pyorc": 140},
     "pyorc": {"pyarrow": 150, "pyorc": 150},
+    "Avro": {"fastavro": 90, "Polars": 20},
     "text": {"pyarrow": 70, "DuckDB": 70, "Polars": 70, "pandas": 18},
     "Spark": {"pyarrow": 240, "DuckDB": 130, "Polars": 130, "pyorc": 110, "Spark": 240},
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import duckdb
+import fastavro
 import fastparquet
 import pandas as pd
 import polars as pl
@@ -62,19 +63,25 @@ def _by_duckdb(path: Path) -> Read:
 
 
 def _by_polars(path: Path) -> Read:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of types that it does not know
+            frame = _frame(path)
+    except pl.exceptions.PanicException as error:  # which is no Exception
+        raise NotImplementedError(str(error)) from error
+    return Read(str(frame.schema), frame.to_arrow())
+
+
+def _frame(path: Path) -> Any:
     match _suffix(path):
         case ".parquet":
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of types that it does not know
-                    frame = pl.read_parquet(path, glob=False)
-            except pl.exceptions.PanicException as error:  # which is no Exception
-                raise NotImplementedError(str(error)) from error
+            return pl.read_parquet(path, glob=False)
+        case ".avro":
+            return pl.read_avro(path)
         case ".csv":
-            frame = pl.read_csv(path, infer_schema=False, glob=False)
+            return pl.read_csv(path, infer_schema=False, glob=False)
         case _:
-            frame = pl.read_ndjson(path)
-    return Read(str(frame.schema), frame.to_arrow())
+            return pl.read_ndjson(path)
 
 
 def _by_fastparquet(path: Path) -> Read:
@@ -125,6 +132,13 @@ def _by_pyorc(path: Path) -> Read:
         return Read(str(reader.schema), pa.table({"rows": pa.array(rows, pa.string())}))
 
 
+def _by_fastavro(path: Path) -> Read:
+    with path.open("rb") as file:
+        reader: Any = fastavro.reader(file)
+        rows = [repr(row) for row in reader]
+        return Read(f"{reader.writer_schema} {reader.metadata}", pa.table({"rows": pa.array(rows, pa.string())}))
+
+
 def _by_pyarrow_text(path: Path) -> Read:
     if _suffix(path) == ".csv":
         with pa.input_stream(path, compression="detect") as stream:
@@ -143,7 +157,7 @@ def _by_pyarrow_text(path: Path) -> Read:
 
 
 def _suffix(path: Path) -> str:
-    return next(each for each in path.suffixes if each in (".parquet", ".orc", ".csv", ".json"))
+    return next(each for each in path.suffixes if each in (".parquet", ".orc", ".avro", ".csv", ".json"))
 
 
 READERS: Final[dict[str, dict[str, Callable[[Path], Read]]]] = {
@@ -151,6 +165,7 @@ READERS: Final[dict[str, dict[str, Callable[[Path], Read]]]] = {
         "pyarrow": _by_pyarrow, "DuckDB": _by_duckdb, "Polars": _by_polars, "fastparquet": _by_fastparquet,
     },
     "orc": {"pyarrow": _by_pyarrow_orc, "pyorc": _by_pyorc},
+    "avro": {"fastavro": _by_fastavro, "Polars": _by_polars},
     "csv": {"pyarrow": _by_pyarrow_text, "DuckDB": _by_duckdb, "Polars": _by_polars, "pandas": _by_pandas},
     "json": {"pyarrow": _by_pyarrow_text, "DuckDB": _by_duckdb, "Polars": _by_polars, "pandas": _by_pandas},
 }  # fmt: skip

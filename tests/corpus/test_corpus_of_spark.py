@@ -43,7 +43,7 @@ def test_files_of_spark(spark: Any, tmp_path: Path) -> None:
     assert {reader: counts[reader] for reader, least in COMPARED["Spark"].items() if counts[reader] < least} == {}
 
 
-@pytest.mark.parametrize("group", [group for group in GROUPS if group != "text"])
+@pytest.mark.parametrize("group", [group for group in GROUPS if group in READ_BY_SPARK])
 def test_files_of_others_are_read_by_spark(group: str, spark: Any, tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
     wrong = [told for case in GROUPS[group]() for told in check(case, tmp_path, counts, REFUSED, only="Spark")]

@@ -1,0 +1,123 @@
+"""Avro files that fastavro and Polars write."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import fastavro
+import polars as pl
+
+from refstore_purge.formats.base import Kind
+from tests.corpus import by_pyarrow
+from tests.corpus.case import GONE, ROWS, WANTED, Case, guests, spread
+
+_MOMENT: Final = datetime.datetime(1960, 2, 29, 1, 2, 3, 456_000, datetime.UTC)
+_SYNC: Final = b"0123456789abcdef"
+
+
+def _logical(type_: str, called: str, **more: Any) -> dict[str, Any]:
+    return {"type": type_, "logicalType": called, **more}
+
+
+_TYPES: Final[dict[str, tuple[Any, list[Any]]]] = {
+    "boolean": ("boolean", [True, False]),
+    "int": ("int", [0, 1, 2**31 - 1, -(2**31)]),
+    "long": ("long", [0, 1, 2**63 - 1, -(2**63)]),
+    "float": ("float", [0.0, -0.0, 1.5, float("nan"), float("inf")]),
+    "double": ("double", [0.0, -0.0, 1.5, float("nan"), float("-inf"), 5e-324]),
+    "string": ("string", ["", "a", "größe", "日本", "x" * 100]),
+    "bytes": ("bytes", [b"", b"\0", b"\xff" * 20]),
+    "fixed": ({"type": "fixed", "name": "four", "size": 4}, [b"abcd", b"\0\xff\0\xff"]),
+    "enum": ({"type": "enum", "name": "color", "symbols": ["red", "blue"]}, ["red", "blue"]),
+    "date": (_logical("int", "date"), [datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
+    "time-millis": (_logical("int", "time-millis"), [datetime.time(1, 2, 3)]),
+    "time-micros": (_logical("long", "time-micros"), [datetime.time(1, 2, 3, 4)]),
+    "timestamp-millis": (_logical("long", "timestamp-millis"), [_MOMENT]),
+    "timestamp-micros": (_logical("long", "timestamp-micros"), [_MOMENT]),
+    "local-timestamp-micros": (_logical("long", "local-timestamp-micros"), [_MOMENT.replace(tzinfo=None)]),
+    "decimal": (_logical("bytes", "decimal", precision=9, scale=2), [decimal.Decimal("-1234567.89")]),
+    "decimal of a fixed size": (
+        {"type": "fixed", "name": "money", "size": 5, "logicalType": "decimal", "precision": 9, "scale": 2},
+        [decimal.Decimal("1234567.89")],
+    ),
+    "uuid": (_logical("string", "uuid"), [uuid.UUID(int=7)]),
+    "array": ({"type": "array", "items": ["null", "long"]}, [[1, None], []]),
+    "map": ({"type": "map", "values": "string"}, [{"b": "x", "a": ""}, {}]),
+}
+_CODECS: Final = ("null", "deflate", "bzip2", "snappy", "xz")
+_MIXED: Final = [("guest", "string"), ("n", "long"), ("word", ["null", "string"])]
+
+
+def cases() -> Iterator[Case]:
+    nulls = frozenset(row for row in GONE if row % 7 == 3)
+    for name, (type_, values) in _TYPES.items():
+        rows = [{"guest": text, "v": v} for text, v in zip(guests(), spread(values), strict=True)]
+        schema = [("guest", "string"), ("v", ["null", type_])]
+        yield _case(name, schema, rows, guests(), WANTED, set_null=("v",), null_already=nulls)
+    mixed = [{"guest": text, "n": row, "word": f"w{row % 5}"} for row, text in enumerate(guests())]
+    for codec in _CODECS:
+        yield _case(f"codec {codec}", _MIXED, mixed, guests(), WANTED, codec=codec)
+    yield _case("metadata", _MIXED, mixed, guests(), WANTED, metadata={"b": "2", "a": "1"})
+    yield _case("one block", _MIXED, mixed, guests(), WANTED, sync_interval=10**6)
+    yield _case("no rows", _MIXED, [], [], WANTED)
+    yield from _identifiers()
+    for codec in ("uncompressed", "snappy", "deflate"):
+        yield Case("Polars", "avro", f"codec {codec}", partial(_by_polars, codec), guests(), WANTED)
+
+
+def _identifiers() -> Iterator[Case]:
+    texts = guests()
+    some: list[Any] = [None if row % 10 == 9 else text for row, text in enumerate(texts)]
+    numbers: list[Any] = list(range(ROWS))
+    yield _identified("identifier int", "int", numbers, numbers, (23, 84), "integer")
+    yield _identified("identifier long", ["null", "long"], numbers, numbers, (23, 84), "integer")
+    blobs: list[Any] = [text.encode() for text in texts]
+    yield _identified("identifier bytes", "bytes", blobs, blobs, tuple(blobs[row] for row in GONE), "binary")
+    yield _identified("identifier with nulls", ["null", "string"], some, some)
+    person = {"type": "record", "name": "person", "fields": [{"name": "id", "type": ["string", "null"]}]}
+    people = [{"id": each} for each in some]
+    yield _identified("identifier in a record", person, people, some, identifier="guest.id")
+    listed = {"type": "array", "items": person}
+    yield _identified("identifier in an array of records", listed, [[each] for each in people], some,
+                      identifier="guest.id")  # fmt: skip
+    keyed = [{text: 1} for text in texts]
+    yield _identified("identifier as a map's key", {"type": "map", "values": "int"}, keyed, texts, map_part="key")
+    valued = [{"k": text} for text in texts]
+    yield _identified("identifier as a map's value", {"type": "map", "values": "string"}, valued, texts)
+    yield _identified("identifier double", "double", [1.5] * ROWS, texts)
+
+
+def _identified(
+    what: str, type_: Any, column: list[Any], keys: list[Any], wanted: tuple[Any, ...] = WANTED, kind: Kind = "string",
+    identifier: str = "guest", map_part: str = "value",
+) -> Case:  # fmt: skip
+    rows = [{"n": row, "guest": value} for row, value in enumerate(column)]
+    write = partial(_write, [("n", "long"), ("guest", type_)], rows, {})
+    is_text = kind != "integer"
+    return Case("fastavro", "avro", what, write, keys, wanted, kind, identifier, map_part, is_text_id=is_text)
+
+
+def _case(
+    what: str, fields: list[tuple[str, Any]], rows: list[Any], keys: list[Any], wanted: tuple[Any, ...], *,
+    set_null: tuple[str, ...] = (), null_already: frozenset[int] = frozenset(), **options: Any,
+) -> Case:  # fmt: skip
+    write = partial(_write, fields, rows, options)
+    return Case("fastavro", "avro", what, write, keys, wanted, set_null=set_null, null_already=null_already)
+
+
+def _write(fields: list[tuple[str, Any]], rows: list[Any], options: dict[str, Any], path: Path) -> None:
+    schema = {"type": "record", "name": "row", "fields": [{"name": name, "type": type_} for name, type_ in fields]}
+    with path.open("wb") as out:
+        fastavro.writer(out, schema, rows, **{"sync_interval": 500, "sync_marker": _SYNC, **options})
+
+
+def _by_polars(codec: Any, path: Path) -> None:
+    """Without decimals and time zones, which Polars does not write, and lists, which it writes so that nobody reads them."""
+    table = by_pyarrow.mixed().drop_columns(["price", "at", "tags"])
+    pl.DataFrame(pl.from_arrow(table)).write_avro(path, compression=codec)
