@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,20 +94,6 @@ def set_null(batch: Any, columns: Sequence[Sequence[str]], rows: NDArray[np.bool
         nulled = _with_null(batch.column(index), path, 1, mask)
         batch = batch.set_column(index, batch.schema.field(index), nulled)
     return batch
-
-
-def timestamps_in(columns: Iterable[Any]) -> Iterator[Any]:
-    """Yield the timestamps in columns, however deep, as integers in their unit."""
-    for column in columns:
-        array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        if pa.types.is_timestamp(array.type):
-            yield array.cast(pa.int64())
-        elif pa.types.is_struct(array.type):
-            yield from timestamps_in(array.flatten())
-        elif pa.types.is_map(array.type):
-            yield from timestamps_in([array.keys, array.items])
-        elif pa.types.is_nested(array.type):
-            yield from timestamps_in([array.flatten()])
 
 
 def check_schema(schema: Any, task: Task, ids: Ids) -> None:
