@@ -118,6 +118,6 @@ def _write(fields: list[tuple[str, Any]], rows: list[Any], options: dict[str, An
 
 
 def _by_polars(codec: Any, path: Path) -> None:
-    """Without decimals and time zones, which Polars does not write, and lists, which it writes so that nobody reads them."""
+    """Without decimals and time zones, which Polars does not write, and lists, which nobody reads that it writes."""
     table = by_pyarrow.mixed().drop_columns(["price", "at", "tags"])
     pl.DataFrame(pl.from_arrow(table)).write_avro(path, compression=codec)
