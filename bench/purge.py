@@ -13,6 +13,10 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -42,6 +46,7 @@ from refstore_purge import ids, verify
 from refstore_purge import run as job
 from refstore_purge.report import Report
 from refstore_purge.run import Options
+from refstore_purge.untyped_arrow import pa, pq
 from refstore_purge.verify import Finding
 
 FIND_FACTOR: Final = 0.7
@@ -51,6 +56,7 @@ REWRITE_FACTOR: Final = 0.8
 ROWS_FACTOR: Final = 1.3
 IDS_FACTOR: Final = 3.0
 VERIFY_FACTOR: Final = 3.0
+COMMAND_FACTOR: Final = 2.0
 MEMORY_MIB: Final = 256.0
 MEMORY_GROUPS: Final = 3
 TEXT_GROUP_MIB: Final = 64.0
@@ -93,6 +99,8 @@ class Purged:
     """A lake that is purged, and what purges it."""
 
     repo: Repository
+    kv_url: str
+    objects_url: str
     blobs: Path
     folder: Path
     engines: Engines
@@ -142,6 +150,9 @@ def run(shop: Workshop) -> Iterator[Row]:
         with _lake(shop, engines, pool, max(2, scale.purged // 4), Shape(scale.purged_rows, ROWS_A_GUEST)) as lake:
             yield from _verify(shop, lake)
         yield from _growth(shop, engines, pool)
+        files, rows = scale.purged_whole
+        with _lake(shop, engines, pool, files, Shape(rows, ROWS_A_GUEST)) as lake:
+            yield _command(shop, lake)
     for large in LARGE:
         yield _memory(shop, large)
 
@@ -236,6 +247,52 @@ def _rewrite(shop: Workshop, lake: Purged) -> Iterator[Row]:
         other=rates(rows, theirs, "rows/s"),
         other_name=f"bare pyarrow reading, filtering and writing the same, {PROCESSES} processes",
         bar=at_least(REWRITE_FACTOR),
+    )
+
+
+def _command(shop: Workshop, lake: Purged) -> Row:
+    """A command from its start to its end: it looks into each file, writes its index, and purges it."""
+    numbers = range(lake.objects)
+    stores = {"REFSTORE_KV": lake.kv_url, "REFSTORE_OBJECTS": lake.objects_url}
+    environ = {**os.environ, **stores, "REFSTORE_PURGE_KEY": "the key of a benchmark, which is no secret"}
+    originals = [lake.folder / f"original-{number}" for number in numbers]
+    for file, to in zip(lake.files(numbers), originals, strict=True):
+        shutil.copy(file, to)
+    size = sum(file.stat().st_size for file in originals) / 1e6
+    known = [guests_of(number, lake.shape) for number in numbers]
+
+    def wanted(turn: int) -> Path:
+        """Write ids of each file that no earlier turn had."""
+        file = lake.folder / f"ids-{turn}.parquet"
+        ids = pa.concat_arrays([each.slice(turn * PLANTED, PLANTED) for each in known])
+        pq.write_table(pa.table({"id": ids}), file)
+        return file
+
+    def ours(turn: int) -> float:
+        shop.say(f"purge: a command on {lake.rows:,} rows: turn {turn + 1}")
+        command = [sys.executable, "-m", "refstore", "purge", "run", lakes.REPOSITORY, "--ids", str(wanted(turn))]
+        began = time.perf_counter()
+        done = subprocess.run([*command, "--yes", "--json"], env=environ, check=True, stdout=subprocess.PIPE)
+        seconds = time.perf_counter() - began
+        rows: list[dict[str, int]] = json.loads(done.stdout)["rows"]
+        assert sum(row["rewritten"] for row in rows) == lake.objects, rows
+        assert all(row["index_bytes"] for row in rows), rows
+        return seconds
+
+    def bare(turn: int) -> float:
+        out = shop.in_memory("bare")
+        works = [(file, wanted(turn), out / f"{at}.parquet") for at, file in enumerate(originals)]
+        seconds = _in_processes(lake.pool, rewrite_bare, works, None)
+        shop.drop(out)
+        return seconds
+
+    mine, theirs = in_turns(shop.scale.long_turns, ours, bare)
+    return Row(
+        what=f"a command that purges {lake.objects} files of {size:.0f} MB in all, rows of each, and writes an index",
+        ours=Series(mine, "s"),
+        other=Series(theirs, "s"),
+        other_name=f"bare pyarrow reading, filtering and writing the same, {PROCESSES} processes that have started",
+        bar=at_most(COMMAND_FACTOR),
     )
 
 
@@ -375,7 +432,8 @@ def _lake(
             repo.upload_many("main", [Upload(path=path_of(at), body=body) for at in range(number, objects, contents)])
             file.unlink()
         repo.commit("main", "events")
-        yield Purged(repo, lakes.blobs_of(folder, repo), scratch, engines, pool, objects, shape, contents)
+        blobs = lakes.blobs_of(folder, repo)
+        yield Purged(repo, kv_url, objects_url, blobs, scratch, engines, pool, objects, shape, contents)
     shop.drop(folder)
     shop.drop(scratch)
 

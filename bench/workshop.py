@@ -64,6 +64,8 @@ class Scale:
     """Parquet files that ids are looked for in, and how many rows each has."""
     purged_rows: int = 400_000
     purged_ids: tuple[int, int] = (10_000, 10_000_000)
+    purged_whole: tuple[int, int] = (30, 150_000)
+    """Files that one command purges, each with a match, and how many rows each has: 10 MB."""
     verified_ids: int = 1_000_000
     purged_growth: tuple[int, int] = (100, 1000)
     """Small files, and how many rows each has."""
@@ -120,6 +122,7 @@ QUICK: Final = Scale(
     purged=10,
     purged_rows=5_000,
     purged_ids=(1_000, 20_000),
+    purged_whole=(4, 5_000),
     verified_ids=2_000,
     purged_growth=(10, 30),
     purged_growth_rows=1_000,
