@@ -69,6 +69,7 @@ def run(
         steps = Steps(engine, tell, RunControl(ctx, run_id, "purge", owner))
         key = index.Key.of(options.purge_key) if options.purge_key else None
         datasets = chosen_datasets(document, options.datasets)
+        isolated.start_ahead(modules_for(datasets, has_index=key is not None))
         ids, unclear = _load(repo, document, datasets, options, folder / "ids", key, say)
         datasets = ids.chosen(datasets)
         state.unclear = unclear
@@ -125,8 +126,6 @@ def _purge(datasets: Sequence[Dataset], run: PurgeRun, engines: Engines) -> None
     run.state.note_plan(of_heads)
     run.state.note_plan(of_versions)
     _limit(run, every)
-    if run.chosen(every):
-        isolated.start_ahead(modules_for(datasets, has_index=run.key is not None))
     run = run.move_to(engines.for_objects(sum(len(unit.pieces) for unit in every)))
     run.save()
     with run.steps.step("preparing"):
