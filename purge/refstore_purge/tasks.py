@@ -35,6 +35,7 @@ CHUNK_BYTES: Final = 1024 * 1024
 TASKS_PER_CORE: Final = 8
 TASK_BYTES: Final = 128 * 1024 * 1024
 TASK_OBJECTS: Final = 200
+NO_MEMORY: Final = "reading or writing it takes more memory than there is, or it is damaged; see to it by other means"
 LONG_BYTES: Final = 64 * 1024 * 1024
 """As much surely takes longer than starting the engine's helpers."""
 LARGE_BYTES: Final = 128 * 1024 * 1024
@@ -185,8 +186,10 @@ def _do(job: Job, work: Work) -> Done:
             lacks_identifier=isinstance(error, MissingColumnError),
             read_bytes=source.requested_bytes,
         )
-    except (RefstoreError, MemoryError):
+    except RefstoreError:
         raise
+    except MemoryError:  # as a damaged file has it that asks for absurd amounts
+        return Done(address=work.address, failure=NO_MEMORY, read_bytes=source.requested_bytes)
     except Exception as error:  # noqa: BLE001  # a file that a library fails at in a new way fails alone
         return Done(address=work.address, failure=unknown_failure(error), read_bytes=source.requested_bytes)
     return Done(
@@ -255,6 +258,8 @@ def read_apart(ctx: Context, address: str, size_bytes: int, read: Callable[[Bina
         return isolated.call(partial(_read, url, seconds, address, size_bytes, read))
     except isolated.CrashedError as error:
         raise PurgeError(_crash(error)) from error
+    except MemoryError as error:
+        raise PurgeError(NO_MEMORY) from error
 
 
 def _read(url: str, io_timeout_seconds: float, address: str, size_bytes: int, read: Callable[[BinaryIO], T]) -> T:

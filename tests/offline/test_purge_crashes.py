@@ -15,14 +15,18 @@ import pytest
 from pyarrow import orc
 
 from refstore_gc.engines import isolated
+from refstore_gc.engines.base import SharedFolder
 from refstore_gc.engines.helper_processes import Helpers
 from refstore_gc.engines.local import LocalEngine
-from refstore_purge import run
+from refstore_purge import run, tasks
+from refstore_purge.formats import parquet as parquet_format
 from refstore_purge.formats.parquet_footer import Chunk, Column, File, Group, read_footer, write_footer
 from refstore_purge.formats.parquet_schema import Physical
+from refstore_purge.ids import write as write_ids
 from refstore_purge.onboarding_look import find_nothing
 from refstore_purge.report import Report
 from refstore_purge.run import Options
+from refstore_purge.tasks import Job, Work
 from refstore_purge.verify import verify
 from tests.offline.world import World
 from tests.purge.tracking import guestids
@@ -105,6 +109,24 @@ def test_statistics_that_lead_anywhere_cost_at_most_their_file(world: World, bot
     assert {each.path for each in made.not_purged} <= {"visits/3-bad"}
     assert sum(row.rows_changed for row in made.rows) >= 8
     assert {each.path for each in verify(world.repo, guestids(world.folder, BOB))} <= {"visits/3-bad"}
+
+
+def test_a_file_that_takes_too_much_memory_costs_only_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As some damaged file of ORC does: it says that a stripe has more rows than any machine has bytes."""
+
+    def finds(*_: object) -> None:
+        raise MemoryError
+
+    store = world.repo.context.objects
+    store.put("data/file", parquet())
+    write_ids(world.folder / "ids", "string", [pa.array([BOB])])
+    job = Job(url=store.url, io_timeout_seconds=10, ids=SharedFolder(str(world.folder / "ids")))
+    work = Work(address="data/file", size_bytes=1, format="parquet", ids="", identifier=("guest",))
+    with monkeypatch.context() as patched:
+        patched.setattr(parquet_format, "find", finds)
+        patched.setattr(isolated, "call", lambda work: work())
+        done = tasks.do(job, work)
+    assert done.failure.startswith("reading or writing it takes more memory than there is")
 
 
 def test_work_is_tried_again_in_a_new_process() -> None:
