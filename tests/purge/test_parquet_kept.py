@@ -15,7 +15,7 @@ import pytest
 
 from refstore_purge.formats import parquet
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.formats.parquet_chunks import DATA_PAGE, PAGE_TYPE, Assembly, Source, Stored, extent, stored
+from refstore_purge.formats.parquet_chunks import Assembly, Source, Stored, extent, stored
 from refstore_purge.formats.parquet_footer import (
     Chunk,
     Column,
@@ -29,7 +29,9 @@ from refstore_purge.formats.parquet_footer import (
     read_struct_at,
     write_footer,
 )
+from refstore_purge.formats.parquet_pages import DATA_PAGE, PAGE_TYPE
 from refstore_purge.formats.parquet_schema import Physical
+from refstore_purge.formats.parquet_shapes import OFFSET_INDEX, PAGE_HEADER
 from tests.purge.looking import find, id_set, rewrite, task
 
 GUEST = task("guest")
@@ -88,10 +90,12 @@ def pages_found_by_indexes(body: bytes) -> int:
     for group in footer_of(body)[File.ROW_GROUPS]:
         for chunk in group[Group.COLUMNS]:
             if Chunk.OFFSET_INDEX in chunk:
-                index, size = read_struct_at(source, chunk[Chunk.OFFSET_INDEX])
+                index, size = read_struct_at(source, chunk[Chunk.OFFSET_INDEX], OFFSET_INDEX)
                 assert size == chunk[Chunk.OFFSET_INDEX_BYTES]
                 assert index[1][0][1] == chunk[Chunk.METADATA][Column.DATA_PAGE]
-                pages += sum(read_struct_at(source, page[1])[0][PAGE_TYPE] == DATA_PAGE for page in index[1])
+                pages += sum(
+                    read_struct_at(source, page[1], PAGE_HEADER)[0][PAGE_TYPE] == DATA_PAGE for page in index[1]
+                )
     return pages
 
 

@@ -27,6 +27,7 @@ from refstore_purge.formats.base import (
     See,
     Seeing,
     Task,
+    name_of,
 )
 from refstore_purge.formats.nested import any_set, check_schema, rows_that_match, set_null
 from refstore_purge.formats.parquet_chunks import (
@@ -84,11 +85,13 @@ def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Foun
         if groups and see is not None:
             groups = list(range(len(file.groups)))
             ids = Seeing(ids, see)
-        matched = 0
+        matched = rows_read = 0
         if groups:
             columns = leaves_of(file.typed, task)
             for batch in file.typed.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=columns):
                 matched += int(np.count_nonzero(rows_that_match(batch, task, ids)))
+                rows_read += len(batch)
+            _check_rows(rows_read, sum(file.groups[number][Group.ROWS] for number in groups), name_of(task.identifier))
         by = "partition" if task.every_row else "column" if groups else "statistics"
         return Found(file.rows, matched, by, key_values.entries_with_ids(pairs_of(file.footer), ids))
 
@@ -142,6 +145,7 @@ def _rows_of(file: ParquetFile, number: int, tops: Sequence[Node], task: Task, i
         if may_have(file.typed, number, plain_leaf(file.typed, task), task, ids):
             table = file.typed.read_row_group(number, columns=leaves_of(file.typed, replace(task, set_null=())))
             found = [rows_that_match(batch, replace(task, set_null=()), ids) for batch in table.to_batches()]
+            _check_rows(len(table), len(rows), name_of(task.identifier))
             rows = np.concatenate([rows[:0], *found])
     if task.set_null and rows.any():
         plain = file.opened(tops, [number], is_plain=True)
@@ -208,12 +212,25 @@ def _chunks(
 def _read(plain: Any, top: Node) -> Any:
     """Return a column of the one row group of a plain view. Raises PurgeError."""
     try:
-        return plain.read_row_group(0, columns=[top.plain_name])
+        table = plain.read_row_group(0, columns=[top.plain_name])
     except pa.ArrowException as error:
         raise PurgeError(
             f"column {top.name!r} cannot be read: pyarrow does not know how it is stored, or its pages are broken; "
             "purge it by other means"
         ) from error
+    _check_rows(len(table), plain.metadata.num_rows, top.name)
+    return table
+
+
+def _check_rows(there: int, said: int, name: str) -> None:
+    """Raise PurgeError unless pyarrow read as many rows of a column as the footer says: else they would be taken for
+    others.
+    """
+    if there != said:
+        raise PurgeError(
+            f"pyarrow reads {there} rows of column {name!r}, and the footer says {said}: it is damaged, or stored as "
+            "pyarrow does not know; purge it by other means"
+        )
 
 
 def _changed(column: Any, paths: Sequence[Sequence[str]], rows: NDArray[np.bool_], keep: Any) -> Any:

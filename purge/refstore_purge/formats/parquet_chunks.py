@@ -6,6 +6,7 @@ wrote; both are copied, and their offsets in the footer moved.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -21,7 +22,18 @@ from refstore_purge.formats.parquet_footer import (
     read_struct_at,
     to_bytes,
 )
-from refstore_purge.formats.parquet_schema import Node, Physical
+from refstore_purge.formats.parquet_pages import (
+    DATA_PAGE_V2,
+    DICTIONARY_PAGE,
+    OWN_HEADERS,
+    PAGE_BYTES,
+    PAGE_CHECKSUM,
+    PAGE_TYPE,
+    check_pages,
+    pages_of,
+)
+from refstore_purge.formats.parquet_schema import Node, Physical, text_of
+from refstore_purge.formats.parquet_shapes import BLOOM_FILTER, OFFSET_INDEX
 
 COPY_BYTES: Final = 1024 * 1024
 BLOOM_FPP: Final = 0.05
@@ -42,14 +54,9 @@ ENCODINGS: Final = {
     7: "DELTA_BYTE_ARRAY",
     9: "BYTE_STREAM_SPLIT",
 }
+_DAMAGED_INDEX: Final = "an index of the file's pages is damaged; see to it by other means"
 BOUNDS: Final = (1, 2, 5, 6, 7, 8)
 """The fields of `Statistics` with the lowest and the highest value, and whether they are exact."""
-
-# fields of PageHeader, and of the header of each kind of page
-PAGE_TYPE, PAGE_BYTES, PAGE_COMPRESSED_BYTES, PAGE_CHECKSUM = 1, 2, 3, 4
-DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
-_HEADERS: Final = {DATA_PAGE: (5, 2), DATA_PAGE_V2: (8, 4)}
-"""By type of page: the field with its own header, and there the field with the encoding of its values."""
 
 
 class Stored(NamedTuple):
@@ -95,20 +102,16 @@ def stored(source: Source, chunk: Struct) -> Stored:
     PurgeError.
     """
     metadata = chunk[Chunk.METADATA]
-    at, size = extent(source, chunk)
-    end = at + size
     dictionary, dictionary_bytes, encoding, is_v2, has_checksums = -1, 0, 0, False, False
-    while at < end:
-        header, length = read_struct_at(source.file, at)
+    for header, _, _ in pages_of(source.file, *extent(source, chunk)):
         kind = header[PAGE_TYPE]
         has_checksums = PAGE_CHECKSUM in header
-        if kind in _HEADERS:
-            of, number = _HEADERS[kind]
+        if kind in OWN_HEADERS:
+            of, number = OWN_HEADERS[kind]
             encoding, is_v2 = header[of][number], kind == DATA_PAGE_V2
             break
         if kind == DICTIONARY_PAGE:
             dictionary, dictionary_bytes = header[7][2], header[PAGE_BYTES]
-        at += length + max(0, header[PAGE_COMPRESSED_BYTES])
     statistics = metadata.get(Column.STATISTICS)
     return Stored(
         codec=metadata[Column.CODEC],
@@ -239,6 +242,9 @@ class Assembly:
         moved = self._target.tell() - start
         self._copy(source, start, size)
         metadata = chunk[Chunk.METADATA].without()
+        name = ".".join(map(text_of, metadata[Column.PATH]))
+        check_pages(self._target, start + moved, size, metadata[Column.VALUES], name)
+        self._target.seek(0, os.SEEK_END)
         for number in (Column.DATA_PAGE, Column.INDEX_PAGE, Column.DICTIONARY_PAGE):
             if metadata.get(number, 0) > 0:
                 metadata.change(number, metadata[number] + moved)
@@ -253,9 +259,9 @@ class Assembly:
             (Chunk.OFFSET_INDEX, Chunk.OFFSET_INDEX_BYTES),
         ):
             if chunk.get(number, 0) > 0:
-                source.file.seek(chunk[number])
-                data = source.file.read(chunk[length])
-                data = data if number == Chunk.COLUMN_INDEX else _moved_index(data, moved)
+                data = _index_at(source, chunk[number], chunk[length])
+                if number == Chunk.OFFSET_INDEX:
+                    data = _moved_index(data, start, size, moved)
                 self._indexes.append((found, number, length, data))
         return found
 
@@ -263,9 +269,9 @@ class Assembly:
         metadata = column[Chunk.METADATA]
         at = metadata.get(Column.BLOOM_FILTER, 0)
         if at > 0:
-            header, length = read_struct_at(source.file, at)
+            header, length = read_struct_at(source.file, at, BLOOM_FILTER)
             size = length + header[1]
-            if header[1] < 0 or at + size > source.end:
+            if header[1] < 0 or at + size > source.end or metadata.get(Column.BLOOM_FILTER_BYTES, size) != size:
                 raise PurgeError("a Bloom filter of the file is damaged; see to it by other means")
             metadata.change(Column.BLOOM_FILTER, self._target.tell())
             metadata.set(Column.BLOOM_FILTER_BYTES, Kind.I32, size)
@@ -281,10 +287,22 @@ class Assembly:
             size -= len(data)
 
 
-def _moved_index(data: bytes, moved: int) -> bytes:
-    """Return an offset index whose pages lie elsewhere."""
-    index, _ = read_struct(data)
+def _index_at(source: Source, at: int, size: int) -> bytes:
+    """Return the index of a chunk's pages, which is one struct. Raises PurgeError."""
+    if size > 0 and at + size <= source.end:
+        source.file.seek(at)
+        data = source.file.read(size)
+        if read_struct(data, {})[1] == size:
+            return data
+    raise PurgeError(_DAMAGED_INDEX)
+
+
+def _moved_index(data: bytes, start: int, size: int, moved: int) -> bytes:
+    """Return the offset index of a chunk whose pages lie elsewhere. Raises PurgeError."""
+    index, _ = read_struct(data, OFFSET_INDEX)
     for page in index[1]:
+        if not start <= page[1] < start + size:
+            raise PurgeError(_DAMAGED_INDEX)
         page.change(1, page[1] + moved)
     return to_bytes(index)
 

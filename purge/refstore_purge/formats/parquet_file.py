@@ -5,18 +5,31 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, BinaryIO, Final
 
 from refstore_purge.formats import key_values
 from refstore_purge.formats.base import Ids, PurgeError, Task, is_alike
-from refstore_purge.formats.parquet_chunks import Source
-from refstore_purge.formats.parquet_footer import Chunk, Column, File, Group, Items, Kind, Struct, read_footer
+from refstore_purge.formats.parquet_chunks import Source, extent
+from refstore_purge.formats.parquet_footer import (
+    Chunk,
+    Column,
+    Element,
+    File,
+    Group,
+    Items,
+    Kind,
+    Struct,
+    read_footer,
+)
 from refstore_purge.formats.parquet_identifier import has_dictionary
-from refstore_purge.formats.parquet_schema import Node, tree_of, view
+from refstore_purge.formats.parquet_schema import REPEATED, Node, tree_of, view
 from refstore_purge.store_file import buffer_bytes_of
 from refstore_purge.untyped_arrow import pa, pq
 
 NUM_CATEGORIES: Final = b"num_categories"
+OF_DICTIONARIES: Final = frozenset({2, 8})
+"""The encodings of values that stand in a dictionary: not every writer says where that is."""
 _DICTIONARIES_OF_VALUES: Final = re.compile(rb"parquet-mr |DuckDB |parquet-rs |impala ")
 """Writers whose dictionaries have the values of their rows only."""
 
@@ -32,6 +45,7 @@ class ParquetFile:
         if not self.root.children:
             raise PurgeError("the file has no columns; correct the data set's prefix")
         self.groups: Sequence[Struct] = self.footer[File.ROW_GROUPS]
+        _check_groups(self.groups, list(self.root.leaves()), self.source)
         pairs = {pair[1]: pair.get(2, b"") for pair in self.footer.get(File.KEY_VALUES, ())}
         schema = key_values.schema_of(pairs.get(key_values.ARROW_SCHEMA, b""))
         self._arrow = schema if schema is not None and len(schema) == len(self.root.children) else None
@@ -60,7 +74,10 @@ class ParquetFile:
         found = set[str]()
         for group in self.groups:
             for leaf, chunk in zip(self.root.leaves(), group[Group.COLUMNS], strict=True):
-                if chunk[Chunk.METADATA].get(Column.DICTIONARY_PAGE, 0) > 0:
+                encodings = chunk[Chunk.METADATA].get(Column.ENCODINGS, ())
+                if chunk[Chunk.METADATA].get(Column.DICTIONARY_PAGE, 0) > 0 or not OF_DICTIONARIES.isdisjoint(
+                    encodings
+                ):
                     found.add(leaf.path[0])
         return found
 
@@ -83,6 +100,33 @@ class ParquetFile:
             buffer_size=buffer_bytes_of(self.source.file),
             page_checksum_verification=True,
         )
+
+
+def _check_groups(groups: Sequence[Struct], leaves: Sequence[Node], source: Source) -> None:
+    """Raise PurgeError for row groups that contradict themselves: readers would take rows of them for others."""
+    paths = [[name.encode("utf-8", "surrogateescape") for name in leaf.path] for leaf in leaves]
+    places: list[tuple[int, int]] = []
+    for number, group in enumerate(groups):
+        rows, chunks = group[Group.ROWS], group[Group.COLUMNS]
+        if len(chunks) != len(leaves) or rows < 0:
+            raise _contradiction(number, f"has {len(chunks)} columns of {len(leaves)}, and {rows} rows")
+        for leaf, path, chunk in zip(leaves, paths, chunks, strict=True):
+            metadata, name = chunk[Chunk.METADATA], ".".join(leaf.path)
+            values, is_repeated = metadata[Column.VALUES], REPEATED in leaf.levels
+            if metadata[Column.TYPE] != leaf.element[Element.TYPE]:
+                raise _contradiction(number, f"has another type of column {name!r} than the schema")
+            if metadata[Column.PATH] != path and metadata[Column.PATH] in paths:
+                raise _contradiction(number, f"has another column in the place of {name!r}")
+            if values < rows or (values != rows and not is_repeated):
+                raise _contradiction(number, f"has {rows} rows, and {values} values of column {name!r}")
+            places.append(extent(source, chunk))
+    places.sort()
+    if any(start + size > after for (start, size), (after, _) in pairwise(places) if size):
+        raise PurgeError("column chunks of the file overlap; it is damaged; see to it by other means")
+
+
+def _contradiction(number: int, what: str) -> PurgeError:
+    return PurgeError(f"row group {number} of the file {what}; it is damaged; see to it by other means")
 
 
 def pairs_of(footer: Struct) -> Iterator[dict[bytes, bytes]]:

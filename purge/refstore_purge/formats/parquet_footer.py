@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any, BinaryIO, Final
 
 from refstore_purge.formats.base import PurgeError
+from refstore_purge.formats.parquet_shapes import FILE, Part, Shape
 
 _protocol: Any = import_module("thrift.protocol.TCompactProtocol")
 _transport: Any = import_module("thrift.transport.TTransport")
@@ -24,6 +25,9 @@ END_BYTES: Final = 64 * 1024
 """So much of a file's end is read at once: most footers are shorter."""
 HEADER_BYTES: Final = (1024, 64 * 1024, 16 * 1024 * 1024)
 """How much is read for the struct before a page or a Bloom filter; more if that was too little."""
+PARTS_MAX: Final = 5_000_000
+"""How many fields and items a struct may have: they take 1 GiB of memory. A column chunk has some 45."""
+_DAMAGED: Final = "the file cannot be read: its footer is damaged; see to it by other means"
 
 
 class Kind(IntEnum):
@@ -140,7 +144,8 @@ class Struct:
         self._fields[number] = kind, value
 
     def change(self, number: int, value: Any) -> None:
-        """Give a field that is there another value."""
+        """Give a field that has to be there another value. Raises PurgeError."""
+        self[number]
         self._fields[number] = self._fields[number][0], value
 
     def without(self, *numbers: int) -> Struct:
@@ -176,7 +181,7 @@ def read_footer(source: BinaryIO) -> tuple[Struct, int]:
     if length + TAIL_BYTES > len(end):
         source.seek(start)
         end = source.read(length + TAIL_BYTES)
-    footer, _ = read_struct(end[len(end) - TAIL_BYTES - length : -TAIL_BYTES])
+    footer, _ = read_struct(end[len(end) - TAIL_BYTES - length : -TAIL_BYTES], FILE)
     if File.ENCRYPTION in footer or any(
         Chunk.CRYPTO in chunk for group in footer[File.ROW_GROUPS] for chunk in group[Group.COLUMNS]
     ):
@@ -190,7 +195,7 @@ def write_footer(target: BinaryIO, footer: Struct) -> None:
     target.write(data + len(data).to_bytes(4, "little") + MAGIC)
 
 
-def read_struct_at(source: BinaryIO, at: int) -> tuple[Struct, int]:
+def read_struct_at(source: BinaryIO, at: int, shape: Shape) -> tuple[Struct, int]:
     """Return the struct that begins at an offset of a file, such as a page's header, and its size. Raises
     PurgeError.
     """
@@ -198,19 +203,21 @@ def read_struct_at(source: BinaryIO, at: int) -> tuple[Struct, int]:
         source.seek(at)
         data = source.read(length)
         try:
-            return read_struct(data)
+            return read_struct(data, shape)
         except PurgeError:
             if len(data) < length or length == HEADER_BYTES[-1]:
                 raise
     raise AssertionError
 
 
-def read_struct(data: bytes) -> tuple[Struct, int]:
-    """Return the struct with which the data begin, and its size. Raises PurgeError."""
+def read_struct(data: bytes, shape: Shape) -> tuple[Struct, int]:
+    """Return the struct with which the data begin, and its size. Raises PurgeError, also where fields are of other
+    kinds than the shape says.
+    """
     transport = _transport.TMemoryBuffer(data)
     protocol = _protocol.TCompactProtocol(transport, string_length_limit=len(data), container_length_limit=len(data))
     try:
-        found = _read_struct(protocol)
+        found = _Reader(protocol).read_struct(shape)
     except (
         _thrift.TException,
         _transport.TTransportException,
@@ -219,7 +226,7 @@ def read_struct(data: bytes) -> tuple[Struct, int]:
         AssertionError,
         RecursionError,
     ) as error:
-        raise PurgeError("the file cannot be read: its footer is damaged; see to it by other means") from error
+        raise PurgeError(_DAMAGED) from error
     return found, transport.cstringio_buf.tell()
 
 
@@ -250,27 +257,52 @@ _WRITERS: Final[dict[int, Any]] = {
 }
 
 
-def _read_struct(protocol: Any) -> Struct:
-    found = Struct()
-    protocol.readStructBegin()
-    while True:
-        _, kind, number = protocol.readFieldBegin()
-        if kind == 0:
-            protocol.readStructEnd()
-            return found
-        found.set(number, kind, _read(protocol, kind))
-        protocol.readFieldEnd()
+class _Reader:
+    """Reads a struct, and counts what it has."""
+
+    def __init__(self, protocol: Any) -> None:
+        self._protocol = protocol
+        self._parts_left = PARTS_MAX
+
+    def read_struct(self, shape: Shape) -> Struct:
+        found = Struct()
+        protocol = self._protocol
+        protocol.readStructBegin()
+        while True:
+            _, kind, number = protocol.readFieldBegin()
+            if kind == 0:
+                protocol.readStructEnd()
+                return found
+            if number in found:
+                raise PurgeError(_DAMAGED)
+            found.set(number, kind, self._read(kind, shape.get(number)))
+            protocol.readFieldEnd()
+
+    def _read(self, kind: int, part: Part | None) -> Any:
+        self._parts_left -= 1
+        if self._parts_left < 0:
+            raise PurgeError(
+                f"the file's footer has more than {PARTS_MAX:,} parts; write the file with fewer row groups, or purge "
+                "it by other means"
+            )
+        if part is not None and kind != _kind_of(part):
+            raise PurgeError(_DAMAGED)
+        protocol = self._protocol
+        if kind == Kind.STRUCT:
+            return self.read_struct(part if isinstance(part, dict) else {})
+        if kind == Kind.LIST:
+            of, size = protocol.readListBegin()
+            each = part[0] if isinstance(part, list) else None
+            items = Items(of, [self._read(of, each) for _ in range(size)])
+            protocol.readListEnd()
+            return items
+        return _READERS[kind](protocol)
 
 
-def _read(protocol: Any, kind: int) -> Any:
-    if kind == Kind.STRUCT:
-        return _read_struct(protocol)
-    if kind == Kind.LIST:
-        of, size = protocol.readListBegin()
-        items = Items(of, [_read(protocol, of) for _ in range(size)])
-        protocol.readListEnd()
-        return items
-    return _READERS[kind](protocol)
+def _kind_of(part: Part) -> int:
+    if isinstance(part, dict):
+        return Kind.STRUCT
+    return Kind.LIST if isinstance(part, list) else part
 
 
 def _write_struct(protocol: Any, struct: Struct) -> None:

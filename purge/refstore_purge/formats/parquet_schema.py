@@ -31,8 +31,11 @@ from refstore_purge.formats.parquet_footer import (
 from refstore_purge.untyped_arrow import pa, pq
 
 REQUIRED: Final = 0
+REPEATED: Final = 2
 INT96_BYTES: Final = 12
 DECIMAL_BYTES_MAX: Final = 32
+LEVELS_MAX: Final = 100
+_DAMAGED: Final = "the file's schema is damaged; see to it by other means"
 
 
 class Physical(IntEnum):
@@ -157,7 +160,9 @@ def tree_of(footer: Struct) -> Node:
     def node(path: tuple[str, ...], levels: tuple[int, ...]) -> Node:
         nonlocal at, leaf
         if at >= len(elements):
-            raise PurgeError("the file's schema is damaged; see to it by other means")
+            raise PurgeError(_DAMAGED)
+        if len(path) > LEVELS_MAX:
+            raise PurgeError(f"the file's schema has more than {LEVELS_MAX} levels; purge it by other means")
         number, element, first_leaf = at, elements[at], leaf
         at += 1
         if number:
@@ -173,12 +178,9 @@ def tree_of(footer: Struct) -> Node:
         children = () if Element.TYPE in element else tuple(node(path, levels) for _ in range(count))
         return Node(number, element, children, first_leaf, path, levels)
 
-    try:
-        root = node((), ())
-    except RecursionError:
-        raise PurgeError("the file's schema is too deep; purge it by other means") from None
+    root = node((), ())
     if at != len(elements):
-        raise PurgeError("the file's schema is damaged; see to it by other means")
+        raise PurgeError(_DAMAGED)
     return root
 
 
@@ -227,8 +229,6 @@ def _group(group: Struct, leaves: Sequence[Node], *, is_plain: bool) -> Struct:
     found = Struct()
     columns: list[Struct] = []
     for leaf in leaves:
-        if leaf.first_leaf >= len(chunks):
-            raise PurgeError("a row group of the file lacks columns; it is damaged; see to it by other means")
         chunk = chunks[leaf.first_leaf]
         metadata = chunk[Chunk.METADATA].without(Column.KEY_VALUES, Column.SIZES)
         if is_plain:
