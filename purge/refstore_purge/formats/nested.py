@@ -131,10 +131,24 @@ def _with_null(values: Any, path: Sequence[str], depth: int, mask: Any) -> Any:
     if depth == len(path) and isinstance(values.type, pa.BaseExtensionType):
         return values.type.wrap_array(_with_null(values.storage, path, depth, mask))
     if depth == len(path):
-        return pc.if_else(mask, pa.scalar(None, type=values.type), values)
+        return _null_in(values, mask)
     fields = [values.type.field(number) for number in range(values.type.num_fields)]
     # as they are, also where the struct is null: a required field has some value there
     children = [values.field(number) for number in range(len(fields))]
     number = values.type.get_field_index(path[depth])
     children[number] = _with_null(children[number], path, depth + 1, mask)
     return pa.StructArray.from_arrays(children, fields=fields, mask=values.is_null())
+
+
+def _null_in(values: Any, mask: Any) -> Any:
+    """Return values that are null in these rows. Of a struct its fields are, too, but those that are required: writers
+    skip what stands below null.
+    """
+    if not pa.types.is_struct(values.type):
+        return pc.if_else(mask, pa.scalar(None, type=values.type), values)
+    fields = [values.type.field(number) for number in range(values.type.num_fields)]
+    children = [
+        _null_in(values.field(number), mask) if field.nullable else values.field(number)
+        for number, field in enumerate(fields)
+    ]
+    return pa.StructArray.from_arrays(children, fields=fields, mask=pc.or_(values.is_null(), mask))

@@ -42,7 +42,7 @@ from refstore_purge.formats.parquet_chunks import (
 )
 from refstore_purge.formats.parquet_file import ParquetFile, footer_with, pairs_of, readable
 from refstore_purge.formats.parquet_footer import File, Group, Struct, read_footer, write_footer
-from refstore_purge.formats.parquet_identifier import leaves_of, may_have, plain_leaf
+from refstore_purge.formats.parquet_identifier import check_fixed_lists, leaves_of, may_have, plain_leaf
 from refstore_purge.formats.parquet_schema import Node, tree_of, view
 from refstore_purge.formats.stays_open import StaysOpen
 from refstore_purge.untyped_arrow import pa, pq
@@ -77,23 +77,36 @@ def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Foun
     with readable():
         file = ParquetFile(source, task)
         check_schema(file.schema, task, ids)
+        check_fixed_lists(file.schema, task)
         if task.every_row and not task.set_null:
             entries = key_values.entries_with_ids(pairs_of(file.footer), ids)
             return Found(file.rows, file.rows, "partition", entries)
         leaf = plain_leaf(file.typed, task)
         groups = [number for number in range(len(file.groups)) if may_have(file.typed, number, leaf, task, ids)]
+        ids = Seeing(ids, see) if see is not None else ids
+        matched = _rows_found(file, groups, task, ids)
         if groups and see is not None:
-            groups = list(range(len(file.groups)))
-            ids = Seeing(ids, see)
-        matched = rows_read = 0
-        if groups:
-            columns = leaves_of(file.typed, task)
-            for batch in file.typed.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=columns):
-                matched += int(np.count_nonzero(rows_that_match(batch, task, ids)))
-                rows_read += len(batch)
-            _check_rows(rows_read, sum(file.groups[number][Group.ROWS] for number in groups), name_of(task.identifier))
+            others = [number for number in range(len(file.groups)) if number not in groups]
+            if _rows_found(file, others, task, ids):
+                raise PurgeError(
+                    f"column {name_of(task.identifier)!r} has an id that its statistics rule out; run again with "
+                    "--ignore-statistics"
+                )
         by = "partition" if task.every_row else "column" if groups else "statistics"
         return Found(file.rows, matched, by, key_values.entries_with_ids(pairs_of(file.footer), ids))
+
+
+def _rows_found(file: ParquetFile, groups: Sequence[int], task: Task, ids: Ids) -> int:
+    """Return how many rows of some row groups match. Raises PurgeError."""
+    if not groups:
+        return 0
+    matched = rows = 0
+    columns = leaves_of(file.typed, task)
+    for batch in file.typed.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=columns):
+        matched += int(np.count_nonzero(rows_that_match(batch, task, ids)))
+        rows += len(batch)
+    _check_rows(rows, sum(file.groups[number][Group.ROWS] for number in groups), name_of(task.identifier))
+    return matched
 
 
 def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritten:
@@ -105,6 +118,7 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritt
     with readable():
         file = ParquetFile(source, task)
         check_schema(file.schema, task, ids)
+        check_fixed_lists(file.schema, task)
         assembly = Assembly(target)
         groups: list[Struct] = []
         tops = _tops(file.root, task)

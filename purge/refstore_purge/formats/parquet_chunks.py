@@ -312,7 +312,8 @@ def check_like(leaf: Node, became: Node, before: Stored, after: Stored) -> None:
     name = ".".join(leaf.path)
     if became.levels != leaf.levels:
         raise PurgeError(f"pyarrow cannot write the groups around column {name!r} as they are; purge it by other means")
-    before = before._replace(has_column_index=before.has_column_index and leaf.has_order)
+    # pyarrow writes no index of pages if one has nothing but NaN
+    before = before._replace(has_column_index=before.has_column_index and leaf.has_order and after.has_column_index)
     pairs = zip(Stored._fields, before.like(), after.like(), strict=True)
     others = [field for field, was, is_now in pairs if was != is_now]
     if others:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from refstore_purge.formats.base import Ids, Task, name_of
+from refstore_purge.formats.base import Ids, PurgeError, Task, name_of
 from refstore_purge.untyped_arrow import pa
 
 
@@ -69,6 +69,31 @@ def _fields_of(type_: Any) -> list[Any]:
 def has_dictionary(type_: Any) -> bool:
     """Return whether a type of Arrow has categories, however deep."""
     return pa.types.is_dictionary(type_) or any(has_dictionary(field.type) for field in _fields_of(type_))
+
+
+def check_fixed_lists(schema: Any, task: Task) -> None:
+    """Raise PurgeError for a struct to be set to null that has a required list of a fixed size: pyarrow would not read
+    the file any more.
+    """
+    for path in task.set_null:
+        type_ = pa.struct(list(schema))
+        for name in path:
+            type_ = type_.field(name).type
+        if _has_required_list(type_):
+            raise PurgeError(
+                f"column {name_of(path)!r} has a required list of a fixed size, which pyarrow cannot read where "
+                f"{name_of(path)!r} is null; set what is in it to null, or delete the rows instead"
+            )
+
+
+def _has_required_list(type_: Any) -> bool:
+    """Return whether a struct has one, or a required struct in it."""
+    if not pa.types.is_struct(type_):
+        return False
+    return any(
+        (pa.types.is_fixed_size_list(field.type) and not field.nullable) or _has_required_list(field.type)
+        for field in type_
+    )
 
 
 def _has_map(type_: Any) -> bool:
