@@ -427,3 +427,55 @@ def test_an_annotation_that_does_not_fit_is_named() -> None:
     assert rewrite(parquet, body, GUEST, BOB)[1] == (6, 1)  # it is not the identifier's
     with pytest.raises(PurgeError, match="the type of 'n'"):
         find(parquet, body, task("n"), id_set(3, kind="integer"))
+
+
+# ---- what pyarrow writes otherwise
+
+
+def test_a_struct_with_a_required_field_becomes_null() -> None:
+    type_ = pa.struct([pa.field("mail", pa.string(), nullable=False), pa.field("age", pa.int8())])
+    values = [{"mail": f"{guest}@", "age": 5} for guest in GUESTS]
+    body = written({"user": pa.array([*values[:2], None, *values[3:]], type_)}, compression="none")
+    made, counts = rewrite(parquet, body, task("guest", set_null=["user"]), BOB)
+    assert counts == (6, 1)
+    assert pq.read_table(io.BytesIO(made))["user"].to_pylist() == [values[0], None, None, *values[3:]]
+    assert b"bob@" not in made
+
+
+@pytest.mark.parametrize("is_inner", [True, False])
+def test_a_required_list_of_a_fixed_size_below_null_is_named(*, is_inner: bool) -> None:
+    """pyarrow writes such a file, and then cannot read it."""
+    type_ = pa.struct([pa.field("l", pa.list_(pa.float32(), 2), nullable=False)])
+    value: Any = {"l": [1, 2]}
+    if is_inner:
+        type_, value = pa.struct([pa.field("s", type_, nullable=False)]), {"s": value}
+    body = written({"user": pa.array([value] * 6, type_)}, store_schema=True)
+    with pytest.raises(PurgeError, match="'user' has a required list of a fixed size"):
+        rewrite(parquet, body, task("guest", set_null=["user"]), BOB)
+    assert rewrite(parquet, body, GUEST, BOB)[1] == (6, 1)
+
+
+def test_a_column_of_nothing_but_nan_has_no_column_index_any_more() -> None:
+    body = written({"x": [float("nan"), 1.5, float("nan"), 2, 3, 4]}, write_page_index=True)
+    made, _ = rewrite(parquet, body, GUEST, BOB)
+    first, second = (group[1] for group in stored_in(made))
+    assert (first.has_column_index, first.has_offset_index) == (False, True)
+    assert second.has_column_index
+
+
+def test_a_dictionary_whose_place_is_not_told_may_have_more_values() -> None:
+    def without_places(footer: Struct) -> None:
+        """As some writers do: the first page of the chunk is its dictionary."""
+        for group in footer[File.ROW_GROUPS]:
+            for chunk in group[Group.COLUMNS]:
+                metadata = chunk[Chunk.METADATA]
+                if start := metadata.get(Column.DICTIONARY_PAGE):
+                    metadata.change(Column.DATA_PAGE, start)
+                    chunk.change(Chunk.METADATA, metadata.without(Column.DICTIONARY_PAGE))
+
+    mails = pa.array(["a@", "secret@", "c@", "a@", "a@", "c@"]).dictionary_encode()
+    body = edited(written({"mail": mails}, compression="none", use_dictionary=True), without_places)
+    assert body.count(b"secret@") >= 2
+    made, _ = rewrite(parquet, body, GUEST, BOB)
+    assert b"secret@" not in made
+    assert pq.read_table(io.BytesIO(made))["mail"].to_pylist() == ["a@", "c@", "a@", "a@", "c@"]

@@ -6,6 +6,7 @@ import copy
 import io
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from refstore_purge.formats import parquet
-from refstore_purge.formats.base import PurgeError
 from refstore_purge.formats.parquet_chunks import CODECS, Source, extent
 from refstore_purge.formats.parquet_footer import Chunk, Column, File, Group, read_footer
 from refstore_purge.formats.parquet_pages import PAGE_BYTES, PAGE_COMPRESSED_BYTES, pages_of
@@ -34,11 +34,13 @@ class RandomFile(NamedTuple):
     """Whose each row is; all texts of the row have the name."""
 
 
-def random_file(chance: random.Random) -> RandomFile:
+def random_file(chance: random.Random, *, has_struct: bool) -> RandomFile:
     fields = [
         pa.field(f"c{number}", random_type(chance, chance.randrange(4)), nullable=chance.random() < 0.7)
         for number in range(chance.randint(1, 4))
     ]
+    if has_struct:  # with fields of any type, to be set to null
+        fields.append(pa.field("struct", pa.struct([pa.field(name, random_type(chance, 2)) for name in "ab"])))
     guest = pa.field("guest", pa.string(), nullable=False)
     if chance.random() < 0.5:
         guest = pa.field("guest", chance.choice([pa.list_(guest), pa.struct([guest])]), nullable=False)
@@ -130,26 +132,26 @@ def check_duckdb(file: RandomFile, made: bytes, keep: Sequence[bool], tmp_path: 
     assert repr(after) == repr([row for row, stays in zip(before, keep, strict=True) if stays])
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(54))
 def test_a_random_file_loses_the_rows_of_the_ids_and_nothing_else(seed: int, tmp_path: Any) -> None:
     chance = random.Random(seed)
-    try:
-        file = random_file(chance)
-    except (pa.ArrowException, OSError) as error:
-        pytest.skip(f"pyarrow cannot write or read it: {error}")
+    file = None
+    while file is None:
+        with suppress(pa.ArrowException, OSError):  # pyarrow does not read all that it writes
+            file = random_file(chance, has_struct=seed % 3 == 2)
     gone = chance.sample(sorted(set(file.guests)), chance.randint(1, len(set(file.guests))))
     what = task("guest.guest" if pa.types.is_struct(file.schema.field("guest").type) else "guest")
     what = replace(what, every_row=seed % 7 == 6, ignore_statistics=seed % 5 == 4)
     has_id = [what.every_row or guest in gone for guest in file.guests]
     paths = [path for path in paths_to_null(file.schema) if path[0] != "guest"]
     if seed % 3 == 2 and paths:
-        path = chance.choice(paths)
+        path = chance.choice(paths) if seed % 2 else max(paths, key=len)
         what = replace(what, set_null=(path,))
-        made, counts = _rewritten(file, what, gone)
+        made, counts = rewrite(parquet, file.body, what, id_set(*gone))
         changed = [nulled(row, path) if hit else (row, False) for row, hit in zip(file.rows, has_id, strict=True)]
         expected, matched = [row for row, _ in changed], sum(is_new for _, is_new in changed)
     else:
-        made, counts = _rewritten(file, what, gone)
+        made, counts = rewrite(parquet, file.body, what, id_set(*gone))
         expected = [row for row, hit in zip(file.rows, has_id, strict=True) if not hit]
         matched = sum(has_id)
         check_bytes(made, sorted(set(file.guests)) if what.every_row else gone)
@@ -162,12 +164,3 @@ def test_a_random_file_loses_the_rows_of_the_ids_and_nothing_else(seed: int, tmp
     assert repr(table.to_pylist()) == repr(expected)
     if what.set_null or not what.every_row:
         assert find(parquet, made, replace(what, ignore_statistics=True), id_set(*gone)).matched == 0
-
-
-def _rewritten(file: RandomFile, what: Any, gone: Sequence[str]) -> tuple[bytes, Any]:
-    try:
-        return rewrite(parquet, file.body, what, id_set(*gone))
-    except PurgeError as error:
-        if "required list of a fixed size" in str(error):
-            pytest.skip(str(error))
-        raise
