@@ -181,6 +181,13 @@ def test_a_bloom_filter_of_another_size_than_it_says_is_named() -> None:
         rewrite(parquet, body, GUEST, BOB)
 
 
+def test_a_place_that_moves_beyond_all_numbers_is_named() -> None:
+    place = Struct()
+    place.set(Chunk.OFFSET, Kind.I64, 2**63 - 1 + 5)
+    with pytest.raises(PurgeError, match="its footer is damaged"):
+        parquet_footer.to_bytes(place)
+
+
 def test_a_footer_of_too_many_parts_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte of it may be a struct that takes 200 of memory."""
     monkeypatch.setattr(parquet_footer, "PARTS_MAX", 100_000)

@@ -231,8 +231,12 @@ def read_struct(data: bytes, shape: Shape) -> tuple[Struct, int]:
 
 
 def to_bytes(struct: Struct) -> bytes:
+    """Return a struct as it stands in a file. Raises PurgeError for numbers that do not fit."""
     transport = _transport.TMemoryBuffer()
-    _write_struct(_protocol.TCompactProtocol(transport), struct)
+    try:
+        _write_struct(_protocol.TCompactProtocol(transport), struct)
+    except _thrift.TException as error:
+        raise PurgeError(_DAMAGED) from error
     return transport.getvalue()
 
 
