@@ -7,7 +7,6 @@ an engine may run a task twice, and all attempts write the same.
 from __future__ import annotations
 
 import ctypes
-import signal
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -18,7 +17,6 @@ import msgspec
 
 from refstore.context import Context
 from refstore.errors import AlreadyExists, Corrupt, ObjectNotFound, RefstoreError
-from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore, Stored, Tally
 from refstore.purging.document import Dataset, FileFormat
 from refstore_gc.engines import isolated
@@ -26,6 +24,7 @@ from refstore_gc.engines.base import Engine, SharedFolder
 from refstore_purge.formats.base import MissingColumnError, PurgeError, Task, kinds_of, unknown_failure
 from refstore_purge.formats.registry import MODULES, format_of
 from refstore_purge.ledger import AnyIds, open_ids
+from refstore_purge.reading_process import crash_reason, opened_store
 from refstore_purge.store_file import StoreFile
 from refstore_purge.untyped_arrow import pa
 
@@ -161,12 +160,12 @@ def do(job: Job, work: Work) -> Done:
     try:
         return isolated.call(partial(_do, job, work))
     except isolated.CrashedError as error:
-        return Done(address=work.address, failure=_crash(error))
+        return Done(address=work.address, failure=crash_reason(error))
 
 
 def _do(job: Job, work: Work) -> Done:
     _choose_memory(work.size_bytes)
-    store = _store(job.url, job.io_timeout_seconds)
+    store = opened_store(job.url, job.io_timeout_seconds)
     ids = _ids(job.ids, work.ids)
     source = StoreFile(store, work.address, work.size_bytes)
     try:
@@ -239,16 +238,6 @@ def _find(job: Job, work: Work, store: ObjectStore, source: StoreFile, ids: AnyI
     )
 
 
-def _crash(error: isolated.CrashedError) -> str:
-    """Say why an object stays whose reader ended."""
-    code = error.exit_code or 0
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-    return (
-        f"the process that read or wrote it {how}, twice: a library crashed at it, or there is too little memory; see "
-        "to it by other means"
-    )
-
-
 def read_apart(ctx: Context, address: str, size_bytes: int, read: Callable[[BinaryIO], T]) -> T:
     """Return what `read` makes of an object, in a process of its own. Raises PurgeError where that ended, and what
     `read` raises.
@@ -257,13 +246,13 @@ def read_apart(ctx: Context, address: str, size_bytes: int, read: Callable[[Bina
     try:
         return isolated.call(partial(_read, url, seconds, address, size_bytes, read))
     except isolated.CrashedError as error:
-        raise PurgeError(_crash(error)) from error
+        raise PurgeError(crash_reason(error)) from error
     except MemoryError as error:
         raise PurgeError(NO_MEMORY) from error
 
 
 def _read(url: str, io_timeout_seconds: float, address: str, size_bytes: int, read: Callable[[BinaryIO], T]) -> T:
-    return read(cast(BinaryIO, StoreFile(_store(url, io_timeout_seconds), address, size_bytes)))
+    return read(cast(BinaryIO, StoreFile(opened_store(url, io_timeout_seconds), address, size_bytes)))
 
 
 def identifier_type(ctx: Context, work: Work) -> Any:
@@ -315,11 +304,6 @@ def _choose_memory(size_bytes: int) -> None:
     pa.set_memory_pool(pa.system_memory_pool())
     with suppress(OSError, AttributeError):  # another libc than glibc
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MMAP_BYTES)
-
-
-@lru_cache(maxsize=4)
-def _store(url: str, io_timeout_seconds: float) -> ObjectStore:
-    return open_objects(url, io_timeout_seconds=io_timeout_seconds)
 
 
 @lru_cache(maxsize=8)

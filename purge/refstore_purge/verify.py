@@ -3,6 +3,7 @@
     verify.py           which objects have rows of the ids, or could not be looked at
     verify_objects.py   the objects, at the heads or in every version
     verify_names.py     whether their paths or metadata tell the identifier
+    verify_reading.py   objects, read in a process of its own, which may crash
     verify_rows.py      one object: what stands at the identifier
     verify_columns.py   Parquet and ORC
     verify_avro.py      Avro; `verify_avro_file.py` its blocks, `verify_avro_schema.py` its schema
@@ -23,40 +24,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from refstore.errors import (
-    Contention,
-    ForeignNotAllowed,
-    Gone,
-    Invalid,
-    ObjectNotFound,
-    ObjectsRefused,
-    RefstoreError,
-    Unavailable,
-)
+from refstore.errors import Invalid, ObjectsRefused, RefstoreError, Unavailable
 from refstore.purging.document import ERASE, KEEP_HISTORY, Dataset, PurgeDocument
 from refstore.repository import Repository
+from refstore_gc.engines import isolated
 from refstore_gc.run_progress import Progress, Tell, silent
 from refstore_purge.ids_form import FormOptions
 from refstore_purge.verify_beside import is_summary
-from refstore_purge.verify_ids import Lookup, RowCount, WantedIds
+from refstore_purge.verify_ids import RowCount, WantedIds
 from refstore_purge.verify_names import doubt, in_another_case, value_in_names
-from refstore_purge.verify_objects import (
-    Target,
-    at_heads,
-    branches,
-    count_commits,
-    found_again,
-    in_every_version,
-    opened,
-)
-from refstore_purge.verify_rows import count_rows, refuse_other_types
+from refstore_purge.verify_objects import Target, at_heads, branches, count_commits, found_again, in_every_version
+from refstore_purge.verify_reading import Content, check_type, read_contents
 from refstore_purge.verify_table import read_ids
-from refstore_purge.verify_text import NotRead
 
 GROUP_BYTES: Final = 128 * 1024 * 1024
 GROUP_OBJECTS: Final = 500
@@ -64,7 +47,7 @@ GROUPS_WAITING: Final = 2 * (os.cpu_count() or 1)
 PLACES: Final = 5
 """So many places beside the rows of an object are named."""
 AGAIN: Final = 3
-"""How often an object is looked for again that another run replaces meanwhile."""
+"""How often an object is read, at most, that another run replaces meanwhile."""
 IGNORE_STATISTICS: Final = (
     "the statistics of the file exclude ids that are in it, so a run does not see them; run again with "
     "--ignore-statistics"
@@ -115,6 +98,8 @@ class _Look:
     """The identifier's, if its names tell it: a folder, the path, or the metadata."""
     names: dict[tuple[str, str], None]
     """Under which it is listed: (ref, path)."""
+    is_of_id: bool = False
+    """Whether this value is one of the ids."""
     count: RowCount = field(default_factory=RowCount)
     other_case: str = ""
     """A folder whose name is the identifier in another case."""
@@ -165,14 +150,19 @@ def verify(
     deep = [dataset for dataset in datasets if history or dataset.mode != KEEP_HISTORY]
     counts.versions = count_commits(repo.context) if deep else len(branches(repo))
     shown = _Shown(tell)
-    with ThreadPoolExecutor(os.cpu_count() or 1, "refstore-verify") as pool:
-        for dataset in datasets:
-            wanted = ids.of(dataset.name)
-            assert wanted is not None  # noqa: S101  # the others were left out above
-            targets = in_every_version(repo, dataset) if dataset in deep else at_heads(repo, dataset)
-            looks = _checked(repo, _distinct(dataset, targets, wanted))
-            for look in _looked_at(repo, pool, looks, wanted, shown):
-                yield from _findings(look, counts)
+    try:
+        if any(dataset.mode != ERASE for dataset in datasets):
+            isolated.start_ahead([read_contents.__module__])
+        with ThreadPoolExecutor(os.cpu_count() or 1, "refstore-verify") as pool:
+            for dataset in datasets:
+                wanted = ids.of(dataset.name)
+                assert wanted is not None  # noqa: S101  # the others were left out above
+                targets = in_every_version(repo, dataset) if dataset in deep else at_heads(repo, dataset)
+                looks = _checked(repo, _distinct(dataset, targets, wanted))
+                for look in _looked_at(repo, pool, looks, wanted, shown):
+                    yield from _findings(look, counts)
+    finally:
+        isolated.stop()
 
 
 def _chosen(document: PurgeDocument, only: Sequence[str]) -> list[Dataset]:
@@ -190,9 +180,7 @@ def _checked(repo: Repository, looks: Iterator[_Look]) -> Iterator[_Look]:
     is_checked = False
     for look in looks:
         if not is_checked and look.dataset.mode != ERASE and look.value is None and not look.reason:
-            with suppress(ObjectNotFound, Gone, ForeignNotAllowed), opened(repo, look.target) as source:
-                refuse_other_types(source, look.dataset)
-                is_checked = True
+            is_checked = check_type(repo.context, _content(look))
         yield look
 
 
@@ -269,47 +257,48 @@ def _looked_at(
 
 def _look_at(repo: Repository, looks: Sequence[_Look], ids: WantedIds) -> int:
     """Look at some objects; return how many. Raises Unavailable."""
-    lookup = Lookup(ids)
-    are_ids = ids.have([look.value for look in looks])
-    for look, is_of_id in zip(looks, are_ids, strict=True):
+    to_read: list[_Look] = []
+    for look, is_of_id in zip(looks, ids.have([look.value for look in looks]), strict=True):
+        look.is_of_id = is_of_id
         if look.reason or (look.value is not None and not is_of_id):
             continue  # the value in its names tells
         if look.dataset.mode == ERASE:
             look.count.rows += is_of_id
-            continue
-        try:
-            _read(repo, look, lookup, is_of_id=is_of_id)
-        except Unavailable as error:
-            if not isinstance(error, ObjectsRefused):
-                raise
-            look.reason = str(error)
-        except (NotRead, RefstoreError) as error:
-            look.reason = str(error)
-        except Exception as error:  # noqa: BLE001  # whatever a damaged file does to a reader
-            look.reason = f"it cannot be read as {look.dataset.format} ({type(error).__name__})"
+        else:
+            to_read.append(look)
+    waiting = to_read
+    for _ in range(AGAIN):
+        results = read_contents(repo.context, [_content(look) for look in waiting], ids)
+        for look, result in zip(waiting, results, strict=True):
+            look.count, look.reason = result.count, result.reason
+        missing = [look for look, result in zip(waiting, results, strict=True) if not result.is_there]
+        waiting = [look for look in missing if _is_found_again(repo, look)]
+    for look in waiting:
+        look.reason = "its content was replaced again and again; run verify again"
+    for look in to_read:
         if look.other_case and (look.reason or look.count.rows_without):
             look.reason = f"{look.reason or 'rows have no identifier'}; {in_another_case(look.other_case)}"
-    lookup.finish()
     return len(looks)
 
 
-def _read(repo: Repository, look: _Look, lookup: Lookup, *, is_of_id: bool) -> None:
-    """Read an object's content, wherever it lies by now. Raises NotRead, Contention."""
-    target: Target | None = look.target
-    for _ in range(AGAIN):
-        if target is None or not target.content:
-            return  # nobody can read it any more
-        look.count = RowCount()
-        try:
-            with opened(repo, target) as source:
-                describes_others = is_summary(look.dataset, target.path)
-                count_rows(
-                    source, look.dataset, lookup, look.count, is_of_id=is_of_id, describes_others=describes_others
-                )
-                return
-        except ObjectNotFound:
-            target = found_again(repo, target)
-    raise Contention("its content was replaced again and again; run verify again")
+def _content(look: _Look) -> Content:
+    describes_others = is_summary(look.dataset, look.target.path)
+    return Content(look.dataset, look.target.content, look.target.size_bytes, look.is_of_id, describes_others)
+
+
+def _is_found_again(repo: Repository, look: _Look) -> bool:
+    """Return whether somebody can still read what was not there, wherever it lies by now. Raises Unavailable."""
+    try:
+        target = found_again(repo, look.target)
+    except RefstoreError as error:
+        if isinstance(error, Unavailable) and not isinstance(error, ObjectsRefused):
+            raise
+        look.reason = str(error)
+        return False
+    if target is None or not target.content:
+        return False
+    look.target = target
+    return True
 
 
 def _groups(looks: Iterator[_Look], ids: WantedIds) -> Iterator[list[_Look]]:

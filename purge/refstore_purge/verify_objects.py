@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from refstore.context import Context
 from refstore.core import keys
 from refstore.core.batches import batched
-from refstore.core.ids import Address, CommitId, Path, is_own
+from refstore.core.ids import Address, CommitId, Path
 from refstore.core.records import Commit, Entry, decode
 from refstore.errors import BranchNotFound, CorruptObject, Gone, Invalid, NotFound
 from refstore.gc_marks.commit_marks import CommitMarks
@@ -74,16 +74,6 @@ def count_commits(ctx: Context) -> int:
     """Return how many commits can be read or unmarked."""
     commits = sum(1 for _ in ctx.kv.scan_all(keys.commits(ctx.repo)))
     return commits - sum(1 for _, mark in CommitMarks(ctx).scan() if mark.swept_ms and not mark.prefixes)
-
-
-def opened(repo: Repository, target: Target) -> io.BufferedReader:
-    """Return the content of an object as a file. Raises ObjectNotFound, Gone while it is read."""
-    ctx = repo.context
-    if is_own(target.content):
-        return _file(lambda start, end: ctx.objects.get(target.content, start=start, end=end), target.size_bytes)
-    return _file(
-        lambda start, end: ctx.foreign.get(target.content, target.size_bytes, start, end), target.size_bytes
-    )  # fmt: skip
 
 
 def found_again(repo: Repository, target: Target) -> Target | None:
@@ -178,5 +168,6 @@ class _Ranges(io.RawIOBase):
         return len(data)
 
 
-def _file(get: Callable[[int, int], Iterator[bytes]], size_bytes: int) -> io.BufferedReader:
+def as_file(get: Callable[[int, int], Iterator[bytes]], size_bytes: int) -> io.BufferedReader:
+    """Return a file whose ranges `get` returns."""
     return io.BufferedReader(_Ranges(get, size_bytes), BUFFER_BYTES)

@@ -6,7 +6,9 @@ import io
 import json
 import os
 import threading
+from collections.abc import Callable, Sequence
 from functools import partial
+from io import BufferedReader
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,7 +20,7 @@ from refstore_gc.engines import isolated
 from refstore_gc.engines.base import SharedFolder
 from refstore_gc.engines.helper_processes import Helpers
 from refstore_gc.engines.local import LocalEngine
-from refstore_purge import run, tasks
+from refstore_purge import run, tasks, verify_reading
 from refstore_purge.formats import parquet as parquet_format
 from refstore_purge.formats.parquet_footer import Chunk, Column, File, Group, read_footer, write_footer
 from refstore_purge.formats.parquet_schema import Physical
@@ -27,7 +29,9 @@ from refstore_purge.onboarding_look import find_nothing
 from refstore_purge.report import Report
 from refstore_purge.run import Options
 from refstore_purge.tasks import Job, Work
-from refstore_purge.verify import verify
+from refstore_purge.verify import Counts, verify
+from refstore_purge.verify_ids import WantedIds
+from refstore_purge.verify_reading import Content, ReadResult
 from tests.offline.world import World
 from tests.purge.tracking import guestids
 
@@ -36,8 +40,10 @@ if TYPE_CHECKING:
 
 CRASHES = 39
 """Helpers take the last item first."""
+ABORTS = b"a library aborts here"
 TABLE = pa.table({"guest": [f"guest-{number}" * 12 for number in range(60)], "n": list(range(60))})
 BOB = TABLE["guest"][1].as_py()
+read_here = verify_reading._read_here
 
 
 def parquet(**options: Any) -> bytes:
@@ -129,6 +135,34 @@ def test_a_file_that_takes_too_much_memory_costs_only_itself(world: World, monke
     assert done.failure.startswith("reading or writing it takes more memory than there is")
 
 
+def read_or_abort(
+    open_: Callable[[Content], BufferedReader], contents: Sequence[Content], ids: WantedIds
+) -> list[ReadResult]:
+    """Read objects, and abort at some, as a library may at what nobody knows yet."""
+    for content in contents:
+        with open_(content) as source:
+            if ABORTS in source.read():
+                os.abort()
+    return read_here(open_, contents, ids)
+
+
+def test_verify_looks_at_all_others_and_names_the_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = {"name": "visits", "prefix": "visits/", "format": "csv", "identifier": "guest", "mode": "rewrite"}
+    world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset]}), by="tests")
+    sound = {f"visits/{number}": f"guest\n{BOB}\n{number}\n".encode() for number in range(7)}
+    bad = {f"visits/{name}": b"guest\n" + ABORTS + name.encode() for name in ("3-bad", "9-bad")}
+    world.commit_files({**sound, **bad})
+    monkeypatch.setattr(verify_reading, "_read_here", read_or_abort)
+    counts = Counts()
+    found = {each.path: each for each in verify(world.repo, guestids(world.folder, BOB), counts=counts)}
+    assert {path: (each.rows, each.reason.partition(":")[0]) for path, each in found.items()} == {
+        **dict.fromkeys(sound, (1, "")),
+        **dict.fromkeys(bad, (0, "the process that read or wrote it was ended by SIGABRT, twice")),
+    }
+    assert (counts.objects, counts.objects_left, counts.not_looked_at) == (7, 7, 2)
+    assert not isolated._idle
+
+
 def test_work_is_tried_again_in_a_new_process() -> None:
     first = isolated.call(os.getpid)
     try:
@@ -170,9 +204,11 @@ def test_a_crash_of_a_helper_of_the_local_engine_costs_only_the_work_that_crashe
 
 def test_what_a_crash_left_behind_costs_the_next_work_nothing() -> None:
     """A library may write where it must not, and the process crash at the file after that."""
-    first = isolated.call(os.getpid)
+    isolated.stop()
+    isolated._idle.extend(isolated._launched(()) for _ in range(2))  # as two threads leave them
     try:
-        ends_first = partial(eval, f"__import__('os').getpid() != {first} or __import__('os').abort()")
-        assert isolated.call(ends_first)
+        used = [helper.process.pid for helper in isolated._idle]
+        ends_used = partial(eval, f"__import__('os').getpid() not in {used} or __import__('os').abort()")
+        assert isolated.call(ends_used)
     finally:
         isolated.stop()

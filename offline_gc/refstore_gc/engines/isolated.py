@@ -1,13 +1,16 @@
 """Do work in a process of its own, so that a crash of native code costs that piece of work, and nothing else.
 
-Each process that must go on (this one, a Python worker of Spark) has one such process, which does one piece of work
-after the other. A helper of the local engine may end: then this process does its share, in a process of its own.
+Each process that must go on (this one, a Python worker of Spark) has one such process for each thread that calls at the
+same time; it does one piece of work after the other. A helper of the local engine may end: then this process does its
+share, in a process of its own.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
@@ -19,9 +22,8 @@ T = TypeVar("T")
 TRIES: Final = 2
 """What ended the process may have been the work before, so the second try has a new one."""
 
-_lock: Final = threading.Lock()
-_helpers: Final[list[Helper]] = []
-"""None, or one."""
+_idle: Final[deque[Helper]] = deque()
+"""What does no work at the moment."""
 _may_end = threading.Event()
 """Set in a process that itself may crash."""
 
@@ -36,28 +38,35 @@ class CrashedError(Exception):
 
 
 def call(work: Callable[[], T]) -> T:
-    """Return what `work` returns in the other process, or raise what it raises. Both are pickled.
+    """Return what `work` returns in another process, or raise what it raises. Both are pickled.
 
     Raises CrashedError; Unavailable if no process can be started.
     """
     if _may_end.is_set():
         return work()
-    with _lock:
-        exit_code: int | None = None
-        for _ in range(TRIES):
-            helper = _started()
-            try:
-                return helper.do(partial(_call, work), None)[0]
-            except HelperEndedError:
-                exit_code = _end()
-        raise CrashedError(exit_code)
+    exit_code: int | None = None
+    for number in range(TRIES):
+        helper = _ready(is_new=number > 0)
+        try:
+            result = helper.do(partial(_call, work), None)[0]
+        except HelperEndedError:
+            exit_code = _end(helper)
+        except Exception:
+            _idle.append(helper)
+            raise
+        except BaseException:  # its answer is still to come
+            _end(helper)
+            raise
+        else:
+            _idle.append(helper)
+            return result
+    raise CrashedError(exit_code)
 
 
 def start_ahead(modules: Sequence[str]) -> None:
-    """Start the other process, which imports these modules, and go on meanwhile. Raises Unavailable."""
-    with _lock:
-        if not _helpers and not _may_end.is_set():
-            _helpers.append(_launched(modules))
+    """Start another process, which imports these modules, and go on meanwhile. Raises Unavailable."""
+    if not _idle and not _may_end.is_set():
+        _idle.append(_launched(modules))
 
 
 def work_here() -> None:
@@ -66,20 +75,24 @@ def work_here() -> None:
 
 
 def stop() -> None:
-    """End the other process, if there is one. It also ends with this process."""
-    with _lock:
-        _end()
+    """End the other processes, but for those that do work at the moment. They also end with this process."""
+    with suppress(IndexError):
+        while True:
+            _end(_idle.pop())
 
 
-def _started() -> Helper:
-    """Return the other process; start it, if there is none. Raises Unavailable."""
-    if not _helpers:
-        _helpers.append(_launched(()))
+def _ready(*, is_new: bool) -> Helper:
+    """Return another process that does nothing; start one, if there is none or `is_new`. Raises Unavailable."""
+    helper = None
+    if not is_new:
+        with suppress(IndexError):
+            helper = _idle.pop()
+    helper = helper or _launched(())
     try:
-        _helpers[0].wait_until_ready()
+        helper.wait_until_ready()
     except HelperEndedError as error:
-        raise Unavailable(f"no process for reading files could be started: it ended with {_end()}") from error
-    return _helpers[0]
+        raise Unavailable(f"no process for reading files could be started: it ended with {_end(helper)}") from error
+    return helper
 
 
 def _launched(modules: Sequence[str]) -> Helper:
@@ -89,10 +102,7 @@ def _launched(modules: Sequence[str]) -> Helper:
         raise Unavailable(f"no process for reading files could be started: {error}") from error
 
 
-def _end() -> int | None:
-    if not _helpers:
-        return None
-    helper = _helpers.pop()
+def _end(helper: Helper) -> int:
     helper.stop()
     return helper.process.returncode
 
