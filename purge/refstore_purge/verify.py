@@ -150,7 +150,7 @@ def verify(
     deep = [dataset for dataset in datasets if history or dataset.mode != KEEP_HISTORY]
     counts.versions = count_commits(repo.context) if deep else len(branches(repo))
     shown = _Shown(tell)
-    try:
+    with isolated.stop_new_after():
         if any(dataset.mode != ERASE for dataset in datasets):
             isolated.start_ahead([read_contents.__module__])
         with ThreadPoolExecutor(os.cpu_count() or 1, "refstore-verify") as pool:
@@ -161,8 +161,6 @@ def verify(
                 looks = _checked(repo, _distinct(dataset, targets, wanted))
                 for look in _looked_at(repo, pool, looks, wanted, shown):
                     yield from _findings(look, counts)
-    finally:
-        isolated.stop()
 
 
 def _chosen(document: PurgeDocument, only: Sequence[str]) -> list[Dataset]:

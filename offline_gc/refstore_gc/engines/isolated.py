@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, TypeVar
 
@@ -79,6 +79,20 @@ def stop() -> None:
     with suppress(IndexError):
         while True:
             _end(_idle.pop())
+
+
+@contextmanager
+def stop_new_after() -> Generator[None, None, None]:
+    """End the processes that were started meanwhile, as `stop` does, and leave to others what they had started."""
+    before = _idle.copy()
+    try:
+        yield
+    finally:
+        for helper in _idle.copy():
+            if helper not in before:
+                with suppress(ValueError):  # another thread has taken it
+                    _idle.remove(helper)
+                    _end(helper)
 
 
 def _ready(*, is_new: bool) -> Helper:
