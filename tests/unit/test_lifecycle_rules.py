@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import pytest
 
@@ -111,9 +112,7 @@ class Shared:
     """A bucket of its own on a server, with two repositories."""
 
     def __init__(self, folder: Path, server: S3Server) -> None:
-        self.url = (
-            f"s3://{folder.name[:40].strip('-').replace('_', '-').lower()}-own/a%20lake?endpoint={server.endpoint}"
-        )
+        self.url = f"s3://own-{uuid4().hex}/a%20lake?endpoint={server.endpoint}"
         self.bucket = urlsplit(self.url).netloc
         self.client = server.client
         with server.client() as client:
