@@ -127,6 +127,8 @@ def _identifiers() -> Iterator[Case]:
     blobs = [b"guest-%05d-blob" % row for row in range(ROWS)]
     yield _identified("identifier BLOB", "('guest-' || format('{:05d}', i) || '-blob')::BLOB", blobs, "binary")
     texts: list[Any] = [_guest(row) for row in range(ROWS)]
+    names = ", ".join(f"'{text}'" for text in texts)
+    yield _identified("identifier ENUM", f"({_GUEST})::ENUM({names})", texts)
     some = [None if row % 10 == 9 else text for row, text in enumerate(texts)]
     yield _identified("identifier with nulls", f"case when i % 10 = 9 then null else {_GUEST} end", some)
     struct = f"case when i % 10 = 9 then null else {{'id': {_GUEST}, 'age': i}} end"

@@ -17,7 +17,7 @@ GROUP_ROWS: Final = 40
 GONE: Final = (23, 37, 38, 84)
 """Rows that go, where the identifier is `guest`."""
 
-_CATEGORIES: Final = re.compile("^(ordered )?dictionary( of integers)?$|identifier dictionary|ategor|Enum|Int128")
+_CATEGORIES: Final = re.compile("^(ordered )?dictionary( of integers)?$|identifier dictionary|ategor|Enum|ENUM|Int128")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
@@ -45,7 +45,7 @@ from refstore_purge.formats.parquet_footer import File, Group, Struct, read_foot
 from refstore_purge.formats.parquet_identifier import check_fixed_lists, leaves_of, may_have, plain_leaf
 from refstore_purge.formats.parquet_schema import Node, tree_of, view
 from refstore_purge.formats.stays_open import StaysOpen
-from refstore_purge.untyped_arrow import pa, pq
+from refstore_purge.untyped_arrow import pa, pc, pq
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -124,14 +124,13 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritt
         tops = _tops(file.root, task)
         every = [_rows_of(file, number, tops, task, ids) for number in range(len(file.groups))]
         matched = sum(int(np.count_nonzero(rows)) for rows in every)
-        spare = file.with_spare_values() if matched else set[str]()
         if matched:
             file.check_categories(tops)
         for number, (group, rows) in enumerate(zip(file.groups, every, strict=True)):
             found = int(np.count_nonzero(rows))
             left = len(rows) - (0 if task.set_null else found)
             if left or not len(rows):
-                changed = [top for top in tops if found or top.name in spare]
+                changed = [top for top in tops if found or (matched and _has_spare_values(file, number, top))]
                 with tempfile.SpooledTemporaryFile(SPOOLED_BYTES, prefix="refstore-purge-") as written:
                     chunks = _chunks(file, number, changed, task, rows, cast(BinaryIO, written))
                     groups.append(assembly.add_group(_sorted_as_before(group, file.root, task), left, chunks))
@@ -140,6 +139,35 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritt
         write_footer(target, footer)
         _check_written(footer, target)
         return Rewritten(file.rows, matched, key_values.entries_with_ids(pairs_of(file.footer), ids))
+
+
+def _has_spare_values(file: ParquetFile, number: int, top: Node) -> bool:
+    """Return whether a dictionary has more values than stand in the rows of a row group, as those of categories have:
+    then what a row had that goes may stand in it, though the row is of another group.
+    """
+    chunks = file.groups[number][Group.COLUMNS]
+    counts = [stored(file.source, chunks[leaf.first_leaf]).dictionary_values for leaf in top.leaves()]
+    if not any(counts):
+        return False
+    column = _read(file.opened([top], [number], is_plain=True), top).column(0)
+    parts = [list(_leaf_values(chunk)) for chunk in column.chunks]
+    if not parts:
+        return True
+    return any(
+        count and pc.count_distinct(pa.chunked_array([part[place] for part in parts])).as_py() < count
+        for place, count in enumerate(counts)
+    )
+
+
+def _leaf_values(values: Any) -> Iterator[Any]:
+    """Yield what stands in the leaves of a plain column, in their order."""
+    if pa.types.is_struct(values.type):
+        for child in values.flatten():
+            yield from _leaf_values(child)
+    elif pa.types.is_list(values.type):
+        yield from _leaf_values(values.flatten())
+    else:
+        yield values
 
 
 def _tops(root: Node, task: Task) -> Sequence[Node]:

@@ -68,6 +68,7 @@ class Stored(NamedTuple):
     dictionary: int
     """The encoding of its dictionary; -1: it has none."""
     dictionary_bytes: int
+    dictionary_values: int
     is_v2: bool
     """Whether its pages with data are of the second version."""
     has_checksums: bool
@@ -84,6 +85,7 @@ class Stored(NamedTuple):
             encoding=0 if self.dictionary >= 0 else self.encoding,
             dictionary=min(self.dictionary, 0),
             dictionary_bytes=0,
+            dictionary_values=0,
             is_v2=False,  # all columns of a row group get the same
             has_bounds=False,  # columns of nulls have none
         )
@@ -102,7 +104,7 @@ def stored(source: Source, chunk: Struct) -> Stored:
     PurgeError.
     """
     metadata = chunk[Chunk.METADATA]
-    dictionary, dictionary_bytes, encoding, is_v2, has_checksums = -1, 0, 0, False, False
+    dictionary, dictionary_bytes, dictionary_values, encoding, is_v2, has_checksums = -1, 0, 0, 0, False, False
     for header, _, _ in pages_of(source.file, *extent(source, chunk)):
         kind = header[PAGE_TYPE]
         has_checksums = PAGE_CHECKSUM in header
@@ -111,13 +113,15 @@ def stored(source: Source, chunk: Struct) -> Stored:
             encoding, is_v2 = header[of][number], kind == DATA_PAGE_V2
             break
         if kind == DICTIONARY_PAGE:
-            dictionary, dictionary_bytes = header[7][2], header[PAGE_BYTES]
+            dictionary_values, dictionary = header[7][1], header[7][2]
+            dictionary_bytes = header[PAGE_BYTES]
     statistics = metadata.get(Column.STATISTICS)
     return Stored(
         codec=metadata[Column.CODEC],
         encoding=encoding,
         dictionary=dictionary,
         dictionary_bytes=dictionary_bytes,
+        dictionary_values=dictionary_values,
         is_v2=is_v2,
         has_checksums=has_checksums,
         has_statistics=statistics is not None,

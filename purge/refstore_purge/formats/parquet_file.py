@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -22,16 +21,11 @@ from refstore_purge.formats.parquet_footer import (
     Struct,
     read_footer,
 )
-from refstore_purge.formats.parquet_identifier import has_dictionary
 from refstore_purge.formats.parquet_schema import REPEATED, Node, tree_of, view
 from refstore_purge.store_file import buffer_bytes_of
 from refstore_purge.untyped_arrow import pa, pq
 
 NUM_CATEGORIES: Final = b"num_categories"
-OF_DICTIONARIES: Final = frozenset({2, 8})
-"""The encodings of values that stand in a dictionary: not every writer says where that is."""
-_DICTIONARIES_OF_VALUES: Final = re.compile(rb"parquet-mr |DuckDB |parquet-rs |impala ")
-"""Writers whose dictionaries have the values of their rows only."""
 
 
 class ParquetFile:
@@ -61,25 +55,6 @@ class ParquetFile:
     @property
     def rows(self) -> int:
         return sum(group[Group.ROWS] for group in self.groups)
-
-    def with_spare_values(self) -> set[str]:
-        """Return the outermost columns whose dictionaries may have values that no row of their row group has: then
-        what a row had that goes may stand in every row group. Arrow writes categories so, and says which columns they
-        are; of a writer that nobody knows any dictionary may be such a one.
-        """
-        if _DICTIONARIES_OF_VALUES.match(self.footer.get(File.CREATED_BY, b"")):
-            return set()
-        if self._arrow is not None:
-            return {field.name for field in self._arrow if has_dictionary(field.type)}
-        found = set[str]()
-        for group in self.groups:
-            for leaf, chunk in zip(self.root.leaves(), group[Group.COLUMNS], strict=True):
-                encodings = chunk[Chunk.METADATA].get(Column.ENCODINGS, ())
-                if chunk[Chunk.METADATA].get(Column.DICTIONARY_PAGE, 0) > 0 or not OF_DICTIONARIES.isdisjoint(
-                    encodings
-                ):
-                    found.add(leaf.path[0])
-        return found
 
     def check_categories(self, tops: Sequence[Node]) -> None:
         """Raise PurgeError for a category of fastparquet, which reads the dictionary of one row group for all."""

@@ -66,11 +66,6 @@ def _fields_of(type_: Any) -> list[Any]:
     return [type_.field(number) for number in range(type_.num_fields)]
 
 
-def has_dictionary(type_: Any) -> bool:
-    """Return whether a type of Arrow has categories, however deep."""
-    return pa.types.is_dictionary(type_) or any(has_dictionary(field.type) for field in _fields_of(type_))
-
-
 def check_fixed_lists(schema: Any, task: Task) -> None:
     """Raise PurgeError for a struct to be set to null that has a required list of a fixed size: pyarrow would not read
     the file any more.
