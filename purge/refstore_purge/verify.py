@@ -13,7 +13,8 @@
     verify_ids.py       the lookup of ids
     verify_table.py     the table of ids
 
-It shares with a run only the document, and how the form of a table of ids is told. It never assumes an answer: what it
+It shares with a run only the document, how the form of a table of ids is told, and how Parquet is opened whose other
+columns pyarrow has no types for. It never assumes an answer: what it
 did not read, or does not understand as a run does, is listed with the reason.
 """
 

@@ -14,7 +14,8 @@ import pytest
 
 from refstore_purge.formats import parquet, parquet_footer
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.formats.parquet_footer import Chunk, Column, Element, File, Group, Items, Kind, Struct
+from refstore_purge.formats.parquet_footer import Chunk, Column, Element, File, Group, Items, Struct
+from refstore_purge.formats.parquet_shapes import Kind
 from tests.purge.looking import find, id_set, rewrite, task
 from tests.purge.test_parquet_kept import edited, written
 

@@ -15,7 +15,7 @@ import pytest
 
 from refstore_purge.formats import parquet
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.formats.parquet_chunks import Assembly, Source, Stored, extent, stored
+from refstore_purge.formats.parquet_chunks import Assembly, ChunkStorage, Source, extent, storage_of
 from refstore_purge.formats.parquet_footer import (
     Chunk,
     Column,
@@ -23,7 +23,6 @@ from refstore_purge.formats.parquet_footer import (
     File,
     Group,
     Items,
-    Kind,
     Struct,
     read_footer,
     read_struct_at,
@@ -31,7 +30,7 @@ from refstore_purge.formats.parquet_footer import (
 )
 from refstore_purge.formats.parquet_pages import DATA_PAGE, PAGE_TYPE
 from refstore_purge.formats.parquet_schema import Physical
-from refstore_purge.formats.parquet_shapes import OFFSET_INDEX, PAGE_HEADER
+from refstore_purge.formats.parquet_shapes import OFFSET_INDEX, PAGE_HEADER, Kind
 from tests.purge.looking import find, id_set, rewrite, task
 
 GUEST = task("guest")
@@ -78,9 +77,9 @@ def chunks(body: bytes) -> list[list[bytes]]:
     return [[body[start : start + size] for start, size in group] for group in places]
 
 
-def stored_in(body: bytes) -> list[list[Stored]]:
+def stored_in(body: bytes) -> list[list[ChunkStorage]]:
     source = Source(io.BytesIO(body), read_footer(io.BytesIO(body))[1])
-    return [[stored(source, chunk) for chunk in group[Group.COLUMNS]] for group in footer_of(body)[File.ROW_GROUPS]]
+    return [[storage_of(source, chunk) for chunk in group[Group.COLUMNS]] for group in footer_of(body)[File.ROW_GROUPS]]
 
 
 def pages_found_by_indexes(body: bytes) -> int:

@@ -32,17 +32,17 @@ from refstore_purge.formats.base import (
 from refstore_purge.formats.nested import any_set, check_schema, rows_that_match, set_null
 from refstore_purge.formats.parquet_chunks import (
     Assembly,
+    ChunkStorage,
     Source,
-    Stored,
-    as_before,
-    check_like,
+    check_kept,
     extent,
-    options,
-    stored,
+    storage_of,
+    with_own_schema,
+    writer_options,
 )
 from refstore_purge.formats.parquet_file import ParquetFile, footer_with, pairs_of, readable
 from refstore_purge.formats.parquet_footer import File, Group, Struct, read_footer, write_footer
-from refstore_purge.formats.parquet_identifier import check_fixed_lists, leaves_of, may_have, plain_leaf
+from refstore_purge.formats.parquet_identifier import check_fixed_lists, leaves_of
 from refstore_purge.formats.parquet_schema import Node, tree_of, view
 from refstore_purge.formats.stays_open import StaysOpen
 from refstore_purge.untyped_arrow import pa, pc, pq
@@ -81,8 +81,7 @@ def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Foun
         if task.every_row and not task.set_null:
             entries = key_values.entries_with_ids(pairs_of(file.footer), ids)
             return Found(file.rows, file.rows, "partition", entries)
-        leaf = plain_leaf(file.typed, task)
-        groups = [number for number in range(len(file.groups)) if may_have(file.typed, number, leaf, task, ids)]
+        groups = [number for number in range(len(file.groups)) if file.may_have(number, ids)]
         ids = Seeing(ids, see) if see is not None else ids
         matched = _rows_found(file, groups, task, ids)
         if groups and see is not None:
@@ -146,10 +145,10 @@ def _has_spare_values(file: ParquetFile, number: int, top: Node) -> bool:
     then what a row had that goes may stand in it, though the row is of another group.
     """
     chunks = file.groups[number][Group.COLUMNS]
-    counts = [stored(file.source, chunks[leaf.first_leaf]).dictionary_values for leaf in top.leaves()]
+    counts = [storage_of(file.source, chunks[leaf.first_leaf]).dictionary_values for leaf in top.leaves()]
     if not any(counts):
         return False
-    column = _read(file.opened([top], [number], is_plain=True), top).column(0)
+    column = _read(file.open_view([top], [number], is_plain=True), top).column(0)
     parts = [list(_leaf_values(chunk)) for chunk in column.chunks]
     if not parts:
         return True
@@ -184,13 +183,13 @@ def _rows_of(file: ParquetFile, number: int, tops: Sequence[Node], task: Task, i
         rows = np.ones(file.groups[number][Group.ROWS], dtype=np.bool_)
     else:
         rows = np.zeros(file.groups[number][Group.ROWS], dtype=np.bool_)
-        if may_have(file.typed, number, plain_leaf(file.typed, task), task, ids):
+        if file.may_have(number, ids):
             table = file.typed.read_row_group(number, columns=leaves_of(file.typed, replace(task, set_null=())))
             found = [rows_that_match(batch, replace(task, set_null=()), ids) for batch in table.to_batches()]
             _check_rows(len(table), len(rows), name_of(task.identifier))
             rows = np.concatenate([rows[:0], *found])
     if task.set_null and rows.any():
-        plain = file.opened(tops, [number], is_plain=True)
+        plain = file.open_view(tops, [number], is_plain=True)
         paths = _plain_paths(file.root, task)
         table = pa.table([_read(plain, top).column(0) for top in tops], schema=plain.schema_arrow)
         sets = [any_set(batch, paths) for batch in table.to_batches()]
@@ -227,26 +226,26 @@ def _chunks(
     chunks = [(file.source, chunk) for chunk in group[Group.COLUMNS]]
     if not tops:
         return chunks
-    plain = file.opened(tops, [number], is_plain=True)
+    plain = file.open_view(tops, [number], is_plain=True)
     paths = _plain_paths(file.root, task)
     keep = pa.array(~rows) if rows.any() and not task.set_null else None
     leaves: list[Node] = []
-    before: list[Stored] = []
+    before: list[ChunkStorage] = []
     columns: list[Any] = []
     for top in tops:  # one after another, so that no other is in memory as it was and as it will be
         leaves += top.leaves()
-        before += [stored(file.source, group[Group.COLUMNS][leaf.first_leaf]) for leaf in top.leaves()]
+        before += [storage_of(file.source, group[Group.COLUMNS][leaf.first_leaf]) for leaf in top.leaves()]
         columns.append(_changed(_read(plain, top), paths, rows, keep).column(0))
     table = pa.table(columns, schema=plain.schema_arrow)
-    _write(table, written, options(leaves, _paths_written(table.schema), before, len(rows)))
+    _write(table, written, writer_options(leaves, _paths_written(table.schema), before, len(rows)))
     del columns, table
     footer, end = read_footer(written)
     made = Source(written, end)
     (new,) = footer[File.ROW_GROUPS]
     for leaf, was, became, chunk in zip(leaves, before, tree_of(footer).leaves(), new[Group.COLUMNS], strict=True):
         old = group[Group.COLUMNS][leaf.first_leaf]
-        changed = as_before(chunk, leaf, was, old)
-        check_like(leaf, became, was, stored(made, changed))
+        changed = with_own_schema(chunk, leaf, was, old)
+        check_kept(leaf, became, was, storage_of(made, changed))
         chunks[leaf.first_leaf] = made, changed
     return chunks
 
@@ -313,11 +312,13 @@ def _sorted_as_before(group: Struct, root: Node, task: Task) -> Struct:
 
 
 def _check_written(footer: Struct, target: BinaryIO) -> None:
-    """Raise PurgeError where the new file does not have this footer."""
+    """Raise PurgeError where the new file does not have this footer, or a chunk does not lie in it."""
     target.flush()
     target.seek(0)
     there, end = read_footer(target)
-    chunks = [chunk for group in there[File.ROW_GROUPS] for chunk in group[Group.COLUMNS]]
-    if there != footer or any(extent(Source(target, end), chunk)[1] < 0 for chunk in chunks):
+    if there != footer:
         raise PurgeError("the new file has another footer than was written; report this")
+    for group in there[File.ROW_GROUPS]:
+        for chunk in group[Group.COLUMNS]:
+            extent(Source(target, end), chunk)
     target.seek(0)

@@ -15,8 +15,9 @@ from refstore_purge.formats.parquet_footer import (
     MAGIC,
     Chunk,
     Column,
+    Element,
     Group,
-    Kind,
+    Items,
     Struct,
     read_struct,
     read_struct_at,
@@ -33,7 +34,7 @@ from refstore_purge.formats.parquet_pages import (
     pages_of,
 )
 from refstore_purge.formats.parquet_schema import Node, Physical, text_of
-from refstore_purge.formats.parquet_shapes import BLOOM_FILTER, OFFSET_INDEX
+from refstore_purge.formats.parquet_shapes import BLOOM_FILTER, OFFSET_INDEX, Kind
 
 COPY_BYTES: Final = 1024 * 1024
 BLOOM_FPP: Final = 0.05
@@ -59,7 +60,7 @@ BOUNDS: Final = (1, 2, 5, 6, 7, 8)
 """The fields of `Statistics` with the lowest and the highest value, and whether they are exact."""
 
 
-class Stored(NamedTuple):
+class ChunkStorage(NamedTuple):
     """How a column chunk is stored."""
 
     codec: int
@@ -78,7 +79,7 @@ class Stored(NamedTuple):
     has_column_index: bool
     has_offset_index: bool
 
-    def like(self) -> Stored:
+    def comparable(self) -> ChunkStorage:
         """Return what is the same of a chunk that is written like this one."""
         return self._replace(
             codec=LZ4_RAW if self.codec == LZ4_OF_HADOOP else self.codec,
@@ -99,7 +100,7 @@ class Source(NamedTuple):
     """Where its footer begins."""
 
 
-def stored(source: Source, chunk: Struct) -> Stored:
+def storage_of(source: Source, chunk: Struct) -> ChunkStorage:
     """Return how a column chunk is stored: what the footer says, and the headers of its first pages. Raises
     PurgeError.
     """
@@ -116,7 +117,7 @@ def stored(source: Source, chunk: Struct) -> Stored:
             dictionary_values, dictionary = header[7][1], header[7][2]
             dictionary_bytes = header[PAGE_BYTES]
     statistics = metadata.get(Column.STATISTICS)
-    return Stored(
+    return ChunkStorage(
         codec=metadata[Column.CODEC],
         encoding=encoding,
         dictionary=dictionary,
@@ -147,7 +148,9 @@ def extent(source: Source, chunk: Struct) -> tuple[int, int]:
     return start, size
 
 
-def options(leaves: Sequence[Node], paths: Sequence[str], of: Sequence[Stored], rows: int) -> dict[str, Any]:
+def writer_options(
+    leaves: Sequence[Node], paths: Sequence[str], of: Sequence[ChunkStorage], rows: int
+) -> dict[str, Any]:
     """Return how pyarrow's writer is to store the columns of a row group, `paths` being its names for them. Raises
     PurgeError for what it cannot.
     """
@@ -164,7 +167,7 @@ def options(leaves: Sequence[Node], paths: Sequence[str], of: Sequence[Stored], 
             )
     columns = dict(zip(paths, of, strict=True))
     is_old = any(each.dictionary == PLAIN_DICTIONARY for each in of)
-    needs_new = any(leaf.element.get(1) == Physical.INT32 and leaf.is_unsigned for leaf in leaves)
+    needs_new = any(leaf.element.get(Element.TYPE) == Physical.INT32 and leaf.is_unsigned for leaf in leaves)
     return {
         "version": "1.0" if is_old and not needs_new else "2.6",  # the first one calls the encoding of dictionaries so
         "store_schema": False,
@@ -184,12 +187,12 @@ def options(leaves: Sequence[Node], paths: Sequence[str], of: Sequence[Stored], 
     }
 
 
-def as_before(chunk: Struct, leaf: Node, before: Stored, old: Struct) -> Struct:
+def with_own_schema(chunk: Struct, leaf: Node, before: ChunkStorage, old: Struct) -> Struct:
     """Return what the footer says of a chunk that pyarrow wrote under a plain schema: under the file's own, and without
     what the old chunk did not have.
     """
     metadata = chunk[Chunk.METADATA].without()
-    metadata.change(Column.TYPE, leaf.element[1])
+    metadata.change(Column.TYPE, leaf.element[Element.TYPE])
     metadata.change(Column.PATH, old[Chunk.METADATA][Column.PATH])
     if Column.KEY_VALUES in old[Chunk.METADATA]:
         metadata.set(Column.KEY_VALUES, Kind.LIST, old[Chunk.METADATA][Column.KEY_VALUES])
@@ -222,7 +225,7 @@ class Assembly:
         for (source, _), column in zip(chunks, columns, strict=True):
             self._add_bloom_filter(source, column)
         found = group.without()
-        found.change(Group.COLUMNS, type(group[Group.COLUMNS])(Kind.STRUCT, columns))
+        found.change(Group.COLUMNS, Items(Kind.STRUCT, columns))
         found.change(Group.ROWS, rows)
         metadata = [column[Chunk.METADATA] for column in columns]
         found.change(Group.BYTES, sum(each[Column.UNCOMPRESSED_BYTES] for each in metadata))
@@ -311,14 +314,14 @@ def _moved_index(data: bytes, start: int, size: int, moved: int) -> bytes:
     return to_bytes(index)
 
 
-def check_like(leaf: Node, became: Node, before: Stored, after: Stored) -> None:
+def check_kept(leaf: Node, became: Node, before: ChunkStorage, after: ChunkStorage) -> None:
     """Raise PurgeError where pyarrow wrote a column otherwise than it is to be."""
     name = ".".join(leaf.path)
     if became.levels != leaf.levels:
         raise PurgeError(f"pyarrow cannot write the groups around column {name!r} as they are; purge it by other means")
     # pyarrow writes no index of pages if one has nothing but NaN
     before = before._replace(has_column_index=before.has_column_index and leaf.has_order and after.has_column_index)
-    pairs = zip(Stored._fields, before.like(), after.like(), strict=True)
+    pairs = zip(ChunkStorage._fields, before.comparable(), after.comparable(), strict=True)
     others = [field for field, was, is_now in pairs if was != is_now]
     if others:
         raise PurgeError(f"pyarrow cannot keep {', '.join(others)} of column {name!r}; purge it by other means")

@@ -10,18 +10,10 @@ from typing import Any, BinaryIO, Final
 from refstore_purge.formats import key_values
 from refstore_purge.formats.base import Ids, PurgeError, Task, is_alike
 from refstore_purge.formats.parquet_chunks import Source, extent
-from refstore_purge.formats.parquet_footer import (
-    Chunk,
-    Column,
-    Element,
-    File,
-    Group,
-    Items,
-    Kind,
-    Struct,
-    read_footer,
-)
+from refstore_purge.formats.parquet_footer import Chunk, Column, Element, File, Group, Items, Pair, Struct, read_footer
+from refstore_purge.formats.parquet_identifier import may_match, plain_leaf
 from refstore_purge.formats.parquet_schema import REPEATED, Node, tree_of, view
+from refstore_purge.formats.parquet_shapes import Kind
 from refstore_purge.store_file import buffer_bytes_of
 from refstore_purge.untyped_arrow import pa, pq
 
@@ -40,12 +32,12 @@ class ParquetFile:
             raise PurgeError("the file has no columns; correct the data set's prefix")
         self.groups: Sequence[Struct] = self.footer[File.ROW_GROUPS]
         _check_groups(self.groups, list(self.root.leaves()), self.source)
-        pairs = {pair[1]: pair.get(2, b"") for pair in self.footer.get(File.KEY_VALUES, ())}
-        schema = key_values.schema_of(pairs.get(key_values.ARROW_SCHEMA, b""))
-        self._arrow = schema if schema is not None and len(schema) == len(self.root.children) else None
+        self._arrow = _arrow_fields(self.footer, self.root)
         names = [task.identifier[0], *(null[0] for null in task.set_null)]
         roots = [node for node in self.root.children if any(is_alike(node.name, name) for name in names)]
-        self.typed: Any = self.opened(roots, range(len(self.groups)), is_plain=False) if roots else None
+        self.typed: Any = self.open_view(roots, range(len(self.groups)), is_plain=False) if roots else None
+        self._task = task
+        self._leaf = plain_leaf(self.typed, task) if roots else None
 
     @property
     def schema(self) -> Any:
@@ -58,23 +50,41 @@ class ParquetFile:
 
     def check_categories(self, tops: Sequence[Node]) -> None:
         """Raise PurgeError for a category of fastparquet, which reads the dictionary of one row group for all."""
+        leaves = [leaf for top in tops for leaf in top.leaves()]
         for group in self.groups:
-            for leaf, chunk in zip(self.root.leaves(), group[Group.COLUMNS], strict=True):
-                pairs = chunk[Chunk.METADATA].get(Column.KEY_VALUES, ())
-                if any(pair[1] == NUM_CATEGORIES for pair in pairs) and any(top.name == leaf.path[0] for top in tops):
+            for leaf in leaves:
+                pairs = group[Group.COLUMNS][leaf.first_leaf][Chunk.METADATA].get(Column.KEY_VALUES, ())
+                if any(pair[Pair.KEY] == NUM_CATEGORIES for pair in pairs):
                     raise PurgeError(
                         f"column {leaf.path[0]!r} is a category of pandas, and fastparquet reads one dictionary for "
                         "all row groups; write it as plain values, or purge it by other means"
                     )
 
-    def opened(self, roots: Sequence[Node], groups: Sequence[int], *, is_plain: bool) -> Any:
+    def may_have(self, number: int, ids: Ids) -> bool:
+        """Return whether a row group may have one of the ids, as far as the statistics of its column tell."""
+        if self._leaf is None or self._task.ignore_statistics:
+            return True
+        return may_match(self.typed.metadata.row_group(number).column(self._leaf), ids)
+
+    def open_view(self, roots: Sequence[Node], groups: Sequence[int], *, is_plain: bool) -> Any:
+        """Open some columns of some row groups, as `view` says. Raises PurgeError."""
+        arrow = None if is_plain or not self._arrow else pa.schema([self._arrow[top.number] for top in roots])
         return pq.ParquetFile(
             self.source.file,
-            metadata=view(self.footer, roots, groups, is_plain=is_plain, arrow=None if is_plain else self._arrow),
+            metadata=view(self.footer, roots, groups, is_plain=is_plain, arrow=arrow),
             pre_buffer=False,
             buffer_size=buffer_bytes_of(self.source.file),
             page_checksum_verification=True,
         )
+
+
+def _arrow_fields(footer: Struct, root: Node) -> dict[int, Any]:
+    """Return the fields of the schema of Arrow that a file may have, by the numbers of its outermost columns."""
+    pairs = {pair[Pair.KEY]: pair.get(Pair.VALUE, b"") for pair in footer.get(File.KEY_VALUES, ())}
+    schema = key_values.schema_of(pairs.get(key_values.ARROW_SCHEMA, b""))
+    if schema is None or len(schema) != len(root.children):
+        return {}
+    return {top.number: field for top, field in zip(root.children, schema, strict=True)}
 
 
 def _check_groups(groups: Sequence[Struct], leaves: Sequence[Node], source: Source) -> None:
@@ -110,7 +120,7 @@ def pairs_of(footer: Struct) -> Iterator[dict[bytes, bytes]]:
     chunks = [chunk for group in footer[File.ROW_GROUPS] for chunk in group[Group.COLUMNS]]
     every += [chunk[Chunk.METADATA].get(Column.KEY_VALUES, ()) for chunk in chunks]
     for pairs in every:
-        yield from ({pair[1]: pair.get(2, b"")} for pair in pairs)
+        yield from ({pair[Pair.KEY]: pair.get(Pair.VALUE, b"")} for pair in pairs)
 
 
 def footer_with(old: Struct, groups: Sequence[Struct], ids: Ids, *, rows_changed: bool) -> Struct:
@@ -131,12 +141,12 @@ def _without_ids(struct: Struct, number: int, ids: Ids, *, rows_changed: bool) -
     """Return a struct whose key-value metadata have no ids, in their order."""
     kept = Items(Kind.STRUCT)
     for pair in struct.get(number, ()):
-        key, value = pair[1], pair.get(2, b"")
+        key, value = pair[Pair.KEY], pair.get(Pair.VALUE, b"")
         left = key_values.without_ids({key: value}, ids, rows_changed=rows_changed)
         if key in left:
             kept.append(pair.without())
             if left[key] != value:
-                kept[-1].change(2, left[key])
+                kept[-1].change(Pair.VALUE, left[key])
     found = struct.without()
     if number in struct:
         found.change(number, kept)

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, BinaryIO, Final
 
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.formats.parquet_shapes import FILE, Part, Shape
+from refstore_purge.formats.parquet_shapes import FILE, Kind, Part, Shape
 
 _protocol: Any = import_module("thrift.protocol.TCompactProtocol")
 _transport: Any = import_module("thrift.transport.TTransport")
@@ -30,23 +30,10 @@ PARTS_MAX: Final = 5_000_000
 _DAMAGED: Final = "the file cannot be read: its footer is damaged; see to it by other means"
 
 
-class Kind(IntEnum):
-    """Thrift's types that Parquet has."""
-
-    BOOL = 2
-    BYTE = 3
-    DOUBLE = 4
-    I16 = 6
-    I32 = 8
-    I64 = 10
-    STRING = 11
-    STRUCT = 12
-    LIST = 15
-
-
 class File(IntEnum):
     """Fields of `FileMetaData`."""
 
+    VERSION = 1
     SCHEMA = 2
     ROWS = 3
     ROW_GROUPS = 4
@@ -54,6 +41,13 @@ class File(IntEnum):
     CREATED_BY = 6
     COLUMN_ORDERS = 7
     ENCRYPTION = 8
+
+
+class Pair(IntEnum):
+    """Fields of `KeyValue`."""
+
+    KEY = 1
+    VALUE = 2
 
 
 class Element(IntEnum):

@@ -22,12 +22,8 @@ def plain_leaf(file: Any, task: Task) -> int | None:
     return None
 
 
-def may_have(file: Any, number: int, leaf: int | None, task: Task, ids: Ids) -> bool:
-    """Return whether a row group may have one of the ids, as far as the statistics of its column tell."""
-    return leaf is None or task.ignore_statistics or _may_match(file.metadata.row_group(number).column(leaf), ids)
-
-
-def _may_match(chunk: Any, ids: Ids) -> bool:
+def may_match(chunk: Any, ids: Ids) -> bool:
+    """Return whether the statistics of a column chunk let it have one of the ids."""
     statistics = chunk.statistics if chunk.is_stats_set else None
     if statistics is None:
         return True

@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from refstore_purge.formats.base import PurgeError
+from refstore_purge.formats.key_values import ARROW_SCHEMA
 from refstore_purge.formats.parquet_footer import (
     MAGIC,
     Chunk,
@@ -24,10 +25,11 @@ from refstore_purge.formats.parquet_footer import (
     File,
     Group,
     Items,
-    Kind,
+    Pair,
     Struct,
     write_footer,
 )
+from refstore_purge.formats.parquet_shapes import Kind
 from refstore_purge.untyped_arrow import pa, pq
 
 REQUIRED: Final = 0
@@ -187,14 +189,14 @@ def tree_of(footer: Struct) -> Node:
 def view(footer: Struct, roots: Sequence[Node], groups: Sequence[int], *, is_plain: bool, arrow: Any = None) -> Any:
     """Return the metadata with which pyarrow reads some columns of some row groups of a file: those that lie in
     `roots`, in the order of the file. `is_plain`: as they are stored, under their numbers; else as they are, and as
-    `arrow` says, the schema of Arrow for all of the file's columns.
+    `arrow` says, a schema of Arrow for them.
     """
     found = Struct()
     root = Struct()
     root.set(Element.NAME, Kind.STRING, b"view")
     root.set(Element.CHILDREN, Kind.I32, len(roots))
     of_node: Callable[[Node], Struct] = _plain if is_plain else (lambda node: node.element)
-    found.set(1, Kind.I32, footer.get(1, 1))
+    found.set(File.VERSION, Kind.I32, footer.get(File.VERSION, 1))
     nodes = [each for top in roots for each in top.nodes()]
     found.set(File.SCHEMA, Kind.LIST, Items(Kind.STRUCT, [root, *map(of_node, nodes)]))
     leaves = [leaf for top in roots for leaf in top.leaves()]
@@ -208,11 +210,9 @@ def view(footer: Struct, roots: Sequence[Node], groups: Sequence[int], *, is_pla
         chosen = [orders[leaf.first_leaf] for leaf in leaves if leaf.first_leaf < len(orders)]
         found.set(File.COLUMN_ORDERS, Kind.LIST, Items(orders.kind, chosen))
     if arrow is not None:
-        at = {node.number: place for place, node in enumerate(tree_of(footer).children)}
-        schema = pa.schema([arrow.field(at[top.number]) for top in roots])
         pair = Struct()
-        pair.set(1, Kind.STRING, b"ARROW:schema")
-        pair.set(2, Kind.STRING, base64.b64encode(schema.serialize().to_pybytes()))
+        pair.set(Pair.KEY, Kind.STRING, ARROW_SCHEMA)
+        pair.set(Pair.VALUE, Kind.STRING, base64.b64encode(arrow.serialize().to_pybytes()))
         found.set(File.KEY_VALUES, Kind.LIST, Items(Kind.STRUCT, [pair]))
     out = io.BytesIO(MAGIC)
     out.seek(0, io.SEEK_END)

@@ -5,17 +5,28 @@ A struct is given by the numbers of its fields, as in `parquet.thrift` of apache
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Final, TypeAlias
 
 Shape: TypeAlias = dict[int, "Part"]
 Part: TypeAlias = "int | Shape | list[Part]"
 
-BOOL: Final = 2
-BYTE: Final = 3
-I16: Final = 6
-I32: Final = 8
-I64: Final = 10
-STRING: Final = 11
+
+class Kind(IntEnum):
+    """Thrift's types that Parquet has."""
+
+    BOOL = 2
+    BYTE = 3
+    DOUBLE = 4
+    I16 = 6
+    I32 = 8
+    I64 = 10
+    STRING = 11
+    STRUCT = 12
+    LIST = 15
+
+
+BOOL, BYTE, I16, I32, I64, STRING = Kind.BOOL, Kind.BYTE, Kind.I16, Kind.I32, Kind.I64, Kind.STRING
 
 _KEY_VALUE: Final[Shape] = {1: STRING, 2: STRING}
 _INTEGER: Final[Shape] = {10: {1: BYTE, 2: BOOL}}

@@ -14,8 +14,9 @@ from refstore_purge.formats import key_values
 from refstore_purge.formats.base import Ids, PurgeError, Task
 from refstore_purge.formats.parquet_chunks import Assembly
 from refstore_purge.formats.parquet_file import footer_with, pairs_of, readable
-from refstore_purge.formats.parquet_footer import Chunk, Column, File, Group, Kind, Struct, read_footer, write_footer
+from refstore_purge.formats.parquet_footer import Chunk, Column, File, Group, Struct, read_footer, write_footer
 from refstore_purge.formats.parquet_identifier import is_subsequence
+from refstore_purge.formats.parquet_shapes import Kind
 from refstore_purge.untyped_arrow import pq
 
 RowGroups = Sequence[tuple[int, ...]]
