@@ -62,7 +62,7 @@ def types() -> dict[str, tuple[Any, list[Any]]]:
     found["date32"] = (pa.date32(), [0, -1, 18_000, -719_162, 2_932_896, -800_000])
     found["date64"] = (pa.date64(), [day * _DAY_MS for day in (0, -1, 18_000, -719_162, 2_932_896)])
     for unit in ("s", "ms", "us", "ns"):
-        wide = pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)  # type: ignore[arg-type]
+        wide = pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)  # type: ignore[arg-type]  # its stubs want literals
         last = 86_400 * UNIT[unit] - 1
         found[f"time[{unit}]"] = (wide, [0, 1, last, last // 2])
         found[f"timestamp[{unit}]"] = (pa.timestamp(unit), _timestamps(unit))

@@ -189,7 +189,7 @@ def _python_csv(delimiter: str = ",") -> bytes:
         def write(self, line: str) -> None:
             lines.append(line)
 
-    writer = csv.writer(Into(), delimiter=delimiter)  # type: ignore[arg-type]
+    writer = csv.writer(Into(), delimiter=delimiter)  # type: ignore[arg-type]  # it only writes
     writer.writerow(["guest", "n", "text"])
     writer.writerows(rows)
     return "".join(lines).encode()

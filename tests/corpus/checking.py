@@ -111,7 +111,7 @@ def _wrong(
         counts[name] += 1
         try:
             after = READERS[case.format][name](new)
-        except Exception as error:  # noqa: BLE001  # any
+        except Exception as error:  # noqa: BLE001  # whatever this reader raises at a file
             yield f"{name} cannot read it: {type(error).__name__}: {str(error)[:200]}"
             continue
         if before.types != after.types:
@@ -190,5 +190,5 @@ def _read(case: Case, name: str, path: Path) -> Read | None:
     """Return what a reader reads of the original; None: it cannot."""
     try:
         return READERS[case.format][name](path)
-    except Exception:  # noqa: BLE001  # any
+    except Exception:  # noqa: BLE001  # whatever this reader raises at a file
         return None

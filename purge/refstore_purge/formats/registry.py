@@ -7,6 +7,7 @@ the same names; a test compares them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from typing import Final, cast
 
@@ -24,6 +25,7 @@ MODULES: Final[Mapping[FileFormat, str]] = {
 """Imported when they are needed: each has the libraries of its format."""
 
 
+@cache
 def format_of(name: FileFormat) -> Format:
     """Return the module of a format. Raises MissingExtra."""
     try:
