@@ -32,8 +32,17 @@ def prepare(run: PurgeRun, datasets: Sequence[Dataset], units: Sequence[Unit], e
     `every`: all units of the data sets, not only those that this run does. Raises Invalid.
     """
     ask_partitions(run, units)
+    _start_processes(run, datasets, units)
     _adapt_ids(run, units)
     _list_indexes(run, datasets, every)
+
+
+def _start_processes(run: PurgeRun, datasets: Sequence[Dataset], units: Sequence[Unit]) -> None:
+    """Start the engine's processes where looking for the ids takes long: they import while this process prepares."""
+    chosen = [unit for unit in units if run.state.by_partition.get(unit.order) is not False]
+    sizes = [piece.size_bytes for unit in chosen for piece in unit.pieces.values()]
+    if sum(sizes) >= tasks.LONG_BYTES:
+        run.engine.start_ahead(tasks.modules_for(datasets, has_index=run.key is not None), len(sizes))
 
 
 def ask_partitions(run: PurgeRun, units: Sequence[Unit]) -> None:

@@ -31,7 +31,7 @@ from refstore_purge.untyped_arrow import pa
 T = TypeVar("T")
 
 CHUNK_BYTES: Final = 1024 * 1024
-TASKS_PER_CORE: Final = 8
+TASKS_PER_CORE: Final = 16
 TASK_BYTES: Final = 128 * 1024 * 1024
 TASK_OBJECTS: Final = 200
 NO_MEMORY: Final = "reading or writing it takes more memory than there is, or it is damaged; see to it by other means"

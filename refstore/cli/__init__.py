@@ -193,4 +193,6 @@ def _run(args: Sequence[str]) -> int:
 def main() -> NoReturn:
     # nothing here multiplies matrices, and starting the threads for it takes as long as the rest of NumPy's import
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    python_gc.end_without_collecting()
+    sys.exit(code)

@@ -157,6 +157,53 @@ def test_a_second_step_at_the_same_time_is_done_without_helpers(helpers: Started
     assert helpers.processes[0].pid in {begun, *first}
 
 
+def test_helpers_that_are_started_ahead_have_imported_what_the_work_needs() -> None:
+    helpers = Helpers(2, start_after_seconds=SECONDS_MAX)
+    try:
+        helpers.start_ahead(["json.tool"], 1)
+        assert helpers._helpers == {}, "this process takes the only item"
+        helpers.start_ahead(["json.tool"], 2)
+        helpers.start_ahead(["json.tool"], 2)
+        (helper,) = helpers._helpers.values()
+        helper.wait_until_ready()
+        imported = f"(__import__('time').sleep(0.02), [*{WHO}, 'json.tool' in __import__('sys').modules])[1]"
+        done: list[int] = list(helpers.map(eval, [imported] * 20))
+        assert (helper.process.pid, True) in set(zip(done[::2], done[1::2], strict=True))
+    finally:
+        helpers.stop()
+
+
+def test_a_helper_that_does_nothing_is_not_waited_for(tmp_path: Path) -> None:
+    helper = Helper()
+    helper.wait_until_ready()
+    at_exit = f"__import__('atexit').register(open, {str(tmp_path / 'ended by itself')!r}, 'x') and []"
+    helper.do(eval, at_exit)
+    helper.stop()
+    assert helper.process.returncode == -signal.SIGKILL
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_helper_whose_work_was_broken_off_ends_it(tmp_path: Path) -> None:
+    def break_off(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    helper = Helper()
+    helper.wait_until_ready()
+    work = (
+        f"[__import__('os').kill({os.getpid()}, {int(signal.SIGUSR1)}), __import__('time').sleep(0.2),"
+        f" open({str(tmp_path / 'done')!r}, 'x').close()]"
+    )
+    before = signal.signal(signal.SIGUSR1, break_off)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            helper.do(eval, work)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        helper.stop()
+    assert (tmp_path / "done").exists()
+    assert helper.process.returncode == 0
+
+
 def test_a_helper_does_not_outlive_its_starter_when_that_is_killed() -> None:
     source = (
         "import time; from refstore_gc.engines.helper_processes import Helper\n"

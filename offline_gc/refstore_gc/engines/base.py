@@ -74,6 +74,12 @@ class Engine(Protocol):
         """Return whether all functions see the folders of this machine."""
         ...
 
+    def start_ahead(self, modules: Sequence[str], items: int) -> None:
+        """Start processes for work that surely takes seconds on so many items, and go on while they import these
+        modules. It need not be done before `map`.
+        """
+        ...
+
     def map(self, work: Callable[[A], Iterable[T]], items: Sequence[A], *, is_long: bool = False) -> Iterable[T]:
         """Yield what `work` yields for each item; the items in any order. `is_long`: it surely takes seconds."""
         ...

@@ -60,6 +60,7 @@ class Helper:
         ours.send((logs.set_up(), imported_ahead, may_crash))
         self._connection = ours
         self._is_ready = False
+        self._is_working = False
         self.has_ended = False
 
     def is_ready(self) -> bool:
@@ -79,17 +80,22 @@ class Helper:
 
     def do(self, work: Callable[[A], Iterable[T]], item: A) -> list[T]:
         """Return what `work` yields there, or raise what it raises. Raises HelperEndedError."""
+        self._is_working = True
         try:
             self._connection.send((work, item))
             results, error = self._connection.recv()
         except (EOFError, OSError) as ended:
             self.has_ended = True
             raise HelperEndedError from ended
+        self._is_working = False
         if error is not None:
             raise error
         return results
 
     def stop(self) -> None:
+        """End the process: at once if it does nothing, else when it has done its work, for which this waits a while."""
+        if not (self._is_working or self.has_ended):
+            self.process.kill()  # it has nothing to lose, and Python takes a tenth of a second to end by itself
         self._connection.close()
         try:
             self.process.wait(_STOP_SECONDS)
@@ -117,6 +123,16 @@ class Helpers:
                 self._helpers.popitem()[1].stop()
         finally:
             self._lock.release()
+
+    def start_ahead(self, modules: Sequence[str], items: int) -> None:
+        """Start the helpers that so many items take, and go on while they import these modules."""
+        if self._lock.acquire(blocking=False):
+            try:
+                for number in range(min(self.amount, items - 1)):
+                    if number not in self._helpers:
+                        self._start(number, modules)
+            finally:
+                self._lock.release()
 
     def map(
         self, work: Callable[[A], Iterable[T]], items: Sequence[A], *, is_long: bool = False
@@ -169,12 +185,14 @@ class Helpers:
         if number not in self._helpers:
             if nothing_waits.wait(max(0.0, self._start_after_seconds - self._worked_seconds)):
                 return None
-            try:
-                self._helpers[number] = Helper(may_crash=True)
-            except OSError as error:
-                _log.warning("no helper process could be started; this process does all of the work", error=str(error))
-                return None
-        return self._helpers[number]
+            self._start(number, _IMPORTED_AHEAD)
+        return self._helpers.get(number)
+
+    def _start(self, number: int, modules: Sequence[str]) -> None:
+        try:
+            self._helpers[number] = Helper(imported_ahead=modules, may_crash=True)
+        except OSError as error:
+            _log.warning("no helper process could be started; this process does all of the work", error=str(error))
 
 
 class _Shared(Generic[A, T]):

@@ -50,6 +50,9 @@ class LocalEngine:
         self._tasks_done = self._tasks = 0
         self._is_cancelled = False
 
+    def start_ahead(self, modules: Sequence[str], items: int) -> None:
+        self._helpers.start_ahead(modules, items)
+
     def map(
         self, work: Callable[[A], Iterable[T]], items: Sequence[A], *, is_long: bool = False
     ) -> Generator[T, None, None]:

@@ -54,6 +54,9 @@ class SparkEngine:
     def is_on_one_machine(self) -> bool:
         return str(self._context.master).startswith("local")
 
+    def start_ahead(self, modules: Sequence[str], items: int) -> None:
+        """Leave it to Spark when to start its workers."""
+
     def map(self, work: Callable[[A], Iterable[T]], items: Sequence[A], *, is_long: bool = False) -> list[T]:  # noqa: ARG002  # its tasks start at once
         if not items:
             return []
