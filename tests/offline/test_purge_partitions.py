@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,12 @@ import pytest
 from pyarrow import orc
 
 from refstore.errors import Conflict, Invalid
-from refstore_purge import run, verify
+from refstore_gc.engines.helper_processes import Helpers
+from refstore_gc.engines.local import LocalEngine
+from refstore_purge import run, tasks, verify
 from refstore_purge.report import Report
 from refstore_purge.run import Options
+from tests.engines import OneEngine
 from tests.offline.world import World
 from tests.purge import avro_files
 from tests.purge.tracking import guestids
@@ -109,6 +112,33 @@ def test_all_rows_of_a_partition_go_and_others_are_not_even_read(world: World, p
     }
     assert list(verify.verify(world.repo, ids)) == []
     assert purge(ids).published == []
+
+
+class AheadEngine(LocalEngine):
+    """Notes what is started ahead, and starts nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(helpers=Helpers(0))
+        self.ahead: list[tuple[Sequence[str], int]] = []
+
+    def start_ahead(self, modules: Sequence[str], items: int) -> None:
+        self.ahead.append((modules, items))
+
+
+@pytest.mark.parametrize("long_bytes", [1, 20, 1000])
+def test_processes_start_ahead_where_there_is_much_to_read(
+    world: World, monkeypatch: pytest.MonkeyPatch, long_bytes: int
+) -> None:
+    onboard(world, "csv")
+    for path in ("visits/guest=ann/p", "visits/guest=bob/p", "visits/p"):
+        world.repo.upload("main", path, b"guest\nbob\n")
+    world.repo.commit("main", "visits")
+    monkeypatch.setattr(tasks, "LONG_BYTES", long_bytes)
+    engine = AheadEngine()
+    options = Options(ids=guestids(world.folder, "bob"), dry_run=True)
+    run.run(world.repo, OneEngine(engine), options, lambda _: None)
+    needed = ["refstore_purge.tasks", "refstore_purge.formats.csv"]
+    assert engine.ahead == ([(needed, 2)] if long_bytes <= 20 else []), "of ann nothing is read"
 
 
 @pytest.mark.parametrize("format_", FORMATS)
