@@ -23,7 +23,7 @@ help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## run the main job on real files, with an audit; ARGS='--kv URL --objects URL' for other stores
-	@$(BIN)/refstore demo $(ARGS)
+	@$(BIN)/python -m examples.demo $(ARGS)
 
 check: setup ## run ruff, the import check and the fast tests: without Spark, without root, in under a minute
 	$(BIN)/ruff format --check .

@@ -22,7 +22,6 @@ from refstore.core import keys, records
 from refstore.core.ids import CommitId
 from refstore.core.records import Entry
 from refstore.core.settings import ReaperSettings
-from refstore.demo.invariants import Audit, audit
 from refstore.errors import Gone, ObjectNotFound
 from refstore.gc_marks import Marks
 from refstore.lake import Lake
@@ -33,6 +32,7 @@ from refstore.repository import Repository
 from refstore_reaper.daemon import Reaper
 from tests.durations import unchecked_lake
 from tests.kit.clock import FakeClock
+from tests.kit.independent_audit import Audit, audit
 from tests.servers.redis_servers import RedisServer
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures" / "written_by_2268991"

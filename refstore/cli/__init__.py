@@ -79,7 +79,6 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "kv": Command("refstore.cli.kv", "Look into a KV that went back in time; settle it, or make it anew."),
     "audit": Command("refstore.cli.audit", "Show who changed what, when, from where; verify that log."),
     "durations": Command("refstore.cli.agreed", "Show and change the durations that all processes of a lake agree on."),
-    "demo": Command("refstore.cli.demo", "Watch the main job on real files, with an audit at the end."),
     "config": Command("refstore.cli.config", "Show every setting in force, and where it came from."),
     "doctor": Command("refstore.cli.doctor", "Look at stores, settings, clocks, reapers and Java; say what to do."),
     "completion": Command("refstore.cli.completion", "Print the script by which a shell completes commands."),

@@ -16,17 +16,15 @@ from typing import NamedTuple, cast
 
 import pytest
 
+from examples.demo import short_durations
+from examples.demo.short_durations import REAPER, SAFETY
 from refstore.core.clock import SystemClock
-from refstore.core.settings import Settings
-from refstore.demo.invariants import Audit, audit
-from refstore.demo.pace import REAPER, SAFETY
-from refstore.demo.pace import environment as pace
-from refstore.demo.pace import settings as at_pace
 from refstore.lake import Lake
 from refstore.repository import Repository
 from refstore_reaper.daemon import Reaper
 from tests.api.conftest import Running, serving
 from tests.api.remote import Remote
+from tests.kit.independent_audit import Audit, audit
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server
 from tests.soak import ledgers
@@ -103,7 +101,7 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory, real_s3: S3Server) -> It
     with contextlib.ExitStack() as stack:
         redis = stack.enter_context(RedisServer(folder / "redis", fsync="no"))
         kv, objects = redis.url, real_s3.url()
-        of = pace(at_pace(Settings(data=None, kv=kv, objects=objects)), folder)
+        of = short_durations.environment({"kv": kv, "objects": objects})
         with contextlib.ExitStack() as running:
             services = [
                 running.enter_context(serving(folder / name, kv, objects, environment=of)) for name in ("a", "b")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from refstore.core import keys
-from refstore.demo.invariants import audit
 from refstore.errors import Gone
 from refstore.gc_marks import Marks, RunState
 from refstore.kv import open_kv
@@ -20,6 +19,7 @@ from refstore.repository import Repository
 from refstore_reaper import reference_release
 from tests.kit import collecting
 from tests.kit.clock import FakeClock
+from tests.kit.independent_audit import audit
 
 LATER_MS = 1_900_000_000_000
 

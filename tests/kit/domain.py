@@ -20,7 +20,6 @@ from refstore.core.ids import Address, RepositoryName
 from refstore.core.records import Entry, encode
 from refstore.core.safety import Safety
 from refstore.core.signing_keys import SigningKey
-from refstore.demo.invariants import BRANCH, DATA, ENTRY, NO_KEY, audit, column_of, decoded
 from refstore.kv.base import Key
 from refstore.kv.retrying import Retrying
 from refstore.lake import Lake
@@ -37,6 +36,7 @@ from tests.kit.audit import NoAudit
 from tests.kit.clock import FakeClock
 from tests.kit.explorer import Scenario
 from tests.kit.ids import CountingIds
+from tests.kit.independent_audit import BRANCH, DATA, ENTRY, NO_KEY, audit, column_of, decoded
 from tests.kit.reaping import settle
 from tests.kit.replay import Stage, Stores, Task, is_private
 from tests.kit.steps import CLOCK, OBJECTS, Interned, body_of, clock_value, stored

@@ -13,7 +13,6 @@ import pytest
 from refstore.core import ids, keys
 from refstore.core.ids import Address, BranchName, Token
 from refstore.core.records import Entry, Reference, TokenRecord, encode
-from refstore.demo.invariants import Audit, audit
 from refstore.errors import CorruptObject, KVWentBack
 from refstore.gc_marks import Marks
 from refstore.kv.base import ABSENT, Exchange
@@ -22,6 +21,7 @@ from refstore.versioning.manifest import WAITING
 from refstore_gc import run
 from refstore_gc.run import Options
 from refstore_reaper import scrub
+from tests.kit.independent_audit import Audit, audit
 from tests.offline.world import World
 from tests.reaping import reap_all, scrub_all
 from tests.servers.losing_kvs import copy_sqlite

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from refstore.core import ids
-from refstore.demo.invariants import Lost, audit
 from refstore.gc_marks import Marks, RunState
 from refstore.repository import Repository
 from refstore_gc import run
 from refstore_gc.run import Options
+from tests.kit.independent_audit import Lost, audit
 from tests.offline.test_s3 import NOW, data_of, lake_with_history, let_a_second_pass
 from tests.offline.world import World
 from tests.reaping import release_all

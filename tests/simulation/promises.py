@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from refstore.demo.invariants import BRANCH, ENTRY, TOMBSTONE, column_of, decoded
 from refstore.kv.base import Key
 from tests.kit.domain import contents_of
+from tests.kit.independent_audit import BRANCH, ENTRY, TOMBSTONE, column_of, decoded
 from tests.kit.steps import Interned, body_of
 from tests.simulation.calls import Promise
 

@@ -11,10 +11,10 @@ import refstore
 from refstore.core import keys
 from refstore.core.ids import CommitId
 from refstore.core.records import Commit, decode
-from refstore.demo.invariants import Audit, audit
 from refstore.kv.base import ABSENT
 from refstore.lake import Lake
 from refstore.repository import Repository
+from tests.kit.independent_audit import Audit, audit
 
 DAY_MS = 86_400_000
 

@@ -24,12 +24,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from refstore.core.settings import Settings, embedded
-from refstore.demo.invariants import audit
-from refstore.demo.pace import REAPER, SAFETY, environment, settings
+from examples.demo.short_durations import REAPER, SAFETY, environment
+from refstore.core.settings import embedded
 from refstore.lake import Lake
 from refstore.repository import Repository
 from refstore_reaper.backlog import measure
+from tests.kit.independent_audit import audit
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server
 from tests.servers.s3_base import environment as s3_environment
@@ -142,8 +142,8 @@ def run(
     with tempfile.TemporaryDirectory(prefix="refstore-soak-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         found = stack.enter_context(stores(arrangement, folder, seed))
-        of = settings(Settings(data=None, kv=found.kv, objects=found.objects))
-        processes = Processes(folder, environment(of, folder) | s3_environment())
+        env = environment({"kv": found.kv, "objects": found.objects}) | s3_environment()
+        processes = Processes(folder, env)
         stack.callback(processes.end)
         with Lake.open(found.kv, found.objects, safety=SAFETY) as lake:
             repo = lake.create_repository("soak")

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from refstore.demo.pace import SAFETY
+from examples.demo.short_durations import SAFETY
 from refstore.errors import Corrupt, RefstoreError
 from refstore.lake import Lake
 from refstore.operations.uploading import Upload

@@ -29,14 +29,13 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
+from examples.demo.short_durations import REAPER, environment
 from refstore.core.clock import SystemClock
-from refstore.core.settings import Settings
-from refstore.demo.invariants import audit
-from refstore.demo.pace import REAPER, environment, settings
 from refstore.gc_marks import Marks, RunState
 from refstore.lake import Lake
 from refstore_reaper.daemon import Reaper
 from tests.durations import COLLECTOR
+from tests.kit.independent_audit import audit
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server
 from tests.servers.s3_base import environment as s3_environment
@@ -162,7 +161,7 @@ def run(
         folder = Path(name)
         redis = stack.enter_context(RedisServer(folder / "redis", fsync="no"))
         kv, objects = redis.url, server.url()
-        env = environment(settings(Settings(data=None, kv=kv, objects=objects), COLLECTOR), folder) | s3_environment()
+        env = environment({"kv": kv, "objects": objects}, COLLECTOR) | s3_environment()
         processes = Processes(folder, env)
         stack.callback(processes.end)
         with Lake.open(kv, objects, safety=COLLECTOR) as lake:

@@ -32,14 +32,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from refstore.core.settings import Settings
-from refstore.demo.invariants import audit
-from refstore.demo.pace import environment, settings
+from examples.demo.short_durations import environment
 from refstore.errors import Gone, NothingToCommit
 from refstore.lake import Lake
 from refstore.operations.committed_names import landed_commits
 from refstore.repository import Repository
 from tests.durations import COLLECTOR, set_agreed
+from tests.kit.independent_audit import audit
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server
 from tests.servers.s3_base import environment as s3_environment
@@ -266,7 +265,7 @@ def run(
         folder = Path(name)
         redis = stack.enter_context(RedisServer(folder / "redis", fsync="no"))
         kv, objects = redis.url, server.url()
-        env = environment(settings(Settings(data=None, kv=kv, objects=objects), SAFETY), folder) | s3_environment()
+        env = environment({"kv": kv, "objects": objects}, SAFETY) | s3_environment()
         processes = Processes(folder, env)
         stack.callback(processes.end)
         with Lake.open(kv, objects, safety=SAFETY) as lake:

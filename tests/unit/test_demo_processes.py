@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from refstore.demo.processes import Processes
+from examples.demo.processes import Processes
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
@@ -33,7 +33,7 @@ def test_a_process_is_ended_that_was_just_started_when_the_demo_was_interrupted(
     try:
         monkeypatch.setattr(subprocess, "Popen", Interrupted)
         with pytest.raises(KeyboardInterrupt), Processes(tmp_path, dict(os.environ)) as processes:
-            processes.start_command("reaper", ["reaper"])
+            processes.start("reaper", "refstore", "reaper")
         assert signal.getsignal(by) is interrupt
     finally:
         signal.signal(by, before)

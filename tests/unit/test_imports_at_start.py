@@ -19,7 +19,7 @@ SERVERS: Final = {"fastapi", "starlette", "uvicorn", "uvloop", "jinja2", "promet
 CLIENTS: Final = {"redis", "boto3", "botocore", "httpx", "pyspark"}
 PARQUET: Final = {"pyarrow", "numpy"}
 CONSOLE: Final = {"typer", "rich", "pygments", "structlog"}
-SLOW: Final = {"pandas", "pydantic", "asyncio", "importlib.metadata", "tenacity", "jwt", "email", "ssl", "tempfile"}
+SLOW: Final = {"pandas", "pydantic", "asyncio", "importlib.metadata", "jwt", "email", "ssl", "tempfile"}
 
 EMBEDDED: Final = """
 import refstore

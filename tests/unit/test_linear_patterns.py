@@ -26,7 +26,7 @@ BYTES: Final = 100_000
 STEP: Final = 8
 FACTOR: Final = 30
 METHODS: Final = ("match", "fullmatch", "search", "sub", "split", "findall", "finditer")
-NOT_CALLERS: Final = ("refstore.cli", "refstore.demo", "refstore.conformance")
+NOT_CALLERS: Final = ("refstore.cli", "refstore.conformance")
 """What reads only what its own user typed, or its own files."""
 
 

@@ -12,7 +12,6 @@ from random import Random
 import pytest
 
 from refstore.core import ids
-from refstore.demo.invariants import Audit, audit
 from refstore.errors import Conflict, ObjectsUnavailable
 from refstore.gc_marks import Marks, RunState
 from refstore.kv import open_kv
@@ -22,6 +21,7 @@ from refstore.repository import Repository
 from tests.kit import collecting
 from tests.kit.clock import FakeClock
 from tests.kit.faults import Faults, FaultyObjects, StaleObjects
+from tests.kit.independent_audit import Audit, audit
 from tests.reaping import reap_all
 
 LATER_MS = 1_900_000_000_000

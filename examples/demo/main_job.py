@@ -1,0 +1,141 @@
+"""The phases of the main job, in order; `run` has them all. `final_audit.py` judges what is left."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+import refstore
+from examples.demo.client_reports import Report, read_reports
+from examples.demo.clients import CLIENTS
+from examples.demo.processes import POLL_SECONDS, Processes
+from examples.demo.short_durations import REAPER, SAFETY, environment
+from examples.demo.source_files import SourceFile
+from refstore import Repository, Safety
+from refstore.errors import NothingToCommit
+
+REAPERS: Final = ("reaper-1", "reaper-2")
+SLACK_SECONDS: Final = 2
+"""Added to the required time, so that it includes the reapers' next passes."""
+SHOW_SECONDS: Final = 5
+BATCHES_BEFORE_THE_KILL: Final = 3
+
+
+class MainJob:
+    """Use as a context manager. At its end all its processes are ended; the repository stays."""
+
+    def __init__(
+        self,
+        stores: Mapping[str, str],
+        files: Sequence[SourceFile],
+        folder: Path,
+        say: Callable[[str], None],
+        safety: Safety = SAFETY,
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._say = say
+        self._safety = safety
+        self._processes = Processes(folder, environment(stores, safety))
+        with ExitStack() as opened:
+            lake = opened.enter_context(
+                refstore.open(stores.get("data"), kv=stores.get("kv"), objects=stores.get("objects"), safety=safety)
+            )
+            self.repo: Repository = lake.create_repository(f"demo-{secrets.token_hex(4)}")
+            opened.enter_context(self._processes)
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> MainJob:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._opened.close()
+
+    def run(self) -> None:
+        self._start_reapers()
+        self._fill_main()
+        self._work_on_branches()
+        self._merge()
+        self._let_reapers_finish()
+
+    def reports(self) -> dict[str, list[Report]]:
+        """Read what each client has reported."""
+        return {name: self._reports_of(name) for name in CLIENTS}
+
+    def _start_reapers(self) -> None:
+        size_mib = sum(file.size_bytes for file in self._files) / (1 << 20)
+        self._say(f"repository {self.repo.name}, two reapers, {len(self._files)} files of {size_mib:.1f} MiB")
+        for name in REAPERS:
+            self._start_reaper(name)
+
+    def _fill_main(self) -> None:
+        self._say("3 clients upload to main, and commit all the while")
+        (self._folder / "files.json").write_bytes(msgspec.json.encode(self._files))
+        uploaders = [name for name in CLIENTS if name.startswith("uploader")]
+        self._start_clients(uploaders)
+        self._processes.wait(uploaders)
+
+    def _work_on_branches(self) -> None:
+        self._say("5 clients on 5 branches: overwrite, copy, move, link, reset, delete; one will be killed")
+        for branch in ("etl", "ml", "scratch", "doomed", "crash"):
+            self.repo.create_branch(branch, "main")
+        clients = ("etl", "ml", "scratch", "doomed")
+        self._start_clients([*clients, "victim"])
+        self._kill_in_the_middle("victim")
+        self._start_clients(["survivor"])
+        self._processes.wait([*clients, "survivor"])
+
+    def _kill_in_the_middle(self, client: str) -> None:
+        """Kill a client (SIGKILL) after the beginning of a batch. By then the batch has its references, perhaps some of
+        its objects, and no entries.
+        """
+        kinds: list[str] = []
+        while len(kinds) <= 2 * BATCHES_BEFORE_THE_KILL or kinds[-1] != "began":
+            time.sleep(POLL_SECONDS)
+            self._processes.check()
+            kinds = [report.kind for report in self._reports_of(client)]
+        self._processes.kill(client)
+        self._say(f"killed the client {client!r} while it was uploading (SIGKILL)")
+
+    def _merge(self) -> None:
+        self._say("etl and ml are committed and merged into main; ml is deleted; new files stay staged on main")
+        for branch in ("etl", "ml"):
+            with suppress(NothingToCommit):
+                self.repo.commit(branch, f"the rest of {branch}", committer="demo")
+            self.repo.merge("main", branch, committer="demo")
+        self.repo.create_tag("merged", "main")
+        self.repo.delete_branch("ml")
+        self._start_clients(["last"])
+        self._processes.wait(["last"])
+
+    def _let_reapers_finish(self) -> None:
+        """Wait until the remains of the killed client may be deleted: until no operation can still be under way."""
+        safety = self._safety
+        seconds = safety.scrub_after_seconds + safety.grace_seconds + REAPER.scrub_every_seconds + SLACK_SECONDS
+        self._say(f"work is done; the reapers get {seconds:.0f} s, after which no operation can be under way any more")
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._say(f"{sum(1 for _ in self.repo.context.objects.list('data/'))} objects are in the store")
+            time.sleep(min(SHOW_SECONDS, left))
+            self._processes.check()
+        self._say("the reapers are asked to end (SIGTERM), and a last one finishes (--once)")
+        self._processes.terminate(REAPERS)
+        self._start_reaper("reaper-last", "--once", "--scrub")
+        self._processes.wait(["reaper-last"])
+
+    def _start_reaper(self, name: str, *options: str) -> None:
+        """Start a reaper for this repository only: the short durations would not be safe for others on these stores."""
+        self._processes.start(name, "refstore", "reaper", "--repository", self.repo.name, *options)
+
+    def _start_clients(self, names: Collection[str]) -> None:
+        for name in names:
+            self._processes.start(name, "examples.demo.clients", name, self.repo.name, str(self._folder))
+
+    def _reports_of(self, client: str) -> list[Report]:
+        return read_reports(self._folder / f"{client}.reports")
