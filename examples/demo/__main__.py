@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from examples.demo.final_audit import AuditResult, audit
-from examples.demo.main_job import MainJob
+from examples.demo.main_job import open_main_job
 from examples.demo.processes import ProcessFailed
 from examples.demo.source_files import FILES_MIN, choose_files
 from refstore import RefstoreError
@@ -69,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
     is_kept = True
     try:
         files = choose_files(options.source, options.files)
-        with MainJob(stores or {"data": str(folder / "lake")}, files, folder, say) as job:
+        with open_main_job(stores or {"data": str(folder / "lake")}, files, folder, say) as job:
             job.run()
             say("the audit: all that is named is read back and compared, and nothing else may be left")
             result = audit(job.repo, files, job.reports())

@@ -27,9 +27,6 @@ from refstore.errors import AlreadyLinked, NothingToCommit
 BATCH: Final = 50
 VICTIM_BATCH: Final = 20
 """Small, so that it has many batches in whose middle it can be killed."""
-VICTIM_ROUNDS: Final = 10_000
-"""How often it uploads the same files: so often that it is killed before it ends."""
-COMMITS_OF_AN_UPLOADER: Final = 5
 ATTEMPTS: Final = 8
 """How often a call is made while its error is retryable."""
 SHA256: Final = "sha256"
@@ -46,7 +43,7 @@ T = TypeVar("T")
 def upload_to_main(client: Client, part: int) -> None:
     """Upload a third of the files, and commit now and then what is staged on main by then, also by other clients."""
     files = client.files[part::3]
-    for some in batched(files, max(BATCH, len(files) // COMMITS_OF_AN_UPLOADER)):
+    for some in batched(files, max(BATCH, len(files) // 3)):
         client.upload("main", "lib/", some)
         client.commit("main", "what is there by now")
 
@@ -89,7 +86,7 @@ def work_on_doomed(client: Client) -> None:
 
 def be_killed(client: Client) -> None:
     """Upload the same files again and again, until the demo kills this process."""
-    for _ in range(VICTIM_ROUNDS):
+    while True:
         client.upload("crash", "victim/", client.files[0::10], batch=VICTIM_BATCH)
 
 

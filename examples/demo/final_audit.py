@@ -52,11 +52,13 @@ def audit(repo: Repository, files: Sequence[SourceFile], reports: Mapping[str, S
     staged = {address: item for address, item in _list_named(repo, branches).items() if address not in committed}
     sizes = {info.key: info.size_bytes for info in repo.context.objects.list("data/")}
     every = [report for of_client in reports.values() for report in of_client]
+    unnamed = sorted(sizes.keys() - committed.keys() - staged.keys())
+    # an upload that met an error keeps its objects as long as its branch is not committed or reset
     repeated = sum(report.kind == "repeated" for report in every)
     findings = [
         *_compare_branches(repo, branches, expected_branches(reports), {file.path: file.sha256 for file in files}),
         *_read_back(repo, [*committed.values(), *staged.values()]),
-        *_find_left_over(sizes.keys() - committed.keys() - staged.keys(), held=repeated * BATCH),
+        *_shorten(f"left over: {address}, which nothing names" for address in unnamed[repeated * BATCH :]),
     ]
     rows = [
         *_count_reports(every, {file.path: file.size_bytes for file in files}, sizes),
@@ -110,13 +112,6 @@ def _read_back(repo: Repository, named: Sequence[NamedObject]) -> Iterator[str]:
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="demo-reader") as pool:
         yield from _shorten(finding for finding in pool.map(read, named) if finding is not None)
-
-
-def _find_left_over(unnamed: Iterable[str], held: int) -> Iterator[str]:
-    """Report what nothing names. `held`: so many objects may be left by calls that were repeated; an upload that is not
-    finished keeps its objects as long as its branch is not committed or reset.
-    """
-    yield from _shorten(f"left over: {address}, which nothing names" for address in sorted(unnamed)[held:])
 
 
 def _count_reports(reports: Sequence[Report], size_of: Mapping[str, int], left: Mapping[str, int]) -> Iterator[Row]:

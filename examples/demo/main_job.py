@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,35 +28,30 @@ SHOW_SECONDS: Final = 5
 BATCHES_BEFORE_THE_KILL: Final = 3
 
 
+@contextmanager
+def open_main_job(
+    stores: Mapping[str, str],
+    files: Sequence[SourceFile],
+    folder: Path,
+    say: Callable[[str], None],
+    safety: Safety = SAFETY,
+) -> Generator[MainJob, None, None]:
+    """Open the lake (`data`, or `kv` and `objects`), and create a repository, which stays. At the end all processes of
+    the job are ended. `folder`: takes logs and reports.
+    """
+    lake = refstore.open(stores.get("data"), kv=stores.get("kv"), objects=stores.get("objects"), safety=safety)
+    with lake, Processes(folder, environment(stores, safety)) as processes:
+        yield MainJob(lake.create_repository(f"demo-{secrets.token_hex(4)}"), files, folder, say, safety, processes)
+
+
+@dataclass(frozen=True, slots=True)
 class MainJob:
-    """Use as a context manager. At its end all its processes are ended; the repository stays."""
-
-    def __init__(
-        self,
-        stores: Mapping[str, str],
-        files: Sequence[SourceFile],
-        folder: Path,
-        say: Callable[[str], None],
-        safety: Safety = SAFETY,
-    ) -> None:
-        self._files = files
-        self._folder = folder
-        self._say = say
-        self._safety = safety
-        self._processes = Processes(folder, environment(stores, safety))
-        with ExitStack() as opened:
-            lake = opened.enter_context(
-                refstore.open(stores.get("data"), kv=stores.get("kv"), objects=stores.get("objects"), safety=safety)
-            )
-            self.repo: Repository = lake.create_repository(f"demo-{secrets.token_hex(4)}")
-            opened.enter_context(self._processes)
-            self._opened = opened.pop_all()
-
-    def __enter__(self) -> MainJob:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._opened.close()
+    repo: Repository
+    files: Sequence[SourceFile]
+    _folder: Path
+    _say: Callable[[str], None]
+    _safety: Safety
+    _processes: Processes
 
     def run(self) -> None:
         self._start_reapers()
@@ -69,14 +65,14 @@ class MainJob:
         return {name: self._reports_of(name) for name in CLIENTS}
 
     def _start_reapers(self) -> None:
-        size_mib = sum(file.size_bytes for file in self._files) / (1 << 20)
-        self._say(f"repository {self.repo.name}, two reapers, {len(self._files)} files of {size_mib:.1f} MiB")
+        size_mib = sum(file.size_bytes for file in self.files) / (1 << 20)
+        self._say(f"repository {self.repo.name}, two reapers, {len(self.files)} files of {size_mib:.1f} MiB")
         for name in REAPERS:
             self._start_reaper(name)
 
     def _fill_main(self) -> None:
         self._say("3 clients upload to main, and commit all the while")
-        (self._folder / "files.json").write_bytes(msgspec.json.encode(self._files))
+        (self._folder / "files.json").write_bytes(msgspec.json.encode(self.files))
         uploaders = [name for name in CLIENTS if name.startswith("uploader")]
         self._start_clients(uploaders)
         self._processes.wait(uploaders)

@@ -14,7 +14,7 @@ from typing import Final
 
 END_SECONDS: Final = 15
 """How long a process may take to end after the request. It finishes its current step first."""
-POLL_SECONDS: Final = 0.02
+POLL_SECONDS: Final = 0.03
 LOG_LINES: Final = 15
 
 

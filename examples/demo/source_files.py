@@ -41,8 +41,9 @@ def choose_files(folder: Path | None, count: int) -> Sequence[SourceFile]:
     folders = [folder] if folder is not None else [Path(installed["stdlib"]), Path(installed["purelib"])]
     files: dict[str, Path] = {}
     for path, file in (found for each in folders for found in _list_files(each)):
-        if len(files) < count:
-            files.setdefault(path, file)
+        files.setdefault(path, file)
+        if len(files) == count:
+            break
     if len(files) < FILES_MIN:
         raise Invalid(
             f"{folders[0]} holds {len(files)} readable files of at most {SIZE_BYTES_MAX} bytes, and {FILES_MIN} are "

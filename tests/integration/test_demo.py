@@ -12,16 +12,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import pytest
 
 import refstore
 from examples.demo.final_audit import AuditResult, audit
-from examples.demo.main_job import MainJob
+from examples.demo.main_job import MainJob, open_main_job
 from examples.demo.processes import ProcessFailed
-from examples.demo.source_files import SourceFile, choose_files
+from examples.demo.source_files import choose_files
 from refstore import Repository
 from refstore.core import keys
 from refstore.core.ids import Path as ObjectPath
@@ -37,21 +36,12 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = 120
 
 
-class Done(NamedTuple):
-    """A main job at its end."""
+def audit_of(job: MainJob) -> AuditResult:
+    return audit(job.repo, job.files, job.reports())
 
-    job: MainJob
-    files: list[SourceFile]
 
-    @property
-    def repo(self) -> Repository:
-        return self.job.repo
-
-    def audit(self) -> AuditResult:
-        return audit(self.repo, self.files, self.job.reports())
-
-    def path_on_main(self, folder: str) -> str:
-        return next(item.path for item in self.repo.list("main", prefix=folder))
+def path_on_main(job: MainJob, folder: str) -> str:
+    return next(item.path for item in job.repo.list("main", prefix=folder))
 
 
 def processes_with(word: str) -> list[str]:
@@ -66,12 +56,11 @@ def processes_with(word: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
+def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MainJob]:
     folder = tmp_path_factory.mktemp("demo")
-    files = list(choose_files(None, FILES))
-    with MainJob({"data": str(folder / "lake")}, files, folder, print, MAIN_JOB) as job:
+    with open_main_job({"data": str(folder / "lake")}, choose_files(None, FILES), folder, print, MAIN_JOB) as job:
         job.run()
-        yield Done(job, files)
+        yield job
     assert processes_with(job.repo.name) == []
 
 
@@ -87,8 +76,8 @@ def check(repo: Repository) -> None:
 
 @pytest.mark.xdist_group("demo")
 class TestEmbedded:
-    def test_nothing_named_is_gone_and_nothing_unnamed_is_left(self, done: Done) -> None:
-        result = done.audit()
+    def test_nothing_named_is_gone_and_nothing_unnamed_is_left(self, done: MainJob) -> None:
+        result = audit_of(done)
         assert result.findings == []
         check(done.repo)
         count = {row.what: row.objects for row in result.rows}
@@ -102,49 +91,49 @@ class TestEmbedded:
         unreported = count["left in the store"] + count["reaped"] - written
         assert 0 <= unreported <= 20, "what the killed client had begun may be there in addition"
 
-    def test_what_was_meant_to_happen_did(self, done: Done) -> None:
+    def test_what_was_meant_to_happen_did(self, done: MainJob) -> None:
         assert {name for name, _ in done.repo.branches()} == {"main", "etl", "scratch", "crash"}
         folders = {item.path for item in done.repo.list("main", delimiter="/")}
         assert folders == {"lib/", "archive/", "linked/", "rescued/", "shared/", "inbox/"}
         assert {item.path for item in done.repo.list("crash", delimiter="/")} == {"lib/", "victim/", "survivor/"}
         assert {item.path for item in done.repo.list("scratch", delimiter="/")} == {"lib/", "kept/"}
-        assert done.job.reports()["victim"][-1].kind in ("began", "uploaded")
+        assert done.reports()["victim"][-1].kind in ("began", "uploaded")
 
     @pytest.mark.parametrize("folder", ["lib/", "inbox/"])
-    def test_a_named_object_that_is_gone_is_found(self, done: Done, folder: str) -> None:
+    def test_a_named_object_that_is_gone_is_found(self, done: MainJob, folder: str) -> None:
         objects = done.repo.context.objects
-        address = done.repo.stat("main", done.path_on_main(folder)).address
+        address = done.repo.stat("main", path_on_main(done, folder)).address
         body = objects.read(address)
         objects.delete_many([address])
         try:
-            findings = done.audit().findings
+            findings = audit_of(done).findings
         finally:
             objects.put(address, body)
         assert [finding for finding in findings if not finding.startswith(f"lost: {address}")] == []
         assert findings
 
-    def test_an_object_that_nothing_names_is_found(self, done: Done) -> None:
+    def test_an_object_that_nothing_names_is_found(self, done: MainJob) -> None:
         objects = done.repo.context.objects
         address = "data/2026010100/00000000000000000000000000"
         objects.put(address, b"left over")
         try:
-            findings = done.audit().findings
+            findings = audit_of(done).findings
         finally:
             objects.delete_many([address])
         assert findings == [f"left over: {address}, which nothing names"]
 
-    def test_an_object_with_other_bytes_is_found(self, done: Done) -> None:
+    def test_an_object_with_other_bytes_is_found(self, done: MainJob) -> None:
         objects = done.repo.context.objects
-        address = done.repo.stat("main", done.path_on_main("lib/")).address
+        address = done.repo.stat("main", path_on_main(done, "lib/")).address
         body = objects.read(address)
         objects.put(address, b"x" * len(body))
         try:
-            findings = done.audit().findings
+            findings = audit_of(done).findings
         finally:
             objects.put(address, body)
         assert [finding.split(",")[0] for finding in findings] == [f"altered: {address}"]
 
-    def test_entries_that_are_gone_or_left_over_or_exchanged_are_found(self, done: Done) -> None:
+    def test_entries_that_are_gone_or_left_over_or_exchanged_are_found(self, done: MainJob) -> None:
         ctx = done.repo.context
         token = done.repo.get_branch("main").token
         paths = [item.path for item in done.repo.list("main", prefix="inbox/")]
@@ -157,7 +146,7 @@ class TestEmbedded:
         ctx.kv.set(other, first)
         ctx.kv.set(extra, second)
         try:
-            findings = done.audit().findings
+            findings = audit_of(done).findings
         finally:
             ctx.kv.set(gone, first)
             ctx.kv.set(other, second)
@@ -169,14 +158,14 @@ class TestEmbedded:
         ]
 
     @pytest.mark.parametrize("branch", ["etl", "doomed"])
-    def test_a_branch_that_is_gone_or_left_over_is_found(self, done: Done, branch: str) -> None:
+    def test_a_branch_that_is_gone_or_left_over_is_found(self, done: MainJob, branch: str) -> None:
         ctx = done.repo.context
         key = keys.branch(ctx.repo, branch)
         before, of_etl = ctx.kv.get(key), ctx.kv.get(keys.branch(ctx.repo, "etl"))
         assert isinstance(of_etl, bytes)
         ctx.kv.delete(key) if branch == "etl" else ctx.kv.set(key, of_etl)
         try:
-            findings = done.audit().findings
+            findings = audit_of(done).findings
         finally:
             ctx.kv.set(key, of_etl) if branch == "etl" else ctx.kv.delete(key)
         assert f"branch {branch!r} {'is missing' if branch == 'etl' else 'should be gone'}" in findings
@@ -258,7 +247,7 @@ def test_too_few_files(tmp_path: Path, environment: dict[str, str]) -> None:
 def test_a_client_that_fails_stops_the_job_and_says_why(tmp_path: Path) -> None:
     files = [msgspec.structs.replace(file, file=str(tmp_path / "nowhere")) for file in choose_files(None, FILES)]
     with (
-        MainJob({"data": str(tmp_path / "lake")}, files, tmp_path, print, MAIN_JOB) as job,
+        open_main_job({"data": str(tmp_path / "lake")}, files, tmp_path, print, MAIN_JOB) as job,
         pytest.raises(ProcessFailed, match="nowhere"),
     ):
         job.run()
