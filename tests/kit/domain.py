@@ -304,8 +304,8 @@ class _Still:
 
 
 class Watch:
-    """The invariant that is looked at in every state; `invariants.audit` over again, over numbers, and only what can be
-    lost.
+    """The invariant that is looked at in every state; `independent_audit.audit` over again, over numbers, and only what
+    can be lost.
     """
 
     def __init__(self, repo: str, private: Mapping[str, bytes]) -> None:
