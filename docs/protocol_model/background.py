@@ -1,14 +1,31 @@
 """Reaper, hard deletion, scrubber.
 
 Any number of them run at once. Time is not modelled: grace is over, and an issued address expired, at any moment; what
-is to be "older than the longest operation" waits at a barrier instead.
+is to be "older than the longest operation" waits at a barrier instead. Only the scenarios of times have a clock: there
+nothing may be deleted before `may_delete` says so.
 """
 
 from __future__ import annotations
 
 from .branching import Branching
 from .calls import Do
-from .store import CLOSED, DEAD, EMPTY, ISSUED, NEW, PROCESSED, Branch, Entry, Ref, Steps, branch_of, each, listed, refs
+from .store import (
+    CLOSED,
+    DEAD,
+    EMPTY,
+    ISSUED,
+    NEW,
+    OVER,
+    PROCESSED,
+    Branch,
+    Entry,
+    Ref,
+    Steps,
+    branch_of,
+    each,
+    listed,
+    refs,
+)
 
 
 class Background(Branching):
@@ -70,7 +87,7 @@ class Background(Branching):
         if held == ISSUED:
             return
         if held == EMPTY:
-            if not (yield ("cas", ("r", address), EMPTY, DEAD)):
+            if not (yield from self.begin_deletion(address, EMPTY)):
                 return
             held = DEAD
         if held == DEAD:
@@ -82,8 +99,12 @@ class Background(Branching):
         yield ("rm", address)
 
     def expire(self, address: str) -> Steps:
-        if (yield ("cas", ("r", address), ISSUED, DEAD)):
+        if (yield from self.begin_deletion(address, ISSUED)):
             yield from self.finish(address)
+
+    def tick(self) -> Steps:
+        """The clocks go on: past the grace window, and past the expiry by as much as two clocks may be apart."""
+        yield ("set", ("~clock",), OVER)
 
     # ---- the scrubber
 

@@ -137,6 +137,7 @@ def explore(
     may_lose = [scenario.lossy.count(label) or late for label, late in zip(labels, may_be_late, strict=True)]
     start = store = scenario.start(kind)
     constants = Constants(scenario, start)
+    is_timed = ("~clock",) in start.kv
     checked: dict[int, str | None] = {}
     unchecked = object()
     indexes = range(len(labels))
@@ -179,6 +180,9 @@ def explore(
         why = checked.get(store.fingerprint, unchecked)
         if why is unchecked:
             why = checked[store.fingerprint] = invariants.safe(store) or (invariants.sound(store) if strict else None)
+        if why is None and is_timed:
+            results = {label: node.results for label, node in zip(labels, nodes, strict=True)}
+            why = invariants.refused_early(results, store)
         if why and why.startswith(seek):
             return found(why, trace)
         if len(seen) > states_max:
@@ -267,6 +271,8 @@ class Constants:
         self._kinds = frozenset() if names & COLLECTING else frozenset(("x", "gc", "g", "pin"))
         if "create_tag" not in names:
             self._kinds |= {"tag"}
+        if "tick" not in names:
+            self._kinds |= {"~clock"}
 
         self._none = bool(names & LOSING)
 
@@ -280,7 +286,7 @@ class Constants:
 COMMITTING = frozenset(("commit", "merge", "cherry_pick", "revert"))
 COLLECTING = frozenset(("gc", "gc_given_up", "mark", "sweep", "sweep_all", "unmark", "unmark_run"))
 LOSING = frozenset(("lose", "put_back", "switch"))
-UNBOUNDED = (COLLECTING - {"unmark", "unmark_run"}) | LOSING | {"end_backups"}
+UNBOUNDED = (COLLECTING - {"unmark", "unmark_run"}) | LOSING | {"end_backups", "tick"}
 WRITE_BRANCHES = COMMITTING | {"reset", "create_branch", "delete_branch"}
 
 

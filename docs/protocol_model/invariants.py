@@ -10,7 +10,8 @@ K  nothing else is left either: no entry, reference, marker, hint or registry ke
 C  callers were told the truth: a commit landed if and only if its caller was told so; an address was linked once; of
    placements that
    may only go where nothing is, no two were told ok of one path without something between that takes it away; no tag
-   stands beside a branch of its name, but where its creator died
+   stands beside a branch of its name, but where its creator died; while the time of an address is not over, its link or
+   restore is not refused
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from .locations import home, purged_by
-from .store import CLOSED, DEAD, EMPTY, GONE, ISSUED, NEW, Branch, Closed, Entry, Location, Ref, Store, listed
+from .store import CLOSED, DEAD, EMPTY, ENDING, GONE, ISSUED, NEW, Branch, Closed, Entry, Location, Ref, Store, listed
 
 IF_ABSENT = {"upload_if_absent", "uploading_if_absent", "link_if_absent", "linking_if_absent"}
 """Before and after the early look."""
@@ -254,6 +255,16 @@ def won_once(results: Results, takers: int) -> str | None:
     for place, labels in won.items():
         if len(labels) > 1 + takers:
             return f"LIE: {' and '.join(labels)} were all told ok of {place}, where nothing was to be"
+    return None
+
+
+def refused_early(results: Results, store: Store) -> str | None:
+    """Looked at in every state of a scenario of times, where nobody else takes the address."""
+    if store.kv[("~clock",)] == ENDING:
+        for label, calls in results.items():
+            for (name, *args), verdict in calls:
+                if name in ("link", "link_copy", "restore") and verdict != "ok":
+                    return f"LIE: {label} was told {verdict} of {name}{tuple(args)} before its time was over"
     return None
 
 

@@ -267,7 +267,7 @@ class Losses(Offline):
         yield
 
     def expire_issued(self, address: str, _identities: tuple[int, ...]) -> Steps:
-        yield ("cas", ("r", address), ISSUED, DEAD)
+        yield from self.begin_deletion(address, ISSUED)
 
     def scrub(self) -> Steps:
         return Do((("guarded", ("scrub_all",)), ("guarded", ("delete_due",))))
@@ -352,7 +352,7 @@ class Losses(Offline):
         due = []
         for key in (yield ("scan", ("d",))):
             held = yield ("get", ("r", key[1]))
-            if held == EMPTY and (yield ("cas", ("r", key[1]), EMPTY, DEAD)):
+            if held == EMPTY and (yield from self.begin_deletion(key[1], EMPTY)):
                 held = DEAD
             if held == DEAD:
                 due.append(key[1])

@@ -87,6 +87,7 @@ from .mutants_offline import (
     HeadsUnchecked,
     TagsLookOnce,
 )
+from .mutants_times import HasItsOwnGrace, LeavesTheSkewOut, ReleasesAtOnce
 from .offline import Offline, Proto
 from .scenarios import Scenario
 from .staging import ATTEMPTS, Item, Source
@@ -594,6 +595,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(ScrubDeletedEarly, "commit | scrub | reap", HOLDS),
     Mutant(ScrubsYoung, "registry: commit (crash) | upload | scrub", "LIE"),
     Mutant(ForgetsUnseen, "registry: late write | reset; reap | scrub", "LITTER"),
+    Mutant(LeavesTheSkewOut, "times: link | expire", "LIE"),
+    Mutant(HasItsOwnGrace, "times: restore | hard delete | hard delete", "LIE"),
+    Mutant(ReleasesAtOnce, "times: restore | reset; reap", "LIE"),
     Mutant(LinksTwice, "link | link (replay) | commit+reap", "LIE"),
     Mutant(CopiesTwice, "link of a copy | link (replay) | commit+reap", "LIE"),
     Mutant(CopiesUnderNoReference, "link of a copy | reset; reap; scrub", "LEAK"),

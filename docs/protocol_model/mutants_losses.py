@@ -56,7 +56,7 @@ class LooksBeforeItMarks(Losses):
             return
         for key in (yield ("scan", ("d",))):
             held = yield ("get", ("r", key[1]))
-            if held == DEAD or (held == EMPTY and (yield ("cas", ("r", key[1]), EMPTY, DEAD))):
+            if held == DEAD or (held == EMPTY and (yield from self.begin_deletion(key[1], EMPTY))):
                 yield ("rm", key[1])
 
 

@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .store import DEAD, EMPTY, ISSUED, LOST, TOMB, Branch, Entry, Op, Ref, Retry, Steps, branch_of, each, listed, refs
+from .store import (
+    DEAD,
+    EMPTY,
+    ENDING,
+    ISSUED,
+    LOST,
+    TOMB,
+    Branch,
+    Entry,
+    Op,
+    Ref,
+    Retry,
+    Steps,
+    branch_of,
+    each,
+    listed,
+    refs,
+)
 
 ATTEMPTS = 4
 
@@ -76,8 +93,8 @@ class Staging(Retry):
             left = {other for other in held[1] if other.token != ref.token} if whole_token else held[1] - {ref}
             if len(left) == len(held[1]):
                 return
-            after = DEAD if self.zero_grace and not left else refs(*left)
-            if (yield ("cas", ("r", address), held, after)):
+            at_once = self.zero_grace and not left and (yield from self.may_delete(EMPTY))
+            if (yield ("cas", ("r", address), held, DEAD if at_once else refs(*left))):
                 if not left:
                     yield from self.hint(address, ref)
                 return
@@ -85,6 +102,17 @@ class Staging(Retry):
     def hint(self, address: str, _last: Ref) -> Steps:
         """Leave a due hint."""
         yield ("set", ("d", address), True)
+
+    def may_delete(self, held: object) -> Steps:
+        """Whether the time has come to delete what is EMPTY or ISSUED: one answer for all that ask (rule 8). Without a
+        clock, at any moment.
+        """
+        del held
+        return (yield ("get", ("~clock",))) != ENDING
+
+    def begin_deletion(self, address: str, held: object) -> Steps:
+        """Enter `deleting`, one way, if the time has come."""
+        return (yield from self.may_delete(held)) and (yield ("cas", ("r", address), held, DEAD))
 
     # ---- entries
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .calls import run
-from .store import EMPTY, ISSUED, NEW, OPEN, Branch, Commit, Entry, Ref, Store, Witness, refs
+from .store import EMPTY, ENDING, ISSUED, NEW, OPEN, Branch, Commit, Entry, Ref, Store, Witness, refs
 
 Start = Callable[[type], Store]
 """The store, made with the protocol's class where calls have led to it."""
@@ -94,6 +94,9 @@ STORES: dict[str, Store] = {
     "issued": world().having([(("r", "P9"), ISSUED), (("d", "P9"), True)], ["P9"]),
     "issued-unhinted": world().having([(("r", "P9"), ISSUED)], ["P9"]),
     "grace": world().having([(("r", "P5"), EMPTY), (("d", "P5"), True)], ["P5"]),
+    "issued-ending": world().having([(("~clock",), ENDING), (("r", "P9"), ISSUED), (("d", "P9"), True)], ["P9"]),
+    "grace-ending": world().having([(("~clock",), ENDING), (("r", "P5"), EMPTY), (("d", "P5"), True)], ["P5"]),
+    "staged-ending": world(("main", "p", "P0")).having([(("~clock",), ENDING)]),
     "history": history(),
     "history-side": history({"q": "P1", "z": "P5"}),
     "history-line": shared(),

@@ -14,6 +14,7 @@ put P · rm P · head P -> whether it is there · blobs -> addresses · barrier 
 ("tag", name)      commit
 ("on",)           content may lie elsewhere than its identity says
 ("loc", identity) Location: where its content lies
+("~clock",)       what the clocks show, in the scenarios of times: ENDING, then OVER
 ("~landed", commit) is the explorer's own note of what became a head; no flow reads it.
 
 A KV that loses writes (losses.py): snap shard -> what it holds · back shard held (it holds that again; its identity
@@ -44,6 +45,10 @@ Steps = Generator[Op, Any, Any]
 TOMB = "TOMB"
 OPEN, CLOSED = "open", "closed"
 NEW, PROCESSED = "new", "processed"
+ENDING, OVER = "ending", "over"
+"""ENDING: the deleter's clock is past what an issued address is valid for, and past a window shorter than the
+repository's; the clock of who links may be behind. OVER: past all of it, by every clock.
+"""
 DELETED = "deleted"
 """A retired token's fate, where it is not a commit's id."""
 LOST = "LOST"
