@@ -14,6 +14,7 @@ from refstore.core.safety import Durations, Safety
 from refstore.foreign_reads import ForeignReads
 from refstore.kv.base import KV
 from refstore.objects.base import ObjectStore
+from refstore.versioning.address_state import DeletionDelays
 from refstore.versioning.branches import Branches
 from refstore.versioning.issuance import Issuer
 from refstore.versioning.locations import Locations
@@ -61,6 +62,11 @@ class Context:
         return self.durations.waits
 
     @property
+    def deletion_delays(self) -> DeletionDelays:
+        """How long an object of this repository stays that nothing names."""
+        return DeletionDelays(self.grace_seconds, self.waits.clock_skew_seconds)
+
+    @property
     def trees(self) -> Trees:
         return self.make_trees()
 
@@ -74,7 +80,7 @@ class Context:
 
     @property
     def references(self) -> References:
-        return References(self.kv, self.repo, self.clock)
+        return References(self.kv, self.repo, self.clock, lambda: self.deletion_delays)
 
     @property
     def locations(self) -> Locations:

@@ -22,16 +22,15 @@ class NoJournal:
     def record_end(self, batch: Sequence[PendingDelete], confirmed: Deletion) -> None: ...
 
 
-def release_all(repo: Repository, grace_seconds: float | None = None) -> None:
-    """Do everything up to the grace window; the repository's own, or another."""
+def release_all(repo: Repository) -> None:
+    """Do everything up to the grace window."""
     ctx = repo.context
-    grace = ctx.grace_seconds if grace_seconds is None else grace_seconds
     markers = ctx.markers
     publish_markers(ctx)
     for commit_id, marker in list(markers.committed()):
         process_committed(ctx, commit_id, marker)
     for token, marker in list(markers.deleted()):
-        process_deleted(ctx, token, marker, grace_seconds=grace)
+        process_deleted(ctx, token, marker)
 
 
 def delete_due(repo: Repository) -> int:
@@ -40,7 +39,7 @@ def delete_due(repo: Repository) -> int:
     deleted = 0
     for shard in range(keys.SHARDS):
         due = due_addresses(due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=ctx.clock.now_ms(), limit=1000))
-        batch, stale = mark_deleting(ctx, due, grace_seconds=ctx.grace_seconds)
+        batch, stale = mark_deleting(ctx, due, delays=ctx.deletion_delays)
         ctx.kv.delete_many(settle(stale))
         if batch:
             addresses = [item.address for item in batch]
@@ -60,5 +59,5 @@ def reap_all(repo: Repository) -> int:
 def scrub_all(repo: Repository) -> None:
     ctx = repo.context
     for shard in range(keys.SHARDS):
-        scrub_references(ctx, shard, grace_seconds=ctx.grace_seconds)
+        scrub_references(ctx, shard)
     scrub_tokens(ctx)

@@ -23,6 +23,7 @@ from refstore.core.records import Deleting, Emptied, Issued, Listed, Location, R
 from refstore.errors import ObjectNotFound, RefstoreError
 from refstore.objects.base import ObjectStore
 from refstore.repository import Repository
+from refstore.versioning.address_state import may_delete_at_ms
 from refstore_gc.purge_cleaning import CleaningDates
 from refstore_purge.place import ADDRESSES_MAX, Kind, Place, RunContent
 from refstore_purge.report import Report
@@ -249,8 +250,7 @@ class _Lookup:
         if isinstance(record, Listed):
             return _Spot("undo trash", "its grace window begins when the reaper processes it", 0, restore, reaper)
         if isinstance(record, Issued):
-            skew_ms = int(self._ctx.waits.clock_skew_seconds * 1000)
-            return _Spot("issued", "", record.expires_ms + skew_ms, "", reaper)
+            return _Spot("issued", "", self._due_ms(record), "", reaper)
         if isinstance(record, Deleting):
             return _Spot("being deleted", "the reaper has begun, and goes on", ended_by=reaper)
         if standing is Standing.SWEEP:
@@ -261,8 +261,8 @@ class _Lookup:
         reason = "nothing names it but commits that were swept; a complete nightly run deletes it"
         return _Spot("unnamed", reason, ended_by=self._command("gc run", "--full"))
 
-    def _due_ms(self, record: Emptied) -> int:
-        return int(record.since_ms + self._ctx.grace_seconds * 1000)
+    def _due_ms(self, record: Emptied | Issued) -> int:
+        return may_delete_at_ms(record, self._ctx.deletion_delays)
 
     def _command(self, command: str, *words: str) -> str:
         return " ".join(["refstore", command, self._ctx.name, *words])

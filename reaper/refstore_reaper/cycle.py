@@ -105,9 +105,10 @@ class Pass:
         self._record = record
         self._tools = tools
         self._settings = settings
-        self._grace_seconds = (
-            ctx.grace_seconds if settings.grace_override_seconds is None else settings.grace_override_seconds
-        )
+        self._delays = ctx.deletion_delays
+        """What this pass waits for; hints are written for the repository's own delays."""
+        if settings.grace_override_seconds is not None:
+            self._delays = self._delays._replace(grace_seconds=settings.grace_override_seconds)
         self._leases = tools.leases or Leases(
             ctx.kv, ctx.repo, tools.reaper, ctx.clock, ctx.ids, seconds=settings.lease_seconds
         )
@@ -120,7 +121,7 @@ class Pass:
             self._breaker,
             tools.tally,
             tools.journal,
-            grace_seconds=self._grace_seconds,
+            delays=self._delays,
             async_deleter=tools.async_deleter,
             guard=tools.guard,
             on_corrupt=lambda address, error: self._record_failure(f"reference/{address}", error),
@@ -193,7 +194,9 @@ class Pass:
     def _process_deleted_token(self, token: Token, marker: DeletedToken) -> None:
         # most entries of a commit's tokens are committed: only when they are due is it known how many will be deleted
         at_once = (
-            self._grace_seconds == 0 and not self._tools.throttle.is_limited and not marker.cause.startswith(COMMITTED)
+            self._delays.grace_seconds == 0
+            and not self._tools.throttle.is_limited
+            and not marker.cause.startswith(COMMITTED)
         )
 
         def delete_now(marked: Sequence[PendingDelete]) -> BatchSteps:
@@ -206,7 +209,7 @@ class Pass:
             self._ctx,
             token,
             marker,
-            grace_seconds=self._grace_seconds,
+            delays=self._delays,
             delete_now=delete_now if at_once else None,
             may_delete_now=self._may_delete_now,
             on_released=on_released,
@@ -294,7 +297,7 @@ class Pass:
         large one.
         """
         # with a shorter window than the hints were written for, later hints may be due, too
-        now_ms = None if self._grace_seconds < self._ctx.grace_seconds else self._ctx.clock.now_ms()
+        now_ms = None if self._delays.grace_seconds < self._ctx.grace_seconds else self._ctx.clock.now_ms()
         shards = (
             [] if self._store_down else [shard for shard in self._rotated_shards() if self._hints(shard, now_ms, "", 1)]
         )
@@ -324,7 +327,7 @@ class Pass:
                 self._deleter.shorten_hints()
 
     def _count_deletable(self, now_ms: int | None, limit: int) -> int:
-        return count_deletable(self._ctx, now_ms=now_ms, grace_seconds=self._grace_seconds, limit=limit)
+        return count_deletable(self._ctx, now_ms=now_ms, delays=self._delays, limit=limit)
 
     def _leased_hints(self, shards: Sequence[int], now_ms: int | None) -> Generator[list[Hint], None, None]:
         """Yield pages of hints of the shards whose leases this reaper got. It keeps them until the pass ends."""
@@ -390,7 +393,6 @@ class Pass:
             done = scrub.scrub_references(
                 self._ctx,
                 int(what, 16),
-                grace_seconds=self._grace_seconds,
                 on_corrupt=on_corrupt,
                 go_on=self._is_not_stopped,
             )

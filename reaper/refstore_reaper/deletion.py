@@ -2,31 +2,27 @@
 
 `BatchDeleter.delete_batch` shows all steps of a batch. Due hints name the addresses to check, so the work depends on
 what is due and not on the size of the repository. The reference record decides, never the hint. Any reaper may finish
-an address that another one marked `deleting`.
+an address that another one marked `deleting`. From when an address may be deleted says
+`refstore.versioning.address_state`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from math import inf
 from typing import NamedTuple
 
 from refstore.context import Context
 from refstore.core import keys
-from refstore.core.ids import Address, Token
+from refstore.core.ids import Address
 from refstore.core.records import (
     Deleting,
-    Emptied,
-    Issued,
     Listed,
-    Reference,
     ReferenceRecord,
     decode_reference,
     decode_reference_many,
     encode,
 )
-from refstore.deletions.causes import NOT_LINKED
 from refstore.deletions.content_deletion import Journal, delete_contents
 from refstore.deletions.journal_format import PendingDelete
 from refstore.errors import CorruptRecord
@@ -34,6 +30,13 @@ from refstore.kv.base import ABSENT, Absent, Key, set_ifs
 from refstore.losses.fence import Guard
 from refstore.objects.base import Deletion
 from refstore.versioning import due_hints
+from refstore.versioning.address_state import (
+    NOT_LINKED,
+    DeletionDelays,
+    begin_deletion,
+    may_delete,
+    may_delete_at_ms,
+)
 from refstore.versioning.due_hints import Hint
 from refstore_reaper.batch_pipeline import BatchSteps
 from refstore_reaper.blob_deletion import AsyncDeleter, delete_blobs
@@ -58,17 +61,17 @@ class BatchDeleter:
         tally: Tally,
         journal: Journal,
         *,
-        grace_seconds: float,
+        delays: DeletionDelays,
         async_deleter: AsyncDeleter | None,
         guard: Guard,
         on_corrupt: Callable[[Address, CorruptRecord], None],
     ) -> None:
-        """Without `async_deleter`, no batch pauses."""
+        """`delays`: what this pass waits for. Without `async_deleter`, no batch pauses."""
         self._ctx = ctx
         self._breaker = breaker
         self._tally = tally
         self._journal = journal
-        self._grace_seconds = grace_seconds
+        self._delays = delays
         self._async_deleter = async_deleter
         self._guard = guard
         self._on_corrupt = on_corrupt
@@ -85,9 +88,7 @@ class BatchDeleter:
         The order is that of rule 8. The batch pauses once, while the store deletes; another batch may begin meanwhile.
         """
         if due:
-            marked, stale = mark_deleting(
-                self._ctx, due, grace_seconds=self._grace_seconds, on_corrupt=self._on_corrupt
-            )
+            marked, stale = mark_deleting(self._ctx, due, delays=self._delays, on_corrupt=self._on_corrupt)
             self._settle(stale)
         batch = [item for item in marked if item.address not in self._in_flight]
         if not batch:
@@ -169,7 +170,7 @@ def settle(due: Sequence[DueAddress]) -> list[Key]:
     return [hint.key for hint in dict.fromkeys([hint for _, hint in due]) if not hint.waiting]
 
 
-def count_deletable(ctx: Context, *, now_ms: int | None, grace_seconds: float, limit: int) -> int:
+def count_deletable(ctx: Context, *, now_ms: int | None, delays: DeletionDelays, limit: int) -> int:
     """Count the addresses that `mark_deleting` would mark, of the hints due by `now_ms`, or of all (None), up to
     `limit`.
 
@@ -188,44 +189,35 @@ def count_deletable(ctx: Context, *, now_ms: int | None, grace_seconds: float, l
                 deletable.update(
                     address
                     for address, value in zip(addresses, values, strict=True)
-                    if _is_deletable(ctx, value, grace_seconds)
+                    if _is_deletable(ctx, value, delays)
                 )
     return min(len(deletable), limit)
 
 
-def _is_deletable(ctx: Context, value: bytes | Absent, grace_seconds: float) -> bool:
+def _is_deletable(ctx: Context, value: bytes | Absent, delays: DeletionDelays) -> bool:
     """Return whether an address may be deleted. If its record cannot be read it may not; `mark_deleting` leaves it,
     too.
     """
     try:
-        return value is not ABSENT and _due_ms(ctx, decode_reference(value), grace_seconds) <= ctx.clock.now_ms()
+        return value is not ABSENT and may_delete(decode_reference(value), ctx.clock.now_ms(), delays)
     except CorruptRecord:
         return False
-
-
-def _due_ms(ctx: Context, record: ReferenceRecord | None, grace_seconds: float) -> float:
-    """Return when the address may be deleted. Never if it is named or deleted."""
-    if isinstance(record, Emptied):
-        return record.since_ms + grace_seconds * 1000
-    if isinstance(record, Issued):
-        return record.expires_ms + int(ctx.waits.clock_skew_seconds * 1000)  # the issuing clock may be behind this one
-    return 0 if isinstance(record, Deleting) else inf
 
 
 def mark_deleting(
     ctx: Context,
     due: Sequence[DueAddress],
     *,
-    grace_seconds: float,
+    delays: DeletionDelays,
     on_corrupt: Callable[[Address, CorruptRecord], None] | None = None,
 ) -> tuple[list[PendingDelete], list[DueAddress]]:
     """Mark due addresses `deleting`. Return the addresses to delete now, and those that need their hints no more.
 
-    An address is due when its list has been empty for the grace window, or when it was issued, has expired, and was not
-    linked. If the `set_if` fails, the address was restored, linked, or marked by another reaper: its hint stays for the
-    next pass. An address that is not due yet gets a hint at its due time, unless it has one; otherwise every pass until
-    then would read it. `on_corrupt` gets each record that cannot be read, which stays unchanged. Without `on_corrupt`
-    this raises CorruptRecord before it changes anything of the batch.
+    If the `set_if` fails, the address was restored, linked, or marked by another reaper: its hint stays for the next
+    pass. An address that is not due yet gets a hint at its due time, unless it has one; otherwise every pass until then
+    would read it. That is the repository's own time, whatever this pass waits for. `on_corrupt` gets each record that
+    cannot be read, which stays unchanged. Without `on_corrupt` this raises CorruptRecord before it changes anything of
+    the batch.
     """
     now = ctx.clock.now_ms()
     names = keys.reference_many(ctx.repo, dict.fromkeys([address for address, _ in due]))
@@ -240,12 +232,11 @@ def mark_deleting(
         if record is None or isinstance(record, Listed):
             settled.add(address)  # deleted, or named again
         elif isinstance(record, Deleting):
-            marked.append(_pending_delete(address, record))
-        elif now < _due_ms(ctx, record, grace_seconds):
-            early[address] = int(_due_ms(ctx, record, ctx.grace_seconds))
+            marked.append(pending_delete(address, record))
+        elif (deleting := begin_deletion(record, now, delays)) is None:
+            early[address] = may_delete_at_ms(record, ctx.deletion_delays)
         else:
-            deleting = _deleting(record, now)
-            attempts.append(_pending_delete(address, deleting))
+            attempts.append(pending_delete(address, deleting))
             writes.append((key, value, encode(deleting)))
     won = ctx.kv.set_if_many(set_ifs(*zip(*writes, strict=True))) if writes else []
     marked += [item for item, ok in zip(attempts, won, strict=True) if ok]
@@ -276,13 +267,7 @@ def _readable(
             on_corrupt(Address(key.name), error)
 
 
-def _deleting(record: Emptied | Issued, now: int) -> Deleting:
-    if isinstance(record, Emptied):
-        return Deleting(now, record.last, record.cause, record.entry.size_bytes if record.entry else -1)
-    return Deleting(now, Reference(Token(""), record.path), NOT_LINKED, -1)
-
-
-def _pending_delete(address: Address, record: Deleting) -> PendingDelete:
+def pending_delete(address: Address, record: Deleting) -> PendingDelete:
     return PendingDelete(address, record.last.token, record.last.path, record.cause, record.size_bytes)
 
 

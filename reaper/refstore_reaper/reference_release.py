@@ -17,7 +17,7 @@ import msgspec
 
 from refstore.context import Context
 from refstore.core import keys
-from refstore.core.ids import Address, BranchName, CommitId, Path, Token, are_own, is_own
+from refstore.core.ids import BranchName, CommitId, Path, Token, are_own, is_own
 from refstore.core.records import (
     Branch,
     CommittedTokens,
@@ -34,9 +34,11 @@ from refstore.deletions.journal_format import PendingDelete
 from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT
 from refstore.operations import refs
+from refstore.versioning.address_state import DeletionDelays
 from refstore.versioning.markers import COMMITTED
 from refstore.versioning.references import Release
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
+from refstore_reaper.deletion import pending_delete
 
 PAGE: Final = 5000
 """Entries of a token that are released with shared round trips. On SQLite that is one transaction of about 40 ms."""
@@ -100,7 +102,7 @@ def process_deleted(
     token: Token,
     marker: DeletedToken,
     *,
-    grace_seconds: float,
+    delays: DeletionDelays | None = None,
     delete_now: DeleteNow | None = None,
     may_delete_now: Callable[[int], bool] | None = None,
     on_released: Callable[[int, int], None] | None = None,
@@ -110,10 +112,10 @@ def process_deleted(
     """Release every reference under a token, page by page, then remove its entries, then the marker.
 
     Return whether the whole token was processed; `go_on` may return False between pages. With `delete_now`, addresses
-    that lose their last reference become `deleting` at once and are deleted. Without it, or if `may_delete_now` refuses
-    that many, they enter their grace window. `on_released` is called for each page with the numbers of released
-    references and of addresses that lost their last one. Raises CorruptRecord before it changes the page with that
-    record.
+    that lose their last reference become `deleting` at once and are deleted, if `delays` leave no window. Otherwise, or
+    if `may_delete_now` refuses that many, they enter their grace window. `on_released` is called for each page with the
+    numbers of released references and of addresses that lost their last one. Raises CorruptRecord before it changes the
+    page with that record.
     """
     references = ctx.references
     staging = keys.staging(ctx.repo, token)
@@ -127,12 +129,12 @@ def process_deleted(
         nonlocal guess
         items = _releases(token, marker.cause, cast("Sequence[tuple[Path, bytes]]", pairs))
         direct = delete_now is not None and (may_delete_now is None or may_delete_now(len(items)))
-        released = references.release(items, grace_seconds=grace_seconds, direct=direct, whole_token=True, guess=guess)
+        released = references.release(items, at_once=delays if direct else None, whole_token=True, guess=guess)
         guess = guess and not released.missed  # reading a page is cheaper than to guess it wrong
         if on_released is not None:
-            on_released(released.removed, len(released.emptied))
-        if delete_now is not None and direct and released.emptied:
-            yield from delete_now(_pending_deletes(items, released.emptied))
+            on_released(released.removed, released.emptied)
+        if delete_now is not None and released.deleting:
+            yield from delete_now([pending_delete(*each) for each in released.deleting.items()])
         ctx.kv.delete_range(staging, pairs[0][0], pairs[-1][0])
 
     after = ""
@@ -155,17 +157,6 @@ def _releases(token: Token, cause: str, pairs: Sequence[tuple[Path, bytes]]) -> 
         entries = [(path, record) for path, record in entries if is_own(record.address)]
     return [
         Release(record.address, Reference(token, path, record.reference_id), cause, record) for path, record in entries
-    ]
-
-
-def _pending_deletes(items: Sequence[Release], emptied: Sequence[Address]) -> list[PendingDelete]:
-    by_address = {item.address: item for item in items}
-    return [
-        PendingDelete(
-            address, item.reference.token, item.reference.path, item.cause, item.entry.size_bytes if item.entry else -1
-        )
-        for address in emptied
-        for item in (by_address[address],)
     ]
 
 

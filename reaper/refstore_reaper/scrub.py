@@ -19,9 +19,6 @@ from refstore.core import keys
 from refstore.core.ids import Address, BranchName, Token, branch_of, staging_token
 from refstore.core.records import (
     Branch,
-    Deleting,
-    Emptied,
-    Issued,
     Listed,
     ReferenceRecord,
     TokenRecord,
@@ -32,6 +29,7 @@ from refstore.core.records import (
 from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT, SetIf
 from refstore.versioning import due_hints
+from refstore.versioning.address_state import Unnamed, after_release, changed_ms, may_delete_at_ms
 
 PAGE: Final = 1000
 
@@ -49,11 +47,18 @@ class ScrubResult(NamedTuple):
     """Whether the shard was scrubbed completely."""
 
 
+class _Old(NamedTuple):
+    """An address that has not changed within the time of the longest operation."""
+
+    address: Address
+    value: bytes
+    record: ReferenceRecord
+
+
 def scrub_references(
     ctx: Context,
     shard: int,
     *,
-    grace_seconds: float,
     on_corrupt: Callable[[str, CorruptRecord], None] | None = None,
     go_on: Callable[[], bool] | None = None,
 ) -> ScrubResult:
@@ -70,16 +75,20 @@ def scrub_references(
         if go_on is not None and not go_on():
             return ScrubResult(dropped, hinted, 0, finished=False)
         after = page[-1][0]
-        records: list[tuple[Address, bytes, ReferenceRecord]] = []
+        before = ctx.clock.now_ms() - int(ctx.waits.scrub_after_seconds * 1000)
+        old: list[_Old] = []
         for name, value in page:
             try:
-                records.append((Address(name), value, decode_reference(value)))
+                record = decode_reference(value)
             except CorruptRecord as error:
                 if on_corrupt is None:
                     raise
                 on_corrupt(name, error)
-        hinted += _write_missing_hints(ctx, records)
-        dropped += _drop_dead_references(ctx, records, grace_seconds)
+            else:
+                if changed_ms(record) < before:
+                    old.append(_Old(Address(name), value, record))
+        hinted += _write_missing_hints(ctx, old)
+        dropped += _drop_dead_references(ctx, old)
     return ScrubResult(dropped, hinted, 0)
 
 
@@ -127,37 +136,23 @@ def dead_tokens(ctx: Context, tokens: Iterable[Token]) -> set[Token]:
     return {token for token, value in zip(candidates, values, strict=True) if value is ABSENT}
 
 
-def _drop_dead_references(
-    ctx: Context, records: Sequence[tuple[Address, bytes, ReferenceRecord]], grace_seconds: float
-) -> int:
+def _drop_dead_references(ctx: Context, old: Sequence[_Old]) -> int:
     now = ctx.clock.now_ms()
-    before = now - int(ctx.waits.scrub_after_seconds * 1000)
-    old = [
-        (address, value, record)
-        for address, value, record in records
-        if isinstance(record, Listed) and record.changed_ms < before
-    ]
-    dead = dead_tokens(ctx, {ref.token for _, _, record in old for ref in record.references})
+    listed = [(address, value, record) for address, value, record in old if isinstance(record, Listed)]
+    dead = dead_tokens(ctx, {ref.token for _, _, record in listed for ref in record.references})
     _register(ctx, dead)
     writes: list[SetIf] = []
-    dropped: list[int] = []
-    emptied: list[Address | None] = []
-    for address, value, record in old:
+    planned: list[tuple[Address, int, ReferenceRecord]] = []
+    for address, value, record in listed:
         left = tuple(ref for ref in record.references if ref.token not in dead)
-        if len(left) == len(record.references):
-            continue
-        new: ReferenceRecord = Listed(left, now) if left else Emptied(now, record.references[-1], SCRUBBED_CAUSE)
-        writes.append(SetIf(keys.reference(ctx.repo, address), value, encode(new)))
-        dropped.append(len(record.references) - len(left))
-        emptied.append(None if left else address)
+        if len(left) < len(record.references):
+            after = after_release(left, record.references[-1], SCRUBBED_CAUSE, None, now)
+            writes.append(SetIf(keys.reference(ctx.repo, address), value, encode(after)))
+            planned.append((address, len(record.references) - len(left), after))
     won = ctx.kv.set_if_many(writes) if writes else []
-    due_ms = now + int(grace_seconds * 1000)
-    due_hints.write(
-        ctx.kv,
-        ctx.repo,
-        ((due_ms, address) for address, ok in zip(emptied, won, strict=True) if ok and address is not None),
-    )
-    return sum(count for count, ok in zip(dropped, won, strict=True) if ok)
+    dropped = [plan for plan, ok in zip(planned, won, strict=True) if ok]
+    due_hints.write(ctx.kv, ctx.repo, _due_times(ctx, [(address, after) for address, _, after in dropped]))
+    return sum(count for _, count, _ in dropped)
 
 
 def _register(ctx: Context, dead: Iterable[Token]) -> None:
@@ -176,23 +171,17 @@ def _register(ctx: Context, dead: Iterable[Token]) -> None:
         ctx.kv.set_many([(keys.token(ctx.repo, token), record) for token in left])
 
 
-def _write_missing_hints(ctx: Context, records: Sequence[tuple[Address, bytes, ReferenceRecord]]) -> int:
+def _write_missing_hints(ctx: Context, old: Sequence[_Old]) -> int:
     """Write the due hints that a crash left out. Return how many."""
-    hints: list[tuple[int, Address]] = []
-    before = ctx.clock.now_ms() - int(ctx.waits.scrub_after_seconds * 1000)
-    for address, _, record in records:
-        match record:
-            case Emptied(since_ms) if since_ms < before:
-                due_ms = since_ms + int(ctx.grace_seconds * 1000)
-            case Issued(_, expires_ms) if expires_ms < before:
-                due_ms = expires_ms
-            case Deleting(since_ms) if since_ms < before:
-                due_ms = since_ms
-            case _:
-                continue
-        hints.append((due_ms, address))
-    hinted = due_hints.are_hinted(ctx.kv, ctx.repo, hints)
-    missing = [hint for hint, known in zip(hints, hinted, strict=True) if not known]
-    if missing:
-        due_hints.write(ctx.kv, ctx.repo, missing)
+    hints = _due_times(ctx, [(address, record) for address, _, record in old])
+    missing = [
+        hint for hint, known in zip(hints, due_hints.are_hinted(ctx.kv, ctx.repo, hints), strict=True) if not known
+    ]
+    due_hints.write(ctx.kv, ctx.repo, missing)
     return len(missing)
+
+
+def _due_times(ctx: Context, states: Iterable[tuple[Address, ReferenceRecord]]) -> list[tuple[int, Address]]:
+    """Return when the objects may be deleted that nothing names."""
+    delays = ctx.deletion_delays
+    return [(may_delete_at_ms(state, delays), address) for address, state in states if isinstance(state, Unnamed)]

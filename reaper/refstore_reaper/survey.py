@@ -35,6 +35,7 @@ from refstore.errors import CorruptRecord, NotFound, RefstoreError
 from refstore.gc_marks import STANDING, Marks, RunState
 from refstore.kv.base import ABSENT
 from refstore.operations import refs, trash
+from refstore.versioning.address_state import may_delete
 from refstore_reaper import breaker
 from refstore_reaper.cycle_summary import Summary
 
@@ -230,7 +231,7 @@ def _measure_released(ctx: Context, go_on: Callable[[], bool]) -> Amount | None:
 def _measure_unnamed(ctx: Context, go_on: Callable[[], bool]) -> tuple[Amount, Amount] | None:
     """Return what is in its grace window, and what is due. Sizes are counted as far as they are known."""
     in_grace = due = in_grace_bytes = due_bytes = 0
-    grace_ms = int(ctx.grace_seconds * 1000)
+    delays = ctx.deletion_delays
     for shard in range(keys.SHARDS):
         for page in batched(ctx.kv.scan_all(keys.references(ctx.repo, shard), page=PAGE), PAGE):
             if not go_on():
@@ -239,12 +240,12 @@ def _measure_unnamed(ctx: Context, go_on: Callable[[], bool]) -> tuple[Amount, A
             for reference in decode_reference_many([value for _, value in page]):
                 if isinstance(reference, Emptied):
                     size_bytes = reference.entry.size_bytes if reference.entry is not None else 0
-                    if reference.since_ms + grace_ms > now_ms:
-                        in_grace += 1
-                        in_grace_bytes += size_bytes
-                    else:
+                    if may_delete(reference, now_ms, delays):
                         due += 1
                         due_bytes += size_bytes
+                    else:
+                        in_grace += 1
+                        in_grace_bytes += size_bytes
                 elif isinstance(reference, Deleting):
                     due += 1
                     due_bytes += max(0, reference.size_bytes)

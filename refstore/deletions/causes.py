@@ -12,9 +12,8 @@ from typing import Final, NamedTuple
 from refstore.core.ids import Address
 from refstore.deletions.index_format import SWEEP
 from refstore.deletions.journal_format import PendingDelete
+from refstore.versioning.address_state import NOT_LINKED
 
-NOT_LINKED: Final = "issued and not linked"
-"""An issued address whose time is over."""
 CONTENT_OF_DELETED: Final = "content of the deleted object"
 """A content, a backup or an attempt that goes with its identity, whose address follows."""
 UNNAMED_IDENTITY: Final = "a purged object that nothing names any more"

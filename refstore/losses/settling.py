@@ -37,6 +37,7 @@ from refstore.core.records import (
 from refstore.errors import CommitNotFound, Contention
 from refstore.kv.base import ABSENT, Absent
 from refstore.operations import refs
+from refstore.versioning import address_state
 from refstore.versioning.manifest import CommitLanded
 from refstore.versioning.markers import COMMITTED, commit_of
 
@@ -197,9 +198,9 @@ def list_again(
         value = ctx.kv.get(key)
         if _holds(value, reference) or not only_if():
             return 0
-        record = decode_reference(value) if value is not ABSENT else None
-        others = record.references if isinstance(record, Listed) else ()
-        if ctx.kv.set_if(key, value, encode(Listed((*others, reference), ctx.clock.now_ms()))):
+        assert value is not ABSENT  # noqa: S101  # a missing key holds everything
+        after = address_state.list_again(decode_reference(value), reference, ctx.clock.now_ms())
+        if ctx.kv.set_if(key, value, encode(after)):
             return 1
     raise Contention(f"others kept changing the references of {address}; the next pass tries again")
 

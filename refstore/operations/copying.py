@@ -32,7 +32,7 @@ from refstore.operations.deleting import delete_copied
 from refstore.operations.reading import Resolved, resolve_many
 from refstore.operations.refs import Ref
 from refstore.operations.stage_entries import Placement, TokenMoved, check_distinct, place
-from refstore.versioning.references import AddOutcome
+from refstore.versioning.address_state import AddOutcome
 
 ATTEMPTS: Final = 16
 """How often a copy whose source keeps changing starts over."""

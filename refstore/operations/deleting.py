@@ -90,7 +90,7 @@ def delete_copied(ctx: Context, branch: BranchName, copied: dict[Path, Entry]) -
         )
         if branches.parse_open(branch, raw_branch).record.token == token:
             deleted = [(path, raw) for (path, raw), ok in zip(unchanged, outcomes, strict=True) if ok]
-            references.release(replaced(token, deleted, DELETED), grace_seconds=ctx.grace_seconds, guess=True)
+            references.release(replaced(token, deleted, DELETED), guess=True)
             copied = {path: copied[path] for (path, _), ok in zip(unchanged, outcomes, strict=True) if not ok}
             rewrites = set()
         else:
@@ -145,7 +145,7 @@ def take_staged(
     removed = [(path, value) for (path, value), ok in zip(batch, outcomes, strict=True) if ok]
     if branches.parse_open(branch, raw).record.token != token:
         return removed, False  # their references stay until the token is processed
-    ctx.references.release(replaced(token, removed, cause), grace_seconds=ctx.grace_seconds, guess=True)
+    ctx.references.release(replaced(token, removed, cause), guess=True)
     return removed, True
 
 

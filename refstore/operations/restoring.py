@@ -24,8 +24,8 @@ from refstore.operations.reference_lookup import Lookup, describe_contents, look
 from refstore.operations.refs import Ref
 from refstore.operations.stage_entries import DELETED, Placement, TokenMoved, check_committed, check_distinct, place
 from refstore.operations.trash import InGrace
+from refstore.versioning.address_state import AddOutcome
 from refstore.versioning.markers import BRANCH_DELETED, RESET
-from refstore.versioning.references import AddOutcome
 
 BATCH: Final = 1000
 """How many addresses share their round trips."""

@@ -24,8 +24,9 @@ from refstore.kv.base import ABSENT, Absent, Exchange, Get, Result, SetIf
 from refstore.kv.unknown_outcomes import UnknownOutcomes
 from refstore.operations.reading import Resolved, resolve_many
 from refstore.operations.refs import Ref, marked
+from refstore.versioning.address_state import AddOutcome
 from refstore.versioning.manifest import EntriesPlaced, PlacedEntry
-from refstore.versioning.references import AddOutcome, Release
+from refstore.versioning.references import Release
 from refstore.versioning.staging import TOMBSTONE
 
 ATTEMPTS: Final = 16
@@ -112,7 +113,7 @@ def place(
             _take_back_if_marked(ctx, writes, old, sources or {}, results[len(writes) : -1])
             open_branch = branches.parse_open(branch, results[-1])
             if open_branch.record.token == token:
-                references.release(_overwritten(token, placements, old), grace_seconds=ctx.grace_seconds, guess=True)
+                references.release(_overwritten(token, placements, old), guess=True)
                 if witness:
                     _witness(ctx, [(token, item) for item in placements])
                 break
@@ -216,7 +217,7 @@ def _place_one_if_absent(
         current = _current(ctx, branch, [item.path]).get(item.path)
         if current is not None and current.entry.address != entry.address:
             own = Reference(token, item.path, entry.reference_id)
-            references.release([Release(entry.address, own, REFUSED, None)], grace_seconds=ctx.grace_seconds)
+            references.release([Release(entry.address, own, REFUSED, None)])
             if was_visible:  # others may have read it, or a commit taken it, so nobody can tell which entry was first
                 raise Contention(
                     f"{item.path!r} on {branch!r} was changed by others while it was written; look what is there now"

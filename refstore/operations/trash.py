@@ -22,6 +22,7 @@ from refstore.core.records import Emptied, Entry, Listed, Reference, decode_stag
 from refstore.errors import Invalid, InvalidName
 from refstore.kv.base import ABSENT, Key
 from refstore.versioning import due_hints
+from refstore.versioning.address_state import may_delete_at_ms
 from refstore.versioning.due_hints import Hint
 from refstore.versioning.markers import COMMITTED, commit_of
 
@@ -170,32 +171,24 @@ def _due(
     ctx: Context, shard: int, page: Sequence[_Hinted], branch: BranchName | None, prefix: str
 ) -> Iterator[InGrace]:
     records = ctx.references.get_many([address for _, address, _ in page])
-    outdated = _outdated(ctx, page, records)
-    for (due_ms, address, position), record in zip(page, records, strict=True):
-        if not isinstance(record, Emptied) or not record.last.path.startswith(prefix) or (due_ms, address) in outdated:
-            continue
-        of = branch_of(record.last.token)
-        if branch in (None, of):
-            cursor = f"{_DUE}/{shard:02x}/{position}"
-            last = record.last
+    delays = ctx.deletion_delays
+    found = [
+        (hint, record, may_delete_at_ms(record, delays))
+        for hint, record in zip(page, records, strict=True)
+        if isinstance(record, Emptied) and record.last.path.startswith(prefix)
+    ]
+    # an address that was restored, and lost its name again, has a hint of each time: it is shown at the last one
+    others = [(hint, (at_ms, hint.address)) for hint, _, at_ms in found if hint.due_ms != at_ms]
+    known = due_hints.are_hinted(ctx.kv, ctx.repo, [due for _, due in others])
+    outdated = {hint for (hint, _), is_known in zip(others, known, strict=True) if is_known}
+    for hint, record, at_ms in found:
+        last = record.last
+        of = branch_of(last.token)
+        if hint not in outdated and branch in (None, of):
+            cursor = f"{_DUE}/{shard:02x}/{hint.position}"
             yield InGrace(
-                address, of, last.path, last.token, record.cause, record.since_ms, due_ms, record.entry, cursor
+                hint.address, of, last.path, last.token, record.cause, record.since_ms, at_ms, record.entry, cursor
             )
-
-
-def _outdated(ctx: Context, page: Sequence[_Hinted], records: Sequence[object]) -> set[tuple[int, Address]]:
-    """Return the due hints of earlier grace windows.
-
-    An address that was restored, and lost its name again, has a hint of each time; only the last hint's date is true.
-    """
-    grace_ms = int(ctx.grace_seconds * 1000)
-    now_due = {
-        (due_ms, address): (record.since_ms + grace_ms, address)
-        for (due_ms, address, _), record in zip(page, records, strict=True)
-        if isinstance(record, Emptied) and due_ms != record.since_ms + grace_ms
-    }
-    hinted = due_hints.are_hinted(ctx.kv, ctx.repo, list(now_due.values()))
-    return {hint for hint, known in zip(now_due, hinted, strict=True) if known}
 
 
 def _cursor(text: str) -> tuple[str, str, str]:

@@ -242,7 +242,7 @@ def _withdraw(ctx: Context, reserved: Sequence[tuple[Address, Reference]]) -> No
     done with an address before its blob was written, the blob is left to the offline job.
     """
     references = ctx.references
-    references.release([Release(*item, UPLOAD_FAILED, None) for item in reserved], grace_seconds=ctx.grace_seconds)
+    references.release([Release(*item, UPLOAD_FAILED, None) for item in reserved])
     addresses = [address for address, _ in reserved]
     records = references.get_many(addresses)
     leaving = [address for address, record in zip(addresses, records, strict=True) if isinstance(record, Deleting)]

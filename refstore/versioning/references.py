@@ -1,20 +1,14 @@
-"""The reference list of each physical address: the only room where it changes, and always by `set_if`.
+"""The reference list of each physical address: the only room where operations change it, and always by `set_if`.
 
-    absent --create--> Listed --release--> Emptied --(grace)--> Deleting --> absent, blob gone
-    absent --issue---> Issued --link-----> Listed
-                       Issued --(expired, or take)-----------> Deleting
-    Emptied --restore, or the writer's own retry--> Listed
-    Listed | Emptied --forget (committed)--> absent, blob stays
-
-Invariants: an entry in a live token has its reference here before it is written (rule 1), or its address is committed.
-`Deleting` is one way (rule 8). A missing key means nothing by itself (rule 4). What is given to these functions in one
-call is done in a few batched round trips; no two items of one call may name the same address twice unless said so.
+What follows on what, and when, says `refstore.versioning.address_state`. Invariants: an entry in a live token has its
+reference here before it is written (rule 1), or its address is committed. A missing key means nothing by itself (rule
+4). What is given to these functions in one call is done in a few batched round trips; no two items of one call may name
+the same address twice unless said so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from enum import Enum
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -36,22 +30,11 @@ from refstore.core.records import (
 )
 from refstore.errors import Contention
 from refstore.kv.base import ABSENT, KV, Get, Result, SetIf, set_ifs
-from refstore.versioning import due_hints
+from refstore.versioning import address_state, due_hints
+from refstore.versioning.address_state import NO_DELAYS, AddOutcome, DeletionDelays, Unnamed, may_delete_at_ms
 
 ATTEMPTS: Final = 16
 """How often a lost `set_if` race over one list is run again. Each loss means that somebody else made progress."""
-
-
-class AddOutcome(Enum):
-    """The result of adding a reference to a list."""
-
-    LISTED = "listed"
-    EMPTY = "empty"
-    """The list is empty, so it takes no new copy (rule 5)."""
-    LEAVING = "leaving"
-    """The address is `deleting`, or issued and not linked, so it must not be named."""
-    MISSING = "missing"
-    """There is no key: the address is committed or deleted. Only reading the source again tells (rule 4)."""
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
@@ -68,17 +51,21 @@ class ReleaseResult(NamedTuple):
 
     removed: int
     """How many references were removed."""
-    emptied: tuple[Address, ...]
-    """Addresses whose list became empty: they are in grace now, or `deleting` with `direct`."""
+    emptied: int
+    """How many addresses lost their last reference."""
+    deleting: dict[Address, Deleting]
+    """Those of them that are `deleting` already, for the caller to delete."""
     missed: int = 0
     """How many lists were not as `guess` assumed."""
 
 
 class References:
-    def __init__(self, kv: KV, repo: RepositoryId, clock: Clock) -> None:
+    def __init__(self, kv: KV, repo: RepositoryId, clock: Clock, delays: Callable[[], DeletionDelays]) -> None:
+        """`delays`: those of the repository, which may change while the process runs."""
         self._kv = kv
         self._repo = repo
         self._clock = clock
+        self._delays = delays
 
     def get_many(self, addresses: Sequence[Address]) -> list[ReferenceRecord | None]:
         values = self._kv.get_many(keys.reference_many(self._repo, addresses))
@@ -104,7 +91,7 @@ class References:
 
     def issue(self, items: Sequence[tuple[Address, Issued]]) -> None:
         """Record issued addresses (rule 10), after the due hint that makes the reaper check them when they expire."""
-        due_hints.write(self._kv, self._repo, ((issued.expires_ms, address) for address, issued in items))
+        self._write_hints(dict(items))
         self._create_many(
             [SetIf(keys.reference(self._repo, address), ABSENT, encode(issued)) for address, issued in items]
         )
@@ -131,10 +118,10 @@ class References:
         for index, (key, value, (_, token_id, ref)) in enumerate(zip(names, values, items, strict=True)):
             if not isinstance(value, bytes):
                 continue
-            record = decode_reference(value)
-            if isinstance(record, Issued) and record.token_id == token_id and record.expires_ms > now:
+            linked_state = address_state.link(decode_reference(value), token_id, ref, now)
+            if linked_state is not None:
                 linkable.append(index)
-                writes.append(SetIf(key, value, encode(Listed((ref,), now))))
+                writes.append(SetIf(key, value, encode(linked_state)))
         linked = dict(zip(linkable, self._kv.set_if_many(writes), strict=True)) if writes else {}
         if unsure := [
             index for index, ok in linked.items() if not ok
@@ -159,9 +146,7 @@ class References:
         """
         taken = self.link(items, values)
         chosen = [(*item, at_ms) for item, at_ms, ok in zip(items, due_ms, taken, strict=True) if ok]
-        self.release(
-            [Release(address, ref, cause, None) for address, _, ref, _ in chosen], grace_seconds=0, direct=True
-        )
+        self.release([Release(address, ref, cause, None) for address, _, ref, _ in chosen], at_once=NO_DELAYS)
         due_hints.write(self._kv, self._repo, ((at_ms, address) for address, _, _, at_ms in chosen))
         return taken
 
@@ -177,39 +162,18 @@ class References:
                 return [outcomes[index] for index in range(len(items))]
             now = self._clock.now_ms()
             round_ = _first_of_each_address(waiting, items)
-            values = self._kv.get_many([keys.reference(self._repo, items[index][0]) for index in round_])
-            writes: list[tuple[int, SetIf]] = []
-            for index, value in zip(round_, values, strict=True):
-                address, reference = items[index]
-                if value is ABSENT:
-                    outcomes[index] = AddOutcome.MISSING
-                    continue
-                match decode_reference(value):
-                    case Listed(references):
-                        if (
-                            reference in references
-                        ):  # a retry, or a reply that was lost: it is there, which is all that is asked
-                            outcomes[index] = AddOutcome.LISTED
-                        else:
-                            new = encode(Listed((*references, reference), now))
-                            writes.append((index, SetIf(keys.reference(self._repo, address), value, new)))
-                    case Emptied():
-                        if on_empty:
-                            writes.append(
-                                (
-                                    index,
-                                    SetIf(
-                                        keys.reference(self._repo, address), value, encode(Listed((reference,), now))
-                                    ),
-                                )
-                            )
-                        else:
-                            outcomes[index] = AddOutcome.EMPTY
-                    case Issued() | Deleting():
-                        outcomes[index] = AddOutcome.LEAVING
-            for (index, _op), written in zip(writes, self._kv.set_if_many([op for _, op in writes]), strict=True):
-                if written:
-                    outcomes[index] = AddOutcome.LISTED
+            names = keys.reference_many(self._repo, [items[index][0] for index in round_])
+            values = self._kv.get_many(names)
+            writes: dict[int, SetIf] = {}
+            for index, key, value in zip(round_, names, values, strict=True):
+                state = None if value is ABSENT else decode_reference(value)
+                after = address_state.add_reference(state, items[index][1], now, on_empty=on_empty)
+                if isinstance(after, AddOutcome):
+                    outcomes[index] = after
+                else:
+                    writes[index] = SetIf(key, value, encode(after))
+            written = self._kv.set_if_many(list(writes.values()))
+            outcomes |= {index: AddOutcome.LISTED for index, ok in zip(writes, written, strict=True) if ok}
             waiting = [index for index in waiting if index not in outcomes]
         raise Contention("others kept changing the references of one address; make the same call again")
 
@@ -225,8 +189,7 @@ class References:
         self,
         items: Sequence[Release],
         *,
-        grace_seconds: float,
-        direct: bool = False,
+        at_once: DeletionDelays | None = None,
         whole_token: bool = False,
         guess: bool = False,
     ) -> ReleaseResult:
@@ -235,8 +198,8 @@ class References:
         The hint follows the write: a crash in between leaves an empty list without a hint, which the scrubber finds.
         References that others keep racing for are left to the scrubber: leak, never lose.
 
-        `direct`: change a list with its last reference to `deleting` in one step, without a hint. The reaper does so
-        where the window is zero, and then deletes the blobs itself.
+        `at_once`: a list that is emptied becomes `deleting` in the same step, without a hint, where these delays are
+        over at once. The caller deletes its blob.
 
         `whole_token`: remove every reference of the item's token, whose fate is decided: no entry under it is live any
         more. This also completes what a reaper left unfinished: an empty list gets its hint, and `deleting` counts as
@@ -245,61 +208,18 @@ class References:
         `guess`: assume that the list is as its upload made it, without reading it. The `set_if` tells whether it was;
         the other lists are read.
         """
-        now = self._clock.now_ms()
-        removed_count = missed = 0
-        emptied: dict[Address, None] = {}
-        hints: dict[tuple[int, Address], None] = {}
-        waiting = items
-        if guess and items:
-            waiting = self._release_untouched(items, now, direct=direct)
-            missed = len(waiting) if waiting is not items else 0
-            removed_count = len(items) - len(waiting)
-            remaining = {item.address for item in waiting}
-            emptied = {item.address: None for item in items if item.address not in remaining} if removed_count else {}
+        progress = _Progress(self._clock.now_ms(), at_once, whole_token)
+        waiting = self._release_unread(items, progress) if guess and items else items
         for _ in range(ATTEMPTS + len(items)):
             if not waiting:
                 break
-            round_, later = _one_per_address(waiting)
-            names = keys.reference_many(self._repo, [item.address for item in round_])
-            values = self._kv.get_many(names)
-            records = decode_reference_many(values)
-            writes: list[SetIf] = []
-            planned: list[tuple[Release, int, bool]] = []
-            for item, key, value, record in zip(round_, names, values, records, strict=True):
-                if isinstance(record, Listed):
-                    remaining = _without(record.references, item.reference, whole_token)
-                    if len(remaining) < len(record.references):
-                        planned.append((item, len(record.references) - len(remaining), not remaining))
-                        writes.append(SetIf(key, value, encode(_after(item, remaining, now, direct=direct))))
-                elif (
-                    isinstance(record, Emptied | Deleting) and whole_token and record.last.token == item.reference.token
-                ):
-                    if isinstance(record, Emptied):
-                        hints[record.since_ms + int(grace_seconds * 1000), item.address] = None
-                    elif direct:
-                        emptied[item.address] = None
-                    else:
-                        hints[record.since_ms, item.address] = None
-                # else: it was released before, or committed: the token has no reference there
-            written = self._kv.set_if_many(writes) if writes else []
-            for (item, count, last_one), ok in zip(planned, written, strict=True):
-                if ok:
-                    removed_count += count
-                    if last_one:
-                        emptied[item.address] = None
-                else:
-                    later.append(item)
-            waiting = later
-        if not direct:
-            due_ms = now + int(grace_seconds * 1000)
-            hints |= {(due_ms, address): None for address in emptied}
-        due_hints.write(self._kv, self._repo, hints)
-        return ReleaseResult(removed_count, tuple(emptied), missed)
+            waiting = self._release_read(waiting, progress)
+        self._write_hints(progress.waiting_states())
+        return progress.result()
 
-    def _release_untouched(self, items: Sequence[Release], now: int, *, direct: bool) -> Sequence[Release]:
-        """Release references from lists that are as their uploads made them, without reading these.
-
-        Return the items that are left; `items` itself if nothing was tried.
+    def _release_unread(self, items: Sequence[Release], progress: _Progress) -> Sequence[Release]:
+        """Release references from lists that are as their uploads made them, without reading these. Return the other
+        items; `items` itself if nothing was tried.
         """
         untouched: list[bytes] = []
         for item in items:
@@ -311,9 +231,49 @@ class References:
         if len(set(addresses)) < len(addresses):
             return items  # a batch never names one key twice
         names = keys.reference_many(self._repo, addresses)
-        after = [encode(_after(item, (), now, direct=direct)) for item in items]
-        written = self._kv.set_if_many(set_ifs(names, untouched, after))
-        return [] if all(written) else [item for item, ok in zip(items, written, strict=True) if not ok]
+        after = [progress.state_after(item, ()) for item in items]
+        written = self._kv.set_if_many(set_ifs(names, untouched, [encode(state) for state in after]))
+        left: list[Release] = []
+        for item, state, ok in zip(items, after, written, strict=True):
+            if ok:
+                progress.note(item, 1, state)
+            else:
+                left.append(item)
+        progress.missed = len(left)
+        return left
+
+    def _release_read(self, items: Sequence[Release], progress: _Progress) -> Sequence[Release]:
+        """Read the lists, and release one reference from each. Return the items that are to be tried again."""
+        chosen, later = _one_per_address(items)
+        names = keys.reference_many(self._repo, [item.address for item in chosen])
+        values = self._kv.get_many(names)
+        writes: list[SetIf] = []
+        planned: list[tuple[Release, int, ReferenceRecord]] = []
+        for item, key, value, state in zip(chosen, names, values, decode_reference_many(values), strict=True):
+            if not isinstance(state, Listed):
+                progress.complete(item, state)
+                continue
+            left = _without(state.references, item.reference, progress.whole_token)
+            if len(left) < len(state.references):
+                after = progress.state_after(item, left)
+                planned.append((item, len(state.references) - len(left), after))
+                writes.append(SetIf(key, value, encode(after)))
+            # else: it was released before: the token has no reference there
+        written = self._kv.set_if_many(writes) if writes else []
+        for plan, ok in zip(planned, written, strict=True):
+            if ok:
+                progress.note(*plan)
+            else:
+                later.append(plan[0])
+        return later
+
+    def _write_hints(self, states: Mapping[Address, Unnamed]) -> None:
+        """Make the reaper look at the addresses when their objects may be deleted."""
+        if states:
+            delays = self._delays()
+            due_hints.write(
+                self._kv, self._repo, [(may_delete_at_ms(state, delays), each) for each, state in states.items()]
+            )
 
     def forget(self, addresses: Collection[Address]) -> None:
         """Delete the keys of committed addresses; their blobs stay (rule 7)."""
@@ -330,13 +290,46 @@ def _without(references: tuple[Reference, ...], reference: Reference, whole_toke
     return tuple([other for other in references if other != reference])
 
 
-def _after(item: Release, remaining: tuple[Reference, ...], now: int, *, direct: bool) -> ReferenceRecord:
-    """Return the record of the address after `item` was removed from its list."""
-    if remaining:
-        return Listed(remaining, now)
-    if direct:
-        return Deleting(now, item.reference, item.cause, item.entry.size_bytes if item.entry else -1)
-    return Emptied(now, item.reference, item.cause, item.entry)
+class _Progress:
+    """What one call of `release` has done so far."""
+
+    def __init__(self, now_ms: int, at_once: DeletionDelays | None, whole_token: bool) -> None:
+        self.whole_token = whole_token
+        self.missed = 0
+        self._now_ms = now_ms
+        self._at_once = at_once
+        self._removed = 0
+        self._emptied: dict[Address, Emptied | Deleting] = {}
+        self._completed: dict[Address, Emptied | Deleting] = {}
+        """What another call had emptied, perhaps without a hint."""
+
+    def state_after(self, item: Release, left: tuple[Reference, ...]) -> ReferenceRecord:
+        """Return the state of the address after the item was removed from its list."""
+        state = address_state.after_release(left, item.reference, item.cause, item.entry, self._now_ms)
+        if self._at_once is None or isinstance(state, Listed):
+            return state
+        return address_state.begin_deletion(state, self._now_ms, self._at_once) or state
+
+    def note(self, item: Release, removed: int, state: ReferenceRecord) -> None:
+        self._removed += removed
+        if isinstance(state, Emptied | Deleting):
+            self._emptied[item.address] = state
+
+    def complete(self, item: Release, state: ReferenceRecord | None) -> None:
+        """Complete what a reaper left unfinished under the same token."""
+        if not (self.whole_token and isinstance(state, Emptied | Deleting)):
+            return  # it was released before, or committed
+        if state.last.token == item.reference.token:
+            is_for_caller = isinstance(state, Deleting) and self._at_once is not None
+            (self._emptied if is_for_caller else self._completed)[item.address] = state
+
+    def waiting_states(self) -> Mapping[Address, Unnamed]:
+        """Return the states of the addresses that the reaper is to look at."""
+        return self._completed | {each: state for each, state in self._emptied.items() if isinstance(state, Emptied)}
+
+    def result(self) -> ReleaseResult:
+        deleting = {each: state for each, state in self._emptied.items() if isinstance(state, Deleting)}
+        return ReleaseResult(self._removed, len(self._emptied), deleting, self.missed)
 
 
 def _one_per_address(items: Sequence[Release]) -> tuple[Sequence[Release], list[Release]]:

@@ -39,7 +39,7 @@ def reap(repo: Repository) -> None:
     for commit, committed in list(markers.committed()):
         reference_release.process_committed(ctx, commit, committed)
     for token, deleted in list(markers.deleted()):
-        reference_release.process_deleted(ctx, token, deleted, grace_seconds=0)
+        reference_release.process_deleted(ctx, token, deleted)
 
 
 def test_a_night(lake: Lake) -> None:

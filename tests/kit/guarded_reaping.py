@@ -108,13 +108,13 @@ def _process_deleted(tools: Tools, known: Known, token: Token) -> None:
     raw = ctx.kv.get(keys.deleted_token(ctx.repo, token))
     if raw is not ABSENT and not is_live(ctx, (token,)):
         marker = decode(raw, DeletedToken)
-        reference_release.process_deleted(ctx, token, marker, grace_seconds=ctx.grace_seconds, delete_now=None)
+        reference_release.process_deleted(ctx, token, marker)
 
 
 def _scrub(tools: Tools, known: Known) -> None:
     ctx = tools.ctx
     _fence_of(tools, known).check_servers()
-    scrub.scrub_references(ctx, 0, grace_seconds=ctx.grace_seconds)
+    scrub.scrub_references(ctx, 0)
     scrub.scrub_tokens(ctx)
 
 
@@ -133,7 +133,7 @@ def _finish(tools: Tools, known: Known, waiting: tuple[AnyEntry, ...]) -> None:
             NoBreaker(ctx, ReaperSettings(), "reaper"),
             Tally(),
             NoJournal(),
-            grace_seconds=ctx.grace_seconds,
+            delays=ctx.deletion_delays,
             async_deleter=None,
             guard=fence,
             on_corrupt=on_corrupt,

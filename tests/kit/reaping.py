@@ -115,7 +115,7 @@ def _process_deleted(tools: Tools, token: Token, marker: DeletedToken, direct: b
         return _deleter(tools).delete_batch(Permit(len(marked)), marked=marked)
 
     reference_release.process_deleted(
-        ctx, token, marker, grace_seconds=ctx.grace_seconds, delete_now=delete_now if direct else None, page=page
+        ctx, token, marker, delays=ctx.deletion_delays, delete_now=delete_now if direct else None, page=page
     )
 
 
@@ -144,7 +144,7 @@ def _deleter(tools: Tools) -> BatchDeleter:
         breaker,
         Tally(),
         NoJournal(),
-        grace_seconds=tools.ctx.grace_seconds,
+        delays=tools.ctx.deletion_delays,
         async_deleter=None,
         guard=NoGuard(),
         on_corrupt=on_corrupt,
@@ -152,7 +152,7 @@ def _deleter(tools: Tools) -> BatchDeleter:
 
 
 def _scrub_references(tools: Tools) -> None:
-    scrub.scrub_references(tools.ctx, 0, grace_seconds=tools.ctx.grace_seconds)
+    scrub.scrub_references(tools.ctx, 0)
 
 
 def _scrub_tokens(tools: Tools) -> None:

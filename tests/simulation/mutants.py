@@ -13,6 +13,7 @@ from tests.simulation.purge_mutants import purged
 
 PLACING = "refstore.operations.stage_entries"
 REFERENCES = "refstore.versioning.references:References"
+STATES = "refstore.versioning.address_state"
 
 
 def mutants() -> Iterator[Mutant]:
@@ -59,7 +60,7 @@ def mutants() -> Iterator[Mutant]:
                 "        token = open_branch.record.token\n        following",
                 "        stale = [Release(i.entry.address, Reference(token, i.path, i.entry.reference_id), '', i.entry)"
                 " for i in placements if i.entry is not None and i.referenced]\n"
-                "        references.release(stale, grace_seconds=ctx.grace_seconds)\n"
+                "        references.release(stale)\n"
                 "        token = open_branch.record.token\n        following",
             ),
         ),
@@ -116,8 +117,7 @@ def mutants() -> Iterator[Mutant]:
             Edit(
                 f"{PLACING}:place",
                 "            open_branch = branches.parse_open(branch, results[-1])\n            if",
-                "            references.release(_overwritten(token, placements, old), "
-                "grace_seconds=ctx.grace_seconds)\n"
+                "            references.release(_overwritten(token, placements, old))\n"
                 "            open_branch = branches.parse_open(branch, results[-1])\n            if",
             ),
         ),
@@ -169,16 +169,8 @@ def mutants() -> Iterator[Mutant]:
         name="deleting is taken back",
         rule="8",
         edits=(
-            Edit(
-                f"{REFERENCES}.add",
-                "                case Emptied():\n",
-                "                case Emptied() | Deleting():\n",
-            ),
-            Edit(
-                f"{REFERENCES}.add",
-                "                case Issued() | Deleting():\n",
-                "                case Issued():\n",
-            ),
+            Edit(f"{STATES}:add_reference", "case Emptied():", "case Emptied() | Deleting():"),
+            Edit(f"{STATES}:add_reference", "case Issued() | Deleting():", "case Issued():"),
         ),
         caught_by="restore | hard delete | reset; reap",
     )
@@ -226,8 +218,8 @@ def mutants() -> Iterator[Mutant]:
         rule="10",
         edits=(
             Edit(
-                f"{REFERENCES}.link",
-                "if isinstance(record, Issued) and record.token_id == token_id and record.expires_ms > now:",
+                f"{STATES}:link",
+                "if isinstance(state, Issued) and state.token_id == token_id and state.expires_ms > now_ms:",
                 "if True:",
             ),
         ),
@@ -652,12 +644,12 @@ def registry_and_hints() -> Iterator[Mutant]:
     yield Mutant(
         name="a reference is scrubbed however young it is",
         rule="9",
-        edits=(Edit("refstore_reaper.scrub:_drop_dead_references", " and record.changed_ms < before", ""),),
+        edits=(Edit("refstore_reaper.scrub:scrub_references", "if changed_ms(record) < before:", "if True:"),),
         caught_by="clock past grace: upload | reset; process; scrub; clock; hard delete",
     )
     yield Mutant(
         name="the scrubber leaves no hints",
         rule="9",
-        edits=(Edit("refstore_reaper.scrub:_write_missing_hints", "    if missing:", "    if not missing:"),),
+        edits=(Edit("refstore_reaper.scrub:_write_missing_hints", "ctx.repo, missing)", "ctx.repo, [])"),),
         caught_by="hints: overwrite (crash) | reap | scrub",
     )

@@ -157,4 +157,4 @@ def test_the_scrubber_knows_shared_hints_and_writes_lost_ones(world: World) -> N
 
 def scrubbed_hints(world: World) -> int:
     ctx = world.repo.context
-    return sum(scrub.scrub_references(ctx, shard, grace_seconds=GRACE_SECONDS).hints for shard in range(keys.SHARDS))
+    return sum(scrub.scrub_references(ctx, shard).hints for shard in range(keys.SHARDS))

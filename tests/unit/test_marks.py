@@ -279,7 +279,7 @@ class TestTheLook:
     ) -> None:
         gone = {repo.stat(old, path).address for path in ("p", "q")}
         repo.upload("main", "staged", b"5")
-        release_all(repo, grace_seconds=0)
+        release_all(repo)
         run, found = collecting.mark(repo.context, [old])
         assert set(found.data) == gone
         assert found.metadata == {}
@@ -287,7 +287,7 @@ class TestTheLook:
 
     def test_a_commit_that_is_marked_keeps_its_metadata(self, repo: Repository, old: CommitId) -> None:
         """So that merges find their base and the log can be compared, long after."""
-        release_all(repo, grace_seconds=0)
+        release_all(repo)
         swept(repo, old)
         assert [change.path for change in repo.diff(old, "main")] == ["p", "q", "r"]
         repo.create_branch("side", "main")
@@ -296,7 +296,7 @@ class TestTheLook:
         assert repo.merge_base("side", "main") == repo.get_branch("main").head
 
     def test_a_part_is_left_out_by_its_paths(self, repo: Repository, old: CommitId) -> None:
-        release_all(repo, grace_seconds=0)
+        release_all(repo)
         address = repo.stat(old, "p").address
         _, found = collecting.mark(repo.context, (), partly=[(old, ("p",))])
         assert set(found.data) == {address}
@@ -352,7 +352,7 @@ class TestPins:
     @pytest.fixture
     def staged(self, repo: Repository, old: CommitId) -> CommitId:
         """`z` on main is a copy of what only the old commit names."""
-        release_all(repo, grace_seconds=0)
+        release_all(repo)
         repo.copy(old, "p", "main", "z")
         return old
 
@@ -429,7 +429,7 @@ class TestUnmark:
         assert [mark.mark_id for mark in marks.of([old]) if mark] == [again.mark_id]
 
     def test_a_part_that_was_swept_stays_swept(self, repo: Repository, marks: Marks, old: CommitId) -> None:
-        release_all(repo, grace_seconds=0)
+        release_all(repo)
         part, found = collecting.mark(repo.context, (), partly=[(old, ("p",))])
         collecting.sweep(repo.context, part.mark_id, found.data)
         marked(repo, old)
@@ -466,7 +466,7 @@ class TestTheSweep:
             marks.begin_sweep("m-waited")
 
     def test_what_was_unmarked_drops_out(self, repo: Repository, marks: Marks, old: CommitId) -> None:
-        release_all(repo, grace_seconds=0)
+        release_all(repo)
         run, found = collecting.mark(repo.context, [old])
         repo.unmark(old)
         assert [commit for commit, _ in marks.excluded_commits(marks.begin_sweep(run.mark_id))] == [old]
@@ -477,7 +477,7 @@ class TestTheSweep:
     def test_what_stands_under_an_older_mark_drops_out_until_that_is_swept(
         self, repo: Repository, marks: Marks, old: CommitId
     ) -> None:
-        release_all(repo, grace_seconds=0)
+        release_all(repo)
         older, of_older = collecting.mark(repo.context, [old])
         newer, of_newer = collecting.mark(repo.context, ())
         assert newer.record.disregards == (older.mark_id,)
@@ -499,19 +499,19 @@ class TestTheSweep:
         assert marks.of([old]) == [None]
 
     def test_a_second_sweep_does_nothing(self, repo: Repository, marks: Marks, old: CommitId) -> None:
-        release_all(repo, grace_seconds=0)
+        release_all(repo)
         run = swept(repo, old)
         assert marks.begin_sweep(run.mark_id) == run
         assert marks.finish_sweep(run.mark_id, {"deleted": 7}) == run
 
     def test_what_was_swept_reads_as_gone(self, repo: Repository, old: CommitId) -> None:
-        release_all(repo, grace_seconds=0)
+        release_all(repo)
         run = swept(repo, old)
         with pytest.raises(Gone, match=rf"deleted on 2030-03-17T.* by mark {run.mark_id}"):
             repo.read(old, "p")
 
     def test_what_was_lost_does_not(self, repo: Repository, old: CommitId) -> None:
-        release_all(repo, grace_seconds=0)
+        release_all(repo)
         marked(repo, old)
         repo.context.objects.delete_many([repo.stat(old, "p").address])
         with pytest.raises(CorruptObject):
@@ -583,7 +583,7 @@ class TestTagged:
     """A sweep that tags is under way until the bucket has deleted."""
 
     def tagged(self, repo: Repository, marks: Marks, old: CommitId, *, partly: tuple[str, ...] = ()) -> Run:
-        release_all(repo, grace_seconds=0)
+        release_all(repo)
         run, _ = collecting.mark(repo.context, () if partly else [old], partly=[(old, partly)] if partly else [])
         marks.begin_sweep(run.mark_id)
         return marks.note_tagged(run.mark_id, {"tagged": 2})

@@ -57,7 +57,7 @@ class TestCrashes:
             old = repo.commit("main", "first").id
             repo.upload("main", "p", b"2")
             repo.commit("main", "second")
-            release_all(repo, grace_seconds=0)
+            release_all(repo)
             dying.left = dies_at
             try:
                 self.again(repo, old)

@@ -22,6 +22,7 @@ from refstore.lake import Lake
 from refstore.losses.fence import NoGuard
 from refstore.objects.local import LocalObjects
 from refstore.operations.uploading import Upload
+from refstore.versioning.address_state import NO_DELAYS
 from refstore_reaper import blob_deletion, delete_worker
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
 from refstore_reaper.blob_deletion import AsyncDeleter
@@ -146,7 +147,7 @@ class Batches:
             self._breaker,
             self.tally,
             JournalWriter(world.objects, "r", world.clock, world.numbers),
-            grace_seconds=0,
+            delays=NO_DELAYS,
             async_deleter=async_deleter,
             guard=NoGuard(),
             on_corrupt=lambda _address, error: pytest.fail(str(error)),

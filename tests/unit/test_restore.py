@@ -100,7 +100,7 @@ def test_what_the_scrubber_dropped_is_described_by_what_its_token_still_holds(
     )
     clock.advance(10_000)
     for shard in range(keys.SHARDS):
-        scrub_references(ctx, shard, grace_seconds=ctx.grace_seconds)
+        scrub_references(ctx, shard)
     (item,) = repo.in_grace()
     assert (item.cause, item.entry) == ("scrubbed", None)
     assert unreferenced(repo.restore("main", lost.address).entry) == lost

@@ -1,0 +1,123 @@
+"""One life of an address: its states, what follows on each, and from when its object may be deleted.
+
+    absent --create--> Listed --release--> Emptied --(grace window)---------------------> Deleting --> absent, blob gone
+    absent --issue---> Issued --link-----> Listed
+                       Issued --(expiry, and as long as two clocks may be apart)--------> Deleting
+    Emptied --restore, or the writer's own retry--> Listed
+    Listed | Emptied --forget (committed)--> absent, blob stays
+
+This is the one place where it is decided that an object may be deleted online (`may_delete_at_ms`), and how an address
+becomes `Deleting` (`begin_deletion`); nothing leads back from there (rule 8). The functions compute. Who calls them
+writes the state that they return, by `set_if` on the state that it gave. The states' records stand in
+`refstore/core/records.py`, under the names of the protocol's model.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+from refstore.core.ids import Token
+from refstore.core.records import Deleting, Emptied, Entry, Issued, Listed, Reference, ReferenceRecord
+
+NOT_LINKED: Final = "issued and not linked"
+"""Why an issued address is deleted whose time is over."""
+
+Unnamed = Emptied | Issued | Deleting
+"""The states in which nothing names the address."""
+
+
+class DeletionDelays(NamedTuple):
+    """How long an object stays that nothing names."""
+
+    grace_seconds: float
+    """Since the list of its address became empty: `restore` can take it back until then."""
+    clock_skew_seconds: float
+    """Since the expiry of its issued address: the clock of who links it may be so far behind."""
+
+
+NO_DELAYS: Final = DeletionDelays(0, 0)
+
+
+class AddOutcome(Enum):
+    """The result of adding a reference to a list."""
+
+    LISTED = "listed"
+    EMPTY = "empty"
+    """The list is empty, so it takes no new copy (rule 5)."""
+    LEAVING = "leaving"
+    """The address is `deleting`, or issued and not linked, so it must not be named."""
+    MISSING = "missing"
+    """There is no key: the address is committed or deleted. Only reading the source again tells (rule 4)."""
+
+
+def may_delete_at_ms(state: Unnamed, delays: DeletionDelays) -> int:
+    """Return the time from which the object may be deleted. Hints are written for this time."""
+    if isinstance(state, Emptied):
+        return state.since_ms + int(delays.grace_seconds * 1000)
+    if isinstance(state, Issued):
+        return state.expires_ms + int(delays.clock_skew_seconds * 1000)
+    return state.since_ms
+
+
+def may_delete(state: ReferenceRecord | None, now_ms: int, delays: DeletionDelays) -> bool:
+    """Return whether the object may be deleted now. Without a key it is committed, or deleted."""
+    return isinstance(state, Unnamed) and may_delete_at_ms(state, delays) <= now_ms
+
+
+def changed_ms(state: ReferenceRecord) -> int:
+    """Return when the address came into the state; for an issued address, when it expired or will expire."""
+    if isinstance(state, Listed):
+        return state.changed_ms
+    return state.expires_ms if isinstance(state, Issued) else state.since_ms
+
+
+def begin_deletion(state: Emptied | Issued, now_ms: int, delays: DeletionDelays) -> Deleting | None:
+    """Return the state in which the object is deleted; None if it may not be deleted yet."""
+    if may_delete_at_ms(state, delays) > now_ms:
+        return None
+    if isinstance(state, Emptied):
+        return Deleting(now_ms, state.last, state.cause, state.entry.size_bytes if state.entry else -1)
+    return Deleting(now_ms, Reference(Token(""), state.path), NOT_LINKED, -1)
+
+
+def link(state: ReferenceRecord | None, token_id: str, reference: Reference, now_ms: int) -> Listed | None:
+    """Return the state after the issued address is linked with this token, once (rule 10); None if it cannot be."""
+    if isinstance(state, Issued) and state.token_id == token_id and state.expires_ms > now_ms:
+        return Listed((reference,), now_ms)
+    return None
+
+
+def add_reference(
+    state: ReferenceRecord | None, reference: Reference, now_ms: int, *, on_empty: bool
+) -> Listed | AddOutcome:
+    """Return the state after the reference is added, or why there is nothing to write.
+
+    `on_empty`: an empty list takes it, too: for the writer's own retry and for restore (rule 5).
+    """
+    match state:
+        case None:
+            return AddOutcome.MISSING
+        case Listed(references) if reference in references:  # a retry, or a reply that was lost
+            return AddOutcome.LISTED
+        case Listed(references):
+            return Listed((*references, reference), now_ms)
+        case Emptied():
+            return Listed((reference,), now_ms) if on_empty else AddOutcome.EMPTY
+        case Issued() | Deleting():
+            return AddOutcome.LEAVING
+
+
+def list_again(state: ReferenceRecord, reference: Reference, now_ms: int) -> Listed:
+    """Return the state after a live entry's reference, which the KV lost, is put back, whatever the state is."""
+    others = state.references if isinstance(state, Listed) else ()
+    return Listed((*others, reference), now_ms)
+
+
+def after_release(
+    left: tuple[Reference, ...], last: Reference, cause: str, entry: Entry | None, now_ms: int
+) -> Listed | Emptied:
+    """Return the state after references were removed from a list. `left`: the others. `last`, `cause` and `entry`: what
+    is recorded if there are none.
+    """
+    return Listed(left, now_ms) if left else Emptied(now_ms, last, cause, entry)
