@@ -56,8 +56,9 @@ def process(*, direct: bool = False, page: int = reference_release.PAGE) -> tupl
     return (Stage("committed", _committed, (page,)), Stage("deleted", _deleted, (direct, page)))
 
 
-def hard_delete() -> tuple[Stage, ...]:
-    return (Stage("hints", _hints),)
+def hard_delete(*, any_hint: bool = False) -> tuple[Stage, ...]:
+    """`any_hint`: also of hints that are not due."""
+    return (Stage("hints", _hints, (any_hint,)),)
 
 
 def reap(*, direct: bool = False, page: int = reference_release.PAGE) -> tuple[Stage, ...]:
@@ -119,9 +120,9 @@ def _process_deleted(tools: Tools, token: Token, marker: DeletedToken, direct: b
     )
 
 
-def _hints(tools: Tools) -> Then:
+def _hints(tools: Tools, any_hint: bool) -> Then:  # a stage's arguments are positional
     ctx = tools.ctx
-    hints = due_hints.scan_due(ctx.kv, ctx.repo, 0, now_ms=ctx.clock.now_ms(), limit=HINTS)
+    hints = due_hints.scan_due(ctx.kv, ctx.repo, 0, now_ms=None if any_hint else ctx.clock.now_ms(), limit=HINTS)
     read = tuple((hint.key, hint.due_ms, tuple(hint.addresses)) for hint in hints)
     return Then((Stage("delete-batch", _delete_batch, read),) if hints else ())
 

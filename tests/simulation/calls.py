@@ -187,6 +187,8 @@ REAP_PAGED = Call(reaping.reap(page=1))
 REAP_PAGED_DIRECT = Call(reaping.reap(direct=True, page=1))
 PROCESS = Call((*reaping.publish(), *reaping.process()))
 HARD_DELETE = Call(reaping.hard_delete())
+HARD_DELETE_ANY = Call(reaping.hard_delete(any_hint=True))
+"""Looks at hints that are not due yet, too: a hint decides nothing."""
 SCRUB = Call((*reaping.scrub_references(), *reaping.hard_delete()))
 SCRUB_REFERENCES = Call(reaping.scrub_references())
 SCRUB_TOKENS = Call(reaping.scrub_tokens())

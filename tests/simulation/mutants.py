@@ -166,6 +166,42 @@ def mutants() -> Iterator[Mutant]:
         caught_by="restore | hard delete | reset; reap",
     )
     yield Mutant(
+        name="an issued address goes when it has expired by the reaper's clock",
+        rule="8",
+        edits=(
+            Edit(
+                f"{STATES}:may_delete_at_ms",
+                "state.expires_ms + int(delays.clock_skew_seconds * 1000)",
+                "state.expires_ms",
+            ),
+        ),
+        caught_by="times: link | hard delete | scrub",
+    )
+    yield Mutant(
+        name="hard deletion goes by a grace window of its own",
+        rule="8",
+        edits=(
+            Edit(
+                "refstore_reaper.deletion:mark_deleting",
+                "begin_deletion(record, now, delays)",
+                "begin_deletion(record, now, delays._replace(grace_seconds=delays.grace_seconds / 4))",
+            ),
+        ),
+        caught_by="times: restore | hard delete | scrub",
+    )
+    yield Mutant(
+        name="who processes a token deletes as if there were no grace window",
+        rule="8",
+        edits=(
+            Edit(
+                "refstore_reaper.reference_release:process_deleted",
+                "at_once=delays if direct else None",
+                "at_once=DeletionDelays(0, 0) if direct else None",
+            ),
+        ),
+        caught_by="times: restore | reset; reap",
+    )
+    yield Mutant(
         name="deleting is taken back",
         rule="8",
         edits=(

@@ -15,6 +15,7 @@ from tests.kit.replay import Task
 from tests.simulation import calls as do
 from tests.simulation.calls import (
     HARD_DELETE,
+    HARD_DELETE_ANY,
     REAP,
     REAP_DIRECT,
     REAP_PAGED,
@@ -35,7 +36,17 @@ AHEAD_MS = 1
 EXPIRED_MS = 2 * 3_600_000
 """Past the expiry of an issued address."""
 
-BACKGROUND = {REAP, REAP_DIRECT, REAP_PAGED, REAP_PAGED_DIRECT, HARD_DELETE, SCRUB, SCRUB_REFERENCES, SCRUB_TOKENS}
+BACKGROUND = {
+    REAP,
+    REAP_DIRECT,
+    REAP_PAGED,
+    REAP_PAGED_DIRECT,
+    HARD_DELETE,
+    HARD_DELETE_ANY,
+    SCRUB,
+    SCRUB_REFERENCES,
+    SCRUB_TOKENS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +71,8 @@ class Plan:
     """Leaks are not looked for: without ages, a scrubber cannot know of a blob that is still to be written."""
     leaves: bool = False
     """A blob may be left that came when the reaper was through with its address (rule 11): the offline job's."""
+    accepted: str = ""
+    """Labels of which every call must be told that it is done: their time is not over by any clock."""
     nothing_marked: bool = False
     """No commit that landed may be marked in the end."""
     clock_moves: bool = False
@@ -99,12 +112,18 @@ class Plan:
             shards=self.shards,
             ends=(
                 lambda private: Promised(
-                    repo, private, kept, somewhere, once=self.once, nothing_marked=self.nothing_marked
+                    repo,
+                    private,
+                    kept,
+                    somewhere,
+                    once=self.once,
+                    accepted=self.accepted,
+                    nothing_marked=self.nothing_marked,
                 )
             )
-            if kept or somewhere or self.once or self.nothing_marked
+            if kept or somewhere or self.once or self.accepted or self.nothing_marked
             else None,
-            remembers=frozenset(self.keeps + self.somewhere + self.once),
+            remembers=frozenset(self.keeps + self.somewhere + self.once + self.accepted),
         )
 
     def _clock_ms(self, label: str, given: Calls, wall_ms: int) -> int | None:

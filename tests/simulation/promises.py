@@ -18,7 +18,8 @@ Outcomes = Mapping[str, tuple[Hashable, ...]]
 class Promised:
     """Checks the promises of calls that ended well: `kept` under their own paths, `somewhere` under any path.
 
-    `once`: of these tasks, whose first call links one address, one is told at most that it did (rule 10).
+    `once`: of these tasks, whose first call links one address, one is told at most that it did (rule 10). `accepted`:
+    no call of these tasks is refused (rule 8).
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Promised:
         somewhere: Mapping[str, Sequence[Promise]],
         *,
         once: str = "",
+        accepted: str = "",
         nothing_marked: bool = False,
     ) -> None:
         self._repo = repo
@@ -36,6 +38,7 @@ class Promised:
         self._kept = kept
         self._somewhere = somewhere
         self._once = once
+        self._accepted = accepted
         self._nothing_marked = nothing_marked
 
     def __call__(self, outcomes: Outcomes, store: Mapping[int, int], names: Interned) -> str | None:
@@ -48,6 +51,9 @@ class Promised:
         linked = [label for label in self._once if outcomes.get(label, ())[:1] == ("ok",)]
         if len(linked) > 1:
             return f"{' and '.join(linked)} were told that they linked one address"
+        for label in self._accepted:
+            if refusals := [one for one in outcomes.get(label, ()) if one != "ok"]:
+                return f"{label} was refused ({refusals[0]}) before its time was over"
         for label, said in outcomes.items():
             if not said or any(one != "ok" for one in said):
                 continue

@@ -11,6 +11,7 @@ from tests.simulation.calls import (
     COPY,
     DELETE_P,
     HARD_DELETE,
+    HARD_DELETE_ANY,
     OVERWRITE,
     PROCESS,
     REAP,
@@ -23,7 +24,7 @@ from tests.simulation.calls import (
     UPLOAD_Q,
 )
 from tests.simulation.plans import EXPIRED_MS, Calls, Plan, plan
-from tests.simulation.worlds import Start, after_reset, committed_m1, m1, pq, two
+from tests.simulation.worlds import Start, after_reset, committed_m1, grace, issued_with_ages, m1, pq, two
 
 AGES = Safety(grace_seconds=600, issue_seconds=600)
 """As in production, but for the window: an operation may take longer than grace."""
@@ -222,6 +223,54 @@ def clocks() -> Iterator[Plan]:
             "T": hours(start),
         },
         "ND",
+    )
+
+
+def times() -> Iterator[Plan]:
+    """The reaper's clock is past the expiry of an issued address, by less than two clocks may be apart; or not past the
+    grace window. Then no link and no restore is refused (rule 8).
+    """
+    expired_ms = int((AGES.issue_seconds + AGES.clock_skew_seconds / 2) * 1000)
+    in_window_ms = int(AGES.grace_seconds / 2 * 1000)
+
+    def timed(
+        name: str, world: Callable[[], Start], tasks: Callable[[Start], Mapping[str, Calls]], label: str, ahead_ms: int
+    ) -> Plan:
+        reapers = dict.fromkeys("GHS", ahead_ms)
+        return plan(
+            f"times: {name}",
+            world,
+            tasks,
+            accepted=label,
+            keeps=label,
+            safety_only=True,  # nothing is over yet
+            ahead_ms=reapers,
+            group="times",
+        )
+
+    def restoring(start: Start) -> Calls:
+        return [do.restore("feat", "z", start.addresses["P5"])]
+
+    yield timed(
+        "link | hard delete | scrub",
+        lambda: issued_with_ages(AGES),
+        lambda start: {"L": [do.link("main", "p", start.token)], "H": [HARD_DELETE_ANY], "S": [SCRUB]},
+        "L",
+        expired_ms,
+    )
+    yield timed(
+        "restore | hard delete | scrub",
+        lambda: grace(AGES),
+        lambda start: {"E": restoring(start), "H": [HARD_DELETE_ANY], "S": [SCRUB]},
+        "E",
+        in_window_ms,
+    )
+    yield timed(
+        "restore | reset; reap",
+        lambda: Start(AGES).staged("main", "p", "P5"),
+        lambda start: {"E": restoring(start), "R": [RESET], "G": [REAP_DIRECT], "H": [HARD_DELETE_ANY]},
+        "E",
+        in_window_ms,
     )
 
 

@@ -46,7 +46,7 @@ from tests.simulation.purge_scenarios import (
     restores_of_contents,
     uploads_again,
 )
-from tests.simulation.reaper_scenarios import clocks, pages, registry_markers_hints, zero_grace
+from tests.simulation.reaper_scenarios import clocks, pages, registry_markers_hints, times, zero_grace
 from tests.simulation.worlds import (
     Start,
     after_reset,
@@ -829,6 +829,7 @@ def every() -> Iterator[Plan]:
         repository_deletion,
         registry_markers_hints,
         clocks,
+        times,
         readers,
         pages,
         batches,

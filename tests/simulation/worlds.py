@@ -106,6 +106,10 @@ def issued() -> Start:
     return Start().issued()
 
 
+def issued_with_ages(safety: Safety) -> Start:
+    return Start(safety).issued()
+
+
 def issued_to_copy() -> Start:
     return Start(replace(NO_AGES, copy_linked="always")).issued()
 
