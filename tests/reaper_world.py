@@ -24,9 +24,9 @@ from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Store
 from refstore.objects.memory import MemoryObjects
 from refstore.repository import Repository
 from refstore.versioning import due_hints, manifest
-from refstore_reaper import cycle
-from refstore_reaper.cycle_summary import Summary
+from refstore_reaper import reaper_pass
 from refstore_reaper.daemon import Reaper
+from refstore_reaper.pass_summary import PassSummary
 from refstore_reaper.throttle import Throttle
 from tests.kit.clock import FakeClock
 
@@ -194,9 +194,9 @@ class World:
 
     def tools(
         self, *, reaper: str = "r1", should_stop: Callable[[], bool] = never, scrub: bool = False, **settings: object
-    ) -> cycle.PassTools:
+    ) -> reaper_pass.PassTools:
         chosen = ReaperSettings(**{**_fields(self.settings), **settings})
-        return cycle.PassTools(
+        return reaper_pass.PassTools(
             settings=chosen,
             reaper=reaper,
             journal=JournalWriter(self.objects, reaper, self.clock, self.numbers),
@@ -207,17 +207,17 @@ class World:
             scrub_requested_ms=self.clock.now_ms() if scrub else None,
         )
 
-    def run_pass(self, **options: object) -> Summary:
+    def run_pass(self, **options: object) -> PassSummary:
         """Make one pass that is not asynchronous; options of `tools`."""
         tools = self.tools(**options)
-        return cycle.run_pass(self.lake.context(self.repo.name, self.record), self.record, tools)
+        return reaper_pass.run_pass(self.lake.context(self.repo.name, self.record), self.record, tools)
 
     def reaper(self, **options: object) -> Reaper:
         options.setdefault("asynchronous", False)
         options.setdefault("random", Random(1))
         return Reaper(self.lake, self.settings, **options)
 
-    def run_once(self, **options: object) -> Summary:
+    def run_once(self, **options: object) -> PassSummary:
         with self.reaper(**options) as reaper:
             return reaper.run_once(never)
 

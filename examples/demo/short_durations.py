@@ -22,7 +22,7 @@ SAFETY: Final = Safety(
 """The same rules as in production, with shorter durations. No duration is shorter than the rules require."""
 
 REAPER: Final = ReaperSettings(
-    cycle_seconds=0.5,
+    pause_seconds=0.5,
     lease_seconds=5,
     scrub_every_seconds=2,
     batch_keys=500,

@@ -1,7 +1,7 @@
 """The reaper: deletes, online, what was staged and never committed.
 
     daemon.py             the loop over all repositories: back-off, heartbeats, metrics
-    cycle.py              one bounded pass over a repository, under leases, the breaker and the throttle
+    reaper_pass.py        one bounded pass over a repository, under leases, the breaker and the throttle
     reference_release.py  publish missing markers, then markers -> released references (rules 3 and 7)
     deletion.py           empty lists and expired addresses, when due -> `deleting` -> blob -> key (rule 8)
     batch_pipeline.py     the store deletes one batch while the reaper prepares the next in the KV

@@ -39,9 +39,9 @@ from refstore.losses.fence import Fence
 from refstore.losses.known import check_lake, check_repository
 from refstore.losses.settling import settle
 from refstore.objects import store_urls
-from refstore_reaper import backlog, breaker, cycle
+from refstore_reaper import backlog, breaker, reaper_pass
 from refstore_reaper.blob_deletion import AsyncDeleter
-from refstore_reaper.cycle_summary import Summary, Tally
+from refstore_reaper.pass_summary import PassSummary, Tally
 from refstore_reaper.reaper_metrics import Metrics, NoMetrics
 from refstore_reaper.survey import FiguresWriter
 from refstore_reaper.throttle import Backoff, Throttle, nap
@@ -52,9 +52,9 @@ BACKLOG_SECONDS: Final = 30.0
 BACKLOG_MAX: Final = 100_000
 """How far the backlog is counted."""
 HEARTBEAT_KEPT_SECONDS: Final = 86_400
-FORGET_EVERY_CYCLES: Final = 1000
-ROUNDS_MAX: Final = 100_000
-"""The most rounds of `--once`, even if there is more to do."""
+FORGET_EVERY_PASSES: Final = 1000
+PASSES_MAX: Final = 100_000
+"""The most passes of `--once`, even if there is more to do."""
 
 _log = event_log.get_logger(__name__)
 
@@ -103,7 +103,7 @@ class Reaper:
         self._started_ms = lake.clock.now_ms()
         self._scrub_requested_ms = self._started_ms if scrub_now else None
         self._beat_at: float | None = None
-        self._cycles = 0
+        self._passes = 0
         self._total = Tally()
 
     def close(self) -> None:
@@ -116,14 +116,14 @@ class Reaper:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, should_stop: Callable[[], bool]) -> Summary:
+    def run(self, should_stop: Callable[[], bool]) -> PassSummary:
         """Run until a stop is requested. Raises DurationsDiffer."""
         backoff = Backoff(self._clock, self._random)
         with self._heartbeat():
             stop = self._with_heartbeat(should_stop)
             while not stop():
                 try:
-                    done = self.run_round(stop)
+                    done = self.run_passes(stop)
                 except (
                     KVUnavailable,
                     StoreMisconfigured,
@@ -134,40 +134,40 @@ class Reaper:
                     backoff.record_success()
                     if done.more and not done.error_count:
                         continue
-                    seconds = self._settings.cycle_seconds * (0.75 + self._random.random() / 2)
+                    seconds = self._settings.pause_seconds * (0.75 + self._random.random() / 2)
                 nap(self._clock, seconds, stop)
             self._figures.write_all(lambda: False)
         return self._total.summary()
 
-    def run_once(self, should_stop: Callable[[], bool]) -> Summary:
+    def run_once(self, should_stop: Callable[[], bool]) -> PassSummary:
         """Run until nothing is due. Raises KVUnavailable, DurationsDiffer."""
         with self._heartbeat():
             stop = self._with_heartbeat(should_stop)
-            for _ in range(ROUNDS_MAX):
-                done = self.run_round(stop)
+            for _ in range(PASSES_MAX):
+                done = self.run_passes(stop)
                 if stop() or (done.idle and (done.error_count or not done.more)):
                     break
             self._figures.write_all(lambda: not stop())
         return self._total.summary()
 
-    def run_round(self, should_stop: Callable[[], bool]) -> Summary:
+    def run_passes(self, should_stop: Callable[[], bool]) -> PassSummary:
         """Make one pass over each repository. Raises KVUnavailable, DurationsDiffer."""
         with self._reserves.given_up():
-            return self._run_round(should_stop)
+            return self._run_passes(should_stop)
 
-    def _run_round(self, should_stop: Callable[[], bool]) -> Summary:
+    def _run_passes(self, should_stop: Callable[[], bool]) -> PassSummary:
         self._lake.durations.refresh()
         tally = Tally()
         self._lake.audit.write_waiting()
         try:
             if self._is_whole(tally):
-                self._run_passes(should_stop, tally)
+                self._pass_over_each(should_stop, tally)
         finally:  # count what was done before the KV failed
             self._total.follow(tally.summary())
         return tally.summary()
 
     def _is_whole(self, tally: Tally) -> bool:
-        """Return whether the KV holds what was witnessed; if not, nothing is deleted in this round. Raises
+        """Return whether the KV holds what was witnessed; if not, nothing is deleted in this pass. Raises
         KVUnavailable.
         """
         lake = self._lake
@@ -178,7 +178,7 @@ class Reaper:
             if waiting:
                 self._fence.pass_through()
                 lake.manifest.confirm(waiting, lake.ids.unique(self._clock.now_ms()))
-            if self._cycles % FORGET_EVERY_CYCLES == 1:
+            if self._passes % FORGET_EVERY_PASSES == 1:
                 self._fence.forget_old()
         except RefstoreError as error:
             if isinstance(error, KVUnavailable):
@@ -215,7 +215,7 @@ class Reaper:
                 self._metrics.record_breaker(name, True)
                 tally.count(held_back=1)
 
-    def _run_passes(self, should_stop: Callable[[], bool], tally: Tally) -> None:
+    def _pass_over_each(self, should_stop: Callable[[], bool], tally: Tally) -> None:
         repository_ids: set[RepositoryId] = set()
         names: list[str] = []
         for name, raw in self._lake.kv.scan_all(keys.REPOSITORIES):
@@ -237,7 +237,7 @@ class Reaper:
             self._reported = {repo: at for repo, at in self._reported.items() if repo in repository_ids}
             self._figures.forget_others(repository_ids)
             self._metrics.forget_others(names)
-            self._cycles += 1
+            self._passes += 1
 
     def _run_pass(
         self, name: RepositoryName, record: RepositoryRecord, should_stop: Callable[[], bool], tally: Tally
@@ -248,7 +248,7 @@ class Reaper:
             return
         try:
             ctx = self._lake.context(name, record)
-            tools = cycle.PassTools(
+            tools = reaper_pass.PassTools(
                 settings=self._settings,
                 reaper=self.id,
                 journal=JournalWriter(ctx.objects, self.id, self._clock, self._numbers),
@@ -260,7 +260,7 @@ class Reaper:
                 scrub_requested_ms=self._scrub_requested_ms,
             )
             try:
-                cycle.run_pass(ctx, record, tools)
+                reaper_pass.run_pass(ctx, record, tools)
             finally:
                 summary = tools.tally.summary()
                 tally.add(summary)
@@ -289,7 +289,7 @@ class Reaper:
         else:
             backoff.record_success()
 
-    def _report_pass(self, name: RepositoryName, summary: Summary) -> None:
+    def _report_pass(self, name: RepositoryName, summary: PassSummary) -> None:
         """Report the results of the pass to the log and the metrics."""
         if not summary.idle:
             _log.info(
@@ -323,7 +323,7 @@ class Reaper:
                 _log.warning("deleting_frees_no_space", repository=ctx.name, what=redact_text(warning))
             self._warned_of_versions.add(bucket)
 
-    def _failed(self, name: str, error: RefstoreError) -> Summary:
+    def _failed(self, name: str, error: RefstoreError) -> PassSummary:
         _log.error("repository_stopped", repository=name, code=error.code, error=str(error))
         tally = Tally()
         tally.fail(name, "pass", error)
@@ -343,7 +343,7 @@ class Reaper:
             with python_gc.collect_seldom():
                 yield
         finally:
-            _log.info("reaper_ended", reaper=self.id, cycles=self._cycles)
+            _log.info("reaper_ended", reaper=self.id, passes=self._passes)
             with suppress(KVUnavailable, StoreMisconfigured):
                 self._lake.kv.delete(keys.heartbeat(self.id))
 
@@ -368,7 +368,7 @@ class Reaper:
             self._started_ms,
             now,
             BEAT_SECONDS,
-            self._cycles,
+            self._passes,
             done.released,
             done.deleted,
             done.bytes,

@@ -41,7 +41,7 @@ from refstore.versioning.due_hints import Hint
 from refstore_reaper.batch_pipeline import BatchSteps
 from refstore_reaper.blob_deletion import AsyncDeleter, delete_blobs
 from refstore_reaper.breaker import Breaker, Permit
-from refstore_reaper.cycle_summary import Tally
+from refstore_reaper.pass_summary import Tally
 
 
 class DueAddress(NamedTuple):

@@ -28,12 +28,12 @@ from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.losses.fence import NoGuard
 from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored, chunks_of
-from refstore_reaper import cycle
-from refstore_reaper.cycle_summary import Summary, Tally
+from refstore_reaper import reaper_pass
 from refstore_reaper.leases import Leases
+from refstore_reaper.pass_summary import PassSummary, Tally
 from refstore_reaper.throttle import Throttle
 
-ROUNDS_MAX: Final = 10_000
+PASSES_MAX: Final = 10_000
 
 
 class PlannedDelete(NamedTuple):
@@ -49,7 +49,7 @@ def dry_run(
     scrub_now: bool = False,
     report: Callable[[PlannedDelete], None],
     should_stop: Callable[[], bool],
-) -> Summary:
+) -> PassSummary:
     """Return what `--once` would do now. `report` is called with each address that would be deleted. Raises
     KVUnavailable.
     """
@@ -80,12 +80,12 @@ def _dry_run(
     scrub_now: bool,
     report: Callable[[PlannedDelete], None],
     should_stop: Callable[[], bool],
-) -> Summary:
+) -> PassSummary:
     total = Tally()
     scrub_requested_ms = ctx.clock.now_ms() if scrub_now else None
     leases = Leases(MemoryKV(), ctx.repo, "dry-run", ctx.clock, ctx.ids, seconds=settings.lease_seconds)
-    for _ in range(ROUNDS_MAX):
-        tools = cycle.PassTools(
+    for _ in range(PASSES_MAX):
+        tools = reaper_pass.PassTools(
             settings=settings,
             reaper="dry-run",
             journal=_ReportingJournal(ctx.name, report),
@@ -96,7 +96,7 @@ def _dry_run(
             leases=leases,
             scrub_requested_ms=scrub_requested_ms,
         )
-        done = cycle.run_pass(ctx, record, tools)
+        done = reaper_pass.run_pass(ctx, record, tools)
         total.follow(done)
         if should_stop() or (done.idle and (done.error_count or not done.more)):
             break

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from refstore import metrics
 from refstore.errors import InvalidSettings
 from refstore_reaper.backlog import Backlog
-from refstore_reaper.cycle_summary import Summary
+from refstore_reaper.pass_summary import PassSummary
 
 COUNTED: Final = {
     "deleted": metrics.REAPER_DELETED,
@@ -34,7 +34,7 @@ _FETCHED_NAME: Final = "fetched"
 
 
 class Metrics(Protocol):
-    def record_pass(self, repository: str, summary: Summary) -> None: ...
+    def record_pass(self, repository: str, summary: PassSummary) -> None: ...
 
     def record_backlog(self, repository: str, backlog: Backlog, now_ms: int) -> None: ...
 
@@ -63,7 +63,7 @@ class Metrics(Protocol):
 class NoMetrics:
     is_read = False
 
-    def record_pass(self, repository: str, summary: Summary) -> None: ...
+    def record_pass(self, repository: str, summary: PassSummary) -> None: ...
 
     def record_backlog(self, repository: str, backlog: Backlog, now_ms: int) -> None: ...
 
@@ -94,7 +94,7 @@ class _RegistryMetrics:
         self._beat = metrics.gauge(metrics.REAPER_BEAT, registry)
         self._repositories: set[str] = set()
 
-    def record_pass(self, repository: str, summary: Summary) -> None:
+    def record_pass(self, repository: str, summary: PassSummary) -> None:
         self._repositories.add(repository)
         for name, counter in self._counters.items():
             counter.labels(repository).inc(getattr(summary, name))

@@ -29,7 +29,7 @@ class ReaperStatus(NamedTuple):
     pid: int
     started_ms: int
     beat_ms: int
-    cycles: int
+    passes: int
     released: int
     deleted: int
     bytes: int
@@ -100,7 +100,7 @@ def _reapers(lake: Lake) -> list[ReaperStatus]:
                 beat.pid,
                 beat.started_ms,
                 beat.beat_ms,
-                beat.cycles,
+                beat.passes,
                 beat.released,
                 beat.deleted,
                 beat.bytes,

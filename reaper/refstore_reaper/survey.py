@@ -37,7 +37,7 @@ from refstore.kv.base import ABSENT
 from refstore.operations import refs, trash
 from refstore.versioning.address_state import may_delete
 from refstore_reaper import breaker
-from refstore_reaper.cycle_summary import Summary
+from refstore_reaper.pass_summary import PassSummary
 
 SURVEY_SECONDS: Final = 60.0
 """The least time between two surveys of a repository."""
@@ -82,7 +82,7 @@ class FiguresWriter:
 
     _unwritten: dict[RepositoryId, _Unwritten] = field(default_factory=dict[RepositoryId, _Unwritten])
 
-    def record_pass(self, ctx: Context, record: RepositoryRecord, summary: Summary) -> None:
+    def record_pass(self, ctx: Context, record: RepositoryRecord, summary: PassSummary) -> None:
         """Remember what a pass reclaimed, and why it failed. A deleted repository has no figures."""
         if record.closed_ms:
             self._unwritten.pop(ctx.repo, None)

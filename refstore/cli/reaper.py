@@ -21,8 +21,8 @@ from refstore_reaper.process_priority import NICE, lowered_priority
 if TYPE_CHECKING:
     from refstore.core.records import RepositoryRecord
     from refstore.lake import Lake
-    from refstore_reaper.cycle_summary import Summary
     from refstore_reaper.dry_run import PlannedDelete
+    from refstore_reaper.pass_summary import PassSummary
     from refstore_reaper.reaper_metrics import Metrics
     from refstore_reaper.status import RepositoryStatus
 
@@ -150,7 +150,7 @@ def _show_status(ctx: typer.Context, lake: Lake, repository: str | None) -> None
             "alive": item.alive,
             "since": when(item.started_ms),
             "last_seen": when(item.beat_ms),
-            "passes": item.cycles,
+            "passes": item.passes,
             "deleted": item.deleted,
             "bytes": item.bytes,
             "errors": item.errors,
@@ -324,13 +324,13 @@ def _metrics(settings: ReaperSettings) -> Metrics | None:
     return PrometheusMetrics(settings.metrics_host, settings.metrics_port)
 
 
-def _counts(done: Summary) -> dict[str, object]:
+def _counts(done: PassSummary) -> dict[str, object]:
     counts: dict[str, object] = {name: value for name, value in asdict(done).items() if name != "errors"}
     counts["errors"] = [error._asdict() for error in done.errors]
     return counts
 
 
-def _report(ctx: typer.Context, done: Summary) -> None:
+def _report(ctx: typer.Context, done: PassSummary) -> None:
     """Show what was done: every count in JSON; for people, those that are not 0."""
     counts = _counts(done)
     if invocation_of(ctx).json:
@@ -348,7 +348,7 @@ def _report(ctx: typer.Context, done: Summary) -> None:
         typer.echo(f"stopped: {error.repository} {error.unit}: {error.message}", err=True)
 
 
-def _exit_code(done: Summary) -> int:
+def _exit_code(done: PassSummary) -> int:
     if done.corrupt or done.misconfigured:
         return 6
     if done.unavailable or done.failed:

@@ -424,7 +424,7 @@ class Heartbeat(Record, frozen=True, tag=52):
     beat_ms: int
     every_seconds: float
     """The interval of its heartbeats; it counts as dead some time after a missing one."""
-    cycles: int = 0
+    passes: int = 0
     released: int = 0
     deleted: int = 0
     bytes: int = 0

@@ -65,7 +65,7 @@ _FOREIGN: Final = re.compile(r"(s3://[^/?#]+|file://(localhost)?/)[^#]*")
 class ReaperSettings:
     """Limits of the reaper's time and resources. Safety durations are in `Safety`."""
 
-    cycle_seconds: float = 10.0
+    pause_seconds: float = 10.0
     """The pause between two passes, if the last one has nothing more to do."""
     budget_seconds: float = 30.0
     """How long each step of a pass over one repository may take, before the next one and the next repository get their
@@ -102,7 +102,7 @@ class ReaperSettings:
     """The port where Prometheus reads metrics. 0: no metrics."""
 
     def __post_init__(self) -> None:
-        _within("reaper.cycle_seconds", self.cycle_seconds, 0.01, 86_400)
+        _within("reaper.pause_seconds", self.pause_seconds, 0.01, 86_400)
         _within("reaper.budget_seconds", self.budget_seconds, 0.1, 86_400)
         _within("reaper.batch_keys", self.batch_keys, 1, 100_000)
         _within("reaper.rate_per_second", self.rate_per_second, 0, 1e9)

@@ -45,7 +45,7 @@ class Application(NamedTuple):
         """As a reaper does whose scrub is always due."""
         with Reaper(self.lake, ReaperSettings(scrub_every_seconds=1)) as reaper:
             for _ in range(passes):
-                reaper.run_round(lambda: False)
+                reaper.run_passes(lambda: False)
 
     def blobs(self, repository: str) -> list[bytes]:
         objects = self.lake.repository(repository).context.objects

@@ -213,7 +213,7 @@ def test_a_reaper_warns_once_of_each_bucket_that_keeps_versions(bucket: KeepingB
             lake.create_repository("there", namespace=f"s3://{bucket.name}/there?endpoint=elsewhere")
             with Reaper(lake, ReaperSettings()) as reaper, collecting_events() as events:
                 for _ in range(3):
-                    reaper.run_round(lambda: False)
+                    reaper.run_passes(lambda: False)
                     faults.clear()
                     lake.clock.sleep(2)  # for longer than the reaper leaves the one alone that did not answer
     warned = [each for each in events if each["event"] == "deleting_frees_no_space"]

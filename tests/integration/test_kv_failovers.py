@@ -34,7 +34,7 @@ from tests.servers.losing_kvs import LosingCluster, LosingKV, LosingRedis, Losin
 SEED = int(os.environ.get("REFSTORE_FAILOVER_SEED", "1"))
 ROUNDS = int(os.environ.get("REFSTORE_FAILOVER_ROUNDS", "10"))
 SAFETY = Safety(grace_seconds=0)
-SETTINGS = ReaperSettings(cycle_seconds=0.01, breaker_share=1.0, breaker_per_hour=0)
+SETTINGS = ReaperSettings(pause_seconds=0.01, breaker_share=1.0, breaker_per_hour=0)
 PATHS = ("a", "b", "c", "d")
 STEPS = ("upload", "upload", "upload", "copy", "delete", "commit", "commit", "reset", "reap", "branch", "restore")
 WITNESSED_STEPS = ("upload", "link", "link", "link", "delete", "commit", "reset", "reap", "branch", "restore lost")

@@ -1,4 +1,4 @@
-"""A reaper's pass with the fence of rule 21, as tasks of a scenario, in stages as a cycle goes through them.
+"""A reaper's pass with the fence of rule 21, as tasks of a scenario, in stages as a pass goes through them.
 
 What a pass carries from one stage to the next is what its fence knows: that is an argument of each stage. A pass whose
 look finds a loss, or that has to wait, ends there.
@@ -23,8 +23,8 @@ from refstore.versioning.manifest import AnyEntry, CommitLanded
 from refstore_reaper import deletion, reference_release, scrub
 from refstore_reaper.batch_pipeline import Pipeline
 from refstore_reaper.breaker import Permit
-from refstore_reaper.cycle_summary import Tally
 from refstore_reaper.deletion import BatchDeleter
+from refstore_reaper.pass_summary import Tally
 from tests.kit.reaping import HINTS, NoBreaker, NoJournal
 from tests.kit.replay import Stage, Then
 

@@ -1,6 +1,6 @@
-"""The reaper's protocol core as tasks of a scenario, in stages as a cycle goes through them.
+"""The reaper's protocol core as tasks of a scenario, in stages as a pass goes through them.
 
-A cycle carries nothing from one of these pieces to the next but the lists that are their arguments here.
+A pass carries nothing from one of these pieces to the next but the lists that are their arguments here.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from refstore.versioning.markers import REPOSITORY_DELETED
 from refstore_reaper import deletion, reference_release, scrub
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
 from refstore_reaper.breaker import Breaker, Permit
-from refstore_reaper.cycle_summary import Tally
 from refstore_reaper.deletion import BatchDeleter
+from refstore_reaper.pass_summary import Tally
 from tests.kit.replay import Stage, Then
 
 if TYPE_CHECKING:

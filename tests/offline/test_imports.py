@@ -73,7 +73,7 @@ def test_expired_imports_lose_their_commits_and_their_owner_loses_nothing(
 def reap(world: World) -> None:
     with Reaper(world.lake, ReaperSettings(scrub_every_seconds=1)) as reaper:
         for _ in range(3):
-            reaper.run_round(lambda: False)
+            reaper.run_passes(lambda: False)
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["as it is", "ranges written while it lists"])

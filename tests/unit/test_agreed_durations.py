@@ -307,7 +307,7 @@ def test_a_running_reaper_waits_longer_from_its_next_pass_on(tmp_path: Path) -> 
         repo = lake.create_repository("sales")
         ctx = repo.context
         change(other.kv, clock, other.ids, other.audit, {"scrub_after_seconds": 5000})
-        reaper.run_round(lambda: False)
+        reaper.run_passes(lambda: False)
         assert ctx.waits.scrub_after_seconds == 5000, "it has read the change, in less than a minute"
 
 

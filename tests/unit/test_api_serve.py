@@ -435,7 +435,7 @@ def test_a_reaper_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("workers", [1, 2])
 def test_metrics_of_the_service_hold_those_of_its_reaper(tmp_path: Path, workers: int) -> None:
     with serving(
-        tmp_path, "--workers", str(workers), REFSTORE_GRACE_SECONDS="1", REFSTORE_REAPER_CYCLE_SECONDS="0.1"
+        tmp_path, "--workers", str(workers), REFSTORE_GRACE_SECONDS="1", REFSTORE_REAPER_PAUSE_SECONDS="0.1"
     ) as service:
         url, key = service.url, first_key(service.said)
         assert key is not None
@@ -475,7 +475,7 @@ def test_a_redis_that_may_evict_by_now_is_noticed_while_the_service_runs(tmp_pat
         own = stores | {
             "REFSTORE_KV": server.url,
             "REFSTORE_GRACE_SECONDS": "0",
-            "REFSTORE_REAPER_CYCLE_SECONDS": "0.2",
+            "REFSTORE_REAPER_PAUSE_SECONDS": "0.2",
         }
         frozen = FakeClock(
             time.time_ns() // 1_000_000
@@ -494,7 +494,7 @@ def test_a_redis_that_may_evict_by_now_is_noticed_while_the_service_runs(tmp_pat
             wait_until(lambda: service.said.count('"event": "kv_may_evict"') >= 2)  # the service's, and its reaper's
             blob = tmp_path / "objects" / repo.context.repo / repo.upload("main", "a", b"1").address
             repo.reset("main")
-            time.sleep(1)  # for another process: several of the reaper's cycles, were there any
+            time.sleep(1)  # for another process: several of the reaper's passes, were there any
             assert blob.exists()
             redis.config_set("maxmemory-policy", "noeviction")
             wait_until(lambda: service.get("/readiness").status_code == 200)

@@ -256,7 +256,7 @@ def test_an_act_goes_on_while_the_store_is_down_and_is_logged_later(world: World
     match writer:
         case "reaper":
             with Reaper(after, ReaperSettings(), asynchronous=False) as reaper:
-                reaper.run_round(lambda: False)
+                reaper.run_passes(lambda: False)
         case "change":
             access_keys.create(after, Role.READER)
         case _:
@@ -467,7 +467,7 @@ def test_hot_paths_write_nothing_to_the_log(world: World) -> None:
     world.clock.advance(10 * DAY_SECONDS)
     world.kv.partitions.clear()
     with Reaper(world.lake, ReaperSettings(), asynchronous=False) as reaper:
-        assert reaper.run_round(lambda: False).deleted
+        assert reaper.run_passes(lambda: False).deleted
     assert [partition for partition in world.kv.partitions if partition.startswith("audit/")] == [keys.AUDIT_WAITING]
     assert len(world.entries()) == entries
 

@@ -78,7 +78,7 @@ def test_every_file_and_function_that_a_page_names_exists(page: str, at_least: i
         "refstore.operations.uploading.upload_nothing",
         "refstore.operations.nowhere",
         "refstore.repository.Repository.uploads",
-        "refstore_reaper.cycle.Pass.fly",
+        "refstore_reaper.reaper_pass.ReaperPass.fly",
         "refstore.opens",
     ],
 )

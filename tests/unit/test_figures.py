@@ -10,7 +10,7 @@ from refstore.core import keys
 from refstore.core.records import Amount, DayAmount, GcFigures, ReaperFigures
 from refstore.errors import KVUnavailable, ObjectsUnavailable
 from refstore.figures import DAY_MS, Concern, Figures
-from refstore_reaper.cycle_summary import Tally
+from refstore_reaper.pass_summary import Tally
 from refstore_reaper.survey import FiguresWriter
 from tests.reaper_world import GRACE_SECONDS, World
 
@@ -19,7 +19,7 @@ NOW = 1_700_000_000_000
 
 @pytest.fixture
 def world() -> World:
-    return World(cycle_seconds=10)
+    return World(pause_seconds=10)
 
 
 def figures_of(world: World) -> Figures:
@@ -97,24 +97,24 @@ def test_a_kv_that_fails_delays_figures_and_stops_no_reaper(world: World, monkey
 
     monkeypatch.setattr(figures, "change_reaper", fail)
     with world.reaper() as reaper:
-        assert reaper.run_round(lambda: False).deleted == 1
+        assert reaper.run_passes(lambda: False).deleted == 1
         world.clock.advance(10)
-        reaper.run_round(lambda: False)
+        reaper.run_passes(lambda: False)
         monkeypatch.undo()
         world.clock.advance(10)
-        reaper.run_round(lambda: False)
+        reaper.run_passes(lambda: False)
     assert [each.objects for each in figures_of(world).reclaimed] == [1]
 
 
 def test_reapers_share_one_survey(world: World) -> None:
     with world.reaper() as first, world.reaper() as second:
-        first.run_round(lambda: False)
+        first.run_passes(lambda: False)
         measured_ms = figures_of(world).reaper.measured_ms
         world.clock.advance(30)
-        second.run_round(lambda: False)
+        second.run_passes(lambda: False)
         assert figures_of(world).reaper.measured_ms == measured_ms
         world.clock.advance(60)
-        second.run_round(lambda: False)
+        second.run_passes(lambda: False)
         assert figures_of(world).reaper.measured_ms > measured_ms
 
 

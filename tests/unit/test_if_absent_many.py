@@ -71,7 +71,7 @@ def test_what_was_refused_is_reaped_and_nothing_else(lake: Lake, repo: Repositor
     repo.upload_each("main", [new("a"), new("b", overtaken(repo, "b")), new("c", overtaken(repo, "c")), new("d")])
     with Reaper(lake, ReaperSettings(breaker_share=1.0)) as reaper:
         for _ in range(3):
-            reaper.run_round(lambda: False)
+            reaper.run_passes(lambda: False)
     objects = repo.context.objects
     assert sorted(objects.read(found.key) for found in objects.list("data/")) == [b"new", b"new", b"theirs", b"theirs"]
     assert held(repo) == {"a": b"new", "b": b"theirs", "c": b"theirs", "d": b"new"}

@@ -30,7 +30,7 @@ from refstore.versioning.manifest import (
     Manifest,
     RepositoryDeleted,
 )
-from refstore_reaper import breaker, cycle
+from refstore_reaper import breaker, reaper_pass
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, Crash, World
 
 
@@ -530,7 +530,7 @@ def test_a_planned_switch_explains_what_became_of_witnessed_entries(losing: Losi
     losing.link("kept")
     tools = dataclasses.replace(world.tools(), guard=CutOff())
     with suppress(KVSettling):  # a pass that releases, and ends before it deletes or confirms
-        cycle.run_pass(world.lake.context(repo.name, world.record), world.record, tools)
+        reaper_pass.run_pass(world.lake.context(repo.name, world.record), world.record, tools)
     assert len([key for key in losing.manifest(WAITING) if "/entries." in key]) == 6
     repo.context.objects.delete_many([gone])  # another deleter had come so far
     repo.context.kv.delete(keys.reference(repo.context.repo, gone))

@@ -73,7 +73,7 @@ def samples(*texts: bytes) -> dict[str, float]:
 
 def test_real_work_changes_every_metric_of_the_alerts_and_the_dashboard(tmp_path: Path) -> None:
     """Reapers, a breaker that trips, a store that refuses, a KV that went back; and the service's own requests."""
-    world = World(cycle_seconds=10)
+    world = World(pause_seconds=10)
     service = Metrics()
     values: dict[str, set[float]] = {}
 
@@ -131,14 +131,14 @@ def test_real_work_changes_every_metric_of_the_alerts_and_the_dashboard(tmp_path
 
 
 def test_a_kv_that_does_not_answer_is_slow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(cycle_seconds=10)
+    world = World(pause_seconds=10)
     assert 0 < samples(lake_text(world.lake))[metrics.KV_PROBE_SECONDS.exposed] < 60
     world.kv.down = True
     assert samples(lake_text(world.lake)) == {metrics.KV_PROBE_SECONDS.exposed: float("inf")}
 
 
 def test_a_kv_that_went_back_is_told() -> None:
-    world = World(cycle_seconds=10)
+    world = World(pause_seconds=10)
     ctx = world.repo.context
     Breaker(ctx, ReaperSettings(), "a-test").stop(Reason.KV_WENT_BACK)
     world.run_once()
@@ -147,16 +147,16 @@ def test_a_kv_that_went_back_is_told() -> None:
 
 
 def test_the_series_of_a_repository_end_with_it(tmp_path: Path) -> None:
-    world = World(cycle_seconds=10)
+    world = World(pause_seconds=10)
     gone = FileMetrics(tmp_path)
     with world.reaper(metrics=gone) as reaper:
-        reaper.run_round(lambda: False)
+        reaper.run_passes(lambda: False)
         gone.record_beat(world.clock.now_ms())
         assert b'repository="lake"' in read_metrics_file(tmp_path)
         world.lake.delete_repository("lake")
         for _ in range(3):
             world.clock.advance(86_400)
-            reaper.run_round(lambda: False)
+            reaper.run_passes(lambda: False)
         gone.record_beat(world.clock.now_ms())
     assert b'repository="lake"' not in read_metrics_file(tmp_path)
     assert b'repository="lake"' not in lake_text(world.lake)

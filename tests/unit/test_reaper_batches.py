@@ -27,10 +27,10 @@ from refstore_reaper import blob_deletion, delete_worker
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
 from refstore_reaper.blob_deletion import AsyncDeleter
 from refstore_reaper.breaker import Breaker
-from refstore_reaper.cycle_summary import Tally
 from refstore_reaper.daemon import Reaper
 from refstore_reaper.delete_worker import DeleteWorker
 from refstore_reaper.deletion import BatchDeleter
+from refstore_reaper.pass_summary import Tally
 from tests.reaper_world import GRACE_SECONDS, World
 from tests.reaping import NoJournal
 

@@ -1,4 +1,4 @@
-"""The daemon: rounds over all repositories, what fails and is left alone, signs of life, metrics, status."""
+"""The daemon: passes over all repositories, what fails and is left alone, signs of life, metrics, status."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from refstore.core.records import Heartbeat, decode
 from refstore.errors import InvalidSettings, KVUnavailable
 from refstore.kv.base import ABSENT, Key, Op
 from refstore_reaper import daemon
-from refstore_reaper.cycle_summary import Summary
 from refstore_reaper.daemon import BEAT_SECONDS, Reaper, new_id
+from refstore_reaper.pass_summary import PassSummary
 from refstore_reaper.reaper_metrics import FileMetrics, PrometheusMetrics, read_metrics_file
 from refstore_reaper.status import LATE_BEATS, SKEW_SECONDS_MAX, read_status
 from tests.reaper_world import GRACE_SECONDS, World, never
@@ -25,7 +25,7 @@ from tests.reaper_world import GRACE_SECONDS, World, never
 
 @pytest.fixture
 def world() -> World:
-    return World(cycle_seconds=10)
+    return World(pause_seconds=10)
 
 
 def for_seconds(world: World, seconds: float) -> Callable[[], bool]:
@@ -131,14 +131,14 @@ def test_a_fault_of_ours_in_one_repository_stops_no_other(world: World, monkeypa
     other = world.lake.create_repository("other", grace_seconds=0)
     other.upload("main", "a", b"x")
     other.reset("main")
-    run = daemon.cycle.run_pass
+    run = daemon.reaper_pass.run_pass
 
-    def faulty(ctx: object, record: object, tools: object) -> Summary:
+    def faulty(ctx: object, record: object, tools: object) -> PassSummary:
         if ctx.name == "lake":
             raise ZeroDivisionError("planted")
         return run(ctx, record, tools)
 
-    monkeypatch.setattr(daemon.cycle, "run_pass", faulty)
+    monkeypatch.setattr(daemon.reaper_pass, "run_pass", faulty)
     done = world.run_once()
     assert done.deleted == 1
     assert "ZeroDivisionError" in done.errors[0].message
@@ -306,7 +306,7 @@ def test_two_reapers_in_turns_do_what_one_does() -> None:
     with one, two:
         total = 0
         for _ in range(4):
-            total += one.run_round(never).deleted + two.run_round(never).deleted
+            total += one.run_passes(never).deleted + two.run_passes(never).deleted
             world.clock.advance(GRACE_SECONDS)
     assert total == 30
     assert not world.stored()
@@ -314,12 +314,12 @@ def test_two_reapers_in_turns_do_what_one_does() -> None:
 
 @pytest.mark.parametrize("fault", ["ours", "record"])
 def test_metrics_count_a_pass_that_failed_as_a_whole(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def faulty(*_: object) -> Summary:
+    def faulty(*_: object) -> PassSummary:
         raise ZeroDivisionError("planted")
 
     world = World()
     if fault == "ours":
-        monkeypatch.setattr(daemon.cycle, "run_pass", faulty)
+        monkeypatch.setattr(daemon.reaper_pass, "run_pass", faulty)
     else:
         world.corrupt(keys.repository(world.repo.name))
     metrics = PrometheusMetrics("127.0.0.1", 0)
@@ -331,7 +331,7 @@ def test_metrics_count_a_pass_that_failed_as_a_whole(fault: str, monkeypatch: py
 
 
 def test_what_was_done_before_the_kv_failed_counts() -> None:
-    world = World(grace_seconds=0, cycle_seconds=1, breaker_share=1)
+    world = World(grace_seconds=0, pause_seconds=1, breaker_share=1)
     world.upload("main", *(f"p{number}" for number in range(20)))
     world.repo.reset("main")
     failures: list[str] = []

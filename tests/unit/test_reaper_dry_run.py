@@ -10,8 +10,8 @@ import pytest
 from refstore.conformance.kv_suite import KVSuite
 from refstore.kv.base import ABSENT, KV, Delete, Exchange, Get, Key, Op, Result, Set, SetIf
 from refstore.kv.memory import MemoryKV
-from refstore_reaper.cycle_summary import Summary
 from refstore_reaper.dry_run import Overlay, PlannedDelete, dry_run
+from refstore_reaper.pass_summary import PassSummary
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, Crash, World, never
 
 
@@ -107,7 +107,7 @@ def busy_world(grace_seconds: int | None, **settings: object) -> World:
     return world
 
 
-def predict(world: World, **options: object) -> tuple[Summary, set[str]]:
+def predict(world: World, **options: object) -> tuple[PassSummary, set[str]]:
     would: list[PlannedDelete] = []
     before = world.kv.dump(), world.objects.dump()
     done = dry_run(world.lake, world.settings, report=would.append, should_stop=never, **options)

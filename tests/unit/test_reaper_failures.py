@@ -12,7 +12,7 @@ from refstore.core import keys
 from refstore.core.records import Stamp, decode
 from refstore.errors import Gone, KVUnavailable, KVWentBack, ObjectsUnavailable
 from refstore.kv.base import ABSENT, Op
-from refstore_reaper import cycle
+from refstore_reaper import reaper_pass
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, World
 
 
@@ -175,7 +175,7 @@ def test_a_kv_that_is_down_ends_the_pass(world: World) -> None:
     ctx, record, tools = world.lake.context(world.repo.name, world.record), world.record, world.tools()
     world.kv.down = True
     with pytest.raises(KVUnavailable):
-        cycle.run_pass(ctx, record, tools)
+        reaper_pass.run_pass(ctx, record, tools)
 
 
 def test_a_journal_that_cannot_be_written_deletes_nothing(at_once: World) -> None:
@@ -231,7 +231,7 @@ def test_what_was_released_counts_though_the_pass_was_broken_off_behind_it(what:
     world.objects.before_delete = fail
     first = world.tools()
     with suppress(KVUnavailable):
-        cycle.run_pass(world.lake.context(world.repo.name, world.record), world.record, first)
+        reaper_pass.run_pass(world.lake.context(world.repo.name, world.record), world.record, first)
     world.kv.down = False
     released = 20 - world.listed()
     assert released > 0
@@ -259,6 +259,6 @@ def test_what_the_store_deleted_counts_though_the_kv_fails_right_behind_it(grace
     world.kv.before = fail
     tools = world.tools()
     with pytest.raises(KVUnavailable):
-        cycle.run_pass(world.lake.context(world.repo.name, world.record), world.record, tools)
+        reaper_pass.run_pass(world.lake.context(world.repo.name, world.record), world.record, tools)
     assert not world.stored()
     assert tools.tally.summary().deleted == 3

@@ -302,7 +302,7 @@ class TestRules:
     @pytest.mark.parametrize(
         "wrong",
         [
-            {"cycle_seconds": 0},
+            {"pause_seconds": 0},
             {"batch_keys": 0},
             {"batch_keys": 10**6},
             {"rate_per_second": -1},

@@ -11,7 +11,7 @@ from refstore.core.ids import Address
 from refstore.core.records import Entry
 from refstore.kv.base import Op, SetIf
 from refstore.operations.address_info import AddressState
-from refstore_reaper.cycle_summary import Summary
+from refstore_reaper.pass_summary import PassSummary
 from tests.reaper_world import GRACE_SECONDS, Crash, World
 
 
@@ -372,7 +372,7 @@ def test_markers_that_another_reaper_processed_meanwhile_are_not_counted_twice(w
         world.repo.create_branch(f"b{number}", "main")
         world.upload(f"b{number}", "p")
         world.repo.commit(f"b{number}", "p")
-    others: list[Summary] = []
+    others: list[PassSummary] = []
 
     def meanwhile(op: Op) -> None:
         if op.key.partition == keys.LEASES and "/committed/" in op.key.name:

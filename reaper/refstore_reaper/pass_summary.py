@@ -30,7 +30,7 @@ class UnitError(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class PassSummary:
     published: int = 0
     """Retired tokens whose markers were published for their operations."""
     committed: int = 0
@@ -54,7 +54,7 @@ class Summary:
     missing: int = 0
     """Addresses that had no object any more, or never had one."""
     failed: int = 0
-    """Objects that the store did not delete; they are tried again. Over several rounds: those that failed in the last
+    """Objects that the store did not delete; they are tried again. Over several passes: those that failed in the last
     one.
     """
     scrubbed: int = 0
@@ -123,24 +123,24 @@ class Tally:
         if len(self.errors) < ERRORS_NAMED_MAX:
             self.errors.append(UnitError(repository, unit, error.code, str(error), error.retryable))
 
-    def add(self, summary: Summary) -> None:
+    def add(self, summary: PassSummary) -> None:
         """Add the summary of another repository."""
         self.count(**{name: getattr(summary, name) for name in _COUNTED})
         self.errors += summary.errors[: ERRORS_NAMED_MAX - len(self.errors)]
         self.more |= summary.more
 
-    def follow(self, summary: Summary) -> None:
-        """Add the summary of a later round over the same repositories, but count what was held back or failed once."""
+    def follow(self, summary: PassSummary) -> None:
+        """Add the summary of a later pass over the same repositories, but count what was held back or failed once."""
         held_back = max(self.counts.get("held_back", 0), summary.held_back)
         self.counts["failed"] = 0
         self.add(summary)
         self.counts["held_back"] = held_back
 
-    def summary(self) -> Summary:
-        return Summary(**self.counts, errors=tuple(self.errors), more=self.more)
+    def summary(self) -> PassSummary:
+        return PassSummary(**self.counts, errors=tuple(self.errors), more=self.more)
 
 
-_COUNTED: Final = tuple(item.name for item in fields(Summary) if item.name not in ("errors", "more"))
+_COUNTED: Final = tuple(item.name for item in fields(PassSummary) if item.name not in ("errors", "more"))
 
 
 _CORRUPT: Final = codes_of(Corrupt)

@@ -47,9 +47,9 @@ from refstore_reaper import backlog, reference_release, repository_removal, scru
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
 from refstore_reaper.blob_deletion import AsyncDeleter
 from refstore_reaper.breaker import Breaker, Reason
-from refstore_reaper.cycle_summary import Summary, Tally
 from refstore_reaper.deletion import BatchDeleter, DueAddress, count_deletable, due_addresses
 from refstore_reaper.leases import Leases
+from refstore_reaper.pass_summary import PassSummary, Tally
 from refstore_reaper.throttle import Throttle
 
 GROUP: Final = 8
@@ -93,12 +93,12 @@ class PassTools:
     """What the pass did, also if an error interrupted it."""
 
 
-def run_pass(ctx: Context, record: RepositoryRecord, tools: PassTools) -> Summary:
+def run_pass(ctx: Context, record: RepositoryRecord, tools: PassTools) -> PassSummary:
     """Make one pass. Raises KVUnavailable; then `tools.tally` has what was done, and the next pass continues."""
-    return Pass(ctx, record, tools).run()
+    return ReaperPass(ctx, record, tools).run()
 
 
-class Pass:
+class ReaperPass:
     def __init__(self, ctx: Context, record: RepositoryRecord, tools: PassTools) -> None:
         settings = tools.settings
         self._ctx = ctx
@@ -134,7 +134,7 @@ class Pass:
         self._forgotten: set[CommitId] = set()
         """Commits whose additions this pass put beyond the reaper."""
 
-    def run(self) -> Summary:
+    def run(self) -> PassSummary:
         try:
             for step in (
                 self._publish_markers,
