@@ -42,7 +42,7 @@ from refstore.objects import store_urls
 from refstore_reaper import backlog, breaker, reaper_pass
 from refstore_reaper.blob_deletion import AsyncDeleter
 from refstore_reaper.pass_summary import PassSummary, Tally
-from refstore_reaper.reaper_metrics import Metrics, NoMetrics
+from refstore_reaper.reaper_metrics import ReaperMetrics
 from refstore_reaper.survey import FiguresWriter
 from refstore_reaper.throttle import Backoff, Throttle, nap
 
@@ -75,7 +75,7 @@ class Reaper:
         *,
         repositories: Collection[str] = (),
         scrub_now: bool = False,
-        metrics: Metrics | None = None,
+        metrics: ReaperMetrics | None = None,
         random: Random | None = None,
         reaper: str | None = None,
         asynchronous: bool = True,
@@ -89,7 +89,7 @@ class Reaper:
         self._clock = lake.clock
         self._settings = settings
         self._only = frozenset(repositories)
-        self._metrics = metrics or NoMetrics()
+        self._metrics = metrics or ReaperMetrics()
         self._random = random or SystemRandom()
         self._throttle = Throttle(settings.rate_per_second, lake.clock)
         self._numbers = count(1)

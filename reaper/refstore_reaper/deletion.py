@@ -8,7 +8,7 @@ an address that another one marked `deleting`. From when an address may be delet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -42,6 +42,7 @@ from refstore_reaper.batch_pipeline import BatchSteps
 from refstore_reaper.blob_deletion import AsyncDeleter, delete_blobs
 from refstore_reaper.breaker import Breaker, Permit
 from refstore_reaper.pass_summary import Tally
+from refstore_reaper.record_reading import OnCorrupt, raise_corrupt, readable
 
 
 class DueAddress(NamedTuple):
@@ -64,7 +65,7 @@ class BatchDeleter:
         delays: DeletionDelays,
         async_deleter: AsyncDeleter | None,
         guard: Guard,
-        on_corrupt: Callable[[Address, CorruptRecord], None],
+        on_corrupt: OnCorrupt,
     ) -> None:
         """`delays`: what this pass waits for. Without `async_deleter`, no batch pauses."""
         self._ctx = ctx
@@ -209,15 +210,14 @@ def mark_deleting(
     due: Sequence[DueAddress],
     *,
     delays: DeletionDelays,
-    on_corrupt: Callable[[Address, CorruptRecord], None] | None = None,
+    on_corrupt: OnCorrupt = raise_corrupt,
 ) -> tuple[list[PendingDelete], list[DueAddress]]:
     """Mark due addresses `deleting`. Return the addresses to delete now, and those that need their hints no more.
 
     If the `set_if` fails, the address was restored, linked, or marked by another reaper: its hint stays for the next
     pass. An address that is not due yet gets a hint at its due time, unless it has one; otherwise every pass until then
-    would read it. That is the repository's own time, whatever this pass waits for. `on_corrupt` gets each record that
-    cannot be read, which stays unchanged. Without `on_corrupt` this raises CorruptRecord before it changes anything of
-    the batch.
+    would read it. That is the repository's own time, whatever this pass waits for. A record that cannot be read
+    stays unchanged.
     """
     now = ctx.clock.now_ms()
     names = keys.reference_many(ctx.repo, dict.fromkeys([address for address, _ in due]))
@@ -245,26 +245,16 @@ def mark_deleting(
 
 
 def _readable(
-    names: Sequence[Key],
-    values: Sequence[bytes | Absent],
-    on_corrupt: Callable[[Address, CorruptRecord], None] | None,
-) -> Iterator[tuple[Key, bytes | Absent, ReferenceRecord | None]]:
-    """Yield each key with its value and record. `on_corrupt` gets the records that cannot be read; without it this
-    raises CorruptRecord before it yields anything.
-    """
+    names: Sequence[Key], values: Sequence[bytes | Absent], on_corrupt: OnCorrupt
+) -> Iterable[tuple[Key, bytes | Absent, ReferenceRecord | None]]:
+    """Return each key whose record can be read, or that has none."""
     try:
-        records = decode_reference_many(values)
-    except CorruptRecord:
-        if on_corrupt is None:
-            raise
-    else:
-        yield from zip(names, values, records, strict=True)
-        return
-    for key, value in zip(names, values, strict=True):
-        try:
-            yield key, value, None if value is ABSENT else decode_reference(value)
-        except CorruptRecord as error:
-            on_corrupt(Address(key.name), error)
+        return zip(names, values, decode_reference_many(values), strict=True)
+    except CorruptRecord:  # only then one by one, which takes longer
+        by_name = {key.name: (key, value) for key, value in zip(names, values, strict=True)}
+        there = [(name, value) for name, (_, value) in by_name.items() if value is not ABSENT]
+        absent = [(key, value, None) for key, value in by_name.values() if value is ABSENT]
+        return absent + [(*by_name[name], record) for name, _, record in readable(there, decode_reference, on_corrupt)]
 
 
 def pending_delete(address: Address, record: Deleting) -> PendingDelete:

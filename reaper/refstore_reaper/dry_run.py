@@ -8,8 +8,10 @@ the changes: about 500 bytes for each entry, reference and hint.
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice, takewhile
 from random import Random
 from typing import Final, NamedTuple
 
@@ -172,117 +174,79 @@ class Overlay(KV):
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
-        self._partitions: dict[str, _Written] = {}
+        self._changes: defaultdict[str, SortedDict[str, bytes | Absent]] = defaultdict(SortedDict[str, bytes | Absent])
+        """What was written to each partition; ABSENT: it was deleted."""
         self._lock = threading.RLock()
 
     def execute(self, ops: Sequence[Op]) -> list[Result]:
         with self._lock:
-            keys_below = [op.key for op in ops if isinstance(op, Get | SetIf | Exchange) and not self._knows(op.key)]
-            below = dict(zip(keys_below, self._kv.get_many(keys_below), strict=True)) if keys_below else {}
+            needed = [op.key for op in ops if isinstance(op, Get | SetIf | Exchange) and not self._is_changed(op.key)]
+            below = dict(zip(needed, self._kv.get_many(needed), strict=True)) if needed else {}
             return [self._perform(op, below) for op in ops]
 
     def scan(
         self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
     ) -> list[tuple[str, bytes]]:
         with self._lock:
-            written = self._partitions.get(partition)
-            if written is None:
-                return self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
-            return self._scan(written, partition, prefix, after, limit)
-
-    def _scan(self, written: _Written, partition: str, prefix: str, after: str, limit: int) -> list[tuple[str, bytes]]:
-        page: list[tuple[str, bytes]] = []
-        above = after  # the page has all changes up to here; `after` may be ahead of it, over ranges that were cut out
-        while True:
-            below = self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
-            last = below[-1][0] if len(below) == limit else None
-            page += sorted([*written.uncovered(below), *written.between(prefix, above, last)])
-            if last is None or len(page) >= limit:
-                return page[:limit]
-            above, after = last, written.end_of_cut(last)
+            changes = self._changes[partition]
+            page: list[tuple[str, bytes]] = []
+            while True:
+                below = self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
+                last = below[-1][0] if len(below) == limit else None
+                unchanged = [(name, value) for name, value in below if name not in changes]
+                page += sorted([*unchanged, *_written(changes, prefix, after, last)])
+                if last is None or len(page) >= limit:
+                    return page[:limit]
+                after = last
 
     def delete_range(self, partition: str, first: str, last: str) -> None:
         with self._lock:
-            self._partitions.setdefault(partition, _Written()).cut(first, last)
+            changes = self._changes[partition]
+            below = takewhile(lambda pair: pair[0] <= last, self._kv.scan_all(partition, after=first))
+            names = [first, *changes.irange(first, last), *(name for name, _ in below)]
+            for name in names if first <= last else ():
+                changes[name] = ABSENT
 
     def count(self, partition: str, *, limit: int) -> int:
-        if partition not in self._partitions:
+        if partition not in self._changes:
             return self._kv.count(partition, limit=limit)
-        count, after = 0, ""
-        while count < limit and (page := self.scan(partition, after=after, limit=min(SCAN_LIMIT, limit - count))):
-            count, after = count + len(page), page[-1][0]
-        return count
+        return sum(1 for _ in islice(self.scan_all(partition), limit))
 
     def servers(self) -> list[Server]:
         return self._kv.servers()
 
-    def _knows(self, key: Key) -> bool:
-        written = self._partitions.get(key.partition)
-        return written is not None and written.knows(key.name)
+    def _is_changed(self, key: Key) -> bool:
+        return key.partition in self._changes and key.name in self._changes[key.partition]
 
     def _perform(self, op: Op, below: Mapping[Key, bytes | Absent]) -> Result:
-        written = self._partitions.setdefault(op.key.partition, _Written())
-        name = op.key.name
-        old = written.changes.get(name, ABSENT) if written.knows(name) else below.get(op.key, ABSENT)
+        changes, name = self._changes[op.key.partition], op.key.name
+        old = changes[name] if name in changes else below.get(op.key, ABSENT)
         match op:
             case Get():
                 return old
             case Set(_, value):
-                written.changes[name] = value
+                changes[name] = value
                 return None
             case SetIf(_, expected, value):
                 if old != expected:
                     return False
-                written.changes[name] = value
+                changes[name] = value
                 return True
             case Exchange(_, value):
-                written.changes[name] = value
+                changes[name] = value
                 return old
             case Delete():
-                written.changes[name] = ABSENT
+                changes[name] = ABSENT
                 return None
 
 
-class _Written:
-    """The writes to one partition."""
-
-    def __init__(self) -> None:
-        self.changes: SortedDict[str, bytes | Absent] = SortedDict()
-        self._cuts: SortedDict[str, str] = SortedDict()
-        """The first and last key of each removed range. They do not overlap. `changes` has later writes."""
-
-    def knows(self, name: str) -> bool:
-        """Return whether the key was written or removed here, so that the KV below does not matter."""
-        return name in self.changes or self._cut_at(name) is not None
-
-    def uncovered(self, below: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-        return [(name, value) for name, value in below if not self.knows(name)]
-
-    def between(self, prefix: str, after: str, last: str | None) -> Iterator[tuple[str, bytes]]:
-        """Yield the changes under the prefix, after one key and up to another; None: to the end."""
-        low = max(prefix, after)
-        for name in self.changes.irange(low or None, last, inclusive=(low != after, True)):
-            value = self.changes[name]
-            if not name.startswith(prefix):
-                return
-            if value is not ABSENT:
-                yield name, value
-
-    def end_of_cut(self, name: str) -> str:
-        """Return the last key of the cut that the key is in; the key itself if it is in none."""
-        return self._cut_at(name) or name
-
-    def cut(self, first: str, last: str) -> None:
-        for name in list(self.changes.irange(first, last)):
-            del self.changes[name]
-        before = self._cuts.bisect_right(first) - 1
-        if before >= 0 and self._cuts.values()[before] >= first:
-            first = self._cuts.keys()[before]
-        for name in list(self._cuts.irange(first, last)):
-            last = max(last, self._cuts.pop(name))
-        self._cuts[first] = last
-
-    def _cut_at(self, name: str) -> str | None:
-        before = self._cuts.bisect_right(name) - 1
-        last = self._cuts.values()[before] if before >= 0 else None
-        return last if last is not None and last >= name else None
+def _written(
+    changes: SortedDict[str, bytes | Absent], prefix: str, after: str, last: str | None
+) -> Iterator[tuple[str, bytes]]:
+    """Yield what was written under the prefix, after one key and up to another; None: to the end."""
+    low = max(prefix, after)
+    for name in changes.irange(low or None, last, inclusive=(low != after, True)):
+        if not name.startswith(prefix):
+            return
+        if (value := changes[name]) is not ABSENT:
+            yield name, value

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from refstore import metrics
 from refstore.errors import InvalidSettings
@@ -33,7 +33,12 @@ _METRICS_NAME: Final = "reaper.prom"
 _FETCHED_NAME: Final = "fetched"
 
 
-class Metrics(Protocol):
+class ReaperMetrics:
+    """Keeps no metrics."""
+
+    is_read: bool = False
+    """Whether the metrics are read, so that measuring the backlog, which costs requests to the KV, is worthwhile."""
+
     def record_pass(self, repository: str, summary: PassSummary) -> None: ...
 
     def record_backlog(self, repository: str, backlog: Backlog, now_ms: int) -> None: ...
@@ -42,43 +47,16 @@ class Metrics(Protocol):
 
     def record_settling(self, seconds: float) -> None:
         """Record for how long nothing is deleted after other servers of the KV answer; 0: deletion goes on."""
-        ...
 
     def forget_others(self, repositories: Collection[str]) -> None:
         """End the series of repositories that are not among these."""
-        ...
-
-    def record_beat(self, now_ms: int) -> None: ...
-
-    @property
-    def is_read(self) -> bool:
-        """Return whether the metrics are read, so that measuring the backlog, which costs requests to the KV, is
-        worthwhile.
-        """
-        ...
-
-    def close(self) -> None: ...
-
-
-class NoMetrics:
-    is_read = False
-
-    def record_pass(self, repository: str, summary: PassSummary) -> None: ...
-
-    def record_backlog(self, repository: str, backlog: Backlog, now_ms: int) -> None: ...
-
-    def record_breaker(self, repository: str, tripped: bool) -> None: ...
-
-    def record_settling(self, seconds: float) -> None: ...
-
-    def forget_others(self, repositories: Collection[str]) -> None: ...
 
     def record_beat(self, now_ms: int) -> None: ...
 
     def close(self) -> None: ...
 
 
-class _RegistryMetrics:
+class _RegistryMetrics(ReaperMetrics):
     """Keeps the metrics in a registry. Raises MissingExtra."""
 
     is_read = True
@@ -121,8 +99,6 @@ class _RegistryMetrics:
 
     def record_beat(self, now_ms: int) -> None:
         self._beat.set(now_ms / 1000)
-
-    def close(self) -> None: ...
 
 
 class PrometheusMetrics(_RegistryMetrics):

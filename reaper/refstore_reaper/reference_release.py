@@ -31,7 +31,6 @@ from refstore.core.records import (
     encode,
 )
 from refstore.deletions.journal_format import PendingDelete
-from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT
 from refstore.operations import refs
 from refstore.versioning.address_state import DeletionDelays
@@ -39,6 +38,7 @@ from refstore.versioning.markers import COMMITTED
 from refstore.versioning.references import Release
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
 from refstore_reaper.deletion import pending_delete
+from refstore_reaper.record_reading import OnCorrupt, raise_corrupt, readable
 
 PAGE: Final = 5000
 """Entries of a token that are released with shared round trips. On SQLite that is one transaction of about 40 ms."""
@@ -48,24 +48,15 @@ DeleteNow = Callable[[list[PendingDelete]], BatchSteps]
 """Deletes the blobs of a page; it may pause while the store does."""
 
 
-def publish_markers(ctx: Context, *, on_corrupt: Callable[[BranchName, CorruptRecord], None] | None = None) -> int:
-    """Publish the markers of retired tokens whose operations died before (rule 3). Return the number of tokens.
-
-    `on_corrupt` gets each branch record that cannot be read, and the others are published. Without it this raises.
-    """
+def publish_markers(ctx: Context, *, on_corrupt: OnCorrupt = raise_corrupt) -> int:
+    """Publish the markers of retired tokens whose operations died before (rule 3). Return the number of tokens."""
     branches = ctx.branches
     markers = ctx.markers
-    pending: list[BranchName] = []
-    for name, raw in ctx.kv.scan_all(keys.branches(ctx.repo)):
-        try:
-            record = decode_branch(raw)
-        except CorruptRecord as error:
-            if on_corrupt is None:
-                raise
-            on_corrupt(BranchName(name), error)
-            continue
-        if record.retired or not isinstance(record, Branch):
-            pending.append(BranchName(name))
+    pending = [
+        BranchName(name)
+        for name, _, record in readable(ctx.kv.scan_all(keys.branches(ctx.repo)), decode_branch, on_corrupt)
+        if record.retired or not isinstance(record, Branch)
+    ]
     return sum(markers.publish(branches, name) for name in pending)
 
 
@@ -74,7 +65,7 @@ def process_committed(
     commit_id: CommitId,
     marker: CommittedTokens,
     *,
-    go_on: Callable[[], bool] | None = None,
+    go_on: Callable[[], bool] = lambda: True,
     page: int = PAGE,
 ) -> bool:
     """Delete the references of a commit's added addresses, then hand its tokens over as deleted. Return whether it was
@@ -89,7 +80,7 @@ def process_committed(
     if commit.added:
         for batch in ctx.trees.read_added(commit.added):
             for start in range(0, len(batch), page):
-                if go_on is not None and not go_on():
+                if not go_on():
                     return False
                 references.forget(batch[start : start + page])
     markers.set_deleted(marker.tokens, f"{COMMITTED}{commit_id}")
@@ -104,9 +95,9 @@ def process_deleted(
     *,
     delays: DeletionDelays | None = None,
     delete_now: DeleteNow | None = None,
-    may_delete_now: Callable[[int], bool] | None = None,
-    on_released: Callable[[int, int], None] | None = None,
-    go_on: Callable[[], bool] | None = None,
+    may_delete_now: Callable[[int], bool] = lambda _: True,
+    on_released: Callable[[int, int], None] = lambda _references, _emptied: None,
+    go_on: Callable[[], bool] = lambda: True,
     page: int = PAGE,
 ) -> bool:
     """Release every reference under a token, page by page, then remove its entries, then the marker.
@@ -128,11 +119,10 @@ def process_deleted(
         """
         nonlocal guess
         items = _releases(token, marker.cause, cast("Sequence[tuple[Path, bytes]]", pairs))
-        direct = delete_now is not None and (may_delete_now is None or may_delete_now(len(items)))
+        direct = delete_now is not None and may_delete_now(len(items))
         released = references.release(items, at_once=delays if direct else None, whole_token=True, guess=guess)
         guess = guess and not released.missed  # reading a page is cheaper than to guess it wrong
-        if on_released is not None:
-            on_released(released.removed, released.emptied)
+        on_released(released.removed, released.emptied)
         if delete_now is not None and released.deleting:
             yield from delete_now([pending_delete(*each) for each in released.deleting.items()])
         ctx.kv.delete_range(staging, pairs[0][0], pairs[-1][0])
@@ -140,7 +130,7 @@ def process_deleted(
     after = ""
     with Pipeline() as pipeline:
         while pairs := ctx.kv.scan(staging, after=after, limit=page):
-            if go_on is not None and not go_on():
+            if not go_on():
                 return False
             after = pairs[-1][0]
             pipeline.start(process_page(pairs))

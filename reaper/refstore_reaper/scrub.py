@@ -26,10 +26,10 @@ from refstore.core.records import (
     decode_reference,
     encode,
 )
-from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT, SetIf
 from refstore.versioning import due_hints
 from refstore.versioning.address_state import Unnamed, after_release, changed_ms, may_delete_at_ms
+from refstore_reaper.record_reading import OnCorrupt, raise_corrupt, readable
 
 PAGE: Final = 1000
 
@@ -59,53 +59,41 @@ def scrub_references(
     ctx: Context,
     shard: int,
     *,
-    on_corrupt: Callable[[str, CorruptRecord], None] | None = None,
-    go_on: Callable[[], bool] | None = None,
+    on_corrupt: OnCorrupt = raise_corrupt,
+    go_on: Callable[[], bool] = lambda: True,
 ) -> ScrubResult:
     """Scrub one shard of the references.
 
-    `on_corrupt` gets each reference record that cannot be read, which is left; without it this raises CorruptRecord,
-    and the page with the record was not touched. A branch or marker that cannot be read always raises: any token might
-    be in it.
+    A reference record that cannot be read is left. A branch or marker that cannot be read always raises, because any
+    token might be in it.
     """
     partition = keys.references(ctx.repo, shard)
     dropped = hinted = 0
     after = ""
     while page := ctx.kv.scan(partition, after=after, limit=PAGE):
-        if go_on is not None and not go_on():
+        if not go_on():
             return ScrubResult(dropped, hinted, 0, finished=False)
         after = page[-1][0]
         before = ctx.clock.now_ms() - int(ctx.waits.scrub_after_seconds * 1000)
-        old: list[_Old] = []
-        for name, value in page:
-            try:
-                record = decode_reference(value)
-            except CorruptRecord as error:
-                if on_corrupt is None:
-                    raise
-                on_corrupt(name, error)
-            else:
-                if changed_ms(record) < before:
-                    old.append(_Old(Address(name), value, record))
+        old = [
+            _Old(Address(name), value, record)
+            for name, value, record in readable(page, decode_reference, on_corrupt)
+            if changed_ms(record) < before
+        ]
         hinted += _write_missing_hints(ctx, old)
         dropped += _drop_dead_references(ctx, old)
     return ScrubResult(dropped, hinted, 0)
 
 
-def scrub_tokens(ctx: Context, *, on_corrupt: Callable[[str, CorruptRecord], None] | None = None) -> ScrubResult:
+def scrub_tokens(ctx: Context, *, on_corrupt: OnCorrupt = raise_corrupt) -> ScrubResult:
     """Remove the staging areas of tokens that have been dead for longer than the longest operation."""
     before = ctx.clock.now_ms() - int(ctx.waits.scrub_after_seconds * 1000)
-    old: dict[Token, bytes] = {}
-    for name, value in ctx.kv.scan_all(keys.tokens(ctx.repo)):
-        try:
-            record = decode(value, TokenRecord)
-        except CorruptRecord as error:
-            if on_corrupt is None:
-                raise
-            on_corrupt(name, error)
-            continue
-        if max(record.created_ms, record.processed_ms) < before:
-            old[staging_token(name)] = value
+    registry = ctx.kv.scan_all(keys.tokens(ctx.repo))
+    old = {
+        staging_token(name): value
+        for name, value, record in readable(registry, lambda raw: decode(raw, TokenRecord), on_corrupt)
+        if max(record.created_ms, record.processed_ms) < before
+    }
     forgotten = 0
     for token in sorted(dead_tokens(ctx, old)):
         # references that it still has are dropped as those of a dead token

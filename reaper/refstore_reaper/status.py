@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
 from refstore.core import keys
 from refstore.core.ids import RepositoryName
 from refstore.core.records import Heartbeat, RepositoryRecord, decode
@@ -92,21 +94,8 @@ def _reapers(lake: Lake) -> list[ReaperStatus]:
             continue  # the next heartbeat writes it anew
         skew_seconds = min(lake.durations.waits.clock_skew_seconds, SKEW_SECONDS_MAX)
         alive = now - beat.beat_ms <= (LATE_BEATS * beat.every_seconds + skew_seconds) * 1000
-        reapers.append(
-            ReaperStatus(
-                name,
-                alive,
-                beat.host,
-                beat.pid,
-                beat.started_ms,
-                beat.beat_ms,
-                beat.passes,
-                beat.released,
-                beat.deleted,
-                beat.bytes,
-                beat.errors,
-            )
-        )
+        counts = {field: value for field, value in structs.asdict(beat).items() if field != "every_seconds"}
+        reapers.append(ReaperStatus(name, alive, **counts))
     return reapers
 
 

@@ -6,9 +6,9 @@ old makes the next one. A survey takes at most a twentieth of a reaper's time. F
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -48,6 +48,8 @@ WRITE_SECONDS: Final = 5.0
 PAGE: Final = 5000
 ERROR_CHARACTERS: Final = 300
 NOTHING: Final = Amount()
+
+T = TypeVar("T")
 
 _log = event_log.get_logger(__name__)
 
@@ -167,13 +169,12 @@ class FiguresWriter:
 def survey(ctx: Context, record: RepositoryRecord, go_on: Callable[[], bool]) -> ReaperFigures | None:
     """Measure a repository. Return None if it has to stop before the end. Raises Unavailable, Corrupt."""
     began = ctx.clock.monotonic_seconds()
-    staged = _measure_staged(ctx, go_on)
-    released = _measure_released(ctx, go_on) if staged is not None else None
-    unnamed = _measure_unnamed(ctx, go_on) if released is not None else None
-    if staged is None or released is None or unnamed is None:
+    try:
+        branches, staged = _measure_staged(ctx, go_on)
+        released = _measure_released(ctx, go_on)  # before the references: an object moves from there to them
+        in_grace, due = _measure_unnamed(ctx, go_on)
+    except _Interrupted:
         return None
-    branches, staged_amount = staged
-    in_grace, due = unnamed
     in_grace = Amount(in_grace.objects + released.objects, sum_of_sizes((in_grace.bytes, released.bytes)))
     marks = [run for run in Marks(ctx).runs() if run.state in STANDING]
     state = breaker.read_state(ctx.kv, ctx.repo)
@@ -181,7 +182,7 @@ def survey(ctx: Context, record: RepositoryRecord, go_on: Callable[[], bool]) ->
         measured_ms=ctx.clock.now_ms(),
         measuring_ms=int((ctx.clock.monotonic_seconds() - began) * 1000),
         live=_measure_live(ctx, record.default_branch),
-        staged=staged_amount,
+        staged=staged,
         in_grace=in_grace,
         due=due,
         marked=Amount(
@@ -200,14 +201,24 @@ def survey(ctx: Context, record: RepositoryRecord, go_on: Callable[[], bool]) ->
     )
 
 
-def _measure_staged(ctx: Context, go_on: Callable[[], bool]) -> tuple[int, Amount] | None:
+class _Interrupted(Exception):
+    """The survey has to stop."""
+
+
+def _pages(items: Iterable[T], go_on: Callable[[], bool]) -> Iterator[Sequence[T]]:
+    """Yield pages. Raises _Interrupted."""
+    for page in batched(items, PAGE):
+        if not go_on():
+            raise _Interrupted
+        yield page
+
+
+def _measure_staged(ctx: Context, go_on: Callable[[], bool]) -> tuple[int, Amount]:
     """Return how many branches there are, and what is staged on them."""
     branches = objects = size_bytes = 0
     for _, branch in ctx.branches.scan_open():
         branches += 1
-        for page in batched(ctx.staging.merged(branch.live, page=PAGE), PAGE):
-            if not go_on():
-                return None
+        for page in _pages(ctx.staging.merged(branch.live, page=PAGE), go_on):
             for entry in decode_staged_many([value for _, value, _ in page]):
                 if isinstance(entry, Entry) and is_own(entry.address):
                     objects += 1
@@ -215,41 +226,30 @@ def _measure_staged(ctx: Context, go_on: Callable[[], bool]) -> tuple[int, Amoun
     return branches, Amount(objects, sum_of_sizes((size_bytes,)))
 
 
-def _measure_released(ctx: Context, go_on: Callable[[], bool]) -> Amount | None:
-    """Return what can be restored of which no reaper has begun the grace window. It is read before the references: an
-    object moves from there to them.
-    """
-    objects = size_bytes = 0
-    for page in batched(trash.released_sizes(ctx), PAGE):
-        if not go_on():
-            return None
-        objects += len(page)
-        size_bytes += sum(page)
-    return Amount(objects, sum_of_sizes((size_bytes,)))
+def _measure_released(ctx: Context, go_on: Callable[[], bool]) -> Amount:
+    """Return what can be restored of which no reaper has begun the grace window."""
+    sizes = [(len(page), sum(page)) for page in _pages(trash.released_sizes(ctx), go_on)]
+    return Amount(sum(objects for objects, _ in sizes), sum_of_sizes(size_bytes for _, size_bytes in sizes))
 
 
-def _measure_unnamed(ctx: Context, go_on: Callable[[], bool]) -> tuple[Amount, Amount] | None:
+def _measure_unnamed(ctx: Context, go_on: Callable[[], bool]) -> tuple[Amount, Amount]:
     """Return what is in its grace window, and what is due. Sizes are counted as far as they are known."""
-    in_grace = due = in_grace_bytes = due_bytes = 0
+    in_grace, due = [0, 0], [0, 0]
     delays = ctx.deletion_delays
     for shard in range(keys.SHARDS):
-        for page in batched(ctx.kv.scan_all(keys.references(ctx.repo, shard), page=PAGE), PAGE):
-            if not go_on():
-                return None
+        for page in _pages(ctx.kv.scan_all(keys.references(ctx.repo, shard), page=PAGE), go_on):
             now_ms = ctx.clock.now_ms()
-            for reference in decode_reference_many([value for _, value in page]):
-                if isinstance(reference, Emptied):
-                    size_bytes = reference.entry.size_bytes if reference.entry is not None else 0
-                    if may_delete(reference, now_ms, delays):
-                        due += 1
-                        due_bytes += size_bytes
-                    else:
-                        in_grace += 1
-                        in_grace_bytes += size_bytes
-                elif isinstance(reference, Deleting):
-                    due += 1
-                    due_bytes += max(0, reference.size_bytes)
-    return Amount(in_grace, sum_of_sizes((in_grace_bytes,))), Amount(due, sum_of_sizes((due_bytes,)))
+            for state in decode_reference_many([value for _, value in page]):
+                if isinstance(state, Emptied):
+                    size_bytes = state.entry.size_bytes if state.entry is not None else 0
+                    count = due if may_delete(state, now_ms, delays) else in_grace
+                elif isinstance(state, Deleting):
+                    size_bytes, count = max(0, state.size_bytes), due
+                else:
+                    continue
+                count[0] += 1
+                count[1] += size_bytes
+    return Amount(in_grace[0], sum_of_sizes(in_grace[1:])), Amount(due[0], sum_of_sizes(due[1:]))
 
 
 def _kept_versions(ctx: Context) -> str:

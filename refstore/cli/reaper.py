@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from refstore.lake import Lake
     from refstore_reaper.dry_run import PlannedDelete
     from refstore_reaper.pass_summary import PassSummary
-    from refstore_reaper.reaper_metrics import Metrics
+    from refstore_reaper.reaper_metrics import ReaperMetrics
     from refstore_reaper.status import RepositoryStatus
 
 app = typer.Typer()
@@ -316,7 +316,7 @@ def _settings(
     return replace(settings, **{name: value for name, value in changes.items() if value is not None})
 
 
-def _metrics(settings: ReaperSettings) -> Metrics | None:
+def _metrics(settings: ReaperSettings) -> ReaperMetrics | None:
     if not settings.metrics_port:
         return None
     from refstore_reaper.reaper_metrics import PrometheusMetrics
