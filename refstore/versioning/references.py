@@ -9,6 +9,7 @@ the same address twice unless said so.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import compress
 from typing import Final, NamedTuple
 
 import msgspec
@@ -231,14 +232,10 @@ class References:
         if len(set(addresses)) < len(addresses):
             return items  # a batch never names one key twice
         names = keys.reference_many(self._repo, addresses)
-        after = [progress.state_after(item, ()) for item in items]
+        after = [progress.state_after_last(item) for item in items]
         written = self._kv.set_if_many(set_ifs(names, untouched, [encode(state) for state in after]))
-        left: list[Release] = []
-        for item, state, ok in zip(items, after, written, strict=True):
-            if ok:
-                progress.note(item, 1, state)
-            else:
-                left.append(item)
+        progress.note_emptied(dict(compress(zip(addresses, after, strict=True), written)))
+        left = [] if all(written) else [item for item, ok in zip(items, written, strict=True) if not ok]
         progress.missed = len(left)
         return left
 
@@ -306,7 +303,13 @@ class _Progress:
     def state_after(self, item: Release, left: tuple[Reference, ...]) -> ReferenceRecord:
         """Return the state of the address after the item was removed from its list."""
         state = address_state.after_release(left, item.reference, item.cause, item.entry, self._now_ms)
-        if self._at_once is None or isinstance(state, Listed):
+        return state if isinstance(state, Listed) else self._deleted_at_once(state)
+
+    def state_after_last(self, item: Release) -> Emptied | Deleting:
+        return self._deleted_at_once(Emptied(self._now_ms, item.reference, item.cause, item.entry))
+
+    def _deleted_at_once(self, state: Emptied) -> Emptied | Deleting:
+        if self._at_once is None:
             return state
         return address_state.begin_deletion(state, self._now_ms, self._at_once) or state
 
@@ -314,6 +317,11 @@ class _Progress:
         self._removed += removed
         if isinstance(state, Emptied | Deleting):
             self._emptied[item.address] = state
+
+    def note_emptied(self, states: Mapping[Address, Emptied | Deleting]) -> None:
+        """Note the lists whose only reference was removed."""
+        self._removed += len(states)
+        self._emptied |= states
 
     def complete(self, item: Release, state: ReferenceRecord | None) -> None:
         """Complete what a reaper left unfinished under the same token."""
