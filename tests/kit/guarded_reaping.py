@@ -29,7 +29,6 @@ from tests.kit.reaping import HINTS, NoBreaker, NoJournal
 from tests.kit.replay import Stage, Then
 
 if TYPE_CHECKING:
-    from refstore.core.ids import Address
     from tests.kit.domain import Tools
 
 
@@ -122,7 +121,7 @@ def _finish(tools: Tools, known: Known, waiting: tuple[AnyEntry, ...]) -> None:
     ctx = tools.ctx
     fence = _fence_of(tools, known)
 
-    def on_corrupt(_address: Address, error: CorruptRecord) -> None:
+    def on_corrupt(_name: str, error: CorruptRecord) -> None:
         raise error
 
     hints = due_hints.scan_due(ctx.kv, ctx.repo, 0, now_ms=ctx.clock.now_ms(), limit=HINTS)

@@ -136,7 +136,7 @@ def _delete_batch(tools: Tools, *hints: tuple[Key, int, tuple[Address, ...]]) ->
 
 
 def _deleter(tools: Tools) -> BatchDeleter:
-    def on_corrupt(_address: Address, error: CorruptRecord) -> None:
+    def on_corrupt(_name: str, error: CorruptRecord) -> None:
         raise error
 
     breaker = NoBreaker(tools.ctx, ReaperSettings(), "reaper")

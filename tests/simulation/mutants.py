@@ -671,8 +671,8 @@ def registry_and_hints() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore_reaper.scrub:scrub_tokens",
-                "if max(record.created_ms, record.processed_ms) < before:",
-                "if True:",
+                "if max(record.created_ms, record.processed_ms) < before",
+                "if True",
             ),
         ),
         caught_by="registry: reset (crash) | scrub | upload",
@@ -680,7 +680,7 @@ def registry_and_hints() -> Iterator[Mutant]:
     yield Mutant(
         name="a reference is scrubbed however young it is",
         rule="9",
-        edits=(Edit("refstore_reaper.scrub:scrub_references", "if changed_ms(record) < before:", "if True:"),),
+        edits=(Edit("refstore_reaper.scrub:scrub_references", "if changed_ms(record) < before", "if True"),),
         caught_by="clock past grace: upload | reset; process; scrub; clock; hard delete",
     )
     yield Mutant(
