@@ -17,7 +17,7 @@ ARGS ?=
 # which tests `make pytest` runs; those of the first tier where it is empty (addopts in pyproject.toml)
 TIERS ?=
 # files of tests/unit that `make check` leaves out: they start processes, or explore for minutes
-LEFT_OUT := api_serve deletion_index file_modes protocol_model
+LEFT_OUT := api_serve file_modes protocol_model
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

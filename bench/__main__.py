@@ -64,6 +64,7 @@ BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
     "offline-mark": _offline("offline_mark"),
     "offline-again": _offline("offline_again"),
     "offline-sweep": _offline("offline_sweep"),
+    "why": _offline("why"),
     "purge": _offline("purge"),
     "locations": _offline("locations"),
     "large": large.run,

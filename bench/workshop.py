@@ -60,6 +60,8 @@ class Scale:
     """Calls of each kind whose processor time is measured for a simulation, and uploads that it simulates."""
     simulated_uploads: int = 300_000
     swept: int = 100_000
+    swept_runs: int = 1_000
+    """Runs of 100,000 deletions each that `why` searches."""
     purged: int = 100
     """Parquet files that ids are looked for in, and how many rows each has."""
     purged_rows: int = 400_000
@@ -117,6 +119,7 @@ QUICK: Final = Scale(
     marked_commits=5,
     marked_again=3_000,
     simulated_calls=200,
+    swept_runs=10,
     simulated_uploads=2_000,
     swept=2_000,
     purged=10,

@@ -301,7 +301,7 @@ def partition_names(lake: Lake) -> list[str]:
             keys.landed_commits,
             keys.marks,
             keys.retention,
-            keys.gc_states,
+            lambda repo: keys.gc_flag(repo).partition,
             keys.gc_runs,
             keys.gc_pins,
             keys.reaper_states,

@@ -21,9 +21,6 @@ import pytest
 
 SECOND_TIER: Final = {
     "tests/unit/test_protocol_model.py": "it tests the model in docs/protocol_model, and no code of the product",
-    "tests/unit/test_deletion_index.py::test_why_among_100_million_deletions_takes_20_requests_and_8_mib[1000]": (
-        "728 runs, in the first tier, give more segments, and so more requests"
-    ),
     "tests/integration/test_demo.py::test_the_command_on_a_real_redis_and_a_real_s3": (
         "the demo on further stores; the first tier has it on SQLite and files"
     ),

@@ -106,7 +106,7 @@ class Explanation(Protocol):
 
 
 class DeletionEvent(Protocol):
-    """A deletion of an address (`refstore.deletions.explain.Deletion`)."""
+    """A deletion of an address (`refstore.deletions.journal_format.DeletionRecord`)."""
 
     @property
     def at_ms(self) -> int: ...

@@ -26,6 +26,7 @@ from refstore.core import ids, keys
 from refstore.core.ids import RepositoryId, RepositoryName
 from refstore.core.records import ClearedRepository, RepositoryRecord, decode, encode, maybe
 from refstore.errors import Conflict, Corrupt, ObjectNotFound
+from refstore.gc_marks.sweep_records import outcome_key
 from refstore.kv.base import ABSENT
 from refstore.lake import Lake
 from refstore.namespaces import NAMESPACE_OBJECT, as_folder
@@ -140,9 +141,8 @@ def clear(
         tagged = Tagged(tagged.since_ms or swept.at_ms, [*tagged.units, *(unit.key for unit in units)])
         write_json(store, TAGGED, tagged)
     if swept.failed or young or waiting.objects:
-        deletion_index_writer.cover(
-            ctx, layout.mark_id, [deletion_index_writer.outcome_key(unit.key) for unit in units], swept.at_ms
-        )
+        files = [outcome_key(unit.key) for unit in units]
+        deletion_index_writer.index_sweep(ctx, layout.mark_id, files, swept.at_ms)
         remove(store, layout.mark_id, "listing/", "clock")
         return Cleared(repo, due_ms, swept, foreign, waiting=waiting, tagged_ms=tagged.since_ms)
     _check_alone(

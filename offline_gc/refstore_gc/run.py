@@ -27,6 +27,7 @@ from refstore.errors import Corrupt, KVUnavailable, NotFound, RefstoreError, Run
 from refstore.gc_marks import OBJECTS_EXPIRED, STANDING, LiveBatch, LiveSource, Marks, Run, RunState, new_mark_id
 from refstore.gc_marks.commit_marks import PAGE
 from refstore.gc_marks.live_set import scan_live_set
+from refstore.gc_marks.sweep_records import outcome_key
 from refstore.run_control import RunControl
 from refstore_gc import (
     anti_join,
@@ -436,8 +437,8 @@ def _note_outcome(ctx: Context, swept_run: Run, summary: Summary, manifest: Mani
     marks, mark_id = Marks(ctx), swept_run.mark_id
     counts = {name: count.objects for name, count in swept.outcomes.items()}
     if not swept.failed:
-        files = [deletion_index_writer.outcome_key(unit.key) for unit in manifest.units]
-        deletion_index_writer.cover(ctx, mark_id, files, swept.at_ms)
+        files = [outcome_key(unit.key) for unit in manifest.units]
+        deletion_index_writer.index_sweep(ctx, mark_id, files, swept.at_ms)
         finish = marks.note_tagged if swept.tagged.objects else marks.finish_sweep
         swept_run = finish(mark_id, counts)
     earlier = summary.swept.outcomes if summary.swept is not None else {}

@@ -18,12 +18,12 @@ import numpy as np
 
 from refstore.core.arrow_arrays import array, numpy_of
 from refstore.errors import Invalid, ObjectNotFound, ObjectsRefused, ObjectsUnavailable
+from refstore.gc_marks.sweep_records import outcome_key
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits.workers import Workers
 from refstore_gc import live_in_commits
 from refstore_gc.address_codec import Cuts, Keys, among, keys_of
 from refstore_gc.batches import Batch, BatchBuilder, BatchKind
-from refstore_gc.deletion_index_writer import outcome_key
 from refstore_gc.engines.base import Flow
 from refstore_gc.live_in_commits import LiveCommits
 from refstore_gc.run_context import RunContext

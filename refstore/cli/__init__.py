@@ -65,7 +65,6 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "reset": Command("refstore.cli.branch", "Discard what is staged on a branch."),
     "trash": Command("refstore.cli.trash", "List lost objects that can still be restored."),
     "restore": Command("refstore.cli.trash", "Restore lost objects: an address, a path, a prefix, a branch."),
-    "address": Command("refstore.cli.address", "Show the references to a physical address, and its state."),
     "retention": Command("refstore.cli.retention", "Set and explain how long committed data is kept."),
     "reaper": Command(
         "refstore.cli.reaper", "Delete what nothing references any more; its subcommands: status, resume."

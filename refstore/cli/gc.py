@@ -208,10 +208,10 @@ def index(
     ctx: typer.Context,
     repo_name: Name,
     *,
-    anew: Annotated[bool, typer.Option("--anew", help="Drop the index first, if one of its files is damaged.")] = False,
+    anew: Annotated[bool, typer.Option("--anew", help="Write it again, if one of its files is damaged.")] = False,
 ) -> None:
-    """Update the index by which `refstore why` finds deletions. Every run does so; use this for deletions by earlier
-    versions.
+    """Update the index by which `refstore why` finds deletions. Every run does so; use this in a lake without an
+    offline job, and after a file of the index was lost.
 
     \b
     Example: refstore gc index sales

@@ -18,9 +18,12 @@ from refstore.operations.address_info import UNREFERENCED
 
 if TYPE_CHECKING:
     from refstore.context import Context
-    from refstore.deletions.explain import Deletion, MarkedFor, PathVersion, PathWhy, Why
+    from refstore.deletions.deletion_search import MarkedFor
+    from refstore.deletions.explain import PathVersion, PathWhy, Why
+    from refstore.deletions.journal_format import DeletionRecord
     from refstore.deletions.naming_commits import Naming, NamingCommit, Version
     from refstore.lake import Lake
+    from refstore.operations.address_info import AddressReference
     from refstore.operations.purge_roles import PurgeRole
 
 app = typer.Typer()
@@ -182,13 +185,19 @@ def _address_row(found: Why) -> Row:
         "meaning": found.meaning,
         "since": when(view.since_ms),
         "cause": view.cause,
-        "named_by": [f"{name.branch} {name.path} ({name.state.value})" for name in view.references],
+        "expires": when(view.expires_ms),
+        "named_by": [_reference_text(reference) for reference in view.references],
         "purged": _purged_row(found.purged) if found.purged is not None else None,
         "deletions": [_deletion_row(deletion) for deletion in found.deletions],
         "marked": [_marked_row(marked) for marked in found.marked],
         "committed": _naming_row(found.naming) if found.naming is not None else None,
         "incomplete": list(found.incomplete),
     }
+
+
+def _reference_text(reference: AddressReference) -> str:
+    told = filter(None, (reference.state.value, when(reference.last_modified_ms)))
+    return f"{reference.branch} {reference.path} ({', '.join(told)})"
 
 
 def _purged_row(purged: PurgeRole) -> Row:
@@ -201,7 +210,7 @@ def _purged_row(purged: PurgeRole) -> Row:
     }
 
 
-def _deletion_row(deletion: Deletion) -> Row:
+def _deletion_row(deletion: DeletionRecord) -> Row:
     return {
         "at": when(deletion.at_ms),
         "by": deletion.by,

@@ -93,8 +93,6 @@ AUDIT_WAITING: Final = "audit/waiting"
 UNWRITTEN: Final = "unwritten"
 FIGURES: Final = "figures"
 STOP: Final = "/stop"
-GC_INDEXED: Final = "indexed/"
-GC_JOURNAL_DAMAGED: Final = "journal/damaged/"
 LAST_CODE_POINT: Final = "\U0010ffff"
 """What starts with a name sorts before the name with this after it."""
 
@@ -261,22 +259,6 @@ def mark(repo: RepositoryId, commit_id: CommitId) -> Key:
 
 def gc_flag(repo: RepositoryId) -> Key:
     return Key(f"{repo}/gc", "on")
-
-
-def gc_states(repo: RepositoryId) -> str:
-    return gc_flag(repo).partition
-
-
-def gc_indexed(repo: RepositoryId, mark_id: str) -> Key:
-    return Key(gc_states(repo), f"{GC_INDEXED}{mark_id}")
-
-
-def gc_journal_indexed(repo: RepositoryId) -> Key:
-    return Key(gc_states(repo), "journal/indexed")
-
-
-def gc_journal_damaged(repo: RepositoryId, segment: str) -> Key:
-    return Key(gc_states(repo), f"{GC_JOURNAL_DAMAGED}{segment}")
 
 
 def gc_runs(repo: RepositoryId) -> str:

@@ -2,7 +2,8 @@
 deleted repositories.
 
     journal_format.py   the lines of the journal, and the search for an address in it
-    index_format.py     the index over all deletions: sorted segments, each searched by one request
+    deletion_index.py   the index of all deletions: sorted Parquet files
+    deletion_search.py  the deletions and marks of an address or a path: in the index, and in what it does not have yet
     naming_commits.py   the commits and branches that name an address or a path
     causes.py           who wrote an entry of the journal, and by which rule the object went
     address_meaning.py  what keeps an object, or will happen to it, as a text

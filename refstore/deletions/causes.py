@@ -7,19 +7,24 @@ a sweep, and the cleaning of what purges left behind writes `purge-<id>`.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from refstore.core.ids import Address
-from refstore.deletions.index_format import SWEEP
-from refstore.deletions.journal_format import PendingDelete
 from refstore.versioning.address_state import NOT_LINKED
+
+if TYPE_CHECKING:
+    from refstore.gc_marks.sweep_records import RunFacts
 
 CONTENT_OF_DELETED: Final = "content of the deleted object"
 """A content, a backup or an attempt that goes with its identity, whose address follows."""
 UNNAMED_IDENTITY: Final = "a purged object that nothing names any more"
 
 REAPER: Final = "reaper"
+SWEEP: Final = "sweep"
 CLEANING: Final = "cleaning"
+
+DELETED_REPOSITORY: Final = "deleted repository"
+EXPIRED: Final = "expired"
 
 NO_REFERENCE: Final = "nothing named it any more when its grace window was over"
 _NOT_LINKED_RULE: Final = "it was issued and not linked before it expired"
@@ -66,17 +71,30 @@ def cause_of_cleaning(what: str, identity: Address) -> str:
     return f"{what}{_OF_PURGED}{identity}"
 
 
-def rule_of(item: PendingDelete) -> str:
-    """Return the rule by which an entry of the journal was deleted."""
-    if item.cause == NOT_LINKED:
+def rule_of(address: str, cause: str) -> str:
+    """Return the rule by which the journal's entry of an address was deleted for this cause."""
+    if cause == NOT_LINKED:
         return _NOT_LINKED_RULE
-    if item.cause == UNNAMED_IDENTITY:
+    if cause == UNNAMED_IDENTITY:
         return _UNNAMED_RULE
-    if item.cause.startswith(CONTENT_OF_DELETED):
+    if cause.startswith(CONTENT_OF_DELETED):
         return _OF_DELETED_RULE
-    what, purged, identity = item.cause.partition(_OF_PURGED)
+    what, purged, identity = cause.partition(_OF_PURGED)
     if purged:
-        return (
-            _OWN_BACKUP_RULE if item.address == identity else _CLEANING_RULES.get(what, _CLEANING_RULES[LEFT_CONTENT])
-        )
+        return _OWN_BACKUP_RULE if address == identity else _CLEANING_RULES.get(what, _CLEANING_RULES[LEFT_CONTENT])
     return NO_REFERENCE
+
+
+def rule_of_run(facts: RunFacts | None, cause: str) -> str:
+    """Return the rule by which a run of the offline job deletes for this cause."""
+    if facts is None:
+        return DELETED_REPOSITORY if cause == DELETED_REPOSITORY else "the run's summary was removed"
+    if cause == EXPIRED:
+        ordered = sorted(facts.expired_by.items(), key=lambda item: (-item[1], item[0]))
+        by = ", ".join(f"{rule} ({count} commits)" for rule, count in ordered)
+        return (
+            f"retention rules {facts.rules_digest[:12]}: {by or 'see the summary of the run'}; no active "
+            "commit named it"
+        )
+    age_hours = facts.min_age_seconds / 3600
+    return f"no commit and no branch named it, and it was older than {age_hours:g} hours"

@@ -3,15 +3,13 @@
     explain_address    its references now, the commits and branches that name it, its marks, and all its deletions
     explain_path       the entry at a path now, earlier entries, and what happened to each object that was there
 
-It finds every deletion: by the reaper (its journal), by a sweep (the run's files), or by the clearing of a deleted
-repository. The index says which files have it. Files that the index does not have yet are searched one by one. A store
-that does not answer raises. `incomplete` lists what could not be searched. This module only reads.
+It finds every deletion (`deletion_search.py`): by the reaper, by a sweep, or by the clearing of a deleted repository. A
+store that does not answer raises. `incomplete` lists what could not be searched. This module only reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from refstore.context import Context
@@ -19,78 +17,27 @@ from refstore.core import ids, keys
 from refstore.core.batches import batched
 from refstore.core.ids import Address, BranchName, Path, Token
 from refstore.core.records import Entry, decode_staged
-from refstore.deletions import causes, index_format, journal_format
 from refstore.deletions.address_meaning import explain_state
-from refstore.deletions.index_format import JOURNAL, SWEEP, Match, path_text
-from refstore.deletions.journal_format import Event, Sought
+from refstore.deletions.causes import SWEEP
+from refstore.deletions.deletion_search import DeletionSearch, MarkedFor
+from refstore.deletions.journal_format import DeletionRecord
 from refstore.deletions.naming_commits import Naming, Version, naming_commits, versions_of
 from refstore.errors import AddressNotFound, Gone, NotFound, ObjectNotFound
-from refstore.gc_marks import STANDING, Marks, Run, RunState, sweep_records
 from refstore.gc_marks.commit_marks import PAGE
-from refstore.gc_marks.sweep_records import RunFacts, RunFilesLost
 from refstore.kv.base import ABSENT
 from refstore.objects.object_keys import fault_of
 from refstore.operations import address_info, hidden_commits, reading, refs, trash
-from refstore.operations.address_info import OF_PURGED, UNNAMED, UNREFERENCED, AddressInfo, AddressState
-from refstore.operations.committed_names import is_named_by
+from refstore.operations.address_info import OF_PURGED, UNNAMED, AddressInfo, AddressState
 from refstore.operations.purge_roles import PurgeRole, Role, role_of_content, role_of_identity
 from refstore.operations.swept_entries import swept_by
 from refstore.operations.trash import InGrace
 from refstore.versioning.commits import names
 
-UNINDEXED_MAX: Final = 50
-"""How many runs that are not in an index yet are searched one by one, the newest first."""
-PATH_SEGMENTS_MAX: Final = 2_000
-"""How many segments of the journal that are not in an index yet are searched for a path, the newest first."""
 VERSIONS_MAX: Final = 20
 """For how many objects of a path deletions are searched, the newest first."""
-_LOST: Final = b"lost"
-_OLDER_RUNS: Final = (
-    "older runs that are not in the index yet (the next `refstore gc run` or `refstore gc index` adds them)"
-)
 
 SWEPT_FOLDERS: Final = ("data/", names.RANGES, names.METARANGES, names.ADDED)
 """The prefixes of the keys that the offline job may delete."""
-
-DELETED_REPOSITORY: Final = "deleted repository"
-EXPIRED: Final = "expired"
-
-
-class Deletion(NamedTuple):
-    """One deletion of an address."""
-
-    at_ms: int
-    by: str
-    """`reaper`, `sweep` for the offline job, or `cleaning` for that of what purges left behind."""
-    run: str
-    """The id of the reaper, of the mark, or of the cleaning."""
-    outcome: str
-    """deleted. missing, already gone: there was no blob. interrupted: a later deletion has the outcome, if any. failed:
-    it will be tried again. tagged: the bucket's lifecycle rule deletes it.
-    """
-    cause: str
-    """Why it was not needed: reset, overwritten, ... expired, orphan blob, ..."""
-    rule: str
-    """The rule by which it was deleted, as a text."""
-    path: str
-    """The last path that named it; '' if no record has it."""
-    token: str
-    size_bytes: int
-    """-1: unknown."""
-    reason: str
-    """The store's reason, if it failed."""
-
-
-class MarkedFor(NamedTuple):
-    """An address in a mark that is not swept yet."""
-
-    mark_id: str
-    state: str
-    deletes_at_ms: int
-    cause: str
-    rule: str
-    question: str
-    """What an operator has to confirm first; '' if nothing."""
 
 
 class Why(NamedTuple):
@@ -98,7 +45,7 @@ class Why(NamedTuple):
 
     view: AddressInfo
     """Its references and its state now."""
-    deletions: tuple[Deletion, ...]
+    deletions: tuple[DeletionRecord, ...]
     """Oldest first. There is more than one if the first was interrupted, or the store refused it."""
     marked: tuple[MarkedFor, ...]
     """The marks that contain it and are not swept yet; not those from which a commit that names it was taken back."""
@@ -155,7 +102,7 @@ def explain_address(ctx: Context, address: str, *, commits: bool = False) -> Why
     AddressNotFound (no record has it), Corrupt, Unavailable.
     """
     key = Address(address) if ids.is_own(Address(address)) else _other_key(address)
-    found = _explain(ctx, key)
+    (found,) = _explain(ctx, DeletionSearch(ctx), [key])
     if found.purged is None and found.view.state in (*UNNAMED, AddressState.GONE):
         found = _as_content(ctx, found)
     if not _is_known(found):
@@ -192,15 +139,15 @@ def explain_path(ctx: Context, ref: str, path: str) -> PathWhy:
     for item in _in_grace(ctx, branch, name):
         order[item.address] = None
     order |= dict.fromkeys(by_address)
-    events = sorted(_path_events(ctx, branch, name, incomplete), key=lambda event: -event.at_ms)
-    order |= {event.doomed.address: None for event in events}
+    search = DeletionSearch(ctx)
+    order |= {record.address: None for record in search.of_path(branch, name, incomplete)}
     if len(order) > VERSIONS_MAX:
         incomplete[f"{len(order) - VERSIONS_MAX} more objects were at this path; ask about the address of one"] = None
-    versions: list[PathVersion] = []
-    for address in list(order)[:VERSIONS_MAX]:
-        why = _explain(ctx, Address(address)) if ids.is_own(Address(address)) else None
-        incomplete |= dict.fromkeys(why.incomplete if why is not None else ())
-        versions.append(PathVersion(address, by_address.get(Address(address)), why))
+    shown = [Address(address) for address in order][:VERSIONS_MAX]
+    own = [address for address in shown if ids.is_own(address)]
+    whys = dict(zip(own, _explain(ctx, search, own), strict=True))
+    incomplete |= dict.fromkeys(text for why in whys.values() for text in why.incomplete)
+    versions = [PathVersion(address, by_address.get(address), whys.get(address)) for address in shown]
     if not versions:
         raise ObjectNotFound(
             f"nothing is known of {path!r} on {ref!r} in {ctx.name!r}: it does not exist, no commit names it, and no "
@@ -234,25 +181,20 @@ def _other_key(key: str) -> Address:
     return Address(key)
 
 
+def _explain(ctx: Context, search: DeletionSearch, addresses: Sequence[Address]) -> list[Why]:
+    """Explain each address, without the commits that name it."""
+    views = [_view(ctx, address) for address in addresses]
+    return [
+        Why(view, found.deletions, found.marked, None, found.incomplete, role_of_identity(ctx, view.address))
+        for view, found in zip(views, search.of_addresses(views), strict=True)
+    ]
+
+
 def _view(ctx: Context, key: Address) -> AddressInfo:
     if ids.is_own(key):
         return address_info.names_of(ctx, key)
     there = ctx.objects.head_many([key])[0] is not None
     return AddressInfo(key, AddressState.COMMITTED if there else AddressState.GONE, (), None, "", None)
-
-
-def _explain(ctx: Context, address: Address) -> Why:
-    view = _view(ctx, address)
-    incomplete: dict[str, None] = {}
-    indexed = _Indexed.of(ctx)  # read before the index is listed, so that the listing has every run named here
-    matches = index_format.lookup(ctx.objects, [address])[address]
-    deletions = [each for match in matches for each in _by_match(ctx, match, Sought(address), incomplete)]
-    deletions += _by_journal(ctx, Sought(address), indexed.journal, incomplete)
-    others, marked = _by_runs(ctx, address, indexed, view, incomplete)
-    deletions = sorted(dict.fromkeys((*deletions, *others)), key=lambda deletion: deletion.at_ms)
-    if any(segment >= _made_after(ctx, address) for segment in indexed.damaged):
-        incomplete["segments of the journal that are damaged (the log names them)"] = None
-    return Why(view, tuple(deletions), tuple(marked), None, tuple(incomplete), role_of_identity(ctx, address))
 
 
 def _as_content(ctx: Context, why: Why) -> Why:
@@ -271,171 +213,6 @@ def _is_known(why: Why) -> bool:
 def _also(incomplete: Iterable[str]) -> str:
     listed = "; ".join(incomplete)
     return f". Not looked at: {listed}" if listed else ""
-
-
-class _Indexed(NamedTuple):
-    """Which runs and segments the index has, as the KV says."""
-
-    runs: dict[str, bytes]
-    journal: str
-    """The key of the last indexed segment."""
-    damaged: tuple[str, ...]
-
-    @classmethod
-    def of(cls, ctx: Context) -> _Indexed:
-        runs: dict[str, bytes] = {}
-        damaged: list[str] = []
-        for name, value in ctx.kv.scan_all(keys.gc_states(ctx.repo)):
-            if name.startswith(keys.GC_INDEXED):
-                runs[name.removeprefix(keys.GC_INDEXED)] = value
-            elif name.startswith(keys.GC_JOURNAL_DAMAGED):
-                damaged.append(name.removeprefix(keys.GC_JOURNAL_DAMAGED))
-        journal = ctx.kv.get(keys.gc_journal_indexed(ctx.repo))
-        return cls(runs, journal.decode() if isinstance(journal, bytes) else "", tuple(damaged))
-
-
-def _made_after(ctx: Context, address: Address) -> str:
-    """Return the key after which the journal may contain the address, which was not deleted before it was generated."""
-    return journal_format.first_after(_made_ms(ctx, address))
-
-
-def _made_ms(ctx: Context, address: Address) -> int:
-    try:
-        hour = datetime.strptime(address.split("/")[1], "%Y%m%d%H").replace(tzinfo=UTC)
-    except ValueError:
-        return 0  # an hour that no calendar has
-    return max(0, int((hour.timestamp() - ctx.waits.clock_skew_seconds) * 1000))
-
-
-def _by_journal(
-    ctx: Context, sought: Sought, indexed: str, incomplete: dict[str, None], segments_max: int | None = None
-) -> list[Deletion]:
-    """Return the deletions in segments that the index does not have yet."""
-    after = max(indexed, _made_after(ctx, sought.address) if sought.address is not None else "")
-    on_unreadable = _collector(incomplete)
-    found = journal_format.find(ctx.objects, sought, after=after, segments_max=segments_max, unreadable=on_unreadable)
-    return [_of_event(event) for event in found]
-
-
-def _collector(incomplete: dict[str, None]) -> Callable[[str], None]:
-    """Return a function that adds its argument to `incomplete`."""
-    return lambda unread: incomplete.update({unread: None})
-
-
-def _of_event(event: Event) -> Deletion:
-    pending, deleter = event.doomed, causes.deleter_of(event.reaper)
-    return Deletion(
-        event.at_ms,
-        deleter.by,
-        deleter.run,
-        event.outcome,
-        pending.cause,
-        causes.rule_of(pending),
-        pending.path,
-        pending.token,
-        pending.size_bytes,
-        event.reason,
-    )
-
-
-def _by_match(ctx: Context, match: Match, sought: Sought, incomplete: dict[str, None]) -> Iterator[Deletion]:
-    source = match.source
-    if source.kind == JOURNAL:
-        for event in journal_format.find_in(ctx.objects, source.file, sought, unreadable=_collector(incomplete)):
-            yield _of_event(event)
-    elif sought.address is not None:
-        row = None
-        if source.kind == SWEEP:
-            try:
-                row = sweep_records.outcome_row(ctx.objects, source.file, sought.address)
-            except RunFilesLost:
-                # An operator removed the run's files. The index still has the outcome.
-                row = sweep_records.OutcomeRow(-1, match.reason, match.outcome, "")
-            if row is None:
-                return  # another address has the same hash
-        outcome, cause, size = (row.outcome, row.reason, row.size_bytes) if row else (match.outcome, match.reason, -1)
-        rule = _rule(sweep_records.run_facts(ctx.objects, source.run), cause)
-        yield Deletion(
-            source.at_ms, source.kind, source.run, outcome, cause, rule, "", "", size, row.why if row else ""
-        )
-
-
-def _by_runs(
-    ctx: Context, address: Address, indexed: _Indexed, view: AddressInfo, incomplete: dict[str, None]
-) -> tuple[list[Deletion], list[MarkedFor]]:
-    """Return the deletions and marks in runs that the index does not have: runs that are not swept yet, and runs of
-    earlier versions of refstore.
-    """
-    deletions: list[Deletion] = []
-    marked: list[MarkedFor] = []
-    made_ms = _made_ms(ctx, address)
-    left = UNINDEXED_MAX
-    for run in sorted(Marks(ctx).runs(), key=lambda run: run.record.began_ms, reverse=True):
-        lost = indexed.runs.get(run.mark_id) == _LOST
-        if run.record.finished_ms and run.record.finished_ms < made_ms:
-            continue  # the address was generated after the run
-        if (run.mark_id in indexed.runs and not lost) or run.state not in (*STANDING, RunState.SWEPT):
-            continue
-        if run.state in (RunState.MARKED, RunState.NEEDS_CONFIRMATION) and view.state not in UNREFERENCED:
-            continue  # a mark that is not being swept contains only existing objects without references
-        if not left:
-            incomplete[_OLDER_RUNS] = None
-            break
-        left -= not lost
-        try:
-            if lost:
-                raise RunFilesLost(run.mark_id)
-            found = _in_run(ctx, run, address)
-        except RunFilesLost:
-            incomplete[f"mark {run.mark_id}, whose files were removed before they were indexed"] = None
-            continue
-        if isinstance(found, Deletion):
-            deletions.append(found)
-        elif found is not None:
-            marked.append(found)
-    return deletions, marked
-
-
-def _in_run(ctx: Context, run: Run, address: Address) -> Deletion | MarkedFor | None:
-    """Return the deletion or the mark of the address in one run. Raises RunFilesLost."""
-    unit = sweep_records.unit_of(ctx.objects, run.mark_id, address)
-    if unit is None:
-        return None
-    record = run.record
-    if run.state in (RunState.SWEEPING, RunState.SWEPT):
-        try:
-            row = sweep_records.outcome_row(ctx.objects, sweep_records.outcome_key(unit), address)
-        except RunFilesLost:
-            if run.state is RunState.SWEPT:
-                raise
-        else:
-            if row is None or row.outcome == "dropped out":
-                return None
-            rule = _rule(sweep_records.run_facts(ctx.objects, run.mark_id), row.reason)
-            at_ms = record.swept_ms or record.sweep_began_ms
-            return Deletion(at_ms, SWEEP, run.mark_id, row.outcome, row.reason, rule, "", "", row.size_bytes, row.why)
-    marked = sweep_records.marked_row(ctx.objects, unit, address)
-    if marked is None or is_named_by(ctx, address, Marks(ctx).taken_back(run)):
-        return None  # the sweep leaves it
-    rule = _rule(sweep_records.run_facts(ctx.objects, run.mark_id), marked.reason)
-    return MarkedFor(run.mark_id, run.state.value, record.deletes_at_ms, marked.reason, rule, record.question)
-
-
-def _rule(facts: RunFacts | None, cause: str) -> str:
-    """Return the rule by which a run deletes for this cause, as a text."""
-    if facts is None:
-        return DELETED_REPOSITORY if cause == DELETED_REPOSITORY else "the run's summary was removed"
-    if cause == EXPIRED:
-        by = ", ".join(
-            f"{rule} ({count} commits)"
-            for rule, count in sorted(facts.expired_by.items(), key=lambda item: (-item[1], item[0]))
-        )
-        return (
-            f"retention rules {facts.rules_digest[:12]}: {by or 'see the summary of the run'}; no active "
-            "commit named it"
-        )
-    age_hours = facts.min_age_seconds / 3600
-    return f"no commit and no branch named it, and it was older than {age_hours:g} hours"
 
 
 # ---- a path
@@ -482,22 +259,3 @@ def _staged_before(ctx: Context, branch: BranchName, path: Path) -> Iterator[Add
 
 def _in_grace(ctx: Context, branch: BranchName, path: Path) -> Iterator[InGrace]:
     return (item for item in trash.in_grace(ctx, branch=branch, prefix=path) if item.path == path)
-
-
-def _path_events(ctx: Context, branch: BranchName, path: Path, incomplete: dict[str, None]) -> Iterator[Event]:
-    """Yield the journal's events for the path on the branch."""
-    sought = Sought(branch=branch, path=path)
-    indexed = _Indexed.of(ctx).journal
-    text = path_text(branch, path)
-    on_unreadable = _collector(incomplete)
-    events = [
-        event
-        for match in index_format.lookup(ctx.objects, [text])[text]
-        for event in journal_format.find_in(ctx.objects, match.source.file, sought, unreadable=on_unreadable)
-    ]
-    events += journal_format.find(
-        ctx.objects, sought, after=indexed, segments_max=PATH_SEGMENTS_MAX, unreadable=on_unreadable
-    )
-    for event in events:
-        if not event.doomed.cause.startswith(causes.CONTENT_OF_DELETED):  # it was at no path; its object was
-            yield event

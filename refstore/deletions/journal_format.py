@@ -17,22 +17,19 @@ import zlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from io import BytesIO
-from typing import Final, Literal, NamedTuple, TypeVar, cast
+from typing import Final, Literal, NamedTuple, cast
 
 import msgspec
 
 from refstore.core import event_log, keys
 from refstore.core.ids import Address, BranchName, Path, Token, branch_of
+from refstore.deletions import causes
 from refstore.errors import ObjectNotFound
 from refstore.objects.base import ObjectStore
 
 PREFIX: Final = "_refstore/journal/"
 BEGAN: Final = ".began.jsonl.gz"
 ENDED: Final = ".ended.jsonl.gz"
-
-Outcome = Literal["deleted", "missing", "failed", "interrupted"]
-
-Line = TypeVar("Line", bound=msgspec.Struct)
 
 _UNREADABLE: Final = (zlib.error, EOFError, OSError, ObjectNotFound, msgspec.MsgspecError)
 
@@ -72,17 +69,30 @@ class NotDeleted(msgspec.Struct, frozen=True, omit_defaults=True):
     """The store's reason."""
 
 
-class Event(NamedTuple):
-    """One deletion of an address in the journal."""
+class DeletionRecord(NamedTuple):
+    """One deletion of an address, by whatever part of refstore."""
 
+    address: str
     at_ms: int
-    outcome: Outcome
-    """missing: there was no blob. interrupted: a later event has the outcome, if any."""
-    doomed: PendingDelete
-    reaper: str
+    by: str
+    """`reaper`, `sweep` for the offline job, or `cleaning` for that of what purges left behind."""
+    run: str
+    """The id of the reaper, of the mark, or of the cleaning."""
+    outcome: str
+    """deleted. missing, already gone: there was no blob. interrupted: a later deletion has the outcome, if any. failed:
+    it will be tried again. tagged: the bucket's lifecycle rule deletes it.
+    """
+    cause: str
+    """Why it was not needed: reset, overwritten, ... expired, orphan blob, ..."""
+    rule: str
+    """The rule by which it was deleted, as a text."""
+    path: str
+    """The last path that named it; '' if no record has it."""
+    token: str
+    size_bytes: int
+    """-1: unknown."""
     reason: str
     """The store's reason, if it failed."""
-    segment: str
 
 
 class Sought(NamedTuple):
@@ -111,15 +121,16 @@ def find(
     sought: Sought,
     *,
     after: str,
+    before: str = "",
     segments_max: int | None = None,
     unreadable: Callable[[str], None] | None = None,
-) -> Iterator[Event]:
-    """Yield the matching events, oldest first. Read every segment after the key `after`, one at a time.
+) -> Iterator[DeletionRecord]:
+    """Yield the matching deletions, oldest first. Read every segment between two keys, one at a time.
 
     `segments_max`: read only so many, the newest ones. `unreadable` is called with a text for each part that was not
     read: a damaged segment hides no others. Raises ObjectsUnavailable.
     """
-    began = (info.key for info in objects.list(PREFIX, after=after) if info.key.endswith(BEGAN))
+    began = began_segments(objects, after=after, before=before)
     if segments_max is not None:
         listed = list(began)
         if len(listed) > segments_max and unreadable is not None:
@@ -129,30 +140,29 @@ def find(
         yield from find_in(objects, key, sought, unreadable=unreadable)
 
 
+def began_segments(objects: ObjectStore, *, after: str, before: str = "") -> Iterator[str]:
+    """Yield the keys of the `began` segments between two keys, oldest first."""
+    listed = objects.list(PREFIX, after=after, before=before)
+    return (info.key for info in listed if info.key.endswith(BEGAN))
+
+
 def find_in(
-    objects: ObjectStore, key: str, sought: Sought, *, unreadable: Callable[[str], None] | None = None
-) -> Iterator[Event]:
-    """Yield the matching events of one segment."""
+    objects: ObjectStore, key: str, sought: Sought | None = None, *, unreadable: Callable[[str], None] | None = None
+) -> list[DeletionRecord]:
+    """Return the matching deletions of one segment. `sought`: None for all of them."""
     try:
-        header, found = _search(objects.read(key), sought)
-        for doomed in found:
-            outcome, reason = _outcome(objects, key.removesuffix(BEGAN) + ENDED, doomed.address)
-            yield Event(header.at_ms, outcome, doomed, header.reaper, reason, key)
+        with gzip.open(BytesIO(objects.read(key))) as lines:
+            header = msgspec.json.decode(lines.readline(), type=Header)
+            batch = [line for line in _decoded(lines, sought) if sought is None or sought.matches(line)]
+        outcomes = _outcomes(objects, key.removesuffix(BEGAN) + ENDED) if batch else {}
     except _UNREADABLE as error:
         _log.error("journal_segment_unreadable", segment=key, error=str(error))
         if unreadable is not None:
             unreadable(f"{key}, which is damaged")
-
-
-def read_lines(body: bytes) -> list[PendingDelete]:
-    """Return all lines of a `began` segment. Raises ValueError if it is not one."""
-    decoder = msgspec.json.Decoder(PendingDelete)
-    try:
-        with gzip.open(BytesIO(body)) as lines:
-            msgspec.json.decode(lines.readline(), type=Header)
-            return [decoder.decode(line) for line in cast("Iterator[bytes]", lines)]
-    except _UNREADABLE as error:
-        raise ValueError(str(error)) from error
+        return []
+    deleter = causes.deleter_of(header.reaper)
+    default = ("interrupted" if outcomes is None else "deleted", "")
+    return [_record(line, header.at_ms, deleter, *(outcomes or {}).get(line.address, default)) for line in batch]
 
 
 def first_after(at_ms: int) -> str:
@@ -165,30 +175,44 @@ def day_of(at_ms: int) -> str:
     return PREFIX + datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y/%m/%d")
 
 
-def _search(body: bytes, sought: Sought) -> tuple[Header, list[PendingDelete]]:
-    """Return the segment's header, and the matching lines."""
-    with gzip.open(BytesIO(body)) as lines:
-        header = msgspec.json.decode(lines.readline(), type=Header)
-        return header, [line for line in _matching(lines, sought.needle, PendingDelete) if sought.matches(line)]
+def began_ms(segment: str) -> int:
+    """Return the time in a segment's name, when its batch began."""
+    return int(segment.rpartition("/")[2].partition("-")[0])
 
 
-def _outcome(objects: ObjectStore, segment: str, address: Address) -> tuple[Outcome, str]:
-    """Return the outcome of an address of a batch, and the store's reason if it failed."""
+def _record(item: PendingDelete, at_ms: int, deleter: causes.Deleter, outcome: str, reason: str) -> DeletionRecord:
+    rule = causes.rule_of(item.address, item.cause)
+    return DeletionRecord(
+        item.address,
+        at_ms,
+        deleter.by,
+        deleter.run,
+        outcome,
+        item.cause,
+        rule,
+        item.path,
+        item.token,
+        item.size_bytes,
+        reason,
+    )
+
+
+def _decoded(lines: gzip.GzipFile, sought: Sought | None) -> Iterator[PendingDelete]:
+    """Yield the lines that contain what is sought. All others are not decoded."""
+    decoder = msgspec.json.Decoder(PendingDelete)
+    for line in cast("Iterator[bytes]", lines):
+        if sought is None or sought.needle in line:
+            yield decoder.decode(line)
+
+
+def _outcomes(objects: ObjectStore, segment: str) -> dict[str, tuple[str, str]] | None:
+    """Return the outcomes of the addresses that were not deleted, with the store's reason; None: it was interrupted."""
     try:
         body = objects.read(segment)
     except ObjectNotFound:
-        return "interrupted", ""
+        return None
+    decoder = msgspec.json.Decoder(NotDeleted)
     with gzip.open(BytesIO(body)) as lines:
         lines.readline()
-        for line in _matching(lines, address.encode(), NotDeleted):
-            if line.address == address:
-                return ("missing", "") if line.missing else ("failed", line.failed)
-    return "deleted", ""
-
-
-def _matching(lines: gzip.GzipFile, needle: bytes, kind: type[Line]) -> Iterator[Line]:
-    """Yield the lines that contain the needle. All others are not decoded."""
-    decoder = msgspec.json.Decoder(kind)
-    for line in cast("Iterator[bytes]", lines):
-        if needle in line:
-            yield decoder.decode(line)
+        rows = [decoder.decode(line) for line in cast("Iterator[bytes]", lines)]
+    return {row.address: ("missing", "") if row.missing else ("failed", row.failed) for row in rows}

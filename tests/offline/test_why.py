@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from refstore.core import keys
 from refstore.core.ids import new_address
 from refstore.core.records import GcRun
-from refstore.deletions import index_format
-from refstore.deletions.explain import Deletion, Why, explain_address
+from refstore.deletions import deletion_index
+from refstore.deletions.deletion_index import FOLDER
+from refstore.deletions.explain import Why, explain_address
+from refstore.deletions.journal_format import DeletionRecord
 from refstore.errors import AddressNotFound, InvalidName, ObjectsUnavailable
 from refstore.gc_marks import Marks, RunState
 from refstore.operations.address_info import AddressState
@@ -41,7 +42,7 @@ def orphan(world: World) -> str:
     return world.plant(new_address(world.ctx.ids, world.clock.now_ms() - 40 * 86_400_000))
 
 
-def only(why: Why) -> Deletion:
+def only(why: Why) -> DeletionRecord:
     (deletion,) = why.deletions
     return deletion
 
@@ -114,7 +115,7 @@ def test_a_run_that_dies_between_the_deletion_and_the_index_does_not_make_it_lie
         raise Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(deletion_index_writer, "cover", die)
+        patch.setattr(deletion_index_writer, "index_sweep", die)
         with pytest.raises(Died):
             run.run(world.ctx, engines, Options())
     (mark,) = Marks(world.ctx).runs()
@@ -142,15 +143,18 @@ def test_a_sweep_that_stopped_before_its_first_deletion_says_marked_and_not_dele
     assert (why.deletions, [marked.state for marked in why.marked]) == ((), ["sweeping"])
 
 
-def test_what_an_earlier_version_swept_is_found_before_and_after_it_is_indexed(
-    world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch
+def remove_index(world: World) -> None:
+    store = world.ctx.objects
+    store.delete_many([info.key for info in store.list(FOLDER)])
+
+
+def test_a_run_whose_index_file_is_lost_is_found_before_and_after_it_is_indexed_again(
+    world: World, engines: Engines
 ) -> None:
     address = expired(world)
     world.age()
-    with monkeypatch.context() as patch:
-        patch.setattr(deletion_index_writer, "cover", lambda *_: None)
-        patch.setattr(deletion_index_writer, "catch_up", lambda *_: None)
-        mark_id = run.run(world.ctx, engines, Options()).marked.mark_id
+    mark_id = run.run(world.ctx, engines, Options()).marked.mark_id
+    remove_index(world)
     assert only(world.repo.why(address)).run == mark_id
     assert deletion_index_writer.catch_up(world.ctx).runs == 1
     assert only(world.repo.why(address)).run == mark_id
@@ -164,8 +168,8 @@ def test_the_index_can_be_written_anew(refstore: Command, engines: Engines) -> N
     address = expired(world)
     world.age()
     run.run(world.ctx, engines, Options())
-    (segment,) = [info.key for info in world.ctx.objects.list("_refstore/gc/deletions/")]
-    world.ctx.objects.put(segment, b"damaged")
+    (file,) = [info.key for info in world.ctx.objects.list(FOLDER)]
+    world.ctx.objects.put(file, b"damaged")
     ran = refstore("why", "sales", address)
     assert (ran.code, "refstore gc index" in ran.err) == (6, True)
     assert refstore.json("gc", "index", "sales", "--anew")["runs"] == 1
@@ -177,11 +181,9 @@ def test_a_run_that_is_indexed_while_one_looks_is_not_missed(
 ) -> None:
     address = expired(world)
     world.age()
-    with monkeypatch.context() as patch:
-        patch.setattr(deletion_index_writer, "cover", lambda *_: None)
-        patch.setattr(deletion_index_writer, "catch_up", lambda *_: None)
-        run.run(world.ctx, engines, Options())
-    lookup = index_format.lookup
+    run.run(world.ctx, engines, Options())
+    remove_index(world)
+    lookup = deletion_index.lookup
 
     def indexed_behind(*args: Any) -> Any:
         found = lookup(*args)
@@ -189,7 +191,7 @@ def test_a_run_that_is_indexed_while_one_looks_is_not_missed(
         deletion_index_writer.catch_up(world.ctx)
         return found
 
-    monkeypatch.setattr(index_format, "lookup", indexed_behind)
+    monkeypatch.setattr(deletion_index, "lookup", indexed_behind)
     assert only(world.repo.why(address)).cause == "expired"
 
 
@@ -200,11 +202,20 @@ def test_what_the_index_has_outlives_the_files_of_the_run(world: World, engines:
     store = world.ctx.objects
     store.delete_many([info.key for info in store.list(f"_refstore/gc/{mark_id}/")])
     told = only(world.repo.why(address))
-    assert (told.run, told.outcome, told.cause, told.size_bytes) == (mark_id, "deleted", "expired", -1)
-    world.ctx.kv.set(keys.gc_indexed(world.ctx.repo, mark_id), deletion_index_writer.LOST)
-    store.delete_many([info.key for info in store.list("_refstore/gc/deletions/")])
-    with pytest.raises(AddressNotFound, match=f"Not looked at: mark {mark_id}, whose files were removed"):
-        world.repo.why(address)
+    assert (told.run, told.outcome, told.cause, told.size_bytes) == (mark_id, "deleted", "expired", 3)
+    assert "default: 0 days" in told.rule
+    indexed = deletion_index_writer.rebuild(world.ctx)
+    assert (indexed.runs, indexed.runs_lost, indexed.files) == (0, 1, 1)
+    assert only(world.repo.why(address)) == told, "what cannot be written again stays"
+    remove_index(world)
+    for _ in range(2):
+        with pytest.raises(AddressNotFound, match=f"Not looked at: mark {mark_id}, whose files were removed"):
+            world.repo.why(address)
+        deletion_index_writer.catch_up(world.ctx)
+    assert deletion_index_writer.catch_up(world.ctx).runs_lost == 0
+    later = new_address(world.ctx.ids, world.clock.now_ms() + 99 * 86_400_000)
+    with pytest.raises(AddressNotFound, match=r"the right one$"):
+        world.repo.why(later)
 
 
 def test_so_many_runs_without_an_index_are_looked_at_and_the_rest_is_said(
@@ -216,7 +227,7 @@ def test_so_many_runs_without_an_index_are_looked_at_and_the_rest_is_said(
         world.ctx.objects.put(
             f"_refstore/gc/mark-{number:02d}/mark.json", b'{"mark_id": "m", "seed": 1, "mode": "delete", "units": []}'
         )
-    with pytest.raises(AddressNotFound, match="older runs that are not in the index yet"):
+    with pytest.raises(AddressNotFound, match="older runs that are not in the index"):
         world.repo.why("data/2026112107/00000000000000000000000000")
 
 
@@ -230,7 +241,7 @@ def test_a_store_that_does_not_answer_is_told_and_never_as_not_known(
     def refuse(*_: object, **__: object) -> Any:
         raise ObjectsUnavailable("planted: the store is down")
 
-    for name in ("get", "list", "read"):
+    for name in ("get", "list"):
         with monkeypatch.context() as patch:
             patch.setattr(world.ctx.objects, name, refuse)
             with pytest.raises(ObjectsUnavailable):

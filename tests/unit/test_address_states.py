@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 
 import pytest
@@ -174,10 +175,11 @@ class TestWithoutReferences:
 
 def test_the_command_tells_state_commit_and_times(sales: Command) -> None:
     address = sales.json("upload", "sales", "main", "-", "a", stdin=b"1")["address"]
-    found = sales.json("address", "sales", address)
-    assert (found["state"], found["reference_state"]) == ("referenced", "staged")
-    assert found["named_by"][0]["last_modified"] is not None
+    found = sales.json("why", "sales", address)
+    (named,) = found["named_by"]
+    assert (found["state"], found["expires"]) == ("referenced", None)
+    assert re.fullmatch(r"main a \(staged, \d{4}-.*Z\)", named)
     commit = sales.json("commit", "sales", "main", "-m", "a")["commit"]
     sales.ok("reaper", "--once")
-    found = sales.json("address", "sales", address)
-    assert (found["state"], found["commit"]) == ("committed", commit)
+    found = sales.json("why", "sales", address)
+    assert (found["state"], found["committed"]["commits"][0]["commit"]) == ("committed", commit)

@@ -29,7 +29,7 @@ def test_content_backups_and_record_go_with_the_identity() -> None:
     assert not world.references()
     found = list(journal_format.find(world.objects, Sought(address=content_of(published)), after=""))
     assert [event.outcome for event in found] == ["deleted"]
-    assert found[0].doomed.path == "a"
+    assert found[0].path == "a"
     assert entry.address not in world.stored()
 
 
