@@ -20,10 +20,9 @@ from refstore.context import Context
 from refstore.core import event_log
 from refstore.core.arrow_arrays import array, scalar
 from refstore.core.batches import batched
-from refstore.core.ids import Token, branch_of
 from refstore.deletions import deletion_index, journal_format
 from refstore.deletions.causes import SWEEP, rule_of_run
-from refstore.deletions.deletion_index import Period, Unreadable, path_key
+from refstore.deletions.deletion_index import Period, Unreadable
 from refstore.errors import Corrupt, RefstoreError
 from refstore.gc_marks import Marks, RunState
 from refstore.gc_marks.sweep_records import RunFacts, outcome_key, run_facts
@@ -179,12 +178,15 @@ def _table(columns: dict[str, Any], rows: int) -> Any:
 
 
 def _rows_of_journal(records: Sequence[journal_format.DeletionRecord]) -> Any:
-    """Return the index's rows of a segment of the journal: by address, then by path."""
-    rows = [(record.address, record._replace(address="")) for record in records]
-    rows += [(path_key(branch_of(Token(each.token)), each.path), each) for each in records if each.token]
-    columns = list(zip(*((key, *record) for key, record in rows), strict=True)) or [()] * len(deletion_index.schema())
-    arrays = [array(list(column), field.type) for column, field in zip(columns, deletion_index.schema(), strict=True)]
-    return pa.table(arrays, schema=deletion_index.schema())
+    """Return the index's rows of a segment of the journal: each record by its address and by its path."""
+    rows = [
+        (key, "" if key == record.address else record.address, *record[1:])
+        for record in records
+        for key in journal_format.keys_of(record)
+    ]
+    schema = deletion_index.schema()
+    columns = [array([row[number] for row in rows], field.type) for number, field in enumerate(schema)]
+    return pa.table(columns, schema=schema)
 
 
 def write_file(objects: ObjectStore, key: str, tables: Sequence[Any], notes: Sequence[Unreadable]) -> None:

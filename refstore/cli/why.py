@@ -146,31 +146,23 @@ def _of_cleared(repo: RepositoryId, record: ClearedRepository, address: str | No
     """Return the row for an object of a cleared repository. The records of its objects were deleted with it, so nothing
     else is known.
     """
+    from refstore.deletions.journal_format import DeletionRecord
+
+    rule = f"{repo} was deleted on {when(record.closed_ms)}, and its grace was over: {record.objects} objects of "
+    rule += f"{record.bytes} bytes in {record.namespace} went"
+    if not record.objects:
+        rule += " by refstore itself; the rule of their bucket deletes what was tagged"
+    run, cause = record.runs[-1] if record.runs else "", "deleted repository"
+    deletion = DeletionRecord(address or "", record.cleared_ms, "sweep", run, "deleted", cause, rule, "", "", -1, "")
     return {
         "repository": repo,
         "repository_deleted": when(record.closed_ms),
         "address": address,
         "state": "gone with its repository",
         "since": when(record.cleared_ms),
-        "cause": "deleted repository",
+        "cause": cause,
         "named_by": [],
-        "deletions": [
-            {
-                "at": when(record.cleared_ms),
-                "by": "sweep",
-                "run": record.runs[-1] if record.runs else "",
-                "outcome": "deleted",
-                "cause": "deleted repository",
-                "rule": f"{repo} was deleted on {when(record.closed_ms)}, and its grace was over: "
-                f"{record.objects} objects of {record.bytes} bytes in {record.namespace} went"
-                + ("" if record.objects else " by refstore itself; the rule of their bucket deletes what was tagged"),
-                "path": "",
-                "token": "",
-                "size_bytes": -1,
-                "reaper": "",
-                "reason": "",
-            }
-        ],
+        "deletions": [_deletion_row(deletion)],
         "marked": [],
         "committed": None,
         "incomplete": ["the records of single objects: they went with the repository"],
@@ -211,19 +203,9 @@ def _purged_row(purged: PurgeRole) -> Row:
 
 
 def _deletion_row(deletion: DeletionRecord) -> Row:
-    return {
-        "at": when(deletion.at_ms),
-        "by": deletion.by,
-        "run": deletion.run,
-        "outcome": deletion.outcome,
-        "cause": deletion.cause,
-        "rule": deletion.rule,
-        "path": deletion.path,
-        "token": deletion.token,
-        "size_bytes": deletion.size_bytes,
-        "reaper": deletion.run if deletion.by == "reaper" else "",
-        "reason": deletion.reason,
-    }
+    row = deletion._asdict()
+    del row["address"]
+    return {"at": when(row.pop("at_ms")), **row}
 
 
 def _marked_row(marked: MarkedFor) -> Row:
@@ -317,7 +299,7 @@ def _print_one(ctx: typer.Context, row: Row) -> None:
     for name, rows in lists.items():
         if rows:
             print(f"\n{name.replace('_', ' ')}:")
-            emit(ctx, [{key: value for key, value in each.items() if key != "reaper"} for each in rows])
+            emit(ctx, rows)
     if incomplete:
         print("\nNot looked at: " + "; ".join(incomplete))
 

@@ -95,11 +95,6 @@ def is_of_journal(key: str) -> bool:
     return _JOURNAL_NAME.fullmatch(key.removeprefix(FOLDER)) is not None
 
 
-def path_key(branch: str, path: str) -> str:
-    """Return the key of a path of a branch. It differs from every address, because no address has a line break."""
-    return f"{branch}\n{path}"
-
-
 def schema() -> Any:
     numbers = ("at_ms", "size_bytes")
     columns = ("key", *DeletionRecord._fields)

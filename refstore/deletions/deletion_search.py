@@ -14,8 +14,7 @@ from refstore.context import Context
 from refstore.core.ids import Address, BranchName, Path
 from refstore.deletions import deletion_index, journal_format
 from refstore.deletions.causes import CONTENT_OF_DELETED, SWEEP, rule_of_run
-from refstore.deletions.deletion_index import path_key
-from refstore.deletions.journal_format import DeletionRecord, Sought
+from refstore.deletions.journal_format import DeletionRecord, path_key
 from refstore.gc_marks import STANDING, Marks, Run, RunState, sweep_records
 from refstore.gc_marks.sweep_records import RunFilesLost
 from refstore.operations.address_info import UNREFERENCED, AddressInfo
@@ -69,7 +68,7 @@ class DeletionSearch:
         of_journal = [info for info in self._index.files if deletion_index.is_of_journal(info.key)]
         key = path_key(branch, path)
         found = deletion_index.lookup(self._ctx.objects, of_journal, [key]).records[key]
-        found += self._in_journal(Sought(branch=branch, path=path), 0, incomplete, PATH_SEGMENTS_MAX)
+        found += self._in_journal(key, 0, incomplete, PATH_SEGMENTS_MAX)
         at_path = [record for record in dict.fromkeys(found) if not record.cause.startswith(CONTENT_OF_DELETED)]
         return sorted(at_path, key=lambda record: -record.at_ms)
 
@@ -77,7 +76,7 @@ class DeletionSearch:
         address = view.address
         made_ms = _made_ms(self._ctx, address)
         incomplete = dict.fromkeys(note.text for note in indexed.unreadable if note.at_ms >= made_ms)
-        deletions = [*indexed.records[address], *self._in_journal(Sought(address), made_ms, incomplete)]
+        deletions = [*indexed.records[address], *self._in_journal(address, made_ms, incomplete)]
         marked: list[MarkedFor] = []
         for found in self._in_runs(view, made_ms, runs, incomplete):
             if isinstance(found, MarkedFor):
@@ -88,7 +87,7 @@ class DeletionSearch:
         return AddressHistory(tuple(ordered), tuple(marked), tuple(incomplete))
 
     def _in_journal(
-        self, sought: Sought, made_ms: int, incomplete: dict[str, None], segments_max: int | None = None
+        self, key: str, made_ms: int, incomplete: dict[str, None], segments_max: int | None = None
     ) -> Iterator[DeletionRecord]:
         """Yield the deletions in segments that the index does not have. An address was not deleted before it was
         generated.
@@ -97,7 +96,7 @@ class DeletionSearch:
             if gap.to_ms > made_ms:
                 yield from journal_format.find(
                     self._ctx.objects,
-                    sought,
+                    key,
                     after=journal_format.first_after(max(gap.from_ms, made_ms)),
                     before=journal_format.first_after(gap.to_ms),
                     segments_max=segments_max,

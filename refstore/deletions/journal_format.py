@@ -22,7 +22,7 @@ from typing import Final, Literal, NamedTuple, cast
 import msgspec
 
 from refstore.core import event_log, keys
-from refstore.core.ids import Address, BranchName, Path, Token, branch_of
+from refstore.core.ids import Address, Path, Token, branch_of
 from refstore.deletions import causes
 from refstore.errors import ObjectNotFound
 from refstore.objects.base import ObjectStore
@@ -95,37 +95,27 @@ class DeletionRecord(NamedTuple):
     """The store's reason, if it failed."""
 
 
-class Sought(NamedTuple):
-    """What to search for in the journal: an address, or a path of a branch."""
+def path_key(branch: str, path: str) -> str:
+    """Return the key of a path of a branch. It differs from every address, because no address has a line break."""
+    return f"{branch}\n{path}"
 
-    address: Address | None = None
-    branch: BranchName | None = None
-    """With `path`. None: any branch."""
-    path: Path | None = None
 
-    @property
-    def needle(self) -> bytes:
-        """Bytes that every matching line contains. Other lines are not decoded."""
-        return self.address.encode() if self.address is not None else msgspec.json.encode(self.path)
-
-    def matches(self, line: PendingDelete) -> bool:
-        if self.address is not None:
-            return line.address == self.address
-        return line.path == self.path and (
-            self.branch is None or (line.token != "" and branch_of(line.token) == self.branch)
-        )
+def keys_of(record: PendingDelete | DeletionRecord) -> tuple[str, ...]:
+    """Return by what a deletion is found: its address, and the branch and path that last named it."""
+    of_path = (path_key(branch_of(Token(record.token)), record.path),) if record.token else ()
+    return (record.address, *of_path)
 
 
 def find(
     objects: ObjectStore,
-    sought: Sought,
+    key: str,
     *,
     after: str,
     before: str = "",
     segments_max: int | None = None,
     unreadable: Callable[[str], None] | None = None,
 ) -> Iterator[DeletionRecord]:
-    """Yield the matching deletions, oldest first. Read every segment between two keys, one at a time.
+    """Yield the deletions of a key (`keys_of`), oldest first. Read every segment between two others, one at a time.
 
     `segments_max`: read only so many, the newest ones. `unreadable` is called with a text for each part that was not
     read: a damaged segment hides no others. Raises ObjectsUnavailable.
@@ -136,8 +126,8 @@ def find(
         if len(listed) > segments_max and unreadable is not None:
             unreadable(f"{len(listed) - segments_max} older segments of the journal")
         began = iter(listed[-segments_max:])
-    for key in began:
-        yield from find_in(objects, key, sought, unreadable=unreadable)
+    for segment in began:
+        yield from find_in(objects, segment, key, unreadable=unreadable)
 
 
 def began_segments(objects: ObjectStore, *, after: str, before: str = "") -> Iterator[str]:
@@ -147,18 +137,18 @@ def began_segments(objects: ObjectStore, *, after: str, before: str = "") -> Ite
 
 
 def find_in(
-    objects: ObjectStore, key: str, sought: Sought | None = None, *, unreadable: Callable[[str], None] | None = None
+    objects: ObjectStore, segment: str, key: str | None = None, *, unreadable: Callable[[str], None] | None = None
 ) -> list[DeletionRecord]:
-    """Return the matching deletions of one segment. `sought`: None for all of them."""
+    """Return the deletions of a key in one segment. None: all of them."""
     try:
-        with gzip.open(BytesIO(objects.read(key))) as lines:
+        with gzip.open(BytesIO(objects.read(segment))) as lines:
             header = msgspec.json.decode(lines.readline(), type=Header)
-            batch = [line for line in _decoded(lines, sought) if sought is None or sought.matches(line)]
-        outcomes = _outcomes(objects, key.removesuffix(BEGAN) + ENDED) if batch else {}
+            batch = [line for line in _decoded(lines, key) if key is None or key in keys_of(line)]
+        outcomes = _outcomes(objects, segment.removesuffix(BEGAN) + ENDED) if batch else {}
     except _UNREADABLE as error:
-        _log.error("journal_segment_unreadable", segment=key, error=str(error))
+        _log.error("journal_segment_unreadable", segment=segment, error=str(error))
         if unreadable is not None:
-            unreadable(f"{key}, which is damaged")
+            unreadable(f"{segment}, which is damaged")
         return []
     deleter = causes.deleter_of(header.reaper)
     default = ("interrupted" if outcomes is None else "deleted", "")
@@ -197,11 +187,12 @@ def _record(item: PendingDelete, at_ms: int, deleter: causes.Deleter, outcome: s
     )
 
 
-def _decoded(lines: gzip.GzipFile, sought: Sought | None) -> Iterator[PendingDelete]:
-    """Yield the lines that contain what is sought. All others are not decoded."""
+def _decoded(lines: gzip.GzipFile, key: str | None) -> Iterator[PendingDelete]:
+    """Yield the lines that may have the key. All others are not decoded."""
     decoder = msgspec.json.Decoder(PendingDelete)
+    needle = msgspec.json.encode((key or "").rpartition("\n")[2])[1:-1]
     for line in cast("Iterator[bytes]", lines):
-        if sought is None or sought.needle in line:
+        if needle in line:
             yield decoder.decode(line)
 
 

@@ -22,14 +22,10 @@ ROOT: Final = "_refstore/gc/"
 
 
 class RunFacts(msgspec.Struct, frozen=True):
-    """The part of a run's summary about its rules. The summary of an earlier version has fewer fields."""
+    """The part of a run's summary about its rules."""
 
-    mark_id: str
-    began_ms: int = 0
-    min_age_seconds: float = 0.0
-    rules_digest: str = ""
-    rules_document: str = ""
-    """The retention rules; '' if there were none, or an earlier version did not record them."""
+    min_age_seconds: float
+    rules_digest: str
     expired_by: dict[str, int] = {}
     """How many commits expired by each rule."""
 

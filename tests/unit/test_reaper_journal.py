@@ -10,7 +10,7 @@ import pytest
 from refstore.core.ids import Address, Path, Token
 from refstore.deletions import journal_format
 from refstore.deletions.explain import explain_address as why
-from refstore.deletions.journal_format import BEGAN, ENDED, PREFIX, PendingDelete, Sought
+from refstore.deletions.journal_format import BEGAN, ENDED, PREFIX, PendingDelete
 from refstore.deletions.journal_writer import JournalWriter
 from refstore.errors import AddressNotFound, InvalidName, ObjectsUnavailable
 from refstore.objects.base import Deletion
@@ -191,7 +191,7 @@ def test_two_batches_may_be_open_at_once(world: World) -> None:
     pen.record_end(two, Deletion((), (two[0].address,), ()))
     pen.record_end(one, Deletion((one[0].address,), (), ()))
     outcomes = {
-        item.address: [event.outcome for event in journal_format.find(world.objects, Sought(item.address), after="")]
+        item.address: [event.outcome for event in journal_format.find(world.objects, item.address, after="")]
         for item in one + two
     }
     assert outcomes == {one[0].address: ["deleted"], two[0].address: ["missing"]}

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from refstore.deletions import journal_format
-from refstore.deletions.journal_format import Sought
 from refstore.versioning.locations import Intention, LocatedIdentity
 from tests.purging import announce, content_of, content_to_be, intend, publish, rewrite, write
 from tests.reaper_world import World
@@ -27,7 +26,7 @@ def test_content_backups_and_record_go_with_the_identity() -> None:
     assert not world.stored()
     assert not locations(world)
     assert not world.references()
-    found = list(journal_format.find(world.objects, Sought(address=content_of(published)), after=""))
+    found = list(journal_format.find(world.objects, content_of(published), after=""))
     assert [event.outcome for event in found] == ["deleted"]
     assert found[0].path == "a"
     assert entry.address not in world.stored()
