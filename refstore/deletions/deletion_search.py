@@ -67,8 +67,9 @@ class DeletionSearch:
         """Return the journal's deletions for the path on the branch, the newest first."""
         of_journal = [info for info in self._index.files if deletion_index.is_of_journal(info.key)]
         key = path_key(branch, path)
-        found = deletion_index.lookup(self._ctx.objects, of_journal, [key]).records[key]
-        found += self._in_journal(key, 0, incomplete, PATH_SEGMENTS_MAX)
+        indexed = deletion_index.lookup(self._ctx.objects, of_journal, [key])
+        incomplete |= dict.fromkeys(note.text for note in indexed.unreadable)
+        found = [*indexed.records[key], *self._in_journal(key, 0, incomplete, PATH_SEGMENTS_MAX)]
         at_path = [record for record in dict.fromkeys(found) if not record.cause.startswith(CONTENT_OF_DELETED)]
         return sorted(at_path, key=lambda record: -record.at_ms)
 
@@ -78,10 +79,12 @@ class DeletionSearch:
         incomplete = dict.fromkeys(note.text for note in indexed.unreadable if note.at_ms >= made_ms)
         deletions = [*indexed.records[address], *self._in_journal(address, made_ms, incomplete)]
         marked: list[MarkedFor] = []
+        # An index file of a run that lacks another one may tell a slightly different time than the run's record.
+        known = {deletion._replace(at_ms=0) for deletion in deletions}
         for found in self._in_runs(view, made_ms, runs, incomplete):
             if isinstance(found, MarkedFor):
                 marked.append(found)
-            else:
+            elif found._replace(at_ms=0) not in known:
                 deletions.append(found)
         ordered = sorted(dict.fromkeys(deletions), key=lambda deletion: deletion.at_ms)
         return AddressHistory(tuple(ordered), tuple(marked), tuple(incomplete))

@@ -156,6 +156,13 @@ def test_a_run_whose_index_file_is_lost_is_found_before_and_after_it_is_indexed_
     mark_id = run.run(world.ctx, engines, Options()).marked.mark_id
     remove_index(world)
     assert only(world.repo.why(address)).run == mark_id
+    store = world.ctx.objects
+    files = [info.key for info in store.list(f"_refstore/gc/{mark_id}/sweep/")]
+    deletion_index_writer.index_sweep(world.ctx, mark_id, files, at_ms=7)
+    store.put(deletion_index.sweep_file(mark_id, 0, 2), store.read(deletion_index.sweep_file(mark_id, 0, 1)))
+    store.delete_many([deletion_index.sweep_file(mark_id, 0, 1)])
+    assert only(world.repo.why(address)).at_ms == 7, "the first of two parts is there"
+    remove_index(world)
     assert deletion_index_writer.catch_up(world.ctx).runs == 1
     assert only(world.repo.why(address)).run == mark_id
     assert deletion_index_writer.catch_up(world.ctx).runs == 0
