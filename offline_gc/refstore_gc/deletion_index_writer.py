@@ -111,7 +111,7 @@ def _index_missing(ctx: Context, indexed_runs: frozenset[str]) -> Indexed:
             _log.warning("sweep_not_indexed", repository=ctx.name, mark=run.mark_id, error=str(error))
             lost += 1
             if run.mark_id not in deletion_index.read_index(ctx.objects).runs:
-                text = f"mark {run.mark_id}, whose files were removed before they were indexed"
+                text = f"mark {run.mark_id}, whose files were removed or damaged before they were indexed"
                 note = Unreadable(run.record.swept_ms, text)
                 write_file(ctx.objects, deletion_index.sweep_file(run.mark_id, 0, 1), [], [note])
     for gap in deletion_index.read_index(ctx.objects).journal_gaps:

@@ -104,20 +104,18 @@ def schema() -> Any:
 def read_index(objects: ObjectStore) -> DeletionIndex:
     """List the files of the index. Raises ObjectsUnavailable."""
     files: list[ObjectInfo] = []
-    parts: dict[str, set[int]] = {}
-    wanted: dict[str, int] = {}
+    parts: dict[tuple[str, int], set[int]] = {}
     journal: list[Period] = []
     for info in objects.list(FOLDER):
         name = info.key.removeprefix(FOLDER)
         if (found := _SWEEP_NAME.fullmatch(name)) is not None:
-            parts.setdefault(found[1], set()).add(int(found[2]))
-            wanted[found[1]] = int(found[3])
+            parts.setdefault((found[1], int(found[3])), set()).add(int(found[2]))
         elif (found := _JOURNAL_NAME.fullmatch(name)) is not None:
             journal.append(Period(int(found[1]), int(found[2])))
         else:
             continue  # refstore did not write it
         files.append(info)
-    runs = frozenset(run for run, numbers in parts.items() if len(numbers) == wanted[run])
+    runs = frozenset(run for (run, count), numbers in parts.items() if len(numbers) == count)
     return DeletionIndex(tuple(files), runs, tuple(sorted(journal)))
 
 
