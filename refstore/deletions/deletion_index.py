@@ -35,7 +35,7 @@ ROW_GROUP_ROWS: Final = 10_000
 UNREADABLE: Final = b"refstore.unreadable"
 """The footer's entry about what could not be indexed: `Unreadable` as JSON."""
 _THREADS: Final = 16
-"""How many files are read at once at a store across a network."""
+"""How many files are read at once."""
 _END_MS: Final = 9_999_999_999_999
 _SWEEP_NAME: Final = re.compile(r"sweep-(.+)-(\d+)-(\d+)\.parquet")
 _JOURNAL_NAME: Final = re.compile(r"journal-(\d{13})-(\d{13})\.parquet")
@@ -122,7 +122,7 @@ def read_index(objects: ObjectStore) -> DeletionIndex:
 def lookup(objects: ObjectStore, files: Iterable[ObjectInfo], keys: Sequence[str]) -> Lookup:
     """Return the records of each key in these files, in no order. Raises CorruptObject, ObjectsUnavailable."""
     found = Lookup({key: [] for key in keys}, [])
-    with Workers(_THREADS if objects.is_remote else 1) as workers:
+    with Workers(_THREADS) as workers:
         for rows, unreadable in workers.ahead(lambda file: _search(objects, file, keys), files):
             for key, record in rows:
                 found.records[key].append(record)
