@@ -1,9 +1,8 @@
 """Run the `refstore` command: the table of its commands, and the one place where it starts and ends.
 
-A command is a function in a module of this package, `app = typer.Typer()` and `@app.command("name")`, with a line in
-`COMMANDS` below. If the module's app has a command of that name, that command runs (several may share a module). Any
-other name runs the whole app as a group. A module is imported only when its command runs, so `refstore --help` reads
-this table only.
+A command is a module of this package that is called like it, with `app = typer.Typer()` and `@app.command("name")`, and
+a line in `COMMANDS` below. If the module's app has a command of that name, that command runs; otherwise the app is a
+group. A module is imported only when its command runs, so `refstore --help` reads this table only.
 
 The options of every command (`--data`, `--json`, ...) are added here; they may stand before or after the command's
 name. `refstore.cli.common` has their values. A command returns None or its exit code, and raises every error.
@@ -18,7 +17,7 @@ import select
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, Final, NamedTuple, NoReturn, cast
+from typing import Annotated, Any, Final, NoReturn, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -28,61 +27,50 @@ from refstore.cli import errors, options
 from refstore.core import python_gc
 from refstore.core.visible_text import visible_streams
 
-
-class Command(NamedTuple):
-    module: str
-    help: str
-    """The command's line in `refstore --help`; the command's own docstring says more."""
-
-
-COMMANDS: Final[Mapping[str, Command]] = {
-    "repo": Command("refstore.cli.repo", "Create, list, show and delete repositories."),
-    "status": Command("refstore.cli.status", "Show what a repository holds, what waits, and what needs attention."),
-    "branch": Command("refstore.cli.branch", "Create, list, delete and reset branches."),
-    "tag": Command("refstore.cli.tag", "Create, list and delete tags."),
-    "upload": Command("refstore.cli.adding", "Upload a file, standard input or a folder to a branch."),
-    "ls": Command("refstore.cli.objects", "List objects."),
-    "stat": Command("refstore.cli.objects", "Show one object."),
-    "du": Command("refstore.cli.objects", "Sum up objects and bytes by folder."),
-    "cat": Command("refstore.cli.objects", "Write one object to standard output."),
-    "download": Command("refstore.cli.objects", "Download an object, or all below a prefix."),
-    "cp": Command("refstore.cli.changing", "Copy an object, across branches too, without reading its data."),
-    "mv": Command("refstore.cli.changing", "Rename or move an object."),
-    "rm": Command("refstore.cli.changing", "Delete objects on a branch."),
-    "stage": Command("refstore.cli.adding", "Stage an object outside the repository; refstore never deletes it."),
-    "import": Command(
-        "refstore.cli.importing", "Import a foreign folder or S3 prefix in one commit, without reading its data."
-    ),
-    "issue": Command("refstore.cli.adding", "Get a physical address to write to by other means."),
-    "link": Command("refstore.cli.adding", "Stage what was written to an issued address."),
-    "commit": Command("refstore.cli.history", "Commit what is staged on a branch."),
-    "log": Command("refstore.cli.history", "List a ref's commits."),
-    "show": Command("refstore.cli.history", "Show a commit, its state, and what it changed."),
-    "diff": Command("refstore.cli.history", "List what differs between refs, or what is staged on a branch."),
-    "merge": Command("refstore.cli.history", "Merge a ref into a branch."),
-    "revert": Command("refstore.cli.history", "Undo a commit by a new one."),
-    "cherry-pick": Command("refstore.cli.history", "Apply a commit's changes again on a branch."),
-    "reset": Command("refstore.cli.branch", "Discard what is staged on a branch."),
-    "trash": Command("refstore.cli.trash", "List lost objects that can still be restored."),
-    "restore": Command("refstore.cli.trash", "Restore lost objects: an address, a path, a prefix, a branch."),
-    "retention": Command("refstore.cli.retention", "Set and explain how long committed data is kept."),
-    "reaper": Command(
-        "refstore.cli.reaper", "Delete what nothing references any more; its subcommands: status, resume."
-    ),
-    "gc": Command("refstore.cli.gc", "Delete committed data that has expired, and orphans: mark, sweep, run, report."),
-    "expire": Command("refstore.cli.gc", "The nightly job: short for gc run."),
-    "purge": Command("refstore.cli.purge", "Remove the rows of given ids from onboarded data sets."),
-    "why": Command("refstore.cli.why", "Explain why an object is still there, or why it was deleted."),
-    "serve": Command("refstore.cli.serve", "Serve the HTTP API, which lakeFS's clients know, and reap."),
-    "keys": Command("refstore.cli.keys", "Create, list and revoke the access keys of the service."),
-    "kv": Command("refstore.cli.kv", "Look into a KV that went back in time; settle it, or make it anew."),
-    "audit": Command("refstore.cli.audit", "Show who changed what, when, from where; verify that log."),
-    "durations": Command("refstore.cli.agreed", "Show and change the durations that all processes of a lake agree on."),
-    "config": Command("refstore.cli.config", "Show every setting in force, and where it came from."),
-    "doctor": Command("refstore.cli.doctor", "Look at stores, settings, clocks, reapers and Java; say what to do."),
-    "completion": Command("refstore.cli.completion", "Print the script by which a shell completes commands."),
+COMMANDS: Final[Mapping[str, str]] = {
+    "repo": "Create, list, show and delete repositories.",
+    "status": "Show what a repository holds, what waits, and what needs attention.",
+    "branch": "Create, list, delete and reset branches.",
+    "tag": "Create, list and delete tags.",
+    "upload": "Upload a file, standard input or a folder to a branch.",
+    "ls": "List objects.",
+    "stat": "Show one object.",
+    "du": "Sum up objects and bytes by folder.",
+    "cat": "Write one object to standard output.",
+    "download": "Download an object, or all below a prefix.",
+    "cp": "Copy an object, across branches too, without reading its data.",
+    "mv": "Rename or move an object.",
+    "rm": "Delete objects on a branch.",
+    "stage": "Stage an object outside the repository; refstore never deletes it.",
+    "import": "Import a foreign folder or S3 prefix in one commit, without reading its data.",
+    "issue": "Get a physical address to write to by other means.",
+    "link": "Stage what was written to an issued address.",
+    "commit": "Commit what is staged on a branch.",
+    "log": "List a ref's commits.",
+    "show": "Show a commit, its state, and what it changed.",
+    "diff": "List what differs between refs, or what is staged on a branch.",
+    "merge": "Merge a ref into a branch.",
+    "revert": "Undo a commit by a new one.",
+    "cherry-pick": "Apply a commit's changes again on a branch.",
+    "reset": "Discard what is staged on a branch.",
+    "trash": "List lost objects that can still be restored.",
+    "restore": "Restore lost objects: an address, a path, a prefix, a branch.",
+    "retention": "Set and explain how long committed data is kept.",
+    "reaper": "Delete what nothing references any more; its subcommands: status, resume.",
+    "gc": "Delete committed data that has expired, and orphans: mark, sweep, run, report.",
+    "expire": "The nightly job: short for gc run.",
+    "purge": "Remove the rows of given ids from onboarded data sets.",
+    "why": "Explain why an object is still there, or why it was deleted.",
+    "serve": "Serve the HTTP API, which lakeFS's clients know, and reap.",
+    "keys": "Create, list and revoke the access keys of the service.",
+    "kv": "Look into a KV that went back in time; settle it, or make it anew.",
+    "audit": "Show who changed what, when, from where; verify that log.",
+    "durations": "Show and change the durations that all processes of a lake agree on.",
+    "config": "Show every setting in force, and where it came from.",
+    "doctor": "Look at stores, settings, clocks, reapers and Java; say what to do.",
+    "completion": "Print the script by which a shell completes commands.",
 }
-
+"""The line of each command in `refstore --help`; its own docstring says more."""
 
 COMPLETE: Final = "_REFSTORE_COMPLETE"
 """A shell sets it when it asks how a line may go on (`refstore completion`)."""
@@ -94,9 +82,7 @@ class _LazyGroup(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         options.add_to(self)
-        unloaded: dict[str, Any] = {
-            name: TyperCommand(name=name, help=command.help) for name, command in COMMANDS.items()
-        }
+        unloaded: dict[str, Any] = {name: TyperCommand(name=name, help=line) for name, line in COMMANDS.items()}
         self.commands = unloaded
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -122,9 +108,14 @@ def _reader_went_away() -> bool:
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
+def module_of(name: str) -> str:
+    """Return the module of a command. Python could not import one called `import`."""
+    return f"{__name__}.{'import_' if name == 'import' else name.replace('-', '_')}"
+
+
 def _import(name: str) -> TyperCommand | TyperGroup:
     with python_gc.collect_seldom():  # an import makes many objects, and next to no garbage
-        return _make_command(importlib.import_module(COMMANDS[name].module).app, name)
+        return _make_command(importlib.import_module(module_of(name)).app, name)
 
 
 @cache

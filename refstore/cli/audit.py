@@ -13,7 +13,7 @@ from refstore.audit.audit_reader import NumberedEntry, entries_newest_first
 from refstore.audit.entries import Entry, timestamp
 from refstore.audit.verification import Finding, Verification
 from refstore.cli.common import emit, invocation_of, open_lake, progress
-from refstore.cli.shapes import milliseconds
+from refstore.cli.rows import milliseconds
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import getpass
 import re
 import signal
 import sys
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from refstore.lake import Lake
     from refstore.repository import Repository
 
+LINES_MAX: Final = 20
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """How formulas begin, also in the wide letters that spreadsheets read as these."""
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
@@ -160,6 +162,28 @@ def emit(ctx: typer.Context, answer: object, *, is_check: bool = False) -> None:
             print_rows(rows, empty="")
         else:
             print_rows(rows)
+
+
+def warn_of(texts: Iterable[str]) -> None:
+    """Print warnings."""
+    for each in texts:
+        print(f"refstore: warning: {each}", file=sys.stderr)
+
+
+def tell_some(lines: Sequence[str]) -> None:
+    """Print lines to standard error: the first ones, and how many more there are."""
+    for line in lines[:LINES_MAX]:
+        print(line, file=sys.stderr)
+    if len(lines) > LINES_MAX:
+        print(f"... and {len(lines) - LINES_MAX} more; --json lists them", file=sys.stderr)
+
+
+def who() -> str:
+    """Return the user's name; '' if there is none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container without users
+        return ""
 
 
 class Progress(Protocol):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from refstore.core.disk_space import is_full
+from refstore.core.json_positions import CHARACTERS_MAX
 from refstore.errors import Invalid
 from refstore.objects.base import CHUNK_BYTES
 
@@ -51,6 +53,21 @@ def tree(folder: Path) -> list[tuple[str, SourceFile]]:
                 if file.is_file():
                     files.append((file.relative_to(folder).as_posix(), source_file(file)))
     return sorted(files)
+
+
+def read_document(file: str) -> str:
+    """Read a document; '-' is standard input. Raises Invalid."""
+    most = 4 * CHARACTERS_MAX + 4
+    with local_errors():
+        if file == "-":
+            raw = sys.stdin.buffer.read(most)
+        else:
+            with Path(file).open("rb") as opened:
+                raw = opened.read(most)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Invalid(f"{file} is not UTF-8 (byte {error.start}); save it as UTF-8") from None
 
 
 @contextmanager

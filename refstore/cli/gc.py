@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from refstore import run_control
-from refstore.cli.common import emit, open_lake, repository_of, settings_of
-from refstore.cli.destroying import DryRun, Yes, confirm
-from refstore.cli.durations import duration_seconds
-from refstore.cli.files import local_errors
+from refstore.cli.common import emit, open_lake, repository_of, settings_of, warn_of, who
+from refstore.cli.confirmation import confirm
+from refstore.cli.files import local_errors, read_document
 from refstore.cli.gc_job import (
     FLOOR_OBJECTS,
     SHARE,
@@ -33,7 +32,8 @@ from refstore.cli.gc_job import (
     tell_of_the_wait,
 )
 from refstore.cli.gc_tables import emit_summaries, run_row
-from refstore.cli.retention import read_document, warn_of, who
+from refstore.cli.option_values import duration_seconds
+from refstore.cli.parameters import Conf, DryRun, EngineOption, Master, Name, Yes
 from refstore.core.redaction import redact_text
 from refstore.errors import NotFound, RefstoreError
 from refstore.gc_marks import Marks
@@ -55,7 +55,6 @@ ASKING: Final = 4
 FAILED: Final = 5
 """The exit code if the store did not delete everything. The same call tries the rest again."""
 
-Name = Annotated[str, typer.Argument(metavar="REPO", help="The repository.")]
 MaybeName = Annotated[
     str | None, typer.Argument(metavar="[REPO]", help="The repository; or --all.", show_default=False)
 ]
@@ -67,20 +66,6 @@ GraceDays = Annotated[
     float | None, typer.Option(min=0, metavar="N", help="Days between mark and sweep; replaces the rules' value.")
 ]
 MinAge = Annotated[float | None, typer.Option(min=0, metavar="N", help="Ignore younger objects; default: one day.")]
-EngineOption = Annotated[
-    str | None,
-    typer.Option(
-        "--engine",
-        metavar="ENGINE",
-        help="local: this machine; spark; or auto: Spark for large lakes, if it is installed. Default: the settings.",
-    ),
-]
-Master = Annotated[
-    str | None, typer.Option(metavar="URL", help="Use Spark, at local[4], spark://host:7077, yarn, k8s://...")
-]
-Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be given several times.")
-]
 ModeOption = Annotated[
     str, typer.Option("--mode", metavar="MODE", help="delete; or tag, for a bucket's lifecycle rule to delete.")
 ]
@@ -113,7 +98,7 @@ def gc() -> None:
     """Delete committed objects that only expired commits name, and orphans, which the online path never knew."""
 
 
-def _marking(what: str) -> Callable[..., None]:
+def marking_command(what: str, help_: str) -> Callable[..., None]:
     """A command that marks: `mark` and `run` differ by what else they do, and take the same."""
 
     def command(
@@ -183,12 +168,14 @@ def _marking(what: str) -> Callable[..., None]:
             PassRequest(settings, repo_name, job, EngineRequest(engine, master, conf)),
         )
 
+    command.__doc__ = help_
     return command
 
 
-group.command(
-    "mark",
-    help="""Mark garbage; nothing is deleted yet.
+group.command("mark")(
+    marking_command(
+        "mark",
+        """Mark garbage; nothing is deleted yet.
 
     The exit code is 4 if a mark waits for `refstore gc confirm`.
 
@@ -200,7 +187,8 @@ group.command(
              refstore gc mark --all --engine spark
              refstore gc mark --all --master spark://host:7077
     """,
-)(_marking("mark"))
+    )
+)
 
 
 @group.command("index")
@@ -286,9 +274,10 @@ def sweep(
             raise typer.Exit(FAILED)
 
 
-group.command(
-    "run",
-    help="""The nightly job: sweep what is due, apply the rules to branches, then mark.
+group.command("run")(
+    marking_command(
+        "run",
+        """The nightly job: sweep what is due, apply the rules to branches, then mark.
 
     With --grace-days 0 it sweeps the new mark at once.
 
@@ -305,16 +294,8 @@ group.command(
              refstore gc run sales --grace-days 0 --min-age-seconds 7200
              refstore gc run --all --every 6h --metrics-port 9109
     """,
-)(_marking("run"))
-app.command(
-    "expire",
-    help="""The nightly job: short for `refstore gc run`.
-
-    \b
-    Example: refstore expire --all
-             refstore expire sales --dry-run
-    """,
-)(_marking("run"))
+    )
+)
 
 
 @group.command("simulate")

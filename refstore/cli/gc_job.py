@@ -13,7 +13,7 @@ import typer
 
 from refstore.cli.common import progress
 from refstore.cli.nightly_purge import purge_again
-from refstore.cli.shapes import when
+from refstore.cli.rows import when
 from refstore.core import python_gc
 from refstore.core.units import countdown_shown, duration_shown
 from refstore.errors import InvalidSettings, RefstoreError, RepositoryNotFound

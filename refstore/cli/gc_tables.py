@@ -9,7 +9,7 @@ import typer
 
 from refstore.cli.common import emit, invocation_of
 from refstore.cli.nightly_purge import reasons_of, row_of
-from refstore.cli.shapes import when
+from refstore.cli.rows import when
 from refstore.core.redaction import redact_text
 from refstore.core.units import bytes_shown, duration_shown
 from refstore.gc_marks import Marks, Run, RunState

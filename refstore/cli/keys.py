@@ -8,9 +8,10 @@ import typer
 
 from refstore import access_keys
 from refstore.cli.common import emit, open_lake
-from refstore.cli.destroying import Yes, confirm
-from refstore.cli.durations import duration_seconds
-from refstore.cli.shapes import when
+from refstore.cli.confirmation import confirm
+from refstore.cli.option_values import duration_seconds
+from refstore.cli.parameters import Yes
+from refstore.cli.rows import when
 from refstore.errors import Invalid
 
 app = typer.Typer(no_args_is_help=True)

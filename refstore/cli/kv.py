@@ -8,9 +8,10 @@ import typer
 
 from refstore import lake_identity
 from refstore.cli.common import emit, invocation_of, open_lake, progress
-from refstore.cli.destroying import DryRun, Yes, confirm
+from refstore.cli.confirmation import confirm
 from refstore.cli.errors import exit_code
-from refstore.cli.shapes import when
+from refstore.cli.parameters import DryRun, Yes
+from refstore.cli.rows import when
 from refstore.errors import KVWentBack
 from refstore.losses import rebuilding, reconciling, recording
 from refstore.losses.putting_back import PutBack

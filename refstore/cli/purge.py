@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
-from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of
-from refstore.cli.destroying import Yes, confirm
-from refstore.cli.files import local_errors
+from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of, who
+from refstore.cli.confirmation import confirm
+from refstore.cli.files import local_errors, read_document
 from refstore.cli.foreign_places import AllowForeign, urls_of
-from refstore.cli.gc import Conf, EngineOption, Master
-from refstore.cli.places import SCHEMES, location
-from refstore.cli.purge_backups import LEFT, SHOWN, Name, backups, clean, restore
-from refstore.cli.retention import By, read_document, who
-from refstore.cli.shapes import when
+from refstore.cli.locations import SCHEMES, location
+from refstore.cli.parameters import By, Conf, EngineOption, Master, Name, Yes
+from refstore.cli.purge_backups import LEFT, SHOWN, backups, clean, restore
+from refstore.cli.rows import when
 from refstore.errors import Invalid
 from refstore.operations.purge_document import Onboarded
 from refstore.purging import document as purging

@@ -8,8 +8,9 @@ import msgspec
 import typer
 
 from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of
-from refstore.cli.destroying import Yes, confirm
-from refstore.cli.shapes import when
+from refstore.cli.confirmation import confirm
+from refstore.cli.parameters import Name, Yes
+from refstore.cli.rows import when
 from refstore.core.redaction import redact_text
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ FAILED: Final = 5
 """The exit code if the store did not delete everything."""
 SHOWN: Final = 20
 """How many objects that were left are shown without --json."""
-
-Name = Annotated[str, typer.Argument(metavar="REPO", help="The repository.")]
 
 
 def backups(

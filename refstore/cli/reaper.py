@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from refstore.cli.common import emit, invocation_of, open_lake, settings_of, stopping, warn_of_open_folders
-from refstore.cli.destroying import Yes, confirm
-from refstore.cli.shapes import when
+from refstore.cli.confirmation import confirm
+from refstore.cli.parameters import Yes
+from refstore.cli.rows import when
 from refstore.core import ids
 from refstore.core.settings import ReaperSettings
 from refstore.core.visible_text import own_stream

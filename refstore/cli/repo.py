@@ -10,8 +10,9 @@ import typer
 from refstore import sample_data
 from refstore.cli.branch import branch_row
 from refstore.cli.common import emit, open_lake
-from refstore.cli.destroying import DryRun, Yes, confirm
-from refstore.cli.shapes import pairs, when
+from refstore.cli.confirmation import confirm
+from refstore.cli.parameters import DryRun, Name, Yes
+from refstore.cli.rows import pairs, when
 from refstore.core.ids import RepositoryName
 from refstore.core.records import RepositoryRecord
 from refstore.core.redaction import redact_url
@@ -19,8 +20,6 @@ from refstore.operations import rules_document
 from refstore.operations.name_release import name_release
 
 app = typer.Typer(no_args_is_help=True)
-
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The repository.")]
 
 
 @app.callback()

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import getpass
 import shlex
 import sys
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 import typer
 
-from refstore.cli.common import emit, invocation_of, repository_of
-from refstore.cli.destroying import DryRun, Yes, confirm
-from refstore.cli.files import local_errors
-from refstore.cli.places import PlacedCommand, place, words
-from refstore.cli.shapes import when
-from refstore.core.json_positions import CHARACTERS_MAX
-from refstore.errors import ConsentNeeded, Invalid, RefstoreError
+from refstore.cli.common import emit, invocation_of, repository_of, warn_of, who
+from refstore.cli.confirmation import confirm
+from refstore.cli.files import read_document
+from refstore.cli.locations import PlacedCommand, place, words
+from refstore.cli.parameters import By, DryRun, Name, Yes
+from refstore.cli.rows import when
+from refstore.errors import ConsentNeeded, RefstoreError
 from refstore.gc_marks import Marks, RunState
 from refstore.operations import refs as refs_
 from refstore.operations import rules_document
@@ -35,7 +33,6 @@ app = typer.Typer(no_args_is_help=True)
 REASONS_SHOWN: Final = 20
 """How many reasons are shown without --json; a commit can be on thousands of branches."""
 
-Name = Annotated[str, typer.Argument(metavar="REPO", help="The repository.")]
 Remove = Annotated[
     list[str] | None,
     typer.Option(
@@ -44,7 +41,6 @@ Remove = Annotated[
         help="A legal hold or pin that goes: hold:PREFIX, pin:COMMIT, tag:GLOB. May be given several times.",
     ),
 ]
-By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who sets the rules; default: your user name.")]
 
 
 @app.callback()
@@ -391,21 +387,6 @@ def _rules(repo: Repository, file: str) -> Rules:
     return stored_rules.rules
 
 
-def read_document(file: str) -> str:
-    """Read a document; '-' is standard input. Raises Invalid."""
-    most = 4 * CHARACTERS_MAX + 4
-    with local_errors():
-        if file == "-":
-            raw = sys.stdin.buffer.read(most)
-        else:
-            with Path(file).open("rb") as opened:
-                raw = opened.read(most)
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise Invalid(f"{file} is not UTF-8 (byte {error.start}); save it as UTF-8") from None
-
-
 def _row(repo: Repository, stored_rules: rules_document.Retention) -> dict[str, object]:
     return {
         "repository": repo.name,
@@ -416,20 +397,6 @@ def _row(repo: Repository, stored_rules: rules_document.Retention) -> dict[str, 
     }
 
 
-def warn_of(texts: Iterable[str]) -> None:
-    """Print warnings of rules."""
-    for each in texts:
-        print(f"refstore: warning: {each}", file=sys.stderr)
-
-
 def _moment(at_ms: int | None) -> str | None:
     """Return a time; None if it never comes."""
     return None if at_ms == FOREVER_MS else when(at_ms)
-
-
-def who() -> str:
-    """Return the user's name; '' if there is none."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a container without users
-        return ""

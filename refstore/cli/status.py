@@ -9,7 +9,7 @@ import typer
 
 from refstore import figures, run_control
 from refstore.cli.common import emit, invocation_of, open_lake
-from refstore.cli.shapes import when
+from refstore.cli.rows import when
 from refstore.core.records import Entry, decode_staged_many
 from refstore.core.units import bytes_shown, sum_of_sizes
 from refstore.figures import Figures

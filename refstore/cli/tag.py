@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from refstore.cli.common import emit, repository_of
-from refstore.cli.destroying import DryRun, Yes, confirm
-from refstore.cli.places import PlacedCommand, place, words
-from refstore.cli.shapes import when
+from refstore.cli.confirmation import confirm
+from refstore.cli.locations import PlacedCommand, place, words
+from refstore.cli.parameters import DryRun, Yes
+from refstore.cli.rows import when
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from refstore.cli.common import emit, invocation_of, open_lake
-from refstore.cli.places import PlacedCommand, fail, is_location, location, place, without_scheme
-from refstore.cli.shapes import entry_row, when
+from refstore.cli.locations import PlacedCommand, fail, is_location, location, place, without_scheme
+from refstore.cli.rows import entry_row, when
 from refstore.core import ids
 from refstore.core.ids import Address, RepositoryId
 from refstore.core.records import ClearedRepository

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from refstore.cli import changing
+from refstore.cli import cp
 from refstore.context import Context
 from refstore.core.ids import BranchName
 from refstore.operations import copying, uploading
@@ -231,7 +231,7 @@ class TestCopyAndMove:
         for path in ("b/b/1", "b/b/b/1", "b/b/c", "b/b/b/c"):
             filled.ok("upload", "sales", "main", "-", path, stdin=path.encode())
         before = paths(filled.json("ls", "sales", "main", "-r"))
-        monkeypatch.setattr(changing, "BATCH", 1)
+        monkeypatch.setattr(cp, "BATCH", 1)
         filled.ok(what, "-r", f"sales/main/{source}", f"sales/main/{goal}")
         for path in map(str, before):
             if path.startswith(source):

@@ -170,14 +170,14 @@ def test_a_folder_is_uploaded_again_over_what_a_purge_has_left_of_the_same_size(
 def test_an_interrupted_upload_says_what_stays_staged(
     sales: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from refstore.cli import adding
+    from refstore.cli import upload
 
-    monkeypatch.setattr(adding, "BATCH_FILES", 1)
+    monkeypatch.setattr(upload, "BATCH_FILES", 1)
     for name in ("1", "2"):
         (tmp_path / "t").mkdir(exist_ok=True)
         (tmp_path / "t" / name).write_text(name)
     (tmp_path / "t" / "2").chmod(0)
-    monkeypatch.setattr(adding.SourceFile, "chunks", lambda self: _chunks(self.file))
+    monkeypatch.setattr(upload.SourceFile, "chunks", lambda self: _chunks(self.file))
     ran = sales("upload", "-r", "sales", "main", str(tmp_path / "t"))
     assert ran.code
     assert "1 of 2 files stay staged on 'main'" in ran.err

@@ -10,7 +10,7 @@ import pytest
 
 from refstore.cli import gc_job
 from refstore.cli.gc_tables import run_row
-from refstore.cli.shapes import logged_row
+from refstore.cli.rows import logged_row
 from refstore.core import keys
 from refstore.core.ids import CommitId
 from refstore.core.records import encode

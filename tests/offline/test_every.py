@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from refstore.cli.durations import duration_seconds
+from refstore.cli.option_values import duration_seconds
 from refstore.errors import InvalidSettings
 from refstore.gc_marks import Marks, RunState, new_mark_id
 from tests.commands import Command

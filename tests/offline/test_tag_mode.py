@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 import pytest
 
-from refstore.cli.shapes import lifetime_words
+from refstore.cli.rows import lifetime_words
 from refstore.core import ids
 from refstore.core.keys import NAMESPACES
 from refstore.errors import Gone, ObjectsUnavailable, RefstoreError

@@ -61,10 +61,10 @@ def command(monkeypatch: pytest.MonkeyPatch):
         def probe(ctx: typer.Context) -> None:
             do(ctx)
 
-        module = type(sys)("refstore.cli._probe")
+        module = type(sys)(cli.module_of("probe"))
         module.app = app
         monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setattr(cli, "COMMANDS", {**cli.COMMANDS, "probe": cli.Command(module.__name__, "Probe.")})
+        monkeypatch.setattr(cli, "COMMANDS", {**cli.COMMANDS, "probe": "Probe."})
 
     return install
 
@@ -185,10 +185,10 @@ class TestOptions:
         @app.command("there")
         def there() -> None: ...
 
-        module = type(sys)("refstore.cli._group")
+        module = type(sys)(cli.module_of("place"))
         module.app = app
         monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setattr(cli, "COMMANDS", {"place": cli.Command(module.__name__, "Places.")})
+        monkeypatch.setattr(cli, "COMMANDS", {"place": "Places."})
         assert json.loads(refstore("place", "--json", "here", "--data", "/x").out) == {"data": "/x"}
         assert refstore("place", "--data", "/x", "here").out == "data  /x\n"
         assert refstore("place", "nowhere").code == 2
@@ -397,15 +397,15 @@ class TestStart:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
         modules = set(done.stderr.split())
         assert "config" in done.stdout
-        assert not {command.module for command in cli.COMMANDS.values()} & modules
+        assert not {cli.module_of(name) for name in cli.COMMANDS} & modules
         assert (
             not {"pydantic", "rich.console", "structlog", "pyarrow", "redis", "boto3", "apsw", "refstore.repository"}
             & modules
         )
 
     def test_every_command_of_the_table_is_there(self) -> None:
-        for name, command in cli.COMMANDS.items():
-            assert isinstance(importlib.import_module(command.module).app, typer.Typer), name
+        for name in cli.COMMANDS:
+            assert isinstance(importlib.import_module(cli.module_of(name)).app, typer.Typer), name
 
     def test_the_options_have_settings_behind_them(self) -> None:
         assert set(options._SETTINGS.values()) <= {*SETTINGS, "config"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from refstore.cli import retention as module
+from refstore.cli import common
 from refstore.core.settings import embedded
 from refstore.gc_marks import Marks
 from refstore.lake import Lake
@@ -100,7 +100,7 @@ class TestSetAndGet:
         def nobody() -> str:
             raise KeyError("uid")
 
-        monkeypatch.setattr(module.getpass, "getuser", nobody)
+        monkeypatch.setattr(common.getpass, "getuser", nobody)
         assert sales.json("retention", "set", "sales", rules)["by"] == ""
 
     def test_bad_rules_say_where(self, sales: Command) -> None:

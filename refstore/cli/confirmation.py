@@ -5,12 +5,8 @@ Without a terminal one of them is required.
 from __future__ import annotations
 
 import sys
-from typing import Annotated
 
 import typer
-
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted or changed, and change nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def confirm(ctx: typer.Context, what: str, *, yes: bool) -> None:

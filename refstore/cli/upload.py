@@ -1,4 +1,4 @@
-"""Commands that add data: upload, stage, issue, link."""
+"""`refstore upload`: upload a file, standard input or a folder."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Final
-from urllib.parse import unquote, urlsplit
 
 import typer
 
 from refstore.cli.common import emit, progress, repository_of
-from refstore.cli.files import SourceFile, local_errors, source_file, tree
-from refstore.cli.places import PlacedCommand, place, words, words_with_target
-from refstore.cli.shapes import entry_details, pairs, when
+from refstore.cli.files import SourceFile, source_file, tree
+from refstore.cli.locations import PlacedCommand, place, words_with_target
+from refstore.cli.parameters import Meta
+from refstore.cli.rows import entry_details, pairs
 from refstore.core.batches import batched
-from refstore.core.file_modes import make_folder
-from refstore.core.ids import SIZE_BYTES_MAX, object_path
+from refstore.core.ids import object_path
 from refstore.core.records import Entry
 from refstore.errors import Invalid
 from refstore.objects.base import CHUNK_BYTES
@@ -27,11 +26,12 @@ from refstore.repository import Repository
 app = typer.Typer()
 
 BATCH_FILES: Final = 200
+
 STATS_AT_ONCE: Final = 1000
+
 BATCH_BYTES: Final = 64 << 20
 """The bounds of one call; its files share its round trips and its deadline."""
 
-Meta = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; may be given several times.")]
 ContentType = Annotated[str, typer.Option(metavar="TYPE", help="A media type to remember.")]
 
 
@@ -98,89 +98,6 @@ def upload(
                 branch, path, file.chunks(), metadata=pairs(meta), content_type=content_type, mtime_ms=file.mtime_ms
             )
             emit(ctx, entry_details(path, entry))
-
-
-@app.command("stage", cls=PlacedCommand)
-def stage(
-    ctx: typer.Context,
-    arguments: Annotated[list[str], place("REPO BRANCH PATH URL")],
-    size_bytes: Annotated[int, typer.Option(min=0, max=SIZE_BYTES_MAX, metavar="N", help="Its size in bytes.")],
-    checksum: Annotated[str, typer.Option(metavar="TEXT", help="A checksum of its content.")] = "",
-    meta: Meta = None,
-) -> None:
-    """Stage an object outside the repository's namespace. refstore never deletes it.
-
-    \b
-    Example: refstore stage sales main old/2019.csv s3://archive/2019.csv --size-bytes 1048576
-    """
-    repo_name, branch, path, url = words(ctx, arguments, "REPO BRANCH PATH URL")
-    with repository_of(ctx, repo_name) as repo:
-        emit(
-            ctx,
-            entry_details(
-                path, repo.stage(branch, path, url, size_bytes=size_bytes, checksum=checksum, metadata=pairs(meta))
-            ),
-        )
-
-
-@app.command("issue", cls=PlacedCommand)
-def issue(ctx: typer.Context, arguments: Annotated[list[str], place("REPO BRANCH PATH")]) -> None:
-    """Get a physical address for a writer outside refstore, and the token that links it once to this branch and path.
-
-    Write the data to `url`, then run `refstore link`. If the store is a folder, write to `file`. If the store signs
-    URLs, `put_url` needs no credentials. An address that is not linked before it expires is deleted.
-
-    \b
-    Example: refstore issue sales main 2026/11/21.csv --json
-    """
-    repo_name, branch, path = words(ctx, arguments, "REPO BRANCH PATH")
-    with repository_of(ctx, repo_name) as repo:
-        issued = repo.issue(branch, path)
-        url = f"{repo.context.objects.url.partition('?')[0].rstrip('/')}/{issued.address}"
-        emit(
-            ctx,
-            {
-                "path": issued.path,
-                "address": issued.address,
-                "url": url,
-                "file": _local_file(url),
-                "put_url": _put_url(repo, issued.address),
-                "token": issued.token,
-                "expires": when(issued.expires_ms),
-            },
-        )
-
-
-@app.command("link", cls=PlacedCommand)
-def link(
-    ctx: typer.Context,
-    arguments: Annotated[list[str], place("REPO BRANCH PATH")],
-    *,
-    token: Annotated[
-        str, typer.Option(metavar="TOKEN", help="What `refstore issue` gave; '-' reads it from standard input.")
-    ],
-    size_bytes: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=SIZE_BYTES_MAX,
-            metavar="N",
-            help="The size written; the link is refused if the store differs.",
-        ),
-    ] = None,
-    checksum: Annotated[str, typer.Option(metavar="TEXT", help="A checksum of its content.")] = "",
-    meta: Meta = None,
-) -> None:
-    """Stage what was written to an issued address. A token links once.
-
-    \b
-    Example: refstore link sales main 2026/11/21.csv --token "$TOKEN"
-    """
-    repo_name, branch, path = words(ctx, arguments, "REPO BRANCH PATH")
-    secret = sys.stdin.read().strip() if token == "-" else token  # noqa: S105  # standard input, not a password
-    with repository_of(ctx, repo_name) as repo:
-        entry = repo.link(branch, path, secret, size_bytes=size_bytes, checksum=checksum, metadata=pairs(meta))
-        emit(ctx, entry_details(path, entry))
 
 
 def _chosen(folder: Path, target: str, include: Sequence[str], exclude: Sequence[str]) -> list[tuple[str, SourceFile]]:
@@ -279,22 +196,3 @@ def _batches(files: list[tuple[str, SourceFile]]) -> Iterator[list[tuple[str, So
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _local_file(url: str) -> str | None:
-    """Return the file to write if the store is a folder, and make the file's own folder."""
-    if not url.startswith("file://"):
-        return None
-    file = Path(unquote(urlsplit(url).path))
-    with local_errors():
-        make_folder(file.parent)
-    return str(file)
-
-
-def _put_url(repo: Repository, address: str) -> str | None:
-    """Return a presigned URL if the store has them."""
-    seconds = max(1, int(repo.context.safety.issue_seconds))
-    try:
-        return repo.context.objects.presign_put(address, expires_seconds=seconds)
-    except Invalid:
-        return None

@@ -1,121 +1,32 @@
-"""Commands that read objects: ls, stat, cat, download."""
+"""`refstore download`: download objects, and verify them."""
 
 from __future__ import annotations
 
 import hashlib
-import sys
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from refstore.cli.common import Progress, emit, progress, repository_of
+from refstore.cli.common import Progress, emit, progress, repository_of, tell_some
 from refstore.cli.errors import exit_code
 from refstore.cli.files import local_errors, replaced
 from refstore.cli.foreign_places import AllowForeign, urls_of
-from refstore.cli.places import PlacedCommand, place, words
-from refstore.cli.shapes import entry_details, entry_row
+from refstore.cli.locations import PlacedCommand, place, words
 from refstore.core.ids import is_own
 from refstore.core.redaction import redact_url
-from refstore.core.units import sum_of_sizes
 from refstore.errors import CorruptObject, Invalid, ObjectNotFound, RefstoreError
 from refstore.operations import reading
 
 if TYPE_CHECKING:
     from refstore.core.records import Entry
-    from refstore.operations.reading import ListedPath
     from refstore.repository import Repository
+
 
 app = typer.Typer()
 
-OUTSIDE_SHOWN: Final = 20
 
 _SHA256_DIGITS: Final = 64
-
-
-@app.command("ls", cls=PlacedCommand)
-def ls(
-    ctx: typer.Context,
-    arguments: Annotated[list[str], place("REPO REF [PREFIX]")],
-    *,
-    delimiter: Annotated[str, typer.Option(metavar="TEXT", help="Fold paths at this text.")] = "/",
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="List every object; fold nothing.")] = False,
-    after: Annotated[str, typer.Option(metavar="PATH", help="Continue after this path.")] = "",
-    amount: Annotated[int, typer.Option("--amount", "-n", min=0, metavar="N", help="How many at most; 0: all.")] = 0,
-) -> None:
-    """List the objects on a ref; a branch includes what is staged on it.
-
-    PREFIX is the beginning of a path, so write a folder with its slash.
-
-    \b
-    Example: refstore ls sales main 2026/
-             refstore ls sales/main@/2026/ --recursive
-    """
-    repo_name, ref, prefix = words(ctx, arguments, "REPO REF [PREFIX]")
-    with repository_of(ctx, repo_name, only_read=True) as repo:
-        listing = repo.list(ref, prefix=prefix, after=after, delimiter="" if recursive else delimiter)
-        emit(ctx, (_row(item) for item in islice(listing, amount or None)))
-
-
-@app.command("stat", cls=PlacedCommand)
-def stat(ctx: typer.Context, arguments: Annotated[list[str], place("REPO REF PATH")]) -> None:
-    """Show one object: size, checksum, metadata, physical address, and whether it is staged or committed.
-
-    \b
-    Example: refstore stat sales main 2026/11/21.csv
-    """
-    repo_name, ref, path = words(ctx, arguments, "REPO REF PATH")
-    with repository_of(ctx, repo_name, only_read=True) as repo:
-        resolved = repo.resolve(ref, path)
-        emit(ctx, {**entry_details(path, resolved.entry), "state": "committed" if resolved.token is None else "staged"})
-
-
-@app.command("du", cls=PlacedCommand)
-def du(
-    ctx: typer.Context,
-    arguments: Annotated[list[str], place("REPO REF [PREFIX]")],
-    depth: Annotated[int, typer.Option(min=1, max=50, metavar="N", help="How many folders deep.")] = 1,
-) -> None:
-    """Sum up objects and bytes by folder, the largest first.
-
-    \b
-    Example: refstore du sales main
-             refstore du sales main 2026/ --depth 2
-    """
-    repo_name, ref, prefix = words(ctx, arguments, "REPO REF [PREFIX]")
-    with repository_of(ctx, repo_name, only_read=True) as repo:
-        sums: dict[str, list[int]] = {}
-        with progress("adding up") as bar:
-            for item in repo.list(ref, prefix=prefix):
-                if item.entry is not None:
-                    below = item.path[len(prefix) :].split("/")
-                    folder = prefix + "".join(f"{part}/" for part in below[:-1][:depth])
-                    own = sums.setdefault(folder or "(top)", [0, 0])
-                    own[0] += 1
-                    own[1] = sum_of_sizes((own[1], item.entry.size_bytes))
-                bar.advance()
-        rows = [{"objects": count, "size_bytes": size, "folder": name} for name, (count, size) in sums.items()]
-        emit(ctx, sorted(rows, key=lambda row: (-int(row["size_bytes"]), str(row["folder"]))))
-
-
-@app.command("cat", cls=PlacedCommand)
-def cat(
-    ctx: typer.Context,
-    arguments: Annotated[list[str], place("REPO REF PATH")],
-    *,
-    allow_foreign: AllowForeign = None,
-) -> None:
-    """Write one object to standard output. An object from S3 is checked: wrong bytes end with 6, before the last ones.
-
-    \b
-    Example: refstore cat sales main 2026/11/21.csv | head -3
-    """
-    repo_name, ref, path = words(ctx, arguments, "REPO REF PATH")
-    with repository_of(ctx, repo_name, only_read=True, allow_foreign=urls_of(allow_foreign)) as repo:
-        for chunk in repo.get(ref, path):
-            sys.stdout.buffer.write(chunk)
-        sys.stdout.buffer.flush()
 
 
 @app.command("download", cls=PlacedCommand)
@@ -147,7 +58,7 @@ def download(
             entries = _below(repo, ref, path)
             goals = _goals(entries, path, Path(target or "."))
             sizes, failures = _fetch_all(repo, ref, entries, goals, bar=bar)
-            _warn(list(failures))
+            tell_some([f"refstore: warning: {each}" for each in failures])
             answer: dict[str, object] = {
                 "folder": str(Path(target or ".")),
                 "objects": len(sizes),
@@ -165,12 +76,6 @@ def download(
     emit(ctx, answer)
     if failures:
         raise typer.Exit(max(failures.values()))
-
-
-def _row(item: ListedPath) -> dict[str, object]:
-    if item.entry is None:
-        return {"path": item.path, "size_bytes": None, "mtime": None, "address": None}
-    return entry_row(item.path, item.entry)
 
 
 def _below(repo: Repository, ref: str, prefix: str) -> dict[str, Entry]:
@@ -218,13 +123,6 @@ def _fetch_all(
             why = f"{path!r}, which lies at {redact_url(entry.address)}, was not downloaded: {error}"
             failures[why] = exit_code(type(error))
     return sizes, failures
-
-
-def _warn(failures: list[str]) -> None:
-    for each in failures[:OUTSIDE_SHOWN]:
-        print(f"refstore: warning: {each}", file=sys.stderr)
-    if len(failures) > OUTSIDE_SHOWN:
-        print(f"refstore: warning: ... and {len(failures) - OUTSIDE_SHOWN} more", file=sys.stderr)
 
 
 def _fetch(repo: Repository, ref: str, path: str, entry: Entry, goal: Path, *, bar: Progress) -> int:

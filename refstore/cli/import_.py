@@ -7,12 +7,11 @@ from typing import Annotated, Final
 
 import typer
 
-from refstore.cli.adding import Meta
 from refstore.cli.common import emit, invocation_of, progress, repository_of
-from refstore.cli.destroying import DryRun
 from refstore.cli.foreign_places import url_of
-from refstore.cli.places import PlacedCommand, place, words_with_target
-from refstore.cli.shapes import pairs
+from refstore.cli.locations import PlacedCommand, place, words_with_target
+from refstore.cli.parameters import DryRun, Meta
+from refstore.cli.rows import pairs
 from refstore.core.records import ImportSource
 from refstore.objects.foreign_objects import parse_place
 from refstore.operations.importing import ImportResult

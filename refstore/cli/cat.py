@@ -1,0 +1,37 @@
+"""`refstore cat`: write one object to standard output."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from refstore.cli.common import repository_of
+from refstore.cli.foreign_places import AllowForeign, urls_of
+from refstore.cli.locations import PlacedCommand, place, words
+
+if TYPE_CHECKING:
+    pass
+
+
+app = typer.Typer()
+
+
+@app.command("cat", cls=PlacedCommand)
+def cat(
+    ctx: typer.Context,
+    arguments: Annotated[list[str], place("REPO REF PATH")],
+    *,
+    allow_foreign: AllowForeign = None,
+) -> None:
+    """Write one object to standard output. An object from S3 is checked: wrong bytes end with 6, before the last ones.
+
+    \b
+    Example: refstore cat sales main 2026/11/21.csv | head -3
+    """
+    repo_name, ref, path = words(ctx, arguments, "REPO REF PATH")
+    with repository_of(ctx, repo_name, only_read=True, allow_foreign=urls_of(allow_foreign)) as repo:
+        for chunk in repo.get(ref, path):
+            sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()

@@ -1,0 +1,47 @@
+"""Declare the arguments and options that several commands take."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Name = Annotated[str, typer.Argument(metavar="REPO", help="The repository.")]
+Meta = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; may be given several times.")]
+Recursive = Annotated[
+    bool, typer.Option("--recursive", "-r", help="The paths are prefixes: take everything that starts with them.")
+]
+Prefix = Annotated[str, typer.Option(help="Only paths that start with this.")]
+By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who sets the rules; default: your user name.")]
+
+# ---- of commands that make a commit
+
+Message = Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="The commit's message.")]
+Committer = Annotated[
+    str, typer.Option(metavar="NAME", envvar="REFSTORE_COMMITTER", help="Who makes the commit.", show_envvar=True)
+]
+Date = Annotated[str | None, typer.Option(metavar="DATE", help="The commit's time, ISO 8601; default: now.")]
+AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Commit even if nothing changes.")]
+Parent = Annotated[int, typer.Option(min=0, metavar="N", help="Of a merge commit: the parent to compare with, from 1.")]
+
+# ---- of commands that destroy
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted or changed, and change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+# ---- of commands that run on an engine
+
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="ENGINE",
+        help="local: this machine; spark; or auto: Spark for large lakes, if it is installed. Default: the settings.",
+    ),
+]
+Master = Annotated[
+    str | None, typer.Option(metavar="URL", help="Use Spark, at local[4], spark://host:7077, yarn, k8s://...")
+]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be given several times.")
+]
