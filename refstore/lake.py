@@ -398,10 +398,7 @@ class Lake:
                     f"repository {name!r} does not exist; list the repositories to see which do", unknown=checked
                 )
             metadata = {name: value for name, value in {**record.metadata, **(put or {})}.items() if name not in gone}
-            if user_metadata.size_of(metadata) > user_metadata.size_of(
-                record.metadata
-            ):  # else: less than an older version took
-                user_metadata.check(metadata, f"repository {checked!r}")
+            user_metadata.check(metadata, f"repository {checked!r}")
             changed = msgspec.structs.replace(record, metadata=metadata)
             if metadata == record.metadata or self.kv.set_if(key, raw, encode(changed)):
                 return changed

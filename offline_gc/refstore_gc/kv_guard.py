@@ -32,9 +32,9 @@ def give_up_if_others_answer(marks: Marks, mark_id: str, seen: Mapping[str, str]
     """Give a mark up whose look was made under other servers than answer now. Raises Gone then.
 
     What the mark saw may not be so any more. If its sweep has begun, its commits stay as swept; the next run finds what
-    is left. `seen`: the servers that the mark saw; empty for one that an earlier version made.
+    is left. `seen`: the servers that the mark saw.
     """
-    if not seen or dict(seen) == fence.servers:
+    if dict(seen) == fence.servers:
         return
     if marks.run(mark_id).state is RunState.SWEEPING:
         marks.finish_sweep(mark_id, {})

@@ -173,9 +173,9 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> Summary:
                 run.layout.seed,
                 options.mode,
                 result.units(),
-                options.tag,
+                fence.servers,
+                tag=options.tag,
                 dead_identities=purged_objects.files_of(result.counts),
-                servers=fence.servers,
             ),
         )
         write_summary(store, summary)

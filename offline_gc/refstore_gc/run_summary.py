@@ -105,12 +105,12 @@ class Manifest(msgspec.Struct, frozen=True):
     seed: int
     mode: str
     units: list[UnitRow]
+    servers: dict[str, str]
+    """The identity of each server of the KV during the look, by partition."""
     tag: str = TAG
     """The key of the tag, where the mode is `tag`."""
     dead_identities: list[str] = []
     """Files with identities of purged objects that nothing names."""
-    servers: dict[str, str] = {}
-    """The identity of each server of the KV during the look, by partition. Empty: an earlier version made the mark."""
 
 
 class PurgedObjects(msgspec.Struct, frozen=True, kw_only=True):

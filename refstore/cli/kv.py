@@ -171,9 +171,9 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
 
 @app.command("record")
 def record(ctx: typer.Context) -> None:
-    """Write the manifest of a lake that was made before there was one, so that a loss is noticed, and rebuild works.
+    """Write what the KV has and the manifest lacks, so that a loss is noticed, and rebuild works.
 
-    It writes only what the manifest lacks. Run it once after an upgrade.
+    The manifest lacks what was made while the object store did not answer, or what the object store has lost.
 
     \b
     Example: refstore kv record

@@ -128,11 +128,8 @@ class Runs:
     def change(self, run: Run, **changes: object) -> Run:
         """Change the record by one `set_if` from what was read. Raises Conflict."""
         key = keys.gc_run(self._repo, run.mark_id)
-        raw = self._kv.get(
-            key
-        )  # as it lies there: one that an earlier version wrote has other bytes than the same record written now
         new = msgspec.structs.replace(run.record, **changes, write_id=self.write_id())
-        if maybe(raw, GcRun) != run.record or not self._kv.set_if(key, raw, encode(new)):
+        if not self._kv.set_if(key, encode(run.record), encode(new)):
             raise Conflict(
                 f"mark {run.mark_id} was changed by others meanwhile; look at it, then make the same call again"
             )

@@ -26,7 +26,7 @@ class RunFacts(msgspec.Struct, frozen=True):
 
     min_age_seconds: float
     rules_digest: str
-    expired_by: dict[str, int] = {}
+    expired_by: dict[str, int]
     """How many commits expired by each rule."""
 
 

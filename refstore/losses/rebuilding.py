@@ -77,10 +77,7 @@ def rebuild(lake: LakeParts, *, dry_run: bool = False, watcher: Watcher | None =
         key=lambda entry: -decode(entry.record, RepositoryRecord).created_ms,
     )
     if not created:
-        raise NotFound(
-            "the object store has no manifest of repositories; is it the right one? See `refstore config`. A lake that "
-            "is older than the manifest has one after `refstore kv record`"
-        )
+        raise NotFound("the object store has no manifest of repositories; is it the right one? See `refstore config`")
     if dry_run:
         return _rebuild(lake, created, gone, shown, dry_run=True)
     with lake.audit.change("kv.rebuild") as draft:

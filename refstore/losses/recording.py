@@ -1,4 +1,4 @@
-"""Write the manifest of a lake that was made before there was one. It may be repeated at any time.
+"""Write what the KV has and the manifest lacks. It may be repeated at any time.
 
 What it confirms nobody compares with the KV again, so a later position must stand for it (rule 21): it reads the KV,
 passes the fence, and confirms.

@@ -129,7 +129,7 @@ def test_simulate_says_of_a_commit_of_which_a_part_is_marked_what_mark_does(worl
     marks = Marks(world.ctx)
     part = marks.begin("digest", 10**9, [], new_mark_id(world.ctx), partly=[(old, ("tmp/",))])
     marks.finish_marking(part, {})
-    write_manifest(world.ctx.objects, Manifest(part.mark_id, 1, "delete", []))
+    write_manifest(world.ctx.objects, Manifest(part.mark_id, 1, "delete", [], {}))
     would = run.simulate(world.ctx, engines, Options()).marked
     does = run.mark(world.ctx, engines, Options())
     assert would == does.marked

@@ -555,7 +555,6 @@ def aborted(repo: Repository) -> CommitId:
     raw = ctx.kv.get(keys.branch(ctx.repo, repo.default_branch))
     assert raw is not ABSENT
     now = repo.get_branch("main")
-    import msgspec
 
     back = msgspec.structs.replace(now, head=landed.head, sealed=(landed.token,), retired=())
     assert ctx.kv.set_if(keys.branch(ctx.repo, repo.default_branch), raw, encode(back))
@@ -649,16 +648,6 @@ class TestTagged:
         run = marked(repo, old, grace_ms=0)
         with pytest.raises(Conflict, match="begin its sweep first"):
             marks.note_tagged(run.mark_id, {})
-
-    def test_a_run_that_an_earlier_version_wrote_is_changed_all_the_same(
-        self, repo: Repository, marks: Marks, old: CommitId
-    ) -> None:
-        """Its bytes lack the fields that were added since."""
-        run = marked(repo, old, grace_ms=0)
-        key = keys.gc_run(repo.context.repo, run.mark_id)
-        fields = msgspec.msgpack.decode(encode(run.record))
-        repo.context.kv.set(key, msgspec.msgpack.encode(fields[:-1]))
-        assert marks.begin_sweep(run.mark_id).state is RunState.SWEEPING
 
     def test_the_run_of_one_that_died_is_ended_and_no_others(
         self, repo: Repository, marks: Marks, old: CommitId

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -108,40 +107,6 @@ def test_a_range_says_what_wrote_it_and_is_plain_parquet() -> None:
     assert file.read().to_pylist()[1]["path"] == "b"
 
 
-# ---- MD5, and ranges from before it
-
-BEFORE_MD5 = (Path(__file__).parent / "data" / "range-1.parquet").read_bytes()
-"""Written by the program as it was before entries had an MD5."""
-BEFORE_MD5_HASH = "ba9178a55ce4d5dfcd0f3556d7fcb7d8e61f378d47fe9c8d9f876abcfd64f5a9"
-BEFORE_MD5_ITEMS = [
-    (
-        "a/é.csv",
-        Entry(
-            Address("data/2026112107/" + "0" * 26), 5, "ab" * 32, 1_700_000_000_000, {"a": "ü", "b": "2"}, "text/csv"
-        ),
-    ),
-    ("b", Entry(Address("s3://elsewhere/key one"), 0, "d41d8cd98f00b204e9800998ecf8427e-2", 1)),
-    ("c", Entry(Address("data/2026112107/" + "1" * 26), 2**40, "", 1_700_000_000_001)),
-]
-
-
-def test_a_range_from_before_md5_is_read_and_written_as_it_was() -> None:
-    range_id = names.new_id(BEFORE_MD5_HASH, SUFFIX)
-    rows = ranges.decode(range_id, BEFORE_MD5)
-    assert ranges.items_of(rows) == BEFORE_MD5_ITEMS
-    assert ranges.lookup(rows, ["b"]) == BEFORE_MD5_ITEMS[1:2]
-    assert ranges.decode_addresses(range_id, BEFORE_MD5).to_pylist() == [entry.address for _, entry in BEFORE_MD5_ITEMS]
-    assert ranges.encode(rows) == BEFORE_MD5
-
-
-def test_rows_from_before_md5_stand_beside_rows_that_have_it() -> None:
-    old = ranges.decode(names.new_id(BEFORE_MD5_HASH, SUFFIX), BEFORE_MD5)
-    new = rows_of(["d"], md5="d" * 32)
-    range_id, body = written(columns.combined([old, new]))
-    assert [entry.md5 for entry in ranges.entries_of(ranges.decode(range_id, body))] == ["", "", "", "d" * 32]
-    assert pq.ParquetFile(columns.pa.BufferReader(body)).metadata.metadata == {b"refstore.range": b"2"}
-
-
 def test_an_md5_that_is_known_now_makes_no_other_entry() -> None:
     without, known = rows_of(["a", "b"]), rows_of(["a", "b"], md5="d" * 32)
     assert columns.equal_values(without, known, ranges.COMPARED) == [True, True]
@@ -169,16 +134,16 @@ def test_an_empty_range_is_refused(decode: Decode) -> None:
 @pytest.mark.parametrize("decode", DECODES)
 def test_another_version_is_refused_and_said(monkeypatch: pytest.MonkeyPatch, decode: Decode) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(ranges, "LAYOUT", columns.Layout("refstore.range", "3", ranges.LAYOUT.fields))
+        patch.setattr(ranges, "LAYOUT", columns.Layout("refstore.range", "2", ranges.LAYOUT.fields))
         range_id, body = written(rows_of(["a"], md5="d" * 32))
-    with pytest.raises(CorruptRange, match="version '3', this program reads '2'; a newer refstore may read it"):
+    with pytest.raises(CorruptRange, match="version '2', this program reads '1'; a newer refstore may read it"):
         decode(range_id, body)
 
 
 @pytest.mark.parametrize("decode", DECODES)
 def test_other_columns_are_refused(monkeypatch: pytest.MonkeyPatch, decode: Decode) -> None:
     range_id, body = written(rows_of(["a"], md5="d" * 32))
-    more = columns.Layout("refstore.range", "2", (*ranges.LAYOUT.fields, ("more", columns.Kind.TEXT)))
+    more = columns.Layout("refstore.range", "1", (*ranges.LAYOUT.fields, ("more", columns.Kind.TEXT)))
     monkeypatch.setattr(ranges, "LAYOUT", more)
     with pytest.raises(CorruptRange):
         decode(range_id, body)

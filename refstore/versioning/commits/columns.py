@@ -81,8 +81,6 @@ class Layout:
     """The metadata key that holds the version."""
     version: str
     fields: tuple[tuple[str, Kind], ...]
-    earlier: Layout | None = None
-    """The layout of older files: without the last columns, which are then read as ''."""
 
 
 _CODEC: Final = {Kind.TEXT: "lz4", Kind.DIGITS: "zstd", Kind.FEW: "lz4", Kind.SORTED: "zstd", Kind.INTEGER: "none"}
@@ -332,17 +330,8 @@ class Spill:
 # ---- files
 
 
-def is_blank(column: Column) -> bool:
-    """Return whether every value is ''."""
-    return bool(pc.all(pc.equal(column, scalar("", pa.string()))).as_py())
-
-
 def encode(layout: Layout, rows: Rows, metadata: Mapping[str, str] | None = None) -> bytes:
-    """Encode rows as a file, without columns that the layout does not have.
-
-    Equal rows give equal bytes under the same version of pyarrow.
-    """
-    rows = pa.RecordBatch.from_arrays([rows.column(at) for at in range(len(layout.fields))], schema=_schema(layout))
+    """Encode rows as a file. Equal rows give equal bytes under the same version of pyarrow."""
     sink = pa.BufferOutputStream()
     with _writer(layout, sink) as writer:
         writer.write_table(pa.Table.from_batches([rows]))
@@ -373,10 +362,8 @@ def decode(layout: Layout, body: bytes, only: Sequence[str] | None = None) -> tu
     The caller knows that the bytes are whole.
     """
     try:
-        file, metadata, written_as = _open(layout, pa.BufferReader(body))
+        file, metadata = _open(layout, pa.BufferReader(body))
         batches = file.read(columns=only, use_threads=False).combine_chunks().to_batches()
-        if written_as is not layout and only is None:
-            batches = [_completed(layout, batch) for batch in batches]
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(error) from error
     return (batches[0] if batches else empty(layout)), metadata
@@ -390,7 +377,7 @@ def decode_batches(layout: Layout, file: IO[bytes], batch_rows: int) -> tuple[It
     try:
         small = file.seek(0, SEEK_END) <= CHUNK_BYTES  # read at once: Arrow would call Python for each piece of it
         file.seek(0)
-        parquet, metadata, _ = _open(layout, pa.BufferReader(file.read()) if small else file)
+        parquet, metadata = _open(layout, pa.BufferReader(file.read()) if small else file)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(error) from error
     return _batches(parquet, batch_rows), metadata
@@ -407,21 +394,14 @@ def _unreadable(error: Exception) -> UnreadableColumns:
     return UnreadableColumns(f"it is not Parquet that can be read: {error}")
 
 
-def _open(layout: Layout, source: object) -> tuple[Any, dict[str, str], Layout]:
-    """Open a file; return it, its metadata, and the layout that it was written in."""
+def _open(layout: Layout, source: object) -> tuple[Any, dict[str, str]]:
+    """Open a file; return it and its metadata. Raises UnreadableColumns if it has another layout."""
     file = pq.ParquetFile(source)
     pairs = cast(dict[bytes, bytes], file.metadata.metadata or {})
     metadata = {key.decode(): value.decode() for key, value in pairs.items()}
     version = metadata.get(layout.name)
-    for candidate in (layout, layout.earlier):
-        if candidate is not None and version == candidate.version and file.schema_arrow.equals(_schema(candidate)):
-            return file, metadata, candidate
+    if version == layout.version and file.schema_arrow.equals(_schema(layout)):
+        return file, metadata
     raise UnreadableColumns(
         f"it has {layout.name} version {version!r}, this program reads {layout.version!r}; a newer refstore may read it"
     )
-
-
-def _completed(layout: Layout, rows: Any) -> Rows:
-    """Complete rows of an earlier layout, with '' in the columns that it does not have."""
-    blanks = [array([""] * rows.num_rows, pa.string())] * (len(layout.fields) - rows.num_columns)
-    return pa.RecordBatch.from_arrays([*rows.columns, *blanks], schema=_schema(layout))

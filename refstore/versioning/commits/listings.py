@@ -1,8 +1,8 @@
 """A listing: the own addresses that one commit put, sorted, each once, in a Parquet file (rule 7 reads it).
 
 It also names the commit's new ranges: those of its tree that the tree of its first parent does not have. Who knows the
-parent's ranges need not read the commit's metarange, which names all. Listings without that were written by earlier
-versions, or for commits with more new ranges than NEW_RANGES_MAX.
+parent's ranges need not read the commit's metarange, which names all. A commit with more new ranges than
+NEW_RANGES_MAX has a listing without them.
 
 Addresses come in the order of their paths, any number of them. They are sorted by external merge: runs of RUN_ROWS in
 memory, put aside in a temporary file, then merged window by window. Reading goes through a temporary file too, so that

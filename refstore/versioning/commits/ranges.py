@@ -32,7 +32,7 @@ from refstore.errors import CorruptRange, Invalid
 from refstore.versioning.commits import columns, names
 from refstore.versioning.commits.columns import Column, Kind, Layout, Rows, UnreadableColumns
 
-WITHOUT_MD5: Final = Layout(
+LAYOUT: Final = Layout(
     "refstore.range",
     "1",
     (
@@ -43,13 +43,13 @@ WITHOUT_MD5: Final = Layout(
         ("mtime_ms", Kind.INTEGER),
         ("metadata", Kind.FEW),  # a JSON object with sorted keys; '' for none
         ("content_type", Kind.FEW),
+        ("md5", Kind.DIGITS),
     ),
 )
-LAYOUT: Final = Layout("refstore.range", "2", (*WITHOUT_MD5.fields, ("md5", Kind.DIGITS)), earlier=WITHOUT_MD5)
 PATH: Final = 0
 ADDRESS: Final = 1
 SIZE_BYTES: Final = 2
-MD5: Final = len(WITHOUT_MD5.fields)
+MD5: Final = len(LAYOUT.fields) - 1
 COMPARED: Final = range(ADDRESS, MD5)
 """The columns that say whether an entry is another one. MD5 follows from the content, where somebody knows it: an entry
 is not another one because it is known now.
@@ -188,8 +188,7 @@ def part(rows: Rows, prefix: str, after: str) -> Rows:
 
 
 def encode(rows: Rows) -> bytes:
-    """Encode a range. Without any MD5 the file has the earlier layout, so that ranges of old trees stay shared."""
-    return columns.encode(WITHOUT_MD5 if columns.is_blank(rows.column(MD5)) else LAYOUT, rows)
+    return columns.encode(LAYOUT, rows)
 
 
 def hash_hex(body: bytes) -> str:

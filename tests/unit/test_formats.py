@@ -1,0 +1,141 @@
+"""The bytes of every stored form that is no record, version 1 (docs/formats.md). `test_records.py` pins the records."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import sqlite3
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import pytest
+
+from refstore.audit.actors import Actor
+from refstore.audit.entries import VERSION, Act, Entry, encode_entry
+from refstore.core.arrow_arrays import array
+from refstore.core.ids import Address, BranchName, CommitId, RepositoryId, RepositoryName, Token
+from refstore.core.ids import Path as ObjectPath
+from refstore.core.records import Entry as ObjectEntry
+from refstore.core.signing_keys import SigningKey
+from refstore.deletions.journal_format import PendingDelete
+from refstore.deletions.journal_writer import JournalWriter
+from refstore.kv.base import Key
+from refstore.kv.sqlite import open_sqlite
+from refstore.objects.base import Deletion
+from refstore.objects.memory import MemoryObjects
+from refstore.versioning import manifest
+from refstore.versioning.commits import columns, listings, metaranges, ranges
+from refstore.versioning.commits.metaranges import Metarange, RangeRow
+from refstore.versioning.issuance import Claims, Issuer
+from refstore_purge import ids, index, ledger
+from tests.kit.clock import FakeClock
+
+NOW_MS = 1_700_000_000_000
+ADDRESS = Address("data/2023111422/01j8x6w3vr0000000000000000")
+REPO = RepositoryId("sales.01j8x6w3vr0000000000000000")
+MAIN = BranchName("main")
+RANGE = RangeRow("a", "b", "c" * 64, 2, 10)
+PURGE_KEY = index.Key.of(b"k" * 32)
+
+
+def _range() -> bytes:
+    entry = ObjectEntry(ADDRESS, 5, "ab" * 32, NOW_MS, {"b": "2", "a": "1"}, "text/csv", "", "d" * 32)
+    return ranges.encode(ranges.rows_of(["a", "b"], [entry, ObjectEntry(ADDRESS, 6, "", NOW_MS)]))
+
+
+def _metarange() -> bytes:
+    return metaranges.encode(Metarange.of([RANGE], ranges.CUT.label))
+
+
+def _listing() -> bytes:
+    file = io.BytesIO()
+    with columns.encoding(listings.LAYOUT, file, 10, {listings.NEW_RANGES_KEY: RANGE.id}) as write:
+        write(array([ADDRESS], columns.pa.string()))
+    return file.getvalue()
+
+
+def _manifest() -> bytes:
+    entries = (
+        manifest.CommitLanded(CommitId("c" * 64), b"record", MAIN, "b1"),
+        manifest.BranchCreated(MAIN, "b1", CommitId("c" * 64), NOW_MS, hidden=True),
+        manifest.BranchDeleted(MAIN, "b1"),
+        manifest.RecordKept("tags", "v1", b"record"),
+        manifest.RecordRemoved("tags", "v1", b"record"),
+        manifest.RepositoryCreated(RepositoryName("sales"), REPO, b"record"),
+        manifest.RepositoryDeleted(RepositoryName("sales"), REPO),
+    )
+    return b"\n".join(map(msgspec.json.encode, entries))
+
+
+def _audit_entry() -> bytes:
+    actor = Actor("cli", "ada", "host", "refstore tag create")
+    act = Act(id="i1", time="2023-11-14T22:13:20.000Z", actor=actor, action="tag.create", after={"commit": "c"})
+    return encode_entry(Entry(VERSION, "c1", 1, "", NOW_MS, act))
+
+
+def _journal() -> bytes:
+    objects = MemoryObjects()
+    writer = JournalWriter(objects, "r1", FakeClock(wall_ms=NOW_MS), count(1))
+    batch = [PendingDelete(ADDRESS, Token("main:01j8x6w3vr0000000000000001"), ObjectPath("a/b"), "reset", 5)]
+    writer.record_start(batch)
+    writer.record_end(batch, Deletion([], [], [(ADDRESS, "refused")]))
+    segments = [(info.key, gzip.decompress(objects.read(info.key))) for info in objects.list()]
+    return b"\n".join(key.encode() + b"\n" + body for key, body in segments)
+
+
+def _token() -> bytes:
+    claims = Claims(REPO, MAIN, ObjectPath("a/b"), ADDRESS, "t1", NOW_MS + 60_000)
+    return Issuer([SigningKey("k1", b"s" * 32)], FakeClock(wall_ms=NOW_MS)).sign(claims).encode()
+
+
+def _purge_index() -> bytes:
+    collector = index.Collector("string", PURGE_KEY.hash_key)
+    collector.see(array(["ada", "bob"], columns.pa.string()))
+    body = collector.to_bytes(2)
+    assert body is not None
+    return body
+
+
+def _purge_ledger() -> bytes:
+    objects = MemoryObjects()
+    with TemporaryDirectory() as folder:
+        ids.write(Path(folder), "string", [array(["ada", "bob"], columns.pa.string())])
+        ledger.write(objects, PURGE_KEY, "run-1", [(ids.IdSet(Path(folder)), ["events"])], NOW_MS)
+    (info,) = objects.list()
+    return info.key.encode() + objects.read(info.key)
+
+
+FORMS: dict[str, tuple[Callable[[], bytes], str]] = {
+    "range": (_range, "502a402f603d442b715146ff44be24e70fb1591fb8944ace068bd028793278d2"),
+    "metarange": (_metarange, "26cbae8a504aa43d2376ce0a187ae8f04521e9cf29655d39a87ccf0f3ddc6d06"),
+    "listing": (_listing, "9c111ca5c85c1126194966b3777d823bc0e02697596cca27c057edff1b83fb65"),
+    "manifest entries": (_manifest, "73de580a42096f760220e55a544b81e1cc49b6d3c2e3331f6790fcdd4c1d06a6"),
+    "audit entry": (_audit_entry, "b1f9a3da4714dff3471cf23140f08e8d1755dc950493d175de0233110fb2a4a2"),
+    "journal": (_journal, "c405cc65fc39d1e714673e92e1187e0e960ef40fc4b5fd8ea068ef22813348e0"),
+    "signed token": (_token, "c0cdfb8cb4ab5216f845b541bb28e122eae4e9f0dab2bf36f5825a0cb8138991"),
+    "purge index": (_purge_index, "338ae7777c20e76674c72932097ebde4d45bd68b38c2d085b9168902d6c20322"),
+    "purge ledger": (_purge_ledger, "ba2e816ffe75e19e8e45d92276587c254461935e2595f068a49a63c69e03c433"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_bytes_are_pinned(form: str) -> None:
+    make, sha256 = FORMS[form]
+    assert hashlib.sha256(make()).hexdigest() == sha256
+
+
+def test_the_sqlite_file_is_pinned(tmp_path: Path) -> None:
+    kv = open_sqlite(f"sqlite://{tmp_path}/kv.sqlite", FakeClock())
+    kv.set(Key("partition", "name"), b"value")
+    kv.close()
+    with sqlite3.connect(tmp_path / "kv.sqlite") as connection:
+        assert connection.execute("PRAGMA user_version").fetchall() == [(1,)]
+        ((table,),) = connection.execute("SELECT sql FROM sqlite_master").fetchall()
+    assert table == (
+        "CREATE TABLE kv (partition TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (partition, "
+        "name)) WITHOUT ROWID"
+    )
