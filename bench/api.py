@@ -61,11 +61,10 @@ WARM: Final = 500
 the first ones.
 """
 REAPING: Final[dict[str, object]] = {
-    "reaper_grace_override_seconds": 0,
+    "grace_seconds": 0,
     "reaper_breaker_share": 1.0,
     "reaper_breaker_per_hour": 0,
     "reaper_pause_seconds": 0.5,
-    "reaper_budget_seconds": 600,
 }
 """A reaper that takes what is due as soon as it sees it."""
 REAPED_SECONDS_MAX: Final = 600.0

@@ -26,7 +26,7 @@ from refstore.core.records import Deleting, Emptied, Entry, Reference, decode_st
 from refstore.repository import Repository
 
 PAGE = 4000
-"""As many as the reaper handles at a time (`reaper.batch_keys`)."""
+"""As many as the reaper handles at a time (`reaper_pass.BATCH_KEYS`)."""
 PIPELINE = 1000
 SWAP = "UPDATE kv SET value = ?4 WHERE partition = ?1 AND name = ?2 AND value = ?3"
 REMOVE = "DELETE FROM kv WHERE partition = ? AND name = ?"

@@ -79,9 +79,7 @@ def _reap(lake: Any, *, grace_seconds: float | None) -> Measured:
 
     logging.basicConfig(level=logging.INFO)
     # The breaker is for deletions that nobody expected; these are: all that is due may go, at any pace.
-    settings = ReaperSettings(
-        grace_override_seconds=grace_seconds, breaker_share=1.0, breaker_per_hour=0, budget_seconds=600.0
-    )
+    settings = ReaperSettings(breaker_share=1.0, breaker_per_hour=0)
     surveying = 0.0
     make_survey = survey.survey
 
@@ -94,7 +92,7 @@ def _reap(lake: Any, *, grace_seconds: float | None) -> Measured:
             surveying += time.perf_counter() - began
 
     survey.survey = timed_survey
-    with Reaper(lake, settings) as reaper:
+    with Reaper(lake, settings, grace_seconds=grace_seconds) as reaper:
         began = time.perf_counter()
         done = reaper.run_once(lambda: False)
         seconds = time.perf_counter() - began

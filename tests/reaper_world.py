@@ -160,6 +160,10 @@ class WatchedObjects(ObjectStore):
         return {info.key: self.inner.read(info.key) for info in self.inner.list()}
 
 
+TUNING = ("batch_keys", "step_seconds", "grace_seconds")
+"""Options of a pass that are no settings."""
+
+
 class World:
     """One lake with the repository `lake`."""
 
@@ -170,6 +174,7 @@ class World:
         self.safety = Safety(grace_seconds=GRACE_SECONDS, scrub_after_seconds=SCRUB_AFTER_SECONDS)
         self.lake = Lake(self.kv, "memory://reaper", clock=self.clock, safety=self.safety, open_store=self._open)
         self.repo: Repository = self.lake.create_repository("lake", grace_seconds=grace_seconds)
+        self.tuning = _taken(settings, *TUNING)
         self.settings = ReaperSettings(**settings)
         self.numbers = count(1)
 
@@ -195,6 +200,7 @@ class World:
     def tools(
         self, *, reaper: str = "r1", should_stop: Callable[[], bool] = never, scrub: bool = False, **settings: object
     ) -> reaper_pass.PassTools:
+        tuning = self.tuning | _taken(settings, *TUNING)
         chosen = ReaperSettings(**{**_fields(self.settings), **settings})
         return reaper_pass.PassTools(
             settings=chosen,
@@ -205,6 +211,7 @@ class World:
             should_stop=should_stop,
             guard=NoGuard(),
             scrub_requested_ms=self.clock.now_ms() if scrub else None,
+            **tuning,
         )
 
     def run_pass(self, **options: object) -> PassSummary:
@@ -215,7 +222,7 @@ class World:
     def reaper(self, **options: object) -> Reaper:
         options.setdefault("asynchronous", False)
         options.setdefault("random", Random(1))
-        return Reaper(self.lake, self.settings, **options)
+        return Reaper(self.lake, self.settings, **{**self.tuning, **options})
 
     def run_once(self, **options: object) -> PassSummary:
         with self.reaper(**options) as reaper:
@@ -248,6 +255,11 @@ class World:
         """How many addresses have due hints, each hint counted."""
         repo = self.repo.context.repo
         return sum(due_hints.count(self.kv, repo, shard, now_ms=None, limit=10**6) for shard in range(keys.SHARDS))
+
+
+def _taken(options: dict[str, object], *names: str) -> dict[str, object]:
+    """Take these options out of others."""
+    return {name: options.pop(name) for name in names if name in options}
 
 
 def _fields(settings: ReaperSettings) -> dict[str, object]:

@@ -18,7 +18,7 @@ from refstore_api.auth import Authenticator, claimed_key
 from refstore_api.connection_slots import request_slots
 from refstore_api.lazy_routes import LazyRoutes
 from refstore_api.read_process import ReadProcess
-from refstore_api.request_bodies import BodyLimits
+from refstore_api.request_bodies import BODY_BYTES_MAX, BYTES_PER_SECOND_MIN, BodyLimits
 from refstore_api.request_metrics import Metrics
 from refstore_api.request_middleware import NO_ROUTE, MatchedRoute, RequestMiddleware
 from refstore_api.routes import documentation, liveness
@@ -88,9 +88,7 @@ def create_app(
     app.add_middleware(
         RequestMiddleware,
         metrics=metrics,
-        limits=BodyLimits(
-            settings.api.body_bytes_max, settings.api.upload_idle_seconds, settings.api.upload_bytes_per_second_min
-        ),
+        limits=BodyLimits(BODY_BYTES_MAX, settings.api.upload_idle_seconds, BYTES_PER_SECOND_MIN),
         admit=authenticator.principal,
         claimed=claimed_key,
         locate=_locate,

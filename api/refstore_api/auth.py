@@ -1,6 +1,6 @@
 """Authenticate callers: Basic auth with an access key, as lakeFS's clients send it, or the bearer token of a login.
 
-A credential is looked up once and then cached for `key_seconds` (`caller_cache.py`); after that the key's record is
+A credential is looked up once and then cached for `KEY_SECONDS` (`caller_cache.py`); after that the key's record is
 read again. Wrong secrets are counted, and a caller who sends too many has to wait (`login_throttle.py`). A caller whose
 same credential was right before does not wait.
 
@@ -37,6 +37,14 @@ from refstore_api.request_middleware import PRINCIPAL, address_of
 from refstore_api.service import Service
 
 AUDIENCE: Final = "refstore-api"
+KEY_SECONDS: Final = 5.0
+"""How long an access key is cached, and so how long a revoked one stays valid at most."""
+LOGIN_SECONDS: Final = 86_400
+"""How long a bearer token is valid: a working day needs one login."""
+WRONG_SECRETS_MAX: Final = 10
+"""How many wrong secrets for one access key one address may send in a minute before further ones must wait. People
+mistype a few; guesses of a secret need more by far.
+"""
 """Issued addresses have the repository's id as audience, so neither token passes for the other."""
 
 
@@ -88,8 +96,8 @@ class Authenticator:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._known = CallerCache(service.settings.key_seconds)
-        self._guesses = LoginThrottle(service.lake.clock, service.settings.wrong_secrets_max)
+        self._known = CallerCache(KEY_SECONDS)
+        self._guesses = LoginThrottle(service.lake.clock, WRONG_SECRETS_MAX)
         self._uses = KeyLastUse(service.lake)
 
     async def principal(self, header: str | None, address: str) -> Principal:
@@ -138,7 +146,7 @@ class Authenticator:
         principal = self._let_in(key_id, record, proven)
         now = self._service.lake.clock.now_ms() // 1000
         ends = [at_ms // 1000 for at_ms in (record.expires_ms, proven.ends_ms) if at_ms]
-        expires = min([now + self._service.settings.login_seconds, *ends])
+        expires = min([now + LOGIN_SECONDS, *ends])
         mark = access_keys.mark_token(record, proven)
         token_id = secrets.token_hex(16)
         claims = {"aud": AUDIENCE, "sub": key_id, "jti": token_id, "iat": now, "exp": expires, "key": mark}

@@ -112,13 +112,16 @@ def connection_slots(settings: ApiSettings) -> Slots:
             most=total_max,
             open_files_limit=soft,
         )
-    return Slots("connections", total_max, settings.connections_per_address or max(1, total_max // 2))
+    return Slots("connections", total_max, _share(total_max))
 
 
 def request_slots(settings: ApiSettings) -> Slots:
     """Make slots for the running requests of clients behind proxies. Each client gets as many as it could have
     connections.
     """
-    return Slots(
-        "requests", settings.connections_max, settings.connections_per_address or max(1, settings.connections_max // 2)
-    )
+    return Slots("requests", settings.connections_max, _share(settings.connections_max))
+
+
+def _share(total_max: int) -> int:
+    """Return how many of them one address gets: half, so that nobody alone can take all."""
+    return max(1, total_max // 2)

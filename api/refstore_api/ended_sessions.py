@@ -1,7 +1,7 @@
 """The sessions that were ended before their token expired, so that no process accepts the token any more.
 
 Each has one small key in the KV until then. Only tokens of logins are looked up there, together with their access key
-and as seldom as that: a process knows a caller for `api.key_seconds`. So a session ends in other processes within that
+and as seldom as that: a process knows a caller for `auth.KEY_SECONDS`. So a session ends in other processes within that
 time, and in the one that ended it at once.
 """
 

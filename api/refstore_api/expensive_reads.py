@@ -23,11 +23,16 @@ from starlette.responses import Response
 
 from refstore.core import deadline
 from refstore.core.clock import Clock
-from refstore.core.settings import ApiSettings
 from refstore_api.error_responses import ReadsBusy, TooManyRequests
 from refstore_api.json_answers import answer
 from refstore_api.read_process import ReadProcess
 
+READS_AT_ONCE: Final = 4
+"""Expensive reads at the same time: more of them take as long, as they share one process."""
+READS_PER_KEY: Final = READS_AT_ONCE // 2
+"""So that one access key cannot take all."""
+READ_SECONDS: Final = 30.0
+"""How long such a read may wait for its turn, and how long it may take: clients give up then anyway."""
 WAITING_MAX: Final = 64
 """Reads of one key that may wait."""
 PAUSE_SECONDS_MAX: Final = 0.05
@@ -139,14 +144,14 @@ class ShortRequestPriority:
 
 
 class ExpensiveReads:
-    def __init__(self, clock: Clock, settings: ApiSettings, read_process: ReadProcess | None = None) -> None:
+    def __init__(self, clock: Clock, read_process: ReadProcess | None = None) -> None:
         """`read_process` runs the reads; threads do without it, or until it is ready."""
         self.priority = ShortRequestPriority()
-        self.slots = ReadSlots(settings.reads_at_once, settings.reads_per_key or max(1, settings.reads_at_once // 2))
+        self.slots = ReadSlots(READS_AT_ONCE, READS_PER_KEY)
         self._clock = clock
-        self._seconds = settings.read_seconds
+        self._seconds = READ_SECONDS
         self._read_process = read_process
-        self._pool = ThreadPoolExecutor(settings.reads_at_once, thread_name_prefix="refstore-read")
+        self._pool = ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="refstore-read")
 
     async def run(self, request: Request, key: str, work: Callable[[], BaseModel | Response]) -> Response:
         """Run the read when a slot is free for the key. Raises ClientDisconnect, TooManyRequests, ReadsBusy,
@@ -188,9 +193,7 @@ class ExpensiveReads:
         self._give_up(key, acquired)
         if disconnect.done():
             raise ClientDisconnect
-        raise ReadsBusy(
-            f"no slot became free in {self._seconds:g} s (api.read_seconds); make the same call again, later"
-        )
+        raise ReadsBusy(f"no slot became free in {self._seconds:g} s; make the same call again, later")
 
     def _give_up(self, key: str, acquired: asyncio.Task[None]) -> None:
         if acquired.done() and not acquired.cancelled() and acquired.exception() is None:

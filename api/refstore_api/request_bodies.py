@@ -29,6 +29,10 @@ store with calls.
 """
 BLOCK_BYTES: Final = 1 << 20
 """The smallest block, because each block wakes a thread."""
+BODY_BYTES_MAX: Final = 8 << 20
+"""The largest request body that is not an object. Most routes take less (docs/security.md)."""
+BYTES_PER_SECOND_MIN: Final = 1024
+"""An upload below this average rate is aborted: it would hold its thread for ever."""
 FIELD: Final = "content"
 DROPPED_BODY: Final = "refstore.dropped_body"
 """The extension of a request's scope that says that the server dropped the body; it looks empty."""
@@ -54,7 +58,7 @@ class BodyLimits(NamedTuple):
 
 def limits_of(settings: ApiSettings) -> BodyLimits:
     """Return the limits of an object's body."""
-    return BodyLimits(settings.upload_bytes_max, settings.upload_idle_seconds, settings.upload_bytes_per_second_min)
+    return BodyLimits(settings.upload_bytes_max, settings.upload_idle_seconds, BYTES_PER_SECOND_MIN)
 
 
 class BodyTimer:
@@ -293,6 +297,5 @@ class _Form:
 
 def _too_large(bytes_max: int) -> TooLarge:
     return TooLarge(
-        f"the request's body is larger than {bytes_max} bytes; send less, or raise api.upload_bytes_max or "
-        "api.body_bytes_max"
+        f"the request's body is larger than {bytes_max} bytes; send less, or, of an object, raise api.upload_bytes_max"
     )

@@ -38,6 +38,10 @@ K = TypeVar("K", bound=Hashable)
 A = TypeVar("A")
 R = TypeVar("R")
 
+THREADS: Final = 32
+"""Requests that may wait for a store at the same time: more would wait in a store that small services use."""
+IMPORTS_AT_ONCE: Final = 2
+"""Imports that run at the same time. A third is told to come later: each lists for minutes, and fills memory."""
 READINESS_SECONDS: Final = 1.0
 BATCH_MAX: Final = 200
 BATCHES_AT_ONCE: Final = 8
@@ -161,11 +165,11 @@ class Service:
         self.settings = settings
         self._operations = operations
         self._purges = purges
-        self.imports = Imports(at_once=settings.imports_at_once)
-        self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="refstore-api")
-        self._bodies = ThreadPoolExecutor(settings.threads, thread_name_prefix="refstore-body")
+        self.imports = Imports(at_once=IMPORTS_AT_ONCE)
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="refstore-api")
+        self._bodies = ThreadPoolExecutor(THREADS, thread_name_prefix="refstore-body")
         """Threads of their own, because an upload holds its thread as long as its client takes."""
-        self.reads = ExpensiveReads(lake.clock, settings, read_process)
+        self.reads = ExpensiveReads(lake.clock, read_process)
         self._readiness_lock = asyncio.Lock()
         self._readiness: tuple[float, bool] | None = None
         """When the stores were probed last, and whether they answered."""

@@ -25,7 +25,6 @@ REAPER: Final = ReaperSettings(
     pause_seconds=0.5,
     lease_seconds=5,
     scrub_every_seconds=2,
-    batch_keys=500,
     breaker_share=1,  # the demo deletes most of what it writes, on purpose
 )
 

@@ -64,7 +64,6 @@ def _main(arguments: Sequence[str] | None) -> int:
             grace_days=parsed.grace_days,
             min_age_seconds=parsed.min_age_seconds,
             full=parsed.full,
-            signed_seconds=settings.api.presign_seconds,
         )
         code = 0
         with (
@@ -85,7 +84,7 @@ def _main(arguments: Sequence[str] | None) -> int:
                         continue
                     for summary in (*(each for each in ran.swept if each.mark_id != ran.marked.mark_id), ran.latest):
                         sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
-                    for line in overdue(ran.waiting, lake.clock.now_ms(), settings.offline.tag_wait_days):
+                    for line in overdue(ran.waiting, lake.clock.now_ms()):
                         sys.stderr.write(f"refstore: warning: {name}: {line}\n")
                     code = max(
                         code,

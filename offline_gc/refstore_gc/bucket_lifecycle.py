@@ -26,6 +26,8 @@ from refstore.objects.store_urls import DELETE_VERSIONS, parse
 from refstore_gc.run_layout import TAG
 
 RULE_ID: Final = "refstore-expire"
+TAG_WAIT_DAYS: Final = 3
+"""A bucket deletes what is tagged within two days. What waits longer has no rule that is in force."""
 FOREIGN_SHOWN: Final = 3
 
 
@@ -35,37 +37,33 @@ class Rule:
 
     prefix: str
     """Of the objects' keys; '' for the whole bucket."""
-    tag: str = TAG
     versions: bool = False
     """Whether the bucket's versions go, too: without it an expired object stays as one."""
 
     @property
     def id(self) -> str:
-        """The prefix as it can be read, cut off, and what no other prefix and no other tag has: rules for the objects
-        that still carry an earlier tag stay in force.
-        """
-        if not self.prefix and self.tag == TAG:
+        """The prefix as it can be read, cut off, and what no other prefix has."""
+        if not self.prefix:
             return RULE_ID
-        what = self.prefix if self.tag == TAG else f"{self.prefix}\n{self.tag}"
         shown = f"{RULE_ID}-{self.prefix.strip('/').replace('/', '-')}".rstrip("-")
-        return f"{shown[:200]}-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
+        return f"{shown[:200]}-{hashlib.sha256(self.prefix.encode()).hexdigest()[:16]}"
 
     def document(self) -> dict[str, Any]:
         """A day is the least that S3 knows."""
-        tag = {"Key": self.tag, "Value": "true"}
+        tag = {"Key": TAG, "Value": "true"}
         which = {"And": {"Prefix": self.prefix, "Tags": [tag]}} if self.prefix else {"Tag": tag}
         rule: dict[str, Any] = {"ID": self.id, "Status": "Enabled", "Filter": which, "Expiration": {"Days": 1}}
         return rule | ({"NoncurrentVersionExpiration": {"NoncurrentDays": 1}} if self.versions else {})
 
 
-def rule_of(store: ObjectStore, tag: str = TAG) -> Rule:
+def rule_of(store: ObjectStore) -> Rule:
     """The rule of one repository's namespace. Raises Invalid: the store has no such thing."""
     _, path = _bucket_and_path(store.url)
-    return Rule(f"{path}/" if path else "", tag, deletes_versions(store))
+    return Rule(f"{path}/" if path else "", deletes_versions(store))
 
 
-def bucket_rule(tag: str = TAG, *, versions: bool = False) -> Rule:
-    return Rule("", tag, versions)
+def bucket_rule(*, versions: bool = False) -> Rule:
+    return Rule("", versions)
 
 
 def deletes_versions(store: ObjectStore) -> bool:
@@ -76,7 +74,7 @@ def warning(rule: Rule) -> str:
     """What whoever applies the rule must know."""
     return (
         "A bucket has one lifecycle configuration for all who use it. The rule below deletes every object"
-        f" {'below ' + rule.prefix if rule.prefix else 'of the bucket'} that has the tag {rule.tag}, whoever set it; "
+        f" {'below ' + rule.prefix if rule.prefix else 'of the bucket'} that has the tag {TAG}, whoever set it; "
         "applying it replaces"
         " nothing else, but a bucket that others share is theirs to decide on, too."
     )
@@ -169,12 +167,12 @@ def _bucket_and_path(url: str) -> tuple[str, str]:
 # ---- what waits for the bucket
 
 
-def overdue(waiting: Sequence[Run], now_ms: int, days: float) -> list[str]:
+def overdue(waiting: Sequence[Run], now_ms: int) -> list[str]:
     """A line for each mark that has waited for the bucket for longer than it should."""
     return [
         f"mark {run.mark_id}: {overdue_words(run.record.tagged_ms)}"
         for run in waiting
-        if run.is_tagged and now_ms - run.record.tagged_ms > days * 86_400_000
+        if run.is_tagged and now_ms - run.record.tagged_ms > TAG_WAIT_DAYS * 86_400_000
     ]
 
 

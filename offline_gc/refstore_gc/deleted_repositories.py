@@ -129,7 +129,7 @@ def clear(
         counts = join(run.engine, inputs)
         units = units_of(counts)
         fence.pass_through()
-        outcomes = sweep_tasks.sweep(run, units, LiveCommits(), options.mode, options.tag)
+        outcomes = sweep_tasks.sweep(run, units, LiveCommits(), options.mode)
     swept = summarize_sweep(outcomes, options.mode, 0, lake.clock.now_ms(), run.steps.seconds.get("sweeping", 0.0))
     foreign = Count(sum(each.foreign for each in chunks), sum(each.foreign_bytes for each in chunks))
     young = sum(each.young for each in chunks)

@@ -24,6 +24,7 @@ from refstore.core import deadline
 from refstore.core.batches import batched
 from refstore.core.ids import Address, BranchName, Path, Token
 from refstore.core.records import Backup, Location, encode
+from refstore.core.safety import SIGNED_SECONDS
 from refstore.deletions import causes
 from refstore.deletions.content_deletion import delete_recorded
 from refstore.deletions.journal_format import PendingDelete
@@ -68,17 +69,17 @@ class _Tally:
         )
 
 
-def clean(ctx: Context, *, signed_seconds: float = 0.0, dry_run: bool = False) -> CleaningSummary:
-    """Delete what is past its days. `signed_seconds`: how long URLs are valid that were signed.
+def clean(ctx: Context, *, dry_run: bool = False) -> CleaningSummary:
+    """Delete what is past its days, and what no signed URL reads any more.
 
     Raises KVWentBack, KVSettling, Corrupt, Unavailable; then nothing more is deleted.
     """
     if dry_run:
-        return _clean(ctx, signed_seconds=signed_seconds, dry_run=True)
+        return _clean(ctx, dry_run=True)
     if not ctx.locations.are_announced() and not delete_abandoned(ctx, dry_run=True):
         return CleaningSummary()  # and no entry of the audit log is begun
     with ctx.audit.act("purge.clean", repository=ctx.name) as draft:
-        done = _clean(ctx, signed_seconds=signed_seconds, dry_run=False)
+        done = _clean(ctx, dry_run=False)
         gone = sum(each.objects for each in (done.backups, done.trash, done.attempts, done.going))
         draft.happened = bool(gone or done.branches or done.failed)
         draft.after = {
@@ -92,7 +93,7 @@ def clean(ctx: Context, *, signed_seconds: float = 0.0, dry_run: bool = False) -
     return done
 
 
-def _clean(ctx: Context, *, signed_seconds: float, dry_run: bool) -> CleaningSummary:
+def _clean(ctx: Context, *, dry_run: bool) -> CleaningSummary:
     done = _Tally(branches=delete_abandoned(ctx, dry_run=dry_run))
     if not ctx.locations.are_announced():
         return done.cleaned()
@@ -102,7 +103,7 @@ def _clean(ctx: Context, *, signed_seconds: float, dry_run: bool) -> CleaningSum
     name = f"purge-{ctx.ids.unique(ctx.clock.now_ms())}"
     journal = JournalWriter(ctx.objects, name, ctx.clock, count())
     now = ctx.clock.now_ms()
-    wait_ms = int(_seconds_to_wait(ctx, signed_seconds) * 1000)
+    wait_ms = int(_seconds_to_wait(ctx) * 1000)
     for page in batched(ctx.locations.scan_changing(), PAGE):
         found: list[tuple[LocatedIdentity, dict[Address, Ending]]] = []
         for each in page:
@@ -153,13 +154,11 @@ class KeptBackup(NamedTuple):
     """Whether the next cleaning deletes it."""
 
 
-def backups(ctx: Context, *, signed_seconds: float = 0.0) -> Iterator[KeptBackup]:
-    """Yield all backups and trash. `signed_seconds`: how long URLs are valid that were signed. Raises Corrupt,
-    Unavailable.
-    """
+def backups(ctx: Context) -> Iterator[KeptBackup]:
+    """Yield all backups and trash. Raises Corrupt, Unavailable."""
     if not ctx.locations.are_announced():
         return
-    now, ends = ctx.clock.now_ms(), CleaningDates.read(ctx, signed_seconds)
+    now, ends = ctx.clock.now_ms(), CleaningDates.read(ctx)
     for each in ctx.locations.scan_changing():
         dates, is_held = ends.of(each.location), each.identity in ends.held
         for one in each.location.backups:
@@ -186,9 +185,9 @@ class CleaningDates(NamedTuple):
     """Objects that a legal hold covers: nothing of theirs goes."""
 
     @staticmethod
-    def read(ctx: Context, signed_seconds: float) -> CleaningDates:
+    def read(ctx: Context) -> CleaningDates:
         """Read it as it is now. Raises Corrupt, Unavailable."""
-        return CleaningDates(_document(ctx), int(_seconds_to_wait(ctx, signed_seconds) * 1000), _held(ctx))
+        return CleaningDates(_document(ctx), int(_seconds_to_wait(ctx) * 1000), _held(ctx))
 
     def of(self, location: Location) -> dict[Address, Ending]:
         return find_endings(location, self.document, self.wait_ms)
@@ -227,11 +226,11 @@ def _held(ctx: Context) -> set[str]:
     return held.union(each.entry.address for each in every_entry(ctx, prefixes=prefixes))
 
 
-def _seconds_to_wait(ctx: Context, signed_seconds: float) -> float:
+def _seconds_to_wait(ctx: Context) -> float:
     ctx.durations.refresh()
     waits = ctx.waits
     longest = waits.operation_deadline_seconds + waits.io_timeout_seconds
-    return max(longest, waits.issue_seconds, signed_seconds) + 2 * waits.clock_skew_seconds
+    return max(longest, waits.issue_seconds, SIGNED_SECONDS) + 2 * waits.clock_skew_seconds
 
 
 def _ended(each: LocatedIdentity, document: PurgeDocument, now_ms: int, wait_ms: int) -> dict[Address, Ending]:

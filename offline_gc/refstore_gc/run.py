@@ -174,7 +174,6 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> Summary:
                 options.mode,
                 result.units(),
                 fence.servers,
-                tag=options.tag,
                 dead_identities=purged_objects.files_of(result.counts),
             ),
         )
@@ -387,7 +386,7 @@ def sweep(ctx: Context, engines: Engines, mark_id: str, tell: Tell = silent, *, 
     by_rules = rules_recheck.keep(marks, begun, excluded)
     fence.pass_through()
     with closing(run.steps), run.steps.step("sweeping"):
-        outcomes = sweep_units(run, manifest.units, excluded, mode, manifest.tag)
+        outcomes = sweep_units(run, manifest.units, excluded, mode)
     swept = summarize_sweep(outcomes, mode, excluded_count, ctx.clock.now_ms(), run.steps.seconds.get("sweeping", 0.0))
     swept = msgspec.structs.replace(
         swept, dropped_out_by_rules=by_rules, rules_changed=begun.changed, engine=run.engine.name
@@ -497,7 +496,7 @@ def run(
     """The marks whose sweeps failed, and `purge` if the cleaning of purges did."""
     cleaned: CleaningSummary | None = None
     try:
-        cleaned = purge_cleaning.clean(ctx, signed_seconds=options.signed_seconds)
+        cleaned = purge_cleaning.clean(ctx)
     except RefstoreError as error:
         if on_unswept is None or isinstance(error, KVUnavailable):
             raise

@@ -11,7 +11,7 @@ from refstore.objects.base import ObjectStore
 from refstore.retention.rules import Rules
 from refstore_gc.engines.base import Engine
 from refstore_gc.mark_breaker import Limits
-from refstore_gc.run_layout import TAG, RunLayout, store_at
+from refstore_gc.run_layout import RunLayout, store_at
 from refstore_gc.run_progress import Steps
 from refstore_gc.run_summary import Mode
 
@@ -27,8 +27,6 @@ class Options:
     min_age_seconds: float | None = None
     """Younger objects are left alone. None: a day. It is never less than the longest operation."""
     mode: Mode = "delete"
-    tag: str = TAG
-    """In the mode `tag`: the key of the tag that the bucket's lifecycle rule deletes by."""
     limits: Limits = field(default_factory=Limits)
     foreign: bool = False
     """Whether objects in `data/` that refstore did not write are garbage, too."""
@@ -36,8 +34,6 @@ class Options:
     """Whether the run lists and reads everything, although it could be incremental."""
     full_days: float = 7.0
     """How old the last complete run may be, for a run to be incremental."""
-    signed_seconds: float = 0.0
-    """How long URLs are valid that services sign: so long no content goes that a purge has replaced."""
     take_over: bool = False
     """Whether to take over a run that is active, or died a moment ago, without waiting until it is stale."""
     rules: Rules | None = None

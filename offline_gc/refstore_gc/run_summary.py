@@ -14,7 +14,7 @@ import msgspec
 from refstore.core.units import sum_of_sizes
 from refstore.errors import Corrupt, NotFound, ObjectNotFound
 from refstore.objects.base import ObjectStore
-from refstore_gc.run_layout import ROOT, TAG, ObjectKind, read_json, write_json
+from refstore_gc.run_layout import ROOT, ObjectKind, read_json, write_json
 
 Mode = Literal["delete", "tag"]
 """Whether a sweep deletes, or tags for the bucket to delete."""
@@ -107,8 +107,6 @@ class Manifest(msgspec.Struct, frozen=True):
     units: list[UnitRow]
     servers: dict[str, str]
     """The identity of each server of the KV during the look, by partition."""
-    tag: str = TAG
-    """The key of the tag, where the mode is `tag`."""
     dead_identities: list[str] = []
     """Files with identities of purged objects that nothing names."""
 

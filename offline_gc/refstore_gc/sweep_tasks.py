@@ -58,12 +58,10 @@ def unit_batches(keys: Sequence[str]) -> list[Batch]:
     return [Batch.of_value(number, BatchKind.LISTED, Unit(key, outcome_key(key))) for number, key in enumerate(keys)]
 
 
-def sweep(
-    run: RunContext, units: Sequence[UnitRow], excluded: LiveCommits, mode: Mode, tag: str = TAG
-) -> list[Outcome]:
+def sweep(run: RunContext, units: Sequence[UnitRow], excluded: LiveCommits, mode: Mode) -> list[Outcome]:
     """Delete, or tag, each unit's addresses; return what became of them, counted.
 
-    `excluded`: the commits whose addresses and trees are named again. `tag`: the tag's key.
+    `excluded`: the commits whose addresses and trees are named again.
     """
     layout, cuts = run.layout, Cuts.of([unit.first for unit in units[1:]])
     flows = [
@@ -71,7 +69,7 @@ def sweep(
         Flow(_tree_batches(layout, cuts, excluded)),
         *live_in_commits.flows(layout, cuts, excluded.sources()),
     ]
-    return list(run.engine.join(flows, cuts.buckets, partial(sweep_bucket, layout, mode, tag))) if units else []
+    return list(run.engine.join(flows, cuts.buckets, partial(sweep_bucket, layout, mode))) if units else []
 
 
 def _tree_batches(layout: RunLayout, cuts: Cuts, commits: LiveCommits) -> list[Batch]:
@@ -81,7 +79,7 @@ def _tree_batches(layout: RunLayout, cuts: Cuts, commits: LiveCommits) -> list[B
     return [*builder.add(BatchKind.LIVE_IN_KV, objects), *builder.flush()]
 
 
-def sweep_bucket(layout: RunLayout, mode: Mode, tag: str, batches: Iterable[Batch]) -> Iterator[Outcome]:
+def sweep_bucket(layout: RunLayout, mode: Mode, batches: Iterable[Batch]) -> Iterator[Outcome]:
     """Delete, or tag, the addresses of the unit of one bucket."""
     units: list[Unit] = []
     named_again: list[Keys] = []
@@ -91,7 +89,7 @@ def sweep_bucket(layout: RunLayout, mode: Mode, tag: str, batches: Iterable[Batc
         else:
             named_again.append(batch.keys)
     for unit in units:
-        yield from sweep_unit(layout, unit, named_again, mode, tag)
+        yield from sweep_unit(layout, unit, named_again, mode)
 
 
 def settle(run: RunContext, units: Sequence[UnitRow]) -> list[Outcome]:
@@ -125,7 +123,7 @@ def _settled(layout: RunLayout, unit: Unit) -> list[Outcome]:
     return _counted(unit.key, read_table(store, unit.key), outcomes, whys)
 
 
-def sweep_unit(layout: RunLayout, unit: Unit, named_again: Sequence[Keys], mode: Mode, tag: str = TAG) -> list[Outcome]:
+def sweep_unit(layout: RunLayout, unit: Unit, named_again: Sequence[Keys], mode: Mode) -> list[Outcome]:
     """Delete, or tag, the addresses of one unit. `named_again`: keys that something names again."""
     store = store_at(layout.url, layout)
     marked = read_table(store, unit.key)
@@ -146,7 +144,7 @@ def sweep_unit(layout: RunLayout, unit: Unit, named_again: Sequence[Keys], mode:
             outcomes[tagged] = _untagged(store, marked.column("address").filter(array(tagged)).to_pylist())
         waiting = np.flatnonzero(is_open & ~is_excluded)
         keys: list[str] = marked.column("address").take(array(waiting)).to_pylist()
-        done, others = _remove(store, keys, mode, tag) if keys else (DELETED, [])
+        done, others = _remove(store, keys, mode) if keys else (DELETED, [])
         outcomes[waiting], whys[waiting] = done, ""
         if others:
             place = dict(zip(keys, waiting.tolist(), strict=True))
@@ -165,13 +163,13 @@ def sweep_unit(layout: RunLayout, unit: Unit, named_again: Sequence[Keys], mode:
     return _counted(unit.key, marked, outcomes, whys)
 
 
-def _remove(store: ObjectStore, keys: Sequence[str], mode: Mode, tag: str) -> tuple[str, list[tuple[str, str, str]]]:
+def _remove(store: ObjectStore, keys: Sequence[str], mode: Mode) -> tuple[str, list[tuple[str, str, str]]]:
     """Delete, or tag, keys. Return what became of them, and of exceptions (key, outcome, the store's reason). Raises
     ObjectsUnavailable: the store did not answer for a key.
     """
     try:
         if mode == "tag":
-            tagging = store.tag_many(keys, {tag: "true"})
+            tagging = store.tag_many(keys, {TAG: "true"})
             done, missing, failed, outcome, kept = tagging.tagged, tagging.missing, tagging.failed, TAGGED, ()
         else:
             deletion = store.delete_many(keys)

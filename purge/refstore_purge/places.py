@@ -73,16 +73,13 @@ def read_contents(store: ObjectStore, run: str) -> list[RunContent] | None:
     return [RunContent(**row) for row in pq.read_table(io.BytesIO(body)).to_pylist()]
 
 
-def refresh(repo: Repository, reports: Sequence[Report], *, signed_seconds: float = 0.0) -> None:
-    """Set the places of reports to what is left now. `signed_seconds`: how long URLs are valid that were signed.
-
-    Raises Corrupt, Unavailable.
-    """
+def refresh(repo: Repository, reports: Sequence[Report]) -> None:
+    """Set the places of reports to what is left now. Raises Corrupt, Unavailable."""
     ctx = repo.context
     shown = [each for each in reports if each.state != "dry run"]
     written = _read_since(ctx.objects, min((each.run for each in shown), default="~"))
     read = {each.run: _with_later(each.run, written) for each in shown}
-    lookup = _Lookup(ctx, [content for contents in read.values() for content in contents], signed_seconds)
+    lookup = _Lookup(ctx, [content for contents in read.values() for content in contents])
     for report in reports:
         if report.run in read:
             of_run = [each for each in report.places if each.as_of_run]
@@ -129,7 +126,7 @@ class _Spot(NamedTuple):
 class _Lookup:
     """What the store and the KV say of some contents now."""
 
-    def __init__(self, ctx: Context, contents: Sequence[RunContent], signed_seconds: float) -> None:
+    def __init__(self, ctx: Context, contents: Sequence[RunContent]) -> None:
         self._ctx = ctx
         self.now_ms = ctx.clock.now_ms()
         self._records: dict[str, Location] = {}
@@ -145,7 +142,7 @@ class _Lookup:
         for page in batched([Address(each) for each in identities if announced], PAGE):
             records = ctx.locations.get_many(page)
             self._records |= {each: one for each, one in zip(page, records, strict=True) if one is not None}
-        self._dates = CleaningDates.read(ctx, signed_seconds) if self._records else None
+        self._dates = CleaningDates.read(ctx) if self._records else None
 
     def _look_for(self, contents: Sequence[RunContent]) -> list[RunContent]:
         """Return the contents that the store has."""

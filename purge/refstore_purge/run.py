@@ -93,7 +93,7 @@ def run(
                     settle(repo, state.report)
                     state.report.seconds, state.report.ended_ms = steps.seconds, ctx.clock.now_ms()
                     if not options.dry_run:
-                        _list_places(repo, options, state)
+                        _list_places(repo, state)
                     report.write(ctx.objects, state.report)
                     draft.after = _audited(state.report)
                 finally:
@@ -220,7 +220,7 @@ def _job(run: PurgeRun) -> Job:
     )
 
 
-def _list_places(repo: Repository, options: Options, state: State) -> None:
+def _list_places(repo: Repository, state: State) -> None:
     """Write down what still has rows of the ids, and list the places where that stands."""
     made = state.report
     made.places = list(state.places)
@@ -236,7 +236,7 @@ def _list_places(repo: Repository, options: Options, state: State) -> None:
     ]
     try:
         places.write_contents(repo.context.objects, made.run, contents)
-        places.refresh(repo, [made], signed_seconds=options.signed_seconds)
+        places.refresh(repo, [made])
     except RefstoreError as error:
         reason = f"where the rows still are could not be looked up: {error}"
         made.places.append(Place(kind="run", reason=reason, has_rows=False, ended_by=purge, as_of_run=True))

@@ -69,8 +69,6 @@ class Options:
     """Stop if more than this share of the rows that were looked at would go."""
     floor_rows: int = FLOOR_ROWS
     """Fewer rows never stop a run."""
-    signed_seconds: float = 0.0
-    """How long URLs are valid that were signed; backups wait for them."""
     purge_key: bytes | None = field(default=None, repr=False)
     """The key of the index (`refstore.purging.key`). None: no index is read or written."""
 

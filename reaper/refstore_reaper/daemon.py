@@ -80,14 +80,19 @@ class Reaper:
         reaper: str | None = None,
         asynchronous: bool = True,
         reserve_mib: int = 0,
+        grace_seconds: float | None = None,
+        batch_keys: int = reaper_pass.BATCH_KEYS,
     ) -> None:
         """`repositories`: only these, if any are given. `asynchronous`: delete blobs while working on the KV.
-        `reserve_mib`: of the reserve on each disk (`settings.reserve_mib`); 0: none.
+        `reserve_mib`: of the reserve on each disk (`settings.reserve_mib`); 0: none. `grace_seconds`: instead of the
+        repositories' own.
         """
         self.id = reaper or new_id()
         self._lake = lake
         self._clock = lake.clock
         self._settings = settings
+        self._grace_seconds = grace_seconds
+        self._batch_keys = batch_keys
         self._only = frozenset(repositories)
         self._metrics = metrics or ReaperMetrics()
         self._random = random or SystemRandom()
@@ -257,6 +262,8 @@ class Reaper:
                 should_stop=should_stop,
                 guard=self._fence,
                 async_deleter=self._async_deleter,
+                batch_keys=self._batch_keys,
+                grace_seconds=self._grace_seconds,
                 scrub_requested_ms=self._scrub_requested_ms,
             )
             try:

@@ -49,6 +49,7 @@ def dry_run(
     *,
     repositories: Collection[str] = (),
     scrub_now: bool = False,
+    grace_seconds: float | None = None,
     report: Callable[[PlannedDelete], None],
     should_stop: Callable[[], bool],
 ) -> PassSummary:
@@ -67,7 +68,7 @@ def dry_run(
             audit = AuditLog(overlay, lambda objects=objects: objects, ctx.clock, ctx.ids, ctx.durations)
             own = ReadOnlyObjects(lake.own_store)
             read_only = replace(ctx, kv=overlay, objects=objects, audit=audit, lake_objects=lambda own=own: own)
-            total.add(_dry_run(read_only, record, settings, scrub_now, report, should_stop))
+            total.add(_dry_run(read_only, record, settings, scrub_now, grace_seconds, report, should_stop))
         except RefstoreError as error:
             if isinstance(error, KVUnavailable):
                 raise
@@ -80,6 +81,7 @@ def _dry_run(
     record: RepositoryRecord,
     settings: ReaperSettings,
     scrub_now: bool,
+    grace_seconds: float | None,
     report: Callable[[PlannedDelete], None],
     should_stop: Callable[[], bool],
 ) -> PassSummary:
@@ -96,6 +98,7 @@ def _dry_run(
             should_stop=should_stop,
             guard=NoGuard(),
             leases=leases,
+            grace_seconds=grace_seconds,
             scrub_requested_ms=scrub_requested_ms,
         )
         done = reaper_pass.run_pass(ctx, record, tools)

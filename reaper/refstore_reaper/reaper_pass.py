@@ -52,6 +52,12 @@ from refstore_reaper.leases import Leases
 from refstore_reaper.pass_summary import PassSummary, Tally
 from refstore_reaper.throttle import Throttle
 
+BATCH_KEYS: Final = 4000
+"""Keys in one batch to a store: one S3 request for each of four connections. Larger batches need more memory, and
+repeat more work after a crash.
+"""
+STEP_SECONDS: Final = 30.0
+"""How long each step of a pass may take, before the next one and the next repository get their turn."""
 GROUP: Final = 8
 """Units that are leased together: few enough to leave some for other reapers, many enough to save round trips."""
 
@@ -87,6 +93,10 @@ class PassTools:
     """Deletes blobs while the pass works on the KV. None: the pass deletes them itself, batch by batch."""
     leases: Leases | None = None
     """None: the pass makes its own, in the repository's KV."""
+    batch_keys: int = BATCH_KEYS
+    step_seconds: float = STEP_SECONDS
+    grace_seconds: float | None = None
+    """Replaces the grace window of every repository. None: each repository's own."""
     scrub_requested_ms: int | None = None
     """Scrub everything that was not scrubbed since then, whatever the interval says. One pass may not finish it."""
     tally: Tally = field(default_factory=Tally)
@@ -107,8 +117,8 @@ class ReaperPass:
         self._settings = settings
         self._delays = ctx.deletion_delays
         """What this pass waits for; hints are written for the repository's own delays."""
-        if settings.grace_override_seconds is not None:
-            self._delays = self._delays._replace(grace_seconds=settings.grace_override_seconds)
+        if tools.grace_seconds is not None:
+            self._delays = self._delays._replace(grace_seconds=tools.grace_seconds)
         self._leases = tools.leases or Leases(
             ctx.kv, ctx.repo, tools.reaper, ctx.clock, ctx.ids, seconds=settings.lease_seconds
         )
@@ -145,7 +155,7 @@ class ReaperPass:
                 self._scrub,
                 self._remove_repository,
             ):
-                self._step_ends = self._ctx.clock.monotonic_seconds() + self._settings.budget_seconds
+                self._step_ends = self._ctx.clock.monotonic_seconds() + self._tools.step_seconds
                 self._step_batches = 0
                 if self._tools.should_stop():
                     self._tally.more = True
@@ -177,7 +187,7 @@ class ReaperPass:
                 if is_live(self._ctx, marker.tokens):
                     continue  # the KV lost the decision that the marker stands for
                 finished = reference_release.process_committed(
-                    self._ctx, commit_id(unit), marker, go_on=self._is_not_stopped, page=self._settings.batch_keys
+                    self._ctx, commit_id(unit), marker, go_on=self._is_not_stopped, page=self._tools.batch_keys
                 )
                 self._tally.count(committed=int(finished))
                 self._tally.more |= not finished
@@ -214,7 +224,7 @@ class ReaperPass:
             may_delete_now=self._may_delete_now,
             on_released=on_released,
             go_on=self._may_go_on,
-            page=self._settings.batch_keys,
+            page=self._tools.batch_keys,
         )
         self._tally.count(tokens=int(finished))
         self._tally.more |= not finished
@@ -311,7 +321,7 @@ class ReaperPass:
             ):
                 self._tally.count(held_back=1)
                 return
-            size = self._tools.throttle.batch_size(self._settings.batch_keys)
+            size = self._tools.throttle.batch_size(self._tools.batch_keys)
             gathered: list[DueAddress] = []
             try:
                 with Pipeline() as pipeline:

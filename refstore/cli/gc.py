@@ -124,7 +124,6 @@ def marking_command(what: str, help_: str) -> Callable[..., None]:
         conf: Conf = None,
     ) -> None:
         offline = settings_of(ctx).offline
-        signed_seconds = settings_of(ctx).api.presign_seconds
         options = partial(
             make_options,
             grace_days=grace_days,
@@ -136,8 +135,6 @@ def marking_command(what: str, help_: str) -> Callable[..., None]:
             full=full,
             full_days=full_days,
             take_over=take_over,
-            tag=offline.tag_name,
-            signed_seconds=signed_seconds,
         )
         key: bytes | None = None
         if purge_ledger:
@@ -149,7 +146,7 @@ def marking_command(what: str, help_: str) -> Callable[..., None]:
                     if key is None
                     else "--purge-ledger is for `refstore gc run`, without --dry-run"
                 )
-        job = Job("simulate" if dry_run else what, options, purge_key=key, tag_wait_days=offline.tag_wait_days)
+        job = Job("simulate" if dry_run else what, options, purge_key=key)
         if every is None:
             if metrics_port is not None:
                 ctx.fail("--metrics-port is for --every")
@@ -493,8 +490,7 @@ def lifecycle(
     """Print or apply the lifecycle rule that deletes objects tagged by `--mode tag`, for one namespace or the bucket.
 
     The output is input for `aws s3api put-bucket-lifecycle-configuration`. That command replaces all rules of the
-    bucket; --apply adds this rule to them. Read the warning if others share the bucket. The tag is the setting
-    offline.tag_name.
+    bucket; --apply adds this rule to them. Read the warning if others share the bucket.
 
     \b
     Example: refstore gc lifecycle sales > lifecycle.json
@@ -505,14 +501,13 @@ def lifecycle(
 
     if (repo_name is None) != bucket:
         ctx.fail("name one repository, or give --bucket")
-    tag = settings_of(ctx).offline.tag_name
     with open_lake(ctx) as lake, ExitStack() as stack:
         if repo_name is not None:
             store = lake.repository(repo_name).context.objects
-            rule = rules.rule_of(store, tag)
+            rule = rules.rule_of(store)
         else:
             store = stack.enter_context(closing(rules.bucket_store(lake)))
-            rule = rules.bucket_rule(tag, versions=rules.deletes_versions(store))
+            rule = rules.bucket_rule(versions=rules.deletes_versions(store))
             rules.check_bucket_is_ours(lake, store)
         typer.echo(rules.warning(rule), err=True)
         made: dict[str, Any] = {"Rules": [rule.document()]}

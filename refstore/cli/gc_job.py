@@ -42,8 +42,6 @@ class Job:
     rules: str | None = None
     purge_key: bytes | None = field(default=None, repr=False)
     """With it, each run looks for the ids of the purge's ledger in what came since."""
-    tag_wait_days: float = 3.0
-    """Warn about tagged objects that wait longer than this for the bucket."""
 
 
 def sweep_mode(text: str) -> Mode:
@@ -53,15 +51,12 @@ def sweep_mode(text: str) -> Mode:
     return "delete" if text == "delete" else "tag"
 
 
-def make_options(
-    *, mode: Mode = "delete", share: float = SHARE, floor: int = FLOOR_OBJECTS, tag: str = "", **others: Any
-) -> Options:
+def make_options(*, mode: Mode = "delete", share: float = SHARE, floor: int = FLOOR_OBJECTS, **others: Any) -> Options:
     """Make the options of a run. It imports the offline job, which takes a moment."""
     from refstore_gc.mark_breaker import Limits
     from refstore_gc.run import Options
-    from refstore_gc.run_layout import TAG
 
-    return Options(mode=mode, limits=Limits(share=share, floor_objects=floor), tag=tag or TAG, **others)
+    return Options(mode=mode, limits=Limits(share=share, floor_objects=floor), **others)
 
 
 class AllRan(NamedTuple):
@@ -122,11 +117,11 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, tell: 
                 asking += sum(each.state is RunState.NEEDS_CONFIRMATION for each in ran.waiting)
                 swept = []  # they are reported with the mark
                 failed += ran.failed
-                for line in overdue(ran.waiting, lake.clock.now_ms(), job.tag_wait_days):
+                for line in overdue(ran.waiting, lake.clock.now_ms()):
                     typer.echo(f"refstore: warning: {name}: {line}", err=True)
             marked = True
             if job.what == "run" and job.purge_key is not None:
-                report = purge_again(repo, engines, job.purge_key, options.signed_seconds, tell)
+                report = purge_again(repo, engines, job.purge_key, tell)
                 if report is not None:
                     purges.append((name, report))
         except RefstoreError as error:  # the others do not answer for it
@@ -159,7 +154,7 @@ def clear_deleted(
             continue
         outcomes = found.swept.outcomes if found.swept else {}
         deleted, kept = outcomes.get(DELETED, Count()), outcomes.get(KEPT, Count())
-        if found.waiting.objects and lake.clock.now_ms() - found.tagged_ms > job.tag_wait_days * 86_400_000:
+        if found.waiting.objects and lake.clock.now_ms() - found.tagged_ms > lifecycle_.TAG_WAIT_DAYS * 86_400_000:
             typer.echo(f"refstore: warning: {repo} (deleted): {lifecycle_.overdue_words(found.tagged_ms)}", err=True)
         rows.append(
             {
@@ -218,8 +213,6 @@ class EngineRequest(NamedTuple):
             conf[name] = value
         return EngineOptions(
             choice="spark" if self.master is not None else choice,
-            spark_from_objects=settings.spark_from_objects,
-            spill_folder=settings.spill_folder,
             master=self.master,
             conf=conf,
         )

@@ -16,14 +16,14 @@ NAMED_MAX: Final = 5
 """How many objects that were not purged are named."""
 
 
-def purge_again(repo: Repository, engines: Engines, key: bytes, signed_seconds: float, tell: Any) -> Report | None:
+def purge_again(repo: Repository, engines: Engines, key: bytes, tell: Any) -> Report | None:
     """Purge what the ledger has. None: nothing is onboarded, or the ledger has no ids. Raises RefstoreError."""
     from refstore_purge import run
 
     try:
         if not repo.purge_document().document.onboarded:
             return None
-        return run.run(repo, engines, run.Options(ids=None, purge_key=key, signed_seconds=signed_seconds), tell)
+        return run.run(repo, engines, run.Options(ids=None, purge_key=key), tell)
     except NotFound:
         return None
 

@@ -256,7 +256,6 @@ def run(
                 ignore_statistics=ignore_statistics,
                 share=breaker_share,
                 floor_rows=breaker_floor,
-                signed_seconds=settings.api.presign_seconds,
                 purge_key=key,
             )
             if key is None:
@@ -329,7 +328,7 @@ def status(ctx: typer.Context, repo_name: Name) -> None:
 
     with repository_of(ctx, repo_name, only_read=True) as repo:
         runs = list(reports.scan(repo))
-        places.refresh(repo, runs, signed_seconds=settings_of(ctx).api.presign_seconds)
+        places.refresh(repo, runs)
         emit(ctx, [_summary(each) for each in runs])
 
 
@@ -356,7 +355,7 @@ def report(
 
     with repository_of(ctx, repo_name, only_read=True) as repo:
         found = reports.read(repo, run_id)
-        places.refresh(repo, [found], signed_seconds=settings_of(ctx).api.presign_seconds)
+        places.refresh(repo, [found])
         with local_errors():
             if html is not None:
                 html.write_text(report_files.page(repo_name, found), "utf-8")

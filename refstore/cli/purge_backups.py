@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
-from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of
+from refstore.cli.common import emit, invocation_of, open_lake, repository_of
 from refstore.cli.confirmation import confirm
 from refstore.cli.parameters import Name, Yes
 from refstore.cli.rows import when
@@ -41,7 +41,7 @@ def backups(
     with repository_of(ctx, repo_name, only_read=True) as repo:
         from refstore_gc import purge_cleaning
 
-        kept = purge_cleaning.backups(repo.context, signed_seconds=settings_of(ctx).api.presign_seconds)
+        kept = purge_cleaning.backups(repo.context)
         emit(ctx, [_backup_row(each) for each in kept if run_id in ("", each.run)])
 
 
@@ -101,15 +101,13 @@ def clean(
     Example: refstore purge clean sales --dry-run
     Exit code 5: the store did not delete some objects, and the output says why; the next cleaning tries again.
     """
-    settings = settings_of(ctx)
     with open_lake(ctx) as lake:
         from refstore_gc import purge_cleaning
 
         repo = lake.repository(repo_name)
-        signed = settings.api.presign_seconds
         if not dry_run:
             confirm(ctx, f"backups of {repo.name!r} that are past their days will be deleted", yes=yes)
-        done = purge_cleaning.clean(repo.context, signed_seconds=signed, dry_run=dry_run)
+        done = purge_cleaning.clean(repo.context, dry_run=dry_run)
     if invocation_of(ctx).json:
         emit(ctx, msgspec.to_builtins(done))
     else:

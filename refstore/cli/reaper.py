@@ -89,12 +89,12 @@ def reaper(
     if grace_seconds is not None and not repository and not dry_run:
         _confirm_grace(ctx, grace_seconds, yes=yes)
     is_service = not once and not dry_run
-    settings = _settings(settings_of(ctx, service=is_service).reaper, grace_seconds, rate, metrics_port)
+    settings = _settings(settings_of(ctx, service=is_service).reaper, rate, metrics_port)
     with lowered_priority(niceness), stopping() as stop:
         if dry_run:
-            _dry_run(ctx, settings, repository or [], scrub, stop.is_set)
+            _dry_run(ctx, settings, repository or [], scrub, grace_seconds, stop.is_set)
         else:
-            _run(ctx, settings, repository or [], scrub, once, stop.is_set)
+            _run(ctx, settings, repository or [], scrub, grace_seconds, once, stop.is_set)
 
 
 def _confirm_grace(ctx: typer.Context, grace_seconds: float, *, yes: bool) -> None:
@@ -240,6 +240,7 @@ def _run(
     settings: ReaperSettings,
     repositories: list[str],
     scrub: bool,
+    grace_seconds: float | None,
     once: bool,
     should_stop: Callable[[], bool],
 ) -> None:
@@ -256,6 +257,7 @@ def _run(
                 settings,
                 repositories=repositories,
                 scrub_now=scrub,
+                grace_seconds=grace_seconds,
                 metrics=metrics,
                 reserve_mib=settings.reserve_mib,
             ) as running:
@@ -269,7 +271,12 @@ def _run(
 
 
 def _dry_run(
-    ctx: typer.Context, settings: ReaperSettings, repositories: list[str], scrub: bool, should_stop: Callable[[], bool]
+    ctx: typer.Context,
+    settings: ReaperSettings,
+    repositories: list[str],
+    scrub: bool,
+    grace_seconds: float | None,
+    should_stop: Callable[[], bool],
 ) -> None:
     from refstore_reaper.dry_run import dry_run
 
@@ -293,7 +300,13 @@ def _dry_run(
         for name in repositories:
             _record_of(lake.all_repositories(prefix=name), name)
         done = dry_run(
-            lake, settings, repositories=repositories, scrub_now=scrub, report=report, should_stop=should_stop
+            lake,
+            settings,
+            repositories=repositories,
+            scrub_now=scrub,
+            grace_seconds=grace_seconds,
+            report=report,
+            should_stop=should_stop,
         )
     if invocation_of(ctx).json:
         emit(ctx, {"would_delete": would, "summary": _counts(done)})
@@ -310,10 +323,8 @@ def _record_of(records: Iterable[tuple[str, RepositoryRecord]], name: str) -> Re
     raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
 
 
-def _settings(
-    settings: ReaperSettings, grace_seconds: float | None, rate: float | None, metrics_port: int | None
-) -> ReaperSettings:
-    changes = {"grace_override_seconds": grace_seconds, "rate_per_second": rate, "metrics_port": metrics_port}
+def _settings(settings: ReaperSettings, rate: float | None, metrics_port: int | None) -> ReaperSettings:
+    changes = {"rate_per_second": rate, "metrics_port": metrics_port}
     return replace(settings, **{name: value for name, value in changes.items() if value is not None})
 
 

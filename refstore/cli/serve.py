@@ -126,7 +126,7 @@ def serve(
             stack.enter_context(_reaping(settings, folder, answering))
         if settings.api.workers == 1:
             server.serve_requests(
-                settings, listening, _Operations(folder), started, _start_of_reads(settings, folder), _Purges(settings)
+                settings, listening, _Operations(folder), started, _start_of_reads(settings, folder), _Purges()
             )
         else:
             _many(settings, listening, folder, started)
@@ -172,9 +172,6 @@ class _Operations:
 class _Purges:
     """Answers the pages' questions about purges."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._signed_seconds = settings.api.presign_seconds
-
     def runs(self, repository: Repository, limit: int) -> Sequence[object]:
         from refstore_purge import report
 
@@ -184,7 +181,7 @@ class _Purges:
         from refstore_purge import places, report
 
         found = report.read(repository, run)
-        places.refresh(repository, [found], signed_seconds=self._signed_seconds)
+        places.refresh(repository, [found])
         return found
 
     def restore(self, repository: Repository, run: str, *, dry_run: bool) -> dict[str, Any]:
@@ -347,7 +344,7 @@ def _reads(settings: Settings, process_end: socket.socket, folder: Path | None) 
         signal.signal(number, signal.SIG_IGN)
     logs.configure(settings.log, sys.stderr, service=True)
     with lowered_priority(NICE):
-        server.run_read_process(settings, process_end, _Operations(folder), _Purges(settings))
+        server.run_read_process(settings, process_end, _Operations(folder), _Purges())
 
 
 def _worker(settings: Settings, listening: socket.socket, folder: Path | None) -> None:
@@ -373,7 +370,7 @@ def _worker(settings: Settings, listening: socket.socket, folder: Path | None) -
         listening,
         _Operations(folder),
         start_reads=_start_of_reads(settings, folder),
-        purges=_Purges(settings),
+        purges=_Purges(),
     )
 
 

@@ -70,7 +70,7 @@ def check() -> None:
     if standing.clock.monotonic_seconds() >= standing.at:
         if standing.is_abandoned is not None:
             raise DeadlineExceeded(
-                f"the read did not end within {standing.seconds:g} s (api.read_seconds); ask for less: fewer items, a "
+                f"the read did not end within {standing.seconds:g} s; ask for less: fewer items, a "
                 "longer prefix,"
                 " fewer filters, a shorter part of history"
             )

@@ -16,6 +16,12 @@ IO_SECONDS_MIN: Final = 15.0
 """The shortest time for a request to a store across a network; a smaller setting is for tests and demonstrations."""
 
 
+SIGNED_SECONDS: Final = 900
+"""How long a signed URL of an object reads, as lakeFS has it by default. No setting, because other processes rely on
+it: what a purge has replaced goes later.
+"""
+
+
 SHARED: Final = (
     "operation_deadline_seconds",
     "io_timeout_seconds",

@@ -3,7 +3,7 @@
 Every command, and `refstore.open`, finds its values in the same way. The first source that has a value wins:
 
     1. the command line       --data DIR, or --kv URL --objects URL, --log-level, ...; the arguments of `refstore.open`
-    2. the environment        REFSTORE_DATA, REFSTORE_KV, REFSTORE_GRACE_SECONDS, REFSTORE_REAPER_BATCH_KEYS, ...
+    2. the environment        REFSTORE_DATA, REFSTORE_KV, REFSTORE_GRACE_SECONDS, REFSTORE_REAPER_LEASE_SECONDS, ...
     3. one TOML file          --config, REFSTORE_CONFIG, ./refstore.toml, the user's own; the first that exists, and
                               never two merged
     4. the default
@@ -57,7 +57,6 @@ _NO_SETTING: Final = "no setting"
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://\S*")
 _STORE_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:\S*")
 """Drivers may take URLs without an authority, such as memory:."""
-_TAG_KEY: Final = re.compile(r"[\w +\-=.:/@]{1,128}")
 _FOREIGN: Final = re.compile(r"(s3://[^/?#]+|file://(localhost)?/)[^#]*")
 
 
@@ -67,18 +66,8 @@ class ReaperSettings:
 
     pause_seconds: float = 10.0
     """The pause between two passes, if the last one has nothing more to do."""
-    budget_seconds: float = 30.0
-    """How long each step of a pass over one repository may take, before the next one and the next repository get their
-    turn.
-    """
-    batch_keys: int = 4000
-    """Keys in one batch to a store. The default is one S3 request for each of four connections. Larger batches need
-    more memory, and repeat more work after a crash.
-    """
     rate_per_second: float = 0.0
     """How many objects one reaper deletes per second at most. 0: no limit."""
-    grace_override_seconds: float | None = None
-    """Replaces the grace window of every repository. None: each repository's own, or `grace_seconds`."""
     lease_seconds: float = 60.0
     """How long the lease of a dead reaper keeps other reapers from its share of the work."""
     scrub_every_seconds: float = 3600.0
@@ -103,11 +92,7 @@ class ReaperSettings:
 
     def __post_init__(self) -> None:
         _within("reaper.pause_seconds", self.pause_seconds, 0.01, 86_400)
-        _within("reaper.budget_seconds", self.budget_seconds, 0.1, 86_400)
-        _within("reaper.batch_keys", self.batch_keys, 1, 100_000)
         _within("reaper.rate_per_second", self.rate_per_second, 0, 1e9)
-        if self.grace_override_seconds is not None:
-            _within("reaper.grace_override_seconds", self.grace_override_seconds, 0, 10 * 366 * 86_400)
         _within("reaper.lease_seconds", self.lease_seconds, 1, 86_400)
         _within("reaper.scrub_every_seconds", self.scrub_every_seconds, 1, 366 * 86_400)
         _within("reaper.breaker_share", self.breaker_share, 0, 1)
@@ -125,16 +110,6 @@ class ApiSettings:
     port: int = 8000
     workers: int = 1
     """Processes that serve requests. Each has its own connections, and its own count of wrong secrets."""
-    threads: int = 32
-    """Requests of one process that may wait for a store at the same time."""
-    reads_at_once: int = 4
-    """Expensive reads (listings, logs, diffs, merge bases, explanations of an address) that one process makes at the
-    same time.
-    """
-    reads_per_key: int = 0
-    """The share of `reads_at_once` for one access key; 0: half of them."""
-    read_seconds: float = 30.0
-    """How long an expensive read may wait for its turn, and how long it may take."""
     reads_in: Literal["process", "threads"] = "process"
     """Where expensive reads run. `process`: in a separate process of lower priority beside each serving process.
     `threads`: in threads of the serving process, whose other requests then wait. A memory: KV needs threads.
@@ -143,20 +118,12 @@ class ApiSettings:
     """The URL of the service for its clients, used in URLs that it returns. Empty: as in the request."""
     upload_bytes_max: int = 5 << 40
     """The largest object; the default is S3's limit."""
-    body_bytes_max: int = 8 << 20
-    """The largest request body that is not an object. Most routes take less (docs/security.md)."""
     upload_idle_seconds: float = 60.0
     """An upload that sends nothing for this time is aborted."""
-    upload_bytes_per_second_min: int = 1024
-    """An upload below this average rate is aborted, too, `upload_idle_seconds` after it fell behind. 0: no limit."""
     idle_seconds: float = 60.0
     """A connection without traffic for this time is closed, unless it waits for the service."""
     connections_max: int = 2048
     """Connections of one process; fewer if it may not open two files for each (`ulimit -n`)."""
-    connections_per_address: int = 0
-    """The share of `connections_max` for one address; 0: half of them. Also the limit of concurrent requests for one
-    client behind a trusted proxy.
-    """
     trusted_proxies: tuple[str, ...] = ()
     """Addresses and networks whose X-Forwarded-For and X-Forwarded-Proto are trusted. The client's address is the last
     one there that is not a trusted proxy.
@@ -167,41 +134,22 @@ class ApiSettings:
     """
     tls_key: str = ""
     """The PEM file of the certificate's key, without a password."""
-    presign_seconds: int = 900
-    """How long a signed URL is valid."""
-    login_seconds: int = 86_400
-    """How long a bearer token is valid."""
-    key_seconds: float = 5.0
-    """How long a process caches an access key. A revoked key stays valid for at most this time."""
-    wrong_secrets_max: int = 10
-    """How many wrong secrets for one access key one address may send to each process in a minute, before further ones
-    must wait; 0: no limit.
-    """
     namespaces: tuple[str, ...] = ()
     """URLs of folders, such as s3://bucket/team/, below which repositories may be created over HTTP. Empty: below the
     lake's own objects; if those are on S3, in any bucket that the service's credentials can access.
     """
-    imports_at_once: int = 2
-    """Imports that one process runs at the same time."""
 
     def __post_init__(self) -> None:
         _within("api.port", self.port, 0, 65_535)
         _within("api.workers", self.workers, 1, 256)
-        _within("api.threads", self.threads, 1, 1024)
-        _within("api.reads_at_once", self.reads_at_once, 1, 1024)
-        _within("api.reads_per_key", self.reads_per_key, 0, 1024)
-        _within("api.read_seconds", self.read_seconds, 0.01, 3600)
         if self.public_url and not re.fullmatch(r"https?://[^\s?#]+", self.public_url):
             raise InvalidSettings(
                 f"api.public_url is {self.public_url!r}; it must be a URL such as https://lake.example.org"
             )
         _within("api.upload_bytes_max", self.upload_bytes_max, 1, 5 << 40)
-        _within("api.body_bytes_max", self.body_bytes_max, 1 << 10, 1 << 30)
         _within("api.upload_idle_seconds", self.upload_idle_seconds, 0.1, 3600)
-        _within("api.upload_bytes_per_second_min", self.upload_bytes_per_second_min, 0, 1 << 30)
         _within("api.idle_seconds", self.idle_seconds, 0.1, 3600)
         _within("api.connections_max", self.connections_max, 1, 1_000_000)
-        _within("api.connections_per_address", self.connections_per_address, 0, 1_000_000)
         for network in self.trusted_proxies:
             try:
                 ip_network(network)
@@ -210,31 +158,18 @@ class ApiSettings:
                     f"api.trusted_proxies: {network[:80]!r} is not an address or network ({error}); write 192.0.2.7 or "
                     "10.1.0.0/16"
                 ) from None
-        _within("api.presign_seconds", self.presign_seconds, 1, 7 * 86_400)
-        _within("api.login_seconds", self.login_seconds, 60, 30 * 86_400)
-        _within("api.key_seconds", self.key_seconds, 0, 3600)
-        _within("api.imports_at_once", self.imports_at_once, 1, 64)
         for url in self.namespaces:
             if not _URL.fullmatch(url) or "?" in url or "#" in url:
                 raise InvalidSettings(
                     f"api.namespaces has {redact_url(url)!r}; it must be URLs such as s3://bucket/team/, without "
                     "options"
                 )
-        _within("api.wrong_secrets_max", self.wrong_secrets_max, 0, 1_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineSettings:
     """Settings of the offline job."""
 
-    tag_name: str = "refstore-expire-now"
-    """The object tag by which the bucket's lifecycle rule deletes after `--mode tag`. After changing it, apply the rule
-    again, and keep the old rule until the objects with the old tag are deleted.
-    """
-    tag_wait_days: float = 3.0
-    """Objects that were tagged this many days ago and still exist cause a warning: the bucket's rule may
-    not be active.
-    """
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
     """The port where Prometheus reads the metrics of `refstore gc run --every`. 0: no metrics."""
@@ -242,21 +177,9 @@ class OfflineSettings:
     """What the offline job and the purge run on: this machine, Spark, or, with auto, Spark for large runs (if it is
     installed).
     """
-    spark_from_objects: int = 5_000_000
-    """With the engine auto: a run gets Spark if it, or the last one, compares more objects than this."""
-    spill_folder: Path | None = None
-    """Where the engine local writes what does not fit into memory. Default: the system's folder for temporary files."""
 
     def __post_init__(self) -> None:
-        name = self.tag_name
-        if not _TAG_KEY.fullmatch(name) or name != name.strip() or name.lower().startswith("aws:"):
-            raise InvalidSettings(
-                f"offline.tag_name is {name[:200]!r}; a tag key of S3 has 1 to 128 letters, digits, spaces and + - = . "
-                "_ : / @, and does not begin with aws:"
-            )
-        _within("offline.tag_wait_days", self.tag_wait_days, 0, 3650)
         _within("offline.metrics_port", self.metrics_port, 0, 65_535)
-        _within("offline.spark_from_objects", self.spark_from_objects, 0, 10**15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,7 +287,7 @@ class Row(NamedTuple):
 class Loaded:
     settings: Settings
     origins: Mapping[str, Origin]
-    """By setting name, such as `reaper.batch_keys`, for every setting."""
+    """By setting name, such as `reaper.lease_seconds`, for every setting."""
     file: Path | None
     """The TOML file that was read; None: none."""
     warnings: tuple[str, ...]
@@ -379,7 +302,7 @@ class Loaded:
             yield Row(name, setting.shown(self.value(name)), str(self.origins[name]))
 
     def value(self, name: str) -> object:
-        """Return the value of a setting, such as `data` or `reaper.batch_keys`."""
+        """Return the value of a setting, such as `data` or `reaper.lease_seconds`."""
         current: object = self.settings
         for part in name.split("."):
             is_table = isinstance(current, Mapping)

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import httpx
+import pytest
 from fastapi import FastAPI
 
 from refstore import access_keys
@@ -63,8 +64,11 @@ def application(
     operations: ReaperControl | None = None,
     read_process: Callable[[Lake, Settings], ReadProcess] | None = None,
     audit_log: AuditLog | None = None,
+    constants: Mapping[str, object] | None = None,
 ) -> Iterator[Application]:
-    """`read_process`: makes what expensive reads are made in, besides threads."""
+    """`read_process`: makes what expensive reads are made in, besides threads. `constants`: other values of constants
+    of refstore_api, such as `auth.KEY_SECONDS`.
+    """
     clock = FakeClock()
     where = objects or f"memory://{secrets.token_hex(8)}"
     make_objects(where)
@@ -72,7 +76,10 @@ def application(
     with (
         Lake(kv or MemoryKV(), where, clock=clock, safety=own, audit_log=audit_log, import_from=import_from) as lake,
         asyncio.Runner() as runner,
+        pytest.MonkeyPatch.context() as patch,
     ):
+        for name, value in (constants or {}).items():
+            patch.setattr(f"refstore_api.{name}", value)
         access_keys.ensure(lake, KEY_ID, SECRET)
         own_settings = Settings(data=None, kv="memory://", objects=where, api=settings or ApiSettings())
         process = read_process(lake, own_settings) if read_process is not None else None

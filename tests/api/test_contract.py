@@ -28,7 +28,7 @@ from starlette.types import Receive, Scope, Send
 
 from refstore import access_keys
 from refstore.cli.serve import _Operations
-from refstore.core.settings import ApiSettings, Settings
+from refstore.core.settings import Settings
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore_api import create_app
@@ -82,10 +82,10 @@ def served() -> Iterator[Served]:
         repo.upload("side", "q", b"another")
         repo.commit("side", "second")
         # the check that every route asks for credentials sends many wrong ones, and knows 401 only
-        api = ApiSettings(wrong_secrets_max=0)
-        app = create_app(
-            Settings(data=None, kv="memory://", objects=OBJECTS, api=api), lake=lake, reaper_control=_Operations()
-        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("refstore_api.auth.WRONG_SECRETS_MAX", 0)
+            settings = Settings(data=None, kv="memory://", objects=OBJECTS)
+            app = create_app(settings, lake=lake, reaper_control=_Operations())
         yield Served(app, lake)
         app.state.service.close()
 

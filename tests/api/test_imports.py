@@ -22,7 +22,7 @@ from lakefs_sdk.exceptions import BadRequestException
 from lakefs_sdk.exceptions import ForbiddenException as SdkForbidden
 
 from refstore.background_imports import COMPLETED, Imports
-from refstore.core.settings import ApiSettings, embedded
+from refstore.core.settings import embedded
 from refstore.objects.base import ListedPage, Skipped
 from refstore.objects.local import LocalObjects
 from tests.api.conftest import Running, client_of, serving
@@ -316,7 +316,10 @@ class TestStates:
             assert app("DELETE", url(import_id)).status_code == 409
 
     def test_no_more_are_under_way_than_the_setting_says(self, landing: Path) -> None:
-        with application(ApiSettings(imports_at_once=1), import_from=(f"file://{landing}/",)) as app, Held(app) as held:
+        with (
+            application(constants={"service.IMPORTS_AT_ONCE": 1}, import_from=(f"file://{landing}/",)) as app,
+            Held(app) as held,
+        ):
             app.lake.create_repository("sales")
             import_id = begin(app, landing)
             held.wait_until_listing()

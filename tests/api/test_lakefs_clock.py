@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from refstore.core.settings import ApiSettings
 from tests.api.conftest import KEY_ID, SECRET, Asgi
 from tests.api.service import application
 from tests.reaping import delete_due, reap_all
@@ -75,7 +74,7 @@ def test_a_signed_url_writes_once_and_ends(asgi: Asgi) -> None:
 
 
 def test_a_login_ends() -> None:
-    with application(ApiSettings(key_seconds=0)) as asgi:  # else what was seen just now is known for a few seconds
+    with application(constants={"auth.KEY_SECONDS": 0}) as asgi:  # else it is known for some seconds
         told = asgi(
             "POST", "/auth/login", auth=None, json={"access_key_id": KEY_ID, "secret_access_key": SECRET}
         ).json()

@@ -22,6 +22,7 @@ from refstore.errors import AlreadyExists, Conflict
 from refstore.lake import Lake
 from refstore.operations.uploading import Link
 from refstore.repository import Repository
+from refstore_api.request_bodies import BODY_BYTES_MAX
 from refstore_api.service import Service
 from refstore_reaper.daemon import Reaper
 from tests.api.conftest import KEY_ID, SECRET, Running, serving
@@ -31,7 +32,6 @@ from tests.servers.redis_servers import RedisServer
 UPLOAD: Final = "/repositories/alpha/branches/main/objects"
 READ: Final = "/repositories/alpha/refs/main/objects"
 MIB: Final = 1 << 20
-BODY_BYTES_MAX: Final = 4096
 UPLOAD_BYTES_MAX: Final = 3 * MIB
 IDLE_SECONDS: Final = 0.3
 
@@ -42,7 +42,6 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("limited")
     (folder / "lake").mkdir()
     environment = {
-        "REFSTORE_API_BODY_BYTES_MAX": str(BODY_BYTES_MAX),
         "REFSTORE_API_UPLOAD_BYTES_MAX": str(UPLOAD_BYTES_MAX),
         "REFSTORE_API_UPLOAD_IDLE_SECONDS": str(IDLE_SECONDS),
         "REFSTORE_GRACE_SECONDS": "0",

@@ -12,7 +12,6 @@ from refstore.audit import Act
 from refstore.audit.audit_reader import entries_newest_first
 from refstore.core import keys
 from refstore.core.json_positions import CHARACTERS_MAX
-from refstore.core.settings import ApiSettings
 from tests.api.conftest import KEY_ID
 from tests.api.service import Application, application
 from tests.purge.tracking import DOCUMENT
@@ -103,7 +102,7 @@ def test_readers_of_the_repository_see_it_and_operators_set_it() -> None:
 
 
 def test_a_body_beyond_the_limit_is_refused_and_changes_nothing() -> None:
-    with application(ApiSettings(body_bytes_max=4096)) as service:
+    with application(constants={"app.BODY_BYTES_MAX": 4096}) as service:
         service.lake.create_repository("sales")
         refused = service("PUT", PURGE, json={"document": TEXT + " " * 4096})
         assert code_of(refused) == (413, "too_large")

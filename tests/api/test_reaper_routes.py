@@ -31,7 +31,7 @@ def test_why_says_who_deleted_an_address_and_under_which_rule() -> None:
         repo = service.lake.create_repository("sales")
         address = repo.upload("main", "a", b"x").address
         repo.reset("main")
-        with Reaper(service.lake, ReaperSettings(grace_override_seconds=0), asynchronous=False) as daemon:
+        with Reaper(service.lake, ReaperSettings(), grace_seconds=0, asynchronous=False) as daemon:
             daemon.run_once(lambda: False)
         found = service("GET", "/repositories/sales/addresses/why", params={"physical_address": address}).json()
         assert found["now"]["state"] == "gone"

@@ -17,7 +17,6 @@ from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
 
 from refstore import access_keys
 from refstore.access_keys import Role
-from refstore.core.settings import ApiSettings
 from refstore_api import fast_parameters, json_bodies
 from refstore_api.fast_parameters import FastRoute, parameter_plan
 from refstore_api.json_bodies import DEPTH_MAX, OPEN_BYTES_MAX, ROUTE_BYTES_MAX, VALUES_MAX
@@ -56,7 +55,7 @@ class Asked(NamedTuple):
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Application]:
-    with application(ApiSettings(wrong_secrets_max=0)) as found:
+    with application(constants={"auth.WRONG_SECRETS_MAX": 0}) as found:
         found.lake.create_repository("alpha")
         include_all_now(found.app)
         yield found

@@ -40,7 +40,7 @@ from tests.kit.logged_events import collecting_events
 
 MIB: Final = 1 << 20
 CONNECTIONS_MAX: Final = 24
-PER_ADDRESS: Final = 10
+PER_ADDRESS: Final = CONNECTIONS_MAX // 2
 ATTACKER, OTHER = "127.0.0.66", "127.0.0.7"
 CHUNKED: Final = (
     "POST /api/v1/auth/login HTTP/1.1\nHost: lake\nContent-Type: application/json\nTransfer-Encoding: chunked\n\n"
@@ -54,7 +54,6 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     environment = {
         "REFSTORE_API_IDLE_SECONDS": "1",
         "REFSTORE_API_CONNECTIONS_MAX": str(CONNECTIONS_MAX),
-        "REFSTORE_API_CONNECTIONS_PER_ADDRESS": str(PER_ADDRESS),
     }
     with serving(folder, *embedded(folder / "lake"), "--no-reaper", environment=environment) as running:
         yield running
@@ -484,7 +483,7 @@ def proxied(app: object, *, peer: str, forwarded: str) -> httpx.AsyncClient:
 )
 def test_only_a_trusted_proxy_names_the_client(peer: str, forwarded: str, held_up: bool) -> None:
     """The last address that is no proxy's: what stands before it, the client wrote itself."""
-    with application(ApiSettings(trusted_proxies=("10.0.0.0/8",), key_seconds=0)) as found:
+    with application(ApiSettings(trusted_proxies=("10.0.0.0/8",)), constants={"auth.KEY_SECONDS": 0}) as found:
 
         async def guess() -> int:
             async with proxied(found.app, peer="10.0.0.9", forwarded=HERE) as attacker:
@@ -497,9 +496,9 @@ def test_only_a_trusted_proxy_names_the_client(peer: str, forwarded: str, held_u
 
 
 def test_a_client_behind_a_proxy_takes_no_more_than_its_share_of_requests() -> None:
-    settings = ApiSettings(trusted_proxies=("10.0.0.0/8",), connections_per_address=2, key_seconds=0)
+    settings = ApiSettings(trusted_proxies=("10.0.0.0/8",), connections_max=4)
     assert request_slots(settings).site_max == 2
-    with application(settings) as found:
+    with application(settings, constants={"auth.KEY_SECONDS": 0}) as found:
         over = asyncio.Event()
         begun = 0
 

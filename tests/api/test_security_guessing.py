@@ -13,10 +13,9 @@ import httpx
 import pytest
 
 from refstore import access_keys
-from refstore.core.settings import ApiSettings
 from refstore.kv.base import Get, Op, Result
 from refstore.kv.memory import MemoryKV
-from refstore_api.auth import Principal
+from refstore_api.auth import WRONG_SECRETS_MAX, Principal
 from refstore_api.caller_cache import OWNERS_MAX, TOKENS_MAX, CallerCache, Secret, Token
 from refstore_api.error_responses import TooManyGuesses
 from refstore_api.login_throttle import ADDRESS_TIMES, KNOWN_MAX, WINDOW_SECONDS, Caller, LoginThrottle
@@ -24,7 +23,7 @@ from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
 from tests.kit.clock import FakeClock
 
-WRONG_MAX = ApiSettings().wrong_secrets_max
+WRONG_MAX = WRONG_SECRETS_MAX
 WRONG = "a-secret-that-nobody-ever-had"
 HERE, ELSEWHERE = "192.0.2.1", "198.51.100.7"
 
@@ -49,7 +48,7 @@ def kv() -> CountingKV:
 @pytest.fixture
 def asgi(kv: CountingKV) -> Iterator[Application]:
     """Every request reads its key anew: nothing passes because it is remembered as good."""
-    with application(ApiSettings(key_seconds=0), kv=kv) as found:
+    with application(constants={"auth.KEY_SECONDS": 0}, kv=kv) as found:
         yield found
 
 
@@ -166,7 +165,7 @@ def test_an_upload_with_a_wrong_secret_is_refused_before_its_body_is_read(asgi: 
 
 def test_guesses_that_come_all_at_once_are_no_more(asgi: Application, kv: CountingKV) -> None:
     threads = 4
-    with application(ApiSettings(key_seconds=0, threads=threads), kv=kv) as found:
+    with application(constants={"auth.KEY_SECONDS": 0, "service.THREADS": threads}, kv=kv) as found:
         before = kv.reads
 
         async def all_at_once() -> list[httpx.Response]:
@@ -212,7 +211,7 @@ def test_tokens_are_not_counted(asgi: Application) -> None:
 
 
 def test_none_wait_where_that_is_switched_off() -> None:
-    with application(ApiSettings(key_seconds=0, wrong_secrets_max=0)) as found:
+    with application(constants={"auth.KEY_SECONDS": 0, "auth.WRONG_SECRETS_MAX": 0}) as found:
         assert {ask(found, KEY_ID, WRONG).status_code for _ in range(3 * WRONG_MAX)} == {401}
 
 
@@ -222,7 +221,7 @@ def test_none_wait_where_that_is_switched_off() -> None:
 @pytest.fixture
 def steady(kv: CountingKV) -> Iterator[Application]:
     """Who was looked up is known for as long as the test takes."""
-    with application(ApiSettings(key_seconds=3600), kv=kv) as found:
+    with application(constants={"auth.KEY_SECONDS": 3600}, kv=kv) as found:
         yield found
 
 

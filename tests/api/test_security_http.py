@@ -270,7 +270,7 @@ def test_readers_do_not_learn_hosts_and_processes() -> None:
         reader.sign_in(access_key_id=key.key.id, secret_access_key=key.secret)
         own = f"-{os.getpid()}-"
         names = [own, f"process {os.getpid()}"] + ([socket.gethostname()] if len(socket.gethostname()) > 5 else [])
-        with Reaper(found.lake, ReaperSettings(grace_override_seconds=0), asynchronous=False) as daemon:
+        with Reaper(found.lake, ReaperSettings(), grace_seconds=0, asynchronous=False) as daemon:
             daemon.run_once(lambda: False)
         now_ms = found.clock.now_ms()
         beat = Heartbeat(socket.gethostname(), os.getpid(), now_ms, now_ms, 10)

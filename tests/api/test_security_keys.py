@@ -14,10 +14,10 @@ import pytest
 
 from refstore import access_keys
 from refstore.core import keys
-from refstore.core.settings import ApiSettings
 from refstore.errors import KVUnavailable
 from refstore.kv.base import ABSENT, Op, Result, Set
 from refstore.kv.memory import MemoryKV
+from refstore_api.auth import KEY_SECONDS
 from refstore_api.key_last_use import HOUR_MS
 from tests.api.service import Application, application
 
@@ -49,7 +49,7 @@ def kv() -> CountingUses:
 @pytest.fixture
 def asgi(kv: CountingUses) -> Iterator[Application]:
     """It looks at the key with each request."""
-    with application(ApiSettings(key_seconds=0, wrong_secrets_max=0), kv=kv) as found:
+    with application(constants={"auth.KEY_SECONDS": 0, "auth.WRONG_SECRETS_MAX": 0}, kv=kv) as found:
         yield found
 
 
@@ -173,7 +173,7 @@ def test_what_ended_is_known_no_longer_than_key_seconds(monkeypatch: pytest.Monk
             access_keys.rotate(asgi.lake, key.key.id, overlap_ms=0)
         else:
             access_keys.end_tokens(asgi.lake, key.key.id)
-        now += ApiSettings().key_seconds - 0.1
+        now += KEY_SECONDS - 0.1
         assert ask(asgi, caller).status_code == 200
         now += 0.2
         assert ask(asgi, caller).status_code == 401

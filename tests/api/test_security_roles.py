@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from refstore import access_keys
-from refstore.core.settings import ApiSettings
 from refstore_api.openapi import OPEN
 from refstore_api.routes.unsupported import UNSUPPORTED
 from tests.api.service import Application, application
@@ -71,7 +70,7 @@ class Keys(NamedTuple):
 @pytest.fixture(scope="module")
 def service() -> Iterator[Application]:
     with application(
-        ApiSettings(wrong_secrets_max=0)
+        constants={"auth.WRONG_SECRETS_MAX": 0}
     ) as found:  # many wrong ones are to come; test_security_guessing.py has what is said then
         found.lake.create_repository("alpha")
         found.lake.create_repository("beta")

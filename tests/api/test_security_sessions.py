@@ -15,6 +15,7 @@ from refstore.core import keys
 from refstore.core.settings import ApiSettings
 from refstore.kv.base import Op, Result
 from refstore.kv.memory import MemoryKV
+from refstore_api.auth import LOGIN_SECONDS
 from refstore_api.ui.sessions import SIGN_IN_SECONDS
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
@@ -43,7 +44,7 @@ def kv() -> CountingKV:
 
 @pytest.fixture
 def asgi(kv: CountingKV) -> Iterator[Application]:
-    with application(ApiSettings(key_seconds=3600), kv=kv) as found:
+    with application(constants={"auth.KEY_SECONDS": 3600}, kv=kv) as found:
         yield found
 
 
@@ -109,7 +110,7 @@ def test_a_sign_out_ends_the_session_also_as_a_bearer(asgi: Application) -> None
 
 
 def test_a_sign_out_ends_the_session_in_other_processes(asgi: Application, kv: CountingKV) -> None:
-    with application(ApiSettings(key_seconds=0), kv=kv) as elsewhere:
+    with application(constants={"auth.KEY_SECONDS": 0}, kv=kv) as elsewhere:
         browser = Browser(asgi)
         browser.sign_in()
         token = browser.session()
@@ -137,7 +138,7 @@ def test_what_is_kept_of_ended_sessions_goes_with_their_tokens(asgi: Application
     for _ in range(5):
         sign_in_and_out()
     assert kv.count(keys.ENDED_SESSIONS, limit=100) == 5
-    asgi.clock.advance(asgi.app.state.service.settings.login_seconds + 1)
+    asgi.clock.advance(LOGIN_SECONDS + 1)
     sign_in_and_out()
     assert kv.count(keys.ENDED_SESSIONS, limit=100) == 1
 

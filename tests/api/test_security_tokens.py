@@ -16,14 +16,14 @@ import pytest
 from refstore import access_keys
 from refstore.core.ids import own_address
 from refstore.core.safety import Safety
-from refstore.core.settings import ApiSettings, Settings
+from refstore.core.settings import Settings
 from refstore.core.signed_tokens import ISSUER
 from refstore.errors import KVUnavailable
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore_api import create_app
 from refstore_api.auth import AUDIENCE as LOGIN
-from refstore_api.auth import Authenticator
+from refstore_api.auth import KEY_SECONDS, Authenticator
 from refstore_api.caller_cache import Token
 from refstore_api.signed_urls import AUDIENCE as SIGNED
 from tests.api.conftest import KEY_ID, SECRET
@@ -356,7 +356,7 @@ class TestRevoked:
 
     @pytest.fixture
     def asgi(self) -> Iterator[Application]:
-        with application(ApiSettings(key_seconds=0)) as found:
+        with application(constants={"auth.KEY_SECONDS": 0}) as found:
             yield found
 
     def test_a_revoked_key_is_refused(self, attacked: Attacked, key: access_keys.NewKey) -> None:
@@ -405,7 +405,7 @@ def test_a_revoked_key_is_good_no_longer_than_key_seconds(attacked: Attacked, mo
     monkeypatch.setattr("refstore_api.caller_cache.time.monotonic", lambda: now)
     assert attacked("GET", "/user").status_code == 200
     access_keys.revoke(attacked.asgi.lake, KEY_ID)
-    now += ApiSettings().key_seconds - 0.1
+    now += KEY_SECONDS - 0.1
     assert attacked("GET", "/user").status_code == 200
     now += 0.2
     assert attacked("GET", "/user").status_code == 401

@@ -89,7 +89,7 @@ def served_pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 def secure(tmp_path_factory: pytest.TempPathFactory, served_pair: Pair) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("secure")
     (folder / "lake").mkdir()
-    environment = {"REFSTORE_API_CONNECTIONS_MAX": str(CONNECTIONS_MAX), "REFSTORE_API_CONNECTIONS_PER_ADDRESS": "4"}
+    environment = {"REFSTORE_API_CONNECTIONS_MAX": str(CONNECTIONS_MAX)}
     with serving(folder, *embedded(folder / "lake"), *arguments(served_pair), environment=environment) as running:
         yield running
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from refstore.core import ids
-from refstore.errors import CorruptRange, InvalidSettings, MissingExtra, Unavailable
+from refstore.errors import CorruptRange, MissingExtra, Unavailable
 from refstore.gc_marks import Marks, RunState
 from refstore_gc import run
 from refstore_gc.batches import Batch, BatchKind
@@ -243,8 +243,3 @@ def test_a_full_disk_ends_the_run_without_a_mark(world: World, full_disk: Path) 
     assert [each.state for each in Marks(world.ctx).runs()] == [RunState.ABANDONED]
     assert world.data() == before
     assert list(full_disk.iterdir()) == []
-
-
-def test_a_spill_folder_that_is_none_is_refused_before_anything_begins(tmp_path: Path) -> None:
-    with open_engines(EngineOptions(spill_folder=tmp_path / "none")) as engines, pytest.raises(InvalidSettings):
-        engines.for_objects(0)

@@ -84,13 +84,17 @@ class TestTheEndOfBackups:
         assert world.data() == {content_of(first), content_of(second)}
         assert identity not in world.data()
 
-    def test_readers_and_operations_end_before_a_backup_does(self, world: World) -> None:
+    def test_readers_and_operations_end_before_a_backup_does(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         set_days(world, days=0, versions=0)
         one_object(world)
         rewrite(world.repo, "main", "a/x", NEW)
         assert purge_cleaning.clean(world.ctx).backups == Count()
         settle(world)
-        assert purge_cleaning.clean(world.ctx, signed_seconds=DAY_SECONDS).backups == Count()
+        with monkeypatch.context() as patch:
+            patch.setattr(purge_cleaning, "SIGNED_SECONDS", DAY_SECONDS)
+            assert purge_cleaning.clean(world.ctx).backups == Count()
         assert purge_cleaning.clean(world.ctx).backups == Count(1, len(OLD))
 
     def test_a_legal_hold_keeps_a_backup(self, world: World) -> None:

@@ -74,9 +74,9 @@ def commit(world: World, *paths: str, body: bytes = BODY, branch: str = "main") 
     return world.repo.resolve(branch, paths[-1]).entry.address
 
 
-def now_of(world: World, made: Report, signed_seconds: float = 0.0) -> list[Place]:
+def now_of(world: World, made: Report) -> list[Place]:
     """Return the places of a run as they are now."""
-    places.refresh(world.repo, [made], signed_seconds=signed_seconds)
+    places.refresh(world.repo, [made])
     return made.places
 
 
@@ -90,21 +90,21 @@ def move_to(world: World, at_ms: int) -> None:
         world.clock.sleep(0.001)
 
 
-def check_date(world: World, made: Report, kind: str, end: Callable[[], object], *, signed: float = 0.0) -> int:
+def check_date(world: World, made: Report, kind: str, end: Callable[[], object]) -> int:
     """Check that a place goes at its date: what ends it leaves it just before, and takes it at the date. Return the
     date.
     """
-    (place,) = [each for each in now_of(world, made, signed) if each.kind == kind]
+    (place,) = [each for each in now_of(world, made) if each.kind == kind]
     (address,) = place.addresses
     assert place.goes_ms == place.goes_from_ms > world.clock.now_ms()
     move_to(world, place.goes_ms - 60_000)
     end()
     assert address in world.data()
-    assert kind in [each.kind for each in now_of(world, made, signed)]
+    assert kind in [each.kind for each in now_of(world, made)]
     move_to(world, place.goes_ms)
     end()
     assert address not in world.data()
-    assert kind not in [each.kind for each in now_of(world, made, signed)]
+    assert kind not in [each.kind for each in now_of(world, made)]
     return place.goes_ms
 
 
@@ -127,17 +127,18 @@ class TestDates:
         assert goes_ms == kept.goes_ms == kept.replaced_ms + max(lasts_ms, wait_ms(world))
         assert made.is_final
 
-    def test_signed_urls_are_waited_for(self, world: World, purge: Purge) -> None:
+    def test_signed_urls_are_waited_for(self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(purge_cleaning, "SIGNED_SECONDS", 2 * DAY_SECONDS)
         set_days(world, days=30, versions=0)
         commit(world, EVENT)
-        made, signed = purge(signed_seconds=2 * DAY_SECONDS), 2.0 * DAY_SECONDS
+        made = purge()
         assert made.places[0].goes_ms > made.ended_ms + 2 * DAY_MS - 60_000
-        (kept,) = purge_cleaning.backups(world.ctx, signed_seconds=signed)
+        (kept,) = purge_cleaning.backups(world.ctx)
 
         def clean() -> None:
-            purge_cleaning.clean(world.ctx, signed_seconds=signed)
+            purge_cleaning.clean(world.ctx)
 
-        assert check_date(world, made, "backups", clean, signed=signed) == kept.goes_ms
+        assert check_date(world, made, "backups", clean) == kept.goes_ms
 
     def test_a_backup_that_a_later_run_pushes_out(self, world: World, purge: Purge) -> None:
         set_days(world, versions=1)

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 FOLDERS = ("data/", names.RANGES, names.METARANGES, names.ADDED)
 
 
-def tagging(*, tag: str = TAG, full: bool = False) -> Options:
-    return Options(grace_days=0, min_age_seconds=0, mode="tag", tag=tag, full=full)
+def tagging(*, full: bool = False) -> Options:
+    return Options(grace_days=0, min_age_seconds=0, mode="tag", full=full)
 
 
 def outcomes(summary: Summary) -> dict[str, int]:
@@ -78,9 +78,9 @@ def test_what_is_tagged_waits_for_the_bucket_and_is_no_orphan(
 ) -> None:
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
         let_a_second_pass(repo, gone)
-        first = run.run(repo.context, both_engines, tagging(tag="team/expire")).latest
+        first = run.run(repo.context, both_engines, tagging()).latest
         assert (first.state, outcomes(first)) == ("tagged", {"tagged": 1})
-        assert tags_of(moto_s3_server, repo, gone) == [("team/expire", "true")]
+        assert tags_of(moto_s3_server, repo, gone) == [(TAG, "true")]
         assert states(repo) == ["tagged"]
 
         second = run.run(repo.context, both_engines, tagging(full=True))
@@ -430,22 +430,21 @@ def test_a_real_bucket_deletes_what_is_tagged_and_nothing_else(
     short_days: S3Server, tmp_path: Path, engines: Engines, where: str
 ) -> None:
     whole_bucket = where == "whole bucket"
-    tag = where.replace(" ", "/")
     if where == "with versions":
         short_days = VersionedBucket(short_days)
     with lake_with_history(tmp_path, short_days) as (repo, gone), client_of(tmp_path, short_days) as client:
         store = repo.context.objects
-        rule = bucket_lifecycle.bucket_rule(tag) if whole_bucket else bucket_lifecycle.rule_of(store, tag)
+        rule = bucket_lifecycle.bucket_rule() if whole_bucket else bucket_lifecycle.rule_of(store)
         bucket_lifecycle.apply(store, rule)
         bucket_lifecycle.apply(store, rule)
         assert [each["ID"] for each in store.lifecycle_rules()].count(rule.id) == 1
         let_a_second_pass(repo, gone)
         kept = data_of(repo) - {gone}
-        first = run.run(repo.context, engines, tagging(tag=tag)).latest
+        first = run.run(repo.context, engines, tagging()).latest
         assert outcomes(first) == {"tagged": 1}
         until(lambda: not store.is_stored(gone))
         assert data_of(repo) == kept
-        second = run.run(repo.context, engines, tagging(tag=tag, full=True))
+        second = run.run(repo.context, engines, tagging(full=True))
         assert states(repo)[0] == "swept"
         assert (second.marked.marked.objects, second.waiting) == (0, [])
         assert client.read("main", "a") == b"new"

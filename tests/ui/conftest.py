@@ -190,8 +190,8 @@ def stopped_deletion(site: Site) -> Iterator[Repository]:
         repo.upload("main", f"{number}", b"x")
     repo.reset("main")
     kv, objects = embedded(site.folder / "lake")
-    limits = ReaperSettings(grace_override_seconds=0, breaker_share=0.1, breaker_floor_objects=1)
-    with Lake.open(kv, objects) as lake, Reaper(lake, limits, repositories=[repo.name]) as reaper:
+    limits = ReaperSettings(breaker_share=0.1, breaker_floor_objects=1)
+    with Lake.open(kv, objects) as lake, Reaper(lake, limits, repositories=[repo.name], grace_seconds=0) as reaper:
         reaper.run_once(lambda: False)
     yield repo
 

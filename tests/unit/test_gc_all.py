@@ -24,7 +24,7 @@ from refstore_gc.run_summary import Count, Swept
 from tests.commands import Command
 
 NO_ENGINES = cast(Any, None)
-JOB = cast(Job, SimpleNamespace(purge_key=None, what="run", options=Options, rules=None, tag_wait_days=3.0))
+JOB = cast(Job, SimpleNamespace(purge_key=None, what="run", options=Options, rules=None))
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_mark_is_reported_although_the_look_for_purged_ids_failed_after_it(
 
     monkeypatch.setattr(run, "run", collect)
     monkeypatch.setattr(gc_job, "purge_again", purge)
-    job = cast(Job, SimpleNamespace(purge_key=b"k", what="run", options=Options, rules=None, tag_wait_days=3.0))
+    job = cast(Job, SimpleNamespace(purge_key=b"k", what="run", options=Options, rules=None))
     ran = run_all(lake, ["sales"], job, NO_ENGINES, None)
     assert (ran.done, ran.marked, ran.purges) == ([{"repository": "sales"}], True, [])
     assert [(name, type(error)) for name, error in ran.troubles] == [("sales", Conflict)]

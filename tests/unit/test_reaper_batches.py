@@ -248,7 +248,7 @@ def test_the_worker_deletes_big_batches_of_local_files_only(tmp_path: Path, monk
         repo = lake.create_repository("lake", grace_seconds=0)
         kept = repo.upload("main", "kept", b"x")
         repo.commit("main", "kept")
-        with Reaper(lake, ReaperSettings(batch_keys=8)) as reaper:
+        with Reaper(lake, ReaperSettings(), batch_keys=8) as reaper:
             repo.upload_many("main", (Upload(path=f"p{number:02d}", body=b"12") for number in range(20)))
             repo.reset("main")
             done = reaper.run_once(lambda: False)
@@ -284,11 +284,11 @@ def test_a_killed_worker_loses_and_leaves_nothing(tmp_path: Path, monkeypatch: p
         repo = lake.create_repository("lake", grace_seconds=0)
         repo.upload_many("main", (Upload(path=f"p{number:02d}", body=b"12") for number in range(20)))
         repo.reset("main")
-        with Reaper(lake, ReaperSettings(batch_keys=8)) as reaper:
+        with Reaper(lake, ReaperSettings(), batch_keys=8) as reaper:
             first = reaper.run_once(lambda: False)
             assert killed
             assert first.unavailable
-        with Reaper(lake, ReaperSettings(batch_keys=8)) as reaper:
+        with Reaper(lake, ReaperSettings(), batch_keys=8) as reaper:
             second = reaper.run_once(lambda: False)
         assert first.deleted + first.missing + second.deleted + second.missing == 20
         assert not list(repo.context.objects.list("data/"))

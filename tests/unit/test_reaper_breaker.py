@@ -342,7 +342,7 @@ def test_what_was_issued_and_linked_is_not_due(*, committed: bool) -> None:
 
 
 def test_what_was_issued_and_has_not_expired_is_not_due_where_there_is_no_grace() -> None:
-    world = World(breaker_floor_objects=5, breaker_share=0.5, grace_override_seconds=0)
+    world = World(breaker_floor_objects=5, breaker_share=0.5, grace_seconds=0)
     for each in range(20):
         world.repo.issue("main", f"p{each}")
     assert world.run_once().held_back == 0

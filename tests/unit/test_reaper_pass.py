@@ -122,7 +122,7 @@ def test_a_zero_window_given_for_the_run_finds_what_is_due_much_later(world: Wor
     entry = world.upload("main", "a")[0]
     world.repo.delete("main", "a")
     assert world.run_pass().idle
-    done = world.run_pass(grace_override_seconds=0)
+    done = world.run_pass(grace_seconds=0)
     assert done.deleted == 1
     assert entry.address not in world.stored()
     assert world.hints() == 0
@@ -132,7 +132,7 @@ def test_a_longer_window_given_for_the_run_holds_what_is_due(world: World) -> No
     entry = world.upload("main", "a")[0]
     world.repo.delete("main", "a")
     world.clock.advance(GRACE_SECONDS + 1)
-    assert world.run_pass(grace_override_seconds=10 * GRACE_SECONDS).idle
+    assert world.run_pass(grace_seconds=10 * GRACE_SECONDS).idle
     assert entry.address in world.stored()
     assert world.run_pass().deleted == 1
 
@@ -181,7 +181,7 @@ def test_two_hints_of_one_address_in_one_batch_do_not_lose_it(world: World) -> N
     world.clock.advance(60)
     world.repo.restore("main", entry.address)
     world.repo.delete("main", "a")
-    world.run_pass(grace_override_seconds=GRACE_SECONDS - 1)
+    world.run_pass(grace_seconds=GRACE_SECONDS - 1)
     assert world.hints() == 1
     world.clock.advance(GRACE_SECONDS + 1)
     assert world.run_pass().deleted == 1
@@ -319,7 +319,7 @@ def test_a_step_ends_when_its_time_is_over_and_the_next_pass_goes_on(at_once: Wo
     at_once.upload("main", *(f"p{number:02d}" for number in range(20)))
     at_once.repo.reset("main")
     at_once.objects.before_delete = lambda _keys: at_once.clock.advance(20)
-    done = at_once.run_pass(batch_keys=5, budget_seconds=30)
+    done = at_once.run_pass(batch_keys=5, step_seconds=30)
     assert 5 <= done.deleted < 20
     assert done.more
     assert at_once.run_once().deleted == 20 - done.deleted
@@ -340,7 +340,7 @@ def test_the_rate_is_held(world: World) -> None:
     world.repo.delete_prefix("main", "p")
     world.clock.advance(GRACE_SECONDS + 1)
     began = world.clock.monotonic_seconds()
-    assert world.run_pass(rate_per_second=2, grace_override_seconds=0, budget_seconds=60).deleted == 30
+    assert world.run_pass(rate_per_second=2, grace_seconds=0, step_seconds=60).deleted == 30
     assert 14 <= world.clock.monotonic_seconds() - began <= 16
     assert max(world.objects.batches) == 2
 

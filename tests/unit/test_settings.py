@@ -85,8 +85,6 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
         "api.host": "0.0.0.0",  # noqa: S104  # likewise
         "api.public_url": "https://lake.example.org",
         "api.reads_in": "threads",
-        "api.body_bytes_max": "4096",
-        "api.login_seconds": "120",
         "api.namespaces": "s3://bucket/team/",
         "api.tls_certificate": "chain.pem",
         "api.tls_key": "key.pem",
@@ -96,9 +94,7 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
         "safety.scrub_after_seconds": "9000",
         "safety.witness": "always",
         "safety.copy_linked": "always",
-        "offline.tag_name": "expire-now",
         "offline.engine": "local",
-        "offline.spill_folder": "spill",
         "offline.metrics_host": "0.0.0.0",  # noqa: S104  # likewise
     }
     for name, setting in SETTINGS.items():
@@ -123,7 +119,7 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
 
 def test_variables_have_names_that_are_told_apart() -> None:
     assert SETTINGS["safety.grace_seconds"].variable == "REFSTORE_GRACE_SECONDS"
-    assert SETTINGS["reaper.batch_keys"].variable == "REFSTORE_REAPER_BATCH_KEYS"
+    assert SETTINGS["reaper.reserve_mib"].variable == "REFSTORE_REAPER_RESERVE_MIB"
     assert SETTINGS["kv"].variable == "REFSTORE_KV"
     variables = [setting.variable for setting in SETTINGS.values()]
     assert len(set(variables)) == len(variables)
@@ -247,16 +243,16 @@ class TestFile:
             ("gracee = 1", "gracee is not a setting; .*allowed: data, kv, objects, signing_keys"),
             ("[safety]\ngrace_second = 1", "safety.grace_second is not a setting; did you mean safety.grace_seconds"),
             ("grace_seconds = 1", "did you mean safety.grace_seconds"),
-            ("[reaper]\nbatchkeys = 1", "did you mean reaper.batch_keys"),
+            ("[reaper]\nreservemib = 1", "did you mean reaper.reserve_mib"),
             ("[wrong]\nx = 1", "wrong is not a setting"),
             ("reaper = 1", r"reaper must be a table; write \[reaper\]"),
             (
-                "[reaper]\nbatch_keys = 'many'",
-                r"reaper.batch_keys \(.*refstore.toml\) is 'many'; it must be a whole number",
+                "[reaper]\nreserve_mib = 'many'",
+                r"reaper.reserve_mib \(.*refstore.toml\) is 'many'; it must be a whole number",
             ),
-            ("[reaper]\nbatch_keys = '5'", "must be a whole number"),
-            ("[reaper]\nbatch_keys = 1.5", "must be a whole number"),
-            ("[reaper]\nbatch_keys = true", "must be a whole number"),
+            ("[reaper]\nreserve_mib = '5'", "must be a whole number"),
+            ("[reaper]\nreserve_mib = 1.5", "must be a whole number"),
+            ("[reaper]\nreserve_mib = true", "must be a whole number"),
             ("[safety]\ngrace_seconds = 'a day'", "must be a number"),
             ("[safety]\ngrace_seconds = {a = 1}", "must be a number"),
             ("[log]\nlevel = 'loud'", "must be one of debug, info, warning, error"),
@@ -303,17 +299,13 @@ class TestRules:
         "wrong",
         [
             {"pause_seconds": 0},
-            {"batch_keys": 0},
-            {"batch_keys": 10**6},
             {"rate_per_second": -1},
             {"rate_per_second": float("nan")},
-            {"grace_override_seconds": -1},
             {"lease_seconds": 0},
             {"scrub_every_seconds": 0},
             {"breaker_share": 1.1},
             {"breaker_floor_objects": -1},
             {"breaker_per_hour": -1},
-            {"budget_seconds": 0},
             {"metrics_port": 65_536},
         ],
         ids=str,

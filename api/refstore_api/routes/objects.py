@@ -15,6 +15,7 @@ from refstore.context import Context
 from refstore.core import ids
 from refstore.core.ids import is_own
 from refstore.core.records import Entry
+from refstore.core.safety import SIGNED_SECONDS
 from refstore.errors import AlreadyExists, Contention, Gone, Invalid, ObjectNotFound, RefstoreError
 from refstore.operations.reading import verified
 from refstore.operations.uploading import Stage, Upload
@@ -480,10 +481,6 @@ def _signed(service: Service, request: Request, context: Context, entry: Entry) 
     """Sign a URL that reads the object; None if there is none for a foreign object, or it may not be read."""
     _check_erased(entry)
     if not is_own(entry.address):
-        url = context.foreign.presign_get(entry.address, expires_seconds=service.settings.presign_seconds)
-        return (
-            signed_urls.SignedUrl(url, context.clock.now_ms() // 1000 + service.settings.presign_seconds)
-            if url
-            else None
-        )
-    return signed_urls.sign(service, request, context, entry.address, "get", seconds=service.settings.presign_seconds)
+        url = context.foreign.presign_get(entry.address, expires_seconds=SIGNED_SECONDS)
+        return signed_urls.SignedUrl(url, context.clock.now_ms() // 1000 + SIGNED_SECONDS) if url else None
+    return signed_urls.sign(service, request, context, entry.address, "get", seconds=SIGNED_SECONDS)

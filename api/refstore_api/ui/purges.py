@@ -29,7 +29,7 @@ SHOWN: Final = 20
 @router.get("")
 async def listing(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
     def work(repo: Repository) -> Response:
-        kept = purge_cleaning.backups(repo.context, signed_seconds=service.settings.presign_seconds)
+        kept = purge_cleaning.backups(repo.context)
         backups = list(islice(kept, BACKUPS + 1))
         return render(
             request,

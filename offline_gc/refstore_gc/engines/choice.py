@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, Literal
 
 from refstore.core import python_gc
-from refstore.errors import InvalidSettings
 from refstore_gc.engines import spark_session
 from refstore_gc.engines.base import Engine
 from refstore_gc.engines.local import LocalEngine
@@ -27,8 +25,6 @@ class EngineOptions:
     choice: Choice = "auto"
     spark_from_objects: int = SPARK_FROM_OBJECTS
     """With `auto` and without a master: a run that compares more objects gets Spark, if that is installed."""
-    spill_folder: Path | None = None
-    """Where the local engine writes what does not fit into memory. None: the system's folder for temporary files."""
     master: str | None = None
     """Spark's; with it `auto` is Spark. '': what spark-submit, or Spark's own configuration, says. None: all cores of
     this machine.
@@ -47,17 +43,12 @@ class Engines:
         self._spark: Engine | None = None
 
     def for_objects(self, objects: int) -> Engine:
-        """Return the engine for a run that compares so many objects. Raises MissingExtra, InvalidSettings."""
+        """Return the engine for a run that compares so many objects. Raises MissingExtra."""
         if self._takes_spark(objects):
             self._spark = self._spark or self._open_spark()
             return self._spark
         if self._local is None:
-            folder = self._options.spill_folder
-            if folder is not None and not folder.is_dir():
-                raise InvalidSettings(
-                    f"offline.spill_folder is {str(folder)!r}, and no folder; make it, or set another"
-                )
-            self._local = LocalEngine(self._options.spill_folder)
+            self._local = LocalEngine()
             self._opened.callback(self._local.close)
         return self._local
 

@@ -51,7 +51,7 @@ def raise_unavailable(parent: Path | None) -> Generator[None, None, None]:
         folder = parent or Path(tempfile.gettempdir())
         raise Unavailable(
             f"the offline job could not write to its spill folder {folder} ({error.strerror or error}); make room "
-            "there, or set offline.spill_folder, and run it again"
+            "there, or set TMPDIR, and run it again"
         ) from error
 
 
