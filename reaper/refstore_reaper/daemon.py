@@ -48,7 +48,7 @@ from refstore_reaper.throttle import Backoff, Throttle, nap
 
 BEAT_SECONDS: Final = 5.0
 BACKLOG_SECONDS: Final = 30.0
-"""How often the backlog is measured for the metrics, and the log says again that deletion stands still."""
+"""How often the backlog is measured for the metrics, and the log says again that deletion is stopped."""
 BACKLOG_MAX: Final = 100_000
 """How far the backlog is counted."""
 HEARTBEAT_KEPT_SECONDS: Final = 86_400
@@ -315,7 +315,7 @@ class Reaper:
         stopped = breaker.explain(breaker.read_state(ctx.kv, ctx.repo))
         if stopped:
             _log.error(
-                "hard_deletion_stands_still", repository=name, reason=stopped, what_to_do=breaker.advice(name, stopped)
+                "hard_deletion_stopped", repository=name, reason=stopped, what_to_do=breaker.advice(name, stopped)
             )
         self._metrics.record_breaker(name, bool(stopped))
         if self._metrics.is_read:

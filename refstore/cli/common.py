@@ -146,10 +146,15 @@ def emit(ctx: typer.Context, answer: object, *, is_check: bool = False) -> None:
 
     `is_check`: the rows are what a check found. Where it found nothing the caller says so, and no table does.
     """
+    print_answer(invocation_of(ctx).output, answer, is_check=is_check)
+
+
+def print_answer(output: str, answer: object, *, is_check: bool = False) -> None:
+    """Print an answer as `emit` does. `output`: `table`, `json` or `csv`."""
     one = _fields(answer)
-    if invocation_of(ctx).output == "csv":
+    if output == "csv":
         _print_csv([one] if one is not None else (_fields(row) or {"": row} for row in cast(Iterable[object], answer)))
-    elif invocation_of(ctx).json:
+    elif output == "json":
         if one is not None:
             print(msgspec.json.format(_json(one), indent=2).decode())
         else:

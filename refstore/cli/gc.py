@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from refstore import run_control
-from refstore.cli.common import emit, open_lake, repository_of, settings_of, warn_of, who
+from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of, warn_of, who
 from refstore.cli.confirmation import confirm
 from refstore.cli.files import local_errors, read_document
 from refstore.cli.gc_job import (
@@ -123,7 +123,6 @@ def marking_command(what: str, help_: str) -> Callable[..., None]:
         master: Master = None,
         conf: Conf = None,
     ) -> None:
-        offline = settings_of(ctx).offline
         options = partial(
             make_options,
             grace_days=grace_days,
@@ -136,34 +135,16 @@ def marking_command(what: str, help_: str) -> Callable[..., None]:
             full_days=full_days,
             take_over=take_over,
         )
-        key: bytes | None = None
-        if purge_ledger:
-            settings = settings_of(ctx)
-            key = purge_key(settings.purge_key, settings.data)
-            if what == "mark" or dry_run or key is None:
-                ctx.fail(
-                    "--purge-ledger needs a purge_key in the settings"
-                    if key is None
-                    else "--purge-ledger is for `refstore gc run`, without --dry-run"
-                )
+        key = _ledger_key(ctx, is_run=what == "run" and not dry_run) if purge_ledger else None
         job = Job("simulate" if dry_run else what, options, purge_key=key)
-        if every is None:
-            if metrics_port is not None:
-                ctx.fail("--metrics-port is for --every")
-            _run(ctx, repo_name, all_, job, EngineRequest(engine, master, conf))
+        if (repo_name is None) != all_:
+            ctx.fail("name one repository, or give --all")
+        if every is not None:
+            _repeat(ctx, every, repo_name, job, EngineRequest(engine, master, conf), metrics_port)
             return
-        if dry_run or (repo_name is None) != all_:
-            ctx.fail("--every goes without --dry-run" if dry_run else "name one repository, or give --all")
-        from refstore.cli.gc_every import PassRequest, run_every
-
-        settings = settings_of(ctx)
         if metrics_port is not None:
-            settings = replace(settings, offline=replace(offline, metrics_port=metrics_port))
-        run_every(
-            ctx,
-            duration_seconds("--every", every),
-            PassRequest(settings, repo_name, job, EngineRequest(engine, master, conf)),
-        )
+            ctx.fail("--metrics-port is for --every")
+        _run(ctx, repo_name, job, EngineRequest(engine, master, conf))
 
     command.__doc__ = help_
     return command
@@ -252,7 +233,7 @@ def sweep(
             return
         if not chosen:
             typer.echo(f"Nothing of {repo_name} is due.", err=True)
-            emit_summaries(ctx, [])
+            emit_summaries(invocation_of(ctx).output, [])
             return
         done: list[Summary] = []
         troubles: list[tuple[str, RefstoreError]] = []
@@ -265,7 +246,7 @@ def sweep(
                 except RefstoreError as error:  # no sweep rests on another
                     troubles.append((each, error))
         if done or not troubles:
-            emit_summaries(ctx, done)
+            emit_summaries(invocation_of(ctx).output, done)
         _raise_last(troubles, of_many=len(chosen) > 1)
         if any(each.swept is not None and each.swept.failed for each in done):
             raise typer.Exit(FAILED)
@@ -323,7 +304,7 @@ def simulate(
         with repository_of(ctx, repo_name, only_read=True) as repo:
             warn_of(change.text for change in changes_by(repo.context, check(repo.context, document).rules))
     options = partial(make_options, min_age_seconds=min_age_seconds, foreign=foreign)
-    _run(ctx, repo_name, False, Job("simulate", options, document), EngineRequest(engine, master, conf))
+    _run(ctx, repo_name, Job("simulate", options, document), EngineRequest(engine, master, conf))
 
 
 @group.command("unmark")
@@ -469,7 +450,7 @@ def report(
         if html is not None:
             with local_errors():
                 html.write_text(page(summary, every[: every.index(summary)]), "utf-8")
-        emit_summaries(ctx, [summary])
+        emit_summaries(invocation_of(ctx).output, [summary])
 
 
 @group.command("lifecycle")
@@ -522,9 +503,34 @@ def lifecycle(
 # ---- on an engine
 
 
-def _run(ctx: typer.Context, repo_name: str | None, every: bool, job: Job, request: EngineRequest) -> None:
-    if (repo_name is None) != every:
-        ctx.fail("name one repository, or give --all")
+def _ledger_key(ctx: typer.Context, *, is_run: bool) -> bytes:
+    """Return the key for `--purge-ledger`, which only a run takes."""
+    settings = settings_of(ctx)
+    key = purge_key(settings.purge_key, settings.data)
+    if key is None:
+        ctx.fail("--purge-ledger needs a purge_key in the settings")
+    if not is_run:
+        ctx.fail("--purge-ledger is for `refstore gc run`, without --dry-run")
+    return key
+
+
+def _repeat(
+    ctx: typer.Context, every: str, repo_name: str | None, job: Job, request: EngineRequest, metrics_port: int | None
+) -> None:
+    from refstore.cli.gc_every import PassRequest, run_every
+
+    if job.what == "simulate":
+        ctx.fail("--every goes without --dry-run")
+    settings = settings_of(ctx)
+    if metrics_port is not None:
+        settings = replace(settings, offline=replace(settings.offline, metrics_port=metrics_port))
+    output = invocation_of(ctx).output
+    run_every(ctx, duration_seconds("--every", every), PassRequest(settings, repo_name, job, request, output))
+
+
+def _run(ctx: typer.Context, repo_name: str | None, job: Job, request: EngineRequest) -> None:
+    """Run the job once, in one repository, or (None) in all."""
+    every = repo_name is None
     with open_lake(ctx) as lake:
         names = (
             [lake.repository(repo_name).name] if repo_name is not None else [name for name, _ in lake.repositories()]
@@ -538,7 +544,7 @@ def _run(ctx: typer.Context, repo_name: str | None, every: bool, job: Job, reque
             ran = run_all(lake, names, job, engines, tell)
             cleared = clear_deleted(lake, job, engines, tell, ran.troubles) if every and job.what == "run" else []
         if ran.done or cleared or not ran.troubles:
-            emit_summaries(ctx, ran.done, cleared, ran.purges)
+            emit_summaries(invocation_of(ctx).output, ran.done, cleared, ran.purges)
         _raise_last(ran.troubles, of_many=every)
     if ran.failed or any(each["failed"] for each in cleared):
         raise typer.Exit(FAILED)

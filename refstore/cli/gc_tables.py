@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import typer
 
-from refstore.cli.common import emit, invocation_of
+from refstore.cli.common import print_answer
 from refstore.cli.nightly_purge import reasons_of, row_of
 from refstore.cli.rows import when
 from refstore.core.redaction import redact_text
@@ -20,21 +21,26 @@ if TYPE_CHECKING:
 
 
 def emit_summaries(
-    ctx: typer.Context,
+    output: str,
     done: Sequence[Summary],
     cleared: Sequence[dict[str, Any]] = (),
     purges: Sequence[tuple[str, Report]] | None = None,
+    errors: Sequence[dict[str, str]] | None = None,
 ) -> None:
     """Print what runs did. `purges`: what came of looks for the ids of the purge's ledger, by repository; None: the
-    command looks for none.
+    command looks for none. `errors`: of one that repeats, whose JSON is one line; people read them in the log.
     """
     rows = [row_of(name, report) for name, report in purges or ()]
-    if invocation_of(ctx).json:
+    if output == "json":
         looks = {} if purges is None else {"purges": rows}
-        emit(ctx, {"runs": list(done), "deleted_repositories": list(cleared), **looks})
+        answer = {"runs": list(done), "deleted_repositories": list(cleared), **looks}
+        if errors is None:
+            print_answer(output, answer)
+        else:
+            print(msgspec.json.encode(answer | {"errors": errors}).decode(), flush=True)
         return
     for summary in done:
-        emit(ctx, _summary_row(summary))
+        print_answer(output, _summary_row(summary))
         typer.echo()
         if summary.question and summary.state == RunState.NEEDS_CONFIRMATION:
             typer.echo(
@@ -56,9 +62,9 @@ def emit_summaries(
         for each in (*of_cleaning, *(summary.swept.failures if summary.swept is not None else [])):
             typer.echo(f"not freed: {redact_text(each)}", err=True)
     if cleared:
-        emit(ctx, cleared)
+        print_answer(output, cleared)
     for row, (name, report) in zip(rows, purges or (), strict=True):
-        emit(ctx, row | {"untouched": ", ".join(each.dataset for each in report.datasets if each.untouched)})
+        print_answer(output, row | {"untouched": ", ".join(each.dataset for each in report.datasets if each.untouched)})
         for line in reasons_of(name, report):
             typer.echo(line, err=True)
 

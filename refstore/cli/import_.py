@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Final
 
 import typer
 
-from refstore.cli.common import emit, invocation_of, progress, repository_of
+from refstore.cli.common import emit, invocation_of, progress, repository_of, warn_of
 from refstore.cli.foreign_places import url_of
 from refstore.cli.locations import PlacedCommand, place, words_with_target
 from refstore.cli.parameters import DryRun, Meta
@@ -74,11 +73,8 @@ def import_(
         )
         listed = parse_place(import_source.url + "/" * (not is_object and import_source.url.startswith("file:")))
         if repo.context.foreign.allowed.covering(listed) is None:
-            print(
-                f"refstore: warning: {source} is named, and cannot be read yet: put it, or a folder above it, into the "
-                "setting import_from, or read it with --allow-foreign",
-                file=sys.stderr,
-            )
+            advice = "put it, or a folder above it, into the setting import_from, or read it with --allow-foreign"
+            warn_of([f"{source} is named, and cannot be read yet: {advice}"])
     emit(ctx, _answer(imported, branch, destination, whole=invocation_of(ctx).json))
 
 

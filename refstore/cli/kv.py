@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Final
 
 import typer
@@ -13,6 +14,7 @@ from refstore.cli.errors import exit_code
 from refstore.cli.parameters import DryRun, Yes
 from refstore.cli.rows import when
 from refstore.errors import KVWentBack
+from refstore.lake import Lake
 from refstore.losses import rebuilding, reconciling, recording
 from refstore.losses.putting_back import PutBack
 from refstore.losses.verifying import Verification
@@ -28,7 +30,7 @@ SHOWN_MAX: Final = 100
 def kv() -> None:
     """Look into a KV that went back in time; settle it, or make it anew.
 
-    A failover or a restored copy loses the last writes of a KV. Deletion then stands still until it is settled: look
+    A failover or a restored copy loses the last writes of a KV. Deletion is then stopped until it is settled: look
     with verify, then run reconcile. Where no copy of the KV is left, rebuild makes one from the object store.
     """
 
@@ -85,14 +87,8 @@ def reconcile(
              refstore kv reconcile --accept --clients-stopped
     """
     with open_lake(ctx, check_identity=False) as lake:
-        known, stored = lake_identity.read_both(lake.kv, lake.own_store)
-        if known and stored and known != stored and not dry_run:
-            confirm(
-                ctx,
-                f"the KV is of lake {known}, and the object store of lake {stored}: what this object store's manifest "
-                "has will be put into this KV",
-                yes=yes,
-            )
+        if not dry_run:
+            _confirm_identity(ctx, lake, yes=yes)
         with progress("looking at witnesses") as bar:
             found = look_at(lake, watcher=bar)
             done = reconciling.put_back(lake, dry_run=dry_run, watcher=bar) if not found.is_settled else []
@@ -103,24 +99,37 @@ def reconcile(
             "settled": None,
             "id_written": False,
         }
-        must_accept = left.left and not (found.is_settled or dry_run)
-        if must_accept and accept:
-            if not invocation_of(ctx).json:
-                _show(left, advise=False)
-            confirm(ctx, "what is named above will be given up", yes=yes)
-        if not found.is_settled and not dry_run and (accept or not left.left):
-            with progress("settling") as bar:
-                answer["settled"] = reconciling.settle_lake(
-                    lake, accept=accept, clients_stopped=clients_stopped, watcher=bar
-                )
-        if not dry_run and (found.is_settled or answer["settled"] is not None):
-            answer["id_written"] = lake_identity.make_one(lake.kv, lake.own_store, lake.ids.unique(lake.clock.now_ms()))
+        if not dry_run:
+            settle = partial(reconciling.settle_lake, lake, accept=accept, clients_stopped=clients_stopped)
+            if not found.is_settled and _may_settle(ctx, left, accept=accept, yes=yes):
+                with progress("settling") as bar:
+                    answer["settled"] = settle(watcher=bar)
+            if found.is_settled or answer["settled"] is not None:
+                own_id = lake.ids.unique(lake.clock.now_ms())
+                answer["id_written"] = lake_identity.make_one(lake.kv, lake.own_store, own_id)
         if invocation_of(ctx).json:
             emit(ctx, answer)
         else:
             _tell(found, left, done, answer, dry_run=dry_run)
         if left.left and not dry_run and answer["settled"] is None:
             raise typer.Exit(exit_code(KVWentBack))
+
+
+def _confirm_identity(ctx: typer.Context, lake: Lake, *, yes: bool) -> None:
+    """Ask whether to go on where the KV and the object store are not of one lake."""
+    known, stored = lake_identity.read_both(lake.kv, lake.own_store)
+    if known and stored and known != stored:
+        what = f"the KV is of lake {known}, and the object store of lake {stored}"
+        confirm(ctx, f"{what}: what this object store's manifest has will be put into this KV", yes=yes)
+
+
+def _may_settle(ctx: typer.Context, left: Verification, *, accept: bool, yes: bool) -> bool:
+    """Return whether deletion may go on: nothing is left, or an operator gives it up."""
+    if left.left and accept:
+        if not invocation_of(ctx).json:
+            _show(left, advise=False)
+        confirm(ctx, "what is named above will be given up", yes=yes)
+    return accept or not left.left
 
 
 @app.command("rebuild")
@@ -294,7 +303,7 @@ def _tell(
             "bring missing objects back from a backup of the object store under the same keys, and run this again; or "
         )
         typer.echo(
-            f"Deletion stands still. Next: {bring_back if left.objects or left.trees else ''}give up what is named "
+            f"Deletion is stopped. Next: {bring_back if left.objects or left.trees else ''}give up what is named "
             "above with `refstore kv reconcile --accept`.",
             err=True,
         )

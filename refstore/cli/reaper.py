@@ -119,7 +119,7 @@ def status(
         float | None, typer.Option(metavar="SECONDS", min=0.5, help="Show it again every so many seconds, until ^C.")
     ] = None,
 ) -> None:
-    """Show the reapers, what waits to be deleted, and where and why hard deletion stands still.
+    """Show the reapers, what waits to be deleted, and where and why hard deletion is stopped.
 
     \b
     Example: refstore reaper status --json
@@ -195,7 +195,7 @@ def _deletion(item: RepositoryStatus, *, is_settling: bool) -> str:
     if item.error:
         return "not known"
     if item.stopped:
-        return "STANDS STILL"
+        return "stopped"
     return "settling" if is_settling else "goes on"
 
 

@@ -91,45 +91,62 @@ def serve(
 
     settings = settings_of(ctx, service=True)
     options = {"host": host, "port": port, "workers": workers, "tls_certificate": tls_certificate, "tls_key": tls_key}
-    api_settings: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    settings = replace(settings, api=replace(settings.api, **api_settings))
-    _check_stores(settings)
-    _check_public_url(settings)
+    settings = _checked(settings, {name: value for name, value in options.items() if value is not None})
     has_tls = Certificate.of(settings.api) is not None
     with open_lake(ctx, create=True) as lake:
         key_id, secret = see_to_first_key(lake, settings.data, os.environ)
     warn_of_open_folders(settings)
     listening = server.bind(settings)
-    bound = listening.getsockname()
-    address = f"http{'s' if has_tls else ''}://{'[' + bound[0] + ']' if ':' in bound[0] else bound[0]}:{bound[1]}"
-
     answering = threading.Event()
 
     def started() -> None:
         answering.set()
-        typer.echo(f"refstore serves {address} (pages at /ui, API under /api/v1, documents at /docs)", err=True)
-        typer.echo(
-            "lakeFS's clients need:\n"
-            f"  LAKECTL_SERVER_ENDPOINT_URL={settings.api.public_url or address}\n"
-            f"  LAKECTL_CREDENTIALS_ACCESS_KEY_ID={key_id or '(an access key: refstore keys create)'}\n"
-            f"  LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY={f'({secret})' if secret else '(its secret)'}",
-            err=True,
-        )
+        _say_where(settings, _address_of(listening, has_tls=has_tls), key_id, secret)
 
-    with contextlib.ExitStack() as stack:
-        stack.callback(listening.close)
-        folder: Path | None = None
-        if reaper:
-            folder = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="refstore-serve-", ignore_cleanup_errors=True))
-            )
-            stack.enter_context(_reaping(settings, folder, answering))
-        if settings.api.workers == 1:
-            server.serve_requests(
-                settings, listening, _Operations(folder), started, _start_of_reads(settings, folder), _Purges()
-            )
-        else:
+    with contextlib.closing(listening), _reaper_folder(settings, answering, reaps=reaper) as folder:
+        if settings.api.workers > 1:
             _many(settings, listening, folder, started)
+            return
+        reads = _start_of_reads(settings, folder)
+        server.serve_requests(settings, listening, _Operations(folder), started, reads, _Purges())
+
+
+@contextlib.contextmanager
+def _reaper_folder(settings: Settings, answering: threading.Event, *, reaps: bool) -> Generator[Path | None]:
+    """Run a reaper during the block, if it is asked for, and yield the folder to which it writes its metrics."""
+    if not reaps:
+        yield None
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="refstore-serve-", ignore_cleanup_errors=True) as folder,
+        _reaping(settings, Path(folder), answering),
+    ):
+        yield Path(folder)
+
+
+def _checked(settings: Settings, options: dict[str, Any]) -> Settings:
+    """Return the settings with the command's options in them. Raises InvalidSettings."""
+    settings = replace(settings, api=replace(settings.api, **options))
+    _check_stores(settings)
+    _check_public_url(settings)
+    return settings
+
+
+def _address_of(listening: socket.socket, *, has_tls: bool) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http{'s' if has_tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _say_where(settings: Settings, address: str, key_id: str, secret: str) -> None:
+    """Say where the service answers, and what its clients need."""
+    typer.echo(f"refstore serves {address} (pages at /ui, API under /api/v1, documents at /docs)", err=True)
+    typer.echo(
+        "lakeFS's clients need:\n"
+        f"  LAKECTL_SERVER_ENDPOINT_URL={settings.api.public_url or address}\n"
+        f"  LAKECTL_CREDENTIALS_ACCESS_KEY_ID={key_id or '(an access key: refstore keys create)'}\n"
+        f"  LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY={f'({secret})' if secret else '(its secret)'}",
+        err=True,
+    )
 
 
 class _Operations:
@@ -166,7 +183,7 @@ class _Operations:
             return f"hard deletion of {ctx.name} goes on already"
         for_seconds = RESUME_SECONDS if seconds is None and objects is None else seconds
         breaker.resume(ctx, seconds=for_seconds, objects=objects)
-        return f"hard deletion of {ctx.name} goes on; it stood still because {reason}"
+        return f"hard deletion of {ctx.name} goes on; it was stopped because {reason}"
 
 
 class _Purges:

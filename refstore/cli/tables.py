@@ -32,7 +32,7 @@ _ID: Final = re.compile(r"[0-9a-f]{64}|[0-9a-hjkmnp-tv-z]{26}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _GREEN: Final = ("ok", "active", "swept", "done", "goes on", "kept")
 _YELLOW: Final = ("warning", "marked", "sweeping", "tagged", "begun", "dry run")
-_RED: Final = ("error", "failed", "abandoned", "needs confirmation", "STANDS STILL", "dead", "damaged")
+_RED: Final = ("error", "failed", "abandoned", "needs confirmation", "stopped", "dead", "damaged")
 _COLOURS: Final[dict[str, int]] = {
     word: colour for colour, words in ((32, _GREEN), (33, _YELLOW), (31, _RED)) for word in words
 }

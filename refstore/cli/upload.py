@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -81,23 +81,23 @@ def upload(
             else:
                 done = _upload_tree(repo, branch, new, metadata=pairs(meta), content_type=content_type)
                 emit(ctx, {"branch": branch, "prefix": target, **done, "unchanged": len(files) - len(new)})
-        elif source == "-":
-            if not target or target.endswith("/"):
-                ctx.fail("standard input has no name; give DST")
-            chunks = iter(lambda: sys.stdin.buffer.read(CHUNK_BYTES), b"")
-            emit(
-                ctx,
-                entry_details(
-                    target, repo.upload(branch, target, chunks, metadata=pairs(meta), content_type=content_type)
-                ),
-            )
         else:
-            file = source_file(Path(source))
-            path = target + file.file.name if not target or target.endswith("/") else target
-            entry = repo.upload(
-                branch, path, file.chunks(), metadata=pairs(meta), content_type=content_type, mtime_ms=file.mtime_ms
-            )
-            emit(ctx, entry_details(path, entry))
+            _upload_one(ctx, repo, branch, source, target, metadata=pairs(meta), content_type=content_type)
+
+
+def _upload_one(ctx: typer.Context, repo: Repository, branch: str, source: str, target: str, **options: Any) -> None:
+    """Upload a file, or standard input."""
+    is_folder = not target or target.endswith("/")
+    if source != "-":
+        file = source_file(Path(source))
+        path = target + file.file.name if is_folder else target
+        entry = repo.upload(branch, path, file.chunks(), mtime_ms=file.mtime_ms, **options)
+    elif is_folder:
+        ctx.fail("standard input has no name; give DST")
+    else:
+        path = target
+        entry = repo.upload(branch, path, iter(lambda: sys.stdin.buffer.read(CHUNK_BYTES), b""), **options)
+    emit(ctx, entry_details(path, entry))
 
 
 def _chosen(folder: Path, target: str, include: Sequence[str], exclude: Sequence[str]) -> list[tuple[str, SourceFile]]:

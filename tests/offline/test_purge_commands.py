@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from refstore.agreed_durations import shared_seconds
-from refstore.cli.gc_every import Trouble
+from refstore.cli.errors import exit_code
 from refstore.core import keys
 from refstore.core.records import DurationsRecord, encode
 from refstore.errors import ObjectsRefused
@@ -238,8 +238,7 @@ class TestEveryVersion:
             assert night.code == 5
             assert night.json["runs"][0]["cleaned"]["failed"] == 1
             assert "DeleteObject" in night.json["runs"][0]["cleaned"]["failures"][0]
-            trouble = Trouble.of(ObjectsRefused("refused"))
-            assert (trouble.exit_code, trouble.permanent) == (5, False)
+            assert exit_code(ObjectsRefused) == 5
         assert refstore.json("purge", "clean", "sales", "--yes")["going"]["objects"] == 1
         assert list(backups(lake.ctx)) == []
 

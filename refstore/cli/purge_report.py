@@ -1,0 +1,78 @@
+"""Print the reports of purges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+from refstore.cli.common import emit, invocation_of
+from refstore.cli.purge_backups import SHOWN
+from refstore.cli.rows import when
+
+if TYPE_CHECKING:
+    from refstore_purge.place import Place
+    from refstore_purge.report import Report
+
+
+def summary_of(report: Report) -> dict[str, Any]:
+    return {
+        "run": report.run,
+        "state": report.state,
+        "engine": report.engine,
+        "began": when(report.began_ms),
+        "ids": report.ids,
+        "objects": sum(row.objects for row in report.rows),
+        "rewritten": sum(row.rewritten for row in report.rows),
+        "erased": sum(row.erased for row in report.rows),
+        "rows_found": sum(row.rows_found for row in report.rows),
+        "rows_changed": sum(row.rows_changed for row in report.rows),
+        "not_purged": report.not_purged_count,
+        "units_left": report.units_left,
+        "commits": len(report.published),
+        "places": len(report.places),
+        "final": report.is_final,
+    }
+
+
+def emit_report(ctx: typer.Context, report: Report) -> None:
+    if invocation_of(ctx).json:
+        emit(ctx, msgspec.to_builtins(report))
+        return
+    emit(ctx, summary_of(report))
+    emit(ctx, [msgspec.to_builtins(row) for row in report.rows], is_check=True)
+    for each in report.published:
+        print(f"branch {each.branch}: commit {each.commit}, {each.paths} path{'' if each.paths == 1 else 's'}")
+    for each in report.datasets:
+        if each.untouched:
+            print(f"not purged: data set {each.dataset}: {each.untouched}")
+    for each in report.not_purged[:SHOWN]:
+        print(f"not purged: {each.branch}: {each.path or '(the branch)'}: {each.reason}")
+    if report.not_purged_count > SHOWN:
+        print(f"... and {report.not_purged_count - SHOWN} more; --json shows them")
+    if report.units_left:
+        print(f"{report.units_left} partitions are left; go on with --after {report.watermark!r}")
+    if report.places:
+        emit(ctx, [_place_row(each) for each in report.places])
+    if report.ending:
+        print(report.ending)
+    for each in report.not_looked_at:
+        print(f"not looked at: {each}")
+    if report.failure:
+        print(f"failed: {report.failure}")
+    if report.state == "killed":
+        print("killed: nothing is known of what came after this; run the same command again")
+
+
+def _place_row(place: Place) -> dict[str, Any]:
+    return {
+        "place": place.kind,
+        "dataset": place.dataset,
+        "objects": place.objects,
+        "bytes": place.bytes,
+        "goes": when(place.goes_ms or None),
+        "why": place.why,
+        "restored_by": place.restored_by,
+        "ended_by": place.ended_by,
+    }

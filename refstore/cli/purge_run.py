@@ -1,0 +1,253 @@
+"""`refstore purge run` and `verify`: remove the rows of given ids, and look for what is left of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from refstore.cli.common import emit, invocation_of, open_lake, settings_of
+from refstore.cli.confirmation import confirm
+from refstore.cli.files import local_errors
+from refstore.cli.foreign_places import AllowForeign, urls_of
+from refstore.cli.gc_job import EngineRequest, show_progress
+from refstore.cli.locations import SCHEMES, location
+from refstore.cli.parameters import Conf, EngineOption, Master, Name, Yes
+from refstore.cli.purge_backups import LEFT
+from refstore.cli.purge_report import emit_report
+from refstore.errors import Invalid
+from refstore.purging.key import purge_key
+
+if TYPE_CHECKING:
+    from refstore.lake import Lake
+    from refstore_purge.report import Report
+    from refstore_purge.verify import Counts
+
+IDS_HELP: Final = "The ids: Parquet, CSV or JSON lines, also compressed; a file, or lakefs://REPO/REF/PATH."
+IdsFile = Annotated[str, typer.Option("--ids", metavar="FILE", help=IDS_HELP)]
+IdColumn = Annotated[
+    str,
+    typer.Option(
+        "--id-column", metavar="NAME", help="Their column; default: the only one. With --no-header its number, from 1."
+    ),
+]
+DatasetColumn = Annotated[
+    str,
+    typer.Option(
+        "--dataset-column", metavar="NAME", help="The column that names the data set of each id; default: for all."
+    ),
+]
+Datasets = Annotated[
+    list[str] | None,
+    typer.Option("--dataset", metavar="NAME", help="Only this data set; may be given several times. Default: all."),
+]
+NoHeader = Annotated[bool, typer.Option("--no-header", help="The first line of the CSV file is an id, and no header.")]
+EmptyId = Annotated[bool, typer.Option("--empty-id", help='Take "" for an id; default: leave it out.')]
+IdType = Annotated[
+    str,
+    typer.Option(
+        "--id-type", metavar="TYPE", help="Compare them as string, integer, binary or uuid; default: as given."
+    ),
+]
+
+Ledger = Annotated[
+    bool,
+    typer.Option(
+        "--ledger", help="Look in each data set for all ids that were ever purged from it, in what came since."
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Find the rows, and change nothing.")]
+MaxUnits = Annotated[int | None, typer.Option("--max-units", min=1, metavar="N", help="Do at most so many partitions.")]
+After = Annotated[
+    str, typer.Option("--after", metavar="WATERMARK", help="Leave out the partitions up to an earlier watermark.")
+]
+IncludingCopies = Annotated[
+    bool, typer.Option("--including-copies", help="Purge names outside the data sets of the same objects, too.")
+]
+IgnoreStatistics = Annotated[
+    bool,
+    typer.Option("--ignore-statistics", help="Read the ids' column also where statistics of files exclude them."),
+]
+Share = Annotated[
+    float, typer.Option(min=0, max=1, metavar="N", help="Stop if more than this share of the rows would go.")
+]
+Floor = Annotated[int, typer.Option(min=0, metavar="N", help="Fewer rows than this never stop it.")]
+History = Annotated[
+    bool, typer.Option("--history", help="Look at every commit of data sets of the mode keep-history, too.")
+]
+
+
+def run(
+    ctx: typer.Context,
+    repo_name: Name,
+    *,
+    ids: IdsFile = "",
+    ledger: Ledger = False,
+    datasets: Datasets = None,
+    id_column: IdColumn = "",
+    dataset_column: DatasetColumn = "",
+    no_header: NoHeader = False,
+    empty_id: EmptyId = False,
+    id_type: IdType = "",
+    dry_run: DryRun = False,
+    max_units: MaxUnits = None,
+    after: After = "",
+    including_copies: IncludingCopies = False,
+    ignore_statistics: IgnoreStatistics = False,
+    breaker_share: Share = 0.5,
+    breaker_floor: Floor = 10_000,
+    yes: Yes = False,
+    engine: EngineOption = None,
+    master: Master = None,
+    conf: Conf = None,
+) -> int | None:
+    """Remove the rows of the ids from onboarded data sets.
+
+    keep-history: from the heads, by one commit for each branch. Earlier commits keep their rows until they expire.
+    rewrite, erase: from every version and the undo trash. Commits and their ids stay; what was replaced stays as a
+    backup for a while.
+
+    \b
+    Example: refstore purge run sales --ids forget.csv --dry-run
+             refstore purge run sales --ids forget.parquet --id-column guestid --dataset tracking.event --yes
+             refstore purge run sales --ids forget.csv --id-column id --dataset-column dataset --yes
+             refstore purge run sales --ledger --yes
+    Exit code 4: something is left, or a data set has no object or no identifier; the report says what, and why.
+    """
+    if bool(ids) == ledger:
+        ctx.fail("give the ids with --ids FILE, or --ledger for those that were purged before")
+    table = {"id_column": id_column, "dataset_column": dataset_column, "no_header": no_header, "empty_id": empty_id}
+    if ledger and any(table.values()):
+        ctx.fail("give the options of a table with --ids, not with --ledger")
+    options = table | {
+        "id_type": id_type,
+        "datasets": tuple(datasets or ()),
+        "dry_run": dry_run,
+        "max_units": max_units,
+        "after": after,
+        "including_copies": including_copies,
+        "ignore_statistics": ignore_statistics,
+        "share": breaker_share,
+        "floor_rows": breaker_floor,
+    }
+    report = _purge(ctx, repo_name, ids, options, EngineRequest(engine, master, conf), yes=yes or dry_run)
+    return None if report.is_done else LEFT
+
+
+def _purge(
+    ctx: typer.Context, repo_name: str, ids: str, options: dict[str, Any], engine: EngineRequest, *, yes: bool
+) -> Report:
+    """Make a run, and print its report. `ids`: '' for those of the ledger."""
+    settings = settings_of(ctx)
+    key = purge_key(settings.purge_key, settings.data)
+    with open_lake(ctx) as lake, _ids_file(lake, ids) if ids else nullcontext() as file:
+        repo = lake.repository(repo_name)
+        repo.purge_document()  # before an engine is started
+        confirm(ctx, f"the rows of the ids will be removed from the onboarded data sets of {repo.name!r}", yes=yes)
+        with engine.open(settings.offline) as engines, show_progress() as tell:
+            from refstore_purge import run as running
+
+            if key is None:
+                print("refstore: warning: no index and no ledger of ids is kept: purge_key is not set", file=sys.stderr)
+            made = running.run(repo, engines, running.Options(ids=file, purge_key=key, **options), tell, say=_say)
+        emit_report(ctx, made)
+    return made
+
+
+def _say(text: str) -> None:
+    print(f"refstore: {text}", file=sys.stderr)
+
+
+def verify(
+    ctx: typer.Context,
+    repo_name: Name,
+    *,
+    ids: IdsFile,
+    datasets: Datasets = None,
+    id_column: IdColumn = "",
+    dataset_column: DatasetColumn = "",
+    no_header: NoHeader = False,
+    empty_id: EmptyId = False,
+    id_type: IdType = "",
+    history: History = False,
+    allow_foreign: AllowForeign = None,
+) -> int | None:
+    """Read every object of the onboarded data sets, and list those that have rows of the ids, or ids in metadata and
+    summary files beside the rows: at the heads (keep-history), or in every version, also in commits that rules hide and
+    in the undo trash (rewrite, erase). List, too, what could not be looked at, with the reason: nobody knows that it is
+    clean.
+
+    It shares no code with `run`, and trusts no statistics and no index.
+
+    \b
+    Example: refstore purge verify sales --ids forget.csv
+    Exit code 4: rows or entries are left, or an object could not be looked at.
+    """
+    from refstore_purge import verify as verifying
+
+    counts = verifying.Counts()
+    with (
+        open_lake(ctx, only_read=True, allow_foreign=urls_of(allow_foreign)) as lake,
+        _ids_file(lake, ids) as file,
+        local_errors(),
+    ):
+        repo = lake.repository(repo_name)
+        with show_progress() as tell:
+            found = verifying.verify(
+                repo,
+                file,
+                column=id_column,
+                dataset_column=dataset_column,
+                no_header=no_header,
+                empty_id=empty_id,
+                id_type=id_type,
+                only=tuple(datasets or ()),
+                history=history,
+                counts=counts,
+                tell=tell,
+                say=_say,
+            )
+            findings = list(found)
+    if invocation_of(ctx).json:
+        emit(ctx, {**dataclasses.asdict(counts), "findings": findings})
+    else:
+        emit(ctx, findings, is_check=True)
+    if invocation_of(ctx).output == "table":
+        print(_verified(counts))
+    return LEFT if findings else None
+
+
+def _verified(counts: Counts) -> str:
+    looked = f"looked at {counts.objects:,} objects in {counts.versions:,} versions: "
+    rows = f"{counts.rows_left:,} rows" if counts.rows_left else ""
+    entries = f"{counts.entries_left:,} entries beside the rows" if counts.entries_left else ""
+    what = " and ".join(filter(None, (rows, entries)))
+    left = f"{what} are left in {counts.objects_left:,} objects" if what else ""
+    doubt = f"{counts.not_looked_at:,} objects could not be looked at" if counts.not_looked_at else ""
+    return looked + ("; ".join(filter(None, (left, doubt))) or "nothing is left")
+
+
+@contextmanager
+def _ids_file(lake: Lake, name: str) -> Generator[Path, None, None]:
+    """Give the file of the ids for the block; an object of the lake as a copy, which goes afterwards."""
+    if "://" not in name:
+        yield Path(name)
+        return
+    from refstore_purge.ids_file import ids_folder
+
+    if not name.startswith(SCHEMES):
+        raise Invalid(f"{name!r} is no place for ids; give a file, or lakefs://REPO/REF/PATH")
+    repo_name, ref, path = location(name)
+    if not path:
+        raise Invalid(f"{name!r} names no object; write lakefs://REPO/REF/PATH")
+    with ids_folder() as folder:
+        file = folder / "ids"
+        with local_errors(), file.open("wb") as target:
+            for chunk in lake.repository(repo_name).get(ref, path):
+                target.write(chunk)
+        yield file
