@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
 import msgspec
@@ -54,52 +54,60 @@ _ORCHESTRATORS: Final = (f"{ENVIRONMENT_PREFIX}PORT", f"{ENVIRONMENT_PREFIX}SERV
 """Variables that Kubernetes sets if a service is called refstore."""
 _NO_SETTING: Final = "no setting"
 """Marks a field of the dataclasses below that no source may set."""
+_BOUNDS: Final = "bounds"
+"""The key of a number's least and most value in the metadata of its field."""
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://\S*")
 _STORE_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:\S*")
 """Drivers may take URLs without an authority, such as memory:."""
 _FOREIGN: Final = re.compile(r"(s3://[^/?#]+|file://(localhost)?/)[^#]*")
 
 
+def _bounded(default: float, least: float, most: float) -> Any:
+    """Declare a number and its bounds."""
+    return field(default=default, metadata={_BOUNDS: (least, most)})
+
+
+def _check_bounds(section: str, settings: ReaperSettings | ApiSettings | OfflineSettings) -> None:
+    """Raises InvalidSettings."""
+    for entry in fields(settings):
+        if _BOUNDS in entry.metadata:
+            (least, most), value = entry.metadata[_BOUNDS], getattr(settings, entry.name)
+            if not least <= value <= most:
+                raise InvalidSettings(f"{section}.{entry.name} is {value!r}; it must be between {least:g} and {most:g}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaperSettings:
     """Limits of the reaper's time and resources. Safety durations are in `Safety`."""
 
-    pause_seconds: float = 10.0
+    pause_seconds: float = _bounded(10.0, 0.01, 86_400)
     """The pause between two passes, if the last one has nothing more to do."""
-    rate_per_second: float = 0.0
+    rate_per_second: float = _bounded(0.0, 0, 1e9)
     """How many objects one reaper deletes per second at most. 0: no limit."""
-    lease_seconds: float = 60.0
+    lease_seconds: float = _bounded(60.0, 1, 86_400)
     """How long the lease of a dead reaper keeps other reapers from its share of the work."""
-    scrub_every_seconds: float = 3600.0
-    breaker_share: float = 0.5
+    scrub_every_seconds: float = _bounded(3600.0, 1, 366 * 86_400)
+    breaker_share: float = _bounded(0.5, 0, 1)
     """Hard deletion stops when more than this share of a repository's objects is due, unless the repository was
     deleted. 1: no limit.
     """
-    breaker_floor_objects: int = 10_000
+    breaker_floor_objects: int = _bounded(10_000, 0, 10**15)
     """The share is not checked below this number of due objects, because half of a small repository is
     nothing unusual.
     """
-    breaker_per_hour: int = 1_000_000
+    breaker_per_hour: int = _bounded(1_000_000, 0, 10**15)
     """Hard deletion stops when more than this is deleted in an hour. 0: no limit."""
-    reserve_mib: int = 32
+    reserve_mib: int = _bounded(32, 0, 1 << 20)
     """The size in MiB of the file that a reaper keeps on each disk of this machine that has the KV or the objects; on a
     small disk a twentieth of it. When others fill the disk it is given up, so that deletion has the room to begin with.
     0: none.
     """
     metrics_host: str = "127.0.0.1"
-    metrics_port: int = 0
+    metrics_port: int = _bounded(0, 0, 65_535)
     """The port where Prometheus reads metrics. 0: no metrics."""
 
     def __post_init__(self) -> None:
-        _within("reaper.pause_seconds", self.pause_seconds, 0.01, 86_400)
-        _within("reaper.rate_per_second", self.rate_per_second, 0, 1e9)
-        _within("reaper.lease_seconds", self.lease_seconds, 1, 86_400)
-        _within("reaper.scrub_every_seconds", self.scrub_every_seconds, 1, 366 * 86_400)
-        _within("reaper.breaker_share", self.breaker_share, 0, 1)
-        _within("reaper.breaker_floor_objects", self.breaker_floor_objects, 0, 10**15)
-        _within("reaper.breaker_per_hour", self.breaker_per_hour, 0, 10**15)
-        _within("reaper.reserve_mib", self.reserve_mib, 0, 1 << 20)
-        _within("reaper.metrics_port", self.metrics_port, 0, 65_535)
+        _check_bounds("reaper", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +115,8 @@ class ApiSettings:
     """The HTTP service."""
 
     host: str = "127.0.0.1"
-    port: int = 8000
-    workers: int = 1
+    port: int = _bounded(8000, 0, 65_535)
+    workers: int = _bounded(1, 1, 256)
     """Processes that serve requests. Each has its own connections, and its own count of wrong secrets."""
     reads_in: Literal["process", "threads"] = "process"
     """Where expensive reads run. `process`: in a separate process of lower priority beside each serving process.
@@ -116,13 +124,13 @@ class ApiSettings:
     """
     public_url: str = ""
     """The URL of the service for its clients, used in URLs that it returns. Empty: as in the request."""
-    upload_bytes_max: int = 5 << 40
+    upload_bytes_max: int = _bounded(5 << 40, 1, 5 << 40)
     """The largest object; the default is S3's limit."""
-    upload_idle_seconds: float = 60.0
+    upload_idle_seconds: float = _bounded(60.0, 0.1, 3600)
     """An upload that sends nothing for this time is aborted."""
-    idle_seconds: float = 60.0
+    idle_seconds: float = _bounded(60.0, 0.1, 3600)
     """A connection without traffic for this time is closed, unless it waits for the service."""
-    connections_max: int = 2048
+    connections_max: int = _bounded(2048, 1, 1_000_000)
     """Connections of one process; fewer if it may not open two files for each (`ulimit -n`)."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses and networks whose X-Forwarded-For and X-Forwarded-Proto are trusted. The client's address is the last
@@ -140,16 +148,11 @@ class ApiSettings:
     """
 
     def __post_init__(self) -> None:
-        _within("api.port", self.port, 0, 65_535)
-        _within("api.workers", self.workers, 1, 256)
+        _check_bounds("api", self)
         if self.public_url and not re.fullmatch(r"https?://[^\s?#]+", self.public_url):
             raise InvalidSettings(
                 f"api.public_url is {self.public_url!r}; it must be a URL such as https://lake.example.org"
             )
-        _within("api.upload_bytes_max", self.upload_bytes_max, 1, 5 << 40)
-        _within("api.upload_idle_seconds", self.upload_idle_seconds, 0.1, 3600)
-        _within("api.idle_seconds", self.idle_seconds, 0.1, 3600)
-        _within("api.connections_max", self.connections_max, 1, 1_000_000)
         for network in self.trusted_proxies:
             try:
                 ip_network(network)
@@ -171,7 +174,7 @@ class OfflineSettings:
     """Settings of the offline job."""
 
     metrics_host: str = "127.0.0.1"
-    metrics_port: int = 0
+    metrics_port: int = _bounded(0, 0, 65_535)
     """The port where Prometheus reads the metrics of `refstore gc run --every`. 0: no metrics."""
     engine: Literal["auto", "local", "spark"] = "auto"
     """What the offline job and the purge run on: this machine, Spark, or, with auto, Spark for large runs (if it is
@@ -179,7 +182,7 @@ class OfflineSettings:
     """
 
     def __post_init__(self) -> None:
-        _within("offline.metrics_port", self.metrics_port, 0, 65_535)
+        _check_bounds("offline", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -609,8 +612,3 @@ def _last(name: str) -> str:
 
 def _kids(keys: Iterable[str]) -> list[str]:
     return [key.partition(":")[0] for key in keys]
-
-
-def _within(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise InvalidSettings(f"{name} is {value!r}; it must be between {least:g} and {most:g}")

@@ -110,7 +110,7 @@ def check_date(world: World, made: Report, kind: str, end: Callable[[], object])
 
 def wait_ms(world: World) -> int:
     """How long readers, issued addresses and operations may need a content."""
-    return purge_cleaning.CleaningDates.read(world.ctx, 0).wait_ms
+    return purge_cleaning.CleaningDates.read(world.ctx).wait_ms
 
 
 class TestDates:

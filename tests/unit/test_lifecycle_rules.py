@@ -69,7 +69,7 @@ def test_a_mark_that_waits_too_long_for_the_bucket_is_told() -> None:
         waiting("new", RunState.SWEEPING, 2 * DAY_MS),
         waiting("plain", RunState.SWEEPING, 0),
     ]
-    (line,) = bucket_lifecycle.overdue(runs, 4 * DAY_MS, 3.0)
+    (line,) = bucket_lifecycle.overdue(runs, 4 * DAY_MS)
     assert line.startswith("mark old: ")
     assert "tagged on 1970-01-01" in line
 
