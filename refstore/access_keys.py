@@ -244,7 +244,7 @@ def scan(kv: KV) -> Iterator[AccessKey]:
 
 def revoke(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
     """Delete the key. Raises NotFound, Contention. A service that has cached the key accepts it for at most
-    `api.key_seconds` more.
+    `auth.KEY_SECONDS` more.
     """
     for _ in range(_ATTEMPTS):
         raw, record = _read(store.kv, id)

@@ -27,10 +27,6 @@ from refstore_api.error_responses import ReadsBusy, TooManyRequests
 from refstore_api.json_answers import answer
 from refstore_api.read_process import ReadProcess
 
-READS_AT_ONCE: Final = 4
-"""Expensive reads at the same time: more of them take as long, as they share one process."""
-READS_PER_KEY: Final = READS_AT_ONCE // 2
-"""So that one access key cannot take all."""
 READ_SECONDS: Final = 30.0
 """How long such a read may wait for its turn, and how long it may take: clients give up then anyway."""
 WAITING_MAX: Final = 64
@@ -144,14 +140,16 @@ class ShortRequestPriority:
 
 
 class ExpensiveReads:
-    def __init__(self, clock: Clock, read_process: ReadProcess | None = None) -> None:
-        """`read_process` runs the reads; threads do without it, or until it is ready."""
+    def __init__(self, clock: Clock, at_once: int, read_process: ReadProcess | None = None) -> None:
+        """`at_once`: slots, of which one access key gets at most half. `read_process` runs the reads; threads do
+        without it, or until it is ready.
+        """
         self.priority = ShortRequestPriority()
-        self.slots = ReadSlots(READS_AT_ONCE, READS_PER_KEY)
+        self.slots = ReadSlots(at_once, max(1, at_once // 2))
         self._clock = clock
         self._seconds = READ_SECONDS
         self._read_process = read_process
-        self._pool = ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="refstore-read")
+        self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="refstore-read")
 
     async def run(self, request: Request, key: str, work: Callable[[], BaseModel | Response]) -> Response:
         """Run the read when a slot is free for the key. Raises ClientDisconnect, TooManyRequests, ReadsBusy,

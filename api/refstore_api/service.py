@@ -169,7 +169,7 @@ class Service:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="refstore-api")
         self._bodies = ThreadPoolExecutor(THREADS, thread_name_prefix="refstore-body")
         """Threads of their own, because an upload holds its thread as long as its client takes."""
-        self.reads = ExpensiveReads(lake.clock, read_process)
+        self.reads = ExpensiveReads(lake.clock, settings.reads_at_once, read_process)
         self._readiness_lock = asyncio.Lock()
         self._readiness: tuple[float, bool] | None = None
         """When the stores were probed last, and whether they answered."""

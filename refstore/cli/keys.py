@@ -135,7 +135,7 @@ def rotate(
 
 @app.command("end-overlap")
 def end_overlap(ctx: typer.Context, id_: _Id, yes: Yes = False) -> None:
-    """End the old secret of a rotation, and the tokens that it bought, within `api.key_seconds`.
+    """End the old secret of a rotation, and the tokens that it bought, within five seconds.
 
     \b
     Example: refstore keys end-overlap RS0123456789ABCDEF01 --yes
@@ -148,7 +148,7 @@ def end_overlap(ctx: typer.Context, id_: _Id, yes: Yes = False) -> None:
 
 @app.command("end-tokens")
 def end_tokens(ctx: typer.Context, id_: _Id, yes: Yes = False) -> None:
-    """End all present bearer tokens of an access key within `api.key_seconds`. Its secret stays valid.
+    """End all present bearer tokens of an access key within five seconds. Its secret stays valid.
 
     \b
     Example: refstore keys end-tokens RS0123456789ABCDEF01 --yes
@@ -161,7 +161,7 @@ def end_tokens(ctx: typer.Context, id_: _Id, yes: Yes = False) -> None:
 
 @app.command("revoke")
 def revoke(ctx: typer.Context, id_: _Id, yes: Yes = False) -> None:
-    """Revoke an access key: its secrets and tokens end within `api.key_seconds`.
+    """Revoke an access key: its secrets and tokens end within five seconds.
 
     \b
     Example: refstore keys revoke RS0123456789ABCDEF01 --yes

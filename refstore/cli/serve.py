@@ -332,7 +332,7 @@ def _reaper(settings: Settings, folder: Path) -> None:
 
 def _start_of_reads(settings: Settings, folder: Path | None) -> Callable[[socket.socket], BaseProcess] | None:
     """How a process that answers starts the one for its expensive reads; None: it makes them in threads."""
-    if settings.api.reads_in == "threads" or settings.kv.startswith("memory:"):
+    if settings.kv.startswith("memory:"):
         return None
 
     def start(process_end: socket.socket) -> BaseProcess:

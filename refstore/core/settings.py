@@ -118,9 +118,9 @@ class ApiSettings:
     port: int = _bounded(8000, 0, 65_535)
     workers: int = _bounded(1, 1, 256)
     """Processes that serve requests. Each has its own connections, and its own count of wrong secrets."""
-    reads_in: Literal["process", "threads"] = "process"
-    """Where expensive reads run. `process`: in a separate process of lower priority beside each serving process.
-    `threads`: in threads of the serving process, whose other requests then wait. A memory: KV needs threads.
+    reads_at_once: int = _bounded(4, 1, 1024)
+    """Expensive reads (listings, logs, diffs, merge bases, explanations of an address) that one process makes at the
+    same time, half of them for one access key at most.
     """
     public_url: str = ""
     """The URL of the service for its clients, used in URLs that it returns. Empty: as in the request."""

@@ -114,7 +114,6 @@ def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         REFSTORE_API_PUBLIC_URL="https://lake.example.org",
         REFSTORE_ACCESS_KEY_ID=OWN_KEY[0],
         REFSTORE_SECRET_ACCESS_KEY=OWN_KEY[1],
-        REFSTORE_API_READS_IN="threads",
     ) as service:
         assert service.url
         yield service

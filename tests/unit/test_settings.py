@@ -84,7 +84,6 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
         "reaper.metrics_host": "0.0.0.0",  # noqa: S104  # nothing listens
         "api.host": "0.0.0.0",  # noqa: S104  # likewise
         "api.public_url": "https://lake.example.org",
-        "api.reads_in": "threads",
         "api.namespaces": "s3://bucket/team/",
         "api.tls_certificate": "chain.pem",
         "api.tls_key": "key.pem",
