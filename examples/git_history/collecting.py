@@ -36,7 +36,7 @@ def reap(lake: Lake, name: str) -> None:
     """Run the reaper until nothing is due. Committed objects lose their references; the offline job decides about them.
     Raises Conflict.
     """
-    with Reaper(lake, ReaperSettings(grace_override_seconds=0, breaker_share=1), repositories=[name]) as reaper:
+    with Reaper(lake, ReaperSettings(breaker_share=1), repositories=[name], grace_seconds=0) as reaper:
         done = reaper.run_once(lambda: False)
     if done.error_count:
         raise Conflict(f"the reaper met {done.error_count} errors; see its log")

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 
 import pytest
 
-import refstore_gc.__main__ as job
 from refstore.agreed_durations import read_record
 from refstore.core import keys
 from refstore.core.settings import Settings, embedded
@@ -89,9 +88,7 @@ def test_every_command_refuses(refstore: Command, command: str) -> None:
 
 
 @pytest.mark.usefixtures("lake", "others")
-def test_so_do_the_job_for_spark_submit_and_the_application(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    assert job.main([]) == 1
-    assert REFUSAL in capfdbinary.readouterr().err.decode()
+def test_so_does_the_application() -> None:
     kv, objects = os.environ["REFSTORE_KV"], os.environ["REFSTORE_OBJECTS"]
     with pytest.raises(DurationsDiffer, match="operation_deadline_seconds is 8, and"):
         create_app(Settings(data=None, kv=kv, objects=objects, safety=MAIN_JOB))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-import refstore_gc.__main__ as job
 from refstore.cli import gc, gc_job
 from refstore.cli.gc_job import Job, run_all
 from refstore.core.settings import embedded
@@ -104,9 +102,8 @@ def test_a_mark_is_reported_although_the_look_for_purged_ids_failed_after_it(
     assert "sales: " in capsys.readouterr().err, "the mark that waits for the bucket is told, too"
 
 
-@pytest.mark.parametrize("how", ["command", "spark-submit"])
 def test_a_repository_that_was_deleted_since_it_was_listed_is_no_trouble(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], how: str
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def collect(ctx: Any, *_: object, **__: object) -> Any:
         """The night is long."""
@@ -114,26 +111,8 @@ def test_a_repository_that_was_deleted_since_it_was_listed_is_no_trouble(
         return SimpleNamespace(swept=(), waiting=(), failed=0, marked=None, latest={"repository": ctx.name})
 
     monkeypatch.setattr(run, "run", collect)
-    if how == "command":
-        done, _, _, troubles, *_ = run_all(lake, ["broken", "sales"], JOB, NO_ENGINES, None)
-        assert (len(done), troubles) == (1, [])
-    else:
-        monkeypatch.setattr(job, "open_engines", no_engines)
-        assert job.main(["--data", str(tmp_path / "lake")]) == 0
-        assert capsys.readouterr().err == ""
-
-
-def test_so_it_is_where_spark_submit_runs_the_job(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(run, "run", collected(asked))
-    monkeypatch.setattr(job, "open_engines", no_engines)
-    assert job.main(["--data", str(tmp_path / "lake")]) == 1
-    said = capsys.readouterr()
-    assert [json.loads(line) for line in said.out.splitlines()] == [{"repository": "sales"}]
-    assert said.err == "refstore: broken: mark x is being made; wait for it, or take it over if it is dead\n"
-    assert asked == ["broken", "sales"]
+    done, _, _, troubles, *_ = run_all(lake, ["broken", "sales"], JOB, NO_ENGINES, None)
+    assert (len(done), troubles) == (1, [])
 
 
 # ---- the marks of one repository
