@@ -160,7 +160,10 @@ def test_what_a_store_refuses_the_one_repository_does_not_end_it(moto_s3_server:
         with looping(tmp_path, "sales", "--every", "1s", **AT_ONCE_ENVIRONMENT, **stores) as loop:
             loop.until(lambda: loop.says("run_failed") and loop.says("gc_pass_ended", 2) and "done" in loop.metrics())
             assert '"code": "objects_refused"' in loop.log.read_text()
-            assert loop.end() == 0
+            with unchecked_lake(kv, url) as lake:
+                lake.delete_repository("sales")  # no later pass finds it
+            assert loop.process.wait(SECONDS) == 3
+            assert "repository 'sales' was deleted at" in loop.log.read_text()
     assert refused
 
 
