@@ -11,7 +11,7 @@ from refstore.cli.common import emit, repository_of
 from refstore.cli.confirmation import confirm
 from refstore.cli.diff import change_row
 from refstore.cli.locations import PlacedCommand, place, words
-from refstore.cli.parameters import DryRun, Yes
+from refstore.cli.parameters import DryRun, Name, Yes
 from refstore.cli.rows import when
 from refstore.core.ids import BranchName, branch_name
 from refstore.core.records import Branch
@@ -56,7 +56,7 @@ def create(
 @app.command("list")
 def list_(
     ctx: typer.Context,
-    repo_name: Annotated[str, typer.Argument(metavar="REPO")],
+    repo_name: Name,
     prefix: Annotated[str, typer.Option(help="Only names that start with this.")] = "",
     all_: Annotated[bool, typer.Option("--all", help="Show hidden branches, too.")] = False,
 ) -> None:

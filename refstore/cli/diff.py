@@ -9,6 +9,7 @@ import typer
 
 from refstore.cli.common import emit, repository_of
 from refstore.cli.locations import PlacedCommand, place, words
+from refstore.cli.parameters import Prefix
 from refstore.core.units import sum_of_sizes
 from refstore.versioning.commits.diffing import Change
 
@@ -19,7 +20,7 @@ app = typer.Typer()
 def diff(
     ctx: typer.Context,
     arguments: Annotated[list[str], place("REPO LEFT [RIGHT]")],
-    prefix: Annotated[str, typer.Option(help="Only paths that start with this.")] = "",
+    prefix: Prefix = "",
     stat: Annotated[bool, typer.Option("--stat", help="Count the changes and their bytes by folder instead.")] = False,
 ) -> None:
     """List what changed from LEFT's commit to RIGHT's; with one branch, what is staged on it.

@@ -11,7 +11,7 @@ import typer
 
 from refstore.cli.common import emit, invocation_of, open_lake, settings_of, stopping, warn_of_open_folders
 from refstore.cli.confirmation import confirm
-from refstore.cli.parameters import Yes
+from refstore.cli.parameters import Name, Yes
 from refstore.cli.rows import when
 from refstore.core import ids
 from refstore.core.settings import ReaperSettings
@@ -202,7 +202,7 @@ def _deletion(item: RepositoryStatus, *, is_settling: bool) -> str:
 @group.command("resume")
 def resume(
     ctx: typer.Context,
-    repo_name: Annotated[str, typer.Argument(metavar="REPO")],
+    repo_name: Name,
     *,
     seconds: Annotated[
         float | None, typer.Option("--for", min=1, metavar="SECONDS", help="For so many seconds, at most 30 days.")

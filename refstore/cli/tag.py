@@ -9,7 +9,7 @@ import typer
 from refstore.cli.common import emit, repository_of
 from refstore.cli.confirmation import confirm
 from refstore.cli.locations import PlacedCommand, place, words
-from refstore.cli.parameters import DryRun, Yes
+from refstore.cli.parameters import DryRun, Name, Yes
 from refstore.cli.rows import when
 
 app = typer.Typer(no_args_is_help=True)
@@ -37,7 +37,7 @@ def create(ctx: typer.Context, arguments: Annotated[list[str], place("REPO TAG [
 @app.command("list")
 def list_(
     ctx: typer.Context,
-    repo_name: Annotated[str, typer.Argument(metavar="REPO")],
+    repo_name: Name,
     prefix: Annotated[str, typer.Option(help="Only names that start with this.")] = "",
 ) -> None:
     """List the tags.

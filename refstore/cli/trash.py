@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from refstore.cli.common import emit, repository_of
+from refstore.cli.parameters import Name, Prefix
 from refstore.cli.rows import when
 
 app = typer.Typer()
@@ -15,9 +16,9 @@ app = typer.Typer()
 @app.command("trash")
 def trash(
     ctx: typer.Context,
-    repo_name: Annotated[str, typer.Argument(metavar="REPO")],
+    repo_name: Name,
     branch: Annotated[str | None, typer.Option(metavar="NAME", help="Only objects that were on this branch.")] = None,
-    prefix: Annotated[str, typer.Option(help="Only paths that start with this.")] = "",
+    prefix: Prefix = "",
 ) -> None:
     """List lost objects that are not deleted yet: those that `refstore restore` can restore.
 

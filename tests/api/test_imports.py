@@ -315,7 +315,7 @@ class TestStates:
             assert (answer["completed"], app.lake.repository("sales").get_branch("main").head) == (False, head)
             assert app("DELETE", url(import_id)).status_code == 409
 
-    def test_no_more_are_under_way_than_the_setting_says(self, landing: Path) -> None:
+    def test_no_more_are_under_way_than_a_process_takes(self, landing: Path) -> None:
         with (
             application(constants={"service.IMPORTS_AT_ONCE": 1}, import_from=(f"file://{landing}/",)) as app,
             Held(app) as held,
