@@ -404,23 +404,6 @@ class GarbageCollectionRules(Model):
     branches: Annotated[list[GarbageCollectionRule], Field(max_length=10_000)]
 
 
-class GarbageCollectionPrepareResponse(Model):
-    run_id: str
-    gc_commits_location: str
-    gc_addresses_location: str
-    gc_commits_presigned_url: str | None = None
-
-
-class PrepareGCUncommittedRequest(Model):
-    continuation_token: Annotated[str, StringConstraints(max_length=4096)] | None = None
-
-
-class PrepareGCUncommittedResponse(Model):
-    run_id: str
-    gc_uncommitted_location: str
-    continuation_token: str | None = None
-
-
 # ---- refstore's own
 
 

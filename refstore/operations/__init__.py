@@ -28,7 +28,6 @@
     committed_names.py  find out whether a commit names an address that has no reference
     address_info.py     which references name an address, and in which state (lakeFS's design 004)
     purge_roles.py      what an address is to a purged object: its identity, content, backup, ... (rule 22)
-    lakefs_gc_prepare.py  write the files that lakeFS's own collector asks for
 
 Operations take a `Context` first. `refstore.repository` calls them, each under its deadline.
 """

@@ -638,8 +638,10 @@ def test_the_rules_of_collection_are_set_shown_and_deleted(lakectl: Lakectl, rep
         ("POST", "/repositories/{repo}/restore", "back up"),  # refs-restore
         ("PUT", "/repositories/{repo}/branches/main/hard_reset", "revert"),  # branch move-to-commit
         ("GET", "/repositories/{repo}/settings/branch_protection", "protected"),
-        ("POST", "/repositories/{repo}/gc/prepare_commits/async", "request"),  # gc prepare-async
-        ("GET", "/repositories/{repo}/gc/prepare_commits/status", "request"),
+        ("POST", "/repositories/{repo}/gc/prepare_commits/async", "refstore gc run"),  # gc prepare-async
+        ("GET", "/repositories/{repo}/gc/prepare_commits/status", "refstore gc run"),
+        ("POST", "/repositories/{repo}/gc/prepare_commits", "refstore gc run"),  # lakeFS's own collector
+        ("POST", "/repositories/{repo}/gc/prepare_uncommited", "refstore gc run"),
         ("GET", "/repositories/{repo}/actions/runs", "hooks"),
         ("GET", "/repositories/{repo}/metadata/meta_range/x", "metaranges"),
         ("GET", "/auth/users", "keys create"),

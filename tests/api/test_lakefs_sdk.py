@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import secrets
 from collections.abc import Callable
@@ -13,7 +11,6 @@ from typing import Any
 import jwt
 import lakefs
 import lakefs_sdk
-import pyarrow.parquet as pq
 import pytest
 import urllib3
 from lakefs_sdk import (
@@ -261,39 +258,6 @@ def test_rules_are_set_shown_and_taken_away(sdk: LakeFSClient, repo: lakefs.Repo
     assert api.get_gc_rules(repo.id) == rules
     sdk.internal_api.internal_delete_garbage_collection_rules(repo.id)
     refused(404, lambda: api.get_gc_rules(repo.id))
-
-
-def test_a_collector_finds_the_commits_where_it_is_told(
-    sdk: LakeFSClient, service: Running, repo: lakefs.Repository, main: lakefs.Branch
-) -> None:
-    old = main.commit("old", allow_empty=True, date=1_600_000_000).id
-    new = main.commit("new", allow_empty=True).id
-    sdk.repositories_api.set_gc_rules(repo.id, GarbageCollectionRules(default_retention_days=1, branches=[]))
-    prepared = sdk.internal_api.prepare_garbage_collection_commits(repo.id)
-    found = {
-        row["commit_id"]: row["expired"]
-        for row in csv.DictReader(io.StringIO(_read(service, repo, prepared.gc_commits_location).decode()))
-    }
-    assert (found[new], old in found) == ("false", True)
-    assert prepared.gc_addresses_location.startswith(repo.properties.storage_namespace)
-
-
-def test_a_collector_finds_what_is_uncommitted_part_by_part(
-    sdk: LakeFSClient, service: Running, repo: lakefs.Repository, main: lakefs.Branch
-) -> None:
-    upload_all(main, ["a", "b"])
-    prepared = sdk.internal_api.prepare_garbage_collection_uncommitted(repo.id)
-    assert prepared.continuation_token is None
-    with service.open() as lake:
-        ctx = lake.repository(repo.id).context
-        prefix = prepared.gc_uncommitted_location.removeprefix(f"{repo.properties.storage_namespace}/")
-        tables = [pq.read_table(io.BytesIO(b"".join(ctx.objects.get(info.key)))) for info in ctx.objects.list(prefix)]
-    named = {address for table in tables for address in table["physical_address"].to_pylist()}
-    staged = {
-        main.object(path).stat().physical_address.removeprefix(f"{repo.properties.storage_namespace}/")
-        for path in ("a", "b")
-    }
-    assert named == staged
 
 
 def _read(service: Running, repo: lakefs.Repository, location: str) -> bytes:

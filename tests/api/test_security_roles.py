@@ -21,8 +21,6 @@ OPERATORS_ONLY: Final = {
     "deleteGCRules",
     "internalDeleteGarbageCollectionRules",
     "setGarbageCollectionRulesPreflight",
-    "prepareGarbageCollectionCommits",
-    "prepareGarbageCollectionUncommitted",
     "unmark",
     "confirmMark",
     "reaperStatus",

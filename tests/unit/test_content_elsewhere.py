@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from refstore.core import ids
-from refstore.errors import Conflict
 from refstore.losses import verifying
-from refstore.operations import lakefs_gc_prepare
 from refstore.operations.address_info import AddressState, address_info
 from tests.purging import rewrite
 from tests.reaper_world import World
@@ -48,17 +44,3 @@ def test_a_committed_object_does_not_count_as_gone() -> None:
     world.repo.commit("main", "a")
     world.run_once()
     assert address_info(world.repo.context, ids.own_address(identity)).state is AddressState.COMMITTED
-
-
-def test_lakefs_own_collector_is_refused_where_something_was_purged() -> None:
-    """It would take contents for orphans."""
-    world = World()
-    repo = world.repo
-    repo.upload("main", "a", b"all rows")
-    lakefs_gc_prepare.uncommitted(repo.context, None)
-    rewrite(repo, "main", "a", b"fewer rows")
-    with pytest.raises(Conflict, match="run `refstore gc run lake` instead"):
-        lakefs_gc_prepare.uncommitted(repo.context, None)
-    repo.set_retention("{}")
-    with pytest.raises(Conflict):
-        lakefs_gc_prepare.commits(repo.context)

@@ -1,4 +1,4 @@
-"""Routes of garbage collection: its rules, its marks, and what lakeFS's own collector asks for."""
+"""Routes of garbage collection: its rules and its marks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from refstore.access_keys import Role
 from refstore.core import event_log
 from refstore.errors import NotFound, RefstoreError
 from refstore.gc_marks import Marks, Run
-from refstore.operations import lakefs_gc_prepare, unmarking
+from refstore.operations import unmarking
 from refstore.repository import Repository
 from refstore.retention.rules import BranchRule, GcRules, gc_rules
 from refstore_api.auth import Operator, Principal, Reader
@@ -21,18 +21,14 @@ from refstore_api.json_answers import answer, empty_answer, take_page
 from refstore_api.json_bodies import BodyBound
 from refstore_api.models import (
     CollectionStatus,
-    GarbageCollectionPrepareResponse,
     GarbageCollectionRule,
     GarbageCollectionRules,
     MarkedCommit,
     MarkedCommitList,
     MarkRun,
     MarkRunList,
-    PrepareGCUncommittedRequest,
-    PrepareGCUncommittedResponse,
     Unmarked,
 )
-from refstore_api.object_stats import namespace_of
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
 from refstore_api.shared_parameters import AMOUNT, After, Amount, amount_of
@@ -117,50 +113,6 @@ async def rules_preflight(service: ServiceOf, _caller: Operator, repository: str
     """Answer 204 if this key may set the rules."""
     await service.repository(repository, lambda repo: repo.name)
     return empty_answer()
-
-
-@router.post(
-    "/gc/prepare_commits",
-    operation_id="prepareGarbageCollectionCommits",
-    status_code=201,
-    responses={201: {"model": GarbageCollectionPrepareResponse}, **failures(409)},
-)
-async def prepare_commits(service: ServiceOf, _caller: Operator, repository: str) -> Response:
-    """Write the list of active and expired commits, for a collector that reads files."""
-
-    def write(repo: Repository) -> GarbageCollectionPrepareResponse:
-        run = lakefs_gc_prepare.commits(repo.context)
-        base = namespace_of(repo.context)
-        return GarbageCollectionPrepareResponse(
-            run_id=run.run_id,
-            gc_commits_location=f"{base}/{run.commits_key}",
-            gc_addresses_location=f"{base}/{run.addresses_prefix}",
-        )
-
-    return answer(await service.repository(repository, write), 201)
-
-
-@router.post(
-    "/gc/prepare_uncommited",  # lakeFS's spelling
-    operation_id="prepareGarbageCollectionUncommitted",
-    status_code=201,
-    responses={201: {"model": PrepareGCUncommittedResponse}, **failures(409)},
-)
-async def prepare_uncommitted(
-    service: ServiceOf, _caller: Operator, repository: str, body: PrepareGCUncommittedRequest | None = None
-) -> Response:
-    """Write the addresses of uncommitted entries, one part per call; the last answer has no continuation token."""
-    token = body.continuation_token if body is not None else None
-
-    def write(repo: Repository) -> PrepareGCUncommittedResponse:
-        run = lakefs_gc_prepare.uncommitted(repo.context, token)
-        return PrepareGCUncommittedResponse(
-            run_id=run.run_id,
-            gc_uncommitted_location=f"{namespace_of(repo.context)}/{run.prefix}",
-            continuation_token=run.continuation_token,
-        )
-
-    return answer(await service.repository(repository, write), 201)
 
 
 @router.get("/gc/status", operation_id="collectionStatus", responses={200: {"model": CollectionStatus}, **failures()})

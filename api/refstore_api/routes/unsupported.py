@@ -19,6 +19,9 @@ _REPO: Final = "/repositories/{repository}"
 _USERS: Final = "users, groups and policies are not kept here; make access keys with: refstore keys create"
 _RANGES: Final = "metaranges are not served; list a commit's objects, or diff two commits"
 _DUMP: Final = "refs are not dumped or restored through the API; back up the KV"
+_COLLECTOR: Final = (
+    "lakeFS's own collector cannot delete here: it does not know what refstore protects; run `refstore gc run` instead"
+)
 _ASYNC: Final = (
     "this call does not run in the background; make the request without /async or /status, and wait for its answer"
 )
@@ -27,8 +30,8 @@ UNSUPPORTED: Final[tuple[tuple[str, str], ...]] = (
     # `lakectl commit` and `merge` of 1.74.0 try these first; they continue after a 501, and fail after a 404
     (_REPO + "/branches/{branch}/commits/async{rest:path}", _ASYNC),
     (_REPO + "/refs/{source_ref}/merge/{destination_branch}/async{rest:path}", _ASYNC),
-    (_REPO + "/gc/prepare_commits/async", _ASYNC),
-    (_REPO + "/gc/prepare_commits/status", _ASYNC),
+    (_REPO + "/gc/prepare_commits{rest:path}", _COLLECTOR),
+    (_REPO + "/gc/prepare_uncommited", _COLLECTOR),  # lakeFS's spelling
     (
         _REPO + "/branches/{branch}/hard_reset",
         "a branch is not moved to another commit; revert commits, or make another branch",
