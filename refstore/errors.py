@@ -8,7 +8,7 @@
     │   ├── InvalidToken       an issued address's token is forged, expired, or bound to something else
     │   ├── InvalidSettings    a setting or URL is malformed, or two settings contradict each other
     │   │   └── DurationsDiffer    this process's durations are not those that the lake's processes agreed on
-    │   └── InvalidDocument    what decides about deletions is malformed; carries line and column
+    │   └── InvalidDocument    what decides about deletions is malformed; the message says where
     │       ├── InvalidRules       the retention rules
     │       └── InvalidPurge       the document of the purge
     ├── NotFound           what is named is not there; name something else (404)
@@ -117,11 +117,9 @@ class InvalidDocument(Invalid):
     shown_in: ClassVar[str] = "docs/"
     """The page that shows its format."""
 
-    def __init__(self, message: str, *, line: int = 1, column: int = 1) -> None:
-        super().__init__(message)
-        self.line = line
-        self.column = column
-        """Both from 1, of the document as it was given."""
+    def __init__(self, reason: str, *, place: str = "") -> None:
+        """`place`: the path of a field, such as `rules[0].filter`, or line and column; '': the whole document."""
+        super().__init__(f"{self.document}, {place}: {reason}" if place else f"{self.document}: {reason}")
 
 
 class InvalidRules(InvalidDocument):

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from refstore.core.ids import SIZE_BYTES_MAX
-from refstore.core.json_positions import CHARACTERS_MAX
+from refstore.core.json_documents import CHARACTERS_MAX
 from refstore.retention.rules import DAYS_MAX
 
 PathText = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
@@ -496,7 +496,7 @@ class Resume(Model):
 
 class PurgeDocumentText(Model):
     document: Annotated[str, Field(max_length=CHARACTERS_MAX)]
-    """The document's text, as in a file, so that errors name its lines."""
+    """The document's text, as in a file."""
 
 
 class PurgeDataset(Model):

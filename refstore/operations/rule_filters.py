@@ -17,7 +17,7 @@ import msgspec
 from refstore.context import Context
 from refstore.core.ids import CommitId
 from refstore.core.records import Branch
-from refstore.errors import BranchNotFound, Contention
+from refstore.errors import BranchNotFound, Contention, InvalidRules
 from refstore.operations import reading
 from refstore.operations.refs import Ref
 from refstore.retention.rules import Filter, ParsedRules, Rules
@@ -31,17 +31,17 @@ def read_filters(ctx: Context, parsed: ParsedRules) -> ParsedRules:
     names = {name for name, _ in ctx.branches.scan_open()}
     read_as: dict[str, str] = {}
     for index, rule in enumerate(parsed.rules.rules):
-        prefix, place = rule.filter.prefix, ("rules", index, "filter", "prefix")
+        prefix = rule.filter.prefix
         candidates = [prefix[:at] for at, character in enumerate(prefix) if character == "/" and prefix[:at] in names]
         if rule.filter.branch or not candidates:
             continue
         as_branch = [f'{{"branch": "{name}", "prefix": "{prefix[len(name) + 1 :]}"}}' for name in candidates]
         if len(candidates) > 1 or shows(ctx, prefix) is not False:
             as_path = f'{{"branch": "*", "prefix": "{prefix}"}}'
-            raise parsed.positions.error(
-                place,
+            raise InvalidRules(
                 f"prefix {prefix!r} begins with the name of a branch, and may be a path; write "
                 f"{' or '.join([*as_branch, as_path])}",
+                place=f"rules[{index}].filter.prefix",
             )
         read_as[prefix] = candidates[0]
     rules = bind(parsed.rules, read_as)
@@ -50,8 +50,9 @@ def read_filters(ctx: Context, parsed: ParsedRules) -> ParsedRules:
         own = (rule.filter.prefix, rule.filter.own_branch)
         if rule.status == "enabled":
             if own in known_filters:
-                raise parsed.positions.error(
-                    ("rules", index), f"a second enabled rule for prefix {own[0]!r} on branch {own[1]!r}; keep one"
+                raise InvalidRules(
+                    f"a second enabled rule for prefix {own[0]!r} on branch {own[1]!r}; keep one",
+                    place=f"rules[{index}]",
                 )
             known_filters.add(own)
     return parsed._replace(rules=rules, read_as=read_as)

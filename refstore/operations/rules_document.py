@@ -142,9 +142,9 @@ def check(ctx: Context, document: str) -> ParsedRules:
     landed = {row.id for row in pinned_rows if row.landed}
     for index, commit in enumerate(pinned):
         if commit not in landed:
-            raise parsed.positions.error(
-                ("pins", "commits", index),
+            raise InvalidRules(
                 f"commit {commit} does not exist in {ctx.name!r}; pin one that the log shows",
+                place=f"pins.commits[{index}]",
             )
     return parsed
 

@@ -9,7 +9,7 @@
     }
 
 A data set is purged only if it is described here and its name is on the whitelist. `docs/purge.md` explains each field,
-and `docs/purge.schema.json` is the schema. An unknown field is refused, with its line.
+and `docs/purge.schema.json` is the schema. An unknown field is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 import msgspec
 
 from refstore.core import ids
-from refstore.core.json_positions import JsonPositions, Place, read
+from refstore.core.json_documents import read
 from refstore.errors import InvalidPath, InvalidPurge
 from refstore.purging.path_template import PathTemplate
 from refstore.retention import globs
@@ -124,16 +124,16 @@ _FIELDS: Final = sorted({name for part in (PurgeDocument, Dataset, Backup, Trash
 
 
 def read_document(text: str) -> ParsedPurge:
-    """Parse a purge document. Raises InvalidPurge with the line, the column and the reason."""
-    document, positions = read(text, PurgeDocument, InvalidPurge, _FIELDS)
+    """Parse a purge document. Raises InvalidPurge with the place and the reason."""
+    document = read(text, PurgeDocument, InvalidPurge, _FIELDS)
     for index, glob in enumerate(document.whitelist):
         if not globs.is_valid(glob):
-            raise positions.error(
-                ("whitelist", index), f"{glob[:80]!r} is neither a data set's name nor a glob; {globs.GLOB_FORM}"
+            raise InvalidPurge(
+                f"{glob[:80]!r} is neither a data set's name nor a glob; {globs.GLOB_FORM}", place=f"whitelist[{index}]"
             )
     for index, dataset in enumerate(document.datasets):
-        _check(dataset, positions, ("datasets", index))
-    _refuse_twice(document, positions)
+        _check(dataset, f"datasets[{index}]")
+    _refuse_twice(document)
     return ParsedPurge(document, tuple(_warnings(document)))
 
 
@@ -142,66 +142,68 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(PurgeDocument)}
 
 
-def _check(dataset: Dataset, positions: JsonPositions, place: Place) -> None:
+def _check(dataset: Dataset, place: str) -> None:
     if not _NAME.fullmatch(dataset.name):
-        raise positions.error((*place, "name"), f"{dataset.name[:80]!r} is not a name of a data set; {NAME_FORM}")
+        raise InvalidPurge(f"{dataset.name[:80]!r} is not a name of a data set; {NAME_FORM}", place=f"{place}.name")
     try:
         ids.path_prefix(dataset.prefix)
     except InvalidPath as error:
-        raise positions.error((*place, "prefix"), str(error)) from None
+        raise InvalidPurge(str(error), place=f"{place}.prefix") from None
     if not dataset.prefix.endswith("/"):
-        raise positions.error(
-            (*place, "prefix"), f"prefix {dataset.prefix!r} is no folder; end it with '/', or others begin like it"
+        raise InvalidPurge(
+            f"prefix {dataset.prefix!r} is no folder; end it with '/', or others begin like it", place=f"{place}.prefix"
         )
     for name in (dataset.identifier, *dataset.set_null):
         if not name or not all(name.split(".")):
-            raise positions.error(
-                (*place, "identifier" if name == dataset.identifier else "set_null"),
+            raise InvalidPurge(
                 f"{name[:80]!r} is not a column; write its name, with a dot before a field of a struct",
+                place=f"{place}.identifier" if name == dataset.identifier else f"{place}.set_null",
             )
     if dataset.format is None and dataset.mode != "erase":
-        raise positions.error(
-            place, f"mode {dataset.mode!r} needs a format: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise InvalidPurge(
+            f"mode {dataset.mode!r} needs a format: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}", place=place
         )
     if dataset.path:
         if dataset.mode != ERASE:
-            raise positions.error(
-                (*place, "path"), f"mode {dataset.mode!r} looks at rows; leave path out, or use erase"
+            raise InvalidPurge(
+                f"mode {dataset.mode!r} looks at rows; leave path out, or use erase", place=f"{place}.path"
             )
         try:
             PathTemplate(dataset.path, dataset.identifier)
         except ValueError as error:
-            raise positions.error(
-                (*place, "path"), f"{dataset.path[:80]!r} is no template of a path; {error}"
+            raise InvalidPurge(
+                f"{dataset.path[:80]!r} is no template of a path; {error}", place=f"{place}.path"
             ) from None
     if dataset.mode == "erase" and dataset.set_null:
-        raise positions.error((*place, "set_null"), "mode 'erase' removes whole objects; leave set_null out")
+        raise InvalidPurge("mode 'erase' removes whole objects; leave set_null out", place=f"{place}.set_null")
     if dataset.branches and dataset.mode != KEEP_HISTORY:
-        raise positions.error(
-            (*place, "branches"), f"mode {dataset.mode!r} purges every version; leave branches out, or use keep-history"
+        raise InvalidPurge(
+            f"mode {dataset.mode!r} purges every version; leave branches out, or use keep-history",
+            place=f"{place}.branches",
         )
     for index, glob in enumerate(dataset.branches):
         if not globs.is_valid(glob):
-            raise positions.error(
-                (*place, "branches", index), f"{glob[:80]!r} is neither a branch's name nor a glob; {globs.GLOB_FORM}"
+            raise InvalidPurge(
+                f"{glob[:80]!r} is neither a branch's name nor a glob; {globs.GLOB_FORM}",
+                place=f"{place}.branches[{index}]",
             )
 
 
-def _refuse_twice(document: PurgeDocument, positions: JsonPositions) -> None:
+def _refuse_twice(document: PurgeDocument) -> None:
     names: dict[str, int] = {}
     for index, dataset in enumerate(document.datasets):
         if dataset.name in names:
-            first = positions.line("datasets", names[dataset.name], "name")
-            raise positions.error(
-                ("datasets", index, "name"), f"data set {dataset.name!r} is there twice (first in line {first})"
+            raise InvalidPurge(
+                f"data set {dataset.name!r} is there twice (first in datasets[{names[dataset.name]}]); keep one",
+                place=f"datasets[{index}].name",
             )
         names[dataset.name] = index
         for other in document.datasets[:index]:
             if dataset.prefix.startswith(other.prefix) or other.prefix.startswith(dataset.prefix):
-                raise positions.error(
-                    ("datasets", index, "prefix"),
+                raise InvalidPurge(
                     f"prefix {dataset.prefix!r} and {other.prefix!r} of {other.name!r} lie within one another; an "
                     "object can be in one data set only",
+                    place=f"datasets[{index}].prefix",
                 )
 
 

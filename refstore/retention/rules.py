@@ -17,7 +17,7 @@ The first two fields are lakeFS's garbage collection rules as they are; `rules` 
 (seed 001), in which a prefix is `branch/path`. Whether a prefix begins with a branch's name only a repository can say:
 `refstore/operations/rule_filters.py` asks it when a document is set, and from then on the rule has `branch` and the
 rest of the prefix. `docs/retention.md` explains each field. A missing field keeps data: without a default, branches
-that no rule names never expire. An unknown field is refused, with its line, because it may be a misspelt hold.
+that no rule names never expire. An unknown field is refused, because it may be a misspelt hold.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgspec
 
 from refstore.core import ids
-from refstore.core.json_positions import JsonPositions, Place, read
+from refstore.core.json_documents import read
 from refstore.errors import InvalidName, InvalidPath, InvalidRules
 from refstore.retention import globs
 
@@ -235,17 +235,16 @@ class Periods:
 
 class ParsedRules(NamedTuple):
     rules: Rules
-    positions: JsonPositions
     read_as: Mapping[str, str] = {}
     """Filter prefixes that were split as `branch/path` in a repository, and the branch of each."""
 
 
 def read_rules(text: str) -> ParsedRules:
-    """Parse a rules document. Raises InvalidRules with the line, the column and the reason."""
-    rules, positions = read(text, Rules, InvalidRules, _FIELDS)
+    """Parse a rules document. Raises InvalidRules with the place and the reason."""
+    rules = read(text, Rules, InvalidRules, _FIELDS)
     for check in (_check_branches, _check_pins, _check_holds, _check_path_rules):
-        check(rules, positions)
-    return ParsedRules(rules, positions)
+        check(rules)
+    return ParsedRules(rules)
 
 
 def render(rules: Rules) -> str:
@@ -310,109 +309,110 @@ _FIELDS: Final = sorted(
 )
 
 
-def _check_branches(rules: Rules, positions: JsonPositions) -> None:
+def _check_branches(rules: Rules) -> None:
     seen: dict[str, int] = {}
     patterns: list[tuple[int, str]] = []
     for index, rule in enumerate(rules.branches):
-        name, place = rule.branch_id, ("branches", index, "branch_id")
+        name, place = rule.branch_id, f"branches[{index}].branch_id"
         if name in seen:
-            first = positions.line("branches", seen[name], "branch_id")
-            raise positions.error(place, f"branch {name!r} is there twice (first in line {first}); keep one of them")
+            raise InvalidRules(
+                f"branch {name!r} is there twice (first in branches[{seen[name]}]); keep one of them", place=place
+            )
         seen[name] = index
         if globs.is_glob(name):
             if not globs.is_valid(name):
-                raise positions.error(place, f"{name[:80]!r} is not a glob over branch names; {globs.GLOB_FORM}")
+                raise InvalidRules(f"{name[:80]!r} is not a glob over branch names; {globs.GLOB_FORM}", place=place)
             patterns.append((index, name))
         else:
             try:
                 ids.branch_name(name)
             except InvalidName as error:
-                raise positions.error(place, str(error)) from None
+                raise InvalidRules(str(error), place=place) from None
     if len(patterns) > GLOBS_MAX:
-        raise positions.error(
-            ("branches", patterns[GLOBS_MAX][0], "branch_id"), f"more than {GLOBS_MAX} globs; use fewer, wider ones"
+        raise InvalidRules(
+            f"more than {GLOBS_MAX} globs; use fewer, wider ones", place=f"branches[{patterns[GLOBS_MAX][0]}].branch_id"
         )
     for at, (index, name) in enumerate(patterns):
         for other_index, other in patterns[:at]:
             if globs.specificity(name) == globs.specificity(other) and globs.overlap(name, other):
-                line = positions.line("branches", other_index, "branch_id")
-                raise positions.error(
-                    ("branches", index, "branch_id"),
-                    f"globs {other!r} (line {line}) and {name!r} can match one name, and "
-                    "neither is more specific;"
-                    " spell one of them out further",
+                raise InvalidRules(
+                    f"globs {other!r} (branches[{other_index}]) and {name!r} can match one name, and neither is more "
+                    "specific; spell one of them out further",
+                    place=f"branches[{index}].branch_id",
                 )
 
 
-def _check_pins(rules: Rules, positions: JsonPositions) -> None:
+def _check_pins(rules: Rules) -> None:
     tags = rules.pins.tags if not isinstance(rules.pins.tags, bool) else ()
     for index, tag in enumerate(tags):
         if not globs.is_valid(tag):
-            raise positions.error(
-                ("pins", "tags", index), f"{tag[:80]!r} is neither a tag's name nor a glob; {globs.GLOB_FORM}"
+            raise InvalidRules(
+                f"{tag[:80]!r} is neither a tag's name nor a glob; {globs.GLOB_FORM}", place=f"pins.tags[{index}]"
             )
     for index, commit in enumerate(rules.pins.commits):
         try:
             ids.commit_id(commit)
         except InvalidName as error:
-            raise positions.error(("pins", "commits", index), str(error)) from None
-    _refuse_twice(positions, tags, ("pins", "tags"), (), "tag")
-    _refuse_twice(positions, rules.pins.commits, ("pins", "commits"), (), "commit")
+            raise InvalidRules(str(error), place=f"pins.commits[{index}]") from None
+    _refuse_twice(tags, "pins.tags[{}]", "tag")
+    _refuse_twice(rules.pins.commits, "pins.commits[{}]", "commit")
 
 
-def _check_holds(rules: Rules, positions: JsonPositions) -> None:
+def _check_holds(rules: Rules) -> None:
     prefixes = [hold.prefix for hold in rules.legal_holds]
     for index, prefix in enumerate(prefixes):
-        _check_prefix(positions, ("legal_holds", index, "prefix"), prefix)
-    _refuse_twice(positions, prefixes, ("legal_holds",), ("prefix",), "the legal hold of prefix")
+        _check_prefix(prefix, f"legal_holds[{index}].prefix")
+    _refuse_twice(prefixes, "legal_holds[{}].prefix", "the legal hold of prefix")
 
 
-def _check_path_rules(rules: Rules, positions: JsonPositions) -> None:
+def _check_path_rules(rules: Rules) -> None:
     seen: dict[tuple[str, str], int] = {}
     for index, rule in enumerate(rules.rules):
-        place: Place = ("rules", index)
+        place = f"rules[{index}]"
         prefix, branch = rule.filter.prefix, rule.filter.own_branch
-        _check_prefix(positions, (*place, "filter", "prefix"), prefix)
+        _check_prefix(prefix, f"{place}.filter.prefix")
         if branch:
             try:
                 ids.branch_name(branch)
             except InvalidName as error:
-                raise positions.error((*place, "filter", "branch"), f"{error}; or '*' for all branches") from None
+                raise InvalidRules(f"{error}; or '*' for all branches", place=f"{place}.filter.branch") from None
         kinds = {
             "all": rule.expiration.all,
             "noncurrent": rule.expiration.noncurrent,
             "uncommitted": rule.expiration.uncommitted,
         }
         if not any(kinds.values()):
-            raise positions.error(
-                (*place, "expiration"), "no kind of expiration; give at least one of all, noncurrent, uncommitted"
+            raise InvalidRules(
+                "no kind of expiration; give at least one of all, noncurrent, uncommitted", place=f"{place}.expiration"
             )
         for kind, period in kinds.items():
             if period is not None and not 1 <= period.total_days <= DAYS_MAX:
-                raise positions.error(
-                    (*place, "expiration", kind), f"{period.total_days} days; a path rule has 1 to {DAYS_MAX}"
+                raise InvalidRules(
+                    f"{period.total_days} days; a path rule has 1 to {DAYS_MAX}", place=f"{place}.expiration.{kind}"
                 )
         if rule.status == "disabled":
             continue
         if (prefix, branch) in seen:
-            first = positions.line("rules", seen[prefix, branch])
             of = f" on branch {branch!r}" if branch else ""
-            raise positions.error(
-                place, f"a second enabled rule for prefix {prefix!r}{of} (first in line {first}); make one rule of them"
+            raise InvalidRules(
+                f"a second enabled rule for prefix {prefix!r}{of} (first is rules[{seen[prefix, branch]}]); make one "
+                "rule of them",
+                place=place,
             )
         seen[prefix, branch] = index
 
 
-def _check_prefix(positions: JsonPositions, place: Place, prefix: str) -> None:
+def _check_prefix(prefix: str, place: str) -> None:
     try:
         ids.path_prefix(prefix)
     except InvalidPath as error:
-        raise positions.error(place, str(error)) from None
+        raise InvalidRules(str(error), place=place) from None
 
 
-def _refuse_twice(positions: JsonPositions, values: Sequence[str], above: Place, below: Place, what: str) -> None:
+def _refuse_twice(values: Sequence[str], place: str, what: str) -> None:
+    """`place`: where a value stands, with `{}` for its number."""
     seen: set[str] = set()
     for index, value in enumerate(values):
         if value in seen:
-            raise positions.error((*above, index, *below), f"{what} {value!r} is there twice; keep one of them")
+            raise InvalidRules(f"{what} {value!r} is there twice; keep one of them", place=place.format(index))
         seen.add(value)

@@ -67,14 +67,12 @@ def test_only_what_stands_on_both_lists_is_onboarded() -> None:
         ),
         (json.dumps({**DOCUMENT, "backup": {"days": -1}}), "days"),
         ("{", "line 1"),
-        ("[]", "line 1"),
+        ("[]", "Expected `object`"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(changed: str, told: str) -> None:
-    with pytest.raises(InvalidPurge, match=told) as raised:
+def test_a_mistake_is_told(changed: str, told: str) -> None:
+    with pytest.raises(InvalidPurge, match=told):
         document.read_document(changed)
-    assert raised.value.line >= 1
-    assert f"line {raised.value.line}" in str(raised.value)
 
 
 def test_the_published_schema_is_the_one_of_the_code() -> None:

@@ -1,4 +1,4 @@
-"""The purge document says where it is wrong: line and column of each refusal; and what it means when it is right."""
+"""The purge document says where it is wrong: the place of each refusal; and what it means when it is right."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from refstore.core import json_positions
+from refstore.core import json_documents
 from refstore.errors import InvalidPurge
 from refstore.purging.document import (
     COLUMNS_MAX,
@@ -36,21 +36,16 @@ DATASET: dict[str, Any] = {"name": "a", "prefix": "a/", "identifier": "g", "mode
 
 
 def document(*datasets: dict[str, Any], whitelist: tuple[str, ...] = ("*",)) -> str:
-    """Return a document whose data sets begin a line each, and each field of theirs the next one."""
-    shown = [
-        "{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in dataset.items()) + "}"
-        for dataset in datasets
-    ]
-    return f'{{"whitelist": {json.dumps(whitelist)}, "datasets": [\n' + ",\n".join(shown) + "]}"
+    return json.dumps({"whitelist": whitelist, "datasets": datasets})
 
 
-def refused(text: str) -> tuple[int, int, str]:
+def refused(text: str) -> tuple[str, str]:
+    """Return the place that the refusal names, and the reason."""
     with pytest.raises(InvalidPurge) as caught:
         read_document(text)
-    found = str(caught.value)
-    where = f"purge document, line {caught.value.line}, column {caught.value.column}: "
-    assert found.startswith(where)
-    return caught.value.line, caught.value.column, found.removeprefix(where)
+    where, _, reason = str(caught.value).partition(": ")
+    assert where.startswith("purge document")
+    return where.removeprefix("purge document").removeprefix(", "), reason
 
 
 class TestReading:
@@ -104,88 +99,95 @@ class TestReading:
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("changes", "line", "column", "told"),
+        ("changes", "place", "told"),
         [
-            ({"name": "-a"}, 3, 1, "'-a' is not a name of a data set; use up to 255 letters"),
-            ({"name": ""}, 3, 1, "'' is not a name of a data set"),
-            ({"name": "a" * 256}, 3, 1, f"'{'a' * 80}' is not a name of a data set"),
-            ({"prefix": "a"}, 4, 1, "prefix 'a' is no folder; end it with '/'"),
-            ({"prefix": ""}, 4, 1, "prefix '' is no folder"),
-            ({"prefix": "../a/"}, 4, 1, "a path must not contain '.' or '..'"),
-            ({"identifier": ""}, 5, 1, "'' is not a column; write its name"),
-            ({"identifier": "a..b"}, 5, 1, "'a..b' is not a column"),
-            ({"identifier": "." * 200}, 5, 1, f"'{'.' * 80}' is not a column"),
-            ({"mode": "delete"}, 6, 1, "field 'mode': invalid enum value 'delete'; docs/purge.md shows the format"),
-            ({"format": "xml"}, 7, 1, "field 'format': invalid enum value 'xml'"),
-            ({"format": None}, 2, 1, "mode 'rewrite' needs a format: parquet, orc, avro, json or csv"),
-            ({"set_null": ["x", "y."]}, 8, 1, "'y.' is not a column"),
-            ({"set_null": ["x"] * (COLUMNS_MAX + 1)}, 8, 1, "field 'set_null': expected `array` of length <= 100"),
-            ({"mode": "erase", "set_null": ["x"]}, 8, 1, "mode 'erase' removes whole objects; leave set_null out"),
-            ({"branches": ["main"]}, 8, 1, "mode 'rewrite' purges every version; leave branches out"),
-            ({"mode": "keep-history", "branches": ["main", "[x"]}, 8, 22, "'[x' is neither a branch's name nor a glob"),
-            ({"map_part": "both"}, 8, 1, "field 'map_part': invalid enum value 'both'"),
-            ({"idetifier": "x"}, 8, 1, "unknown field 'idetifier'; did you mean 'identifier'?"),
-            ({"zzz": "x"}, 8, 1, "unknown field 'zzz'; docs/purge.md shows the format"),
-            ({"description": 7}, 8, 1, "field 'description': expected `str`, got `int`"),
+            ({"name": "-a"}, "datasets[0].name", "'-a' is not a name of a data set; use up to 255 letters"),
+            ({"name": ""}, "datasets[0].name", "'' is not a name of a data set"),
+            ({"name": "a" * 256}, "datasets[0].name", f"'{'a' * 80}' is not a name of a data set"),
+            ({"prefix": "a"}, "datasets[0].prefix", "prefix 'a' is no folder; end it with '/'"),
+            ({"prefix": ""}, "datasets[0].prefix", "prefix '' is no folder"),
+            ({"prefix": "../a/"}, "datasets[0].prefix", "a path must not contain '.' or '..'"),
+            ({"identifier": ""}, "datasets[0].identifier", "'' is not a column; write its name"),
+            ({"identifier": "a..b"}, "datasets[0].identifier", "'a..b' is not a column"),
+            ({"identifier": "." * 200}, "datasets[0].identifier", f"'{'.' * 80}' is not a column"),
+            ({"mode": "delete"}, "datasets[0].mode", "Invalid enum value 'delete'; docs/purge.md shows the format"),
+            ({"format": "xml"}, "datasets[0].format", "Invalid enum value 'xml'"),
+            ({"format": None}, "datasets[0]", "mode 'rewrite' needs a format: parquet, orc, avro, json or csv"),
+            ({"set_null": ["x", "y."]}, "datasets[0].set_null", "'y.' is not a column"),
+            ({"set_null": ["x"] * (COLUMNS_MAX + 1)}, "datasets[0].set_null", "Expected `array` of length <= 100"),
+            (
+                {"mode": "erase", "set_null": ["x"]},
+                "datasets[0].set_null",
+                "mode 'erase' removes whole objects; leave set_null out",
+            ),
+            ({"branches": ["main"]}, "datasets[0].branches", "mode 'rewrite' purges every version; leave branches out"),
+            (
+                {"mode": "keep-history", "branches": ["main", "[x"]},
+                "datasets[0].branches[1]",
+                "'[x' is neither a branch's name nor a glob",
+            ),
+            ({"map_part": "both"}, "datasets[0].map_part", "Invalid enum value 'both'"),
+            ({"idetifier": "x"}, "datasets[0]", "unknown field 'idetifier'; did you mean 'identifier'?"),
+            ({"zzz": "x"}, "datasets[0]", "unknown field 'zzz'; docs/purge.md shows the format"),
+            ({"description": 7}, "datasets[0].description", "Expected `str`, got `int`"),
         ],
     )
-    def test_of_a_data_set(self, changes: dict[str, Any], line: int, column: int, told: str) -> None:
+    def test_of_a_data_set(self, changes: dict[str, Any], place: str, told: str) -> None:
         found = refused(document({**DATASET, **changes}))
-        assert found[:2] == (line, column)
-        assert told in found[2]
+        assert found[0] == place
+        assert told in found[1]
 
     @pytest.mark.parametrize("field", ["name", "prefix", "identifier", "mode"])
     def test_of_a_data_set_that_lacks_a_field(self, field: str) -> None:
-        line, column, told = refused(document({name: DATASET[name] for name in DATASET if name != field}))
-        assert (line, column) == (2, 1)
-        assert f"object missing required field `{field}`" in told
+        place, told = refused(document({name: DATASET[name] for name in DATASET if name != field}))
+        assert place == "datasets[0]"
+        assert f"Object missing required field `{field}`" in told
 
     def test_of_a_name_that_is_there_twice(self) -> None:
         assert refused(document(DATASET, {**DATASET, "prefix": "b/"})) == (
-            9,
-            1,
-            "data set 'a' is there twice (first in line 3)",
+            "datasets[1].name",
+            "data set 'a' is there twice (first in datasets[0]); keep one",
         )
 
     @pytest.mark.parametrize("prefix", ["a/", "a/b/"])
     @pytest.mark.parametrize("is_first", [True, False])
     def test_of_prefixes_within_one_another(self, prefix: str, *, is_first: bool) -> None:
         datasets = [DATASET, {**DATASET, "name": "b", "prefix": prefix}]
-        line, column, told = refused(document(*(datasets if is_first else reversed(datasets))))
-        assert (line, column) == (10, 1)
+        place, told = refused(document(*(datasets if is_first else reversed(datasets))))
+        assert place == "datasets[1].prefix"
         assert "lie within one another; an object can be in one data set only" in told
 
     @pytest.mark.parametrize(
-        ("text", "line", "column", "told"),
+        ("text", "place", "told"),
         [
-            ("", 1, 1, "the document ends too early"),
-            ("[]", 1, 1, "expected `object`, got `array`"),
-            ("{}\n{}", 2, 1, "something stands behind the document"),
-            ('{\n  "whitelist": ["a",]\n}', 2, 20, "a comma with nothing after it"),
-            ('{\n  "whitlist": []}', 2, 3, "unknown field 'whitlist'; did you mean 'whitelist'?"),
-            ('{"whitelist": [],\n "whitelist": []}', 2, 2, "field 'whitelist' is there twice (first in line 1)"),
-            ('{"whitelist": "a"}', 1, 2, "field 'whitelist': expected `array`, got `str`"),
-            ('{"whitelist": ["a",\n 7]}', 2, 2, "expected `str`, got `int`"),
-            ('{"whitelist": ["a",\n  "[b]"]}', 2, 3, "'[b]' is neither a data set's name nor a glob"),
-            ('{"whitelist": [""]}', 1, 16, "'' is neither a data set's name nor a glob"),
-            (f'{{"backup": {{"days": {DAYS_MAX + 1}}}}}', 1, 13, "field 'days': expected `int` <= 36500"),
-            ('{"backup": {"days": -1}}', 1, 13, "field 'days': expected `int` >= 0"),
-            (f'{{"backup": {{"versions": {VERSIONS_MAX + 1}}}}}', 1, 13, "expected `int` <= 1000"),
-            ('{"backup": {"versions": -1}}', 1, 13, "field 'versions': expected `int` >= 0"),
-            ('{"trash": {"days": 1.5}}', 1, 12, "field 'days': expected `int`, got `float`"),
-            ('{"trash": {"days": -1}}', 1, 12, "field 'days': expected `int` >= 0"),
-            ('{"trash": {"versions": 1}}', 1, 12, "unknown field 'versions'"),
-            ('{"trash": {"days": 9999999999999999999}}', 1, 20, "a number of more than 18 digits"),
+            ("", "line 1, column 1", "Expecting value; correct the JSON there"),
+            ("[]", "", "Expected `object`, got `array`"),
+            ("{}\n{}", "line 2, column 1", "Extra data; correct the JSON there"),
+            ('{\n  "whitelist": ["a" "b"]\n}', "line 2, column 21", "Expecting ',' delimiter; correct the JSON there"),
+            ('{\n  "whitlist": []}', "", "unknown field 'whitlist'; did you mean 'whitelist'?"),
+            ('{"whitelist": [],\n "whitelist": []}', "", "field 'whitelist' is there twice in one object"),
+            ('{"whitelist": "a"}', "whitelist", "Expected `array`, got `str`"),
+            ('{"whitelist": ["a",\n 7]}', "whitelist[1]", "Expected `str`, got `int`"),
+            ('{"whitelist": ["a",\n  "[b]"]}', "whitelist[1]", "'[b]' is neither a data set's name nor a glob"),
+            ('{"whitelist": [""]}', "whitelist[0]", "'' is neither a data set's name nor a glob"),
+            (f'{{"backup": {{"days": {DAYS_MAX + 1}}}}}', "backup.days", "Expected `int` <= 36500"),
+            ('{"backup": {"days": -1}}', "backup.days", "Expected `int` >= 0"),
+            (f'{{"backup": {{"versions": {VERSIONS_MAX + 1}}}}}', "backup.versions", "Expected `int` <= 1000"),
+            ('{"backup": {"versions": -1}}', "backup.versions", "Expected `int` >= 0"),
+            ('{"trash": {"days": 1.5}}', "trash.days", "Expected `int`, got `float`"),
+            ('{"trash": {"days": -1}}', "trash.days", "Expected `int` >= 0"),
+            ('{"trash": {"versions": 1}}', "trash", "unknown field 'versions'"),
+            ('{"trash": {"days": 9999999999999999999}}', "trash.days", "Expected `int` <= 36500"),
         ],
     )
-    def test_of_the_document(self, text: str, line: int, column: int, told: str) -> None:
+    def test_of_the_document(self, text: str, place: str, told: str) -> None:
         found = refused(text)
-        assert found[:2] == (line, column)
-        assert told in found[2]
+        assert found[0] == place
+        assert told in found[1]
 
     def test_of_a_document_that_is_too_long(self) -> None:
-        text = "{}" + " " * json_positions.CHARACTERS_MAX
-        assert refused(text) == (1, 1, "the document has 262146 characters; it may have 262144")
+        text = "{}" + " " * json_documents.CHARACTERS_MAX
+        assert refused(text) == ("", "the document has 262146 characters; it may have 262144")
 
 
 def test_the_schema_knows_every_field_and_its_bounds() -> None:

@@ -196,8 +196,7 @@ def test_an_operator_edits_the_rules_and_sees_their_effect_first(visit: Visit, s
     editor = visitor.page.get_by_label("The rules, in JSON")
     editor.fill('{\n  "default_retention_days": 0,\n  "grace_day": 7\n}')
     visitor.press("Show what the rules would do")
-    assert "Line 3, column 3" in visitor.page.get_by_role("alert").inner_text()
-    assert "^" in visitor.page.get_by_role("alert").inner_text()
+    assert "did you mean 'grace_days'?" in visitor.page.get_by_role("alert").inner_text()
     assert '"grace_day": 7' in editor.input_value()  # what was typed is not lost
     editor.fill(json.dumps(DAY_ZERO))
     visitor.press("Show what the rules would do")

@@ -83,7 +83,8 @@ class TestBranchAndPath:
         if not staged:
             repo.commit("dev", "a folder named like the branch")
         with pytest.raises(
-            InvalidRules, match=r'line 1, .*write \{"branch": "main", "prefix": "logs/"\} or \{"branch": "\*"'
+            InvalidRules,
+            match=r'rules\[0\]\.filter\.prefix: .*write \{"branch": "main", "prefix": "logs/"\} or \{"branch": "\*"',
         ):
             repo.set_retention(document(rule("main/logs/")))
         repo.set_retention(document(rule("logs/", "main"), rule("main/logs/", "*")))

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from refstore.audit.audit_reader import entries_newest_first
 from refstore.audit.entries import Entry
-from refstore.core.json_positions import CHARACTERS_MAX
+from refstore.core.json_documents import CHARACTERS_MAX
 from refstore.errors import Conflict, ConsentNeeded, Invalid, InvalidRules
 from refstore.operations import rules_document
 from refstore.operations.rule_review import changes_by, review_history
@@ -124,8 +124,9 @@ def _save(request: Request, repo: Repository, form: Form, session: Session) -> R
             "allow_deletion_from_latest_view" if parsed.rules.allow_deletion_from_latest_view else "keep_latest_view"
         )
         error = InvalidRules(
-            f"{field} lifts the protection of the latest view: open the advanced options, read what it does, and tick "
-            "the box"
+            "it lifts the protection of the latest view; open the advanced options, read what it does, and tick "
+            "the box",
+            place=field,
         )
         return _editor(request, repo, document, before, error)
     missing: tuple[str, ...] = ()
@@ -159,7 +160,6 @@ def _save(request: Request, repo: Repository, form: Form, session: Session) -> R
 def _editor(
     request: Request, repo: Repository, document: str, before: str, error: InvalidRules | None = None
 ) -> Response:
-    lines = document.splitlines()
     return render(
         request,
         "rules_edit.html",
@@ -168,7 +168,6 @@ def _editor(
         document=document,
         before=before,
         error=error,
-        line=lines[error.line - 1] if error is not None and 0 < error.line <= len(lines) else "",
         help=_DAYS_HELP,
     )
 

@@ -1,0 +1,71 @@
+"""Read the JSON documents that decide what is deleted.
+
+Nothing in such a document may be passed over in silence: the last of two equal fields does not win, text behind the
+document is an error, and so is an unknown field. A document that is not JSON is refused with line and column, all other
+mistakes with the field's path: `rules[0].filter.prefix`. `refstore/retention/rules.py` and
+`refstore/purging/document.py` say what their documents mean.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from refstore.core.suggestions import nearest
+from refstore.errors import InvalidDocument
+
+Model = TypeVar("Model", bound=msgspec.Struct)
+
+CHARACTERS_MAX: Final = 262_144
+
+_WRONG: Final = re.compile(r"(?P<reason>.*?)(?: - at `\$\.?(?P<place>[^`]*)`)?", re.DOTALL)
+"""A message of msgspec."""
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+
+
+def read(text: str, model: type[Model], kind: type[InvalidDocument], fields: Sequence[str]) -> Model:
+    """Parse a document and give it its model's shape. `fields`: all names of fields, for hints. Raises an error of the
+    kind.
+    """
+    if len(text) > CHARACTERS_MAX:
+        raise kind(f"the document has {len(text)} characters; it may have {CHARACTERS_MAX}")
+    bare = text.removeprefix("\ufeff")
+    try:
+        json.loads(
+            bare, object_pairs_hook=_object, parse_int=str
+        )  # msgspec knows no lines, and lets the last field win
+        return msgspec.json.decode(bare.encode(), type=model)
+    except json.JSONDecodeError as error:
+        raise kind(f"{error.msg}; correct the JSON there", place=f"line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise kind(f"too many levels; {kind.shown_in} shows the format") from None
+    except msgspec.DecodeError as error:
+        raise _wrong_shape(str(error), kind, fields) from None
+    except ValueError as error:  # a field twice; half a surrogate pair
+        raise kind(str(error)) from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of JSON. Raises ValueError for a field that is there twice."""
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"field {twice[:80]!r} is there twice in one object; keep one of them")
+    return entries
+
+
+def _wrong_shape(message: str, kind: type[InvalidDocument], fields: Sequence[str]) -> InvalidDocument:
+    """Translate msgspec's message."""
+    wrong = _WRONG.fullmatch(message)
+    reason, place = (wrong["reason"], wrong["place"] or "") if wrong is not None else (message, "")
+    unknown = _UNKNOWN.fullmatch(reason)
+    if unknown is None:
+        return kind(f"{reason}; {kind.shown_in} shows the format", place=place)
+    close = nearest(unknown[1], fields)
+    hint = f"did you mean {close!r}?" if close else f"{kind.shown_in} shows the format"
+    return kind(f"unknown field {unknown[1][:80]!r}; {hint}", place=place)
