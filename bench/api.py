@@ -38,8 +38,6 @@ from refstore.repository import Repository
 CLIENTS: Final = 16
 SHARE: Final = 0.5
 """Of the rate of what is compared with."""
-SHARE_WHERE_PLACED: Final = 0.6
-"""The same, where the kernel places server and clients."""
 UPLOAD_SHARE: Final = 0.6
 PAGES_FACTOR: Final = 0.3
 PAGE: Final = 1000
@@ -134,7 +132,7 @@ def against_empty(shop: Workshop, server: Server, what: str, turns: Sequence[Seq
         ours=rates(asked, each, "calls/s"),
         other=rates(asked, floor, "calls/s"),
         other_name="an empty route: GET /api/v1/user",
-        bar=at_least(SHARE if server.apart else SHARE_WHERE_PLACED),
+        bar=at_least(SHARE),
     )
 
 

@@ -1,4 +1,4 @@
-"""Signed tokens: what `verify` lets in, against PyJWT, which has the last word on what a token is."""
+"""Signed tokens: what `verify` lets in, which is no more than bare PyJWT does."""
 
 from __future__ import annotations
 
@@ -121,12 +121,13 @@ def test_a_signature_is_compared_before_the_claims_are_parsed() -> None:
     """Whoever has no secret reaches no parser but the header's, which is bounded."""
     token = compact({"alg": "HS256", "kid": "new"}, CLAIMS, b"x" * 32)
     header, _, signature = token.split(".")
-    with pytest.raises(NotValid, match="signature"):
-        verify(f"{header}.{'[' * 100_000}.{signature}")
+    with pytest.raises(jwt.InvalidSignatureError):
+        verify(f"{header}.{encoded(b'[' * 100_000)}.{signature}")
 
 
 def test_a_long_header_is_refused() -> None:
-    assert not is_let_in(compact({"alg": "HS256", "kid": "new", "typ": "x" * 300}, CLAIMS))
+    with pytest.raises(NotValid, match="too long"):
+        verify(compact({"alg": "HS256", "kid": "new", "typ": "x" * 300}, CLAIMS))
 
 
 def test_an_unknown_key_is_told_apart() -> None:
@@ -136,5 +137,5 @@ def test_an_unknown_key_is_told_apart() -> None:
 
 def test_a_token_is_not_valid_before_its_time() -> None:
     assert is_let_in(compact({"alg": "HS256", "kid": "new"}, CLAIMS | {"nbf": int(time.time()) - 1}))
-    with pytest.raises(NotValid, match="yet"):
+    with pytest.raises(jwt.ImmatureSignatureError):
         verify(compact({"alg": "HS256", "kid": "new"}, CLAIMS | {"nbf": int(time.time()) + 1000}))
