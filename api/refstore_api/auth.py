@@ -30,9 +30,10 @@ from refstore.errors import RefstoreError
 from refstore.kv.base import ABSENT
 from refstore_api import ended_sessions
 from refstore_api.caller_cache import CallerCache, Credential, Secret, Token
-from refstore_api.error_responses import Forbidden, NotReady, TooManyGuesses, Unauthenticated
+from refstore_api.error_responses import NotReady, TooManyGuesses, Unauthenticated
 from refstore_api.key_last_use import KeyLastUse
 from refstore_api.login_throttle import Caller, LoginThrottle
+from refstore_api.principals import Principal
 from refstore_api.request_middleware import PRINCIPAL, address_of
 from refstore_api.service import Service
 
@@ -46,27 +47,6 @@ WRONG_SECRETS_MAX: Final = 10
 mistype a few; guesses of a secret need more by far.
 """
 """Issued addresses have the repository's id as audience, so neither token passes for the other."""
-
-
-class Principal(NamedTuple):
-    key_id: str
-    role: Role
-    repositories: tuple[str, ...]
-    """The only repositories that the key may use; empty: all."""
-    created_ms: int
-
-    def check(self, role: Role, repository: str | None) -> None:
-        """Check that the key has the role and may use the repository. Raises Forbidden."""
-        if self.role < role:
-            raise Forbidden(
-                f"access key {self.key_id!r} has the role {self.role.name.lower()}, and this call needs "
-                f"{role.name.lower()}; ask an operator for a key with that role"
-            )
-        elsewhere = role > Role.READER if repository is None else repository not in self.repositories
-        if self.repositories and elsewhere:
-            raise Forbidden(
-                f"access key {self.key_id!r} may use {', '.join(self.repositories)} only; ask an operator for a key"
-            )
 
 
 class _Claims(NamedTuple):

@@ -10,10 +10,9 @@ import secrets
 import time
 from collections import OrderedDict
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from refstore_api.auth import Principal
+from refstore_api.principals import Principal
 
 OWNERS_MAX: Final = 4096
 """Keys that sent secrets, plus keys that sent tokens."""

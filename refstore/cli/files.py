@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from refstore.core.disk_space import is_full
-from refstore.core.json_positions import CHARACTERS_MAX
+from refstore.core.json_documents import CHARACTERS_MAX
 from refstore.errors import Invalid
 from refstore.objects.base import CHUNK_BYTES
 

@@ -15,7 +15,7 @@ from refstore.gc_marks import Marks, Run
 from refstore.operations import unmarking
 from refstore.repository import Repository
 from refstore.retention.rules import BranchRule, GcRules, gc_rules
-from refstore_api.auth import Operator, Principal, Reader
+from refstore_api.auth import Operator, Reader
 from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_answers import answer, empty_answer, take_page
 from refstore_api.json_bodies import BodyBound
@@ -29,6 +29,7 @@ from refstore_api.models import (
     MarkRunList,
     Unmarked,
 )
+from refstore_api.principals import Principal
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
 from refstore_api.shared_parameters import AMOUNT, After, Amount, amount_of

@@ -18,7 +18,7 @@ from refstore.errors import Invalid, InvalidName, ObjectsRefused
 from refstore.lake import Lake
 from refstore.namespaces import as_folder
 from refstore.objects import child
-from refstore_api.auth import Operator, Principal, Reader, Writer
+from refstore_api.auth import Operator, Reader, Writer
 from refstore_api.error_responses import Forbidden, NotSupported, log_failure
 from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_answers import answer, empty_answer, take_page
@@ -29,6 +29,7 @@ from refstore_api.models import (
     RepositoryMetadataKeys,
     RepositoryMetadataSet,
 )
+from refstore_api.principals import Principal
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
 from refstore_api.shared_parameters import AMOUNT, METADATA_BODY, After, Amount, Force, Prefix, amount_of

@@ -12,7 +12,7 @@ own (GET), which shows the numbers of its dry run and asks; its form does it (PO
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -22,8 +22,7 @@ from starlette.responses import RedirectResponse, Response
 from refstore.errors import Invalid, NotFound, RefstoreError
 from refstore_api.error_responses import message_of, status_of
 from refstore_api.lazy_routes import LazyRoutes
-
-PATH: Final = "/ui"
+from refstore_api.ui.page_urls import PATH, base_of
 
 
 def install(app: FastAPI) -> None:
@@ -33,8 +32,6 @@ def install(app: FastAPI) -> None:
     @home.get("/")
     @home.get(f"{PATH}/")
     async def root(request: Request) -> Response:
-        from refstore_api.ui.rendering import base_of
-
         return RedirectResponse(base_of(request), 303)
 
     app.include_router(home)

@@ -13,9 +13,9 @@ from refstore.errors import Invalid, NotFound
 from refstore.figures import DAY_MS
 from refstore.lake import Lake
 from refstore_api.service import ServiceOf
-from refstore_api.ui import PATH
 from refstore_api.ui.acts import Question, ask, read_answer, say
 from refstore_api.ui.forms import Form, read_form
+from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.rendering import render, time_shown
 from refstore_api.ui.sessions import OperatorSession
 

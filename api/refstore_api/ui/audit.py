@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from refstore.audit.audit_reader import NumberedEntry, entries_newest_first
 from refstore_api.service import ServiceOf
-from refstore_api.ui import PATH
+from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import OperatorSession
 

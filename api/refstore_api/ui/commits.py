@@ -21,7 +21,7 @@ from refstore.retention.rules import Rules
 from refstore.versioning.commits.diffing import Change
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui import PATH
+from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import ReaderSession
 

@@ -18,8 +18,8 @@ from refstore.operations import unmarking
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui import PATH
 from refstore_api.ui.acts import Field, Question, ask, read_answer, say
+from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.rendering import render, time_shown
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 from refstore_gc.run_summary import Count, Summary, read_summary

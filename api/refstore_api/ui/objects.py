@@ -14,7 +14,7 @@ from refstore.operations.address_info import AddressInfo
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui import PATH
+from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import ReaderSession
 

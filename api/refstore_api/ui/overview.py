@@ -14,7 +14,7 @@ from refstore.core.records import Amount, RepositoryRecord
 from refstore.figures import DAY_MS, Concern, Figures, Warned
 from refstore.lake import Lake
 from refstore_api.service import ServiceOf
-from refstore_api.ui import PATH
+from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.rendering import render, settling_of
 from refstore_api.ui.sessions import ReaderSession, Session
 

@@ -13,8 +13,8 @@ from refstore.errors import NotFound
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui import PATH
 from refstore_api.ui.acts import SHOWN_DIGEST, Question, ask, check_shown, digest_of, read_answer, say
+from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 from refstore_gc import purge_cleaning

@@ -16,8 +16,8 @@ from refstore.figures import Figures
 from refstore.lake import Lake
 from refstore_api.models import RESUME_SECONDS_MAX
 from refstore_api.service import ServiceOf
-from refstore_api.ui import PATH
 from refstore_api.ui.acts import Field, Question, ask, read_answer, say
+from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.rendering import render, settling_of
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import quote, urlencode, urlsplit
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
 
 from fastapi import Request
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -22,10 +22,8 @@ from refstore.core.visible_text import visible
 from refstore.errors import RefstoreError
 from refstore.lake import Lake
 from refstore_api.service import Service
-from refstore_api.ui import PATH
-
-if TYPE_CHECKING:
-    from refstore_api.ui.sessions import Session
+from refstore_api.ui.page_urls import base_of
+from refstore_api.ui.sessions import Session
 
 POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; "
@@ -48,16 +46,6 @@ class Bar(NamedTuple):
     x: int
     height: int
     label: str
-
-
-def base_of(request: Request) -> str:
-    """Return the path of the pages for a browser, which may reach them below a path of a proxy."""
-    return urlsplit(public_url_of(request)).path.rstrip("/") + PATH
-
-
-def public_url_of(request: Request) -> str:
-    service: Service = request.app.state.service
-    return service.settings.public_url
 
 
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:

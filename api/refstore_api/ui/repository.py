@@ -16,7 +16,7 @@ from refstore.core.units import sum_of_sizes
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui import PATH
+from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.rendering import render, settling_of
 from refstore_api.ui.sessions import ReaderSession
 

@@ -22,9 +22,9 @@ from refstore.retention.explaining import BranchLine, Totals
 from refstore.retention.rules import Rules
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui import PATH
 from refstore_api.ui.acts import CONFIRMED, is_answer, proof_of, say
 from refstore_api.ui.forms import Form, read_form
+from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession, Session
 

@@ -15,9 +15,9 @@ from refstore.repository import Repository
 from refstore.run_control import RunUnderWay
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui import PATH
 from refstore_api.ui.acts import Question, ask, read_answer, say
 from refstore_api.ui.marks import summary_of
+from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 

@@ -21,11 +21,11 @@ from starlette.responses import Response
 
 from refstore.access_keys import Role
 from refstore.core.signing_keys import SigningKey
-from refstore_api.auth import Principal, admit, authenticator_of
+from refstore_api.auth import admit, authenticator_of
 from refstore_api.error_responses import Forbidden, Unauthenticated
+from refstore_api.principals import Principal
 from refstore_api.request_middleware import address_of
-from refstore_api.ui import PATH
-from refstore_api.ui.rendering import base_of, public_url_of
+from refstore_api.ui.page_urls import PATH, base_of, public_url_of
 
 COOKIE: Final = "refstore_session"
 SIGN_IN_COOKIE: Final = "refstore_sign_in"

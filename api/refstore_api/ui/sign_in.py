@@ -16,9 +16,10 @@ from refstore_api.error_responses import Forbidden, TooManyGuesses, Unauthentica
 from refstore_api.json_bodies import OPEN_BYTES_MAX
 from refstore_api.request_middleware import address_of
 from refstore_api.service import Service, ServiceOf
-from refstore_api.ui import PATH, sessions
+from refstore_api.ui import sessions
 from refstore_api.ui.forms import PROOF, read_fields, read_form
-from refstore_api.ui.rendering import base_of, render
+from refstore_api.ui.page_urls import PATH, base_of
+from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import ReaderSession
 
 router = APIRouter(prefix=PATH)

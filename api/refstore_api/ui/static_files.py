@@ -8,7 +8,7 @@ from typing import Final
 from fastapi import APIRouter
 from starlette.responses import FileResponse, Response
 
-from refstore_api.ui import PATH
+from refstore_api.ui.page_urls import PATH
 
 router = APIRouter(prefix=PATH)
 

@@ -16,9 +16,9 @@ from refstore.operations.restoring import RestoreOutcome, RestoreRequest, Restor
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui import PATH
 from refstore_api.ui.acts import SHOWN_DIGEST, Field, Question, ask, digest_of, is_answer, say
 from refstore_api.ui.forms import Form, read_form
+from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import ReaderSession, WriterSession
 

@@ -1,0 +1,29 @@
+"""Who makes a request, and what that caller may do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from refstore.access_keys import Role
+from refstore_api.error_responses import Forbidden
+
+
+class Principal(NamedTuple):
+    key_id: str
+    role: Role
+    repositories: tuple[str, ...]
+    """The only repositories that the key may use; empty: all."""
+    created_ms: int
+
+    def check(self, role: Role, repository: str | None) -> None:
+        """Check that the key has the role and may use the repository. Raises Forbidden."""
+        if self.role < role:
+            raise Forbidden(
+                f"access key {self.key_id!r} has the role {self.role.name.lower()}, and this call needs "
+                f"{role.name.lower()}; ask an operator for a key with that role"
+            )
+        elsewhere = role > Role.READER if repository is None else repository not in self.repositories
+        if self.repositories and elsewhere:
+            raise Forbidden(
+                f"access key {self.key_id!r} may use {', '.join(self.repositories)} only; ask an operator for a key"
+            )
