@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from fastapi import APIRouter, FastAPI
 from starlette.routing import Match
@@ -53,8 +53,25 @@ def create_app(
     if lake is None:
         lake = open_lake(settings, create=True)
     service = Service(lake, settings.api, reaper_control, read_process, purge_control)
-    metrics = Metrics()
+    app = FastAPI(
+        title="refstore",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=_lifespan(service, owns_lake=owns_lake),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # these redirections lead to the host that the request names
+    )
+    app.state.service = service
+    app.state.metrics = Metrics()
+    app.state.authenticator = Authenticator(service)
+    _add_routes(app)
+    if not is_read_process:
+        _add_middleware(app, settings)
+    return app
 
+
+def _lifespan(service: Service, *, owns_lake: bool) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None, None]:
         try:
@@ -64,18 +81,10 @@ def create_app(
             if owns_lake:
                 service.lake.close()
 
-    app = FastAPI(
-        title="refstore",
-        version=__version__,
-        description=DESCRIPTION,
-        lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,  # these redirections lead to the host that the request names
-    )
-    app.state.service = service
-    app.state.metrics = metrics
-    authenticator = app.state.authenticator = Authenticator(service)
+    return lifespan
+
+
+def _add_routes(app: FastAPI) -> None:
     app.include_router(liveness.router)
     app.router.routes.append(LazyRoutes(app, ["/readiness", "/metrics"], _health_routers))
     app.include_router(documentation.router)
@@ -83,11 +92,13 @@ def create_app(
     error_responses.install(app)
     ui.install(app)
     openapi.install(app)
-    if is_read_process:
-        return app
+
+
+def _add_middleware(app: FastAPI, settings: Settings) -> None:
+    authenticator: Authenticator = app.state.authenticator
     app.add_middleware(
         RequestMiddleware,
-        metrics=metrics,
+        metrics=app.state.metrics,
         limits=BodyLimits(BODY_BYTES_MAX, settings.api.upload_idle_seconds, BYTES_PER_SECOND_MIN),
         admit=authenticator.principal,
         claimed=claimed_key,
@@ -97,7 +108,6 @@ def create_app(
     )
     if settings.api.trusted_proxies:
         app.add_middleware(TrustedProxies, networks=settings.api.trusted_proxies)
-    return app
 
 
 def _api_routers() -> Sequence[APIRouter]:

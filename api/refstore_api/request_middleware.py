@@ -103,81 +103,73 @@ class RequestMiddleware:
     async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         began = time.perf_counter()
         keep_encoded_slashes(scope)
-        status = 0
-        size_bytes = 0
+        sent = _SentAnswer(scope, send, [(HEADER, request_id.encode()), *self._transport_security])
         client = address_of(scope)
         has_slot = False
-
-        async def sending(message: Message) -> None:
-            nonlocal status, size_bytes
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                own = [(HEADER, request_id.encode()), *self._transport_security]
-                response_headers = message.get("headers", ())
-                if status == 401 and is_browser(scope):
-                    response_headers = without_basic_challenge(response_headers)
-                message["headers"] = (
-                    [*response_headers, *own] if _NOSNIFF in response_headers else [*response_headers, _NOSNIFF, *own]
-                )
-            else:
-                size_bytes += len(message.get("body", b""))
-            await send(message)
-
         try:
-            if self._slots is not None:
-                has_slot = self._slots.take(client)
-                if not has_slot:
-                    raise TooManyRequests(
-                        "too many requests from this client's address are running; send fewer at a time"
-                    )
-            check_host(scope)
-            check_dropped_body(scope)
-            check_site(scope, self._public_url)
-            check_encoding(scope)
-            if (
-                scope["method"] not in _BODILESS
-                and scope["path"] != _LOGIN
-                and not scope["path"].startswith(_PAGES)  # they authenticate by a cookie, before they read a body
-                and not _is_signed(scope)
-            ):
-                scope.setdefault("state", {})[PRINCIPAL] = await self._admit(_header(scope, b"authorization"), client)
-            await self._app(scope, _bounded(scope, receive, self._limits), sending)
+            has_slot = self._take_slot(client)
+            await self._check(scope, client)
+            await self._app(scope, _bounded(scope, receive, self._limits), sent)
         except RefstoreError as error:
-            await respond(error)(scope, receive, sending)
+            await respond(error)(scope, receive, sent)
         except ClientDisconnect:
-            status = CLIENT_WENT_AWAY
+            sent.status = CLIENT_WENT_AWAY
         except Exception as error:  # noqa: BLE001  # nothing above could still answer
             response = crashed(error)
-            if not status:  # otherwise the answer is cut off, which its length shows the client
-                await response(scope, receive, sending)
+            if not sent.status:  # otherwise the answer is cut off, which its length shows the client
+                await response(scope, receive, sent)
         finally:
             if self._slots is not None and has_slot:
                 self._slots.release(client)
-            seconds = time.perf_counter() - began
-            route, parameters = self._matched_route(scope, refused=status in _REFUSED)
-            self._metrics.answered(scope["method"], route, status or 500, seconds)
-            if route not in _QUIET or status in _REFUSED:
-                state: dict[str, Any] = scope.get("state") or {}
-                key = state.get("key_id")
-                _log.info(
-                    "request",
-                    method=scope["method"],
-                    route=route,
-                    status=status or 500,
-                    ms=round(seconds * 1000, 2),
-                    bytes=size_bytes,
-                    client=client,
-                    key=key,
-                    **(
-                        {}
-                        if key
-                        else {
-                            "claimed_key": state.get("claimed_key") or self._claimed(_header(scope, b"authorization"))
-                        }
-                    ),
-                    repository=_shown(parameters.get("repository")),
-                    branch=_shown(next((branch for name in _BRANCHES if (branch := parameters.get(name))), None)),
-                )
+            self._record(scope, sent, client, time.perf_counter() - began)
+
+    def _take_slot(self, client: str) -> bool:
+        """Take a slot for a client behind a proxy; return whether there is one to release. Raises TooManyRequests."""
+        if self._slots is None:
+            return False
+        if not self._slots.take(client):
+            raise TooManyRequests("too many requests from this client's address are running; send fewer at a time")
+        return True
+
+    async def _check(self, scope: Scope, client: str) -> None:
+        """Check what can be checked before the body is read, and who sends it. Raises RefstoreError."""
+        check_host(scope)
+        check_dropped_body(scope)
+        check_site(scope, self._public_url)
+        check_encoding(scope)
+        if (
+            scope["method"] not in _BODILESS
+            and scope["path"] != _LOGIN
+            and not scope["path"].startswith(_PAGES)  # they authenticate by a cookie, before they read a body
+            and not _is_signed(scope)
+        ):
+            scope.setdefault("state", {})[PRINCIPAL] = await self._admit(_header(scope, b"authorization"), client)
+
+    def _record(self, scope: Scope, sent: _SentAnswer, client: str, seconds: float) -> None:
+        """Count the answer, and log it."""
+        status = sent.status
+        route, parameters = self._matched_route(scope, refused=status in _REFUSED)
+        self._metrics.answered(scope["method"], route, status or 500, seconds)
+        if route in _QUIET and status not in _REFUSED:
+            return
+        state: dict[str, Any] = scope.get("state") or {}
+        key = state.get("key_id")
+        claimed = (
+            {} if key else {"claimed_key": state.get("claimed_key") or self._claimed(_header(scope, b"authorization"))}
+        )
+        _log.info(
+            "request",
+            method=scope["method"],
+            route=route,
+            status=status or 500,
+            ms=round(seconds * 1000, 2),
+            bytes=sent.size_bytes,
+            client=client,
+            key=key,
+            **claimed,
+            repository=_shown(parameters.get("repository")),
+            branch=_shown(next((branch for name in _BRANCHES if (branch := parameters.get(name))), None)),
+        )
 
     def _matched_route(self, scope: Scope, *, refused: bool) -> MatchedRoute:
         """Return the route of the request. A request that was refused before routing is matched now."""
@@ -185,6 +177,30 @@ class RequestMiddleware:
         if route:
             return MatchedRoute(route, scope.get("path_params") or {})
         return self._locate(scope) if refused else MatchedRoute(NO_ROUTE, {})
+
+
+class _SentAnswer:
+    """Sends an answer with the headers that every answer has, and remembers what the log says of it."""
+
+    def __init__(self, scope: Scope, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+        self._send = send
+        self._headers = headers
+        self._scope = scope
+        self.status = 0
+        """0: nothing was sent yet."""
+        self.size_bytes = 0
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            given = message.get("headers", ())
+            if self.status == 401 and is_browser(self._scope):
+                given = without_basic_challenge(given)
+            nosniff = () if _NOSNIFF in given else (_NOSNIFF,)
+            message["headers"] = [*given, *nosniff, *self._headers]
+        else:
+            self.size_bytes += len(message.get("body", b""))
+        await self._send(message)
 
 
 def crashed(error: Exception) -> Response:

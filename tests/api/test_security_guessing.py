@@ -15,6 +15,7 @@ import pytest
 from refstore import access_keys
 from refstore.kv.base import Get, Op, Result
 from refstore.kv.memory import MemoryKV
+from refstore_api.auth import WRONG_SECRETS_MAX
 from refstore_api.caller_cache import OWNERS_MAX, TOKENS_MAX, CallerCache, Secret, Token
 from refstore_api.error_responses import TooManyGuesses
 from refstore_api.login_throttle import ADDRESS_TIMES, KNOWN_MAX, WINDOW_SECONDS, Caller, LoginThrottle
