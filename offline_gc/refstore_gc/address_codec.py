@@ -20,30 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refstore.core.arrow_arrays import array, numpy_of, scalar
+from refstore_gc.column_hash import Bytes, Hashes, hash_texts, padded, text_buffers
 from refstore_gc.untyped_arrow import pa, pc
 
-Keys = NDArray[np.uint64]
-Bytes = NDArray[np.uint8]
+Keys = Hashes
 
 CUT_BYTES: Final = 48
 """How many bytes of an address decide its bucket: all of an own address, and a range's folder with half of its hash."""
 OWN_BYTES: Final = 42
 """The length of an own address."""
-_WORD: Final = 8
-_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
-_LAST: Final = np.uint64(0xD6E8FEB86659FD93)
-_HALF: Final = np.uint64(32)
 
 
 def keys_of(addresses: Any, seed: int) -> Keys:
     """Return the key of each address, in order. `addresses`: an Arrow array of strings without nulls."""
-    keys = np.empty(len(addresses), np.uint64)
-    for places, characters in _by_length(addresses):
-        found = _hashed(_padded(characters, _WORD), characters.shape[1], seed)
-        if places is None:
-            return found
-        keys[places] = found
-    return keys
+    return hash_texts(addresses, seed)
 
 
 def own_addresses(characters: bytes) -> Any:
@@ -77,7 +67,7 @@ class Cuts:
     def buckets_of(self, addresses: Any) -> NDArray[np.int32]:
         buckets = np.empty(len(addresses), np.int32)
         for places, characters in _by_length(addresses):
-            rows = _padded(characters[:, :CUT_BYTES], CUT_BYTES).view(self.firsts.dtype).ravel()
+            rows = padded(characters[:, :CUT_BYTES], CUT_BYTES).view(self.firsts.dtype).ravel()
             buckets[slice(None) if places is None else places] = np.searchsorted(self.firsts, rows, "right")
         return buckets
 
@@ -114,43 +104,15 @@ def among(keys: Keys, others: Sequence[Keys]) -> NDArray[np.bool_]:
 
 def _by_length(addresses: Any) -> list[tuple[NDArray[np.int64] | None, Bytes]]:
     """Return (places, characters) of the addresses of each length. Places None: these are all, in order."""
-    array = addresses.combine_chunks() if isinstance(addresses, pa.ChunkedArray) else addresses
-    if not len(array):
-        return []
-    _, raw_offsets, raw = array.buffers()
-    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    offsets = np.frombuffer(raw_offsets, np.int64 if wide else np.int32)[array.offset : array.offset + len(array) + 1]
-    data = np.frombuffer(raw, np.uint8) if raw is not None else np.empty(0, np.uint8)
+    offsets, data = text_buffers(addresses)
     lengths = np.diff(offsets)
+    if not len(lengths):
+        return []
     first = int(lengths[0])
     if bool((lengths == first).all()):
-        return [(None, data[int(offsets[0]) : int(offsets[-1])].reshape(len(array), first))]
+        return [(None, data[int(offsets[0]) : int(offsets[-1])].reshape(len(lengths), first))]
     found: list[tuple[NDArray[np.int64] | None, Bytes]] = []
     for length in distinct_of(lengths):
         places = np.flatnonzero(lengths == length)
         found.append((places, data[offsets[:-1][places].astype(np.int64)[:, None] + np.arange(int(length))]))
     return found
-
-
-def _padded(characters: Bytes, unit: int) -> Bytes:
-    """Append zeros up to a multiple of `unit`."""
-    rows, width = characters.shape
-    full = max(unit, -(-width // unit) * unit)
-    if full == width:
-        return np.ascontiguousarray(characters)
-    padded = np.zeros((rows, full), np.uint8)
-    padded[:, :width] = characters
-    return padded
-
-
-def _hashed(characters: Bytes, length: int, seed: int) -> Keys:
-    """Each step can be undone, so addresses that differ in one word only never meet; others do by chance, 1 of 2^64."""
-    words = characters.view("<u8")
-    state = np.full(len(words), np.uint64(seed) ^ np.uint64(length), np.uint64)
-    for column in range(words.shape[1]):
-        state ^= words[:, column]
-        state *= _ODD
-        state ^= state >> _HALF
-    state *= _LAST
-    state ^= state >> _HALF
-    return state

@@ -6,8 +6,8 @@ A value is looked for in three steps, each for a whole column at once:
     hashes    sorted 64-bit hashes: where a value's id would stand
     values    the ids in the order of their hashes: they decide, so that no two values are taken for each other
 
-The folder is mapped into memory, so that all tasks of a machine share it. The hash is made with random numbers of its
-own for each folder; nothing of it outlives the run.
+The folder is mapped into memory, so that all tasks of a machine share it. The hash has a random seed of its own
+for each folder; nothing of it outlives the run.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
+from refstore_gc.column_hash import hash_rows, hash_texts
 from refstore_purge.formats.base import Kind, kind_of
 from refstore_purge.untyped_arrow import pa, pc
 
@@ -54,7 +55,7 @@ class _Meta(msgspec.Struct, frozen=True):
     count: int
     bits: int
     """How many bits of a hash choose a bit."""
-    multipliers: tuple[int, ...]
+    seed: int
 
 
 class IdSet:
@@ -67,7 +68,6 @@ class IdSet:
         self._hashes = np.load(folder / f"{prefix}{_HASHES}", mmap_mode="r")
         self._values = _read(folder / f"{prefix}{_VALUES}")
         self._fences: list[Any] = _read(folder / f"{prefix}{_FENCES}").to_pylist()
-        self._multipliers = np.array(self._meta.multipliers, dtype=np.uint64)
 
         self._few: dict[Any, Any] = {}
         index = folder / f"{prefix}{_INDEX}"
@@ -101,7 +101,7 @@ class IdSet:
                 values = comparable(values, self.kind)  # Arrow cannot look up views
             return filled(pc.is_in(values, value_set=self._few_as(values.type)))
         compared = comparable(values, self.kind)
-        hashes = _hash(compared, self.kind, self._multipliers)
+        hashes = _hash(compared, self.kind, self._meta.seed)
         places = hashes >> np.uint64(64 - self._meta.bits)
         may = (self._bits[places >> np.uint64(3)] >> (places & np.uint64(7)).astype(np.uint8)) & np.uint8(1)
         if values.null_count:
@@ -144,10 +144,10 @@ def write(folder: Path, kind: Kind, batches: Iterable[Any], *, prefix: str = "")
     """Write ids to a folder, each once; return how many there are. Null is left out. `prefix`: what the names of the
     files begin with.
     """
-    multipliers = tuple(secrets.randbits(64) | 1 for _ in range(WORDS_MAX + 1))
+    seed = secrets.randbits(64)
     chunks = [comparable(batch.drop_null(), kind) for batch in batches]
     values: Any = pa.chunked_array(chunks, type=_TYPES[kind]).unique()
-    hashes = _hash(values, kind, np.array(multipliers, dtype=np.uint64))
+    hashes = _hash(values, kind, seed)
     order = np.argsort(hashes, kind="stable")
     hashes = hashes[order]
     bits = max(10, int(len(values) * BITS_PER_ID).bit_length())
@@ -164,7 +164,7 @@ def write(folder: Path, kind: Kind, batches: Iterable[Any], *, prefix: str = "")
     _write(folder / f"{prefix}{_FENCES}", fences)
     np.save(folder / f"{prefix}{_HASHES}", hashes)
     np.save(folder / f"{prefix}{_BITS}", table)
-    (folder / f"{prefix}{_META}").write_bytes(msgspec.json.encode(_Meta(kind, len(values), bits, multipliers)))
+    (folder / f"{prefix}{_META}").write_bytes(msgspec.json.encode(_Meta(kind, len(values), bits, seed)))
     return len(values)
 
 
@@ -191,41 +191,13 @@ def comparable(values: Any, kind: Kind) -> Any:
     return values.cast(pa.large_binary())
 
 
-def _hash(values: Any, kind: Kind, multipliers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _hash(values: Any, kind: Kind, seed: int) -> NDArray[np.uint64]:
     """Return a 64-bit hash of each value; of null any."""
-    if kind == "integer":  # two words each, little-endian
-        words = np.frombuffer(values.buffers()[1], dtype=np.uint64)[2 * values.offset :][: 2 * len(values)]
-        return _mixed(words[::2] * multipliers[0] + words[1::2] * multipliers[1])
-    offsets = np.frombuffer(values.buffers()[1], dtype=np.int64)[values.offset : values.offset + len(values) + 1]
-    lengths = np.diff(offsets)
-    hashes = lengths.astype(np.uint64) * multipliers[WORDS_MAX]
-    data = values.buffers()[2]
-    first, end = int(offsets[0]), int(offsets[-1])
-    # eight bytes more, so that the last word of the last value can be read whole
-    padded = np.zeros(end - first + 8, dtype=np.uint8)
-    if data is not None:
-        padded[: end - first] = np.frombuffer(data, dtype=np.uint8)[first:end]
-    words = np.ndarray((len(padded) - 7,), dtype="<u8", buffer=padded, strides=(1,))
-    starts = offsets[:-1] - first
-    longest = int(lengths.max(initial=0))
-    rows: Any = slice(None)
-    for number in range(min(WORDS_MAX, -(-longest // 8))):
-        left = lengths - 8 * number
-        if number:
-            rows = np.flatnonzero(left > 0)
-            left = left[rows]
-        # what follows a value's end is another value
-        mask = ~np.uint64(0) >> (np.uint64(64) - (np.clip(left, 0, 8) * 8).astype(np.uint64)) % np.uint64(64)
-        mask = np.where(left > 0, mask, np.uint64(0))
-        hashes[rows] += (words[starts[rows] + 8 * number] & mask) * multipliers[number]
-    return _mixed(hashes)
-
-
-def _mixed(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spread what was summed over all bits (the end of MurmurHash3)."""
-    hashes = hashes ^ (hashes >> np.uint64(33))
-    hashes = hashes * np.uint64(0xFF51AFD7ED558CCD)
-    return hashes ^ (hashes >> np.uint64(33))
+    if kind == "integer":
+        width = values.type.byte_width
+        raw = np.frombuffer(values.buffers()[1], np.uint8)[width * values.offset :][: width * len(values)]
+        return hash_rows(raw.reshape(len(values), width), seed, width)
+    return hash_texts(values, seed, words_max=WORDS_MAX)
 
 
 def _ordered(value: Any) -> Any:
