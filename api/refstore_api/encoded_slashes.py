@@ -17,7 +17,7 @@ from starlette.types import Scope
 
 from refstore.errors import Invalid
 
-_SLASHES_ENCODED: Final = "refstore.slashes_encoded"
+SLASHES_ENCODED: Final = "refstore.slashes_encoded"
 """Set in the scope when its path is written so."""
 
 
@@ -43,7 +43,7 @@ def keep_encoded_slashes(scope: Scope) -> None:
     parts = [unquote(part) for part in raw.decode("latin-1").split("/")]
     if "/".join(parts) == scope["path"]:  # otherwise a middleware rewrote the path, and its version counts
         scope["path"] = "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
-        scope[_SLASHES_ENCODED] = True
+        scope[SLASHES_ENCODED] = True
 
 
 class EncodedNameRoute(APIRoute):
@@ -51,7 +51,7 @@ class EncodedNameRoute(APIRoute):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, child_scope = super().matches(scope)
-        if match is not Match.NONE and scope.get(_SLASHES_ENCODED):
+        if match is not Match.NONE and scope.get(SLASHES_ENCODED):
             names: dict[str, Any] = child_scope["path_params"]
             child_scope["path_params"] = {
                 name: value.replace("%2F", "/").replace("%25", "%") for name, value in names.items()

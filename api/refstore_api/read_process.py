@@ -17,7 +17,6 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol
-from urllib.parse import unquote
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -25,13 +24,29 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message
 
 from refstore.core import event_log
-from refstore_api.encoded_slashes import keep_encoded_slashes
+from refstore_api.encoded_slashes import SLASHES_ENCODED
 from refstore_api.error_responses import ReadsBusy
 from refstore_api.request_middleware import CLIENT_WENT_AWAY, crashed
 
 RESTART_SECONDS: Final = 5.0
 """The wait before an ended process is replaced: the cause may need a moment to pass."""
 LENGTH_BYTES: Final = 4
+FORWARDED: Final = (
+    "type",
+    "asgi",
+    "http_version",
+    "method",
+    "scheme",
+    "path",
+    "raw_path",
+    "query_string",
+    "root_path",
+    "headers",
+    "client",
+    "server",
+    SLASHES_ENCODED,
+)
+"""What is forwarded of a request's scope."""
 _FAILED: Final = (
     500,
     [(b"content-type", b"application/json")],
@@ -46,13 +61,7 @@ class ReadRequest(msgspec.Struct, frozen=True, tag=True):
     """A request to forward, unchanged. The service has verified its key, and the process verifies it again."""
 
     number: int
-    method: str
-    raw_path: bytes
-    query: bytes
-    headers: list[tuple[bytes, bytes]]
-    client: tuple[str, int] | None
-    server: tuple[str, int | None] | None
-    scheme: str
+    scope: dict[str, Any]
     request_id: str
 
 
@@ -112,21 +121,9 @@ class ReadProcess:
         answer comes when the read has ended or stopped.
         """
         number = next(self._numbers)
-        scope = request.scope
         answered = self._pending[number] = asyncio.get_running_loop().create_future()
-        self._send(
-            ReadRequest(
-                number,
-                scope["method"],
-                scope["raw_path"],
-                scope["query_string"],
-                scope["headers"],
-                scope.get("client"),
-                scope.get("server"),
-                scope["scheme"],
-                str(event_log.context_fields().get("request_id", "")),
-            )
-        )
+        scope = {name: request.scope[name] for name in FORWARDED if name in request.scope}
+        self._send(ReadRequest(number, scope, str(event_log.context_fields().get("request_id", ""))))
         return answered, lambda: self._send(CancelledRead(number))
 
     def close(self) -> None:
@@ -231,22 +228,7 @@ async def serve_reads(process_end: socket.socket, app: ASGIApp) -> None:
 
 
 async def _answer(app: ASGIApp, request: ReadRequest, cancelled: asyncio.Event) -> ReadAnswer:
-    scope: dict[str, Any] = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": request.method,
-        "scheme": request.scheme,
-        "path": unquote(request.raw_path.decode("ascii")),
-        "raw_path": request.raw_path,
-        "query_string": request.query,
-        "root_path": "",
-        "headers": request.headers,
-        "client": request.client,
-        "server": request.server,
-        "state": {},
-    }
-    keep_encoded_slashes(scope)
+    scope: dict[str, Any] = {**request.scope, "state": {}}
     answer = ReadAnswer(request.number, CLIENT_WENT_AWAY, [], b"")
     body: list[bytes] = []
     is_sent = False
