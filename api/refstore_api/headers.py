@@ -75,7 +75,7 @@ def range_applies(condition: str | None, entry: Entry) -> bool:
 
 
 def type_of(entry: Entry) -> str:
-    """Return the content type, checked again, because a value in the store could end a header."""
+    """Return the content type, checked again: a stored one could end a header."""
     return entry.content_type if is_content_type(entry.content_type) else DEFAULT_TYPE
 
 
