@@ -27,7 +27,6 @@ from refstore_gc.run_summary import Count, Summary, read_summary
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/marks", route_class=EncodedNameRoute)
 
 COMMITS: Final = 100
-WARNED: Final = 10
 
 
 @router.get("")
