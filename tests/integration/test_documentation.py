@@ -178,10 +178,9 @@ def test_every_block_of_the_readme_is_run_or_is_output() -> None:
     assert set(fenced) == {"sh", "python", "toml", "text"}
     assert fenced.count("text") == 1
     by_hand = {line.split("#")[0].strip() for line in FENCED.sub("", README).splitlines() if line.startswith("    ")}
-    tests = {"make test", "make test-all", "make test-release", "make check", "make soak"}
     wheel = f"refstore_lake-{refstore.__version__}-py3-none-any.whl"
     install = {"pip wheel --no-deps --wheel-dir dist .", f'pip install "dist/{wheel}[redis,s3]"'}
-    assert by_hand == {"make demo", "make lint", "make bench", *tests, *install}
+    assert by_hand == {"make demo", "make test", *install}
 
 
 def test_the_blocks_of_the_readme_run_one_after_the_other(tmp_path: Path) -> None:

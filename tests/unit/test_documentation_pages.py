@@ -1,4 +1,6 @@
-"""The pages about the code name what exists: docs/architecture.md, docs/glossary.md, CONTRIBUTING.md, the decisions."""
+"""The pages about the code name what exists: docs/architecture.md, docs/glossary.md,
+docs/protocol.md, CONTRIBUTING.md, the decisions.
+"""
 
 from __future__ import annotations
 
@@ -102,6 +104,23 @@ def test_the_index_of_decisions_names_each_page_and_nothing_else(tmp_path: Path)
     assert set(re.findall(r"\]\((.+?)\)", index)) == {page.name for page in DECISIONS.iterdir()} - {"README.md"}
     (tmp_path / "docs" / "decisions" / "0999-undated.md").write_text("# 0999: Undated\n\n**Problem.** None.\n")
     assert "0999-undated.md must begin with" in write().stderr
+
+
+def test_the_protocol_tells_each_rule_with_scenarios_that_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every mutant of the model is told, those with a scenario as the model has them, and every rule has one."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    from protocol_model import mutants, scenarios
+
+    page = " ".join((ROOT / "docs" / "protocol.md").read_text().split())
+    rules = re.split(r" ### (\d+)\. ", page.split(" ## How the model is read ")[0])
+    assert rules[1::2] == [str(number) for number in range(1, 23)]
+    assert [number for number, rule in zip(rules[1::2], rules[2::2], strict=True) if "*Shown by* `" not in rule] == []
+    kinds = {mutant.kind.__name__ for mutant in mutants.MUTANTS}
+    assert kinds - set(re.findall(r"`(\w+)`", page)) == set()
+    shown = {(kind, name) for kind, name in re.findall(r"`(\w+)` in `([^`]+)`", page) if kind in kinds}
+    assert shown - {(mutant.kind.__name__, mutant.scenario) for mutant in mutants.MUTANTS} == set()
+    assert len(shown) > 100
+    assert f"no violation in {len(scenarios.every())} scenarios" in page
 
 
 def test_what_make_check_leaves_out_exists() -> None:
