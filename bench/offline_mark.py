@@ -1,7 +1,7 @@
 """The offline job's comparison: what a listing has and nobody names, against DuckDB on the same files; and what commits
 cost to read.
 
-The local engine runs on two processors, in this process and a helper; a first small comparison starts it. Spark runs on
+The local engine runs on two processors, in this process and a worker; a first small comparison starts it. Spark runs on
 two cores. Its start, with a first small job that makes the executors' processes import what they need, is not part of
 any turn; the table's note says how long it took.
 """
@@ -28,12 +28,12 @@ from refstore_gc import live_in_commits
 from refstore_gc.address_codec import Cuts
 from refstore_gc.anti_join import JoinInputs, join
 from refstore_gc.batches import Batch, BatchKind
+from refstore_gc.bucket_join import BucketRow, BucketTask, Chunk
 from refstore_gc.engines.base import Engine
 from refstore_gc.engines.choice import EngineOptions, open_engines
-from refstore_gc.engines.helper_processes import Helpers
 from refstore_gc.engines.local import LocalEngine
-from refstore_gc.garbage import Chunk, GarbageCount
-from refstore_gc.incremental.join import join_bucket
+from refstore_gc.engines.shared_work import SharedWork
+from refstore_gc.garbage import MarkedCount
 from refstore_gc.live_in_commits import LiveCommits, Sources
 from refstore_gc.run_layout import RunLayout
 from refstore_gc.untyped_arrow import pa, pq
@@ -62,7 +62,7 @@ def run(shop: Workshop) -> Iterator[Row]:
         for count in shop.scale.marked:
             yield from _against_duckdb(shop, spark, count, start, judged=count == shop.scale.marked_judged)
     with on_processors(THREADS):
-        local = LocalEngine(helpers=Helpers(THREADS - 1, start_after_seconds=0))
+        local = LocalEngine(shared=SharedWork(THREADS - 1, start_after_seconds=0))
         try:
             yield from _commits(shop, local)
         finally:
@@ -95,8 +95,8 @@ def _against_duckdb(shop: Workshop, spark: Engine, count: int, start: str, *, ju
     what = f"mark: {count:,} listed against {int(count * LIVE_SHARE):,} live, Parquet to Parquet"
     other_name = f"DuckDB anti join, {THREADS} threads"
     with on_processors(THREADS):
-        local = LocalEngine(helpers=Helpers(THREADS - 1, start_after_seconds=0))
-        seconds_on(local)  # meanwhile its helper starts
+        local = LocalEngine(shared=SharedWork(THREADS - 1, start_after_seconds=0))
+        seconds_on(local)  # meanwhile its worker starts
         mine, theirs = in_turns(turns, lambda _turn: seconds_on(local), duckdb)
         local.close()
     yield Row(
@@ -134,11 +134,11 @@ def _inputs(folder: Path) -> JoinInputs:
         for number, file in enumerate(files)
     ]
     live = [(str(file.relative_to(folder)), BatchKind.LIVE_IN_COMMITS) for file in sorted((folder / "live").iterdir())]
-    return JoinInputs(work, firsts[1:], chunks, live, [], Sources([], [], []), join_bucket)
+    return JoinInputs(BucketTask(layout=work, is_recorded=True), firsts[1:], chunks, live, [], Sources([], [], []))
 
 
-def _marked_in(counts: Iterable[GarbageCount]) -> int:
-    return sum(count.objects for count in counts if count.what == "marked")
+def _marked_in(rows: Iterable[BucketRow]) -> int:
+    return sum(row.amount.objects for row in rows if isinstance(row, MarkedCount))
 
 
 def duckdb_seconds(folder: Path, expected: int) -> float:

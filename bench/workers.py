@@ -264,11 +264,11 @@ def purge_memory(*, url: str, ids: str, format_: str, identifier: str, small: st
     import msgspec
 
     from refstore.objects import open_objects
-    from refstore_gc.engines import isolated
+    from refstore_gc.engines import worker_processes
     from refstore_gc.engines.base import SharedFolder
     from refstore_purge import tasks
 
-    isolated.work_here()
+    worker_processes.become_worker()
     job = tasks.Job(url=url, io_timeout_seconds=60.0, ids=SharedFolder(ids), hash_key=b"bench" * 3 + b"!")
     store = open_objects(url)
 

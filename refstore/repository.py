@@ -534,7 +534,7 @@ class Repository:
         """List every expired commit with its mark: it waits for its sweep, is being swept, or was swept."""
         from refstore.gc_marks import Marks
 
-        return Marks(self.context).scan()
+        return Marks(self.context).commits.scan()
 
     @_operation
     def unmark(self, which: str, *, pin: bool = False, by: str = "", dry_run: bool = False) -> UnmarkResult:

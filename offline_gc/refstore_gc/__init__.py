@@ -1,7 +1,10 @@
 """The offline job: it deletes what only expired commits name, and what the online path never knew of (rules 13 and 14
 of `docs/protocol.md`).
 
-    run.py                    the operations: mark, sweep, run, simulate
+    mark.py                   mark what nobody needs: rule 13 in one function
+    sweep.py                  delete, or tag, what a mark holds: rule 14
+    simulate.py               what a mark would take
+    run.py                    the nightly job: all of these
     run_context.py            what the functions of one run share, and its options
     branch_rules.py           rules that act on branches: old staged objects, the latest view
     mark_plan.py              what the rules come to; clocks and ages
@@ -9,9 +12,11 @@ of `docs/protocol.md`).
     listing.py                list the store
     live_in_kv.py             what the KV names
     live_in_commits.py        what commits name, each distinct range read once
-    anti_join.py, garbage.py  decide what is listed and not live, bucket by bucket
+    anti_join.py              compare what is listed with what is named
+    bucket_join.py            the same in one bucket, as a task of the engine
+    garbage.py                decide what is garbage, and write it to the mark
     complete_commits.py       expired commits that lose nothing
-    incremental/              what makes a run go on from the one before; only run.py knows it
+    incremental/              what makes a run go on from the one before
     rules_recheck.py          the rules of today, before a sweep
     sweep_tasks.py            delete or tag, unit by unit
     purge_cleaning.py         end the backups of purges, and clear what their runs left
@@ -19,7 +24,7 @@ of `docs/protocol.md`).
     purged_objects.py         delete the contents of purged objects that nothing names
     deleted_repositories.py   what deleted repositories left
     address_codec.py, batches.py, run_layout.py, checked_files.py    how addresses travel, and where files lie
-    mark_breaker.py, statistics.py, run_summary.py, report.py, run_progress.py, gc_metrics.py    what a run reports
+    mark_breaker.py, statistics.py, run_summary.py, run_progress.py, gc_metrics.py    what a run reports
     deletion_index_writer.py, bucket_lifecycle.py, private_folder.py
 
 `pyspark` is imported by its engine only. The online path's own deletions do not need this job.

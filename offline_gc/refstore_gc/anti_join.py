@@ -1,7 +1,8 @@
 """The anti-join: what the store lists, less what the KV and the commits name.
 
 A bucket is an interval of the namespace (`address_codec.py`). Everything that says something about an address comes to
-the address's bucket as a batch: the listing, what the KV names, and what commits name. `garbage.py` decides there.
+the address's bucket as a batch: the listing, what the KV names, and what commits name. There `bucket_join.py` joins it,
+on every engine, in complete and in incremental runs.
 """
 
 from __future__ import annotations
@@ -13,27 +14,28 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
+import msgspec
+
 from refstore.core.ids import CommitId
 from refstore.errors import Corrupt
 from refstore.gc_marks import LiveBatch, LiveCommit, Marks, Run
 from refstore.gc_marks.commit_marks import PAGE
-from refstore_gc import garbage, live_in_commits, live_in_kv
+from refstore_gc import live_in_commits, live_in_kv
 from refstore_gc.address_codec import Cuts
 from refstore_gc.batches import Batch, BatchKind
+from refstore_gc.bucket_join import BucketRow, BucketTask, Chunk, join_bucket
 from refstore_gc.engines.base import Engine, Flow
-from refstore_gc.garbage import Chunk, GarbageCount
+from refstore_gc.incremental.baseline import Baseline
+from refstore_gc.incremental.changed_sources import changed_sources
 from refstore_gc.listing import ListedChunk
 from refstore_gc.live_in_commits import CommitReads, Filter, LiveCommits, Sources
 from refstore_gc.live_in_kv import AddressWriter
 from refstore_gc.run_context import RunContext
-from refstore_gc.run_layout import RunLayout
+from refstore_gc.run_layout import DATA
 from refstore_gc.run_summary import UnitRow, read_units
 
 BUCKET_ROWS: Final = 500_000
 """Small chunks of the listing share a bucket."""
-
-BucketJoin = Callable[[RunLayout, Iterable[Batch]], Iterator[GarbageCount]]
-"""What a task does with all batches of one bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def collect_live_set(
 class JoinInputs(NamedTuple):
     """Everything that is joined."""
 
-    layout: RunLayout
+    task: BucketTask
     bounds: Sequence[str]
     """Where the buckets begin, except the first."""
     batches: list[Batch]
@@ -84,19 +86,18 @@ class JoinInputs(NamedTuple):
     earlier_files: list[tuple[str, BatchKind]]
     """Files of addresses that earlier runs wrote."""
     sources: Sources
-    join_bucket: BucketJoin
 
 
 class JoinResult(NamedTuple):
     chunks: Sequence[ListedChunk]
     live: LiveSet
     bounds: Sequence[str]
-    counts: list[GarbageCount]
+    rows: list[BucketRow]
     sources: dict[str, int]
     """How many objects of commits were read."""
 
     def units(self) -> list[UnitRow]:
-        return units_of(self.counts)
+        return units_of(self.rows)
 
 
 def find_garbage(
@@ -105,62 +106,57 @@ def find_garbage(
     chunks: Sequence[ListedChunk],
     live: LiveSet,
     expired: Iterable[CommitId],
-    join_bucket: BucketJoin = garbage.join_bucket,
     marked_again: Iterable[CommitId] = (),
+    *,
+    is_recorded: bool = False,
+    baseline: Baseline | None = None,
 ) -> JoinResult:
     """Write what is listed and not live to the mark's files, and count it.
 
     The names of `expired` commits tell why something is garbage. Those of commits that are `marked_again` are not
-    pending in an earlier mark, which leaves them.
+    pending in an earlier mark, which leaves them. `baseline`: the records of the run before; only what changed since is
+    read, and the names of commits that went are known from there. `is_recorded`: as in `BucketTask`.
     """
-    pending = pending_files(run, mark)
+    earlier_files = [(key, BatchKind.PENDING) for key in pending_files(run, mark)]
     with run.steps.step("comparing what is there with what is named"):
-        bounds = bucket_bounds(chunks)
-        inputs = JoinInputs(
-            run.layout,
-            bounds,
-            chunk_batches(chunks, bounds),
-            [
-                *((key, BatchKind.LIVE_IN_KV) for key in live.addresses.files),
-                *((key, BatchKind.IDENTITIES) for key in live.identities.files),
-            ],
-            [(key, BatchKind.PENDING) for key in pending],
-            live.commits.sources(expired, marked_again),
-            join_bucket,
-        )
-        return result_of(inputs, join(run.engine, inputs), chunks, live)
+        bounds = bucket_bounds(chunks, baseline.cuts(DATA) if baseline is not None else ())
+        batches = chunk_batches(chunks, bounds)
+        files = [(key, BatchKind.LIVE_IN_KV) for key in live.addresses.files]
+        task = BucketTask(layout=run.layout, is_recorded=is_recorded)
+        if baseline is not None and live.reads is not None:
+            task = msgspec.structs.replace(task, horizon=baseline.horizon)
+            batches += baseline.batches(bounds)
+            earlier_files += [(key, BatchKind.FORMERLY_IN_KV) for key in baseline.former]
+            sources = changed_sources(live.commits, live.reads, baseline.units, run.layout)
+        else:
+            files += [(key, BatchKind.IDENTITIES) for key in live.identities.files]
+            sources = live.commits.sources(expired, marked_again)
+        rows = join(run.engine, JoinInputs(task, bounds, batches, files, earlier_files, sources))
+        read = {"trees": len(sources.trees), "listings": len(sources.added), "ranges": len(sources.ranges)}
+        return JoinResult(chunks, live, bounds, rows, read)
 
 
-def join(engine: Engine, inputs: JoinInputs) -> list[GarbageCount]:
+def join(engine: Engine, inputs: JoinInputs) -> list[BucketRow]:
     """Bring the batches of each bucket together, and join them there."""
-    layout, cuts = inputs.layout, Cuts.of(inputs.bounds)
+    layout, cuts = inputs.task.layout, Cuts.of(inputs.bounds)
     flows = [
         Flow(inputs.batches),
         live_in_kv.files_flow(layout, cuts, inputs.files),
         live_in_kv.files_flow(layout.in_namespace(), cuts, inputs.earlier_files),
         *live_in_commits.flows(layout, cuts, inputs.sources),
     ]
-    return list(engine.join(flows, cuts.buckets, partial(inputs.join_bucket, layout)))
+    return list(engine.join(flows, cuts.buckets, partial(join_bucket, inputs.task)))
 
 
-def result_of(
-    inputs: JoinInputs, counts: list[GarbageCount], chunks: Sequence[ListedChunk], live: LiveSet
-) -> JoinResult:
-    sources = inputs.sources
-    read = {"trees": len(sources.trees), "listings": len(sources.added), "ranges": len(sources.ranges)}
-    return JoinResult(chunks, live, inputs.bounds, counts, read)
-
-
-def units_of(counts: Iterable[GarbageCount]) -> list[UnitRow]:
+def units_of(rows: Iterable[BucketRow]) -> list[UnitRow]:
     """Return the files of the mark, in order of their addresses."""
-    units = (UnitRow(count.detail, count.first, count.objects, count.bytes) for count in counts if count.what == "unit")
-    return sorted(units, key=lambda unit: unit.first)
+    return sorted((row for row in rows if isinstance(row, UnitRow)), key=lambda unit: unit.first)
 
 
 def earlier_commits(marks: Marks, mark: Run) -> Iterator[CommitId]:
     """Yield the commits of earlier marks, which the live scan disregards."""
     for mark_id in mark.record.disregards:
-        yield from marks.marked(mark_id)
+        yield from marks.commits.marked(mark_id)
 
 
 def pending_files(run: RunContext, mark: Run) -> list[str]:

@@ -130,7 +130,7 @@ def without_unchanged(ranges: Iterable[tuple[BatchKind, Any]]) -> Iterator[tuple
     """Yield the addresses of ranges without the rows in which a range and the one that it replaced agree, which is most
     of them. Such a row is left out of both, so each address is still taken off as often as it should be.
 
-    The two are neighbours (`incremental.join.changed_sources`). What this does not find, `BatchBuilder` does.
+    The two are neighbours (`incremental/changed_sources.py`). What this does not find, `BatchBuilder` does.
     """
     last: tuple[BatchKind, Any] | None = None
     for kind, addresses in ranges:

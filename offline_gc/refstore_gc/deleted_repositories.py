@@ -16,7 +16,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -29,13 +28,16 @@ from refstore.errors import Conflict, Corrupt, ObjectNotFound
 from refstore.gc_marks.sweep_records import outcome_key
 from refstore.kv.base import ABSENT
 from refstore.lake import Lake
+from refstore.losses.fence import Fence
 from refstore.namespaces import NAMESPACE_OBJECT, as_folder
 from refstore.objects.base import OWN_FILES, ObjectStore
 from refstore.retention.rules import DAY_MS, Rules
-from refstore_gc import deletion_index_writer, garbage, kv_guard, listing, sweep_tasks
+from refstore_gc import deletion_index_writer, kv_guard, listing, sweep_tasks
 from refstore_gc.anti_join import JoinInputs, bucket_bounds, chunk_batches, join, units_of
 from refstore_gc.batches import BatchKind
+from refstore_gc.bucket_join import BucketTask, ComparedCount
 from refstore_gc.engines.choice import Engines
+from refstore_gc.garbage import DELETED_REPOSITORY
 from refstore_gc.live_in_commits import LiveCommits
 from refstore_gc.mark_plan import age_seconds, store_now_ms
 from refstore_gc.run_context import Options, RunContext
@@ -103,14 +105,49 @@ def clear(
         return Cleared(repo, due_ms, None, forgotten=True)
     _check_alone(lake, repo, record)
     ctx = lake.context(RepositoryName(repo.rpartition(".")[0]), record)
-    store = ctx.objects
     mark_id = ctx.ids.unique(lake.clock.now_ms())
     fence = kv_guard.begin(ctx, mark_id, is_closed=True)
-    layout = layout_of(ctx, mark_id, secrets.randbits(64))
-    engine = engines.for_objects(0)
+    layout, engine = layout_of(ctx, mark_id, secrets.randbits(64)), engines.for_objects(0)
     run = RunContext(repository=ctx, engine=engine, options=options, steps=Steps(engine, tell), layout=layout)
+    swept = _sweep_all(run, engines, fence)
+    _note(lake, repo, record, mark_id, swept.swept)
+    tagged = _note_tagged(ctx.objects, swept)
+    cleared = Cleared(repo, due_ms, swept.swept, swept.foreign)
+    if swept.swept.failed or swept.young or swept.waiting.objects:
+        files = [outcome_key(unit) for unit in swept.units]
+        deletion_index_writer.index_sweep(ctx, mark_id, files, swept.swept.at_ms)
+        remove(ctx.objects, mark_id, "listing/", "clock")
+        return cleared._replace(waiting=swept.waiting, tagged_ms=tagged.since_ms)
+    # another run may have been through with it meanwhile, and somebody have the namespace by now
+    _check_alone(lake, repo, record)
+    if failed := _without_private(ctx.objects):
+        return cleared._replace(private=failed)
+    # its own claim, not the next one's
+    lake.kv.set_if(keys.namespace(as_folder(record.namespace)), repo.encode(), ABSENT)
+    lake.kv.delete(keys.closed_repository(repo))
+    return cleared._replace(forgotten=True)
+
+
+class _SweptAll(NamedTuple):
+    """What became of everything in a namespace."""
+
+    swept: Swept
+    units: list[str]
+    """The files that name what was deleted or tagged."""
+    tagged: Tagged
+    """What earlier nights tagged."""
+    foreign: Count
+    young: int
+    """How many objects were too young."""
+    waiting: Count
+    """What is tagged, and was still listed."""
+
+
+def _sweep_all(run: RunContext, engines: Engines, fence: Fence) -> _SweptAll:
+    """List everything, and delete or tag it; not again what an earlier night has tagged."""
+    store, layout, options, now_ms = run.repository.objects, run.layout, run.options, run.repository.clock.now_ms
     with run.steps.step("listing the object store"):
-        min_age_ms = int(age_seconds(ctx, options.min_age_seconds) * 1000)
+        min_age_ms = int(age_seconds(run.repository, options.min_age_seconds) * 1000)
         run = replace(run, cutoff_ms=store_now_ms(store, layout.file("clock")) - min_age_ms)
         chunks = listing.list_objects(run)
     run = run.move_to(engines.for_objects(listing.count_listed(chunks)))
@@ -118,43 +155,26 @@ def clear(
         tagged = _tagged(store)
         bounds = bucket_bounds(chunks)
         inputs = JoinInputs(
-            layout,
+            BucketTask(layout=layout, every_reason=DELETED_REPOSITORY),
             bounds,
             chunk_batches(chunks, bounds),
             [],
             [(unit, BatchKind.PENDING) for unit in tagged.units] if options.mode == "tag" else [],
             LiveCommits().sources(),
-            partial(garbage.join_bucket, every_reason=garbage.DELETED_REPOSITORY),
         )
-        counts = join(run.engine, inputs)
-        units = units_of(counts)
+        rows = join(run.engine, inputs)
+        units = units_of(rows)
         fence.pass_through()
         outcomes = sweep_tasks.sweep(run, units, LiveCommits(), options.mode)
-    swept = summarize_sweep(outcomes, options.mode, 0, lake.clock.now_ms(), run.steps.seconds.get("sweeping", 0.0))
-    foreign = Count(sum(each.foreign for each in chunks), sum(each.foreign_bytes for each in chunks))
-    young = sum(each.young for each in chunks)
-    _note(lake, repo, record, layout.mark_id, swept)
-    waiting = sum((Count(row.objects, row.bytes) for row in counts if row.what == "pending"), swept.tagged)
-    if (
-        swept.tagged.objects and not swept.failed
-    ):  # what failed is in the same files: tagging all of them again tells which
-        tagged = Tagged(tagged.since_ms or swept.at_ms, [*tagged.units, *(unit.key for unit in units)])
-        write_json(store, TAGGED, tagged)
-    if swept.failed or young or waiting.objects:
-        files = [outcome_key(unit.key) for unit in units]
-        deletion_index_writer.index_sweep(ctx, layout.mark_id, files, swept.at_ms)
-        remove(store, layout.mark_id, "listing/", "clock")
-        return Cleared(repo, due_ms, swept, foreign, waiting=waiting, tagged_ms=tagged.since_ms)
-    _check_alone(
-        lake, repo, record
-    )  # another run may have been through with it meanwhile, and somebody have the namespace by now
-    if failed := _without_private(store):
-        return Cleared(repo, due_ms, swept, foreign, private=failed)
-    lake.kv.set_if(
-        keys.namespace(as_folder(record.namespace)), repo.encode(), ABSENT
-    )  # its own claim, not the next one's
-    lake.kv.delete(keys.closed_repository(repo))
-    return Cleared(repo, due_ms, swept, foreign, forgotten=True)
+    swept = summarize_sweep(outcomes, options.mode, 0, now_ms(), run.steps.seconds.get("sweeping", 0.0))
+    return _SweptAll(
+        swept,
+        [unit.key for unit in units],
+        tagged,
+        foreign=sum((each.foreign for each in chunks), Count()),
+        young=sum(each.young.objects for each in chunks),
+        waiting=sum((row.pending for row in rows if isinstance(row, ComparedCount)), swept.tagged),
+    )
 
 
 def _tagged(store: ObjectStore) -> Tagged:
@@ -167,6 +187,17 @@ def _tagged(store: ObjectStore) -> Tagged:
         raise Corrupt(
             f"{TAGGED} in {store.url} is not as it was written ({error}); delete it, and everything is tagged again"
         ) from error
+
+
+def _note_tagged(store: ObjectStore, swept: _SweptAll) -> Tagged:
+    """Add what was tagged to what earlier nights had tagged. Where some failed, it is in the same files: tagging all of
+    them again tells which.
+    """
+    if not swept.swept.tagged.objects or swept.swept.failed:
+        return swept.tagged
+    tagged = Tagged(swept.tagged.since_ms or swept.swept.at_ms, [*swept.tagged.units, *swept.units])
+    write_json(store, TAGGED, tagged)
+    return tagged
 
 
 def _note(lake: Lake, repo: RepositoryId, record: RepositoryRecord, mark_id: str, swept: Swept) -> None:

@@ -100,7 +100,7 @@ def rebuild(ctx: Context) -> Indexed:
 
 def _index_missing(ctx: Context, indexed_runs: frozenset[str]) -> Indexed:
     added = lost = segments = 0
-    for run in list(Marks(ctx).runs()):
+    for run in list(Marks(ctx).runs.all()):
         if run.state is not RunState.SWEPT or run.mark_id in indexed_runs:
             continue
         try:

@@ -1,27 +1,22 @@
-"""Decide what is garbage: an object that is listed, and that nothing names.
-
-The engine brings everything that says something about an address to the address's bucket (`address_codec.py`). The
-listing is not shuffled, because each of its chunks lies in one bucket. Live addresses arrive as keys of eight bytes. A
-task reads the chunks of its bucket, subtracts the live keys, and writes the rest to the mark.
-
-A live address always has its key among the keys of its bucket, so it is never garbage. A garbage address may share its
-key with a live one by chance; then it stays until the next run.
-"""
+"""Decide what is garbage offline, and write it to the files of a mark."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from refstore.core.arrow_arrays import array, numpy_of
 from refstore_gc.address_codec import Keys, among, distinct_of, keys_of
-from refstore_gc.batches import WHOLE, Batch, BatchKind
-from refstore_gc.run_layout import DATA, ObjectKind, RunLayout, read_table, store_at, write_table
+from refstore_gc.run_layout import DATA, ObjectKind, RunLayout, store_at, write_table
+from refstore_gc.run_summary import Count, UnitRow
 from refstore_gc.untyped_arrow import pa, pc
+
+Flags = NDArray[np.bool_]
+"""A yes or no for each of some objects."""
 
 UNIT_ROWS: Final = 10_000
 """What a file of the mark holds: ten bulk deletions. A sweep goes on unit by unit after a crash."""
@@ -36,129 +31,49 @@ ORPHAN: Final = {
     ObjectKind.FOREIGN: "foreign",
 }
 """The reasons where no marked commit named the object either."""
-DEAD_IDENTITIES: Final = "dead-identities"
-"""What is counted of purged objects that nothing names, and the folder of their files."""
 DELETED_REPOSITORY: Final = "deleted repository"
 
 
-class Chunk(msgspec.Struct, frozen=True):
-    """A part of the listing, in one file. A batch of the kind LISTED carries it."""
-
-    number: int
-    key: str
-
-
-class OpenChunk(NamedTuple):
-    number: int
-    table: Any
-    """The listed objects, in order of their addresses."""
-    keys: Keys
-    """The key of each."""
-
-
-class GarbageCount(NamedTuple):
-    """One count of a bucket. A `unit` is a file of the mark, with its key and first address; `day` says when the
-    garbage was written.
-    """
+class MarkedCount(NamedTuple):
+    """How much of a kind of objects is marked for a reason."""
 
     kind: int
     reason: str
-    what: str
-    detail: str
-    first: str
-    objects: int
-    bytes: int
+    amount: Count
 
 
-class LiveKeys(NamedTuple):
-    """The keys that a bucket's listed objects are compared with."""
+class DayCount(NamedTuple):
+    """How much of what was written on a day is marked for a reason."""
 
-    live: list[Keys]
-    """What the KV or a commit names."""
-    pending: list[Keys]
-    """What an earlier mark will sweep."""
-    expired: list[Keys]
-    """What marked commits name. It only tells the reason."""
-    marked_again: list[Keys]
-    """What commits name that an earlier mark had before: that mark leaves it, so it is not pending."""
+    day: str
+    reason: str
+    amount: Count
 
 
-class Bucket:
-    """The batches that came to one bucket, sorted by kind."""
-
-    def __init__(self, layout: RunLayout, batches: Iterable[Batch]) -> None:
-        self._layout = layout
-        self.number = 0
-        self.keys: dict[BatchKind, list[Keys]] = {kind: [] for kind in BatchKind}
-        self.earlier_files: list[str] = []
-        self._chunks: list[Chunk] = []
-        self._addresses: dict[BatchKind, list[Any]] = {kind: [] for kind in WHOLE}
-        for batch in batches:
-            self.number = batch.bucket
-            if batch.kind is BatchKind.LISTED:
-                self._chunks.append(msgspec.msgpack.decode(batch.body, type=Chunk))
-            elif batch.kind is BatchKind.EARLIER_KEYS:
-                self.earlier_files.append(msgspec.msgpack.decode(batch.body, type=str))
-            elif batch.kind in WHOLE:
-                self._addresses[batch.kind].append(batch.addresses)
-            else:
-                self.keys[batch.kind].append(batch.keys)
-
-    def live_keys(self) -> LiveKeys:
-        keys = self.keys
-        live = keys[BatchKind.LIVE_IN_KV] + keys[BatchKind.LIVE_IN_COMMITS] + keys[BatchKind.RANGES]
-        return LiveKeys(live, keys[BatchKind.PENDING], keys[BatchKind.EXPIRED], keys[BatchKind.MARKED_AGAIN])
-
-    def addresses(self, kind: BatchKind) -> Any:
-        """Return the addresses of a kind in `WHOLE`."""
-        arrays = self._addresses[kind]
-        return pa.concat_arrays(arrays) if arrays else array([], pa.string())
-
-    def chunks(self) -> Iterator[OpenChunk]:
-        store = store_at(self._layout.files, self._layout)
-        for chunk in self._chunks:
-            table = read_table(store, chunk.key)
-            yield OpenChunk(chunk.number, table, keys_of(table.column("address"), self._layout.seed))
+MarkedRow = UnitRow | MarkedCount | DayCount
+"""What is told of garbage: the file of the mark that holds it, and counts."""
 
 
-def join_bucket(layout: RunLayout, batches: Iterable[Batch], every_reason: str = "") -> Iterator[GarbageCount]:
-    """Write the garbage of one bucket to the mark, and count the bucket. `every_reason`: the reason for all of it."""
-    bucket = Bucket(layout, batches)
-    keys = bucket.live_keys()
-    for chunk in bucket.chunks():
-        yield from subtract_live(layout, chunk, keys, among(chunk.keys, keys.live), every_reason)
-    yield from find_dead(layout, bucket, keys)
+def is_garbage(listed: Flags, live: Flags, pending: Flags) -> Flags:
+    """Return which objects are garbage: rule 13 of docs/protocol.md, "Offline". It is decided here and nowhere else.
 
+    An object may go if all of these are true:
 
-def find_dead(layout: RunLayout, bucket: Bucket, keys: LiveKeys) -> Iterator[GarbageCount]:
-    """Write the identities of a bucket's purged objects that nothing names to a file of the mark (rule 22)."""
-    identities = bucket.addresses(BatchKind.IDENTITIES)
-    if not len(identities):
-        return
-    dead = identities.filter(array(~among(keys_of(identities, layout.seed), keys.live)))
-    if len(dead):
-        key = layout.place(DEAD_IDENTITIES, bucket.number, secrets.token_hex(8))
-        write_table(store_at(layout.files, layout), key, pa.table({"address": dead}))
-        yield GarbageCount(-1, "", DEAD_IDENTITIES, key, "", len(dead), 0)
+    - It was `listed` before the KV and the commits were read, and it is older than the longest operation
+      (`listing.list_interval`). Of an incremental run, an earlier run may have listed it.
+    - It is not `live`: no reference, staging entry, head, unmarked commit, pin or location record names it
+      (`refstore/gc_marks/live_set.py`, read in the order of rule 13).
+    - It is not `pending`: no earlier mark that stands will sweep it.
 
-
-def subtract_live(
-    layout: RunLayout, chunk: OpenChunk, keys: LiveKeys, is_live: Any, every_reason: str = ""
-) -> Iterator[GarbageCount]:
-    """Decide: what is neither live nor in an earlier mark is garbage. `is_live`: which objects of the chunk are."""
-    is_pending = among(chunk.keys, keys.pending) & ~among(chunk.keys, keys.marked_again) & ~is_live
-    kinds, sizes = numpy_of(chunk.table.column("kind")), numpy_of(chunk.table.column("size_bytes"))
-    for kind in distinct_of(kinds).tolist():
-        of_kind = kinds == kind
-        for what, chosen in (("listed", of_kind), ("kept", of_kind & is_live), ("pending", of_kind & is_pending)):
-            yield GarbageCount(kind, "", what, "", "", int(chosen.sum()), int(sizes[chosen].sum()))
-    places = np.flatnonzero(~(is_live | is_pending))
-    yield from write_garbage(layout, chunk.number, chunk.table.take(array(places)), keys.expired, every_reason)
+    A live address has its key among the live keys, so it is never garbage. A garbage address may share its key with a
+    live one by chance; then it stays until the next run. The sweep checks once more what was named since (rule 14).
+    """
+    return listed & ~live & ~pending
 
 
 def write_garbage(
     layout: RunLayout, number: int, garbage: Any, expired: list[Keys], every_reason: str = ""
-) -> Iterator[GarbageCount]:
+) -> Iterator[MarkedRow]:
     """Write a table of garbage, in order of addresses, to files of the mark.
 
     File names contain the attempt, because an engine may run a task twice, and the store may tell the two attempts
@@ -176,15 +91,15 @@ def write_garbage(
         key = layout.place("mark", number * 1000 + part, attempt)
         write_table(store, key, unit)
         first, total = unit.column("address")[0].as_py(), int(sizes[at : at + UNIT_ROWS].sum())
-        yield GarbageCount(-1, "", "unit", key, first, unit.num_rows, total)
+        yield UnitRow(key, first, unit.num_rows, total)
     for kind in distinct_of(kinds).tolist():
         for reason in sorted({*reasons[kinds == kind].tolist()}):
             chosen = (kinds == kind) & (reasons == reason)
-            yield GarbageCount(kind, reason, "marked", "", "", int(chosen.sum()), int(sizes[chosen].sum()))
+            yield MarkedCount(kind, reason, count_of(sizes, chosen))
             if kind == ObjectKind.DATA:
                 for day in np.unique(days[chosen].astype(str)).tolist():
                     of_day = chosen & (days == day)
-                    yield GarbageCount(kind, reason, "day", day, "", int(of_day.sum()), int(sizes[of_day].sum()))
+                    yield DayCount(day, reason, count_of(sizes, of_day))
 
 
 def _reasons(kinds: Any, expired: Any, every_reason: str) -> Any:
@@ -194,3 +109,8 @@ def _reasons(kinds: Any, expired: Any, every_reason: str) -> Any:
             reasons[kinds == kind] = ORPHAN[ObjectKind(kind)]
         reasons[expired] = EXPIRED
     return reasons
+
+
+def count_of(sizes: Any, chosen: Flags) -> Count:
+    """Return the number and the sizes of the chosen objects."""
+    return Count(int(chosen.sum()), int(sizes[chosen].sum()))

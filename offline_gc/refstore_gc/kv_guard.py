@@ -36,10 +36,10 @@ def give_up_if_others_answer(marks: Marks, mark_id: str, seen: Mapping[str, str]
     """
     if dict(seen) == fence.servers:
         return
-    if marks.run(mark_id).state is RunState.SWEEPING:
-        marks.finish_sweep(mark_id, {})
+    if marks.runs.get(mark_id).state is RunState.SWEEPING:
+        marks.sweeps.finish(mark_id, {})
     else:
-        marks.unmark(mark_id)
+        marks.decisions.unmark(mark_id)
     raise Gone(
         f"mark {mark_id} was made while other servers of the KV answered, so it was given up; the next run looks again"
     )

@@ -20,10 +20,11 @@ import msgspec
 
 from refstore.core import ids
 from refstore.core.arrow_arrays import array
-from refstore.objects.base import ObjectStore
+from refstore.objects.base import ObjectInfo, ObjectStore
 from refstore.versioning.commits import names
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_layout import DATA, ROOT, ObjectKind, RunLayout, kind_of, store_at, write_table
+from refstore_gc.run_summary import Count
 from refstore_gc.untyped_arrow import pa
 
 CHUNK_ROWS: Final = 500_000
@@ -57,11 +58,8 @@ class ListedChunk(NamedTuple):
     key: str
     first: str
     objects: int
-    bytes: int
-    young: int
-    young_bytes: int
-    foreign: int
-    foreign_bytes: int
+    young: Count
+    foreign: Count
 
 
 def count_listed(chunks: Sequence[ListedChunk]) -> int:
@@ -154,62 +152,76 @@ def _next_key(store: ObjectStore, after: str) -> str | None:
 def list_interval(
     layout: RunLayout, cutoff_ms: int, foreign: bool, numbered: tuple[int, Interval]
 ) -> Iterator[ListedChunk]:
-    """List an interval and write its chunks.
+    """List an interval and write its chunks."""
+    number, interval = numbered
+    chunk = _ChunkWriter(layout, number)
+    young = young_bytes = foreign_objects = foreign_bytes = 0
+    for info in store_at(layout.url, layout).list(interval.prefix, after=interval.after, before=interval.before):
+        kind = kind_of(info.key)
+        if kind is ObjectKind.OURS or info.key.startswith(ROOT):
+            continue
+        if kind is ObjectKind.FOREIGN:
+            foreign_objects += 1
+            foreign_bytes += info.size_bytes
+            if not foreign or not info.key.startswith(DATA):
+                continue
+        if info.mtime_ms > cutoff_ms:
+            young += 1
+            young_bytes += info.size_bytes
+            continue
+        chunk.add(info, kind)
+        if chunk.is_full:
+            yield chunk.write(Count(young, young_bytes), Count(foreign_objects, foreign_bytes))
+            young = young_bytes = foreign_objects = foreign_bytes = 0
+    yield chunk.write(Count(young, young_bytes), Count(foreign_objects, foreign_bytes))
+
+
+class _ChunkWriter:
+    """Gathers the objects of a chunk, and writes one chunk after the other.
 
     File names contain the attempt, because a task that was taken for lost may go on. It cuts its chunks elsewhere,
     because something was deleted meanwhile. Under the same names its chunks would replace those whose first keys were
     reported.
     """
-    number, interval = numbered
-    attempt = secrets.token_hex(8)
-    store, files_store = store_at(layout.url, layout), store_at(layout.files, layout)
-    addresses: list[str] = []  # by column: Python's garbage collector has nothing to look at then
-    sizes_bytes: list[int] = []
-    mtimes_ms: list[int] = []
-    kinds: list[int] = []
-    files = 0
-    counts = {"young": 0, "young_bytes": 0, "foreign": 0, "foreign_bytes": 0}
 
-    def write_chunk() -> ListedChunk:
-        nonlocal files
-        chunk_number = number * 1000 + files
-        place = layout.place("listing", chunk_number, attempt)
-        key, first = "", ""
+    def __init__(self, layout: RunLayout, interval_number: int) -> None:
+        self._layout = layout
+        self._number = interval_number * 1000
+        self._attempt = secrets.token_hex(8)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._addresses: list[str] = []  # by column: Python's garbage collector has nothing to look at then
+        self._sizes_bytes: list[int] = []
+        self._mtimes_ms: list[int] = []
+        self._kinds: list[int] = []
+
+    def add(self, info: ObjectInfo, kind: ObjectKind) -> None:
+        self._addresses.append(info.key)
+        self._sizes_bytes.append(info.size_bytes)
+        self._mtimes_ms.append(info.mtime_ms)
+        self._kinds.append(int(kind))
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._addresses) >= CHUNK_ROWS
+
+    def write(self, young: Count, foreign: Count) -> ListedChunk:
+        """Write the chunk, and begin the next one. `young`, `foreign`: what was left out."""
+        addresses, key = self._addresses, ""
         if addresses:
+            key = self._layout.place("listing", self._number, self._attempt)
             table = pa.table(
                 {
                     "address": array(addresses, pa.string()),
-                    "size_bytes": array(sizes_bytes, pa.int64()),
-                    "mtime_ms": array(mtimes_ms, pa.int64()),
-                    "kind": array(kinds, pa.int8()),
+                    "size_bytes": array(self._sizes_bytes, pa.int64()),
+                    "mtime_ms": array(self._mtimes_ms, pa.int64()),
+                    "kind": array(self._kinds, pa.int8()),
                 }
             )
-            write_table(files_store, place, table)
-            key, first = place, addresses[0]
-        chunk = ListedChunk(chunk_number, key, first, len(addresses), sum(sizes_bytes), **counts)
-        files += 1
-        for column in (addresses, sizes_bytes, mtimes_ms, kinds):
-            column.clear()
-        counts.update(dict.fromkeys(counts, 0))
+            write_table(store_at(self._layout.files, self._layout), key, table)
+        first = addresses[0] if addresses else ""
+        chunk = ListedChunk(self._number, key, first, len(addresses), young, foreign)
+        self._number += 1
+        self._begin()
         return chunk
-
-    for info in store.list(interval.prefix, after=interval.after, before=interval.before):
-        kind = kind_of(info.key)
-        if kind is ObjectKind.OURS or info.key.startswith(ROOT):
-            continue
-        if kind is ObjectKind.FOREIGN:
-            counts["foreign"] += 1
-            counts["foreign_bytes"] += info.size_bytes
-            if not foreign or not info.key.startswith(DATA):
-                continue
-        if info.mtime_ms > cutoff_ms:
-            counts["young"] += 1
-            counts["young_bytes"] += info.size_bytes
-            continue
-        addresses.append(info.key)
-        sizes_bytes.append(info.size_bytes)
-        mtimes_ms.append(info.mtime_ms)
-        kinds.append(int(kind))
-        if len(addresses) >= CHUNK_ROWS:
-            yield write_chunk()
-    yield write_chunk()

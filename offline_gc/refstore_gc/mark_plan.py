@@ -13,7 +13,7 @@ from typing import Final
 from refstore.context import Context
 from refstore.core.ids import CommitId
 from refstore.core.safety import Safety
-from refstore.errors import InvalidSettings, StoreMisconfigured
+from refstore.errors import StoreMisconfigured
 from refstore.gc_marks import LiveCommit, Marks, barrier_seconds
 from refstore.objects.base import ObjectStore
 from refstore.operations import rules_document
@@ -51,7 +51,7 @@ def decide(ctx: Context, *, rules: Rules | None = None, grace_days: float | None
     history, refs = rules_document.read_history(ctx)
     made = plan(history, refs, rules, ctx.clock.now_ms())
     grace_ms = int((rules.grace_days if grace_days is None else grace_days) * DAY_MS)
-    given_up = list(Marks(ctx).given_up())
+    given_up = list(Marks(ctx).commits.given_up())
     return Decision(rules, made, made.expiry.commits(State.EXPIRED), given_up, list(made.partly()), grace_ms)
 
 
@@ -138,6 +138,4 @@ def horizon_of(waits: Safety, cutoff_ms: int) -> str:
 def age_seconds(ctx: Context, requested_seconds: float | None) -> float:
     """Return how old garbage must be: at least the longest operation, whose objects may not be named yet."""
     seconds = MIN_AGE_SECONDS if requested_seconds is None else requested_seconds
-    if seconds < 0:
-        raise InvalidSettings(f"min_age_seconds is {seconds:g}; it cannot be negative")
     return max(seconds, barrier_seconds(ctx.waits))

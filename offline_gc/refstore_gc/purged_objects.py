@@ -22,7 +22,7 @@ from refstore.deletions.causes import UNNAMED_IDENTITY
 from refstore.deletions.content_deletion import delete_contents, delete_recorded
 from refstore.deletions.journal_format import PendingDelete
 from refstore.deletions.journal_writer import JournalWriter
-from refstore_gc.garbage import DEAD_IDENTITIES, GarbageCount
+from refstore_gc.bucket_join import BucketRow, DeadIdentities
 from refstore_gc.live_in_commits import LiveCommits
 from refstore_gc.run_layout import RunLayout, read_table
 from refstore_gc.run_summary import FAILURES_SHOWN, PurgedObjects
@@ -30,9 +30,9 @@ from refstore_gc.run_summary import FAILURES_SHOWN, PurgedObjects
 PAGE: Final = 1000
 
 
-def files_of(counts: Iterable[GarbageCount]) -> list[str]:
-    """Return the files of identities that nothing names (`garbage.find_dead`)."""
-    return sorted(each.detail for each in counts if each.what == DEAD_IDENTITIES)
+def files_of(rows: Iterable[BucketRow]) -> list[str]:
+    """Return the files of identities that nothing names."""
+    return sorted(row.key for row in rows if isinstance(row, DeadIdentities))
 
 
 def delete_dead(ctx: Context, layout: RunLayout, files: Sequence[str], excluded: LiveCommits) -> PurgedObjects:

@@ -1,6 +1,6 @@
 """Check the current rules before a sweep: a legal hold may have been set since the mark.
 
-    begin    rules, history -> what today's rules keep is unmarked -> begin_sweep -> the rules once more
+    begin    rules, history -> what today's rules keep is unmarked -> begin sweep -> the rules once more
     keep     what today's rules keep of the commits that stay marked is excluded, mostly by a legal hold
 
 Nothing here adds garbage: it only takes objects off a mark. What a hold keeps of an expired commit
@@ -40,11 +40,11 @@ class Begun(NamedTuple):
 
 
 def begin(ctx: Context, marks: Marks, mark_id: str) -> Begun:
-    """Begin the sweep of what today's rules do not keep. Raises what `Marks.begin_sweep` raises, and CorruptRecord."""
-    mark = marks.run(mark_id)
+    """Begin the sweep of what today's rules do not keep. Raises what `Sweeps.begin` raises, and CorruptRecord."""
+    mark = marks.runs.get(mark_id)
     is_due = mark.state is RunState.MARKED and mark.record.deletes_at_ms <= ctx.clock.now_ms()
     if not is_due and mark.state is not RunState.SWEEPING:
-        run = marks.begin_sweep(mark_id)
+        run = marks.sweeps.begin(mark_id)
         if run.state is not RunState.SWEEPING:
             return Begun(run, None)
         # it was confirmed, or became due, a moment ago: what today's rules keep is excluded, as where a sweep is made
@@ -53,8 +53,8 @@ def begin(ctx: Context, marks: Marks, mark_id: str) -> Begun:
     history, refs = rules_document.read_history(ctx)
     made = plan(history, refs, rules, ctx.clock.now_ms())
     if is_due:
-        marks.unmark_where(mark_id, partial(is_kept, made))
-    run = marks.begin_sweep(mark_id)
+        marks.commits.clear(mark_id, partial(is_kept, made))
+    run = marks.sweeps.begin(mark_id)
     latest = _rules(ctx)  # a hold that was set while the history was read
     if latest != rules:
         made = plan(history, refs, latest, ctx.clock.now_ms())
@@ -83,11 +83,13 @@ def keep(marks: Marks, begun: Begun, excluded: LiveCommits) -> int:
         # of all that is marked or swept, not of this mark's commits alone: what a swept one names below a new hold may
         # have been kept for the sake of another, under another name, until now
         marked = (
-            (commit, mark) for commit, mark in marks.scan() if commit not in known and _landed(made, commit) is not None
+            (commit, mark)
+            for commit, mark in marks.commits.scan()
+            if commit not in known and _landed(made, commit) is not None
         )
         filter_of = filters_of(made)
         while page := dict(islice(marked, PAGE)):
-            for commit, record in marks.records(page):
+            for commit, record in marks.commits.records(page):
                 expired_prefixes = page[commit].prefixes or ("",)
                 kept_filter = _inside_prefixes(
                     expired_prefixes, filter_of(LiveCommit(commit, record, expired_prefixes))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import dataclass, field, replace
 from typing import Final
+
+import msgspec
 
 from refstore.context import Context
 from refstore.errors import InvalidSettings
 from refstore.objects.base import ObjectStore
 from refstore.retention.rules import Rules
+from refstore.run_control import RunControl
 from refstore_gc.engines.base import Engine
 from refstore_gc.mark_breaker import Limits
 from refstore_gc.run_layout import RunLayout, store_at
-from refstore_gc.run_progress import Steps
+from refstore_gc.run_progress import Steps, Tell
 from refstore_gc.run_summary import Mode
 
 GRACE_DAYS_MAX: Final = 3650
@@ -43,6 +48,8 @@ class Options:
         """Raises InvalidSettings."""
         if self.grace_days is not None and not 0 <= self.grace_days <= GRACE_DAYS_MAX:
             raise InvalidSettings(f"grace_days is {self.grace_days:g}; use 0 to {GRACE_DAYS_MAX}")
+        if self.min_age_seconds is not None and self.min_age_seconds < 0:
+            raise InvalidSettings(f"min_age_seconds is {self.min_age_seconds:g}; it cannot be negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +69,24 @@ class RunContext:
         self.steps.use(engine)
         return replace(self, engine=engine)
 
+    def with_seed(self, seed: int) -> RunContext:
+        """Return the run with another seed of the addresses' keys."""
+        return replace(self, layout=msgspec.structs.replace(self.layout, seed=seed))
+
     @property
     def files(self) -> ObjectStore:
         """The store that holds the run's own files."""
         layout = self.layout
         return self.repository.objects if layout.files == layout.url else store_at(layout.files, layout)
+
+
+def new_run(
+    ctx: Context, engine: Engine, options: Options, tell: Tell, layout: RunLayout, *, controlled_as: str = ""
+) -> RunContext:
+    """`controlled_as`: the kind of run that operators see, and can stop; '': they cannot."""
+    control = RunControl(ctx, layout.mark_id, controlled_as, owner()) if controlled_as else None
+    return RunContext(repository=ctx, engine=engine, options=options, steps=Steps(engine, tell, control), layout=layout)
+
+
+def owner() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"

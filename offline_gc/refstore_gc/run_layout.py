@@ -4,7 +4,7 @@
     _refstore/gc/<mark id>/kept/<number>.parquet       what the KV names
     _refstore/gc/<mark id>/mark/<number>-<attempt>.parquet       garbage: address, size, time, kind, reason
     _refstore/gc/<mark id>/sweep/<number>-<attempt>.parquet      what became of each, as the store confirmed it
-    _refstore/gc/<mark id>/*.json, report.html         counts, for machines and for people
+    _refstore/gc/<mark id>/*.json                      counts
 
 A run's own process and its tasks read and write them through refstore's own object stores: a run needs no other
 storage. A file is written whole or not at all. A step that is done again writes the same names again, except the

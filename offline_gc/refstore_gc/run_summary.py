@@ -7,12 +7,14 @@ mark.json       Manifest: what a sweep needs to know of a mark
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 import msgspec
 
 from refstore.core.units import sum_of_sizes
 from refstore.errors import Corrupt, NotFound, ObjectNotFound
+from refstore.gc_marks import Run, RunState
 from refstore.objects.base import ObjectStore
 from refstore_gc.run_layout import ROOT, ObjectKind, read_json, write_json
 
@@ -260,10 +262,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return {reason: count for reason, count in self.by_reason.items() if reason != "expired"}
 
 
-def totals(rows: Iterable[tuple[str, int, int]]) -> Counts:
+def totals(rows: Iterable[tuple[str, Count]]) -> Counts:
+    """Add up counts by name."""
     found: Counts = {}
-    for name, objects, size in rows:
-        found[name] = found.get(name, Count()) + Count(objects, size)
+    for name, count in rows:
+        found[name] = found.get(name, Count()) + count
     return found
 
 
@@ -281,6 +284,16 @@ def read_summary(store: ObjectStore, mark_id: str) -> Summary:
         return _convert(read_json(store, f"{ROOT}{mark_id}/{SUMMARY}"), Summary, mark_id)
     except ObjectNotFound as error:
         raise NotFound(f"mark {mark_id} has no summary; it was not finished: run the marking again") from error
+
+
+def read_summaries(store: ObjectStore, runs: Iterable[Run]) -> list[Summary]:
+    """Return the summaries of the runs that left one. Their states are what the KV says now. Raises Corrupt."""
+    summaries: list[Summary] = []
+    for run in runs:
+        if run.state not in (RunState.MARKING, RunState.ABANDONED):
+            with suppress(NotFound):
+                summaries.append(msgspec.structs.replace(read_summary(store, run.mark_id), state=run.shown))
+    return summaries
 
 
 def write_manifest(store: ObjectStore, manifest: Manifest) -> None:

@@ -13,12 +13,25 @@ from refstore.operations.refs import head_commit
 from refstore.retention.rules import render
 from refstore_gc import mark_breaker
 from refstore_gc.anti_join import JoinResult
+from refstore_gc.bucket_join import ComparedCount
 from refstore_gc.complete_commits import CompleteCommits
-from refstore_gc.garbage import GarbageCount
+from refstore_gc.garbage import DayCount, MarkedCount
 from refstore_gc.mark_plan import Decision, age_seconds, expired_by
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_layout import ObjectKind, folder_of
-from refstore_gc.run_summary import FAILED, FAILURES_SHOWN, KEPT, Count, Mode, Online, Summary, Swept, kind_name, totals
+from refstore_gc.run_summary import (
+    FAILED,
+    FAILURES_SHOWN,
+    KEPT,
+    Count,
+    Counts,
+    Mode,
+    Online,
+    Summary,
+    Swept,
+    kind_name,
+    totals,
+)
 from refstore_gc.sweep_tasks import Outcome
 
 _NONE: Final = Count()
@@ -37,19 +50,9 @@ def summarize_mark(
     why_complete: str = "",
 ) -> Summary:
     """Summarize a marking. `goes_on_from`: the run before an incremental one; else `why_complete`."""
-    chunks, live = result.chunks, result.live
-    found_complete = len(complete.commits & {*decision.commits})
-
-    def of(what: str) -> list[GarbageCount]:
-        return [row for row in result.counts if row.what == what]
-
-    def total(counted: Iterable[GarbageCount]) -> Count:
-        return sum((Count(row.objects, row.bytes) for row in counted), Count())
-
-    by_day: dict[str, dict[str, Count]] = {}
-    for row in of("day"):
-        day = by_day.setdefault(row.detail, {})
-        day[row.reason] = day.get(row.reason, Count()) + Count(row.objects, row.bytes)
+    chunks = result.chunks
+    compared = [row for row in result.rows if isinstance(row, ComparedCount)]
+    marked = [row for row in result.rows if isinstance(row, MarkedCount)]
     summary = Summary(
         repository=run.repository.name,
         mark_id=mark.mark_id,
@@ -64,34 +67,47 @@ def summarize_mark(
         rules_digest=mark.record.rules_digest,
         rules_document=render(decision.rules),
         expired_by=expired_by(decision),
-        commits={
-            **mark.record.counts,
-            "expired": len(decision.commits),
-            "given_up": len(decision.given_up),
-            "partly": len(decision.partly),
-            # not those of which only a part has expired: they are active
-            "commits_marked": mark.record.counts.get("commits_marked", found_complete) - found_complete,
-            "complete": found_complete,
-        },
-        listed=total(of("listed")),
-        listed_by_kind=totals((kind_name(row.kind), row.objects, row.bytes) for row in of("listed")),
-        young=Count(sum(each.young for each in chunks), sum(each.young_bytes for each in chunks)),
-        foreign=Count(sum(each.foreign for each in chunks), sum(each.foreign_bytes for each in chunks)),
-        kept=total(of("kept")),
-        pending=total(of("pending")),
-        marked=total(of("marked")),
-        by_reason=totals((row.reason, row.objects, row.bytes) for row in of("marked")),
-        by_kind=totals((kind_name(row.kind), row.objects, row.bytes) for row in of("marked")),
-        by_prefix=totals((folder_of(ObjectKind(row.kind)), row.objects, row.bytes) for row in of("marked")),
-        by_day=by_day,
+        commits=_commit_counts(mark, decision, complete),
+        listed=sum((row.listed for row in compared), _NONE),
+        listed_by_kind=totals((kind_name(row.kind), row.listed) for row in compared),
+        young=sum((each.young for each in chunks), _NONE),
+        foreign=sum((each.foreign for each in chunks), _NONE),
+        kept=sum((row.kept for row in compared), _NONE),
+        pending=sum((row.pending for row in compared), _NONE),
+        marked=sum((row.amount for row in marked), _NONE),
+        by_reason=totals((row.reason, row.amount) for row in marked),
+        by_kind=totals((kind_name(row.kind), row.amount) for row in marked),
+        by_prefix=totals((folder_of(ObjectKind(row.kind)), row.amount) for row in marked),
+        by_day=_by_day(row for row in result.rows if isinstance(row, DayCount)),
         held_by_branch=_held_by_branch(run.repository),
-        named_in_kv=live.addresses.rows,
+        named_in_kv=result.live.addresses.rows,
         sources=result.sources,
         online=online,
         versions=run.repository.objects.kept_versions().warning,
         seconds=dict(run.steps.seconds),
     )
     return msgspec.structs.replace(summary, question=mark_breaker.question(run.options.limits, summary))
+
+
+def _commit_counts(mark: Run, decision: Decision, complete: CompleteCommits) -> dict[str, int]:
+    found_complete = len(complete.commits & {*decision.commits})
+    return {
+        **mark.record.counts,
+        "expired": len(decision.commits),
+        "given_up": len(decision.given_up),
+        "partly": len(decision.partly),
+        # not those of which only a part has expired: they are active
+        "commits_marked": mark.record.counts.get("commits_marked", found_complete) - found_complete,
+        "complete": found_complete,
+    }
+
+
+def _by_day(rows: Iterable[DayCount]) -> dict[str, Counts]:
+    by_day: dict[str, Counts] = {}
+    for row in rows:
+        day = by_day.setdefault(row.day, {})
+        day[row.reason] = day.get(row.reason, _NONE) + row.amount
+    return by_day
 
 
 def _held_by_branch(ctx: Context) -> dict[str, Count]:
@@ -107,9 +123,9 @@ def summarize_sweep(rows: Sequence[Outcome], mode: Mode, dropped: int, at_ms: in
     by_prefix: dict[str, dict[str, Count]] = {}
     for row in rows:
         for of in (by_reason.setdefault(row.reason, {}), by_prefix.setdefault(folder_of(ObjectKind(row.kind)), {})):
-            of[row.outcome] = of.get(row.outcome, Count()) + Count(row.objects, row.bytes)
+            of[row.outcome] = of.get(row.outcome, _NONE) + row.amount
     failures = sorted({row.why for row in rows if row.outcome in (FAILED, KEPT) and row.why})[:FAILURES_SHOWN]
-    outcomes = totals((row.outcome, row.objects, row.bytes) for row in rows)
+    outcomes = totals((row.outcome, row.amount) for row in rows)
     return Swept(
         mode=mode,
         at_ms=at_ms,

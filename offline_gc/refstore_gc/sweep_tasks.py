@@ -25,10 +25,11 @@ from refstore_gc import live_in_commits
 from refstore_gc.address_codec import Cuts, Keys, among, keys_of
 from refstore_gc.batches import Batch, BatchBuilder, BatchKind
 from refstore_gc.engines.base import Flow
+from refstore_gc.garbage import count_of
 from refstore_gc.live_in_commits import LiveCommits
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_layout import TAG, RunLayout, read_table, store_at, threads_at, write_table
-from refstore_gc.run_summary import BUCKET, DELETED, EXCLUDED, FAILED, KEPT, MISSING, TAGGED, Mode, UnitRow
+from refstore_gc.run_summary import BUCKET, DELETED, EXCLUDED, FAILED, KEPT, MISSING, TAGGED, Count, Mode, UnitRow
 from refstore_gc.untyped_arrow import pa, pc
 
 
@@ -49,8 +50,7 @@ class Outcome(NamedTuple):
     kind: int
     why: str
     """The store's reason for one that failed or is kept, as an example."""
-    objects: int
-    bytes: int
+    amount: Count
 
 
 def unit_batches(keys: Sequence[str]) -> list[Batch]:
@@ -221,5 +221,5 @@ def _counted(unit: str, marked: Any, outcomes: Any, whys: Any) -> list[Outcome]:
             for kind in np.unique(kinds[(outcomes == outcome) & (reasons == reason)]).tolist():
                 of = (outcomes == outcome) & (reasons == reason) & (kinds == kind)
                 why = str(whys[of][0]) if outcome in (FAILED, KEPT) else ""
-                rows.append(Outcome(unit, outcome, reason, kind, why, int(of.sum()), int(sizes[of].sum())))
+                rows.append(Outcome(unit, outcome, reason, kind, why, count_of(sizes, of)))
     return rows

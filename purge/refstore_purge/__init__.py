@@ -14,5 +14,5 @@ versions.py                   the modes `rewrite` and `erase`: a new content for
 index.py, ledger.py           keyed hashes: of the ids that objects have, and of those that were purged
 restoring.py                  go back to backups
 verify.py, verify_*.py        look again, with other code
-report.py, report_files.py    what a run did
+report.py, report_tables.py   what a run did
 """

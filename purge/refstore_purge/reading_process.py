@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore
-from refstore_gc.engines import isolated
+from refstore_gc.engines import worker_processes
 
 
 @lru_cache(maxsize=4)
@@ -15,7 +15,7 @@ def opened_store(url: str, io_timeout_seconds: float) -> ObjectStore:
     return open_objects(url, io_timeout_seconds=io_timeout_seconds)
 
 
-def crash_reason(error: isolated.CrashedError) -> str:
+def crash_reason(error: worker_processes.CrashedError) -> str:
     """Say why an object stays, or was not looked at, whose reader ended."""
     code = error.exit_code or 0
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"

@@ -24,7 +24,7 @@ from refstore.errors import Invalid, RefstoreError
 from refstore.purging.document import KEEP_HISTORY, Dataset, PurgeDocument
 from refstore.repository import Repository
 from refstore.run_control import RunControl
-from refstore_gc.engines import isolated
+from refstore_gc.engines import worker_processes
 from refstore_gc.engines.choice import Engines
 from refstore_gc.run_progress import Steps, Tell
 from refstore_purge import finding, ids_file, index, ledger, places, report, unplanned_contents
@@ -69,7 +69,7 @@ def run(
         steps = Steps(engine, tell, RunControl(ctx, run_id, "purge", owner))
         key = index.Key.of(options.purge_key) if options.purge_key else None
         datasets = chosen_datasets(document, options.datasets)
-        isolated.start_ahead(modules_for(datasets, has_index=key is not None))
+        worker_processes.start_ahead(modules_for(datasets, has_index=key is not None))
         ids, unclear = _load(repo, document, datasets, options, folder / "ids", key, say)
         datasets = ids.chosen(datasets)
         state.unclear = unclear

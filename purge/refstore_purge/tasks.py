@@ -19,7 +19,7 @@ from refstore.context import Context
 from refstore.errors import AlreadyExists, Corrupt, ObjectNotFound, RefstoreError
 from refstore.objects.base import ObjectStore, Stored, Tally
 from refstore.purging.document import Dataset, FileFormat
-from refstore_gc.engines import isolated
+from refstore_gc.engines import worker_processes
 from refstore_gc.engines.base import Engine, SharedFolder
 from refstore_purge.formats.base import MissingColumnError, PurgeError, Task, kinds_of, unknown_failure
 from refstore_purge.formats.registry import MODULES, format_of
@@ -158,8 +158,8 @@ def do(job: Job, work: Work) -> Done:
     """Do one object's work in a process of its own: a library that crashes at a file does so for that file only."""
     job = msgspec.structs.replace(job, ids=job.ids.found_here())
     try:
-        return isolated.call(partial(_do, job, work))
-    except isolated.CrashedError as error:
+        return worker_processes.call(partial(_do, job, work))
+    except worker_processes.CrashedError as error:
         return Done(address=work.address, failure=crash_reason(error))
 
 
@@ -244,8 +244,8 @@ def read_apart(ctx: Context, address: str, size_bytes: int, read: Callable[[Bina
     """
     url, seconds = ctx.objects.url, ctx.safety.objects_io_seconds
     try:
-        return isolated.call(partial(_read, url, seconds, address, size_bytes, read))
-    except isolated.CrashedError as error:
+        return worker_processes.call(partial(_read, url, seconds, address, size_bytes, read))
+    except worker_processes.CrashedError as error:
         raise PurgeError(crash_reason(error)) from error
     except MemoryError as error:
         raise PurgeError(NO_MEMORY) from error

@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 from refstore.errors import Invalid, ObjectsRefused, RefstoreError, Unavailable
 from refstore.purging.document import ERASE, KEEP_HISTORY, Dataset, PurgeDocument
 from refstore.repository import Repository
-from refstore_gc.engines import isolated
+from refstore_gc.engines import worker_processes
 from refstore_gc.run_progress import Progress, Tell, silent
 from refstore_purge.ids_form import FormOptions
 from refstore_purge.verify_beside import is_summary
@@ -151,9 +151,9 @@ def verify(
     deep = [dataset for dataset in datasets if history or dataset.mode != KEEP_HISTORY]
     counts.versions = count_commits(repo.context) if deep else len(branches(repo))
     shown = _Shown(tell)
-    with isolated.stop_new_after():
+    with worker_processes.stop_new_after():
         if any(dataset.mode != ERASE for dataset in datasets):
-            isolated.start_ahead([read_contents.__module__])
+            worker_processes.start_ahead([read_contents.__module__])
         with ThreadPoolExecutor(os.cpu_count() or 1, "refstore-verify") as pool:
             for dataset in datasets:
                 wanted = ids.of(dataset.name)

@@ -16,7 +16,7 @@ from refstore.context import Context
 from refstore.core.ids import Address, is_own
 from refstore.errors import ForeignNotAllowed, Gone, ObjectNotFound, ObjectsRefused, RefstoreError, Unavailable
 from refstore.purging.document import Dataset
-from refstore_gc.engines import isolated
+from refstore_gc.engines import worker_processes
 from refstore_purge.reading_process import crash_reason, opened_store
 from refstore_purge.verify_ids import Lookup, RowCount, WantedIds
 from refstore_purge.verify_objects import as_file
@@ -66,9 +66,9 @@ def read_contents(ctx: Context, contents: Sequence[Content], ids: WantedIds) -> 
 
 def check_type(ctx: Context, content: Content) -> bool:
     """Return whether an object shows that ids can be at its data set's identifier. Raises Invalid if they cannot."""
-    with suppress(ObjectNotFound, Gone, ForeignNotAllowed, isolated.CrashedError):
+    with suppress(ObjectNotFound, Gone, ForeignNotAllowed, worker_processes.CrashedError):
         if is_own(content.address):
-            isolated.call(partial(_check_type, _own_store(ctx).open, content))
+            worker_processes.call(partial(_check_type, _own_store(ctx).open, content))
         else:
             _check_type(partial(_open_foreign, ctx), content)
         return True
@@ -80,8 +80,8 @@ def _read_apart(store: _OwnStore, contents: Sequence[Content], ids: WantedIds) -
     if not contents:
         return []
     try:
-        return isolated.call(partial(_read_here, store.open, contents, ids))
-    except isolated.CrashedError as error:
+        return worker_processes.call(partial(_read_here, store.open, contents, ids))
+    except worker_processes.CrashedError as error:
         if len(contents) == 1:
             return [ReadResult(RowCount(), crash_reason(error))]
     half = len(contents) // 2

@@ -176,7 +176,7 @@ def survey(ctx: Context, record: RepositoryRecord, go_on: Callable[[], bool]) ->
     except _Interrupted:
         return None
     in_grace = Amount(in_grace.objects + released.objects, sum_of_sizes((in_grace.bytes, released.bytes)))
-    marks = [run for run in Marks(ctx).runs() if run.state in STANDING]
+    marks = [run for run in Marks(ctx).runs.all() if run.state in STANDING]
     state = breaker.read_state(ctx.kv, ctx.repo)
     return ReaperFigures(
         measured_ms=ctx.clock.now_ms(),

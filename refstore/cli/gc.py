@@ -18,7 +18,7 @@ import typer
 from refstore import run_control
 from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of, warn_of, who
 from refstore.cli.confirmation import confirm
-from refstore.cli.files import local_errors, read_document
+from refstore.cli.files import read_document
 from refstore.cli.gc_job import (
     FLOOR_OBJECTS,
     SHARE,
@@ -224,12 +224,12 @@ def sweep(
         repo = lake.repository(repo_name)
         marks = Marks(repo.context)
         if mark_id is not None:
-            chosen = [marks.run(marks.full_id(mark_id)).mark_id]
+            chosen = [marks.runs.get(marks.runs.full_id(mark_id)).mark_id]
         else:
             now = repo.context.clock.now_ms()
-            chosen = [each.mark_id for each in marks.runs() if each.is_due(now)]
+            chosen = [each.mark_id for each in marks.runs.all() if each.is_due(now)]
         if dry_run:
-            emit(ctx, [run_row(marks, marks.run(each)) for each in chosen])
+            emit(ctx, [run_row(marks, marks.runs.get(each)) for each in chosen])
             return
         if not chosen:
             typer.echo(f"Nothing of {repo_name} is due.", err=True)
@@ -328,7 +328,7 @@ def unmark(
              refstore gc unmark sales 6e40c9... --pin
     """
     with repository_of(ctx, repo_name) as repo:
-        which = Marks(repo.context).full_id(which)
+        which = Marks(repo.context).runs.full_id(which)
         found = (
             unmarking.preview(repo.context, which)
             if dry_run
@@ -369,10 +369,10 @@ def confirm_(
     """
     with repository_of(ctx, repo_name) as repo:
         marks = Marks(repo.context)
-        mark_id = marks.full_id(mark_id)
-        found = marks.run(mark_id)
+        mark_id = marks.runs.full_id(mark_id)
+        found = marks.runs.get(mark_id)
         confirm(ctx, found.record.question or f"mark {mark_id} is {found.shown}", yes=yes)
-        emit(ctx, run_row(marks, marks.confirm(mark_id, who())))
+        emit(ctx, run_row(marks, marks.decisions.confirm(mark_id, who())))
 
 
 @group.command("stop")
@@ -416,7 +416,7 @@ def status(ctx: typer.Context, repo_name: Name) -> None:
     """
     with repository_of(ctx, repo_name, only_read=True) as repo:
         marks = Marks(repo.context)
-        emit(ctx, (run_row(marks, each) for each in marks.runs()))
+        emit(ctx, (run_row(marks, each) for each in marks.runs.all()))
 
 
 @group.command("report")
@@ -427,30 +427,24 @@ def report(
         str | None,
         typer.Argument(metavar="[MARK_ID]", help="The mark to report on; default: the last one.", show_default=False),
     ] = None,
-    *,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with charts to this file.")] = None,
 ) -> None:
     """Show what a run marked, and what the store confirmed of its sweep.
 
     \b
-    Example: refstore gc report sales --html report.html
+    Example: refstore gc report sales
     """
-    from refstore_gc.report import page, summaries
+    from refstore_gc.run_summary import read_summaries
 
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        every = list(summaries(repo.context.objects, Marks(repo.context)))
-        mark_id = Marks(repo.context).full_id(mark_id) if mark_id else None
+        every = read_summaries(repo.context.objects, Marks(repo.context).runs.all())
+        mark_id = Marks(repo.context).runs.full_id(mark_id) if mark_id else None
         chosen = [each for each in every if mark_id in (None, each.mark_id)]
         if not chosen:
             of = f" of {mark_id}" if mark_id else ""
             raise NotFound(
                 f"{repo_name!r} has no report{of}; see which runs there were: refstore gc status {repo_name}"
             )
-        summary = chosen[-1]
-        if html is not None:
-            with local_errors():
-                html.write_text(page(summary, every[: every.index(summary)]), "utf-8")
-        emit_summaries(invocation_of(ctx).output, [summary])
+        emit_summaries(invocation_of(ctx).output, [chosen[-1]])
 
 
 @group.command("lifecycle")

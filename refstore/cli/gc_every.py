@@ -138,7 +138,7 @@ def _abandon(request: PassRequest, owner: str) -> None:
             for name, _ in list(lake.repositories()):
                 if request.repository in (None, name):
                     repo = lake.repository(name)
-                    if mark_id := Marks(repo.context).abandon_of(owner):
+                    if mark_id := Marks(repo.context).mark_run.abandon_of(owner):
                         remove(repo.context.objects, mark_id)
                         _log.info("run_abandoned", repository=name, mark=mark_id)
     except RefstoreError as error:
@@ -233,7 +233,7 @@ def _run_repository(lake: Lake, name: str, request: PassRequest, engines: Engine
     is_failed = any(not isinstance(error, RunUnderWay) for _, error in ran.troubles)
     count("ended", name, "failed" if is_failed else "another run" if errors else "done")
     with suppress(RefstoreError):
-        open_marks = [run for run in Marks(lake.repository(name).context).runs() if run.state in STANDING]
+        open_marks = [run for run in Marks(lake.repository(name).context).runs.all() if run.state in STANDING]
         count("standing", name, open_marks, now_ms)
     count("swept", name, ran.done)
     if ran.marked:

@@ -84,6 +84,7 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, tell: 
     from refstore.retention.rules import read_rules
     from refstore_gc import run
     from refstore_gc.bucket_lifecycle import overdue
+    from refstore_gc.simulate import simulate
 
     options = job.options()
     if job.rules is not None:
@@ -105,7 +106,7 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, tell: 
             if repo is None:
                 continue
             if job.what == "simulate":
-                done.append(run.simulate(repo.context, engines, options, tell))
+                done.append(simulate(repo.context, engines, options, tell))
             elif job.what == "mark":
                 done.append(run.mark(repo.context, engines, options, tell))
                 asking += bool(done[-1].question)

@@ -135,7 +135,7 @@ def _shown(count: Any) -> str:
 
 
 def run_row(marks: Marks, run: Run) -> dict[str, object]:
-    record, counts = run.record, marks.counts(run)
+    record, counts = run.record, marks.shown.counts(run)
     return {
         "mark": run.mark_id,
         "state": run.shown,

@@ -195,7 +195,6 @@ def report(
     repo_name: Name,
     run_id: Annotated[str, typer.Argument(metavar="[RUN]", help="The run; default: the latest.")] = "",
     *,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page to this file.")] = None,
     parquet: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Write partitions, commits, not_purged and places (.parquet) there."),
@@ -205,19 +204,17 @@ def report(
     with the date on which each goes; --json has all of it.
 
     \b
-    Example: refstore purge report sales --html purge.html
+    Example: refstore purge report sales --parquet purge/
     """
-    from refstore_purge import places, report_files
+    from refstore_purge import places, report_tables
     from refstore_purge import report as reports
 
     with repository_of(ctx, repo_name, only_read=True) as repo:
         found = reports.read(repo, run_id)
         places.refresh(repo, [found])
-        with local_errors():
-            if html is not None:
-                html.write_text(report_files.page(repo_name, found), "utf-8")
-            if parquet is not None:
-                report_files.write_parquet(found, parquet)
+        if parquet is not None:
+            with local_errors():
+                report_tables.write_parquet(found, parquet)
         emit_report(ctx, found)
 
 

@@ -60,7 +60,7 @@ class DeletionSearch:
     def of_addresses(self, views: Sequence[AddressInfo]) -> list[AddressHistory]:
         """Return the history of each address. Raises Corrupt, Unavailable."""
         indexed = deletion_index.lookup(self._ctx.objects, self._index.files, [view.address for view in views])
-        runs = sorted(Marks(self._ctx).runs(), key=lambda run: run.record.began_ms, reverse=True)
+        runs = sorted(Marks(self._ctx).runs.all(), key=lambda run: run.record.began_ms, reverse=True)
         return [self._history(view, indexed, runs) for view in views]
 
     def of_path(self, branch: BranchName, path: Path, incomplete: dict[str, None]) -> list[DeletionRecord]:
@@ -152,7 +152,7 @@ def _in_run(ctx: Context, run: Run, address: Address) -> DeletionRecord | Marked
                 address, at_ms, SWEEP, run.mark_id, row.outcome, row.reason, rule, "", "", row.size_bytes, row.why
             )
     marked = sweep_records.marked_row(ctx.objects, unit, address)
-    if marked is None or is_named_by(ctx, address, Marks(ctx).taken_back(run)):
+    if marked is None or is_named_by(ctx, address, Marks(ctx).sweeps.taken_back(run)):
         return None  # the sweep leaves it
     rule = rule_of_run(sweep_records.run_facts(ctx.objects, run.mark_id), marked.reason)
     return MarkedFor(run.mark_id, run.state.value, record.deletes_at_ms, marked.reason, rule, record.question)

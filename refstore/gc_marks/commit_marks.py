@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from refstore.context import Context
-from refstore.core import keys
+from refstore.core import ids, keys
 from refstore.core.batches import batched
 from refstore.core.ids import CommitId
-from refstore.core.records import Commit, Complete, Mark, Tag, decode, encode, maybe
+from refstore.core.records import Branch, Commit, Complete, Mark, Tag, decode, decode_branch, encode, maybe
 from refstore.errors import Conflict, Contention, Corrupt, Gone
 from refstore.gc_marks.runs import ATTEMPTS
 from refstore.kv.base import ABSENT, Absent, SetIf
@@ -54,6 +54,7 @@ class CommitMarks:
         return [maybe(value, Mark) for value in values]
 
     def scan(self) -> Iterator[tuple[CommitId, Mark]]:
+        """Yield every commit that is marked, being swept, or swept."""
         for name, value in self._kv.scan_all(keys.marks(self._repo)):
             yield CommitId(name), decode(value, Mark)
 
@@ -67,6 +68,14 @@ class CommitMarks:
         """Yield the same without the marks."""
         listed = self._kv.scan_all(keys.gc_marked_by(self._repo, mark_id))
         return (CommitId(name) for name, value in listed if value != COMPLETE)
+
+    def marked(self, mark_id: str) -> Iterator[CommitId]:
+        """Yield what the run marked, whatever became of it since."""
+        return (item.commit for page in self.by(mark_id) for item in page)
+
+    def pending(self, mark_id: str) -> Iterator[CommitId]:
+        """Yield what this run marked and can still be unmarked."""
+        return (item.commit for page in self.by(mark_id) for item in page if item.pending(mark_id))
 
     def put(self, wanted: Mapping[CommitId, Mark]) -> int:
         """Mark commits of one run, unless they are marked as much already; return how many are marked by it."""
@@ -91,7 +100,7 @@ class CommitMarks:
         raise Contention("others kept marking and unmarking the same commits; make the same call again")
 
     def clear(self, mark_id: str, which: Callable[[CommitId, Mark], bool] = lambda _commit, _mark: True) -> int:
-        """Take off every mark of a run that can still be taken off and that `which` chooses; return how many."""
+        """Make active again what a run marked and `which` chooses, but what is being swept; return how many."""
         count = 0
         for page in self.by(mark_id):
             asked = [
@@ -134,6 +143,7 @@ class CommitMarks:
             self._kv.delete(keys.gc_complete_commit(self._repo, commit))
 
     def complete(self, commits: Sequence[CommitId]) -> list[Complete | None]:
+        """Return which of them have expired and were found complete by the last run."""
         values = (
             self._kv.get_many([keys.gc_complete_commit(self._repo, commit) for commit in commits]) if commits else []
         )
@@ -192,10 +202,37 @@ class CommitMarks:
                 yield commit, decode(value, Commit)
 
     def heads(self) -> set[CommitId]:
-        """Return what branches and tags name."""
+        """Return what branches and tags name. Heads are active, marked or not."""
         branches = self._ctx.branches
         found = {record.head for _, record in branches.scan_open()}
         return found | {decode(value, Tag).commit for _, value in self._kv.scan_all(keys.tags(self._repo))}
+
+    def given_up(self) -> Iterator[CommitId]:
+        """Yield commits that never landed and never will. The next run marks them, so that a sweep deletes what they
+        left.
+
+        The branch is read before the landed mark, in the direction in which a commit moves. A commit whose tokens are
+        not all sealed any more can never land, because a token is sealed once.
+        """
+        markers = self._ctx.markers
+        for page in batched(self._kv.scan_all(keys.commits(self._repo)), PAGE):
+            names = [CommitId(name) for name, _ in page]
+            landed = self._kv.get_many([keys.landed(self._repo, name) for name in names])
+            for name, (_, value), known, mark in zip(names, page, landed, self.of(names), strict=True):
+                tokens = decode(value, Commit).tokens
+                if (
+                    known is ABSENT
+                    and mark is None
+                    and tokens
+                    and not self._may_land(tokens)
+                    and not markers.landed(name)
+                ):
+                    yield name
+
+    def _may_land(self, tokens: Sequence[str]) -> bool:
+        value = self._kv.get(keys.branch(self._repo, ids.branch_of(ids.staging_token(tokens[0]))))
+        record = decode_branch(value) if value is not ABSENT else None
+        return isinstance(record, Branch) and set(tokens) <= {record.token, *record.sealed}
 
     def _without(self, item: RunCommit) -> SetIf:
         earlier = item.mark.earlier if item.mark is not None else b""

@@ -22,6 +22,10 @@ from refstore.kv.unknown_outcomes import UnknownOutcomes
 
 ATTEMPTS: Final = 16
 """How often a lost race over one record is run again."""
+PREFIX_MIN: Final = 6
+"""How much of a mark id must be given at least."""
+OBJECTS_EXPIRED: Final = "objects_expired"
+"""The count of a run: how many of its objects expired commits named. The others are orphans."""
 TAKE_OVER_MS: Final = 900_000
 """A run that did not beat for so long counts as dead. A live run that is taken over notices it and marks nothing."""
 
@@ -87,6 +91,7 @@ class Runs:
         self._clock = ctx.clock
 
     def all(self) -> Iterator[Run]:
+        """Yield all runs in order of mark id: by time, where the ids are `new_mark_id`'s."""
         for mark_id, value in self._kv.scan_all(keys.gc_runs(self._repo)):
             yield Run(mark_id, decode(value, GcRun))
 
@@ -105,7 +110,13 @@ class Runs:
         return {mark_id: RunState(record.state) for mark_id, record in records.items() if record is not None}
 
     def knows(self, mark_id: str) -> bool:
+        """Return whether there is such a mark."""
         return _MARK_ID.fullmatch(mark_id) is not None and self._kv.get(keys.gc_run(self._repo, mark_id)) is not ABSENT
+
+    def full_id(self, text: str) -> str:
+        """Return the id of the only mark that begins so; the text itself if none or several do."""
+        matches = [run.mark_id for run in self.all() if run.mark_id.startswith(text)]
+        return matches[0] if len(text) >= PREFIX_MIN and len(matches) == 1 else text
 
     def check_new(self, mark_id: str) -> None:
         """Raises InvalidName, AlreadyExists."""
@@ -162,6 +173,7 @@ class Runs:
     # ---- the flag
 
     def on(self) -> GcFlag | None:
+        """Return the flag of the run that marks now."""
         return maybe(self._kv.get(keys.gc_flag(self._repo)), GcFlag)
 
     def check_on(self, mark_id: str) -> None:

@@ -75,7 +75,7 @@ def changes_by(ctx: Context, rules: Rules) -> tuple[RuleChange, ...]:
 def _unmarked(ctx: Context, commits: list[CommitId]) -> int:
     marks = Marks(ctx)
     pages = (commits[start : start + MARKS_PAGE] for start in range(0, len(commits), MARKS_PAGE))
-    return sum(mark is None or bool(mark.prefixes) for page in pages for mark in marks.of(page))
+    return sum(mark is None or bool(mark.prefixes) for page in pages for mark in marks.commits.of(page))
 
 
 def _unused(rules: Rules, refs: Refs) -> tuple[str, ...]:

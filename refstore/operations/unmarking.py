@@ -26,7 +26,7 @@ class UnmarkResult(NamedTuple):
 def preview(ctx: Context, which: str) -> UnmarkResult:
     """Return what `unmark` would make active again. Raises NotFound."""
     marks = Marks(ctx)
-    commits = list(marks.pending(which)) if marks.knows(which) else [refs.resolve(ctx, which).commit]
+    commits = list(marks.commits.pending(which)) if marks.runs.knows(which) else [refs.resolve(ctx, which).commit]
     return UnmarkResult(commits, 0, _expired(ctx, commits), False)
 
 
@@ -37,11 +37,11 @@ def unmark(ctx: Context, which: str, *, pin: bool = False, by: str = "") -> Unma
     (not marked), Gone (too late: then nothing is pinned either), InvalidRules.
     """
     marks, before = Marks(ctx), preview(ctx, which)
-    mark_id = which if marks.knows(which) else None
-    marks.check_unmark(mark_id or before.commits[0])
+    mark_id = which if marks.runs.knows(which) else None
+    marks.decisions.check_unmark(mark_id or before.commits[0])
     if pin and before.commits:
         rules_document.pin(ctx, before.commits, by=by)
-    count = marks.unmark(mark_id or before.commits[0])
+    count = marks.decisions.unmark(mark_id or before.commits[0])
     return UnmarkResult(before.commits, count, _expired(ctx, before.commits), pin)
 
 

@@ -44,7 +44,9 @@ def app() -> Iterator[Application]:
         repo.create_tag("v1", "main")
         repo.set_retention('{"default_retention_days": 3}')
         marks = Marks(repo.context)
-        marks.finish_marking(marks.begin("digest", 0, [], "mark-one"), {"objects": 3}, question="all of it would go")
+        marks.mark_run.finish(
+            marks.mark_run.begin("digest", 0, [], "mark-one"), {"objects": 3}, question="all of it would go"
+        )
         made.clock.advance(1)
         yield made
 

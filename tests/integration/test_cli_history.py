@@ -217,9 +217,9 @@ class TestHistory:
         commit(sales, "main", "two")
         with refstore.open(data=str(sales.folder / "lake")) as lake:
             marks = Marks(lake.repository("sales").context)
-            begun = marks.begin("", 86_400_000, [CommitId(old)], "night-1")
+            begun = marks.mark_run.begin("", 86_400_000, [CommitId(old)], "night-1")
             examined = {row["message"]: row for row in sales.json("log", "sales")}["one"]
-            marks.finish_marking(begun, {})
+            marks.mark_run.finish(begun, {})
         names = ("state", "mark", "deletes_at", "examined_by")
         assert [examined[name] for name in names] == ["being examined", None, None, "night-1"]
         lines = {row["message"]: row for row in sales.json("log", "sales")}

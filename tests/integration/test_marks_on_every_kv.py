@@ -60,12 +60,12 @@ def test_a_night(lake: Lake) -> None:
     monday, of_monday = collecting.mark(ctx, [first])
     own = repo.stat(first, "nowhere-else").address
     assert list(of_monday.data) == [own], "the second commit names one of the others, the copy the other one"
-    run = marks.begin("", 0, [second], "tuesday")
+    run = marks.mark_run.begin("", 0, [second], "tuesday")
     moved = repo.move("main", "kept", "moved")
-    marks.wait(run)
+    marks.mark_run.wait(run)
     of_tuesday = collecting.may_go(ctx, run)
     assert [name for name, _ in ctx.kv.scan_all(keys.gc_pins(ctx.repo))] == [f"tuesday/{moved.address}"]
-    marks.finish_marking(run, {})
+    marks.mark_run.finish(run, {})
     assert [name for name, _ in ctx.kv.scan_all(keys.gc_pins(ctx.repo))] == []
     assert {*of_tuesday.data} == {repo.stat(first, "shared").address, own}
 
@@ -76,7 +76,7 @@ def test_a_night(lake: Lake) -> None:
     wednesday, of_wednesday = collecting.mark(ctx, [first])
     assert collecting.sweep(ctx, wednesday.mark_id, of_wednesday.data).deleted == tuple(of_tuesday.data)
     collecting.sweep(ctx, monday.mark_id, of_monday.data)
-    assert {each.state for each in marks.runs()} == {RunState.SWEPT}
+    assert {each.state for each in marks.runs.all()} == {RunState.SWEPT}
     assert [line.lifetime for line in repo.history("main")] == [
         Lifetime.ACTIVE,
         Lifetime.SWEPT,

@@ -48,7 +48,7 @@ def may_go(
 ) -> MayGo:
     """What the listing has and nobody names, if it is old enough. The barrier of the run is over."""
     listing = [info for folder in folders for info in ctx.objects.list(folder)]
-    named = what_stays(ctx, Marks(ctx).scan_live(run), keeps)
+    named = what_stays(ctx, Marks(ctx).mark_run.scan_live(run), keeps)
     # a commit that began behind the mark may have written what its record will name
     young_ms = min(ctx.clock.now_ms() - min_age_ms, run.record.began_ms - int(ctx.safety.clock_skew_seconds * 1000))
     data = {
@@ -87,11 +87,11 @@ def mark(
 ) -> tuple[Run, MayGo]:
     """Mark, wait, list, look. Takes over from whoever else is at it."""
     marks = Marks(ctx)
-    run = marks.begin("", grace_ms, expired, new_mark_id(ctx), partly=partly, take_over=True)
-    marks.wait(run)
+    run = marks.mark_run.begin("", grace_ms, expired, new_mark_id(ctx), partly=partly, take_over=True)
+    marks.mark_run.wait(run)
     found = may_go(ctx, run, folders=folders)
-    marks.unmark_complete(run, complete(ctx, run, found.data))
-    return marks.finish_marking(run, {"objects": len(found.data), "metadata": len(found.metadata)}), found
+    marks.mark_run.unmark_complete(run, complete(ctx, run, found.data))
+    return marks.mark_run.finish(run, {"objects": len(found.data), "metadata": len(found.metadata)}), found
 
 
 def complete(ctx: Context, run: Run, going: Collection[str]) -> list[CommitId]:
@@ -100,11 +100,13 @@ def complete(ctx: Context, run: Run, going: Collection[str]) -> list[CommitId]:
     """
     marks = Marks(ctx)
     landed = [
-        commit for commit in marks.may_be_complete(run) if ctx.kv.get(keys.landed(ctx.repo, commit)) is not ABSENT
+        commit
+        for commit in marks.mark_run.may_be_complete(run)
+        if ctx.kv.get(keys.landed(ctx.repo, commit)) is not ABSENT
     ]
     return [
         commit
-        for commit, record in marks.records(landed)
+        for commit, record in marks.commits.records(landed)
         if _entries_of(ctx, LiveCommit(commit, record), None).isdisjoint(going)
     ]
 
@@ -122,15 +124,15 @@ def write_tagged(ctx: Context, mark_id: str, tagged: Iterable[str], left: Iterab
 def sweep(ctx: Context, mark_id: str, candidates: Iterable[str]) -> Deletion:
     """First no mark can be taken back; then what was, drops out; then the objects go."""
     marks = Marks(ctx)
-    run = marks.begin_sweep(mark_id)
+    run = marks.sweeps.begin(mark_id)
     dropped = {
         key
-        for commit, record in marks.excluded_commits(run)
+        for commit, record in marks.sweeps.excluded_commits(run)
         for key in _entries_of(ctx, LiveCommit(commit, record), None)
     }
     deletion = ctx.objects.delete_many([key for key in candidates if key not in dropped])
     if not deletion.failed:
-        marks.finish_sweep(mark_id, {"deleted": len(deletion.deleted), "missing": len(deletion.missing)})
+        marks.sweeps.finish(mark_id, {"deleted": len(deletion.deleted), "missing": len(deletion.missing)})
     return deletion
 
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from refstore_gc.engines import isolated
+from refstore_gc.engines import worker_processes
 from tests.offline.world import World
 
 
 @pytest.fixture(scope="session")
 def reading_process(s3_credentials: None) -> Iterator[None]:
     """Keep a process that reads files for all tests: `verify` ends only what it has started."""
-    isolated.start_ahead(())
+    worker_processes.start_ahead(())
     yield
-    isolated.stop()
+    worker_processes.stop()
 
 
 @pytest.fixture

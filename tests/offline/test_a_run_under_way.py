@@ -98,7 +98,7 @@ def test_nothing_is_scheduled_for_deletion_before_its_mark_stands(
     def states() -> tuple[str, ...]:
         (line,) = [line for line in world.repo.history("main") if line.commit == expired]
         (page,) = pages_of(world.lake, commit)
-        last = run_row(Marks(world.ctx), list(Marks(world.ctx).runs())[-1])
+        last = run_row(Marks(world.ctx), list(Marks(world.ctx).runs.all())[-1])
         naming = explain.explain_address(world.ctx, world.address(expired, "a"), commits=True).naming
         assert naming is not None
         return (
@@ -123,14 +123,14 @@ def test_nothing_is_scheduled_for_deletion_before_its_mark_stands(
 
 def test_a_run_that_was_abandoned_schedules_nothing(world: World, expired: CommitId) -> None:
     marks = Marks(world.ctx)
-    begun = marks.begin("", 0, [expired], new_mark_id(world.ctx))
-    (before,) = marks.shown([expired])
+    begun = marks.mark_run.begin("", 0, [expired], new_mark_id(world.ctx))
+    (before,) = marks.shown.of([expired])
     assert before == ShownMark(examined_by=begun.mark_id)
-    (mark,) = marks.of([expired])
+    (mark,) = marks.commits.of([expired])
     assert mark is not None
-    marks.abandon(begun)
+    marks.mark_run.abandon(begun)
     world.lake.kv.set(keys.mark(world.ctx.repo, expired), encode(mark))  # it was marked late, after a take-over
-    assert marks.shown([expired]) == [ShownMark()]
+    assert marks.shown.of([expired]) == [ShownMark()]
 
 
 @pytest.mark.parametrize("is_service", [True, False])

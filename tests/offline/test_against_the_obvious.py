@@ -64,7 +64,7 @@ def live_happily(world: World, rng: random.Random, *, typed: bool = False) -> No
 def obviously(world: World) -> set[str]:
     """The blobs that no unmarked commit, no head, no staged entry and no reference names."""
     repo, ctx = world.repo, world.ctx
-    marked = {commit for commit, _ in Marks(ctx).scan()}
+    marked = {commit for commit, _ in Marks(ctx).commits.scan()}
     heads = {record.head for _, record in repo.branches()} | {tag.commit for _, tag in repo.tags()}
     named: set[str] = set()
     for name, _ in ctx.kv.scan_all(keys.commits(ctx.repo)):
@@ -136,7 +136,7 @@ def test_no_mark_has_a_commit_of_a_latest_view(tmp_path: Path, engines: Engines,
     world.age()
     summary = run.mark(world.ctx, engines, Options())
     views = latest_views(world)
-    marked = {commit for commit, _ in Marks(world.ctx).scan()}
+    marked = {commit for commit, _ in Marks(world.ctx).commits.scan()}
     assert marked
     assert not marked & views
     assert len(views - {record.head for _, record in world.repo.branches()}) > 3

@@ -16,6 +16,7 @@ from refstore.core import ids
 from refstore.gc_marks import Marks, RunState
 from refstore_gc import run
 from refstore_gc.run import Options
+from refstore_gc.simulate import simulate
 from refstore_purge import run as purging
 from tests.offline.test_going_on import DAY, RULES, live_for_a_day
 from tests.offline.world import World, marked_in
@@ -65,10 +66,10 @@ def nights(folder: Path, engines: Engines, seed: int) -> list[Any]:
         release_all(world.repo)
         swept = [
             run.sweep(world.ctx, engines, each.mark_id)
-            for each in list(Marks(world.ctx).runs())
+            for each in list(Marks(world.ctx).runs.all())
             if each.state is RunState.MARKED and each.record.deletes_at_ms <= world.clock.now_ms()
         ]
-        simulated = run.simulate(world.ctx, engines, Options())
+        simulated = simulate(world.ctx, engines, Options())
         marked = run.mark(world.ctx, engines, Options(full_days=11))
         told.append(
             (

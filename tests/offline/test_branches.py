@@ -14,9 +14,9 @@ from refstore.errors import Gone
 from refstore.gc_marks import Marks
 from refstore.versioning.commits import names
 from refstore_gc import run
-from refstore_gc.report import page
 from refstore_gc.run import Options
 from refstore_gc.run_summary import Count, Online
+from refstore_gc.simulate import simulate
 from tests.offline.world import World, everything_in, marked_in
 from tests.reaping import delete_due, release_all
 
@@ -61,7 +61,7 @@ def test_what_was_staged_too_long_ago_is_reset_and_the_online_path_deletes_it(st
 
 def test_a_simulation_says_what_would_be_reset_and_resets_nothing(staged: World, engines: Engines) -> None:
     before = everything_in(staged)
-    assert run.simulate(staged.ctx, engines, Options()).online == Online(staged=Count(1, 4))
+    assert simulate(staged.ctx, engines, Options()).online == Online(staged=Count(1, 4))
     assert everything_in(staged) == before
     assert [each.path for each in staged.repo.list("main")] == ["other", "tmp/a"]
 
@@ -73,7 +73,6 @@ def test_a_branch_that_could_not_be_looked_through_is_named(staged: World, engin
     staged.repo.upload("main", "staged", b"")
     summary = run.mark(staged.ctx, engines, Options())
     assert summary.online.left == ["paths * of branch 'main': it has uncommitted changes"]
-    assert "it has uncommitted changes" in page(summary, [])
 
 
 @pytest.fixture
@@ -104,7 +103,7 @@ def test_the_latest_view_is_left_by_a_commit_and_the_object_goes_after_its_grace
 
 def test_until_then_it_can_be_taken_back(old: World, engines: Engines) -> None:
     summary = run.mark(old.ctx, engines, Options(grace_days=7))
-    Marks(old.ctx).unmark(old.repo.get_commit("main~1")[0])
+    Marks(old.ctx).decisions.unmark(old.repo.get_commit("main~1")[0])
     old.repo.revert("main", "main@")
     release_all(old.repo)
     wait(old, 8)
@@ -133,7 +132,7 @@ def test_without_the_flag_nothing_leaves_a_branch(old: World, engines: Engines) 
 
 def test_a_simulation_says_what_would_leave_the_latest_view_and_touches_nothing(old: World, engines: Engines) -> None:
     before = everything_in(old)
-    assert run.simulate(old.ctx, engines, Options()).online == Online(latest_view=Count(1, 4))
+    assert simulate(old.ctx, engines, Options()).online == Online(latest_view=Count(1, 4))
     assert everything_in(old) == before
 
 
@@ -148,4 +147,3 @@ def test_the_counts_say_where_what_goes_had_lain(world: World, engines: Engines)
     assert summary.by_prefix == {"data/": Count(2, 8), "_refstore/ranges/": Count(1, 1)}
     assert summary.swept is not None
     assert summary.swept.by_prefix == {"data/": {"deleted": Count(2, 8)}, "_refstore/ranges/": {"deleted": Count(1, 1)}}
-    assert "_refstore/ranges/: deleted" in page(summary, [])

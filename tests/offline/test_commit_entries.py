@@ -66,7 +66,7 @@ def test_a_commit_that_never_landed_is_swept_before_its_tree_is_read(
     world.age()
     mark_id = run.mark(world.ctx, engines, AT_ONCE).mark_id
     if begun:
-        Marks(world.ctx).begin_sweep(mark_id)
+        Marks(world.ctx).sweeps.begin(mark_id)
     never_read = refs.get_commit(world.ctx, never).metarange
     stretches = Trees.stretches
     sweeps: list[str] = []

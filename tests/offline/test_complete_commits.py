@@ -11,10 +11,12 @@ from refstore.core import keys
 from refstore.core.ids import CommitId
 from refstore.errors import Gone, OutcomeUnknown
 from refstore.gc_marks import Marks, RunState
+from refstore.gc_marks.mark_run import MarkRun
 from refstore.operations.log_and_diff import Lifetime
 from refstore_gc import complete_commits, run
 from refstore_gc.run import Options
 from refstore_gc.run_summary import Summary
+from refstore_gc.simulate import simulate
 from tests.offline.world import World, marked_in
 from tests.reaping import release_all
 
@@ -44,7 +46,7 @@ def ever_marked(world: World) -> set[CommitId]:
     marks, kv = Marks(world.ctx), world.lake.kv
     return {
         CommitId(name)
-        for each in marks.runs()
+        for each in marks.runs.all()
         for name, _ in kv.scan_all(keys.gc_marked_by(world.ctx.repo, each.mark_id))
     }
 
@@ -206,8 +208,8 @@ def test_what_an_older_mark_leaves_is_not_complete(world: World, engines: Engine
     assert world.repo.unmark(old, dry_run=True).expired == [old]
     newer = run.mark(world.ctx, engines, Options())
     assert lifetimes(world, old) == [MARKED]
-    assert [mark.mark_id for mark in Marks(world.ctx).of([old]) if mark] == [newer.mark_id]
-    assert Marks(world.ctx).run(older.mark_id).state is RunState.MARKED
+    assert [mark.mark_id for mark in Marks(world.ctx).commits.of([old]) if mark] == [newer.mark_id]
+    assert Marks(world.ctx).runs.get(older.mark_id).state is RunState.MARKED
 
 
 def test_a_run_that_dies_while_it_unmarks_leaves_everything_active(
@@ -218,16 +220,16 @@ def test_a_run_that_dies_while_it_unmarks_leaves_everything_active(
     world.commit(day__00=None)
     world.commit(last=b"last")
     settled(world)
-    took_off = Marks.unmark_complete
+    took_off = MarkRun.unmark_complete
 
-    def dies(marks: Marks, *args: Any) -> int:
-        took_off(marks, *args)
+    def dies(mark_run: MarkRun, *args: Any) -> int:
+        took_off(mark_run, *args)
         raise OutcomeUnknown("planted")
 
-    monkeypatch.setattr(Marks, "unmark_complete", dies)
+    monkeypatch.setattr(MarkRun, "unmark_complete", dies)
     with pytest.raises(OutcomeUnknown, match="planted"):
         run.mark(world.ctx, engines, Options())
-    assert Marks(world.ctx).of(made) == [None] * 4
+    assert Marks(world.ctx).commits.of(made) == [None] * 4
     monkeypatch.undo()
     assert _states(run.mark(world.ctx, engines, Options())) == (2, 4)
     assert lifetimes(world, *made) == [MARKED] * 4
@@ -249,7 +251,7 @@ def test_a_part_of_which_nothing_goes_leaves_its_commit_as_it_is(world: World, e
     world.commit(days_ago=6, other=b"o")
     settled(world)
     summary = run.mark(world.ctx, engines, Options())
-    assert [bool(mark) for mark in Marks(world.ctx).of([kept, gone])] == [False, True]
+    assert [bool(mark) for mark in Marks(world.ctx).commits.of([kept, gone])] == [False, True]
     assert lifetimes(world, kept, gone) == [ACTIVE, Lifetime.PARTLY_MARKED]
     assert summary.commits["complete"] == 0
     world.repo.copy(kept, "tmp/a", "main", "copied")
@@ -258,5 +260,5 @@ def test_a_part_of_which_nothing_goes_leaves_its_commit_as_it_is(world: World, e
 def test_a_simulation_says_how_many_would_be_complete(world: World, engines: Engines) -> None:
     rules(world)
     lines_of(world, 4)
-    assert run.simulate(world.ctx, engines, Options()).commits["complete"] == 4
+    assert simulate(world.ctx, engines, Options()).commits["complete"] == 4
     assert ever_marked(world) == set()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from refstore.context import Context
 from refstore.gc_marks import Marks, Run, RunState, new_mark_id
+from refstore.gc_marks.runs import Runs
 from refstore_gc import rules_recheck
 from refstore_gc.live_in_commits import LiveCommits
 from tests.offline.world import World
@@ -10,13 +12,17 @@ from tests.offline.world import World
 HELD = '{"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "case/", "reason": "a case"}]}'
 
 
-class ConfirmedMeanwhile(Marks):
+class ConfirmedMeanwhile(Runs):
     """An operator says yes between the sweep's first look at the mark and its second."""
 
-    def run(self, mark_id: str) -> Run:
-        found = super().run(mark_id)
+    def __init__(self, marks: Marks, ctx: Context) -> None:
+        super().__init__(ctx)
+        self._marks = marks
+
+    def get(self, mark_id: str) -> Run:
+        found = super().get(mark_id)
         if found.state is RunState.NEEDS_CONFIRMATION:
-            self.confirm(mark_id, "an operator")
+            self._marks.decisions.confirm(mark_id, "an operator")
         return found
 
 
@@ -24,14 +30,14 @@ def test_what_was_held_since_stays_though_the_mark_was_confirmed_a_moment_ago(wo
     old = world.commit(case__file=b"evidence", days_ago=3)
     world.commit(case__file=None)
     marks = Marks(world.ctx)
-    run = marks.begin("digest", 0, [old], new_mark_id(world.ctx))
-    marks.finish_marking(run, {}, question="so much?")
+    run = marks.mark_run.begin("digest", 0, [old], new_mark_id(world.ctx))
+    marks.mark_run.finish(run, {}, question="so much?")
     world.repo.set_retention(HELD)
-    marks = ConfirmedMeanwhile(world.ctx)
+    marks.runs = ConfirmedMeanwhile(marks, world.ctx)
     begun = rules_recheck.begin(world.ctx, marks, run.mark_id)
     assert begun.run.state is RunState.SWEEPING
     wanted = LiveCommits()
-    for commit, record in marks.excluded_commits(begun.run):
+    for commit, record in marks.sweeps.excluded_commits(begun.run):
         wanted.add(commit, record, None)
     rules_recheck.keep(marks, begun, wanted)
     assert old in set(wanted.commits()), "a legal hold keeps what it names"

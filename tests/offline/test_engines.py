@@ -19,9 +19,10 @@ from refstore_gc.batches import Batch, BatchKind
 from refstore_gc.engines import spark_session
 from refstore_gc.engines.base import Flow, Step
 from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
-from refstore_gc.engines.helper_processes import Helpers
 from refstore_gc.engines.local import LocalEngine
+from refstore_gc.engines.shared_work import SharedWork
 from refstore_gc.run import Options
+from refstore_gc.simulate import simulate
 from refstore_purge import run as purging
 from tests.commands import Command
 from tests.engines import OneEngine
@@ -75,7 +76,7 @@ def two_steps() -> tuple[Step, Step]:
 @pytest.mark.parametrize("memory_bytes", [0, 5_000, 1 << 30], ids=["all on disk", "some on disk", "in memory"])
 def test_batches_come_to_their_buckets_whether_they_fit_into_memory_or_not(tmp_path: Path, memory_bytes: int) -> None:
     made = some_batches(random.Random(memory_bytes), 7, 300)
-    engine = LocalEngine(tmp_path, memory_bytes=memory_bytes, helpers=Helpers(0))
+    engine = LocalEngine(tmp_path, memory_bytes=memory_bytes, shared=SharedWork(0))
     found = joined(engine, [Flow(made), Flow(made, *two_steps())], 7)
     wanted: dict[int, Counter[bytes]] = {}
     for batch in made:
@@ -93,7 +94,7 @@ def test_spark_brings_together_what_the_local_engine_does(spark_engines: Engines
         return [(batches[0].bucket, sorted(batch.body for batch in batches))]
 
     flows = [Flow(made), Flow([]), Flow(made, *two_steps())]
-    local, spark = LocalEngine(helpers=Helpers(0)), spark_engines.for_objects(0)
+    local, spark = LocalEngine(shared=SharedWork(0)), spark_engines.for_objects(0)
     assert sorted(local.join(flows, 7, work)) == sorted(spark.join(flows, 7, work))
     assert sorted(local.map(work, [made[:3], made[4:5]])) == sorted(spark.map(work, [made[:3], made[4:5]]))
     assert list(spark.map(work, [])) == []
@@ -162,7 +163,7 @@ def test_a_run_counts_while_it_lists_and_the_next_one_knows(world: World, spark_
     release_all(world.repo)
     world.age()
     with open_engines(EngineOptions(spark_from_objects=8)) as engines:
-        assert run.simulate(world.ctx, engines, Options()).engine == "spark"
+        assert simulate(world.ctx, engines, Options()).engine == "spark"
         asked = AskedEngines(engines)
         first = run.mark(world.ctx, asked, Options(full=True))
         assert (first.engine, asked.objects[0]) == ("spark", 0)
@@ -210,7 +211,7 @@ def test_a_run_that_spills_marks_the_same(world: World, engines: Engines, tmp_pa
         world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
     world.age()
     in_memory = run.mark(world.ctx, engines, Options(full=True, grace_days=5))
-    Marks(world.ctx).unmark(in_memory.mark_id)
+    Marks(world.ctx).decisions.unmark(in_memory.mark_id)
     folder = tmp_path / "spill"
     folder.mkdir()
     on_disk = run.mark(world.ctx, OneEngine(LocalEngine(folder, memory_bytes=0)), Options(full=True, grace_days=5))
@@ -240,6 +241,6 @@ def test_a_full_disk_ends_the_run_without_a_mark(world: World, full_disk: Path) 
     before = world.data()
     with pytest.raises(Unavailable, match=r"spill folder .*full.* make room"):
         run.run(world.ctx, OneEngine(LocalEngine(full_disk, memory_bytes=0)), Options())
-    assert [each.state for each in Marks(world.ctx).runs()] == [RunState.ABANDONED]
+    assert [each.state for each in Marks(world.ctx).runs.all()] == [RunState.ABANDONED]
     assert world.data() == before
     assert list(full_disk.iterdir()) == []

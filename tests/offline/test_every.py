@@ -89,20 +89,20 @@ def test_it_waits_for_others_survives_its_pass_and_leaves_no_run_behind(world: W
     world.commit(days_ago=9, a=b"old")
     expired = world.commit(days_ago=8, a=b"new")
     world.commit(days_ago=7, a=b"newest")
-    others = marks.begin("digest", 0, [], new_mark_id(world.ctx), owner="another-host:1")
+    others = marks.mark_run.begin("digest", 0, [], new_mark_id(world.ctx), owner="another-host:1")
     with looping(world.folder, "--all", "--every", "1s") as loop:
         loop.until(lambda: loop.says("another_run_is_on"))
         assert "another-host:1" in loop.log.read_text()
         assert 'refstore_gc_runs_total{ended="another run",repository="sales"} 1.0' in loop.metrics()
         assert not loop.says("run_failed"), "it is no failure"
-        marks.abandon(others)
+        marks.mark_run.abandon(others)
 
         def child() -> int:
-            flag = marks.on()
+            flag = marks.runs.on()
             host, _, pid = flag.owner.partition(":") if flag is not None else ("", "", "0")
             return int(pid) if host == socket.gethostname() else 0
 
-        loop.until(lambda: child() and marks.of([expired])[0])
+        loop.until(lambda: child() and marks.commits.of([expired])[0])
         first = child()
         os.kill(first, signal.SIGKILL)  # as the system does it that runs out of memory
         loop.until(lambda: loop.says("run_failed"))
@@ -113,9 +113,9 @@ def test_it_waits_for_others_survives_its_pass_and_leaves_no_run_behind(world: W
         assert not is_there(second)
         assert loop.says("run_abandoned", 2)
         assert loop.says("gc_stopped")
-    assert marks.on() is None
-    assert {run.state for run in marks.runs()} == {RunState.ABANDONED}
-    assert list(marks.scan()) == []
+    assert marks.runs.on() is None
+    assert {run.state for run in marks.runs.all()} == {RunState.ABANDONED}
+    assert list(marks.commits.scan()) == []
 
 
 def test_a_pass_tells_what_it_did_and_the_next_one_follows(world: World) -> None:

@@ -12,7 +12,9 @@ from refstore import figures, run_control
 from refstore.errors import NotFound, RunStopped
 from refstore.figures import Concern
 from refstore.gc_marks import Marks, RunState
+from refstore_gc import mark as mark_module
 from refstore_gc import run as nightly
+from refstore_gc import sweep as sweep_module
 from refstore_gc.mark_breaker import Limits
 from refstore_gc.run import Options
 from refstore_gc.run_context import RunContext
@@ -67,7 +69,7 @@ def test_a_mark_that_waits_is_measured_by_the_reaper(world: World, engines: Engi
     assert (found.marked.objects, found.questions, found.next_sweep_ms) == (2, 1, 0)
     warned = figures.warnings(figures.Figures(found), 0, world.clock.now_ms())
     assert Concern.QUESTION in [each.concern for each in warned]
-    Marks(world.ctx).confirm(next(Marks(world.ctx).runs()).mark_id, "a-test")
+    Marks(world.ctx).decisions.confirm(next(Marks(world.ctx).runs.all()).mark_id, "a-test")
     found = survey(world.ctx, world.repo.record, lambda: True)
     assert found is not None
     assert found.questions == 0
@@ -81,7 +83,7 @@ def test_a_run_that_fails_says_why_until_one_succeeds(
         raise NotFound("there is no such thing; make one")
 
     with monkeypatch.context() as patch:
-        patch.setattr(nightly, "decide", fail)
+        patch.setattr(mark_module, "decide", fail)
         with pytest.raises(NotFound):
             nightly.run(world.ctx, engines, Options(min_age_seconds=0))
     assert figures_of(world).gc.error == "there is no such thing; make one"
@@ -97,10 +99,10 @@ def test_a_marking_that_is_stopped_marks_nothing(world: World, engines: Engines)
 
     with pytest.raises(RunStopped, match=r"ada stopped the run"):
         nightly.mark(world.ctx, engines, Options(min_age_seconds=0), stop)
-    (run,) = Marks(world.ctx).runs()
+    (run,) = Marks(world.ctx).runs.all()
     assert run.state is RunState.ABANDONED
     assert "ada stopped the run" in run.record.ended
-    assert not list(Marks(world.ctx).scan())
+    assert not list(Marks(world.ctx).commits.scan())
     assert figures_of(world).gc.error == ""  # nobody is warned of what an operator did
     assert nightly.run(world.ctx, engines, Options(min_age_seconds=0)).marked.marked.objects == 2
 
@@ -113,10 +115,10 @@ def test_a_sweep_that_is_stopped_goes_on_with_the_next_run(
         list(run.engine.map(partial(map, time.sleep), [[0.05]] * 2400))
 
     with monkeypatch.context() as patch:
-        patch.setattr(nightly, "sweep_units", sweep_for_long)
+        patch.setattr(sweep_module, "sweep_units", sweep_for_long)
         with pytest.raises(RunStopped, match=r"ada stopped the run"):
             nightly.run(world.ctx, both_engines, Options(min_age_seconds=0))
-    assert [run.state for run in Marks(world.ctx).runs()] == [RunState.SWEEPING]
+    assert [run.state for run in Marks(world.ctx).runs.all()] == [RunState.SWEEPING]
     assert not list(run_control.runs_under_way(world.ctx))
     done = nightly.run(world.ctx, both_engines, Options(min_age_seconds=0))
     assert {each.state for each in done.swept} == {"swept"}

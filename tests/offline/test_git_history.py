@@ -19,7 +19,7 @@ from examples.git_history.plumbing import Git
 from refstore.core.settings import embedded
 from refstore.gc_marks import live_set
 from refstore.lake import Lake
-from refstore_gc import run
+from refstore_gc import mark
 from tests.git import need_clone
 from tests.offline.git_repositories import Made, grown
 
@@ -139,9 +139,9 @@ class TestTheComparisonCanFail:
     def test_where_the_job_takes_an_expired_commit_for_active(
         self, plain: Made, tmp_path: Path, engines: Engines, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        decide = run.decide
+        decide = mark.decide
         monkeypatch.setattr(
-            run, "decide", lambda *args, **kwargs: dataclasses.replace(decide(*args, **kwargs), commits=[])
+            mark, "decide", lambda *args, **kwargs: dataclasses.replace(decide(*args, **kwargs), commits=[])
         )
         (finding,) = proven(plain.folder, tmp_path / "lake", Rules(days=5), engines).compared.findings
         assert finding.startswith("left over: data/")

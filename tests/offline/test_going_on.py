@@ -20,14 +20,16 @@ from refstore.errors import Corrupt, CorruptRange, NothingToCommit, RefstoreErro
 from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import ABSENT, Key
 from refstore_gc import anti_join, run
-from refstore_gc.engines.helper_processes import Helper, Helpers
 from refstore_gc.engines.local import LocalEngine
-from refstore_gc.incremental import baseline as baselines
+from refstore_gc.engines.shared_work import SharedWork
+from refstore_gc.engines.worker_processes import Worker
+from refstore_gc.incremental import baseline_files
 from refstore_gc.live_in_commits import ALL, NOTHING, CommitReads, Filter, LiveCommits, Part
 from refstore_gc.run_context import Options, RunContext
 from refstore_gc.run_layout import layout_of
 from refstore_gc.run_progress import Steps, silent
 from refstore_gc.run_summary import Summary
+from refstore_gc.simulate import simulate
 from tests.engines import OneEngine
 from tests.offline.test_against_the_obvious import obviously
 from tests.offline.world import World, marked_in
@@ -85,7 +87,7 @@ def counted(summary: Summary) -> Summary:
 
 
 def sweep_due(world: World, engines: Engines) -> None:
-    for each in list(Marks(world.ctx).runs()):
+    for each in list(Marks(world.ctx).runs.all()):
         if each.state is RunState.MARKED and each.record.deletes_at_ms <= world.clock.now_ms():
             run.sweep(world.ctx, engines, each.mark_id)
 
@@ -121,7 +123,7 @@ def forget_references(world: World) -> None:
 
 def in_earlier_marks(world: World, but: str) -> set[str]:
     standing = [
-        each.mark_id for each in Marks(world.ctx).runs() if each.state is RunState.MARKED and each.mark_id != but
+        each.mark_id for each in Marks(world.ctx).runs.all() if each.state is RunState.MARKED and each.mark_id != but
     ]
     return {address for mark_id in standing for address in marked_in(world, mark_id)}
 
@@ -136,7 +138,7 @@ def complete_and_others(world: World, summary: Summary, going: set[str]) -> tupl
     marks = Marks(world.ctx)
     listed = [CommitId(name) for name, _ in world.lake.kv.scan_all(keys.gc_marked_by(world.ctx.repo, summary.mark_id))]
     counts = [0, 0]
-    for commit, mark, complete in zip(listed, marks.of(listed), marks.complete(listed), strict=True):
+    for commit, mark, complete in zip(listed, marks.commits.of(listed), marks.commits.complete(listed), strict=True):
         if world.lake.kv.get(keys.landed(world.ctx.repo, commit)) is ABSENT:
             assert complete is None
             assert mark is not None
@@ -173,8 +175,8 @@ def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(
         if day % 3 != 2:
             continue
         sweep_due(world, spark_engines if day % 2 else engines)
-        whole = run.simulate(world.ctx, spark_engines, Options())
-        assert counted(run.simulate(world.ctx, engines, Options())) == counted(whole)
+        whole = simulate(world.ctx, spark_engines, Options())
+        assert counted(simulate(world.ctx, engines, Options())) == counted(whole)
         summary = run.mark(world.ctx, rng.choice((engines, spark_engines)), Options(full_days=11))
         found = {each for each in marked_in(world, summary.mark_id) if each.startswith("data/")}
         assert found == (obviously(world) & old_enough(world)) - in_earlier_marks(world, summary.mark_id), f"day {day}"
@@ -189,7 +191,7 @@ def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(
     assert marked >= 20
     assert were_complete >= 10
     assert were_not >= 5
-    Marks(world.ctx).unmark(summary.mark_id)
+    Marks(world.ctx).decisions.unmark(summary.mark_id)
     again = run.mark(world.ctx, engines, Options(full=True))
     assert marked_in(world, again.mark_id) == marked_in(world, summary.mark_id)
     world.close()
@@ -213,7 +215,7 @@ def test_it_begins_anew_where_a_commit_keeps_again_what_it_did_not(tmp_path: Pat
     release_all(world.repo)
     first = run.mark(world.ctx, engines, Options())
     marks = Marks(world.ctx)
-    marks.unmark(next(iter(marks.marked(first.mark_id))))
+    marks.decisions.unmark(next(iter(marks.commits.marked(first.mark_id))))
     world.repo.set_retention(json.dumps({**RULES, "default_retention_days": 600, "branches": []}))
     second = run.mark(world.ctx, engines, Options())
     assert (second.goes_on_from, second.why_complete) == ("", "a commit keeps what it names again")
@@ -225,7 +227,7 @@ def test_it_begins_anew_where_a_commit_keeps_again_what_it_did_not(tmp_path: Pat
 def test_what_it_does_not_go_on_from(tmp_path: Path, engines: Engines) -> None:
     world, first = a_world_of_a_few_days(tmp_path, engines)
     marks, context = Marks(world.ctx), a_run(world, engines)
-    usable, why = baselines.usable(context)
+    usable, why = baseline_files.usable(context)
     assert usable is not None, why
     assert "was given up" in usable.unfit(LiveCommits(), LiveCommits().reads(), usable.cutoff_ms)
     nothing = msgspec.structs.replace(usable, units=CommitReads(set(), set(), set(), set()))
@@ -237,16 +239,16 @@ def test_what_it_does_not_go_on_from(tmp_path: Path, engines: Engines) -> None:
     head = world.repo.get_commit("main")
     wanted.add(*head, Filter((Part("", ALL), Part("a/", NOTHING))))
     assert "keep only a part" in nothing.unfit(wanted, wanted.reads(), usable.cutoff_ms)
-    assert "days ago" in baselines.usable(a_run(world, engines, full_days=2))[1]
-    file = world.blobs / "_refstore" / "gc" / first.mark_id / baselines.FILE
+    assert "days ago" in baseline_files.usable(a_run(world, engines, full_days=2))[1]
+    file = world.blobs / "_refstore" / "gc" / first.mark_id / baseline_files.FILE
     body = file.read_bytes()
     file.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
-    assert "its hash is another one" in baselines.usable(context)[1]
+    assert "its hash is another one" in baseline_files.usable(context)[1]
     file.unlink()
-    assert baselines.usable(context) == (None, "the last run recorded nothing")
+    assert baseline_files.usable(context) == (None, "the last run recorded nothing")
     file.write_bytes(body)
-    marks.unmark(first.mark_id)
-    assert "was unmarked" in baselines.usable(context)[1]
+    marks.decisions.unmark(first.mark_id)
+    assert "was unmarked" in baseline_files.usable(context)[1]
     world.close()
 
 
@@ -305,36 +307,36 @@ def test_a_bucket_in_which_nothing_changed_is_carried_on(
     world.close()
 
 
-class EverythingInAHelper(Helpers):
-    """Lets a helper do every item, and notes what it did."""
+class EverythingInAWorker(SharedWork):
+    """Lets a worker do every item, and notes what it did."""
 
     def __init__(self) -> None:
         super().__init__(1)
-        self.helper = Helper()
+        self.worker = Worker()
         self.seen: set[str] = set()
 
     def map(
         self, work: Callable[[Any], Iterable[Any]], items: Sequence[Any], *, is_long: bool = False
     ) -> Generator[Any, None, None]:
-        while not self.helper.is_ready():
-            assert not self.helper.has_ended
+        while not self.worker.is_ready():
+            assert not self.worker.has_ended
         for item in items:
             self.seen.update(re.findall(r"<function (\w+)", repr(work)))
-            yield from self.helper.do(work, item)
+            yield from self.worker.do(work, item)
 
     def stop(self) -> None:
-        self.helper.stop()
+        self.worker.stop()
 
 
-def test_what_helper_processes_do_is_what_this_process_would_do(tmp_path: Path, engines: Engines) -> None:
+def test_what_worker_processes_do_is_what_this_process_would_do(tmp_path: Path, engines: Engines) -> None:
     world, first = a_world_of_a_few_days(tmp_path, engines)
     release_all(world.repo)
-    whole = run.simulate(world.ctx, engines, Options())
-    helpers = EverythingInAHelper()
-    helped = OneEngine(LocalEngine(helpers=helpers))
+    whole = simulate(world.ctx, engines, Options())
+    shared = EverythingInAWorker()
+    helped = OneEngine(LocalEngine(shared=shared))
     second = run.mark(world.ctx, helped, Options())
     assert second.goes_on_from == first.mark_id
-    assert helpers.seen >= {"list_interval", "read_files", "read_ranges", "open_trees", "join_bucket"}
+    assert shared.seen >= {"list_interval", "read_files", "read_ranges", "open_trees", "join_bucket"}
     assert second.by_kind == whole.by_kind
     assert second.marked.objects >= 2
     world.clock.sleep(2 * DAY)
@@ -342,5 +344,5 @@ def test_what_helper_processes_do_is_what_this_process_would_do(tmp_path: Path, 
         damaged.write_bytes(damaged.read_bytes()[:-1])
     with pytest.raises(CorruptRange, match="hash"):
         run.mark(world.ctx, helped, Options())
-    helpers.stop()
+    shared.stop()
     world.close()

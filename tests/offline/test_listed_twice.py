@@ -14,15 +14,16 @@ from refstore_gc import garbage, listing
 from refstore_gc.address_codec import Cuts, keys_of
 from refstore_gc.anti_join import JoinInputs, bucket_bounds, chunk_batches, join
 from refstore_gc.batches import Batch, BatchKind
+from refstore_gc.bucket_join import BucketTask, join_bucket
 from refstore_gc.checked_files import write_value
 from refstore_gc.engines.local import LocalEngine
-from refstore_gc.garbage import GarbageCount
-from refstore_gc.incremental.join import join_bucket
+from refstore_gc.garbage import MarkedCount
 from refstore_gc.incremental.known_keys import KnownKeys
 from refstore_gc.listing import Interval, list_interval
 from refstore_gc.live_in_commits import Sources
 from refstore_gc.live_in_kv import AddressWriter
 from refstore_gc.run_layout import layout_of
+from refstore_gc.run_summary import UnitRow
 from refstore_gc.sweep_tasks import Unit, sweep_unit
 from refstore_gc.untyped_arrow import pa
 from tests.offline.world import World
@@ -45,9 +46,9 @@ def test_two_attempts_of_a_listing_task_do_not_mix_their_files(world: World, mon
     bounds = bucket_bounds(chunks)
     live = [(key, BatchKind.LIVE_IN_KV) for key in keeper.finish()]
     sources = Sources([], [], [])
-    inputs = JoinInputs(work, bounds, chunk_batches(chunks, bounds), live, [], sources, garbage.join_bucket)
+    inputs = JoinInputs(BucketTask(layout=work), bounds, chunk_batches(chunks, bounds), live, [], sources)
     rows = join(LocalEngine(), inputs)
-    assert [row for row in rows if row.what == "marked"] == [], "all that is there is named"
+    assert [row for row in rows if isinstance(row, MarkedCount)] == [], "all that is there is named"
 
 
 def test_two_attempts_of_a_marking_task_do_not_mix_their_units(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,17 +65,18 @@ def test_two_attempts_of_a_marking_task_do_not_mix_their_units(world: World, mon
         Batch.of_value(0, BatchKind.EARLIER_KEYS, "_refstore/gc/mark-0/known"),
         Batch(0, BatchKind.FORMERLY_IN_KV, 4, "".join(addresses).encode()),
     ]
-    real, done = garbage.write_table, list[GarbageCount]()
+    task = BucketTask(layout=work, horizon="data0", is_recorded=True)
+    real, done = garbage.write_table, list[UnitRow]()
 
     def overtaken(store: ObjectStore, key: str, table: Any) -> int:
         """The task is made again, by another executor, before it wrote anything."""
         monkeypatch.setattr(garbage, "write_table", real)
         store.delete_many(addresses[:1])
-        done.extend(row for row in join_bucket(work, told, "data0") if row.what == "unit")
+        done.extend(row for row in join_bucket(task, told) if isinstance(row, UnitRow))
         return real(store, key, table)
 
     monkeypatch.setattr(garbage, "write_table", overtaken)
-    list(join_bucket(work, told, "data0"))
+    list(join_bucket(task, told))
     assert [row.first for row in done] == [addresses[1], addresses[3]]
     cuts = Cuts.of([row.first for row in done[1:]])
     again = pa.array([addresses[2]])  # a commit that named it was unmarked
@@ -82,7 +84,7 @@ def test_two_attempts_of_a_marking_task_do_not_mix_their_units(world: World, mon
     for number, row in enumerate(done):
         sweep_unit(
             work,
-            Unit(row.detail, row.detail.replace("/mark/", "/sweep/")),
+            Unit(row.key, row.key.replace("/mark/", "/sweep/")),
             [keys_of(again, 1)] * (number == bucket),
             "delete",
         )

@@ -66,7 +66,7 @@ def test_its_data_goes_with_the_later_mark(
     assert second.marked.objects == 1
     assert second.by_reason == {"expired": second.marked}
     night(world, engines, days=15, full=full)
-    assert {run.mark_id: run.shown for run in Marks(world.ctx).runs()}.items() >= {(second.mark_id, "swept")}
+    assert {run.mark_id: run.shown for run in Marks(world.ctx).runs.all()}.items() >= {(second.mark_id, "swept")}
     assert first.mark_id != second.mark_id
     assert lifetime(world, old) is Lifetime.SWEPT
     assert gone not in world.data()
@@ -140,9 +140,9 @@ def test_what_an_unmark_takes_back_is_told_nowhere_any_more(
     repo.unmark(old)
     assert repo.why(address).marked == ()
     assert [mark.mark_id for mark in repo.why(other).marked] == [mark_id]
-    counts = marks.counts(marks.run(mark_id))
+    counts = marks.shown.counts(marks.runs.get(mark_id))
     assert (counts["commits_marked"], counts["commits_unmarked"], counts["objects"]) == (1, 1, 2 + orphan)
     repo.unmark(first)
     assert repo.why(other).marked == ()
-    assert marks.run(mark_id).shown == ("marked" if orphan else "abandoned")
-    assert marks.counts(marks.run(mark_id))["commits_marked"] == (0 if orphan else 2)
+    assert marks.runs.get(mark_id).shown == ("marked" if orphan else "abandoned")
+    assert marks.shown.counts(marks.runs.get(mark_id))["commits_marked"] == (0 if orphan else 2)

@@ -11,14 +11,14 @@ import pytest
 
 from refstore.core import ids
 from refstore.objects import open_objects
-from refstore_gc import garbage
 from refstore_gc.address_codec import Cuts
 from refstore_gc.anti_join import JoinInputs, join
 from refstore_gc.batches import Batch, BatchKind
+from refstore_gc.bucket_join import BucketTask, Chunk, ComparedCount
 from refstore_gc.engines.spark import buckets_of_task
-from refstore_gc.garbage import Chunk
 from refstore_gc.live_in_commits import Sources
 from refstore_gc.run_layout import RunLayout, kind_of, read_table, write_table
+from refstore_gc.run_summary import UnitRow
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
@@ -71,14 +71,15 @@ def test_what_is_left_is_what_is_listed_and_named_by_nobody(tmp_path: Path, both
     assert Cuts.of(firsts[1:]).buckets == len(told)
     engine = both_engines.for_objects(0)
     assert buckets_of_task(len(told), engine.parts) > 1
-    inputs = JoinInputs(work, firsts[1:], told, files, [], Sources([], [], []), garbage.join_bucket)
+    inputs = JoinInputs(BucketTask(layout=work), firsts[1:], told, files, [], Sources([], [], []))
     rows = join(engine, inputs)
     found: dict[str, str] = {}
-    for unit in (row for row in rows if row.what == "unit"):
-        table = read_table(store, unit.detail)
+    for unit in (row for row in rows if isinstance(row, UnitRow)):
+        table = read_table(store, unit.key)
         found.update(zip(table.column("address").to_pylist(), table.column("reason").to_pylist(), strict=True))
     assert set(found) == set(listed) - set(named) - pending
     assert {each for each, reason in found.items() if reason == "expired"} == set(found) & expired
-    assert sum(row.objects for row in rows if row.what == "listed") == len(listed)
-    assert sum(row.objects for row in rows if row.what == "kept") == len(named)
-    assert sum(row.objects for row in rows if row.what == "pending") == len(pending)
+    compared = [row for row in rows if isinstance(row, ComparedCount)]
+    assert sum(row.listed.objects for row in compared) == len(listed)
+    assert sum(row.kept.objects for row in compared) == len(named)
+    assert sum(row.pending.objects for row in compared) == len(pending)

@@ -14,9 +14,10 @@ from refstore.gc_marks import Marks, RunState, new_mark_id
 from refstore.gc_marks.runs import Runs
 from refstore.operations import refs
 from refstore.versioning.commits import names
-from refstore_gc import deleted_repositories, report, run
+from refstore_gc import deleted_repositories, run
 from refstore_gc.run import Options
-from refstore_gc.run_summary import Manifest, write_manifest
+from refstore_gc.run_summary import Manifest, read_summaries, write_manifest
+from refstore_gc.simulate import simulate
 from tests.offline.test_leftovers import delete_and_drain
 from tests.offline.world import World, marked_in
 from tests.reaping import reap_all, release_all
@@ -77,7 +78,7 @@ def test_a_mark_whose_last_reply_was_lost_can_be_swept_or_taken_back(
         run.mark(world.ctx, engines, Options(grace_days=0, min_age_seconds=0))
     monkeypatch.setattr(Runs, "change", change)
     monkeypatch.setattr(Runs, "give_up", give_up)
-    assert [each.state for each in Marks(world.ctx).runs()] == [RunState.MARKED]
+    assert [each.state for each in Marks(world.ctx).runs.all()] == [RunState.MARKED]
     ran = run.run(world.ctx, engines, Options(grace_days=0, min_age_seconds=0))
     assert not ran.waiting
 
@@ -107,16 +108,16 @@ def test_a_mark_that_lost_its_files_can_be_unmarked_after_its_sweep_failed(
 def test_simulate_says_of_what_was_given_up_what_mark_does(world: World, engines: Engines) -> None:
     world.commit(a=b"one")
     world.age()
-    before = run.simulate(world.ctx, engines, Options()).marked.objects
+    before = simulate(world.ctx, engines, Options()).marked.objects
     assert before == 0
     given_up = aborted(world.repo)
     world.repo.reset("main")
     world.clock.sleep(world.ctx.safety.scrub_after_seconds + 1)
     reap_all(world.repo)
     world.age()
-    would = run.simulate(world.ctx, engines, Options()).by_kind
+    would = simulate(world.ctx, engines, Options()).by_kind
     does = run.mark(world.ctx, engines, Options()).by_kind
-    assert given_up in dict(Marks(world.ctx).scan())
+    assert given_up in dict(Marks(world.ctx).commits.scan())
     assert would == does
 
 
@@ -127,10 +128,10 @@ def test_simulate_says_of_a_commit_of_which_a_part_is_marked_what_mark_does(worl
     reap_all(world.repo)
     world.age()
     marks = Marks(world.ctx)
-    part = marks.begin("digest", 10**9, [], new_mark_id(world.ctx), partly=[(old, ("tmp/",))])
-    marks.finish_marking(part, {})
+    part = marks.mark_run.begin("digest", 10**9, [], new_mark_id(world.ctx), partly=[(old, ("tmp/",))])
+    marks.mark_run.finish(part, {})
     write_manifest(world.ctx.objects, Manifest(part.mark_id, 1, "delete", [], {}))
-    would = run.simulate(world.ctx, engines, Options()).marked
+    would = simulate(world.ctx, engines, Options()).marked
     does = run.mark(world.ctx, engines, Options())
     assert would == does.marked
 
@@ -156,7 +157,7 @@ def test_a_damaged_mark_stops_no_other_sweep_and_loses_none_of_its_own_objects(
     told: list[tuple[str, str]] = []
     ran = run.run(world.ctx, engines, at_once, on_unswept=lambda mark_id, error: told.append((mark_id, error.code)))
     assert told == [(broken, Corrupt.code)], "once, though it is looked for twice"
-    states = {each.mark_id: each.state for each in Marks(world.ctx).runs()}
+    states = {each.mark_id: each.state for each in Marks(world.ctx).runs.all()}
     assert (states[broken], states[good]) == (RunState.MARKED, RunState.SWEPT)
     assert good in {each.mark_id for each in ran.swept}
     assert second not in world.data()
@@ -182,7 +183,7 @@ def test_a_sweep_leaves_the_tree_of_a_commit_that_never_landed_and_that_a_damage
     assert tree <= marked_in(world, good).keys()
     run.sweep(world.ctx, engines, good)
     assert all(world.ctx.objects.is_stored(key) for key in tree)
-    assert dict(Marks(world.ctx).scan())[never].mark_id == broken
+    assert dict(Marks(world.ctx).commits.scan())[never].mark_id == broken
 
 
 def test_a_report_that_cannot_be_read_any_more_stops_no_later_job(world: World, engines: Engines) -> None:
@@ -194,6 +195,6 @@ def test_a_report_that_cannot_be_read_any_more_stops_no_later_job(world: World, 
     swept = run.run(world.ctx, engines, at_once).marked.mark_id
     world.ctx.objects.put(f"_refstore/gc/{swept}/summary.json", b'{"mark_id": 7}')
     later = run.run(world.ctx, engines, at_once)
-    assert [info.key for info in world.ctx.objects.list(f"_refstore/gc/{later.marked.mark_id}/report.html")]
+    assert later.latest.state == "swept"
     with pytest.raises(Corrupt, match=swept):
-        list(report.summaries(world.ctx.objects, Marks(world.ctx)))
+        read_summaries(world.ctx.objects, Marks(world.ctx).runs.all())

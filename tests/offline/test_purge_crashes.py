@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from io import BufferedReader
@@ -16,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from refstore_gc.engines import isolated
+from refstore_gc.engines import worker_processes
 from refstore_gc.engines.base import SharedFolder
-from refstore_gc.engines.helper_processes import Helpers
 from refstore_gc.engines.local import LocalEngine
+from refstore_gc.engines.shared_work import SharedWork
 from refstore_purge import run, tasks, verify_reading
 from refstore_purge.formats import parquet as parquet_format
 from refstore_purge.ids import write as write_ids
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
 CRASHES = 39
-"""Helpers take the last item first."""
+"""Workers take the last item first."""
 ABORTS = b"a library aborts here"
 DO = vars(tasks)["_do"]
 TABLE = pa.table({"guest": [f"guest-{number}" * 12 for number in range(60)], "n": list(range(60))})
@@ -138,7 +137,7 @@ def test_a_file_that_takes_too_much_memory_costs_only_itself(world: World, monke
     work = Work(address="data/file", size_bytes=1, format="parquet", ids="", identifier=("guest",))
     with monkeypatch.context() as patched:
         patched.setattr(parquet_format, "find", finds)
-        patched.setattr(isolated, "call", lambda work: work())
+        patched.setattr(worker_processes, "call", lambda work: work())
         done = tasks.do(job, work)
     assert done.failure.startswith("reading or writing it takes more memory than there is")
 
@@ -161,62 +160,62 @@ def test_verify_looks_at_all_others_and_names_the_file(world: World, monkeypatch
     bad = {f"visits/{name}": b"guest\n" + ABORTS + name.encode() for name in ("3-bad", "9-bad")}
     world.commit_files({**sound, **bad})
     monkeypatch.setattr(verify_reading, "_read_here", read_or_abort)
-    counts, others = Counts(), set(isolated._idle)
+    counts, others = Counts(), set(worker_processes.idle())
     found = {each.path: each for each in verify(world.repo, guestids(world.folder, BOB), counts=counts)}
     assert {path: (each.rows, each.reason.partition(":")[0]) for path, each in found.items()} == {
         **dict.fromkeys(sound, (1, "")),
         **dict.fromkeys(bad, (0, "the process that read or wrote it was ended by SIGABRT, twice")),
     }
     assert (counts.objects, counts.objects_left, counts.not_looked_at) == (7, 7, 2)
-    assert set(isolated._idle) <= others
+    assert set(worker_processes.idle()) <= others
 
 
 def test_work_is_tried_again_in_a_new_process() -> None:
-    first = isolated.call(os.getpid)
+    first = worker_processes.call(os.getpid)
     try:
-        assert isolated.call(os.getpid) == first != os.getpid()
-        with pytest.raises(isolated.CrashedError) as crashed:
-            isolated.call(os.abort)
+        assert worker_processes.call(os.getpid) == first != os.getpid()
+        with pytest.raises(worker_processes.CrashedError) as crashed:
+            worker_processes.call(os.abort)
         assert crashed.value.exit_code == -6
-        assert isolated.call(os.getpid) not in (first, os.getpid())
+        assert worker_processes.call(os.getpid) not in (first, os.getpid())
         with pytest.raises(ZeroDivisionError):
-            isolated.call(partial(divmod, 1, 0))
+            worker_processes.call(partial(divmod, 1, 0))
     finally:
-        isolated.stop()
+        worker_processes.stop()
 
 
 def pid_or_crash(number: int) -> list[tuple[int, int]]:
     """Say in which process the work is done; one piece of it crashes, wherever it is done."""
     try:
-        return [(number, isolated.call(os.abort if number == CRASHES else os.getpid))]
-    except isolated.CrashedError as error:
+        return [(number, worker_processes.call(os.abort if number == CRASHES else os.getpid))]
+    except worker_processes.CrashedError as error:
         return [(number, error.exit_code or 0)]
 
 
-def test_a_crash_of_a_helper_of_the_local_engine_costs_only_the_work_that_crashes() -> None:
-    """A helper does the work itself; its own end is no matter."""
-    helpers = Helpers(1, start_after_seconds=0)
-    engine = LocalEngine(helpers=helpers)
+def test_a_crash_of_a_worker_of_the_local_engine_costs_only_the_work_that_crashes() -> None:
+    """A worker does the work itself; its own end is no matter."""
+    worker_processes.stop()
+    engine = LocalEngine(shared=SharedWork(1, start_after_seconds=0))
     try:
-        helper = helpers._helper(0, threading.Event())
-        assert helper is not None
-        helper.wait_until_ready()
+        worker_processes.start_ahead(())
+        (worker,) = worker_processes.idle()
+        worker.wait_until_ready()
         done = dict(engine.map(pid_or_crash, range(40)))
         assert sorted(done) == list(range(40))
         assert done[CRASHES] == -6
-        assert helper.process.wait() == -6
-        assert {helper.process.pid, os.getpid()}.isdisjoint(done.values())  # the helper did nothing else
+        assert worker.process.wait() == -6
+        assert os.getpid() not in done.values()
     finally:
         engine.close()
 
 
 def test_what_a_crash_left_behind_costs_the_next_work_nothing() -> None:
     """A library may write where it must not, and the process crash at the file after that."""
-    isolated.stop()
-    isolated._idle.extend(isolated._launched(()) for _ in range(2))  # as two threads leave them
+    worker_processes.stop()
+    worker_processes.start_ahead((), 2)  # as two threads leave them
     try:
-        used = [helper.process.pid for helper in isolated._idle]
+        used = [worker.process.pid for worker in worker_processes.idle()]
         ends_used = partial(eval, f"__import__('os').getpid() not in {used} or __import__('os').abort()")
-        assert isolated.call(ends_used)
+        assert worker_processes.call(ends_used)
     finally:
-        isolated.stop()
+        worker_processes.stop()

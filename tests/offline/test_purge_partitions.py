@@ -14,8 +14,8 @@ import pytest
 from pyarrow import orc
 
 from refstore.errors import Conflict, Invalid
-from refstore_gc.engines.helper_processes import Helpers
 from refstore_gc.engines.local import LocalEngine
+from refstore_gc.engines.shared_work import SharedWork
 from refstore_purge import run, tasks, verify
 from refstore_purge.report import Report
 from refstore_purge.run import Options
@@ -118,7 +118,7 @@ class AheadEngine(LocalEngine):
     """Notes what is started ahead, and starts nothing."""
 
     def __init__(self) -> None:
-        super().__init__(helpers=Helpers(0))
+        super().__init__(shared=SharedWork(0))
         self.ahead: list[tuple[Sequence[str], int]] = []
 
     def start_ahead(self, modules: Sequence[str], items: int) -> None:

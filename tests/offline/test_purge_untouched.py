@@ -186,8 +186,6 @@ def test_what_people_read(refstore: Command, engines: Engines) -> None:
     assert ran.code == 4
     assert "not purged: data set logins: nothing lies below logins/ in any version" in ran.out
     assert "not purged: data set orders: no object that could be read has the column guest" in ran.out
-    page = refstore.folder / "purge.html"
-    made = refstore.json("purge", "report", "sales", "--html", page)
+    made = refstore.json("purge", "report", "sales")
     shown = {each["dataset"]: each["untouched"] for each in made["datasets"]}
     assert (shown["visits"], shown["logins"]) == ("", "nothing lies below logins/ in any version")
-    assert "Data set logins was not purged" in page.read_text("utf-8")

@@ -24,7 +24,7 @@ from refstore.core.records import ImportSource, Mark, encode
 from refstore.errors import Gone, Invalid
 from refstore.objects.local import LocalObjects
 from refstore_gc import run as nightly
-from refstore_gc.engines import isolated
+from refstore_gc.engines import worker_processes
 from refstore_gc.run import Options as GcOptions
 from refstore_purge import run, verify
 from refstore_purge.report import Report
@@ -561,7 +561,7 @@ def test_large_objects_are_read_in_pieces(lake: Lake, monkeypatch: pytest.Monkey
         return get(store, key, start=start, end=end)
 
     monkeypatch.setattr(LocalObjects, "get", counted)
-    monkeypatch.setattr(isolated, "call", lambda work: work())  # in this process, to count
+    monkeypatch.setattr(worker_processes, "call", lambda work: work())  # in this process, to count
     assert lake.verify(lake.ids("bob")) == {"a": (2, "")}
     assert sum(sizes) > 30_000_000
     assert max(sizes) <= 8 << 20

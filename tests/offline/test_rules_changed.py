@@ -133,7 +133,7 @@ def test_a_hold_keeps_what_a_swept_commit_named_there_and_another_one_elsewhere(
     settled(world)
     address = world.address("main", "elsewhere")
     run.run(world.ctx, engines, Options())
-    assert Marks(world.ctx).of([first])[0].swept_ms
+    assert Marks(world.ctx).commits.of([first])[0].swept_ms
     world.commit(days_ago=7, elsewhere=None)
     settled(world)
     summary = run.mark(world.ctx, engines, Options())
@@ -171,7 +171,7 @@ def test_a_commit_that_the_rules_keep_by_now_is_active_again(
     swept = run.sweep(world.ctx, engines, summary.mark_id)
     assert world.data() == before - {orphan}
     assert outcomes(swept) == {"deleted": 1, "dropped out": 2}
-    assert Marks(world.ctx).of([old]) == [None]
+    assert Marks(world.ctx).commits.of([old]) == [None]
     assert world.repo.copy(old, "other", "main", "back").size_bytes == 5
 
 
@@ -234,10 +234,10 @@ def test_the_sweep_unmarks_a_partly_marked_commit_that_todays_rules_keep_whole(w
     world.commit(days_ago=0, new=b"new")
     settled(world)
     summary = run.mark(world.ctx, engines, Options())
-    assert [mark.prefixes for mark in Marks(world.ctx).of([commit]) if mark] == [("logs/",)]
+    assert [mark.prefixes for mark in Marks(world.ctx).commits.of([commit]) if mark] == [("logs/",)]
     rules(world, default_retention_days=365)
     swept = run.sweep(world.ctx, engines, summary.mark_id).swept
-    assert Marks(world.ctx).of([commit]) == [None]
+    assert Marks(world.ctx).commits.of([commit]) == [None]
     assert world.repo.copy(commit, "logs/a", "main", "back").size_bytes == 3
     assert swept is not None
     assert swept.dropped_out_by_rules == swept.commits_dropped_out == summary.commits["commits_partly_marked"]
@@ -270,7 +270,7 @@ def test_rules_that_cannot_be_read_end_the_sweep_and_nothing_is_deleted(
     with pytest.raises(CorruptRecord, match="set them again"):
         run.sweep(world.ctx, engines, summary.mark_id)
     assert world.data() == before
-    assert Marks(world.ctx).run(summary.mark_id).state is RunState.MARKED
+    assert Marks(world.ctx).runs.get(summary.mark_id).state is RunState.MARKED
 
 
 def test_a_hold_covers_a_commit_that_the_rules_know_nothing_of(world: World, old: CommitId) -> None:

@@ -134,7 +134,7 @@ def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
         assert first.swept is not None
         assert {name: count.objects for name, count in first.swept.outcomes.items()} == {"deleted": 998, "failed": 3}
         assert first.swept.failures
-        assert Marks(repo.context).run(summary.mark_id).state is RunState.SWEEPING
+        assert Marks(repo.context).runs.get(summary.mark_id).state is RunState.SWEEPING
         assert data_of(repo) & set(orphans) == set(orphans[100:400:100])
         for orphan, outcome in ((orphans[100], "failed"), (orphans[101], "deleted")):
             (told,) = repo.why(orphan).deletions
@@ -144,7 +144,7 @@ def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
         assert second.swept is not None
         assert {name: count.objects for name, count in second.swept.outcomes.items()} == {"deleted": 1001}
         assert not data_of(repo) & set(orphans)
-        assert Marks(repo.context).run(summary.mark_id).state is RunState.SWEPT
+        assert Marks(repo.context).runs.get(summary.mark_id).state is RunState.SWEPT
         files = [info.key for info in store.list(f"_refstore/gc/{summary.mark_id}/sweep/")]
         for number in range(8):
             deletion_index_writer.index_sweep(repo.context, f"again-{number}", files, number)
@@ -199,7 +199,7 @@ def test_a_listing_that_breaks_off_ends_the_run(
         with pytest.raises(ObjectsUnavailable):
             run.run(repo.context, both_engines, NOW)
         assert gone in data_of(repo)
-        assert [each.state for each in Marks(repo.context).runs()] == [RunState.ABANDONED]
+        assert [each.state for each in Marks(repo.context).runs.all()] == [RunState.ABANDONED]
 
 
 class Together:
@@ -266,4 +266,4 @@ def test_one_that_the_store_does_not_tell_of_ends_the_run(
         proxy.plan = lambda request: Refuse() if request.method == "HEAD" and staged[13] in request.target else None
         with pytest.raises(ObjectsUnavailable):
             run.mark(repo.context, both_engines, NOW)
-        assert [each.state for each in Marks(repo.context).runs()] == [RunState.MARKED, RunState.ABANDONED]
+        assert [each.state for each in Marks(repo.context).runs.all()] == [RunState.MARKED, RunState.ABANDONED]

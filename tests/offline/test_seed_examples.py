@@ -12,6 +12,7 @@ import pytest
 from refstore.retention.commit_arrays import SNAPSHOT, TRANSACTION
 from refstore_gc import run
 from refstore_gc.run import Options
+from refstore_gc.simulate import simulate
 from tests.offline.world import DAY_MS, World
 from tests.reaping import release_all
 
@@ -92,7 +93,7 @@ def test_only_branches_with_transaction_types_keep_their_view_unless_the_rules_l
     overwritten(world, "plain", None)
     release_all(world.repo)
     world.age()
-    simulated = run.simulate(world.ctx, engines, Options()).marked.objects
+    simulated = simulate(world.ctx, engines, Options()).marked.objects
     before = bodies(world)
     run.run(world.ctx, engines, Options())
     left = bodies(world)

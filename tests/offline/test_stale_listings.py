@@ -14,6 +14,7 @@ from refstore.gc_marks import Marks, RunState
 from refstore.repository import Repository
 from refstore_gc import run
 from refstore_gc.run import Options
+from refstore_gc.simulate import simulate
 from tests.kit.independent_audit import Lost, audit
 from tests.offline.test_s3 import NOW, data_of, lake_with_history, let_a_second_pass
 from tests.offline.world import World
@@ -67,7 +68,7 @@ def test_pages_of_an_earlier_time_lose_nothing_that_is_named(
         deleted_since, new_since = (ids.new_address(ids.RandomIds(), 1_700_000_000_000 + number) for number in range(2))
         store.put(deleted_since, b"only the old pages have it")
         let_a_second_pass(repo, deleted_since)
-        assert run.simulate(repo.context, engines, NOW).marked.objects == 2
+        assert simulate(repo.context, engines, NOW).marked.objects == 2
         stale.writing = False
         store.delete_many([deleted_since])
         store.put(new_since, b"only the new pages have it")
@@ -89,7 +90,7 @@ def test_pages_of_an_earlier_time_lose_nothing_that_is_named(
         )  # its address is of years ago: only a complete run lists so far back
         assert new_since not in data_of(repo)
         assert lost(repo) == []
-        assert {each.state for each in Marks(repo.context).runs()} == {RunState.SWEPT}
+        assert {each.state for each in Marks(repo.context).runs.all()} == {RunState.SWEPT}
 
 
 def test_what_is_gone_when_the_sweep_comes_counts_as_already_gone(world: World, engines: Engines) -> None:

@@ -16,6 +16,7 @@ from refstore.core import ids
 from refstore.core.keys import NAMESPACES
 from refstore.errors import Gone, ObjectsUnavailable, RefstoreError
 from refstore.gc_marks import Marks, RunState
+from refstore.gc_marks.sweeps import Sweeps
 from refstore.kv.base import ABSENT, Key
 from refstore.namespaces import as_folder
 from refstore.objects import open_objects
@@ -69,7 +70,7 @@ def let_the_clock_pass(store: ObjectStore, keys: Sequence[str]) -> None:
 
 
 def states(repo: Repository) -> list[str]:
-    return [each.shown for each in Marks(repo.context).runs()]
+    return [each.shown for each in Marks(repo.context).runs.all()]
 
 
 @pytest.mark.server
@@ -293,10 +294,10 @@ def test_a_sweep_that_died_before_it_noted_the_tags_notes_them_later(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(Marks, "note_tagged", dies)
+            patch.setattr(Sweeps, "note_tagged", dies)
             with pytest.raises(KeyboardInterrupt):
                 run.run(repo.context, engines, tagging())
-        (only,) = Marks(repo.context).runs()
+        (only,) = Marks(repo.context).runs.all()
         assert (only.state, only.shown) == (RunState.SWEEPING, "sweeping")
         summary = run.sweep(repo.context, engines, only.mark_id)
         assert (summary.state, outcomes(summary)) == ("tagged", {"tagged": 1})

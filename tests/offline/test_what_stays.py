@@ -13,6 +13,7 @@ from refstore.gc_marks import Marks, RunState
 from refstore_gc import run
 from refstore_gc.mark_breaker import Limits
 from refstore_gc.run import Options
+from refstore_gc.simulate import simulate
 from tests.offline.world import World, everything_in, marked_in
 from tests.reaping import release_all
 
@@ -69,7 +70,7 @@ def test_what_an_unmarked_commit_names_drops_out_of_the_sweep(world: World, engi
     shared = world.address(old, "b")
     summary = run.mark(world.ctx, engines, Options())
     assert {lost, kept, shared} <= set(marked_in(world, summary.mark_id))
-    Marks(world.ctx).unmark(old)
+    Marks(world.ctx).decisions.unmark(old)
     swept = run.sweep(world.ctx, engines, summary.mark_id).swept
     assert swept is not None
     assert swept.outcomes["dropped out"].objects == 2
@@ -85,7 +86,7 @@ def test_a_mark_that_was_taken_back_is_not_swept(world: World, engines: Engines)
     world.age()
     before = world.data()
     summary = run.mark(world.ctx, engines, Options())
-    Marks(world.ctx).unmark(summary.mark_id)
+    Marks(world.ctx).decisions.unmark(summary.mark_id)
     with pytest.raises(Gone, match="abandoned"):
         run.sweep(world.ctx, engines, summary.mark_id)
     assert world.data() == before
@@ -108,9 +109,9 @@ def test_what_cannot_be_read_ends_the_run_and_nothing_is_marked(world: World, en
         run.run(world.ctx, engines, Options())
     assert world.data() == before
     marks = Marks(world.ctx)
-    assert [each.state for each in marks.runs()] == [RunState.ABANDONED]
-    assert list(marks.scan()) == []
-    assert marks.on() is None
+    assert [each.state for each in marks.runs.all()] == [RunState.ABANDONED]
+    assert list(marks.commits.scan()) == []
+    assert marks.runs.on() is None
 
 
 def test_a_legal_hold_keeps_what_was_ever_committed_below_it(world: World, engines: Engines) -> None:
@@ -154,7 +155,7 @@ def test_the_breaker_holds_a_large_mark_until_an_operator_confirms_it(world: Wor
     assert world.data() == before
     with pytest.raises(Conflict, match="confirm it first"):
         run.sweep(world.ctx, engines, ran.marked.mark_id)
-    Marks(world.ctx).confirm(ran.marked.mark_id, "an operator")
+    Marks(world.ctx).decisions.confirm(ran.marked.mark_id, "an operator")
     run.sweep(world.ctx, engines, ran.marked.mark_id)
     assert world.data() == {world.address("main", "a")}
 
@@ -163,7 +164,7 @@ def test_a_clock_that_is_off_ends_the_run_before_anything_is_marked(world: World
     world.clock.off_seconds = 600
     with pytest.raises(StoreMisconfigured, match="set the clocks right"):
         run.mark(world.ctx, engines, Options())
-    assert list(Marks(world.ctx).runs()) == []
+    assert list(Marks(world.ctx).runs.all()) == []
 
 
 def test_a_later_mark_leaves_out_what_an_earlier_one_is_going_to_sweep(world: World, engines: Engines) -> None:
@@ -201,7 +202,7 @@ def test_a_simulation_touches_nothing(world: World, engines: Engines) -> None:
     world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
     world.age()
     before = everything_in(world)
-    summary = run.simulate(world.ctx, engines, Options())
+    summary = simulate(world.ctx, engines, Options())
     assert everything_in(world) == before
     real = run.mark(world.ctx, engines, Options())
     assert {reason: count.objects for reason, count in summary.by_reason.items()} == {"expired": 1, "orphan blob": 1}

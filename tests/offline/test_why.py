@@ -118,12 +118,12 @@ def test_a_run_that_dies_between_the_deletion_and_the_index_does_not_make_it_lie
         patch.setattr(deletion_index_writer, "index_sweep", die)
         with pytest.raises(Died):
             run.run(world.ctx, engines, Options())
-    (mark,) = Marks(world.ctx).runs()
+    (mark,) = Marks(world.ctx).runs.all()
     assert mark.state is RunState.SWEEPING, "a sweep is not done before its deletions can be found"
     assert address not in world.data()
     assert only(world.repo.why(address)).run == mark.mark_id
     run.run(world.ctx, engines, Options(take_over=True))
-    assert Marks(world.ctx).run(mark.mark_id).state is RunState.SWEPT
+    assert Marks(world.ctx).runs.get(mark.mark_id).state is RunState.SWEPT
     assert only(world.repo.why(address)).run == mark.mark_id
 
 
@@ -230,7 +230,7 @@ def test_so_many_runs_without_an_index_are_looked_at_and_the_rest_is_said(
 ) -> None:
     marks = Marks(world.ctx)
     for number in range(60):
-        marks._runs.create(f"mark-{number:02d}", GcRun("w", RunState.SWEPT, number, 0, 0, "", swept_ms=number))
+        marks.runs.create(f"mark-{number:02d}", GcRun("w", RunState.SWEPT, number, 0, 0, "", swept_ms=number))
         world.ctx.objects.put(
             f"_refstore/gc/mark-{number:02d}/mark.json", b'{"mark_id": "m", "seed": 1, "mode": "delete", "units": []}'
         )

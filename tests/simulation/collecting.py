@@ -93,11 +93,11 @@ def _mark(
 def _go_on(tools: Tools, mark_id: str) -> Then:
     ctx = _waiting(tools)
     marks = Marks(ctx)
-    run = marks.run(mark_id)
-    marks.wait(run)
+    run = marks.runs.get(mark_id)
+    marks.mark_run.wait(run)
     found = collecting.may_go(ctx, run, folders=(collecting.DATA,))
-    marks.unmark_complete(run, collecting.complete(ctx, run, found.data))
-    marks.finish_marking(run, {})
+    marks.mark_run.unmark_complete(run, collecting.complete(ctx, run, found.data))
+    marks.mark_run.finish(run, {})
     return Then((Stage("sweep", _sweep, (mark_id, tuple(sorted(found.data)))),))
 
 
@@ -107,7 +107,7 @@ def _mark_late(tools: Tools, mark_id: str, commit: CommitId) -> None:
 
 def _mark_given_up(tools: Tools) -> Then:
     def given_up() -> Iterator[CommitId]:
-        yield from Marks(tools.ctx).given_up()
+        yield from Marks(tools.ctx).commits.given_up()
 
     return _mark(tools, tuple(given_up()), True)
 

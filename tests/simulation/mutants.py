@@ -399,7 +399,7 @@ def marks() -> Iterator[Mutant]:
             Edit(
                 "tests.kit.collecting:complete",
                 "if _entries_of",
-                "if marks.complete([commit])[0] or _entries_of",
+                "if marks.commits.complete([commit])[0] or _entries_of",
             ),
         ),
         caught_by="complete; mark and sweep with what held its data | copy from it",
@@ -407,18 +407,28 @@ def marks() -> Iterator[Mutant]:
     yield Mutant(
         name="nobody waits for operations that began before the mark",
         rule="13",
-        edits=(Edit("refstore.gc_marks:barrier_seconds", "return waits.operation_deadline_seconds +", "return 0.0 *"),),
+        edits=(
+            Edit(
+                "refstore.gc_marks.mark_run:barrier_seconds",
+                "return waits.operation_deadline_seconds +",
+                "return 0.0 *",
+            ),
+        ),
         caught_by="gc | branch at an expired commit",
     )
     yield Mutant(
         name="the objects are listed behind the look",
         rule="13",
         edits=(
-            Edit("tests.kit.collecting:may_go", "    named = what_stays(ctx, Marks(ctx).scan_live(run), keeps)\n", ""),
+            Edit(
+                "tests.kit.collecting:may_go",
+                "    named = what_stays(ctx, Marks(ctx).mark_run.scan_live(run), keeps)\n",
+                "",
+            ),
             Edit(
                 "tests.kit.collecting:may_go",
                 "    listing = [info",
-                "    named = what_stays(ctx, Marks(ctx).scan_live(run), keeps)\n    listing = [info",
+                "    named = what_stays(ctx, Marks(ctx).mark_run.scan_live(run), keeps)\n    listing = [info",
             ),
         ),
         caught_by="gc | upload; commit; reap",
@@ -482,9 +492,9 @@ def marks() -> Iterator[Mutant]:
         name="a run that was taken over stands all the same",
         rule="13",
         edits=(
-            Edit("refstore.gc_marks:Marks.scan_live", "    self._runs.check_on(run.mark_id)\n", ""),
-            Edit("refstore.gc_marks:Marks.unmark_complete", "    self._runs.check_on(run.mark_id)\n", ""),
-            Edit("refstore.gc_marks:Marks.finish_marking", "    self._runs.check_on(run.mark_id)\n", ""),
+            Edit("refstore.gc_marks.mark_run:MarkRun.scan_live", "    self._runs.check_on(run.mark_id)\n", ""),
+            Edit("refstore.gc_marks.mark_run:MarkRun.unmark_complete", "    self._runs.check_on(run.mark_id)\n", ""),
+            Edit("refstore.gc_marks.mark_run:MarkRun.finish", "    self._runs.check_on(run.mark_id)\n", ""),
             Edit(
                 "refstore.gc_marks.runs:Runs.give_up",
                 "    for _ in range(ATTEMPTS):\n",
@@ -508,7 +518,11 @@ def marks() -> Iterator[Mutant]:
     yield Mutant(
         name="the sweep does not look at the marks again",
         rule="13",
-        edits=(Edit("refstore.gc_marks:Marks.excluded_commits", "for mark_id in disregarded:", "for mark_id in ():"),),
+        edits=(
+            Edit(
+                "refstore.gc_marks.sweeps:Sweeps.excluded_commits", "for mark_id in disregarded:", "for mark_id in ():"
+            ),
+        ),
         caught_by="gc | unmark; copy from it",
     )
     yield Mutant(
@@ -516,7 +530,7 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.gc_marks:Marks.excluded_commits",
+                "refstore.gc_marks.sweeps:Sweeps.excluded_commits",
                 "for mark_id in disregarded:",
                 "for mark_id in (run.mark_id,):",
             ),
@@ -546,7 +560,7 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.gc_marks:Marks.given_up",
+                "refstore.gc_marks.commit_marks:CommitMarks.given_up",
                 "and not self._may_land(tokens)\n                and not markers.landed(name)\n",
                 "and not markers.landed(name)\n                and not self._may_land(tokens)\n",
             ),

@@ -83,7 +83,9 @@ class Start:
 
     def begin(self, *names: str) -> Start:
         """A run has begun, and marked commits; it has not looked yet."""
-        self.mark_id = Marks(self.repo.context).begin("", 0, [self.commits[name] for name in names], "begun").mark_id
+        self.mark_id = (
+            Marks(self.repo.context).mark_run.begin("", 0, [self.commits[name] for name in names], "begun").mark_id
+        )
         return self
 
     def _where(self, body: str) -> tuple[str, str]:

@@ -109,11 +109,11 @@ class Site:
             ctx = alone.repository(repo.name).context
             marks, mark_id = Marks(ctx), new_mark_id(ctx)
             expired = [each.id for each in repo.log("main")][1:]
-            run = marks.begin("digest", 7 * 86_400_000, expired, mark_id)
-            marks.wait(run)
-            for _ in marks.scan_live(run):
+            run = marks.mark_run.begin("digest", 7 * 86_400_000, expired, mark_id)
+            marks.mark_run.wait(run)
+            for _ in marks.mark_run.scan_live(run):
                 pass
-            marks.finish_marking(run, {"objects": 3, "bytes": 300}, question=question)
+            marks.mark_run.finish(run, {"objects": 3, "bytes": 300}, question=question)
             return mark_id
 
 
@@ -178,7 +178,7 @@ def _run_jobs(site: Site) -> tuple[str, str]:
         (run,) = re.findall(r'"run": ?"([^"]+)"', out)[:1]
         out, _ = marking.communicate()
     assert marking.returncode == 4, out
-    (mark,) = [run.mark_id for run in Marks(site.lake.repository("sales").context).runs()]
+    (mark,) = [run.mark_id for run in Marks(site.lake.repository("sales").context).runs.all()]
     return mark, run
 
 

@@ -139,7 +139,7 @@ def test_a_reader_restores_nothing(visit: Visit, site: Site) -> None:
 def test_an_operator_unmarks_one_commit(visit: Visit, site: Site) -> None:
     repo = expiring(site)
     mark = site.standing_mark(repo)
-    commit = next(Marks(repo.context).marked(mark))
+    commit = next(Marks(repo.context).commits.marked(mark))
     visitor = visit("operator")
     visitor.go(f"/repositories/{repo.name}/commits/{commit}")
     visitor.follow("Unmark this commit")
@@ -147,7 +147,7 @@ def test_an_operator_unmarks_one_commit(visit: Visit, site: Site) -> None:
     visitor.page.get_by_label("Pin these commits").check()
     visitor.press("Unmark")
     assert visitor.fact("Pinned in the rules") == "1"
-    assert Marks(repo.context).of([commit]) == [None]
+    assert Marks(repo.context).commits.of([commit]) == [None]
     retention = repo.retention()
     assert retention is not None
     assert commit in retention.rules.pins.commits
@@ -162,7 +162,7 @@ def test_an_operator_unmarks_a_whole_mark(visit: Visit, site: Site) -> None:
     visitor.follow("Unmark")
     assert "the next run marks them again" in visitor.text()
     visitor.press("Unmark")
-    assert Marks(repo.context).run(mark).state is RunState.ABANDONED
+    assert Marks(repo.context).runs.get(mark).state is RunState.ABANDONED
     visitor.go(f"/repositories/{repo.name}/runs")
     assert "unmarked" in visitor.text()
 
@@ -175,9 +175,9 @@ def test_an_operator_confirms_what_the_breaker_holds(visit: Visit, site: Site) -
     assert "3 of 4 objects would go" in visitor.text()
     visitor.follow("Confirm the deletion")
     assert (visitor.fact("Objects"), visitor.fact("Bytes")) == ("3", "300 B")
-    assert Marks(repo.context).run(mark).state is RunState.NEEDS_CONFIRMATION
+    assert Marks(repo.context).runs.get(mark).state is RunState.NEEDS_CONFIRMATION
     visitor.press("Confirm the deletion")
-    confirmed = Marks(repo.context).run(mark)
+    confirmed = Marks(repo.context).runs.get(mark)
     assert (confirmed.state, confirmed.record.confirmed_by) == (RunState.MARKED, "UI-OPERATOR")
     visitor.go(f"/repositories/{repo.name}/marks/{mark}/confirm")
     assert visitor.page.get_by_role("button", name="Confirm the deletion").count() == 0
@@ -307,9 +307,9 @@ def test_an_operator_watches_a_run_and_stops_it(visit: Visit, site: Site, javasc
     reader.page.get_by_text("No run is under way.").wait_for(timeout=90_000)
     assert running.returncode == 4
     assert "UI-OPERATOR stopped the run" in out
-    (run,) = Marks(repo.context).runs()
+    (run,) = Marks(repo.context).runs.all()
     assert run.state is RunState.ABANDONED
-    assert not list(Marks(repo.context).scan())
+    assert not list(Marks(repo.context).commits.scan())
     visitor.go(f"/repositories/{repo.name}/runs")
     assert "No run is under way." in visitor.text()
     assert "UI-OPERATOR stopped the run" in visitor.text()

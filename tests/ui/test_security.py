@@ -57,7 +57,7 @@ def test_an_act_needs_a_form_of_its_own_session(client: MakeClient, site: Site, 
         assert answer.status_code == 403, form
         assert "this form belongs to another session" in answer.text
     assert any(key.id == "UI-READER" for key in access_keys.scan(site.lake.kv))
-    assert Marks(site.lake.repository("sales").context).run(site.mark).state is RunState.NEEDS_CONFIRMATION
+    assert Marks(site.lake.repository("sales").context).runs.get(site.mark).state is RunState.NEEDS_CONFIRMATION
 
 
 @pytest.mark.parametrize(("path", "role"), ACTS)
@@ -183,4 +183,4 @@ def test_a_key_of_one_repository_acts_in_no_other(site: Site, client: MakeClient
     form = {"form_token": made.form_token("/ui"), "confirmed": "yes"}
     assert made.http.post(f"/ui/repositories/{repo.name}/marks/{mark}/unmark", data=form).status_code == 403
     assert made.http.post("/ui/keys/create", data={**form, "role": "operator"}).status_code == 403
-    assert Marks(repo.context).run(mark).state is RunState.MARKED
+    assert Marks(repo.context).runs.get(mark).state is RunState.MARKED

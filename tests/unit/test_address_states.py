@@ -39,10 +39,10 @@ def seal(repo: Repository, branch: BranchName = MAIN) -> None:
 def sweep(repo: Repository, *commits: str) -> None:
     """Beyond recall, though no blob has gone yet. What is complete is not unmarked: as an earlier version swept it."""
     marks = Marks(repo.context)
-    run = marks.begin("", 0, [CommitId(commit) for commit in commits], new_mark_id(repo.context))
-    marks.wait(run)
-    deque(marks.scan_live(run), maxlen=0)
-    marks.begin_sweep(marks.finish_marking(run, {}).mark_id)
+    run = marks.mark_run.begin("", 0, [CommitId(commit) for commit in commits], new_mark_id(repo.context))
+    marks.mark_run.wait(run)
+    deque(marks.mark_run.scan_live(run), maxlen=0)
+    marks.sweeps.begin(marks.mark_run.finish(run, {}).mark_id)
 
 
 def states(view: AddressInfo) -> list[tuple[str, ReferenceState]]:

@@ -151,8 +151,8 @@ def repository(world: World) -> Repository:
 def asking(repo: Repository, question: str = "all of it would go") -> str:
     """A mark that needs confirmation."""
     marks = Marks(repo.context)
-    run = marks.begin("digest", 0, [], "mark-one")
-    marks.finish_marking(run, {"objects": 3}, question=question)
+    run = marks.mark_run.begin("digest", 0, [], "mark-one")
+    marks.mark_run.finish(run, {"objects": 3}, question=question)
     return "mark-one"
 
 
@@ -175,7 +175,10 @@ CHANGES: dict[str, tuple[str, Callable[[Lake], object]]] = {
     "delete lakeFS's rules": ("rules.delete", lambda lake: lake.repository("sales").set_gc_rules(None)),
     "delete rules": ("rules.delete", lambda lake: lake.repository("sales").delete_retention()),
     "pin": ("rules.pin", pinning),
-    "confirm": ("gc.confirm", lambda lake: Marks(lake.repository("sales").context).confirm("mark-one", "ann")),
+    "confirm": (
+        "gc.confirm",
+        lambda lake: Marks(lake.repository("sales").context).decisions.confirm("mark-one", "ann"),
+    ),
 }
 
 

@@ -16,7 +16,7 @@ from refstore.core.settings import embedded
 from refstore.errors import Conflict, Corrupt, KVUnavailable, RefstoreError, RunUnderWay
 from refstore.gc_marks import Marks, RunState, new_mark_id
 from refstore.lake import Lake
-from refstore_gc import report, run
+from refstore_gc import run
 from refstore_gc.run import Options
 from refstore_gc.run_summary import Count, Swept
 from tests.commands import Command
@@ -134,11 +134,13 @@ class Sweeps:
         self.asked: list[str] = []
         self.outcomes: dict[str, list[RefstoreError | int]] = {}
         monkeypatch.setattr(run, "sweep", self.sweep)
+        monkeypatch.setattr("refstore_gc.sweep.sweep", self.sweep)
         monkeypatch.setattr(run, "mark", nothing_marked)
-        monkeypatch.setattr(run, "_draw", nothing)
 
     def marked(self, *outcomes: RefstoreError | int) -> str:
-        mark_id = self.marks.finish_marking(self.marks.begin("digest", 0, [], new_mark_id(self.ctx)), {}).mark_id
+        mark_id = self.marks.mark_run.finish(
+            self.marks.mark_run.begin("digest", 0, [], new_mark_id(self.ctx)), {}
+        ).mark_id
         self.outcomes[mark_id] = list(outcomes)
         return mark_id
 
@@ -147,14 +149,14 @@ class Sweeps:
         found = self.outcomes[mark_id].pop(0) if self.outcomes[mark_id] else 0
         if isinstance(found, RefstoreError):
             raise found
-        self.marks.begin_sweep(mark_id)
+        self.marks.sweeps.begin(mark_id)
         if not found:
-            self.marks.finish_sweep(mark_id, {})
+            self.marks.sweeps.finish(mark_id, {})
         swept = Swept(mode="delete", at_ms=0, outcomes={"failed": Count(found)} if found else {}, by_reason={})
         return SimpleNamespace(mark_id=mark_id, swept=swept)
 
     def states(self, mark_ids: Sequence[str]) -> list[RunState]:
-        return [self.marks.run(mark_id).state for mark_id in mark_ids]
+        return [self.marks.runs.get(mark_id).state for mark_id in mark_ids]
 
 
 @pytest.fixture
@@ -220,7 +222,7 @@ def test_a_mark_that_somebody_took_back_meanwhile_is_no_trouble(
     sweep = sweeps.sweep
 
     def slowly(*of: Any) -> Any:
-        sweeps.marks.unmark(second)
+        sweeps.marks.decisions.unmark(second)
         return sweep(*of)
 
     monkeypatch.setattr(run, "sweep", slowly)
@@ -272,17 +274,6 @@ def test_a_file_that_cannot_be_read_or_written_is_no_defect(
     ran = refstore("gc", "simulate", "sales", "--rules", "rules.json")
     assert (ran.code, "is not UTF-8" in ran.err) == (2, True)
 
-    def one(*_: object) -> list[Any]:
-        return [SimpleNamespace(mark_id="m")]
-
-    def empty(*_: object) -> str:
-        return ""
-
-    monkeypatch.setattr(report, "summaries", one)
-    monkeypatch.setattr(report, "page", empty)
-    ran = refstore("gc", "report", "sales", "--html", "nowhere/report.html")
-    assert (ran.code, "nowhere/report.html: No such file or directory" in ran.err) == (2, True)
-
 
 def test_a_mark_is_confirmed_where_the_user_has_no_name(
     sweeps: Sweeps, refstore: Command, monkeypatch: pytest.MonkeyPatch
@@ -291,8 +282,8 @@ def test_a_mark_is_confirmed_where_the_user_has_no_name(
         raise KeyError("getpwuid(): uid not found: 1000780000")
 
     monkeypatch.setattr("getpass.getuser", nobody)
-    marking = sweeps.marks.begin("digest", 0, [], new_mark_id(sweeps.ctx))
-    mark_id = sweeps.marks.finish_marking(marking, {}, question="80 % of all objects").mark_id
+    marking = sweeps.marks.mark_run.begin("digest", 0, [], new_mark_id(sweeps.ctx))
+    mark_id = sweeps.marks.mark_run.finish(marking, {}, question="80 % of all objects").mark_id
     assert refstore.json("gc", "confirm", "sales", mark_id, "--yes")["state"] == "marked"
 
 

@@ -101,12 +101,12 @@ class TestHiding:
     def test_a_run_that_has_not_finished_hides_nothing(self, repo: Repository, old: CommitId) -> None:
         rules(repo, hide_marked=True)
         marks = Marks(repo.context)
-        run = marks.begin("", 7 * DAY_MS, [old], "m-on")
+        run = marks.mark_run.begin("", 7 * DAY_MS, [old], "m-on")
         assert reads(repo, old) == EVERYTHING
-        marks.wait(run)
-        assert list(marks.scan_live(run))
+        marks.mark_run.wait(run)
+        assert list(marks.mark_run.scan_live(run))
         assert reads(repo, old) == EVERYTHING
-        marks.finish_marking(run, {})
+        marks.mark_run.finish(run, {})
         assert reads(repo, old) == []
 
     def test_what_turns_out_complete_is_never_hidden(self, repo: Repository, old: CommitId) -> None:

@@ -104,7 +104,8 @@ def test_nightly_runs_on_this_machine_import_no_pandas(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 from refstore_gc.engines.choice import EngineOptions, open_engines
-from refstore_gc.run import Options, run, simulate
+from refstore_gc.run import Options, run
+from refstore_gc.simulate import simulate
 from tests.offline.world import World
 from tests.reaping import release_all
 world = World(Path({str(tmp_path)!r}))

@@ -72,12 +72,12 @@ def marked(repo: Repository, *commits: CommitId, grace_ms: int = 7 * DAY_MS) -> 
 def swept(repo: Repository, *commits: CommitId) -> Run:
     run, found = collecting.mark(repo.context, commits)
     collecting.sweep(repo.context, run.mark_id, found.data)
-    return Marks(repo.context).run(run.mark_id)
+    return Marks(repo.context).runs.get(run.mark_id)
 
 
 def waited(marks: Marks, *commits: CommitId) -> Run:
-    run = marks.begin("", 0, commits, "m-waited")
-    marks.wait(run)
+    run = marks.mark_run.begin("", 0, commits, "m-waited")
+    marks.mark_run.wait(run)
     return run
 
 
@@ -149,111 +149,111 @@ class TestWhatAMarkForbids:
 
 class TestTheRun:
     def test_a_mark_id_is_for_one_run(self, marks: Marks) -> None:
-        marks.finish_marking(waited(marks), {})
+        marks.mark_run.finish(waited(marks), {})
         with pytest.raises(AlreadyExists):
-            marks.begin("", 0, (), "m-waited")
+            marks.mark_run.begin("", 0, (), "m-waited")
 
     @pytest.mark.parametrize("mark_id", ["", "m", "M-1", "a/b", "a" * 64])
     def test_mark_ids_are_names(self, marks: Marks, mark_id: str) -> None:
         with pytest.raises(InvalidName):
-            marks.begin("", 0, (), mark_id)
+            marks.mark_run.begin("", 0, (), mark_id)
 
     def test_the_barrier_is_as_long_as_an_operation_and_more(
         self, marks: Marks, repo: Repository, clock: FakeClock
     ) -> None:
-        run = marks.begin("", 0, (), "m-1")
-        assert marks.barrier_over_at(run) - clock.now_ms() >= 1000 * (
+        run = marks.mark_run.begin("", 0, (), "m-1")
+        assert marks.mark_run.barrier_over_at(run) - clock.now_ms() >= 1000 * (
             repo.context.safety.operation_deadline_seconds
             + repo.context.safety.io_timeout_seconds
             + repo.context.safety.clock_skew_seconds
         )
-        marks.wait(run)
-        assert clock.now_ms() >= marks.barrier_over_at(run)
+        marks.mark_run.wait(run)
+        assert clock.now_ms() >= marks.mark_run.barrier_over_at(run)
 
     def test_a_wall_clock_that_is_set_forward_does_not_shorten_the_wait(
         self, marks: Marks, repo: Repository, clock: FakeClock
     ) -> None:
-        run = marks.begin("", 0, (), "m-1")
+        run = marks.mark_run.begin("", 0, (), "m-1")
         before = clock.monotonic_seconds()
         clock.jump(1_000_000)
-        marks.wait(run)
+        marks.mark_run.wait(run)
         assert clock.monotonic_seconds() - before >= barrier_seconds(repo.context.safety)
 
     def test_no_look_before_the_barrier_is_over(self, marks: Marks) -> None:
         with pytest.raises(Conflict, match="has to wait"):
-            list(marks.scan_live(marks.begin("", 0, (), "m-1")))
+            list(marks.mark_run.scan_live(marks.mark_run.begin("", 0, (), "m-1")))
 
     def test_a_live_run_is_not_disturbed(self, marks: Marks, clock: FakeClock) -> None:
-        marks.begin("", 0, (), "m-1", owner="host:1")
+        marks.mark_run.begin("", 0, (), "m-1", owner="host:1")
         clock.advance(TAKE_OVER_MS / 1000 - 1)
         with pytest.raises(Conflict, match="mark m-1 is being made by host:1"):
-            marks.begin("", 0, (), "m-2")
+            marks.mark_run.begin("", 0, (), "m-2")
 
     def test_a_run_that_waits_beats(self, marks: Marks, clock: FakeClock) -> None:
-        marks.wait(marks.begin("", 0, (), "m-1"))
+        marks.mark_run.wait(marks.mark_run.begin("", 0, (), "m-1"))
         with pytest.raises(Conflict, match="is being made"):
-            marks.begin("", 0, (), "m-2")
+            marks.mark_run.begin("", 0, (), "m-2")
         assert clock.monotonic_seconds() > TAKE_OVER_MS / 1000
 
     def test_a_dead_run_is_taken_over_and_leaves_nothing(
         self, repo: Repository, marks: Marks, old: CommitId, clock: FakeClock
     ) -> None:
-        marks.begin("", 0, [old], "m-1")
+        marks.mark_run.begin("", 0, [old], "m-1")
         clock.advance(TAKE_OVER_MS / 1000)
-        marks.begin("", 0, (), "m-2")
-        assert list(marks.scan()) == []
-        assert marks.run("m-1").state is RunState.ABANDONED
-        assert marks.run("m-1").record.ended == "taken over by m-2"
+        marks.mark_run.begin("", 0, (), "m-2")
+        assert list(marks.commits.scan()) == []
+        assert marks.runs.get("m-1").state is RunState.ABANDONED
+        assert marks.runs.get("m-1").record.ended == "taken over by m-2"
         repo.copy(old, "p", "main", "z")
 
     def test_who_was_taken_over_marks_nothing(self, marks: Marks, old: CommitId) -> None:
         run = waited(marks, old)
-        look = marks.scan_live(run)
+        look = marks.mark_run.scan_live(run)
         next(look)
-        marks.begin("", 0, (), "m-2", take_over=True)
+        marks.mark_run.begin("", 0, (), "m-2", take_over=True)
         with pytest.raises(Conflict, match="taken over"):
             list(look)
         with pytest.raises(Conflict, match="taken over"):
-            marks.finish_marking(run, {})
+            marks.mark_run.finish(run, {})
         with pytest.raises(Conflict):
-            marks.beat(run)
+            marks.mark_run.beat(run)
 
     def test_a_run_that_only_took_the_flag_never_begins(self, marks: Marks, repo: Repository) -> None:
         ctx = repo.context
         ctx.kv.set(keys.gc_flag(ctx.repo), encode(GcFlag("m-1", 0, 0)))
-        marks.begin("", 0, (), "m-2")
-        assert marks.run("m-1").state is RunState.ABANDONED
+        marks.mark_run.begin("", 0, (), "m-2")
+        assert marks.runs.get("m-1").state is RunState.ABANDONED
 
     def test_a_mark_that_a_dead_run_wrote_late_goes_with_the_next_run(
         self, marks: Marks, repo: Repository, old: CommitId
     ) -> None:
         ctx = repo.context
-        marks.begin("", 0, [old], "m-1")
+        marks.mark_run.begin("", 0, [old], "m-1")
         left = ctx.kv.get(keys.mark(ctx.repo, old))
         assert left is not ABSENT
-        marks.finish_marking(_taken_over(marks, "m-2"), {})
+        marks.mark_run.finish(_taken_over(marks, "m-2"), {})
         ctx.kv.set(keys.mark(ctx.repo, old), left)
-        marks.begin("", 0, (), "m-3")
-        assert marks.of([old]) == [None]
+        marks.mark_run.begin("", 0, (), "m-3")
+        assert marks.commits.of([old]) == [None]
 
     def test_abandoning_makes_everything_active_again(self, marks: Marks, old: CommitId) -> None:
-        run = marks.begin("", 0, [old], "m-1")
-        marks.abandon(run, "the listing ended early")
-        assert marks.of([old]) == [None]
-        assert marks.on() is None
-        assert marks.run("m-1").record.ended == "the listing ended early"
+        run = marks.mark_run.begin("", 0, [old], "m-1")
+        marks.mark_run.abandon(run, "the listing ended early")
+        assert marks.commits.of([old]) == [None]
+        assert marks.runs.on() is None
+        assert marks.runs.get("m-1").record.ended == "the listing ended early"
 
     def test_more_commits_than_a_page(self, marks: Marks) -> None:
         commits = [CommitId(f"{number:064x}") for number in range(2300)]
-        run = marks.begin("", 0, iter(commits), "m-1")
+        run = marks.mark_run.begin("", 0, iter(commits), "m-1")
         assert run.record.counts["commits_marked"] == len(commits)
-        assert list(marks.marked("m-1")) == commits
-        marks.unmark(commits[5])
-        assert list(marks.marked("m-1")) == commits
-        assert [mark is None for mark in marks.of(commits[4:7])] == [False, True, False]
+        assert list(marks.commits.marked("m-1")) == commits
+        marks.decisions.unmark(commits[5])
+        assert list(marks.commits.marked("m-1")) == commits
+        assert [mark is None for mark in marks.commits.of(commits[4:7])] == [False, True, False]
 
     def test_the_same_commit_twice_is_marked_once(self, marks: Marks, old: CommitId) -> None:
-        assert marks.begin("", 0, [old, old], "m-1").record.counts["commits_marked"] == 1
+        assert marks.mark_run.begin("", 0, [old, old], "m-1").record.counts["commits_marked"] == 1
 
 
 class TestTheLook:
@@ -272,7 +272,7 @@ class TestTheLook:
             LiveSource.PIN,
             LiveSource.LOCATION,
         ]
-        assert sources(marks.scan_live(run)) == order
+        assert sources(marks.mark_run.scan_live(run)) == order
 
     def test_names_everything_but_what_only_marked_commits_name(
         self, repo: Repository, marks: Marks, old: CommitId
@@ -303,7 +303,7 @@ class TestTheLook:
 
     def test_reads_an_area_whose_token_was_registered_behind_the_scan(self, repo: Repository, marks: Marks) -> None:
         repo.upload("main", "staged", b"5")
-        look = marks.scan_live(waited(marks))
+        look = marks.mark_run.scan_live(waited(marks))
         while next(look).source is not LiveSource.STAGED:
             pass
         repo.create_branch("behind", "main")
@@ -315,12 +315,12 @@ class TestTheLook:
         address = repo.upload("main", "staged", b"5").address
         ctx = repo.context
         ctx.kv.delete(keys.token(ctx.repo, repo.get_branch("main").token))
-        assert address in staged_in(marks.scan_live(waited(marks)))
+        assert address in staged_in(marks.mark_run.scan_live(waited(marks)))
 
     def test_reads_each_area_once(self, repo: Repository, marks: Marks) -> None:
         address = repo.upload("main", "staged", b"5").address
         repo.create_branch("other", "main")
-        assert staged_in(marks.scan_live(waited(marks))).count(address) == 1
+        assert staged_in(marks.mark_run.scan_live(waited(marks))).count(address) == 1
 
     def test_gets_no_more_keys_where_there_are_more_branches(self, tmp_path: Path, clock: FakeClock) -> None:
         kv = Counting()
@@ -332,7 +332,7 @@ class TestTheLook:
                     repo.create_branch(f"branch-{number}", "main")
                 run = waited(Marks(repo.context))
                 before = kv.calls
-                list(Marks(repo.context).scan_live(run))
+                list(Marks(repo.context).mark_run.scan_live(run))
                 asked.append(kv.calls - before)
         assert asked[0] == asked[1]
 
@@ -341,11 +341,11 @@ class TestTheLook:
         ctx = repo.context
         ctx.kv.set(Key(keys.references(ctx.repo, 0), "../../etc"), b"")
         with pytest.raises(CorruptRecord):
-            list(marks.scan_live(run))
+            list(marks.mark_run.scan_live(run))
         ctx.kv.delete(Key(keys.references(ctx.repo, 0), "../../etc"))
         ctx.kv.set(keys.commit(ctx.repo, old), b"\xc1")
         with pytest.raises(CorruptRecord):
-            list(marks.scan_live(run))
+            list(marks.mark_run.scan_live(run))
 
 
 class TestPins:
@@ -362,11 +362,11 @@ class TestPins:
     def test_a_move_of_what_has_no_reference_pins_while_a_run_is_on(
         self, repo: Repository, marks: Marks, staged: CommitId
     ) -> None:
-        run = marks.begin("", 0, [staged], "m-1")
+        run = marks.mark_run.begin("", 0, [staged], "m-1")
         entry = repo.move("main", "z", "y")
         assert self.pins(repo) == [f"m-1/{entry.address}"]
-        marks.wait(run)
-        assert LiveSource.PIN in sources(marks.scan_live(run))
+        marks.mark_run.wait(run)
+        assert LiveSource.PIN in sources(marks.mark_run.scan_live(run))
 
     def test_and_not_otherwise(self, repo: Repository, staged: CommitId) -> None:
         del staged
@@ -376,20 +376,20 @@ class TestPins:
     def test_they_go_with_the_run(self, repo: Repository, marks: Marks, staged: CommitId) -> None:
         run = waited(marks, staged)
         repo.move("main", "z", "y")
-        list(marks.scan_live(run))
-        marks.finish_marking(run, {})
+        list(marks.mark_run.scan_live(run))
+        marks.mark_run.finish(run, {})
         assert self.pins(repo) == []
-        assert marks.on() is None
+        assert marks.runs.on() is None
 
     def test_late_ones_go_with_the_next_run_and_its_own_stay(
         self, repo: Repository, marks: Marks, staged: CommitId
     ) -> None:
-        marks.finish_marking(waited(marks, staged), {})
+        marks.mark_run.finish(waited(marks, staged), {})
         ctx = repo.context
         address = repo.stat("main", "z").address
         ctx.kv.set(keys.gc_pin(ctx.repo, "m-waited", address), b"")
         ctx.kv.set(keys.gc_pin(ctx.repo, "m-unknown", address), b"")
-        marks.begin("", 0, (), "m-2")
+        marks.mark_run.begin("", 0, (), "m-2")
         assert self.pins(repo) == [f"m-unknown/{address}"]
 
 
@@ -405,7 +405,7 @@ class TestUnmark:
         assert repo.unmark(run.mark_id).unmarked == 1
         assert list(repo.marks()) == []
         with pytest.raises(Gone, match="will not be swept"):
-            Marks(repo.context).begin_sweep(run.mark_id)
+            Marks(repo.context).sweeps.begin(run.mark_id)
 
     def test_what_is_not_marked(self, repo: Repository, old: CommitId) -> None:
         with pytest.raises(Conflict, match="is not marked"):
@@ -415,7 +415,7 @@ class TestUnmark:
 
     def test_not_any_more_once_the_sweep_began(self, repo: Repository, marks: Marks, old: CommitId) -> None:
         run = marked(repo, old, grace_ms=0)
-        marks.begin_sweep(run.mark_id)
+        marks.sweeps.begin(run.mark_id)
         for which in (old, run.mark_id):
             with pytest.raises(Gone, match="any more"):
                 repo.unmark(which)
@@ -426,7 +426,7 @@ class TestUnmark:
         marked(repo, old)
         repo.unmark(old)
         again = marked(repo, old)
-        assert [mark.mark_id for mark in marks.of([old]) if mark] == [again.mark_id]
+        assert [mark.mark_id for mark in marks.commits.of([old]) if mark] == [again.mark_id]
 
     def test_a_part_that_was_swept_stays_swept(self, repo: Repository, marks: Marks, old: CommitId) -> None:
         release_all(repo)
@@ -439,40 +439,40 @@ class TestUnmark:
         with pytest.raises(Gone):
             repo.copy(old, "p", "main", "z")
         repo.copy(old, "q", "main", "z")
-        assert [mark.mark_id for mark in marks.of([old]) if mark] == [part.mark_id]
+        assert [mark.mark_id for mark in marks.commits.of([old]) if mark] == [part.mark_id]
 
 
 class TestTheSweep:
     def test_not_before_its_time(self, repo: Repository, marks: Marks, old: CommitId, clock: FakeClock) -> None:
         run = marked(repo, old, grace_ms=DAY_MS)
         with pytest.raises(Conflict, match="not due"):
-            marks.begin_sweep(run.mark_id)
+            marks.sweeps.begin(run.mark_id)
         clock.advance(DAY_MS / 1000)
-        assert marks.begin_sweep(run.mark_id).state is RunState.SWEEPING
+        assert marks.sweeps.begin(run.mark_id).state is RunState.SWEEPING
 
     def test_not_before_it_is_confirmed(self, repo: Repository, marks: Marks) -> None:
         del repo
-        marks.finish_marking(waited(marks), {}, question="80 % of all objects")
+        marks.mark_run.finish(waited(marks), {}, question="80 % of all objects")
         with pytest.raises(Conflict, match=r"80 % of all objects; confirm"):
-            marks.begin_sweep("m-waited")
-        assert marks.confirm("m-waited", "ann").record.confirmed_by == "ann"
-        marks.begin_sweep("m-waited")
+            marks.sweeps.begin("m-waited")
+        assert marks.decisions.confirm("m-waited", "ann").record.confirmed_by == "ann"
+        marks.sweeps.begin("m-waited")
         with pytest.raises(Conflict):
-            marks.confirm("m-waited", "ann")
+            marks.decisions.confirm("m-waited", "ann")
 
     def test_not_what_was_never_finished(self, marks: Marks) -> None:
         waited(marks)
         with pytest.raises(Conflict, match="not finished"):
-            marks.begin_sweep("m-waited")
+            marks.sweeps.begin("m-waited")
 
     def test_what_was_unmarked_drops_out(self, repo: Repository, marks: Marks, old: CommitId) -> None:
         release_all(repo)
         run, found = collecting.mark(repo.context, [old])
         repo.unmark(old)
-        assert [commit for commit, _ in marks.excluded_commits(marks.begin_sweep(run.mark_id))] == [old]
+        assert [commit for commit, _ in marks.sweeps.excluded_commits(marks.sweeps.begin(run.mark_id))] == [old]
         collecting.sweep(repo.context, run.mark_id, found.data)
         assert repo.read(old, "p") == b"1"
-        assert marks.run(run.mark_id).record.swept == {"deleted": 0, "missing": 0}
+        assert marks.runs.get(run.mark_id).record.swept == {"deleted": 0, "missing": 0}
 
     def test_what_stands_under_an_older_mark_drops_out_until_that_is_swept(
         self, repo: Repository, marks: Marks, old: CommitId
@@ -482,9 +482,9 @@ class TestTheSweep:
         newer, of_newer = collecting.mark(repo.context, ())
         assert newer.record.disregards == (older.mark_id,)
         assert of_newer.data == of_older.data != {}
-        assert [commit for commit, _ in marks.excluded_commits(marks.begin_sweep(newer.mark_id))] == [old]
-        marks.begin_sweep(older.mark_id)
-        assert list(marks.excluded_commits(marks.run(newer.mark_id))) == []
+        assert [commit for commit, _ in marks.sweeps.excluded_commits(marks.sweeps.begin(newer.mark_id))] == [old]
+        marks.sweeps.begin(older.mark_id)
+        assert list(marks.sweeps.excluded_commits(marks.runs.get(newer.mark_id))) == []
 
     def test_what_became_a_head_is_active_again(self, repo: Repository, marks: Marks, old: CommitId) -> None:
         """As a branch that was being made when the mark came, by a client that died before it looked again."""
@@ -495,14 +495,14 @@ class TestTheSweep:
         ctx.kv.delete(keys.mark(ctx.repo, old))
         repo.create_branch("late", old)
         ctx.kv.set(keys.mark(ctx.repo, old), raw)
-        assert [commit for commit, _ in marks.excluded_commits(marks.begin_sweep(run.mark_id))] == [old]
-        assert marks.of([old]) == [None]
+        assert [commit for commit, _ in marks.sweeps.excluded_commits(marks.sweeps.begin(run.mark_id))] == [old]
+        assert marks.commits.of([old]) == [None]
 
     def test_a_second_sweep_does_nothing(self, repo: Repository, marks: Marks, old: CommitId) -> None:
         release_all(repo)
         run = swept(repo, old)
-        assert marks.begin_sweep(run.mark_id) == run
-        assert marks.finish_sweep(run.mark_id, {"deleted": 7}) == run
+        assert marks.sweeps.begin(run.mark_id) == run
+        assert marks.sweeps.finish(run.mark_id, {"deleted": 7}) == run
 
     def test_what_was_swept_reads_as_gone(self, repo: Repository, old: CommitId) -> None:
         release_all(repo)
@@ -525,9 +525,9 @@ class TestTheSweep:
         run = marked(repo, old, grace_ms=DAY_MS)
         assert states() == [Lifetime.ACTIVE, Lifetime.MARKED, Lifetime.ACTIVE]
         clock.advance(DAY_MS / 1000)
-        Marks(repo.context).begin_sweep(run.mark_id)
+        Marks(repo.context).sweeps.begin(run.mark_id)
         assert states()[1] is Lifetime.SWEEPING
-        Marks(repo.context).finish_sweep(run.mark_id, {})
+        Marks(repo.context).sweeps.finish(run.mark_id, {})
         (line,) = [line for line in repo.history("main") if line.commit == old]
         assert line.lifetime is Lifetime.SWEPT
         assert line.mark is not None
@@ -538,11 +538,11 @@ class TestWhatNeverLanded:
     def test_a_commit_that_lost_its_tokens(self, repo: Repository, marks: Marks, old: CommitId) -> None:
         landed = repo.get_commit(old)[1]
         given_up = aborted(repo)
-        assert list(marks.given_up()) == []  # its tokens are sealed: who wrote it may yet advance to it
+        assert list(marks.commits.given_up()) == []  # its tokens are sealed: who wrote it may yet advance to it
         repo.reset("main")
-        assert list(marks.given_up()) == [given_up]
-        marks.begin("", 0, marks.given_up(), "m-1")
-        assert list(marks.given_up()) == []
+        assert list(marks.commits.given_up()) == [given_up]
+        marks.mark_run.begin("", 0, marks.commits.given_up(), "m-1")
+        assert list(marks.commits.given_up()) == []
         assert repo.get_commit(old)[1] == landed
 
 
@@ -566,8 +566,8 @@ def aborted(repo: Repository) -> CommitId:
 
 
 def _taken_over(marks: Marks, mark_id: str) -> Run:
-    run = marks.begin("", 0, (), mark_id, take_over=True)
-    marks.wait(run)
+    run = marks.mark_run.begin("", 0, (), mark_id, take_over=True)
+    marks.mark_run.wait(run)
     return run
 
 
@@ -584,8 +584,8 @@ class TestTagged:
     def tagged(self, repo: Repository, marks: Marks, old: CommitId, *, partly: tuple[str, ...] = ()) -> Run:
         release_all(repo)
         run, _ = collecting.mark(repo.context, () if partly else [old], partly=[(old, partly)] if partly else [])
-        marks.begin_sweep(run.mark_id)
-        return marks.note_tagged(run.mark_id, {"tagged": 2})
+        marks.sweeps.begin(run.mark_id)
+        return marks.sweeps.note_tagged(run.mark_id, {"tagged": 2})
 
     def lifetime(self, repo: Repository, old: CommitId) -> Lifetime:
         return next(line for line in repo.history("main") if line.commit == old).lifetime
@@ -596,8 +596,8 @@ class TestTagged:
         run = self.tagged(repo, marks, old)
         assert (run.state, run.shown, run.record.tagged_ms > 0) == (RunState.SWEEPING, "tagged", True)
         assert self.lifetime(repo, old) is Lifetime.TAGGED
-        assert marks.note_tagged(run.mark_id, {"tagged": 2}).record == run.record, "noted once"
-        done = marks.finish_sweep(run.mark_id, {"deleted by the bucket": 2})
+        assert marks.sweeps.note_tagged(run.mark_id, {"tagged": 2}).record == run.record, "noted once"
+        done = marks.sweeps.finish(run.mark_id, {"deleted by the bucket": 2})
         assert (done.shown, done.record.swept) == ("swept", {"deleted by the bucket": 2})
         assert self.lifetime(repo, old) is Lifetime.SWEPT
 
@@ -647,15 +647,15 @@ class TestTagged:
     def test_only_a_sweep_that_has_begun_tags(self, repo: Repository, marks: Marks, old: CommitId) -> None:
         run = marked(repo, old, grace_ms=0)
         with pytest.raises(Conflict, match="begin its sweep first"):
-            marks.note_tagged(run.mark_id, {})
+            marks.sweeps.note_tagged(run.mark_id, {})
 
     def test_the_run_of_one_that_died_is_ended_and_no_others(
         self, repo: Repository, marks: Marks, old: CommitId
     ) -> None:
-        run = marks.begin("digest", 0, [old], "wednesday", owner="host:1")
-        assert marks.abandon_of("host:2") == ""
-        assert marks.on() is not None
-        assert marks.abandon_of("host:1") == run.mark_id
-        assert marks.on() is None
-        assert marks.of([old]) == [None]
-        assert marks.abandon_of("host:1") == ""
+        run = marks.mark_run.begin("digest", 0, [old], "wednesday", owner="host:1")
+        assert marks.mark_run.abandon_of("host:2") == ""
+        assert marks.runs.on() is not None
+        assert marks.mark_run.abandon_of("host:1") == run.mark_id
+        assert marks.runs.on() is None
+        assert marks.commits.of([old]) == [None]
+        assert marks.mark_run.abandon_of("host:1") == ""

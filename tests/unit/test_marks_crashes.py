@@ -80,7 +80,7 @@ class TestCrashes:
         """What the job does the next night: it marks what is not marked, and sweeps what is due."""
         ctx = repo.context
         _, found = collecting.mark(ctx, [old])
-        for run in list(Marks(ctx).runs()):
+        for run in list(Marks(ctx).runs.all()):
             if run.state in (RunState.MARKED, RunState.SWEEPING):
                 collecting.sweep(ctx, run.mark_id, found.data)
 
@@ -101,15 +101,15 @@ class TestCrashes:
             ) as lake:
                 marks = Marks(lake.repository("lossy").context)
                 commits = [CommitId(f"{number:064x}") for number in range(5)]
-                run = marks.begin("", 0, commits, "m-1")
+                run = marks.mark_run.begin("", 0, commits, "m-1")
                 assert run.record.counts["commits_marked"] == 5
-                marks.wait(run)
-                list(marks.scan_live(run))
-                marks.finish_marking(run, {})
-                marks.begin_sweep("m-1")
-                assert list(marks.excluded_commits(marks.run("m-1"))) == []
-                marks.finish_sweep("m-1", {})
-                assert [bool(mark and mark.swept_ms) for mark in marks.of(commits)] == [True] * 5
+                marks.mark_run.wait(run)
+                list(marks.mark_run.scan_live(run))
+                marks.mark_run.finish(run, {})
+                marks.sweeps.begin("m-1")
+                assert list(marks.sweeps.excluded_commits(marks.runs.get("m-1"))) == []
+                marks.sweeps.finish("m-1", {})
+                assert [bool(mark and mark.swept_ms) for mark in marks.commits.of(commits)] == [True] * 5
             injected += kv.injected
         assert injected > 30
 

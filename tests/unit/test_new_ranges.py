@@ -22,9 +22,9 @@ from refstore.versioning.commits.store import TreeStore
 from refstore.versioning.commits.trees import Trees
 from refstore_gc.address_codec import Cuts, keys_of
 from refstore_gc.batches import Batch, BatchKind
-from refstore_gc.engines.helper_processes import Helpers
 from refstore_gc.engines.local import LocalEngine
-from refstore_gc.incremental.join import changed_sources
+from refstore_gc.engines.shared_work import SharedWork
+from refstore_gc.incremental.changed_sources import changed_sources
 from refstore_gc.live_in_commits import ALL, NOTHING, Filter, LiveCommits, Part, Sources, flows
 from refstore_gc.run_layout import RunLayout
 from refstore_gc.untyped_arrow import pa
@@ -75,7 +75,7 @@ class Line:
                 if batch.kind is BatchKind.RANGES:
                     yield from batch.keys.tolist()
 
-        return list(LocalEngine(helpers=Helpers(0)).join(flows(self.layout, Cuts.of([]), sources), 1, range_keys))
+        return list(LocalEngine(shared=SharedWork(0)).join(flows(self.layout, Cuts.of([]), sources), 1, range_keys))
 
     def keys_of(self, range_ids: set[str]) -> set[int]:
         keys = pa.array([names.key(names.RANGES, each) for each in sorted(range_ids)], pa.string())

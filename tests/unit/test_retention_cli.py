@@ -83,7 +83,7 @@ class TestSetAndGet:
             ctx = lake.repository("sales").context
             run, _ = collecting.mark(ctx, [], grace_ms=0)
             assert sales.ok("retention", "set", "sales", rules).err == ""
-            Marks(ctx).begin_sweep(run.mark_id)
+            Marks(ctx).sweeps.begin(run.mark_id)
         assert f"mark {run.mark_id} is being swept" in sales.ok("retention", "set", "sales", rules).err
 
     def test_from_standard_input(self, sales: Command) -> None:

@@ -120,7 +120,7 @@ async def rules_preflight(service: ServiceOf, _caller: Operator, repository: str
 async def status(request: Request, service: ServiceOf, caller: Reader, repository: str) -> Response:
     def read(repo: Repository) -> CollectionStatus:
         marks = Marks(repo.context)
-        on = marks.on()
+        on = marks.runs.on()
         return CollectionStatus(running=on.mark_id if on is not None else None, runs=_runs(marks, caller))
 
     return await service.read(request, caller.key_id, repository, read)
@@ -144,8 +144,10 @@ async def list_marked_commits(
 
     def read(repo: Repository) -> MarkedCommitList:
         marks = Marks(repo.context)
-        unfinished_marks = {run.mark_id for run in marks.runs() if not run.has_finished_marking}
-        marked_commits = (item for item in marks.scan() if item[0] > after and item[1].mark_id not in unfinished_marks)
+        unfinished_marks = {run.mark_id for run in marks.runs.all() if not run.has_finished_marking}
+        marked_commits = (
+            item for item in marks.commits.scan() if item[0] > after and item[1].mark_id not in unfinished_marks
+        )
         results, pagination = take_page(marked_commits, amount_of(amount), lambda item: item[0])
         return MarkedCommitList(
             pagination=pagination,
@@ -187,13 +189,13 @@ async def confirm(service: ServiceOf, caller: Operator, repository: str, mark: s
 
     def confirm_(repo: Repository) -> MarkRun:
         marks = Marks(repo.context)
-        return _run(marks, marks.confirm(mark, caller.key_id), caller)
+        return _run(marks, marks.decisions.confirm(mark, caller.key_id), caller)
 
     return answer(await service.repository(repository, confirm_))
 
 
 def _runs(marks: Marks, caller: Principal) -> list[MarkRun]:
-    newest = sorted(marks.runs(), key=lambda run: run.record.began_ms, reverse=True)[:RUNS_MAX]
+    newest = sorted(marks.runs.all(), key=lambda run: run.record.began_ms, reverse=True)[:RUNS_MAX]
     return [_run(marks, run, caller) for run in newest]
 
 
@@ -208,7 +210,7 @@ def _run(marks: Marks, run: Run, caller: Principal) -> MarkRun:
         finished=_seconds(record.finished_ms),
         tagged=_seconds(record.tagged_ms),
         swept=_seconds(record.swept_ms),
-        counts=marks.counts(run),
+        counts=marks.shown.counts(run),
         swept_counts=record.swept,
         question=record.question,
         confirmed_by=record.confirmed_by,

@@ -33,12 +33,12 @@ COMMITS: Final = 100
 async def listing(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
     def work(repo: Repository) -> Response:
         marks = Marks(repo.context)
-        runs = [run for run in marks.runs() if run.state in STANDING]
+        runs = [run for run in marks.runs.all() if run.state in STANDING]
         return render(
             request,
             "marks.html",
             repository=repo.name,
-            runs=[(run, marks.counts(run)) for run in sorted(runs, key=lambda run: run.record.deletes_at_ms)],
+            runs=[(run, marks.shown.counts(run)) for run in sorted(runs, key=lambda run: run.record.deletes_at_ms)],
             states=RunState,
             may_act=session.may("operator", repo.name),
         )
@@ -57,7 +57,7 @@ async def show(
 ) -> Response:
     def work(repo: Repository) -> Response:
         marks = Marks(repo.context)
-        run = marks.run(mark)
+        run = marks.runs.get(mark)
         commits = _commits(marks, mark, after)
         return render(
             request,
@@ -65,7 +65,7 @@ async def show(
             repository=repo.name,
             run=run,
             states=RunState,
-            counts=marks.counts(run),
+            counts=marks.shown.counts(run),
             summary=summary_of(repo, mark),
             commits=commits[:COMMITS],
             next_after=commits[COMMITS - 1][0] if len(commits) > COMMITS else "",
@@ -82,7 +82,7 @@ async def ask_unmark(
     """Ask before a commit, or all commits of a mark, become active again."""
 
     def work(repo: Repository) -> Response:
-        Marks(repo.context).check_unmark(mark)
+        Marks(repo.context).decisions.check_unmark(mark)
         would = unmarking.preview(repo.context, mark)
         again = len(would.expired)
         return ask(
@@ -129,7 +129,7 @@ async def ask_confirm(
 
     def work(repo: Repository) -> Response:
         marks = Marks(repo.context)
-        run = marks.run(mark)
+        run = marks.runs.get(mark)
         waits = run.state is RunState.NEEDS_CONFIRMATION
         return ask(
             request,
@@ -137,7 +137,7 @@ async def ask_confirm(
                 title="Confirm a mark",
                 lead=f"After {time_shown(run.record.deletes_at_ms)} the next run deletes these objects for ever.",
                 button="Confirm the deletion",
-                facts=_numbers(marks.counts(run), summary_of(repo, mark)),
+                facts=_numbers(marks.shown.counts(run), summary_of(repo, mark)),
                 warnings=[run.record.question] if run.record.question else ["This mark waits for nobody."],
                 cancel=f"/repositories/{repository}/marks/{mark}",
                 allowed=waits,
@@ -154,7 +154,7 @@ async def confirm(
 ) -> Response:
     await read_answer(request, session)
     by = session.principal.key_id
-    run = await service.repository(repository, lambda repo: Marks(repo.context).confirm(mark, by))
+    run = await service.repository(repository, lambda repo: Marks(repo.context).decisions.confirm(mark, by))
     facts = [("Mark", run.mark_id), ("Deletes after", time_shown(run.record.deletes_at_ms))]
     return say(request, "Confirmed", facts, repository=repository, back=f"/repositories/{repository}/marks/{mark}")
 
@@ -168,11 +168,11 @@ def summary_of(repo: Repository, mark: str) -> Summary | None:
 
 
 def _commits(marks: Marks, mark: str, after: str) -> list[tuple[CommitId, Mark, Commit | None]]:
-    found = list(islice((each for each in marks.marked(mark) if each > after), COMMITS + 1))
-    records: Mapping[CommitId, Commit] = dict(marks.records(found)) if found else {}
+    found = list(islice((each for each in marks.commits.marked(mark) if each > after), COMMITS + 1))
+    records: Mapping[CommitId, Commit] = dict(marks.commits.records(found)) if found else {}
     return [
         (commit, own, records.get(commit))
-        for commit, own in zip(found, marks.of(found), strict=True)
+        for commit, own in zip(found, marks.commits.of(found), strict=True)
         if own is not None and own.mark_id == mark
     ]
 

@@ -37,7 +37,7 @@ async def listing(request: Request, service: ServiceOf, session: ReaderSession, 
     def work(repo: Repository) -> Response:
         marks = Marks(repo.context)
         under_way = list(run_control.runs_under_way(repo.context))
-        runs = sorted(marks.runs(), key=lambda run: run.record.began_ms, reverse=True)
+        runs = sorted(marks.runs.all(), key=lambda run: run.record.began_ms, reverse=True)
         return render(
             request,
             "runs.html",
@@ -45,7 +45,7 @@ async def listing(request: Request, service: ServiceOf, session: ReaderSession, 
             under_way=under_way,
             runs=runs[:RUNS],
             more=len(runs) > RUNS,
-            flag=marks.on(),
+            flag=marks.runs.on(),
             may_stop=session.may("operator", repo.name),
             refresh_seconds=REFRESH_SECONDS if any(each.alive for each in under_way) else 0,
         )
@@ -63,7 +63,7 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession, rep
             request,
             "run.html",
             repository=repo.name,
-            run=Marks(repo.context).run(run),
+            run=Marks(repo.context).runs.get(run),
             states=RunState,
             under_way=under_way,
             summary=summary_of(repo, run),

@@ -2,9 +2,9 @@
 
     base.py              what an engine does for a run: `Engine`
     choice.py            which engine a run gets: `Engines`
-    local.py             this process and its helpers, in bounded memory
-    helper_processes.py  the processes that take a share of a local engine's work
-    isolated.py          a process in which native code may crash
+    local.py             this process and its workers, in bounded memory
+    shared_work.py       the work that these share
+    worker_processes.py  the workers, in which native code may crash
     spill.py             batches that wait on disk where memory is bounded
     spark.py             Spark
     spark_session.py     Spark's session, its settings, and its Java

@@ -1,4 +1,4 @@
-"""The local engine: this process and its helpers, in bounded memory, without Java."""
+"""The local engine: this process and its workers, in bounded memory, without Java."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 from refstore_gc.batches import Batch, BatchKind
-from refstore_gc.engines import isolated
+from refstore_gc.engines import worker_processes
 from refstore_gc.engines.base import Flow, SharedFolder, Step
-from refstore_gc.engines.helper_processes import Helpers
+from refstore_gc.engines.shared_work import SharedWork
 from refstore_gc.engines.spill import FOLDER_PREFIX, Spill, WaitingBatch, load_batches, raise_unavailable
 from refstore_gc.private_folder import private_folder
 
 A = TypeVar("A")
 T = TypeVar("T")
 
-HELPERS_MAX: Final = 15
+WORKERS_MAX: Final = 15
 """Each takes 100 MB, and up to 350 in a large lake."""
 MEMORY_BYTES: Final = 64 * 1024 * 1024
 """How many bytes of batches wait in memory for their bucket: the keys of eight million addresses."""
@@ -40,18 +40,18 @@ class LocalEngine:
         spill_folder: Path | None = None,
         *,
         memory_bytes: int = MEMORY_BYTES,
-        helpers: Helpers | None = None,
+        shared: SharedWork | None = None,
     ) -> None:
-        """`spill_folder`: where batches lie that exceed `memory_bytes`. `helpers`: None: one for each other core."""
+        """`spill_folder`: where batches lie that exceed `memory_bytes`. `shared`: None: for one worker a core."""
         self._spill_folder = spill_folder
         self._memory_bytes = memory_bytes
-        self._helpers = helpers or Helpers(min(HELPERS_MAX, _cores() - 1))
-        self.parts = max(2, self._helpers.amount + 1)
+        self._shared = shared or SharedWork(min(WORKERS_MAX, _cores() - 1))
+        self.parts = max(2, self._shared.workers + 1)
         self._tasks_done = self._tasks = 0
         self._is_cancelled = False
 
     def start_ahead(self, modules: Sequence[str], items: int) -> None:
-        self._helpers.start_ahead(modules, items)
+        worker_processes.start_ahead(modules, min(self.parts, items))
 
     def map(
         self, work: Callable[[A], Iterable[T]], items: Sequence[A], *, is_long: bool = False
@@ -89,8 +89,7 @@ class LocalEngine:
         self._is_cancelled = True
 
     def close(self) -> None:
-        self._helpers.stop()
-        isolated.stop()
+        worker_processes.stop()
 
     def _begin(self) -> None:
         self._tasks_done = self._tasks = 0
@@ -115,7 +114,7 @@ class LocalEngine:
         self, work: Callable[[A], Iterable[T]], items: Sequence[A], *, is_long: bool = False
     ) -> Generator[T, None, None]:
         self._tasks += len(items)
-        for result in self._helpers.map(partial(_append_end, work), items, is_long=is_long):
+        for result in self._shared.map(partial(_append_end, work), items, is_long=is_long):
             if self._is_cancelled:
                 raise CancelledError
             if isinstance(result, _End):

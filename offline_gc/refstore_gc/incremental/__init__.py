@@ -1,8 +1,7 @@
 """Incremental runs: a run builds on the results of the run before it (decision 0095).
 
-    baseline.py      the records of a run for the next one, and the check whether a run can use them
-    known_keys.py    the recorded keys of one bucket
-    join.py          the anti-join of the changes
-
-Only `run.py` imports this package; the modules of a complete run do not know it (`.importlinter`).
+baseline.py          the records that a run builds on, and whether it still can
+baseline_files.py    find, write and remove them
+known_keys.py        the recorded keys of one bucket
+changed_sources.py   what commits name that changed since
 """

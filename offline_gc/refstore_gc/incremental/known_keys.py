@@ -7,7 +7,7 @@ A key whose count comes to zero is named by no commit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from refstore.errors import Corrupt
 from refstore_gc.address_codec import Keys, among
 from refstore_gc.checked_files import keys_in
+from refstore_gc.run_layout import ROOT
+
+FOLDER: Final = "carried/"
 
 
 class KnownKeys(msgspec.Struct, frozen=True):
@@ -71,3 +74,8 @@ def sizes_of(known: Sequence[KnownKeys], candidates: Keys) -> NDArray[np.int64]:
 
 def ranges_in(known: Sequence[KnownKeys]) -> list[Keys]:
     return [keys_in(each.ranges) for each in known]
+
+
+def bucket_key(mark_id: str, bucket: int) -> str:
+    """Return the file of a bucket's known keys."""
+    return f"{ROOT}{mark_id}/{FOLDER}{bucket:06d}.bin"

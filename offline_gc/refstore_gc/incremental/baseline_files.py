@@ -1,0 +1,98 @@
+"""Which records of earlier runs a run can use; write those for the next run, and remove what no run needs any more."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from refstore.errors import Corrupt, ObjectNotFound
+from refstore.gc_marks import STANDING, Marks, Run, RunState
+from refstore_gc.anti_join import JoinResult
+from refstore_gc.bucket_join import RecordedKeys
+from refstore_gc.checked_files import read_value, write_value
+from refstore_gc.complete_commits import CompleteCommits
+from refstore_gc.incremental.baseline import Baseline, Layer
+from refstore_gc.incremental.known_keys import FOLDER
+from refstore_gc.mark_plan import horizon_of
+from refstore_gc.run_context import RunContext
+from refstore_gc.run_layout import ROOT, remove
+from refstore_gc.run_summary import Count
+
+FILE: Final = "carried.bin"
+KEPT: Final = "kept/"
+LAYERS_MAX: Final = 31
+
+
+def usable(run: RunContext) -> tuple[Baseline | None, str]:
+    """Return the records of the last run, or why the run must be complete. Damage is a reason, too."""
+    if run.options.full:
+        return None, "asked for"
+    if run.options.foreign:
+        return None, "foreign objects are searched everywhere"
+    store, full_days, now_ms = run.repository.objects, run.options.full_days, run.repository.clock.now_ms()
+    finished = [mark for mark in Marks(run.repository).runs.all() if mark.record.finished_ms]
+    if not finished:
+        return None, "there is no earlier run"
+    try:
+        baseline = read_value(store, _key(finished[-1].mark_id), Baseline)
+    except ObjectNotFound:
+        return None, "the last run recorded nothing"
+    except Corrupt as error:
+        return None, str(error)
+    for mark in finished:
+        if mark.mark_id >= baseline.complete and mark.state not in STANDING | {RunState.SWEPT}:
+            return None, f"mark {mark.mark_id} was unmarked"
+    if now_ms - baseline.complete_ms >= full_days * 86_400_000:
+        return None, f"everything was last listed {(now_ms - baseline.complete_ms) / 86_400_000:.1f} days ago"
+    if len(baseline.layers) >= LAYERS_MAX:
+        return None, f"{len(baseline.layers)} runs rest on the last complete one"
+    return baseline, ""
+
+
+def record(
+    run: RunContext,
+    mark: Run,
+    result: JoinResult,
+    listed: Count,
+    complete_commits: CompleteCommits,
+    before: Baseline | None,
+) -> None:
+    """Write the records for the next run. `listed`: the listing of a complete run."""
+    if result.live.reads is None or run.options.foreign:
+        return
+    files = {row.bucket: row.key for row in result.rows if isinstance(row, RecordedKeys)}
+    baseline = Baseline(
+        mark_id=mark.mark_id,
+        complete=before.complete if before else mark.mark_id,
+        complete_ms=before.complete_ms if before else mark.record.began_ms,
+        seed=run.layout.seed,
+        cutoff_ms=run.cutoff_ms,
+        horizon=horizon_of(run.repository.waits, run.cutoff_ms),
+        layers=[*(before.layers if before else ()), Layer(list(result.bounds), files)],
+        former=list(result.live.addresses.files),
+        units=result.live.reads,
+        there=before.there if before else listed,
+        complete_commits=complete_commits,
+    )
+    write_value(run.repository.objects, _key(mark.mark_id), baseline)
+
+
+def forget(run: RunContext, baseline: Baseline) -> None:
+    """Remove the records, so that the next run is complete."""
+    remove(run.repository.objects, baseline.mark_id, FILE)
+
+
+def remove_unused(run: RunContext, mark: Run, *, recorded: bool, before: Baseline | None) -> None:
+    """Remove the records of earlier runs that no run builds on any more."""
+    store = run.repository.objects
+    if not recorded:
+        remove(store, mark.mark_id, KEPT)
+    elif before is not None:
+        remove(store, before.mark_id, KEPT)
+        return
+    finished = [each.mark_id for each in Marks(run.repository).runs.all() if each.record.finished_ms]
+    for mark_id in [each for each in finished if each != mark.mark_id][-LAYERS_MAX - 1 :]:
+        remove(store, mark_id, FILE, FOLDER, KEPT)
+
+
+def _key(mark_id: str) -> str:
+    return f"{ROOT}{mark_id}/{FILE}"

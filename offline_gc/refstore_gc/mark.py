@@ -1,0 +1,282 @@
+"""Mark what nobody needs, in the order of rule 13 of the protocol.
+
+    clocks -> the fence -> rules on branches -> rules -> begin (marks, flag) -> wait -> list -> live scan -> anti-join
+    -> the fence -> complete commits -> files of the mark -> complete commits are unmarked -> finish, with the breaker
+
+A run of marking that dies leaves nothing that counts: the next one begins anew, under a new mark id. Whatever cannot be
+read ends the run with the cause, and nothing is marked.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
+
+import msgspec
+
+from refstore.context import Context
+from refstore.core.ids import CommitId
+from refstore.errors import Corrupt, NotFound, RefstoreError
+from refstore.gc_marks import OBJECTS_EXPIRED, Marks, Run, RunState, new_mark_id
+from refstore.losses.fence import Fence
+from refstore_gc import (
+    anti_join,
+    branch_rules,
+    complete_commits,
+    garbage,
+    gc_figures,
+    kv_guard,
+    listing,
+    purged_objects,
+)
+from refstore_gc.anti_join import JoinResult, LiveSet, collect_live_set, earlier_commits
+from refstore_gc.complete_commits import CompleteCommits
+from refstore_gc.engines.choice import Engines
+from refstore_gc.incremental import baseline_files
+from refstore_gc.incremental.baseline import MARKED_AGAIN, Baseline
+from refstore_gc.listing import ListedChunk, count_listed
+from refstore_gc.mark_plan import Decision, age_seconds, check_clock, decide, filters_of, store_now_ms
+from refstore_gc.run_context import Options, RunContext, new_run, owner
+from refstore_gc.run_layout import layout_of, remove
+from refstore_gc.run_progress import Tell, silent
+from refstore_gc.run_summary import (
+    Count,
+    Manifest,
+    Online,
+    Summary,
+    read_summary,
+    write_manifest,
+    write_summary,
+)
+from refstore_gc.statistics import summarize_mark
+
+
+class _Begun(NamedTuple):
+    """A run whose marks are set."""
+
+    run: Run
+    fence: Fence
+    decision: Decision
+    online: Online
+
+
+class _Look(NamedTuple):
+    """What a run listed, and then found live."""
+
+    run: RunContext
+    """With the cutoff and the seed of the listing."""
+    chunks: Sequence[ListedChunk]
+    live: LiveSet
+    baseline: Baseline | None
+    why_complete: str
+
+
+def mark(ctx: Context, engines: Engines, options: Options, tell: Tell = silent) -> Summary:
+    """Mark what nobody needs.
+
+    Why an object is garbage is three hops from here: `anti_join.find_garbage` says what is compared, and brings it
+    together in buckets; `bucket_join.join_bucket` is the task of one bucket; `garbage.is_garbage` decides.
+
+    Raises Conflict (another run is active, or took over), StoreMisconfigured (clocks), Corrupt (something cannot be
+    read), Unavailable.
+    """
+    layout = layout_of(ctx, new_mark_id(ctx), secrets.randbits(64))
+    last_objects = count_last_compared(ctx)
+    run = new_run(ctx, engines.for_objects(last_objects), options, tell, layout, controlled_as="mark")
+    with closing(run.steps):
+        try:
+            summary = _mark(run, engines, last_objects)
+        except RefstoreError as error:
+            gc_figures.note_failure(ctx, error)
+            raise
+    gc_figures.note_mark(ctx, summary)
+    return summary
+
+
+def _mark(run: RunContext, engines: Engines, last_objects: int) -> Summary:
+    """Make a mark. `last_objects`: how many the last run compared."""
+    ctx, mark_id = run.repository, run.layout.mark_id
+    marks, store = Marks(ctx), ctx.objects
+    begun = _begin(run, marks)
+    run.steps.beat_with(lambda: Marks(ctx).mark_run.beat(begun.run))
+    with _abandon_on_error(marks, run, begun.run):
+        baseline, why_complete = baseline_files.usable(run)
+        with _forget_if_damaged(run, baseline):
+            marked_again = marks.mark_run.marked_again(begun.run, marks.commits.marked(mark_id))
+            if baseline is not None and marked_again:
+                baseline, why_complete = None, MARKED_AGAIN
+            with run.steps.step("waiting for operations that began before the mark"):
+                marks.mark_run.wait(begun.run, check=run.steps.wait)
+            look = _look(run, marks, begun, baseline, why_complete)
+            run, live, baseline = look.run, look.live, look.baseline
+            run = run.move_to(engines.for_objects(max(last_objects, count_listed(look.chunks))))
+            is_recorded = live.reads is not None and not run.options.foreign
+            result = anti_join.find_garbage(
+                run,
+                begun.run,
+                look.chunks,
+                live,
+                chain(marks.commits.marked(mark_id), earlier_commits(marks, begun.run)),
+                marked_again,
+                is_recorded=is_recorded,
+                baseline=baseline,
+            )
+            begun.fence.pass_through()  # the look was made of a KV that lost nothing meanwhile
+            complete = find_complete(run, marks.mark_run.may_be_complete(begun.run), result, baseline)
+            summary = summarize_mark(
+                run,
+                begun.run,
+                begun.decision,
+                result,
+                complete,
+                begun.online,
+                goes_on_from=baseline.mark_id if baseline else "",
+                there_before=baseline.there if baseline else Count(),
+                why_complete=look.why_complete,
+            )
+            write_manifest(store, _manifest(run, begun, result))
+            write_summary(store, summary)
+            if is_recorded:
+                baseline_files.record(run, begun.run, result, summary.listed + summary.young, complete, baseline)
+            summary = _finish(marks, begun.run, summary, complete)
+    write_summary(store, summary)
+    remove(store, mark_id, "listing/", "clock")
+    baseline_files.remove_unused(run, begun.run, recorded=is_recorded, before=baseline)
+    return summary
+
+
+def _begin(run: RunContext, marks: Marks) -> _Begun:
+    """Check the clocks and the KV, apply the rules on branches, and mark what the rules say has expired."""
+    ctx, options, mark_id = run.repository, run.options, run.layout.mark_id
+    try:
+        check_clock(ctx, run.layout.file("clock"))
+        fence = kv_guard.begin(ctx, mark_id)
+        online = apply_branch_rules(run)
+        decision = decide(ctx, rules=options.rules, grace_days=options.grace_days)
+        begun = marks.mark_run.begin(
+            decision.rules.digest(),
+            decision.grace_ms,
+            [*decision.commits, *decision.given_up],
+            mark_id,
+            partly=decision.partly,
+            owner=owner(),
+            take_over=options.take_over,
+        )
+    except BaseException:
+        remove(ctx.objects, mark_id)
+        raise
+    return _Begun(begun, fence, decision, online)
+
+
+@contextmanager
+def _abandon_on_error(marks: Marks, run: RunContext, begun: Run) -> Generator[None, None, None]:
+    """Abandon a run that fails in the block, and remove its files."""
+    try:
+        yield
+    except BaseException as error:
+        abandoned = False
+        with suppress(RefstoreError):  # the caller needs the first error; the next run clears up the rest
+            marks.mark_run.abandon(begun, f"failed: {error}"[:500])
+            abandoned = marks.runs.get(begun.mark_id).state is RunState.ABANDONED
+        # a mark that stands after all (it was written, and the KV did not answer any more) needs its files
+        remove(run.repository.objects, begun.mark_id, *(() if abandoned else ("listing/", "clock")))
+        raise
+
+
+@contextmanager
+def _forget_if_damaged(run: RunContext, baseline: Baseline | None) -> Generator[None, None, None]:
+    """Remove the baseline if something cannot be read in the block: the next run is complete then."""
+    try:
+        yield
+    except Corrupt:
+        if baseline is not None:
+            baseline_files.forget(run, baseline)
+        raise
+
+
+def _look(run: RunContext, marks: Marks, begun: _Begun, baseline: Baseline | None, why_complete: str) -> _Look:
+    """List and scan what changed since the baseline; or everything, if there is none that fits."""
+    cutoff_ms = store_now_ms(run.repository.objects, run.layout.file("clock"))
+    run = replace(run, cutoff_ms=cutoff_ms - int(age_seconds(run.repository, run.options.min_age_seconds) * 1000))
+    if baseline is not None:
+        run = run.with_seed(baseline.seed)
+    chunks, live = _list_then_scan(run, marks, begun, baseline)
+    if baseline is not None:
+        own = marks.commits.marked(begun.run.mark_id)
+        why_complete = baseline.unfit(live.commits, live.reads, run.cutoff_ms, own)
+        if why_complete:
+            run, baseline = run.with_seed(secrets.randbits(64)), None
+            chunks, live = _list_then_scan(run, marks, begun, None)
+    return _Look(run, chunks, live, baseline, why_complete)
+
+
+def _list_then_scan(
+    run: RunContext, marks: Marks, begun: _Begun, baseline: Baseline | None
+) -> tuple[Sequence[ListedChunk], LiveSet]:
+    """List the store, and scan what is live after the listing is complete (rule 13)."""
+    with run.steps.step("listing the object store"):
+        chunks = listing.list_objects(run, baseline.horizon if baseline else "")
+    with run.steps.step("reading what the KV names") as report_rows:
+        live = collect_live_set(run, marks.mark_run.scan_live(begun.run), filters_of(begun.decision.plan), report_rows)
+    return chunks, live
+
+
+def _manifest(run: RunContext, begun: _Begun, result: JoinResult) -> Manifest:
+    return Manifest(
+        run.layout.mark_id,
+        run.layout.seed,
+        run.options.mode,
+        result.units(),
+        begun.fence.servers,
+        dead_identities=purged_objects.files_of(result.rows),
+    )
+
+
+def _finish(marks: Marks, begun: Run, summary: Summary, complete: CompleteCommits) -> Summary:
+    """Unmark the complete commits, then let the mark stand."""
+    whole = marks.mark_run.unmark_complete(begun, complete.commits)
+    marked = begun.record.counts["commits_marked"] - whole
+    counts = {
+        "objects": summary.marked.objects,
+        "bytes": summary.marked.bytes,
+        OBJECTS_EXPIRED: summary.by_reason.get(garbage.EXPIRED, Count()).objects,
+        "commits_marked": marked,
+        "commits_complete": whole,
+    }
+    done = marks.mark_run.finish(begun, counts, question=summary.question)
+    commits = {**summary.commits, "complete": whole, "commits_marked": marked}
+    return msgspec.structs.replace(summary, state=done.state.value, commits=commits)
+
+
+def count_last_compared(ctx: Context) -> int:
+    """Return how many objects the last finished run compared; 0: there is none, or its summary cannot be read."""
+    finished = [each.mark_id for each in Marks(ctx).runs.all() if each.record.finished_ms]
+    with suppress(NotFound, Corrupt):
+        return read_summary(ctx.objects, finished[-1]).listed.objects if finished else 0
+    return 0
+
+
+def find_complete(
+    run: RunContext, marked: Iterable[CommitId], result: JoinResult, baseline: Baseline | None
+) -> CompleteCommits:
+    """Find the marked commits that name no garbage."""
+    with run.steps.step("looking for commits that are complete"):
+        commits = result.live.commits
+        landed = {commit: metarange for commit in marked if (metarange := commits.metarange(commit)) is not None}
+        question = complete_commits.Question(
+            run.layout,
+            landed,
+            commits.whole_trees(),
+            [*(unit.key for unit in result.units()), *purged_objects.files_of(result.rows)],
+            baseline.complete_commits if baseline else None,
+        )
+        return complete_commits.find(question, run.engine)
+
+
+def apply_branch_rules(run: RunContext, *, dry_run: bool = False) -> Online:
+    with run.steps.step("applying rules to branches"):
+        return branch_rules.apply(run.repository, run.options.rules, dry_run=dry_run)

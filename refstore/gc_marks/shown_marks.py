@@ -1,0 +1,68 @@
+"""What is shown of marks: to people, and over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from refstore.core.ids import CommitId
+from refstore.core.records import Complete, Mark, decode
+from refstore.gc_marks.commit_marks import CommitMarks
+from refstore.gc_marks.runs import STANDING, Run, Runs, RunState
+
+
+class ShownMark(NamedTuple):
+    """What is shown of a commit."""
+
+    mark: Mark | None = None
+    complete: Complete | None = None
+    examined_by: str = ""
+    """The run that has marked it for its look, and has yet to find whether anything of it goes."""
+
+
+class ShownMarks:
+    """The marks as they are shown."""
+
+    def __init__(self, runs: Runs, commits: CommitMarks) -> None:
+        self._runs = runs
+        self._commits = commits
+
+    def of(self, commits: Sequence[CommitId]) -> list[ShownMark]:
+        """Return what to show of each: its mark, or that it is complete. By the mark of a run that has yet to find what
+        goes nothing is going to be deleted: such a commit is shown as before that run, or as examined by it.
+        """
+        marks, complete = self._commits.of(commits), self._commits.complete(commits)
+        states = self._runs.states({mark.mark_id for mark in marks if mark is not None and not mark.sweeping_ms})
+        return [
+            self._shown(mark, found, states.get(mark.mark_id) if mark is not None else None)
+            for mark, found in zip(marks, complete, strict=True)
+        ]
+
+    @staticmethod
+    def _shown(mark: Mark | None, complete: Complete | None, state: RunState | None) -> ShownMark:
+        if mark is None:
+            return ShownMark(None, complete)
+        if state not in (RunState.MARKING, RunState.ABANDONED):
+            return ShownMark(mark)
+        if complete is not None:
+            return ShownMark(None, complete)
+        if mark.earlier:
+            return ShownMark(decode(mark.earlier, Mark))
+        is_examined = state is RunState.MARKING and not mark.prefixes
+        return ShownMark(examined_by=mark.mark_id if is_examined else "")
+
+    def counts(self, run: Run) -> dict[str, int]:
+        """Return what a run counted. Of a mark that stands, the commits are those that it still has, and
+        `commits_unmarked` are the others: what these name stays, so the mark holds at most the objects that it counted.
+        """
+        if run.state not in STANDING:
+            return run.record.counts
+        whole = partly = unmarked = 0
+        for page in self._commits.by(run.mark_id):
+            for item in page:
+                is_own = item.mark is not None and item.mark.mark_id == run.mark_id
+                whole += is_own and item.mark is not None and not item.mark.prefixes
+                partly += is_own and item.mark is not None and bool(item.mark.prefixes)
+                unmarked += not is_own
+        commits = {"commits_marked": whole, "commits_partly_marked": partly, "commits_unmarked": unmarked}
+        return {**run.record.counts, **commits}

@@ -1,0 +1,104 @@
+"""The sweep of a mark, and what it must leave (rule 14).
+
+    begin, then excluded_commits, then the deletions, finish
+
+The caller must read `excluded_commits` *after* `begin` returned, and must not delete what these commits name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from refstore.context import Context
+from refstore.core.ids import CommitId
+from refstore.core.records import Commit
+from refstore.errors import Conflict, Gone
+from refstore.gc_marks.commit_marks import CommitMarks
+from refstore.gc_marks.runs import Run, Runs, RunState
+
+
+class Sweeps:
+    """The steps of sweeps."""
+
+    def __init__(self, ctx: Context, runs: Runs, commits: CommitMarks) -> None:
+        self._clock = ctx.clock
+        self._runs = runs
+        self._commits = commits
+
+    def begin(self, mark_id: str) -> Run:
+        """Begin the sweep: from here on the mark cannot be taken back. Heads are unmarked. Call it again after a crash.
+
+        Raises Conflict (not due, not confirmed, not finished), Gone (unmarked), NotFound. A run that was swept is
+        returned as it is.
+        """
+        run = self._start(mark_id)
+        if run.state is RunState.SWEEPING:
+            self._commits.send(mark_id, self._commits.heads(), self._clock.now_ms())
+        return run
+
+    def excluded_commits(self, run: Run) -> Iterator[tuple[CommitId, Commit]]:
+        """Yield commits that the live scan disregarded and that are not being swept: a sweep must not delete what they
+        name.
+
+        They were unmarked since, marked by a later run since, or stand under an older mark that is not swept yet. Read
+        this after `begin`: from then on none can be added.
+        """
+        disregarded = (run.mark_id, *run.record.disregards)
+        for mark_id in disregarded:
+            for page in self._commits.by(mark_id):
+                yield from self._commits.records(item.commit for item in page if not item.going(*disregarded))
+
+    def taken_back(self, run: Run) -> Iterator[tuple[CommitId, Commit]]:
+        """Yield the commits that the live scan disregarded and that are not marked by one of these runs any more: they
+        were unmarked, or are marked by a later run. The sweep will exclude them, whatever becomes of them.
+        """
+        disregarded = (run.mark_id, *run.record.disregards)
+        for mark_id in disregarded:
+            for page in self._commits.by(mark_id):
+                yield from self._commits.records(
+                    item.commit for item in page if item.mark is None or item.mark.mark_id not in disregarded
+                )
+
+    def note_tagged(self, mark_id: str, counts: Mapping[str, int]) -> Run:
+        """Note that everything is tagged, and the sweep waits for the bucket. Call it again after a crash."""
+        run = self._runs.get(mark_id)
+        if run.state is not RunState.SWEEPING:
+            raise Conflict(f"mark {mark_id} is {run.shown}; begin its sweep first")
+        if run.is_tagged:
+            return run
+        now = self._clock.now_ms()
+        self._commits.tag(mark_id, now)
+        return self._runs.change(run, tagged_ms=now, swept=dict(counts))
+
+    def finish(self, mark_id: str, counts: Mapping[str, int]) -> Run:
+        """Finish the sweep after all deletions: the commits are swept. Call it again after a crash."""
+        run = self._runs.get(mark_id)
+        if run.state is RunState.SWEPT:
+            return run
+        if run.state is not RunState.SWEEPING:
+            raise Conflict(f"mark {mark_id} is {run.state}; begin its sweep first")
+        now = self._clock.now_ms()
+        self._commits.sweep(mark_id, now)
+        return self._runs.change(run, state=RunState.SWEPT, swept_ms=now, swept=dict(counts))
+
+    def _start(self, mark_id: str) -> Run:
+        run = self._runs.get(mark_id)
+        match run.state:
+            case RunState.SWEPT | RunState.SWEEPING:
+                return run
+            case RunState.MARKING:
+                raise Conflict(f"mark {mark_id} was not finished; run the marking again")
+            case RunState.ABANDONED:
+                raise Gone(
+                    f"mark {mark_id} is abandoned ({run.record.ended}) and will not be swept; run the marking again"
+                )
+            case RunState.NEEDS_CONFIRMATION:
+                raise Conflict(f"mark {mark_id} needs confirmation: {run.record.question}; confirm it first")
+            case RunState.MARKED:
+                now = self._clock.now_ms()
+                if now < run.record.deletes_at_ms:
+                    raise Conflict(
+                        f"mark {mark_id} is not due for another {(run.record.deletes_at_ms - now) // 1000} s; wait, or "
+                        "unmark it"
+                    )
+                return self._runs.change(run, state=RunState.SWEEPING, sweep_began_ms=now)
