@@ -307,7 +307,7 @@ def beside_reads(shop: Workshop) -> Row:
     with filling(folder) as lake:
         repo = lake.repository(lakes.REPOSITORY)
         upload_and_commit(repo, scale)
-        reader = access_keys.create(lake, access_keys.Role.READER)
+        reader = access_keys.create_key(lake, access_keys.Role.READER)
     chance = random.Random(3)
     calls = [stat("main", lakes.path_of(chance.randrange(scale.served))) for _ in range(scale.asked)]
     nowhere = "&".join(
@@ -369,7 +369,7 @@ def beside_pages(shop: Workshop) -> Row:
         repo = lake.repository(lakes.REPOSITORY)
         upload_and_commit(repo, scale)
         repo.set_retention('{"default_retention_days": 7}')
-        reader = access_keys.create(lake, access_keys.Role.READER)
+        reader = access_keys.create_key(lake, access_keys.Role.READER)
     chance = random.Random(4)
     calls = [stat("main", lakes.path_of(chance.randrange(scale.served))) for _ in range(scale.asked)]
     own = f"/ui/repositories/{lakes.REPOSITORY}"

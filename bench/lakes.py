@@ -15,11 +15,11 @@ from typing import Final
 
 from refstore.core import deadline
 from refstore.core.ids import Address, is_own
-from refstore.core.settings import embedded
+from refstore.core.settings import embedded_urls
 from refstore.kv import open_kv
 from refstore.lake import Lake
 from refstore.objects import open_objects
-from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored
+from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject
 from refstore.operations.uploading import Upload
 from refstore.repository import Repository
 
@@ -42,11 +42,11 @@ class ShortWay(ObjectStore):
     def url(self) -> str:
         return self._store.url
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         if not is_own(Address(key)) or not isinstance(body, bytes):
             return self._store.put(key, body, if_absent=if_absent)
         self._sink(key, body)
-        return Stored(len(body), sha256(body).hexdigest())
+        return StoredObject(len(body), sha256(body).hexdigest())
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         return self._store.get(key, start=start, end=end)
@@ -57,7 +57,7 @@ class ShortWay(ObjectStore):
     def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         return self._store.list(prefix, after=after, before=before)
 
-    def delete_many(self, keys: Sequence[str]) -> Deletion:
+    def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         return self._store.delete_many(keys)
 
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
@@ -97,7 +97,7 @@ def write_file(path: Path, body: bytes) -> None:
 def stores_in(folder: Path) -> tuple[str, str]:
     """(kv URL, objects URL) of the embedded default."""
     folder.mkdir(parents=True, exist_ok=True)
-    return embedded(folder)
+    return embedded_urls(folder)
 
 
 def blobs_of(folder: Path, repo: Repository) -> Path:

@@ -21,13 +21,13 @@ from bench.offline_sweep import AT_ONCE, EVERYTHING
 from bench.workshop import Workshop
 from refstore.context import Context
 from refstore.core import ids, keys
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import Address
 from refstore.core.records import Backup, Content, Intent, Location, encode
 from refstore.kv import open_kv
 from refstore.kv.base import KV, Key, SetIf
 from refstore.lake import Lake
-from refstore.versioning.locations import Intention, LocatedIdentity, Locations, Publication
+from refstore.versioning.locations import RewriteIntent, LocatedIdentity, Locations, WrittenContent
 from refstore_gc import run as job
 from refstore_gc.engines.choice import EngineOptions, open_engines
 
@@ -59,13 +59,13 @@ def _publishing(shop: Workshop, name: str, kv: KV) -> Row:
 
     def ours(_turn: int) -> float:
         intended: list[LocatedIdentity] = []
-        for page in batched(addresses(), PAGE):
-            intentions = [Intention(each, _content(each), ids.new_address(made, clock.now_ms())) for each in page]
+        for page in split_batches(addresses(), PAGE):
+            intentions = [RewriteIntent(each, _content(each), ids.new_address(made, clock.now_ms())) for each in page]
             intended += [each for each in locations.intend(intentions, RUN) if each is not None]
-        publications = [Publication(each, _content(ids.new_address(made, 1))) for each in intended]
+        publications = [WrittenContent(each, _content(ids.new_address(made, 1))) for each in intended]
         shop.say(f"locations: publishing {amount:,} on {name}")
         began = time.perf_counter()
-        for page in batched(publications, PAGE):
+        for page in split_batches(publications, PAGE):
             assert all(locations.publish(page, RUN))
         return time.perf_counter() - began
 
@@ -75,10 +75,10 @@ def _publishing(shop: Workshop, name: str, kv: KV) -> Row:
         after = encode(Location(_content(address), 1, backups=(Backup(_content(address), 1, RUN),)))
         partition = f"bare/{next(numbers)}"
         items = [Key(partition, f"{number:08d}") for number in range(amount)]
-        for page in batched(items, PAGE):
+        for page in split_batches(items, PAGE):
             kv.set_many([(key, before) for key in page])
         began = time.perf_counter()
-        for page in batched(items, PAGE):
+        for page in split_batches(items, PAGE):
             assert all(kv.set_if_many([SetIf(key, before, after) for key in page]))
         return time.perf_counter() - began
 
@@ -102,12 +102,12 @@ def _nightly(shop: Workshop) -> Row:
         ctx = lake.repository(lakes.REPOSITORY).context
 
         def night() -> float:
-            options = job.Options(grace_days=0, min_age_seconds=0, limits=EVERYTHING.limits, full=True)
+            options = job.GcOptions(grace_days=0, min_age_seconds=0, limits=EVERYTHING.limits, is_complete=True)
             began = time.perf_counter()
-            ran = job.run(ctx, engines, options)
+            ran = job.run_nightly(ctx, engines, options)
             seconds = time.perf_counter() - began
-            assert not ran.marked.by_kind.get("data"), f"{ran.marked.by_kind} were marked"
-            shop.say(f"locations: a complete run of {seconds:.1f} s; {ran.marked.seconds}")
+            assert not ran.mark_summary.by_kind.get("data"), f"{ran.mark_summary.by_kind} were marked"
+            shop.say(f"locations: a complete run of {seconds:.1f} s; {ran.mark_summary.seconds}")
             return seconds
 
         night()  # not counted: the first run
@@ -129,11 +129,11 @@ def _move_all(ctx: Context, blobs: Path) -> None:
     """Give every object another address for its content, as if it was purged and its backup has ended."""
     made = ids.RandomIds()
     ctx.locations.announce()
-    for page in batched([info.key for info in ctx.objects.list("data/")], PAGE):
+    for page in split_batches([info.key for info in ctx.objects.list("data/")], PAGE):
         records: list[tuple[Key, bytes]] = []
         for key in page:
             identity = Address(key)
-            at_ms = ids.made_ms(identity)
+            at_ms = ids.address_time_ms(identity)
             assert at_ms is not None
             content = ids.new_address(made, at_ms)
             (blobs / content).parent.mkdir(parents=True, exist_ok=True)

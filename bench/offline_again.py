@@ -152,7 +152,7 @@ def _at_random(rng: random.Random, count: int) -> list[int]:
 def _marked(ctx: Any, engines: Engines, *, full: bool, expected: int) -> float:
     """Seconds. What commits no longer name, and was marked before, is not marked again."""
     found: list[Any] = []
-    options = job.Options(grace_days=0, min_age_seconds=0, limits=EVERYTHING.limits, full=full)
+    options = job.GcOptions(grace_days=0, min_age_seconds=0, limits=EVERYTHING.limits, is_complete=full)
     seconds = seconds_of(lambda: found.append(job.mark(ctx, engines, options)))
     assert (found[0].goes_on_from == "") is full, found[0].why_complete
     data = found[0].by_kind.get("data")

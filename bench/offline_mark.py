@@ -25,16 +25,16 @@ from bench.workshop import Workshop, make_lake
 from refstore.core import ids
 from refstore.repository import Repository
 from refstore_gc import live_in_commits
-from refstore_gc.address_codec import Cuts
-from refstore_gc.anti_join import JoinInputs, join
+from refstore_gc.address_codec import BucketBounds
+from refstore_gc.anti_join import JoinInputs, join_buckets
 from refstore_gc.batches import Batch, BatchKind
-from refstore_gc.bucket_join import BucketRow, BucketTask, Chunk
+from refstore_gc.bucket_join import BucketRow, BucketTask, ChunkReference
 from refstore_gc.engines.base import Engine
 from refstore_gc.engines.choice import EngineOptions, open_engines
 from refstore_gc.engines.local import LocalEngine
 from refstore_gc.engines.shared_work import SharedWork
 from refstore_gc.garbage import MarkedCount
-from refstore_gc.live_in_commits import LiveCommits, Sources
+from refstore_gc.live_in_commits import LiveCommits, CommitSources
 from refstore_gc.run_layout import RunLayout
 from refstore_gc.untyped_arrow import pa, pq
 
@@ -121,7 +121,7 @@ def _against_duckdb(shop: Workshop, spark: Engine, count: int, start: str, *, ju
 
 def compare(engine: Engine, folder: Path) -> int:
     """Return how many were marked by the product, from the files of what is listed and of what is named."""
-    return _marked_in(join(engine, _inputs(folder)))
+    return _marked_in(join_buckets(engine, _inputs(folder)))
 
 
 def _inputs(folder: Path) -> JoinInputs:
@@ -130,11 +130,11 @@ def _inputs(folder: Path) -> JoinInputs:
     files = sorted((folder / "_refstore" / "gc" / MARK_ID / "listing").iterdir())
     firsts = [next(pq.ParquetFile(file).iter_batches(1, columns=["address"])).column(0)[0].as_py() for file in files]
     chunks = [
-        Batch.of_value(number, BatchKind.LISTED, Chunk(number, str(file.relative_to(folder))))
+        Batch.from_value(number, BatchKind.LISTED, ChunkReference(number, str(file.relative_to(folder))))
         for number, file in enumerate(files)
     ]
     live = [(str(file.relative_to(folder)), BatchKind.LIVE_IN_COMMITS) for file in sorted((folder / "live").iterdir())]
-    return JoinInputs(BucketTask(layout=work, is_recorded=True), firsts[1:], chunks, live, [], Sources([], [], []))
+    return JoinInputs(BucketTask(layout=work, is_recorded=True), firsts[1:], chunks, live, [], CommitSources([], [], []))
 
 
 def _marked_in(rows: Iterable[BucketRow]) -> int:
@@ -251,7 +251,7 @@ def _read(engine: Engine, repo: Repository, wanted: LiveCommits) -> float:
     layout = RunLayout(url=url, files=url, mark_id=MARK_ID, seed=1)
 
     def work() -> None:
-        assert sum(engine.join(live_in_commits.flows(layout, Cuts.of([]), wanted.sources()), 1, _count_rows))
+        assert sum(engine.join(live_in_commits.commit_flows(layout, BucketBounds.from_addresses([]), wanted.sources()), 1, _count_rows))
 
     return seconds_of(work)
 

@@ -27,8 +27,8 @@ from refstore.lake import Lake
 from refstore.objects.s3.client import CONCURRENT_REQUESTS
 from refstore_gc import run as job
 from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
-from refstore_gc.mark_breaker import Limits
-from refstore_gc.run import Options
+from refstore_gc.mark_breaker import BreakerLimits
+from refstore_gc.run import GcOptions
 
 FACTOR_S3: Final = 0.8
 AT_ONCE: Final = Safety(
@@ -38,7 +38,7 @@ AT_ONCE: Final = Safety(
     recheck_after_seconds=0,
     scrub_after_seconds=0,
 )
-EVERYTHING: Final = Options(grace_days=0, min_age_seconds=0, limits=Limits(share=1))
+EVERYTHING: Final = GcOptions(grace_days=0, min_age_seconds=0, limits=BreakerLimits(share_max=1))
 SLICES: Final = 20
 
 

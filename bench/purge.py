@@ -41,13 +41,13 @@ from bench.workshop import Workshop
 from refstore.operations.uploading import Upload
 from refstore.repository import Repository
 from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
-from refstore_gc.run_progress import silent
+from refstore_gc.run_progress import ignore_progress
 from refstore_purge import ids, verify
 from refstore_purge import run as job
-from refstore_purge.report import Report
-from refstore_purge.run import Options
+from refstore_purge.report import PurgeReport
+from refstore_purge.run import PurgeOptions
 from refstore_purge.untyped_arrow import pa, pq
-from refstore_purge.verify import Finding
+from refstore_purge.verify import RowFinding
 
 FIND_FACTOR: Final = 0.7
 INDEX_FACTOR: Final = 3.0
@@ -119,10 +119,10 @@ class Purged:
         seed = time.time_ns()
         return write_ids(self.folder / f"ids-{seed}.parquet", planted, self.shape, count, seed=seed)
 
-    def run(self, ids: Path, expected: int, **options: Any) -> Report:
-        report = job.run(self.repo, self.engines, Options(ids=ids, **options), silent)
-        matched = sum(row.matched for row in report.rows)
-        assert report.is_whole, report.not_purged
+    def run(self, ids: Path, expected: int, **options: Any) -> PurgeReport:
+        report = job.run_purge(self.repo, self.engines, PurgeOptions(ids=ids, **options), ignore_progress)
+        matched = sum(row.matched_objects for row in report.rows)
+        assert report.is_whole, report.skipped_objects
         assert matched == expected, f"{matched} objects matched, not {expected}"
         return report
 
@@ -349,7 +349,7 @@ def _verify(shop: Workshop, lake: Purged) -> Iterator[Row]:
         yield Row(what=what, ours=Series(mine, "s"), other=Series(other, "s"), other_name=name, bar=bar)
 
 
-def _check_found(findings: list[Finding]) -> None:
+def _check_found(findings: list[RowFinding]) -> None:
     assert len(findings) == 1, findings
     assert findings[0].rows >= PLANTED, findings
 
@@ -389,7 +389,7 @@ def _memory(shop: Workshop, large: Large) -> Row:
     small = Shape(1000, ROWS_A_GUEST, text=large.text)
     made = write_large(folder / "data/large", large.format, shape, size)
     write_large(folder / "data/small", large.format, small, 0)
-    ids.write(folder / "ids", "string", [guests_of(0, each)[:PLANTED] for each in (shape, small)])
+    ids.write_ids(folder / "ids", "string", [guests_of(0, each)[:PLANTED] for each in (shape, small)])
     done = in_fresh_process(
         "purge_memory",
         url=f"file://{folder}?fsync=0",
@@ -475,5 +475,5 @@ def _in_processes(pool: Any, work: Callable[[Any], int], items: list[Any], expec
     return seconds
 
 
-def _read(report: Report) -> int:
+def _read(report: PurgeReport) -> int:
     return sum(row.read_bytes for row in report.rows)

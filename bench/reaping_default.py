@@ -22,7 +22,7 @@ from bench import lakes, peers
 from bench.measure import Row, Series, at_least, at_most, in_fresh_process, in_turns, rates
 from bench.reaping import reset_branch
 from bench.workshop import Workshop, make_lake
-from refstore.core.settings import embedded
+from refstore.core.settings import embedded_urls
 
 FACTOR = 0.7
 """Of icechunk, and of each floor. A bar holds if it is passed by a seventh."""
@@ -115,7 +115,7 @@ class Lake:
 
     def __init__(self, shop: Workshop, count: int, kv: str = "") -> None:
         self._folder = shop.in_memory("default")
-        embedded_kv, self.objects = embedded(self._folder)
+        embedded_kv, self.objects = embedded_urls(self._folder)
         self.kv = kv or embedded_kv
         if not kv:
             make_lake(self._folder)

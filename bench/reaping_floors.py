@@ -20,7 +20,7 @@ import redis
 
 from bench import lakes
 from refstore.core import keys
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import Path as ObjectPath
 from refstore.core.records import Deleting, Emptied, Entry, Reference, decode_staged, encode
 from refstore.repository import Repository
@@ -52,7 +52,7 @@ def write_rows(kv: str, objects: str, library: str) -> float:
     `library`: `sqlite3`, Python's own module, or `apsw`, which the driver uses.
     """
     with lakes.open_lake(kv, objects) as lake:
-        lives = [*batched(_lives(lake.repository(lakes.REPOSITORY)), PAGE)]
+        lives = [*split_batches(_lives(lake.repository(lakes.REPOSITORY)), PAGE)]
     file = kv.removeprefix("sqlite://")
     connection: Any = apsw.Connection(file) if library == "apsw" else sqlite3.connect(file, isolation_level=None)
     connection.execute("PRAGMA synchronous = FULL")
@@ -83,7 +83,7 @@ def write_rows(kv: str, objects: str, library: str) -> float:
 def write_redis_keys(kv: str, objects: str) -> float:
     """Write them to plain keys of another database of the server, then unlink the blobs. Return the seconds."""
     with lakes.open_lake(kv, objects) as lake:
-        lives = [*batched(_lives(lake.repository(lakes.REPOSITORY)), PIPELINE)]
+        lives = [*split_batches(_lives(lake.repository(lakes.REPOSITORY)), PIPELINE)]
     client = redis.Redis.from_url(kv, db=1, protocol=2)
     for page in lives:
         client.mset({"".join(life.reference): life.listed for life in page})
@@ -111,9 +111,9 @@ def write_redis_keys(kv: str, objects: str) -> float:
 
 def _lives(repo: Repository) -> Iterator[Life]:
     ctx = repo.context
-    ((token, marker),) = ctx.markers.deleted()
+    ((token, marker),) = ctx.markers.scan_deleted()
     now = ctx.clock.now_ms()
-    for page in batched(ctx.kv.scan_all(keys.staging(ctx.repo, token), page=PAGE), PAGE):
+    for page in split_batches(ctx.kv.scan_all(keys.staging(ctx.repo, token), page=PAGE), PAGE):
         entries = [(name, decode_staged(value)) for name, value in page]
         names = [keys.reference(ctx.repo, entry.address) for _, entry in entries if isinstance(entry, Entry)]
         for (path, entry), key, listed in zip(entries, names, ctx.kv.get_many(names), strict=True):

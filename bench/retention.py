@@ -16,8 +16,8 @@ from refstore.core import keys
 from refstore.core.ids import CommitId
 from refstore.core.records import Commit, encode
 from refstore.kv.base import Key
-from refstore.retention.active_commits import Refs, State, compute_expiry
-from refstore.retention.commit_arrays import CommitRow, History
+from refstore.retention.active_commits import Refs, ExpiryState, compute_expiry
+from refstore.retention.commit_arrays import CommitRow, CommitHistory
 from refstore.retention.rules import BranchRule, Rules
 
 SECONDS = 30.0
@@ -70,10 +70,10 @@ def history(count: int) -> tuple[list[CommitRow], Refs]:
     return rows, Refs(heads, {f"v{at}": rng.choice(ids) for at in range(100)})
 
 
-def active_of(read: History, refs: Refs, commits: int) -> dict[str, int]:
+def active_of(read: CommitHistory, refs: Refs, commits: int) -> dict[str, int]:
     """Seen at the time of the last commit."""
     states = compute_expiry(read, refs, RULES, commits * MINUTE_MS).states()
-    return {"active": states.count(State.ACTIVE), "expired": states.count(State.EXPIRED)}
+    return {"active": states.count(ExpiryState.ACTIVE), "expired": states.count(ExpiryState.EXPIRED)}
 
 
 def fill(folder: Path, count: int) -> None:
@@ -95,7 +95,7 @@ def fill(folder: Path, count: int) -> None:
                     "somebody",
                     "a message of usual length, say",
                 )
-                pairs += [(keys.commit(repo_id, row.id), encode(record)), (keys.landed(repo_id, row.id), b"")]
+                pairs += [(keys.commit(repo_id, row.id), encode(record)), (keys.landed_mark(repo_id, row.id), b"")]
             kv.set_many(pairs)
         for branch, head in refs.heads.items():
             repo.create_branch(branch, head)

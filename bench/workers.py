@@ -189,9 +189,9 @@ def api_load(
 def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measured:
     """What a listing's pages cost apart: reading them from the SDK, making the items, writing these as JSON."""
     import refstore
-    from refstore_api.json_answers import answer_page
+    from refstore_api.json_answers import make_page_response
     from refstore_api.models import Pagination
-    from refstore_api.object_stats import fields_of
+    from refstore_api.object_stats import object_fields
 
     parts = {"reading": 0.0, "items": 0.0, "encoding": 0.0}
     with refstore.open(data) as lake:
@@ -199,14 +199,14 @@ def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measure
         after = ""
         for _ in range(pages):
             began = time.perf_counter()
-            page = repo.page("main", after=after, amount=amount)
+            page = repo.list_page("main", after=after, amount=amount)
             read = time.perf_counter()
-            results = [fields_of(repo.context, path, entry) for path, entry in page.results]
+            results = [object_fields(repo.context, path, entry) for path, entry in page.results]
             pagination = Pagination(
                 has_more=page.has_more, next_offset=page.next_after, results=len(results), max_per_page=amount
             )
             made = time.perf_counter()
-            answer_page(pagination, results)
+            make_page_response(pagination, results)
             ended = time.perf_counter()
             parts["reading"] += read - began
             parts["items"] += made - read
@@ -220,11 +220,11 @@ def retain(*, commits: int) -> Measured:
     time.
     """
     from bench.retention import active_of, history
-    from refstore.retention.commit_arrays import History
+    from refstore.retention.commit_arrays import CommitHistory
 
     rows, refs = history(commits)
     began = time.perf_counter()
-    found = active_of(History.of(rows), refs, commits)
+    found = active_of(CommitHistory.from_rows(rows), refs, commits)
     return _measured(time.perf_counter() - began, **found)
 
 
@@ -269,16 +269,16 @@ def purge_memory(*, url: str, ids: str, format_: str, identifier: str, small: st
     from refstore_purge import tasks
 
     worker_processes.become_worker()
-    job = tasks.Job(url=url, io_timeout_seconds=60.0, ids=SharedFolder(ids), hash_key=b"bench" * 3 + b"!")
+    job = tasks.TaskSettings(url=url, io_timeout_seconds=60.0, ids=SharedFolder(ids), hash_key=b"bench" * 3 + b"!")
     store = open_objects(url)
 
-    def work(key: str, *, to: str) -> tasks.Done:
+    def work(key: str, *, to: str) -> tasks.ObjectResult:
         size = store.head(key).size_bytes
         name: Any = format_
         columns = tuple(identifier.split("."))
-        work = tasks.Work(address=key, size_bytes=size, format=name, ids="", identifier=columns, to=to)
-        done = tasks.do(job, work if to else msgspec.structs.replace(work, index=f"index/{key}"))
-        if done.failure or not done.matched:
+        work = tasks.ObjectTask(address=key, size_bytes=size, format=name, ids="", identifier=columns, target_address=to)
+        done = tasks.run_task(job, work if to else msgspec.structs.replace(work, index=f"index/{key}"))
+        if done.failure or not done.matched_rows:
             raise RuntimeError(f"{key}: {done}")
         return done
 
@@ -303,7 +303,7 @@ def copy_manifest(*, namespace: str, to: str) -> Measured:
     from hashlib import sha256
     from pathlib import Path
 
-    from refstore.core.batches import batched
+    from refstore.core.batches import split_batches
 
     def lines() -> Iterator[bytes]:
         for path in (Path(namespace) / "_refstore" / "manifest").glob("*/*"):
@@ -317,7 +317,7 @@ def copy_manifest(*, namespace: str, to: str) -> Measured:
     connection.execute(
         "CREATE TABLE kv (partition TEXT, name TEXT, value BLOB, PRIMARY KEY (partition, name)) WITHOUT ROWID"
     )
-    for page in batched(lines(), 1000):
+    for page in split_batches(lines(), 1000):
         named = [(sha256(line).hexdigest(), line) for line in page]
         rows = [("commits", name, line) for name, line in named] + [("landed", name, b"") for name, _ in named]
         connection.execute("BEGIN")

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from refstore.operations.restoring import RestoreOutcome, RestoreResult
     from refstore.operations.uploading import IssuedAddress, Link, Stage, Upload
     from refstore.repository import Repository
-    from refstore.versioning.commits.diffing import Change
+    from refstore.versioning.commits.diffing import PathChange
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Branch",
-    "Change",
+    "PathChange",
     "Commit",
     "CommitDetails",
     "CommitInfo",

@@ -21,8 +21,8 @@ import msgspec
 
 from refstore.audit import AuditLog
 from refstore.core import ids, keys
-from refstore.core.clock import Clock, utc_text
-from refstore.core.records import AccessKeyRecord, SecretHash, Stamp, decode, encode, maybe
+from refstore.core.clock import Clock, format_utc
+from refstore.core.records import AccessKeyRecord, SecretHash, StampRecord, decode, encode, decode_optional
 from refstore.errors import AlreadyExists, Conflict, Contention, Invalid, InvalidName, NotFound
 from refstore.kv.base import ABSENT, KV, Absent
 
@@ -76,7 +76,7 @@ class NewKey(NamedTuple):
     """Shown once. It cannot be read again."""
 
 
-def create(
+def create_key(
     store: KeyStore,
     role: Role,
     *,
@@ -92,43 +92,43 @@ def create(
     AuditUnavailable, as all changes do.
     """
     if expires_ms and expires_ms <= store.clock.now_ms():
-        raise Invalid(f"the access key would have expired at {utc_text(expires_ms)} already; give a later time")
+        raise Invalid(f"the access key would have expired at {format_utc(expires_ms)} already; give a later time")
     key_id = id if id is not None else new_id()
     new_key_secret = secret if secret is not None else new_secret()
-    record = _record(store.clock, role, repositories, description, _checked(key_id, new_key_secret), expires_ms)
-    with store.audit.change("key.create", target=key_id, after=_logged(record)):
+    record = _new_record(store.clock, role, repositories, description, _check_secret(key_id, new_key_secret), expires_ms)
+    with store.audit.change("key.create", target=key_id, after=_audit_values(record)):
         if not store.kv.set_if(keys.access_key(key_id), ABSENT, encode(record)):
             raise AlreadyExists(f"access key {key_id!r} exists already; choose another id, or revoke it first")
-    return NewKey(_shown(key_id, record), new_key_secret)
+    return NewKey(_display_key(key_id, record), new_key_secret)
 
 
-def ensure(store: KeyStore, id: str, secret: str) -> AccessKey:  # noqa: A002  # likewise
+def ensure_key(store: KeyStore, id: str, secret: str) -> AccessKey:  # noqa: A002  # likewise
     """Return an operator's key with this id and this secret. Create it, or change it if it has another secret.
 
     It does not bring back the old secret of a rotation. Raises Conflict if that secret has ended; InvalidName, Invalid,
     Contention.
     """
-    key = keys.access_key(_checked_id(id))
+    key = keys.access_key(_check_new_id(id))
     for _ in range(_ATTEMPTS):
         raw = store.kv.get(key)
-        record = maybe(raw, AccessKeyRecord)
+        record = decode_optional(raw, AccessKeyRecord)
         proven = find_secret(record, secret) if record is not None else None
         if proven is not None and has_ended(proven, store.clock.now_ms()):
             raise Conflict(
-                f"the secret of access key {id!r} ended at {utc_text(proven.ends_ms)}, after a rotation; give its new "
+                f"the secret of access key {id!r} ended at {format_utc(proven.ends_ms)}, after a rotation; give its new "
                 "secret"
             )
         if record is not None and proven is not None and record.role == Role.OPERATOR:
-            return _shown(id, record)
-        new_record = _record(
-            store.clock, Role.OPERATOR, (), "from the environment of the service", _checked(id, secret)
+            return _display_key(id, record)
+        new_record = _new_record(
+            store.clock, Role.OPERATOR, (), "from the environment of the service", _check_secret(id, secret)
         )
-        if _replace(store, "key.set", id, raw, new_record):
-            return _shown(id, new_record)
+        if _replace_key(store, "key.set", id, raw, new_record):
+            return _display_key(id, new_record)
     raise _contention(id)
 
 
-def rotate(store: KeyStore, id: str, *, overlap_ms: int) -> NewKey:  # noqa: A002  # likewise
+def rotate_secret(store: KeyStore, id: str, *, overlap_ms: int) -> NewKey:  # noqa: A002  # likewise
     """Give the key a new secret. The old one is valid for `overlap_ms` more, then ends with its tokens; 0: it ends at
     once.
 
@@ -138,15 +138,15 @@ def rotate(store: KeyStore, id: str, *, overlap_ms: int) -> NewKey:  # noqa: A00
 
     def rotated(record: AccessKeyRecord) -> AccessKeyRecord:
         now_ms = store.clock.now_ms()
-        if overlap_ms and record.previous is not None and not has_ended(record.previous, now_ms):
+        if overlap_ms and record.previous_secret is not None and not has_ended(record.previous_secret, now_ms):
             raise Conflict(
-                f"access key {id!r} has two secrets until {utc_text(record.previous.ends_ms)}; wait for that, or end "
+                f"access key {id!r} has two secrets until {format_utc(record.previous_secret.ends_ms)}; wait for that, or end "
                 f"the old one with: refstore keys end-overlap {id}"
             )
         previous = SecretHash(record.salt, record.hash, now_ms + overlap_ms)
-        return msgspec.structs.replace(record, salt=salt, hash=_hashed(salt, secret), previous=previous)
+        return msgspec.structs.replace(record, salt=salt, hash=_hash_secret(salt, secret), previous=previous)
 
-    return NewKey(_shown(id, _change(store, "key.rotate", id, rotated)), secret)
+    return NewKey(_display_key(id, _change_key(store, "key.rotate", id, rotated)), secret)
 
 
 def end_overlap(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
@@ -156,11 +156,11 @@ def end_overlap(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewis
 
     def ended(record: AccessKeyRecord) -> AccessKeyRecord:
         now_ms = store.clock.now_ms()
-        if record.previous is None or has_ended(record.previous, now_ms):
+        if record.previous_secret is None or has_ended(record.previous_secret, now_ms):
             raise Conflict(f"access key {id!r} has one secret only; make a second one with: refstore keys rotate {id}")
-        return msgspec.structs.replace(record, previous=record.previous._replace(ends_ms=now_ms))
+        return msgspec.structs.replace(record, previous=record.previous_secret._replace(ends_ms=now_ms))
 
-    return _shown(id, _change(store, "key.end-overlap", id, ended))
+    return _display_key(id, _change_key(store, "key.end-overlap", id, ended))
 
 
 def end_tokens(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
@@ -169,12 +169,12 @@ def end_tokens(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
     def ended(record: AccessKeyRecord) -> AccessKeyRecord:
         return msgspec.structs.replace(record, token_generation=record.token_generation + 1)
 
-    return _shown(id, _change(store, "key.end-tokens", id, ended))
+    return _display_key(id, _change_key(store, "key.end-tokens", id, ended))
 
 
-def find(kv: KV, id: str) -> AccessKeyRecord | None:  # noqa: A002  # likewise
+def find_key(kv: KV, id: str) -> AccessKeyRecord | None:  # noqa: A002  # likewise
     """Return the record of a key; None if it does not exist, or its id is invalid."""
-    return maybe(kv.get(keys.access_key(id)), AccessKeyRecord) if _ID.fullmatch(id) else None
+    return decode_optional(kv.get(keys.access_key(id)), AccessKeyRecord) if _ID.fullmatch(id) else None
 
 
 def find_secret(record: AccessKeyRecord, secret: str) -> SecretHash | None:
@@ -183,8 +183,8 @@ def find_secret(record: AccessKeyRecord, secret: str) -> SecretHash | None:
     The time that it takes shows neither how much of the secret was right, nor how many secrets the key has.
     """
     matching = None
-    for candidate in (SecretHash(record.salt, record.hash), record.previous or _NO_SECRET):
-        if hmac.compare_digest(_hashed(candidate.salt, secret), candidate.hash) and candidate is not _NO_SECRET:
+    for candidate in (SecretHash(record.salt, record.hash), record.previous_secret or _NO_SECRET):
+        if hmac.compare_digest(_hash_secret(candidate.salt, secret), candidate.hash) and candidate is not _NO_SECRET:
             matching = matching or candidate
     return matching
 
@@ -196,14 +196,14 @@ def find_token_secret(record: AccessKeyRecord, token_mark: str) -> SecretHash | 
     token_bytes = token_mark.encode(errors="surrogatepass")
     for candidate in (
         SecretHash(record.salt, record.hash),
-        *((record.previous,) if record.previous is not None else ()),
+        *((record.previous_secret,) if record.previous_secret is not None else ()),
     ):
-        if hmac.compare_digest(mark_token(record, candidate).encode(), token_bytes):
+        if hmac.compare_digest(make_token_mark(record, candidate).encode(), token_bytes):
             return candidate
     return None
 
 
-def mark_token(record: AccessKeyRecord, bought_with: SecretHash) -> str:
+def make_token_mark(record: AccessKeyRecord, bought_with: SecretHash) -> str:
     """Return the mark that ties a bearer token to the secret for which it was issued. It differs for two keys made
     under one id, for two secrets, and for two generations of tokens. It reveals nothing about the secret.
     """
@@ -221,39 +221,39 @@ def refusal(id: str, record: AccessKeyRecord, proven: SecretHash, now_ms: int) -
     see it.
     """
     if 0 < record.expires_ms <= now_ms:
-        return f"access key {id!r} expired at {utc_text(record.expires_ms)}; ask an operator for another"
+        return f"access key {id!r} expired at {format_utc(record.expires_ms)}; ask an operator for another"
     if has_ended(proven, now_ms):
-        at = utc_text(proven.ends_ms)
+        at = format_utc(proven.ends_ms)
         return f"this secret of access key {id!r} ended at {at}, after a rotation; use its new secret"
     return ""
 
 
 def note_use(kv: KV, clock: Clock, id: str) -> None:  # noqa: A002  # likewise
     """Record that the key is in use now. Callers do so at most once an hour."""
-    kv.set(keys.access_key_use(id), encode(Stamp(clock.now_ms())))
+    kv.set(keys.access_key_use(id), encode(StampRecord(clock.now_ms())))
 
 
-def scan(kv: KV) -> Iterator[AccessKey]:
+def scan_keys(kv: KV) -> Iterator[AccessKey]:
     """Yield all keys in the order of their ids, with the time of their last use."""
-    uses = {name: decode(value, Stamp).at_ms for name, value in kv.scan_all(keys.ACCESS_KEY_USES)}
+    uses = {name: decode(value, StampRecord).at_ms for name, value in kv.scan_all(keys.ACCESS_KEY_USES)}
     for name, value in kv.scan_all(keys.ACCESS_KEYS):
-        key, used_ms = _shown(name, decode(value, AccessKeyRecord)), uses.get(name, 0)
+        key, used_ms = _display_key(name, decode(value, AccessKeyRecord)), uses.get(name, 0)
         # An earlier use belongs to another key, which had the same id.
         yield key._replace(last_used_ms=used_ms) if used_ms >= key.created_ms else key
 
 
-def revoke(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
+def revoke_key(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
     """Delete the key. Raises NotFound, Contention. A service that has cached the key accepts it for at most
     `auth.KEY_SECONDS` more.
     """
     for _ in range(_ATTEMPTS):
-        raw, record = _read(store.kv, id)
-        with store.audit.change("key.revoke", target=id, before=_logged(record)) as draft:
+        raw, record = _read_key(store.kv, id)
+        with store.audit.change("key.revoke", target=id, before=_audit_values(record)) as draft:
             draft.happened = store.kv.set_if(keys.access_key(id), raw, ABSENT)
             if draft.happened:
                 store.kv.delete(keys.access_key_use(id))
         if draft.happened:
-            return _shown(id, record)
+            return _display_key(id, record)
     raise _contention(id)
 
 
@@ -272,41 +272,41 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def any_there(kv: KV) -> bool:
+def has_any_key(kv: KV) -> bool:
     return bool(kv.scan(keys.ACCESS_KEYS, limit=1))
 
 
-def _change(
+def _change_key(
     store: KeyStore, action: str, id_: str, change: Callable[[AccessKeyRecord], AccessKeyRecord]
 ) -> AccessKeyRecord:
     """Change the key's record. Raises NotFound, Contention."""
     for _ in range(_ATTEMPTS):
-        raw, record = _read(store.kv, id_)
+        raw, record = _read_key(store.kv, id_)
         changed = change(record)
-        if _replace(store, action, id_, raw, changed):
+        if _replace_key(store, action, id_, raw, changed):
             return changed
     raise _contention(id_)
 
 
-def _read(kv: KV, id_: str) -> tuple[bytes | Absent, AccessKeyRecord]:
+def _read_key(kv: KV, id_: str) -> tuple[bytes | Absent, AccessKeyRecord]:
     raw = kv.get(keys.access_key(id_)) if _ID.fullmatch(id_) else ABSENT
-    record = maybe(raw, AccessKeyRecord)
+    record = decode_optional(raw, AccessKeyRecord)
     if record is None:
         raise _not_found(id_)
     return raw, record
 
 
-def _replace(store: KeyStore, action: str, id_: str, raw: bytes | Absent, new: AccessKeyRecord) -> bool:
+def _replace_key(store: KeyStore, action: str, id_: str, raw: bytes | Absent, new: AccessKeyRecord) -> bool:
     """Replace the key's record if it has not changed since it was read. Return whether it was replaced."""
-    before = maybe(raw, AccessKeyRecord)
+    before = decode_optional(raw, AccessKeyRecord)
     with store.audit.change(
-        action, target=id_, before=_logged(before) if before is not None else None, after=_logged(new)
+        action, target=id_, before=_audit_values(before) if before is not None else None, after=_audit_values(new)
     ) as draft:
         draft.happened = store.kv.set_if(keys.access_key(id_), raw, encode(new))
     return draft.happened
 
 
-def _logged(record: AccessKeyRecord) -> Mapping[str, object]:
+def _audit_values(record: AccessKeyRecord) -> Mapping[str, object]:
     """Return the key as the audit log shows it, without its secrets and their hashes."""
     return {
         "role": Role(record.role).name.lower(),
@@ -314,7 +314,7 @@ def _logged(record: AccessKeyRecord) -> Mapping[str, object]:
         "description": record.description,
         "created_ms": record.created_ms,
         "expires_ms": record.expires_ms,
-        "old_secret_ends_ms": record.previous.ends_ms if record.previous is not None else 0,
+        "old_secret_ends_ms": record.previous_secret.ends_ms if record.previous_secret is not None else 0,
         "token_generation": record.token_generation,
     }
 
@@ -327,8 +327,8 @@ def _contention(id_: str) -> Contention:
     return Contention(f"other clients kept changing access key {id_[:80]!r}; make the same call again")
 
 
-def _checked(id_: str, secret: str) -> str:
-    _checked_id(id_)
+def _check_secret(id_: str, secret: str) -> str:
+    _check_new_id(id_)
     if len(secret) < SECRET_CHARACTERS_MIN:
         raise Invalid(
             f"the secret of access key {id_!r} has {len(secret)} characters; it needs at least "
@@ -337,7 +337,7 @@ def _checked(id_: str, secret: str) -> str:
     return secret
 
 
-def _checked_id(id_: str) -> str:
+def _check_new_id(id_: str) -> str:
     if not _ID.fullmatch(id_):
         raise InvalidName(
             f"{id_[:80]!r} is not an access key id; use 3 to 128 letters, digits and '_ . -', starting with a letter "
@@ -346,20 +346,20 @@ def _checked_id(id_: str) -> str:
     return id_
 
 
-def _record(
+def _new_record(
     clock: Clock, role: Role, repositories: Sequence[str], description: str, secret: str, expires_ms: int = 0
 ) -> AccessKeyRecord:
     salt = secrets.token_bytes(_SALT_BYTES)
     only = tuple(sorted({ids.repository_name(name) for name in repositories}))
-    return AccessKeyRecord(salt, _hashed(salt, secret), int(role), clock.now_ms(), only, description, expires_ms)
+    return AccessKeyRecord(salt, _hash_secret(salt, secret), int(role), clock.now_ms(), only, description, expires_ms)
 
 
-def _hashed(salt: bytes, secret: str) -> bytes:
+def _hash_secret(salt: bytes, secret: str) -> bytes:
     return hmac.digest(salt, secret.encode(errors="surrogatepass"), "sha256")
 
 
-def _shown(id_: str, record: AccessKeyRecord) -> AccessKey:
-    old_ends_ms = record.previous.ends_ms if record.previous is not None else 0
+def _display_key(id_: str, record: AccessKeyRecord) -> AccessKey:
+    old_ends_ms = record.previous_secret.ends_ms if record.previous_secret is not None else 0
     return AccessKey(
         id_,
         Role(record.role),

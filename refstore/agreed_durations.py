@@ -20,9 +20,9 @@ from typing import Final, NamedTuple
 
 from refstore.audit import AuditLog
 from refstore.core import deadline, event_log, keys
-from refstore.core.clock import Clock, utc_text
+from refstore.core.clock import Clock, format_utc
 from refstore.core.ids import Ids
-from refstore.core.records import DurationsRecord, FormerSeconds, SharedSeconds, decode, encode
+from refstore.core.records import DurationsRecord, FormerDurations, SharedDurations, decode, encode
 from refstore.core.safety import SHARED, Safety
 from refstore.errors import Contention, DurationsDiffer, InvalidSettings
 from refstore.kv.base import ABSENT, KV, Absent
@@ -63,31 +63,31 @@ class AgreedDurations:
         self._record = DurationsRecord(shared_seconds(own), "", 0)
         self._read_at = 0.0
         self._read()
-        if differing := _differing(self._counting(), own, self._explicit):
-            raise DurationsDiffer(_refusal(differing))
-        self._opened_with = shortest(self._counting(), own).objects_io_seconds
+        if differing := _find_differences(self._in_force(), own, self._explicit):
+            raise DurationsDiffer(_describe_refusal(differing))
+        self._opened_with = shortest_durations(self._in_force(), own).objects_io_seconds
 
     @property
     def safety(self) -> Safety:
-        return shortest(self._fresh(), self._own)
+        return shortest_durations(self._read_recent(), self._own)
 
     @property
     def waits(self) -> Safety:
-        return longest(self._fresh(), self._own)
+        return longest_durations(self._read_recent(), self._own)
 
     def refresh(self) -> None:
         with self._lock:
             self._read()
-        self._fresh()
+        self._read_recent()
 
-    def _fresh(self) -> tuple[SharedSeconds, ...]:
+    def _read_recent(self) -> tuple[SharedDurations, ...]:
         """Return the durations that count, read recently. Raises DurationsDiffer, KVUnavailable."""
         if self._is_stale():
             with self._lock:  # one thread reads for all that wait here
                 if self._is_stale():
                     self._read()
-        counting = self._counting()
-        waits = longest(counting, self._own)
+        counting = self._in_force()
+        waits = longest_durations(counting, self._own)
         if waits.objects_io_seconds < self._opened_with:
             raise DurationsDiffer(
                 "io_timeout_seconds was shortened while this process ran, and its connections to the object store "
@@ -99,8 +99,8 @@ class AgreedDurations:
     def _is_stale(self) -> bool:
         return self._clock.monotonic_seconds() - self._read_at >= REREAD_SECONDS
 
-    def _counting(self) -> tuple[SharedSeconds, ...]:
-        return counting(self._record, self._clock.now_ms())
+    def _in_force(self) -> tuple[SharedDurations, ...]:
+        return durations_in_force(self._record, self._clock.now_ms())
 
     def _read(self) -> None:
         """Read the record. Where there is none, write what this process knows."""
@@ -119,7 +119,7 @@ class AgreedDurations:
         first = self._raw
         if first is None:
             now = self._clock.now_ms()
-            first = encode(DurationsRecord(shared_seconds(self._own), self._ids.unique(now), now))
+            first = encode(DurationsRecord(shared_seconds(self._own), self._ids.new_id(now), now))
         self._kv.set_if(keys.DURATIONS, ABSENT, first)
         raw = self._kv.get(keys.DURATIONS)
         if isinstance(raw, Absent):
@@ -129,9 +129,9 @@ class AgreedDurations:
         return raw
 
     def _report_change(self) -> None:
-        agreed = self._record.agreed._asdict()
+        agreed = self._record.current._asdict()
         _log.info("durations_changed", until=_until_text(self._record, self._clock.now_ms()), **agreed)
-        if differing := _differing((self._record.agreed,), self._own, self._explicit):
+        if differing := _find_differences((self._record.current,), self._own, self._explicit):
             _log.warning(
                 "durations_differ",
                 settings={each.name: each.origin for each in differing},
@@ -140,18 +140,18 @@ class AgreedDurations:
             )
 
 
-class Change(NamedTuple):
+class DurationChange(NamedTuple):
     """What `change` did, or would do."""
 
-    before: SharedSeconds
-    after: SharedSeconds
+    before: SharedDurations
+    after: SharedDurations
     until_ms: int
     """Until then both count. 0: nothing was changed."""
 
 
-def change(
+def change_durations(
     kv: KV, clock: Clock, ids: Ids, audit: AuditLog, new_seconds: Mapping[str, float], *, dry_run: bool = False
-) -> Change:
+) -> DurationChange:
     """Change agreed durations. Those that are not in `new_seconds` stay.
 
     The KV must have durations. Raises InvalidSettings (an unknown name, or durations that contradict each other),
@@ -161,20 +161,20 @@ def change(
         raise InvalidSettings(
             f"{', '.join(unknown)}: not a duration that processes agree on; these are {', '.join(SHARED)}"
         )
-    record = _decoded(kv.get(keys.DURATIONS))
-    planned = _planned(record, clock, ids, new_seconds)
+    record = _decode_record(kv.get(keys.DURATIONS))
+    planned = _plan_record(record, clock, ids, new_seconds)
     if dry_run or planned is record:
-        return _result(record, planned)
-    with audit.change("durations.set", before=record.agreed._asdict(), after=planned.agreed._asdict()) as draft:
+        return _change_between(record, planned)
+    with audit.change("durations.set", before=record.current._asdict(), after=planned.current._asdict()) as draft:
         for _ in range(_ATTEMPTS):
-            with deadline.operation(clock, REREAD_SECONDS):  # a write that came later would outlast `until_ms`
+            with deadline.limit_operation(clock, REREAD_SECONDS):  # a write that came later would outlast `until_ms`
                 raw = kv.get(keys.DURATIONS)
-                record = _decoded(raw)
-                planned = _planned(record, clock, ids, new_seconds)
-                draft.before = record.agreed._asdict()
-                draft.after = planned.agreed._asdict()
+                record = _decode_record(raw)
+                planned = _plan_record(record, clock, ids, new_seconds)
+                draft.before = record.current._asdict()
+                draft.after = planned.current._asdict()
                 if kv.set_if(keys.DURATIONS, raw, encode(planned)):
-                    return _result(record, planned)
+                    return _change_between(record, planned)
         raise Contention("others kept changing the durations; make the same call again")
 
 
@@ -184,32 +184,32 @@ def read_record(kv: KV) -> DurationsRecord | None:
     return None if isinstance(raw, Absent) else decode(raw, DurationsRecord)
 
 
-def shared_seconds(safety: Safety) -> SharedSeconds:
-    return SharedSeconds(*(float(getattr(safety, name)) for name in SHARED))
+def shared_seconds(safety: Safety) -> SharedDurations:
+    return SharedDurations(*(float(getattr(safety, name)) for name in SHARED))
 
 
-def counting_former(record: DurationsRecord, now_ms: int) -> tuple[FormerSeconds, ...]:
+def former_in_force(record: DurationsRecord, now_ms: int) -> tuple[FormerDurations, ...]:
     """Return the former durations that still count, by whichever clock: this one may be ahead of the writer's."""
-    skew = max(record.agreed.clock_skew_seconds, *(each.seconds.clock_skew_seconds for each in record.former), 0.0)
+    skew = max(record.current.clock_skew_seconds, *(each.durations.clock_skew_seconds for each in record.former), 0.0)
     return tuple(each for each in record.former if now_ms < each.until_ms + int(skew * 1000))
 
 
-def counting(record: DurationsRecord, now_ms: int) -> tuple[SharedSeconds, ...]:
+def durations_in_force(record: DurationsRecord, now_ms: int) -> tuple[SharedDurations, ...]:
     """Return the agreed durations, then the former ones that still count."""
-    return (record.agreed, *(each.seconds for each in counting_former(record, now_ms)))
+    return (record.current, *(each.durations for each in former_in_force(record, now_ms)))
 
 
-def shortest(counting: Iterable[SharedSeconds], own: Safety) -> Safety:
+def shortest_durations(counting: Iterable[SharedDurations], own: Safety) -> Safety:
     """Return what a process's operations keep to, while other processes may wait by any of these durations."""
-    return _combined(tuple(counting), own, min)
+    return _combine_durations(tuple(counting), own, min)
 
 
-def longest(counting: Iterable[SharedSeconds], own: Safety) -> Safety:
+def longest_durations(counting: Iterable[SharedDurations], own: Safety) -> Safety:
     """Return how long a process waits for others, while they may run with any of these durations."""
-    return _combined(tuple(counting), own, max)
+    return _combine_durations(tuple(counting), own, max)
 
 
-def _combined(counting: tuple[SharedSeconds, ...], own: Safety, pick: Callable[..., float]) -> Safety:
+def _combine_durations(counting: tuple[SharedDurations, ...], own: Safety, pick: Callable[..., float]) -> Safety:
     """Combine the durations: `pick` those that bound an operation; what only makes others wait is always the longest.
 
     The process's own re-check comes early enough for every age of scrubbing that counts.
@@ -232,15 +232,15 @@ def _combined(counting: tuple[SharedSeconds, ...], own: Safety, pick: Callable[.
     )
 
 
-def _planned(record: DurationsRecord, clock: Clock, ids: Ids, new_seconds: Mapping[str, float]) -> DurationsRecord:
+def _plan_record(record: DurationsRecord, clock: Clock, ids: Ids, new_seconds: Mapping[str, float]) -> DurationsRecord:
     """Return the record after the change. Raises InvalidSettings."""
-    agreed = record.agreed._replace(**{name: float(value) for name, value in new_seconds.items()})
+    agreed = record.current._replace(**{name: float(value) for name, value in new_seconds.items()})
     Safety(**agreed._asdict(), recheck_after_seconds=0)  # raises where they contradict each other
-    if agreed == record.agreed:
+    if agreed == record.current:
         return record
     now = clock.now_ms()
-    former = counting_former(record, now)
-    old = longest(counting(record, now), Safety())
+    former = former_in_force(record, now)
+    old = longest_durations(durations_in_force(record, now), Safety())
     # The last operation under the old durations begins when its process has not read the record again yet, and the
     # write of the record itself may take as long as that. Each may land a request later, and an operation's once more.
     seconds = (
@@ -249,30 +249,30 @@ def _planned(record: DurationsRecord, clock: Clock, ids: Ids, new_seconds: Mappi
         + 3 * max(old.io_timeout_seconds, agreed.io_timeout_seconds)
     )
     until_ms = max(now + int(seconds * 1000), *(each.until_ms for each in former), 0)
-    return DurationsRecord(agreed, ids.unique(now), now, (*former, FormerSeconds(record.agreed, until_ms)))
+    return DurationsRecord(agreed, ids.new_id(now), now, (*former, FormerDurations(record.current, until_ms)))
 
 
-def _result(before: DurationsRecord, after: DurationsRecord) -> Change:
-    return Change(before.agreed, after.agreed, after.former[-1].until_ms if after is not before else 0)
+def _change_between(before: DurationsRecord, after: DurationsRecord) -> DurationChange:
+    return DurationChange(before.current, after.current, after.former[-1].until_ms if after is not before else 0)
 
 
-def _decoded(raw: bytes | Absent) -> DurationsRecord:
+def _decode_record(raw: bytes | Absent) -> DurationsRecord:
     if isinstance(raw, Absent):
         raise InvalidSettings("the lake has no agreed durations yet; make a repository in it first")
     return decode(raw, DurationsRecord)
 
 
-class _Differing(NamedTuple):
+class _Difference(NamedTuple):
     name: str
     value: float
     origin: str
-    agreed: float
+    agreed_value: float
 
 
-def _differing(counting: tuple[SharedSeconds, ...], own: Safety, explicit: Mapping[str, str]) -> list[_Differing]:
+def _find_differences(counting: tuple[SharedDurations, ...], own: Safety, explicit: Mapping[str, str]) -> list[_Difference]:
     """Return the explicit durations that are none of those that count. The first that count are the agreed ones."""
     return [
-        _Differing(name, getattr(own, name), explicit[name], getattr(counting[0], name))
+        _Difference(name, getattr(own, name), explicit[name], getattr(counting[0], name))
         for name in SHARED
         if name in explicit and getattr(own, name) not in {getattr(each, name) for each in counting}
     ]
@@ -284,7 +284,7 @@ _WHAT_NEXT: Final = (
 )
 
 
-def _refusal(differing: Iterable[_Differing]) -> str:
+def _describe_refusal(differing: Iterable[_Difference]) -> str:
     each = "; ".join(
         f"{name} is {value:g}{f' ({origin})' if origin else ''}, and the lake's processes have agreed on {agreed:g}"
         for name, value, origin, agreed in differing
@@ -293,5 +293,5 @@ def _refusal(differing: Iterable[_Differing]) -> str:
 
 
 def _until_text(record: DurationsRecord, now_ms: int) -> str:
-    former = counting_former(record, now_ms)
-    return utc_text(former[-1].until_ms) if former else ""
+    former = former_in_force(record, now_ms)
+    return format_utc(former[-1].until_ms) if former else ""

@@ -40,9 +40,9 @@ COMPLETED: Final = "completed"
 FAILED: Final = "failed"
 CANCELED: Final = "canceled"
 
-TELL_SECONDS: Final = 1.0
+REPORT_SECONDS: Final = 1.0
 """The interval of an import's heartbeats, while its store answers."""
-SILENCES: Final = 3
+MISSED_REPORTS: Final = 3
 """An import counts as dead after so many times the longest request to a store without a heartbeat."""
 KEPT_MS: Final = 7 * 86_400_000
 """How long the state of an ended import is kept."""
@@ -55,15 +55,15 @@ class TooManyImports(Unavailable):
     code = "too_many_imports"
 
 
-class _Ended(Exception):
+class _DecidedElsewhere(Exception):
     """Another process decided about the import, so this one leaves it."""
 
 
-class _Closing(Exception):
+class _ProcessEnding(Exception):
     """This process ends, so another one will continue the import."""
 
 
-class Imports:
+class BackgroundImports:
     """The imports that one process runs. Thread-safe."""
 
     def __init__(self, *, at_once: int) -> None:
@@ -77,14 +77,14 @@ class Imports:
 
         Raises ForeignNotAllowed, Invalid, DirtyBranch, BranchNotFound, TooManyImports.
         """
-        branching.get(ctx, branch)
-        importing.check(ctx, sources, only_allowed=True)
+        branching.get_branch(ctx, branch)
+        importing.prepare_sources(ctx, sources, only_allowed=True)
         committing.check_clean(ctx, branch)
         self._forget_old(ctx)
         now = ctx.clock.now_ms()
-        import_id = ctx.ids.unique(now)
+        import_id = ctx.ids.new_id(now)
         record = ImportRecord(
-            write_id=ctx.ids.unique(now),
+            write_id=ctx.ids.new_id(now),
             state=RUNNING,
             branch=branch,
             sources=tuple(sources),
@@ -97,9 +97,9 @@ class Imports:
         )
 
         def begin() -> None:
-            ctx.kv.set(keys.import_(ctx.repo, import_id), encode(record))
+            ctx.kv.set(keys.background_import(ctx.repo, import_id), encode(record))
 
-        if not self._do(ctx, import_id, record, begin):
+        if not self._start_thread(ctx, import_id, record, begin):
             if self._closing.is_set():
                 raise TooManyImports("this process is ending; begin the import in another one")
             raise TooManyImports(
@@ -109,31 +109,31 @@ class Imports:
 
     def status(self, ctx: Context, branch: BranchName, import_id: str) -> ImportRecord:
         """Return the state of an import; continue one whose process died, if this process has room. Raises NotFound."""
-        record = self._get(ctx, branch, import_id)
+        record = self._get_record(ctx, branch, import_id)
         if not self._is_dead(ctx, record):
             return record
-        taken = _changed(ctx, record, attempts=record.attempts + 1, objects=0, skipped=0)
+        taken = _touch_record(ctx, record, attempts=record.attempts + 1, objects=0, skipped=0)
 
         def take() -> None:
-            if not ctx.kv.set_if(keys.import_(ctx.repo, import_id), encode(record), encode(taken)):
-                raise _Ended
+            if not ctx.kv.set_if(keys.background_import(ctx.repo, import_id), encode(record), encode(taken)):
+                raise _DecidedElsewhere
 
-        with suppress(_Ended):
-            if self._do(ctx, import_id, taken, take):
+        with suppress(_DecidedElsewhere):
+            if self._start_thread(ctx, import_id, taken, take):
                 _log.warning("import_taken_up", repository=ctx.name, import_id=import_id, attempts=taken.attempts)
-        return self._get(ctx, branch, import_id)
+        return self._get_record(ctx, branch, import_id)
 
     def cancel(self, ctx: Context, branch: BranchName, import_id: str) -> None:
         """End it between two pages; nothing is committed then. Raises NotFound, Conflict: it is over, or its commit is
         about to land.
         """
         while True:
-            record = self._get(ctx, branch, import_id)
+            record = self._get_record(ctx, branch, import_id)
             if record.state != RUNNING:
                 raise Conflict(f"import {import_id} is {record.state} already")
-            if record.commit and (not self._is_dead(ctx, record) or _landed(ctx, record.commit)):
+            if record.commit and (not self._is_dead(ctx, record) or _has_landed(ctx, record.commit)):
                 raise Conflict(f"import {import_id} is being committed; look at its status")
-            if self.changed(
+            if self.change_record(
                 ctx,
                 import_id,
                 record,
@@ -151,10 +151,10 @@ class Imports:
             if thread.ident is not None:  # else it is being started, and ends at its first page
                 thread.join(CLOSE_SECONDS)
 
-    def _do(self, ctx: Context, import_id: str, record: ImportRecord, begin: Callable[[], None]) -> bool:
+    def _start_thread(self, ctx: Context, import_id: str, record: ImportRecord, begin: Callable[[], None]) -> bool:
         """Begin an import in its own thread; return False if this process has no room for it."""
         thread = threading.Thread(
-            target=self._run, args=(ctx, import_id, record), name=f"refstore-import-{import_id}", daemon=True
+            target=self._run_attempt, args=(ctx, import_id, record), name=f"refstore-import-{import_id}", daemon=True
         )
         with self._lock:
             if len(self._threads) >= self._at_once or self._closing.is_set():
@@ -169,8 +169,8 @@ class Imports:
             raise
         return True
 
-    def _run(self, ctx: Context, import_id: str, record: ImportRecord) -> None:
-        attempt = _Attempt(self, ctx, import_id, record, self._closing)
+    def _run_attempt(self, ctx: Context, import_id: str, record: ImportRecord) -> None:
+        attempt = _ImportAttempt(self, ctx, import_id, record, self._closing)
         try:
             attempt.run()
         # the thread's end: what is not known is logged, and the next who asks takes the import up
@@ -181,11 +181,11 @@ class Imports:
                 self._threads.discard(threading.current_thread())
 
     def _is_dead(self, ctx: Context, record: ImportRecord) -> bool:
-        silent_ms = SILENCES * 1000 * ctx.waits.objects_io_seconds
+        silent_ms = MISSED_REPORTS * 1000 * ctx.waits.objects_io_seconds
         return record.state == RUNNING and ctx.clock.now_ms() - record.updated_ms > silent_ms
 
-    def _get(self, ctx: Context, branch: BranchName, import_id: str) -> ImportRecord:
-        raw = ctx.kv.get(keys.import_(ctx.repo, import_id)) if import_id.isalnum() else ABSENT
+    def _get_record(self, ctx: Context, branch: BranchName, import_id: str) -> ImportRecord:
+        raw = ctx.kv.get(keys.background_import(ctx.repo, import_id)) if import_id.isalnum() else ABSENT
         record = decode(raw, ImportRecord) if isinstance(raw, bytes) else None
         if record is None or record.branch != branch:
             raise NotFound(
@@ -194,24 +194,24 @@ class Imports:
             )
         return record
 
-    def changed(self, ctx: Context, import_id: str, record: ImportRecord, **changes: object) -> ImportRecord | None:
+    def change_record(self, ctx: Context, import_id: str, record: ImportRecord, **changes: object) -> ImportRecord | None:
         """Change the record in the KV and return it; None if another process changed it."""
-        new = _changed(ctx, record, **changes)
-        return new if ctx.kv.set_if(keys.import_(ctx.repo, import_id), encode(record), encode(new)) else None
+        new = _touch_record(ctx, record, **changes)
+        return new if ctx.kv.set_if(keys.background_import(ctx.repo, import_id), encode(record), encode(new)) else None
 
     def _forget_old(self, ctx: Context) -> None:
         before = ctx.clock.now_ms() - KEPT_MS
         for import_id, raw in ctx.kv.scan_all(keys.imports(ctx.repo)):
             record = decode(raw, ImportRecord)
             if record.began_ms < before and record.updated_ms < before:
-                ctx.kv.delete(keys.import_(ctx.repo, import_id))
+                ctx.kv.delete(keys.background_import(ctx.repo, import_id))
 
 
-class _Attempt:
+class _ImportAttempt:
     """One process's attempt at one import."""
 
     def __init__(
-        self, imports: Imports, ctx: Context, import_id: str, record: ImportRecord, closing: threading.Event
+        self, imports: BackgroundImports, ctx: Context, import_id: str, record: ImportRecord, closing: threading.Event
     ) -> None:
         self._imports = imports
         self._ctx = ctx
@@ -240,21 +240,21 @@ class _Attempt:
                 record.sources,
                 options,
                 only_allowed=True,
-                watch=self._watch,
-                about_to_land=self._about_to_land,
+                watch=self._report_progress,
+                about_to_land=self._record_commit,
             )
-            self._tell(state=COMPLETED, commit=done.commit or "", objects=done.objects, skipped=done.skipped)
-        except _Ended:
+            self._report(state=COMPLETED, commit=done.commit or "", objects=done.objects, skipped=done.skipped_objects)
+        except _DecidedElsewhere:
             return
-        except _Closing:
-            with suppress(_Ended):
-                self._tell(updated_ms=0)
+        except _ProcessEnding:
+            with suppress(_DecidedElsewhere):
+                self._report(updated_ms=0)
         except RefstoreError as error:
-            with suppress(_Ended):
+            with suppress(_DecidedElsewhere):
                 self._fail(error)
         except Exception as error:  # a defect: whoever waits for the import must hear of it
-            with suppress(_Ended):
-                self._tell(
+            with suppress(_DecidedElsewhere):
+                self._report(
                     state=FAILED,
                     error=f"unexpected {type(error).__name__}; the service's log says more",
                     error_code="unexpected",
@@ -267,43 +267,43 @@ class _Attempt:
         if self._record.commit and isinstance(error, Unavailable):
             raise error  # its last write may still land; the process that continues the import will know
         _log.error("import_failed", import_id=self._id, code=error.code, error=redact_text(str(error)))
-        self._tell(state=FAILED, commit="", error=str(error), error_code=error.code)
+        self._report(state=FAILED, commit="", error=str(error), error_code=error.code)
 
     def _complete_if_landed(self, commit: str) -> bool:
-        if not commit or not _landed(self._ctx, commit):
+        if not commit or not _has_landed(self._ctx, commit):
             return False
-        self._tell(state=COMPLETED, commit=commit)
+        self._report(state=COMPLETED, commit=commit)
         return True
 
-    def _watch(self, objects: int, skipped: int) -> None:
+    def _report_progress(self, objects: int, skipped: int) -> None:
         if self._closing.is_set():
-            raise _Closing
+            raise _ProcessEnding
         now = self._ctx.clock.monotonic_seconds()
-        if now - self._told >= TELL_SECONDS:
+        if now - self._told >= REPORT_SECONDS:
             self._told = now
-            self._tell(objects=objects, skipped=skipped)
+            self._report(objects=objects, skipped=skipped)
 
-    def _about_to_land(self, commit: CommitId) -> None:
-        self._tell(commit=commit)
+    def _record_commit(self, commit: CommitId) -> None:
+        self._report(commit=commit)
 
-    def _tell(self, **changes: object) -> None:
+    def _report(self, **changes: object) -> None:
         """Change the record. Raises _Ended where another process has decided about the import."""
-        new = self._imports.changed(self._ctx, self._id, self._record, **changes)
+        new = self._imports.change_record(self._ctx, self._id, self._record, **changes)
         if new is None:
-            raise _Ended
+            raise _DecidedElsewhere
         self._record = new
 
 
-def _landed(ctx: Context, commit: str) -> bool:
-    return ctx.markers.landed(CommitId(commit))
+def _has_landed(ctx: Context, commit: str) -> bool:
+    return ctx.markers.has_landed(CommitId(commit))
 
 
-def _changed(ctx: Context, record: ImportRecord, **changes: object) -> ImportRecord:
+def _touch_record(ctx: Context, record: ImportRecord, **changes: object) -> ImportRecord:
     now = ctx.clock.now_ms()
-    return msgspec.structs.replace(record, **{"updated_ms": now, **changes}, write_id=ctx.ids.unique(now))
+    return msgspec.structs.replace(record, **{"updated_ms": now, **changes}, write_id=ctx.ids.new_id(now))
 
 
-def landed_commit(ctx: Context, record: ImportRecord) -> tuple[CommitId, Commit] | None:
+def find_landed_commit(ctx: Context, record: ImportRecord) -> tuple[CommitId, Commit] | None:
     """Return the commit that the import made; None if it made none, or the commit does not exist any more."""
     if record.state != COMPLETED or not record.commit:
         return None

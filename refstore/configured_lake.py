@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from refstore.core.file_modes import make_folder
-from refstore.core.settings import Loaded, Settings, candidate_files, load
+from refstore.core.settings import LoadedSettings, Settings, candidate_files, load_settings
 from refstore.core.user_folders import config_folder, data_folder
 from refstore.errors import InvalidSettings, NotFound
 from refstore.lake import Lake
 
 
-def find_settings(flags: Mapping[str, object], *, given_as: str = "") -> Loaded:
+def find_settings(flags: Mapping[str, object], *, given_as: str = "") -> LoadedSettings:
     """Load the settings in force from `flags`, the environment, and the first TOML file that exists. Raises
     InvalidSettings.
     """
     files = candidate_files(Path.cwd(), config_folder())
-    return load(flags, os.environ, files, default_data=data_folder(), given_as=given_as)
+    return load_settings(flags, os.environ, files, default_data=data_folder(), given_as=given_as)
 
 
 def open_lake(

@@ -16,7 +16,7 @@ from refstore.kv.base import KV
 from refstore.objects.base import ObjectStore
 from refstore.versioning.address_state import DeletionDelays
 from refstore.versioning.branches import Branches
-from refstore.versioning.issuance import Issuer
+from refstore.versioning.issuance import AddressTokenIssuer
 from refstore.versioning.locations import Locations
 from refstore.versioning.manifest import Manifest
 from refstore.versioning.markers import Markers
@@ -36,7 +36,7 @@ class Context:
     """The store of the repository's namespace."""
     make_trees: Callable[[], Trees]
     """Imported when it is called: who only stages and reads what is staged needs no trees."""
-    issuer: Issuer
+    issuer: AddressTokenIssuer
     clock: Clock
     ids: Ids
     durations: Durations
@@ -93,9 +93,9 @@ class Context:
     @property
     def manifest(self) -> Manifest:
         """What must survive the KV."""
-        return Manifest(self.objects, self.kv, keys.unwritten(self.repo))
+        return Manifest(self.objects, self.kv, keys.unwritten_manifest(self.repo))
 
     @property
     def lake_manifest(self) -> Manifest:
         """The same of the lake: its repositories."""
-        return Manifest(self.lake_objects(), self.kv, keys.UNWRITTEN)
+        return Manifest(self.lake_objects(), self.kv, keys.UNWRITTEN_LAKE_MANIFEST)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from refstore.core import event_log
-from refstore.core.disk_space import Reserve, Space, space_at
+from refstore.core.disk_space import DiskReserve, DiskSpace, disk_space_at
 from refstore.lake import Lake
 
 _log = event_log.get_logger(__name__)
@@ -16,23 +16,23 @@ _log = event_log.get_logger(__name__)
 class DiskReserves:
     def __init__(self, lake: Lake, size_mib: int) -> None:
         """`size_mib`: of each reserve, and less on a small disk; 0: none."""
-        self._reserves = [Reserve(folder, size_mib << 20) for folder in local_folders(lake)] if size_mib else []
+        self._reserves = [DiskReserve(folder, size_mib << 20) for folder in local_folders(lake)] if size_mib else []
 
     def release_if_full(self) -> None:
         """Give up the reserve of each disk that is nearly full, so that marks and journals can be written."""
         for reserve in self._reserves:
-            space = _done(reserve.release_if_full, reserve)
-            if isinstance(space, Space):
+            space = _try_reserve(reserve.release_if_full, reserve)
+            if isinstance(space, DiskSpace):
                 _log.warning("disk_reserve_released", disk=space.mount, free_bytes=space.free_bytes)
 
     def make_if_room(self) -> None:
         """Make the reserves that are missing where there is room."""
         for reserve in self._reserves:
-            if _done(reserve.make_if_room, reserve):
+            if _try_reserve(reserve.make_if_room, reserve):
                 _log.info("disk_reserve_made", file=str(reserve.path))
 
     @contextmanager
-    def given_up(self) -> Generator[None, None, None]:
+    def release(self) -> Generator[None, None, None]:
         """Release the reserves of full disks for the block, and make them again where it has made room."""
         self.release_if_full()
         try:
@@ -53,12 +53,12 @@ def local_folders(lake: Lake) -> list[Path]:
     return list(folders.values())
 
 
-def spaces(lake: Lake) -> list[Space]:
+def disk_spaces(lake: Lake) -> list[DiskSpace]:
     """Return the room on the disks of the lake. Raises OSError."""
-    return [space_at(folder) for folder in local_folders(lake)]
+    return [disk_space_at(folder) for folder in local_folders(lake)]
 
 
-def _done(act: Callable[[], Space | bool | None], reserve: Reserve) -> Space | bool | None:
+def _try_reserve(act: Callable[[], DiskSpace | bool | None], reserve: DiskReserve) -> DiskSpace | bool | None:
     """A reserve that cannot be made or given up stops nobody."""
     try:
         return act()

@@ -72,7 +72,7 @@ class RefstoreError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle it whatever its `__init__` takes: the processes of a pool send errors to each other."""
-        return _made_again, (type(self), self.args), self.__dict__
+        return _unpickle, (type(self), self.args), self.__dict__
 
 
 def codes_of(kind: type[RefstoreError]) -> frozenset[str]:
@@ -320,5 +320,5 @@ class CorruptObject(Corrupt):
     code = "corrupt_object"
 
 
-def _made_again(kind: type[RefstoreError], args: tuple[object, ...]) -> RefstoreError:
+def _unpickle(kind: type[RefstoreError], args: tuple[object, ...]) -> RefstoreError:
     return kind.__new__(kind, *args)

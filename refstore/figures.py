@@ -19,8 +19,8 @@ import msgspec
 
 from refstore.core import keys
 from refstore.core.ids import RepositoryId
-from refstore.core.records import Amount, DayAmount, GcFigures, ReaperFigures, decode, encode, maybe
-from refstore.core.units import sum_of_sizes
+from refstore.core.records import Amount, DayAmount, GcFigures, ReaperFigures, decode, encode, decode_optional
+from refstore.core.units import sum_sizes
 from refstore.errors import Contention, CorruptRecord
 from refstore.kv.base import KV, Key
 
@@ -38,7 +38,7 @@ ORPHANS_MIN: Final = 1_000
 """Fewer orphans than this are never said to have grown."""
 ORPHANS_GROWTH: Final = 2
 
-F = TypeVar("F", ReaperFigures, GcFigures)
+FiguresRecord = TypeVar("FiguresRecord", ReaperFigures, GcFigures)
 
 
 class Figures(NamedTuple):
@@ -48,7 +48,7 @@ class Figures(NamedTuple):
     gc: GcFigures = GcFigures()
 
     @property
-    def reclaimed(self) -> list[DayAmount]:
+    def reclaimed_days(self) -> list[DayAmount]:
         """What was reclaimed on each day, by the reapers and the offline job together, the oldest day first."""
         return add_days(self.reaper.reclaimed, self.gc.reclaimed)
 
@@ -70,40 +70,40 @@ class Concern(StrEnum):
     NO_RULES = "no rules"
 
 
-class Warned(NamedTuple):
+class OperatorWarning(NamedTuple):
     concern: Concern
     detail: str
 
 
-def warnings(figures: Figures, created_ms: int, now_ms: int) -> list[Warned]:
+def find_warnings(figures: Figures, created_ms: int, now_ms: int) -> list[OperatorWarning]:
     """Return what an operator should look at, the most urgent first. `created_ms`: when the repository was created."""
     reaper, gc = figures
-    found: list[Warned] = []
-    if reaper.stopped:
-        found.append(Warned(Concern.KV_WENT_BACK if reaper.went_back else Concern.STOPPED, reaper.stopped))
+    found: list[OperatorWarning] = []
+    if reaper.stop_reason:
+        found.append(OperatorWarning(Concern.KV_WENT_BACK if reaper.kv_went_back else Concern.STOPPED, reaper.stop_reason))
     if gc.error:
-        found.append(Warned(Concern.RUN_FAILED, gc.error))
+        found.append(OperatorWarning(Concern.RUN_FAILED, gc.error))
     if reaper.questions:
-        found.append(Warned(Concern.QUESTION, f"marks that wait: {reaper.questions}"))
-    if gc.failed or reaper.refused:
-        refused = f"objects in the last sweep: {gc.failed}, in the reaper's last pass: {reaper.refused}"
-        found.append(Warned(Concern.REFUSED, refused))
+        found.append(OperatorWarning(Concern.QUESTION, f"marks that wait: {reaper.questions}"))
+    if gc.failed_objects or reaper.refused_objects:
+        refused = f"objects in the last sweep: {gc.failed_objects}, in the reaper's last pass: {reaper.refused_objects}"
+        found.append(OperatorWarning(Concern.REFUSED, refused))
     if reaper.error:
-        found.append(Warned(Concern.REAPER_FAILED, reaper.error))
+        found.append(OperatorWarning(Concern.REAPER_FAILED, reaper.error))
     if reaper.has_rules and now_ms - max(gc.run_ms, gc.marked_ms, created_ms) > RUN_LATE_MS:
-        found.append(Warned(Concern.LATE_RUN, "run: refstore gc run"))
-    if reaper.versions:
-        found.append(Warned(Concern.KEEPS_VERSIONS, reaper.versions))
+        found.append(OperatorWarning(Concern.LATE_RUN, "run: refstore gc run"))
+    if reaper.versions_warning:
+        found.append(OperatorWarning(Concern.KEEPS_VERSIONS, reaper.versions_warning))
     if gc.orphans.objects >= ORPHANS_MIN and gc.orphans.objects > ORPHANS_GROWTH * gc.orphans_before.objects:
-        found.append(Warned(Concern.ORPHANS_GREW, f"from {gc.orphans_before.objects} to {gc.orphans.objects} objects"))
+        found.append(OperatorWarning(Concern.ORPHANS_GREW, f"from {gc.orphans_before.objects} to {gc.orphans.objects} objects"))
     if now_ms - max(reaper.measured_ms, created_ms) > MEASURED_LATE_MS:
-        found.append(Warned(Concern.NOT_MEASURED, "start one: refstore reaper, or refstore serve"))
+        found.append(OperatorWarning(Concern.NOT_MEASURED, "start one: refstore reaper, or refstore serve"))
     if reaper.measured_ms and not reaper.has_rules:
-        found.append(Warned(Concern.NO_RULES, "no commit ever expires"))
+        found.append(OperatorWarning(Concern.NO_RULES, "no commit ever expires"))
     return found
 
 
-def read_all(kv: KV) -> Mapping[RepositoryId, Figures]:
+def read_all_figures(kv: KV) -> Mapping[RepositoryId, Figures]:
     """Return the figures of every repository that has any. A record that cannot be read counts as missing."""
     found: dict[RepositoryId, Figures] = {}
     for name, raw in kv.scan_all(keys.FIGURES):
@@ -120,25 +120,25 @@ def read_all(kv: KV) -> Mapping[RepositoryId, Figures]:
     return found
 
 
-def read(kv: KV, repo: RepositoryId) -> Figures:
-    """Return the figures of one repository, as `read_all` does."""
+def read_figures(kv: KV, repo: RepositoryId) -> Figures:
+    """Return the figures of one repository, as `read_all_figures` does."""
     raws = kv.get_many([keys.figures(repo, REAPER), keys.figures(repo, GC)])
     try:
-        return Figures(maybe(raws[0], ReaperFigures) or ReaperFigures(), maybe(raws[1], GcFigures) or GcFigures())
+        return Figures(decode_optional(raws[0], ReaperFigures) or ReaperFigures(), decode_optional(raws[1], GcFigures) or GcFigures())
     except CorruptRecord:
         return Figures()
 
 
-def change_reaper(kv: KV, repo: RepositoryId, write_id: str, change: Callable[[ReaperFigures], ReaperFigures]) -> None:
+def change_reaper_figures(kv: KV, repo: RepositoryId, write_id: str, change: Callable[[ReaperFigures], ReaperFigures]) -> None:
     """Change what the reapers write. A call that is repeated with the same `write_id` changes nothing twice. Raises
     KVUnavailable, Contention.
     """
-    _change(kv, keys.figures(repo, REAPER), ReaperFigures(), write_id, change)
+    _change_figures(kv, keys.figures(repo, REAPER), ReaperFigures(), write_id, change)
 
 
-def change_gc(kv: KV, repo: RepositoryId, write_id: str, change: Callable[[GcFigures], GcFigures]) -> None:
+def change_gc_figures(kv: KV, repo: RepositoryId, write_id: str, change: Callable[[GcFigures], GcFigures]) -> None:
     """Change what the offline job writes, likewise."""
-    _change(kv, keys.figures(repo, GC), GcFigures(), write_id, change)
+    _change_figures(kv, keys.figures(repo, GC), GcFigures(), write_id, change)
 
 
 def day_of(at_ms: int) -> str:
@@ -151,22 +151,22 @@ def add_days(first: Iterable[DayAmount], second: Iterable[DayAmount]) -> list[Da
     sums: dict[str, DayAmount] = {}
     for each in (*first, *second):
         before = sums.get(each.day, DayAmount(each.day, 0, 0))
-        sums[each.day] = DayAmount(each.day, before.objects + each.objects, sum_of_sizes((before.bytes, each.bytes)))
+        sums[each.day] = DayAmount(each.day, before.objects + each.objects, sum_sizes((before.bytes, each.bytes)))
     return [sums[day] for day in sorted(sums)]
 
 
-def with_reclaimed(days: tuple[DayAmount, ...], amount: Amount, at_ms: int) -> tuple[DayAmount, ...]:
+def add_reclaimed(days: tuple[DayAmount, ...], amount: Amount, at_ms: int) -> tuple[DayAmount, ...]:
     """Return the days with an amount that was deleted at a time; only the last `DAYS_KEPT` days stay."""
     if not (amount.objects or amount.bytes):
         return days
     return tuple(add_days(days, [DayAmount(day_of(at_ms), *amount)])[-DAYS_KEPT:])
 
 
-def _change(kv: KV, key: Key, empty: F, write_id: str, change: Callable[[F], F]) -> None:
+def _change_figures(kv: KV, key: Key, empty: FiguresRecord, write_id: str, change: Callable[[FiguresRecord], FiguresRecord]) -> None:
     for _ in range(ATTEMPTS):
         raw = kv.get(key)
         try:
-            before = maybe(raw, type(empty)) or empty
+            before = decode_optional(raw, type(empty)) or empty
         except CorruptRecord:
             before = empty
         if write_id in before.write_ids:

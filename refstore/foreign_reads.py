@@ -27,9 +27,9 @@ from refstore.errors import (
     StoreMisconfigured,
 )
 from refstore.kv.base import KV
-from refstore.namespaces import OWN_FOLDER, Namespaces, check_beside
+from refstore.namespaces import OWN_FOLDER, Namespaces, check_outside_lake
 from refstore.objects.base import ObjectStore
-from refstore.objects.foreign_objects import ForeignLocation, ForeignStores, Prefixes, check_address, parse_place
+from refstore.objects.foreign_objects import ForeignLocation, ForeignStores, AllowedPrefixes, check_address, parse_location
 from refstore.objects.store_urls import child
 
 NAMESPACES_SECONDS: Final = 1.0
@@ -56,7 +56,7 @@ class ForeignReads:
         self._kv = kv
         self._clock = clock
         self._objects_url = objects_url
-        self.allowed = Prefixes(prefixes)
+        self.allowed = AllowedPrefixes(prefixes)
         self.stores = ForeignStores(open_store, known=[*prefixes, objects_url])
         self._namespaces = Namespaces(())
         self._read_at = float("-inf")
@@ -65,13 +65,13 @@ class ForeignReads:
         """Return the allowed folder that holds the object. Raises ForeignNotAllowed."""
         shown = redact_url(address)[:200]
         try:
-            place = parse_place(address)
+            place = parse_location(address)
         except InvalidName as error:
             raise ForeignNotAllowed(f"the object's address cannot be read by refstore: {error}") from None
-        folder = self.allowed.covering(place)
+        folder = self.allowed.find_covering(place)
         if folder is None:
             raise ForeignNotAllowed(f"{shown!r} cannot be read: {self.allowed.refusal}")
-        if self._known_namespaces().holding(place.real().url) is not None:
+        if self._read_namespaces().find_holding(place.resolve_links().url) is not None:
             raise ForeignNotAllowed(
                 f"{shown!r} cannot be read as foreign data: it lies in a repository's namespace, or is the lake's own"
             )
@@ -84,16 +84,16 @@ class ForeignReads:
         is there: an answer that depends on them would tell a caller where they are.
         """
         if _BELOW_THE_LAKE(url):
-            check_beside(url, self._objects_url)
+            check_outside_lake(url, self._objects_url)
         place = check_address(url)
-        if place is not None and self.allowed.covering(place) is not None:
+        if place is not None and self.allowed.find_covering(place) is not None:
             return
         if place is not None and place.kind == "file":
             raise InvalidName(
                 f"{redact_url(url)[:200]!r} cannot be staged: it lies in or beside a repository's namespace, or "
                 f"{self.allowed.refusal}; what a repository has can be copied, and new data uploaded or linked"
             )
-        check_beside(url, self._objects_url)
+        check_outside_lake(url, self._objects_url)
 
     def get(self, address: Address, size_bytes: int, start: int, end: int | None) -> Iterator[bytes]:
         """Return the bytes [start, end) of the object that had `size_bytes` when it was recorded. Raises
@@ -112,7 +112,7 @@ class ForeignReads:
     def close(self) -> None:
         self.stores.close()
 
-    def _known_namespaces(self) -> Namespaces:
+    def _read_namespaces(self) -> Namespaces:
         now = self._clock.monotonic_seconds()
         if now - self._read_at > NAMESPACES_SECONDS:
             # a wide folder of `import_from` may hold the audit log and the KV, which has the keys that sign tokens

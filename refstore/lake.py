@@ -19,13 +19,13 @@ from refstore.agreed_durations import AgreedDurations
 from refstore.audit import AuditLog, EntryDraft
 from refstore.context import Context
 from refstore.core import deadline, event_log, ids, keys, user_metadata
-from refstore.core.clock import Clock, SystemClock, utc_text
+from refstore.core.clock import Clock, SystemClock, format_utc
 from refstore.core.ids import Ids, RandomIds, RepositoryId, RepositoryName
-from refstore.core.records import ClearedRepository, Commit, RepositoryRecord, decode, encode, maybe
+from refstore.core.records import ClearedRepository, Commit, RepositoryRecord, decode, encode, decode_optional
 from refstore.core.redaction import redact_text, redact_url
 from refstore.core.safety import SHARED, Durations, FixedDurations, Safety
 from refstore.core.signing_keys import SigningKey
-from refstore.core.suggestions import nearest
+from refstore.core.suggestions import find_nearest
 from refstore.errors import (
     AlreadyExists,
     Conflict,
@@ -39,21 +39,21 @@ from refstore.errors import (
 from refstore.foreign_reads import ForeignReads
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, KV
-from refstore.kv.retrying import Retrying
-from refstore.namespaces import NAMESPACE_OBJECT, as_folder, check_new, check_owner, owner_of
+from refstore.kv.retrying import RetryingKV
+from refstore.namespaces import NAMESPACE_OBJECT, folder_url, check_new, check_owner, owner_of
 from refstore.objects import child, make_objects, named_stores, open_objects
-from refstore.objects.base import ObjectStore, put_new
+from refstore.objects.base import ObjectStore, put_if_new
 from refstore.objects.named_stores import NamedStores
-from refstore.objects.store_urls import with_versions_as
-from refstore.public_methods import public_methods
+from refstore.objects.store_urls import copy_delete_versions
+from refstore.public_methods import wrap_public_methods
 from refstore.repository import Repository
 from refstore.versioning import manifest
 from refstore.versioning.branches import Branches
 from refstore.versioning.commits import graph
 from refstore.versioning.commits.caches import Caches
-from refstore.versioning.issuance import Issuer, keys_of
+from refstore.versioning.issuance import AddressTokenIssuer, signing_keys_of
 from refstore.versioning.manifest import BranchCreated, CommitLanded, Manifest, RepositoryCreated, RepositoryDeleted
-from refstore.versioning.markers import REPOSITORY_DELETED
+from refstore.versioning.markers import REPOSITORY_DELETED_CAUSE
 from refstore.versioning.staging import Staging
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ _ATTEMPTS: Final = 16
 _log = event_log.get_logger(__name__)
 
 
-@public_methods
+@wrap_public_methods
 @dataclass(slots=True)
 class Lake:
     """A KV, an object store, and the repositories in them.
@@ -95,7 +95,7 @@ class Lake:
     _agreed: AgreedDurations | None = None
     foreign: ForeignReads = field(init=False)
     """Reads foreign objects below `import_from`."""
-    _issuer: Issuer | None = None
+    _issuer: AddressTokenIssuer | None = None
     _keys: Sequence[SigningKey] = ()
     _stores: dict[RepositoryId, ObjectStore] = field(default_factory=dict[RepositoryId, ObjectStore])
     """The namespaces that say that they are the repository's."""
@@ -173,14 +173,14 @@ class Lake:
         def make_store() -> None:
             make_objects(self.resolve(self.objects_url))
 
-        new_id = self.ids.unique(self.clock.now_ms())
-        self.id = lake_identity.agree(self.kv, self.own_store, new_id, make_store, only_read=only_read)
+        new_id = self.ids.new_id(self.clock.now_ms())
+        self.id = lake_identity.agree_on_id(self.kv, self.own_store, new_id, make_store, only_read=only_read)
 
     def close(self) -> None:
         """Close the KV, and every store that a repository has opened. Later calls raise LakeClosed."""
         self._close_stores()
         self.foreign.close()
-        if isinstance(self.kv, Retrying):
+        if isinstance(self.kv, RetryingKV):
             self.kv.close_for_good()
         else:
             self.kv.close()
@@ -223,7 +223,7 @@ class Lake:
 
     def resolve(self, url: str) -> str:
         """Return the URL of a store with the options by which it is reached. Raises InvalidSettings."""
-        return named_stores.resolve(url, self.object_stores, self.objects_url)
+        return named_stores.resolve_url(url, self.object_stores, self.objects_url)
 
     def open_url(self, url: str) -> ObjectStore:
         """Open a store by a URL as settings and records have it. The caller closes it."""
@@ -254,7 +254,7 @@ class Lake:
     @property
     def manifest(self) -> Manifest:
         """The repositories, as far as they must survive the KV."""
-        return Manifest(self.own_store, self.kv, keys.UNWRITTEN)
+        return Manifest(self.own_store, self.kv, keys.UNWRITTEN_LAKE_MANIFEST)
 
     def create_repository(
         self,
@@ -277,9 +277,9 @@ class Lake:
         """
         checked = ids.repository_name(name)
         branch = ids.branch_name(default_branch)
-        user_metadata.check(metadata or {}, f"repository {checked!r}")
+        user_metadata.check_user_metadata(metadata or {}, f"repository {checked!r}")
         if self.kv.get(keys.repository(checked)) is not ABSENT:
-            raise self._exists(checked)
+            raise self._already_exists(checked)
         now = self.clock.now_ms()
         repo = ids.new_repository_id(self.ids, checked, now)
         url = named_stores.namespace_url(
@@ -289,18 +289,18 @@ class Lake:
         record = RepositoryRecord(repo, url, branch, now, metadata or {}, grace, given_namespace=given_namespace)
         check_new(url, self.objects_url)
         with ExitStack() as undo:
-            undo.callback(self._leave_kv, url, repo)
+            undo.callback(self._undo_kv, url, repo)
             self._claim_key(url, repo)
-            undo.callback(self._leave_store, url, repo)
+            undo.callback(self._release_store, url, repo)
             self._claim_store(url, repo)
             ctx = self.context(checked, record)
             root = Commit((), "", "", (), now, "", "Repository created")
             head = graph.commit_id(root)
             self.kv.set(keys.commit(repo, head), encode(root))
-            self.kv.set(keys.landed(repo, head), b"")
+            self.kv.set(keys.landed_mark(repo, head), b"")
             token = Staging(self.kv, repo).new_token(branch, self.ids, self.clock)
             Branches(self.kv, repo, self.ids, self.clock).create(branch, head, token)
-            undo.callback(self._leave_manifest, url, repo)
+            undo.callback(self._undo_manifest, url, repo)
             ctx.manifest.add(BranchCreated(branch, token, head, now))
             ctx.manifest.add(CommitLanded(head, encode(root), branch, token))
             take_back = undo.pop_all()  # whether the name is written is not certain while the KV has not said so
@@ -308,15 +308,15 @@ class Lake:
             landed = (
                 record
                 if self.kv.set_if(keys.repository(checked), ABSENT, encode(record))
-                else self._landed(checked, repo)
+                else self._find_landed(checked, repo)
             )
         except Unavailable:
-            landed = self._landed(checked, repo)
+            landed = self._find_landed(checked, repo)
             if landed is None:
                 raise  # the write may still arrive, and its repository would rest on the claim
         if landed is None:
             take_back.close()
-            raise self._exists(checked)
+            raise self._already_exists(checked)
         self.manifest.add_landed(
             RepositoryCreated(checked, repo, encode(landed)), f"repository {checked!r} was created"
         )
@@ -325,9 +325,9 @@ class Lake:
     def repository(self, name: str) -> Repository:
         """Return an open repository. Raises RepositoryNotFound."""
         checked = ids.repository_name(name)
-        record = maybe(self.kv.get(keys.repository(checked)), RepositoryRecord)
+        record = decode_optional(self.kv.get(keys.repository(checked)), RepositoryRecord)
         if record is None or record.closed_ms:
-            state = f"was deleted at {utc_text(record.closed_ms)}" if record else "does not exist"
+            state = f"was deleted at {format_utc(record.closed_ms)}" if record else "does not exist"
             raise RepositoryNotFound(
                 f"repository {name!r} {state}; list the repositories to see which do", unknown=checked
             )
@@ -341,7 +341,7 @@ class Lake:
         with suppress(Unavailable, CorruptRecord):
             records = self.kv.scan(keys.REPOSITORIES)
             names = [each for each, value in records if not decode(value, RepositoryRecord).closed_ms]
-            if close := nearest(unknown, names):
+            if close := find_nearest(unknown, names):
                 error.args = (f"{str(error).partition('; ')[0]}; did you mean {close!r}?",)
 
     def settlement_wait(self) -> SettlementWait | None:
@@ -350,18 +350,18 @@ class Lake:
         """
         from refstore.losses import fence, settlement_wait
 
-        servers = fence.answering_servers(self.kv)
+        servers = fence.read_servers(self.kv)
         if servers == self._settled_servers:
             return None
-        wait = settlement_wait.settlement_wait(self.own_store, self.clock, self.durations.waits, servers)
+        wait = settlement_wait.find_settlement_wait(self.own_store, self.clock, self.durations.waits, servers)
         if wait is None:
             self._settled_servers = servers
         return wait
 
-    def undrained(self, name: str) -> Context:
+    def undrained_context(self, name: str) -> Context:
         """Return the context of an open repository, or of one that is not drained yet. Raises RepositoryNotFound."""
         checked = ids.repository_name(name)
-        record = maybe(self.kv.get(keys.repository(checked)), RepositoryRecord)
+        record = decode_optional(self.kv.get(keys.repository(checked)), RepositoryRecord)
         if record is None:
             raise RepositoryNotFound(
                 f"repository {name!r} does not exist; list the repositories to see which do", unknown=checked
@@ -392,7 +392,7 @@ class Lake:
         gone = set(remove)
         for _ in range(_ATTEMPTS):
             raw = self.kv.get(key)
-            record = maybe(raw, RepositoryRecord)
+            record = decode_optional(raw, RepositoryRecord)
             if record is None or record.closed_ms:
                 raise RepositoryNotFound(
                     f"repository {name!r} does not exist; list the repositories to see which do", unknown=checked
@@ -426,7 +426,7 @@ class Lake:
         key = keys.repository(checked)
         for _ in range(_ATTEMPTS):
             raw = self.kv.get(key)
-            record = maybe(raw, RepositoryRecord)
+            record = decode_optional(raw, RepositoryRecord)
             if record is None or record.closed_ms or record.id != first:
                 return  # our own write, or another's, got there
             rules_document.check_no_holds(self.context(checked, record))
@@ -434,16 +434,16 @@ class Lake:
                 draft.landed = True
                 # after it was decided, or a crash in between would make a rebuilt KV call a live repository deleted
                 self.manifest.add_deletion(RepositoryDeleted(checked, record.id))
-                branching.close_all(self.context(checked, record), REPOSITORY_DELETED)
+                branching.close_all(self.context(checked, record), REPOSITORY_DELETED_CAUSE)
                 return
         raise Contention(f"others kept changing repository {checked!r}; make the same call again")
 
-    def all_of(self, name: str) -> Iterator[tuple[Context, RepositoryRecord]]:
+    def repositories_of_name(self, name: str) -> Iterator[tuple[Context, RepositoryRecord]]:
         """List all repositories of the name whose namespace is not free: the present one, then deleted ones, the newest
         first.
         """
         checked = ids.repository_name(name)
-        record = maybe(self.kv.get(keys.repository(checked)), RepositoryRecord)
+        record = decode_optional(self.kv.get(keys.repository(checked)), RepositoryRecord)
         if record is not None:
             yield self.context(checked, record), record
         drained = [
@@ -454,18 +454,18 @@ class Lake:
             if record is None or each.id != record.id:
                 yield self.context(checked, each), each
 
-    def cleared(self, name: str) -> Iterator[tuple[RepositoryId, ClearedRepository]]:
+    def cleared_repositories(self, name: str) -> Iterator[tuple[RepositoryId, ClearedRepository]]:
         """List the deleted repositories of the name whose data was deleted, or is being deleted."""
         for repo, value in self.kv.scan_all(keys.CLEARED_REPOSITORIES, prefix=f"{ids.repository_name(name)}."):
             yield ids.repository_id(repo), decode(value, ClearedRepository)
 
-    def signing(self) -> Sequence[SigningKey]:
+    def current_signing_keys(self) -> Sequence[SigningKey]:
         """Return the keys that sign the tokens of issued addresses: the configured ones, or one that the KV keeps.
 
         The first key signs; all verify.
         """
         if not self._keys:
-            self._keys = keys_of(self.kv, self.signing_keys)
+            self._keys = signing_keys_of(self.kv, self.signing_keys)
         return self._keys
 
     def context(self, name: RepositoryName, record: RepositoryRecord) -> Context:
@@ -476,7 +476,7 @@ class Lake:
         if objects is None:
             objects = self._stores[record.id] = self._open_namespace(record)
         if self._issuer is None:
-            self._issuer = Issuer(self.signing(), self.clock)
+            self._issuer = AddressTokenIssuer(self.current_signing_keys(), self.clock)
         shown = (record.given_namespace or objects.url).partition("?")[0].rstrip("/")
         grace = self.safety.grace_seconds if record.grace_seconds < 0 else float(record.grace_seconds)
 
@@ -504,7 +504,7 @@ class Lake:
         )
 
     def _open_namespace(self, record: RepositoryRecord) -> ObjectStore:
-        url = with_versions_as(self.resolve(record.namespace), self.resolve(self.objects_url))
+        url = copy_delete_versions(self.resolve(record.namespace), self.resolve(self.objects_url))
         objects = self.open_store(url)
         try:
             check_owner(objects, record)
@@ -515,7 +515,7 @@ class Lake:
 
     def _claim_key(self, url: str, repo: RepositoryId) -> None:
         """Claim the namespace among the repositories of this lake. Raises Conflict."""
-        own = as_folder(url)
+        own = folder_url(url)
         claim = keys.namespace(own)
         if not self.kv.set_if(claim, ABSENT, repo.encode()) and self.kv.get(claim) != repo.encode():
             raise Conflict(f"namespace {own} belongs to a repository already; give each repository its own")
@@ -536,61 +536,61 @@ class Lake:
         make_objects(self.resolve(url))
         with closing(self.open_url(url)) as objects:
             try:
-                put_new(objects, NAMESPACE_OBJECT, repo.encode())
+                put_if_new(objects, NAMESPACE_OBJECT, repo.encode())
             except AlreadyExists:
                 if owner_of(objects) != repo:  # else the reply was lost, and the driver asked again
                     raise Conflict(
-                        f"namespace {as_folder(url)} holds the data of another lake's repository; choose an empty one"
+                        f"namespace {folder_url(url)} holds the data of another lake's repository; choose an empty one"
                     ) from None
 
-    def _leave_store(self, url: str, repo: RepositoryId) -> None:
+    def _release_store(self, url: str, repo: RepositoryId) -> None:
         """Undo `_claim_store`, if the claim is this repository's.
 
-        `_leave_kv` comes later: until then no other repository of this lake can claim the namespace.
+        `_undo_kv` comes later: until then no other repository of this lake can claim the namespace.
         """
-        with self._undoing(url, repo), closing(self.open_url(url)) as objects:
+        with self._log_undo_errors(url, repo), closing(self.open_url(url)) as objects:
             if owner_of(objects) == repo:
                 objects.delete_many([NAMESPACE_OBJECT])
 
-    def _leave_manifest(self, url: str, repo: RepositoryId) -> None:
+    def _undo_manifest(self, url: str, repo: RepositoryId) -> None:
         """Undo what a failed creation wrote to the manifest, while the namespace is still this repository's."""
-        with self._undoing(url, repo), closing(self.open_url(url)) as objects:
-            objects.delete_many([info.key for info in objects.list(manifest.WAITING)])
+        with self._log_undo_errors(url, repo), closing(self.open_url(url)) as objects:
+            objects.delete_many([info.key for info in objects.list(manifest.WAITING_FOLDER)])
 
-    def _leave_kv(self, url: str, repo: RepositoryId) -> None:
+    def _undo_kv(self, url: str, repo: RepositoryId) -> None:
         """Undo what a failed creation wrote to the KV. No client has seen it, because the name is written last."""
-        with self._undoing(url, repo):
-            self.kv.set_if(keys.namespace(as_folder(url)), repo.encode(), ABSENT)
+        with self._log_undo_errors(url, repo):
+            self.kv.set_if(keys.namespace(folder_url(url)), repo.encode(), ABSENT)
             for partition in (keys.branches(repo), keys.commits(repo), keys.landed_commits(repo), keys.tokens(repo)):
                 self.kv.delete_range(partition, "", keys.LAST_CODE_POINT)
 
     @contextmanager
-    def _undoing(self, url: str, repo: RepositoryId) -> Generator[None, None, None]:
+    def _log_undo_errors(self, url: str, repo: RepositoryId) -> Generator[None, None, None]:
         """Log what fails: what ended the creation is what its caller must hear of."""
         try:
-            with deadline.lifted():
+            with deadline.lift():
                 yield
         except Exception as error:  # noqa: BLE001  # likewise
             _log.warning(
                 "namespace_not_given_back", repository=repo, namespace=redact_url(url), error=redact_text(repr(error))
             )
 
-    def _landed(self, name: RepositoryName, repo: RepositoryId) -> RepositoryRecord | None:
+    def _find_landed(self, name: RepositoryName, repo: RepositoryId) -> RepositoryRecord | None:
         """Return the record if the name was written although the write was not confirmed; None: not written so far.
 
         The repository may have been deleted and drained since. The keys are read in the order in which its record
         moves, so that the record is not missed on its way.
         """
-        with deadline.lifted():
-            there = maybe(self.kv.get(keys.repository(name)), RepositoryRecord)
+        with deadline.lift():
+            there = decode_optional(self.kv.get(keys.repository(name)), RepositoryRecord)
             if there is None or there.id != repo:
-                there = maybe(self.kv.get(keys.closed_repository(repo)), RepositoryRecord)
+                there = decode_optional(self.kv.get(keys.closed_repository(repo)), RepositoryRecord)
             return there
 
-    def _exists(self, name: RepositoryName) -> AlreadyExists:
-        record = maybe(self.kv.get(keys.repository(name)), RepositoryRecord)
+    def _already_exists(self, name: RepositoryName) -> AlreadyExists:
+        record = decode_optional(self.kv.get(keys.repository(name)), RepositoryRecord)
         if record is not None and record.closed_ms:
             from refstore.operations import name_release
 
-            return AlreadyExists(name_release.taken_words(self.context(name, record), record))
+            return AlreadyExists(name_release.describe_hold(self.context(name, record), record))
         return AlreadyExists(f"repository already exists: {name!r}")

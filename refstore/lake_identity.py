@@ -21,13 +21,13 @@ from typing import Final
 
 from refstore.core import keys
 from refstore.core.ids import RepositoryId
-from refstore.core.records import LakeRecord, RepositoryRecord, decode, encode, maybe
+from refstore.core.records import LakeRecord, RepositoryRecord, decode, encode, decode_optional
 from refstore.core.redaction import redact_url
 from refstore.errors import AlreadyExists, Contention, CorruptObject, ObjectNotFound, ObjectsUnavailable, WrongStore
 from refstore.kv.base import ABSENT, KV, Absent
-from refstore.namespaces import NAMESPACE_OBJECT, as_folder
-from refstore.objects.base import OWN_FILES, ObjectStore, put_new
-from refstore.objects.store_urls import parse
+from refstore.namespaces import NAMESPACE_OBJECT, folder_url
+from refstore.objects.base import OWN_FILES, ObjectStore, put_if_new
+from refstore.objects.store_urls import parse_store_url
 
 LAKE_OBJECT: Final = "_refstore/lake"
 _NO_DATA: Final = (LAKE_OBJECT, f"{OWN_FILES}doctor/")
@@ -36,7 +36,7 @@ _ID_BYTES_MAX: Final = 200
 _ATTEMPTS: Final = 16
 
 
-def agree(kv: KV, store: ObjectStore, new_id: str, make_store: Callable[[], None], *, only_read: bool) -> str:
+def agree_on_id(kv: KV, store: ObjectStore, new_id: str, make_store: Callable[[], None], *, only_read: bool) -> str:
     """Return the id of the lake that the KV and the object store belong to; a new lake gets `new_id`.
 
     `make_store`: makes the folder of a new lake. `only_read`: write nothing; '' is a lake without an id. Raises
@@ -57,7 +57,7 @@ def agree(kv: KV, store: ObjectStore, new_id: str, make_store: Callable[[], None
 
 def check_kv(kv: KV, lake_id: str) -> None:
     """Raise WrongStore unless the KV still holds the id."""
-    record = maybe(kv.get(keys.LAKE), LakeRecord)
+    record = decode_optional(kv.get(keys.LAKE), LakeRecord)
     if record is None or record.id != lake_id:
         raise WrongStore(
             f"the KV is not that of lake {lake_id} any more: it {f'is of {record.id}' if record else 'has no id'}; see "
@@ -98,11 +98,11 @@ def read_id(store: ObjectStore) -> str:
 
 def read_both(kv: KV, store: ObjectStore) -> tuple[str, str]:
     """Return the ids that the KV and the object store hold; '' for one that holds none."""
-    record = maybe(kv.get(keys.LAKE), LakeRecord)
+    record = decode_optional(kv.get(keys.LAKE), LakeRecord)
     return record.id if record is not None else "", read_id(store)
 
 
-def make_one(kv: KV, store: ObjectStore, new_id: str) -> bool:
+def unify_ids(kv: KV, store: ObjectStore, new_id: str) -> bool:
     """Let the KV and the object store hold one id, whatever they held: the store's; if it has none, the KV's. Return
     whether that was a change.
 
@@ -110,7 +110,7 @@ def make_one(kv: KV, store: ObjectStore, new_id: str) -> bool:
     """
     known, stored = read_both(kv, store)
     lake_id = stored or _put_id(store, known or new_id)
-    kv.set(keys.LAKE, encode(LakeRecord(lake_id, confirmed=True)))
+    kv.set(keys.LAKE, encode(LakeRecord(lake_id, is_confirmed=True)))
     return not known == stored == lake_id
 
 
@@ -118,8 +118,8 @@ def _agree_once(
     kv: KV, store: ObjectStore, raw: bytes | Absent, new_id: str, make_store: Callable[[], None], *, only_read: bool
 ) -> str | None:
     """Return the id; None: another process has changed the KV's record meanwhile."""
-    record = maybe(raw, LakeRecord)
-    if record is not None and record.confirmed:
+    record = decode_optional(raw, LakeRecord)
+    if record is not None and record.is_confirmed:
         check_store(store, record.id)
         return record.id
     is_empty = next(_repositories(kv), None) is None and not kv.scan(keys.CLEARED_REPOSITORIES, limit=1)
@@ -147,14 +147,14 @@ def _agree_once(
             return None
     if _put_id(store, record.id) != record.id:
         check_store(store, record.id)
-    kv.set_if(keys.LAKE, encode(record), encode(LakeRecord(record.id, confirmed=True)))
+    kv.set_if(keys.LAKE, encode(record), encode(LakeRecord(record.id, is_confirmed=True)))
     return record.id
 
 
 def _put_id(store: ObjectStore, lake_id: str) -> str:
     """Write the id where none is, and return the one that is there."""
     with suppress(AlreadyExists):
-        put_new(store, LAKE_OBJECT, lake_id.encode())
+        put_if_new(store, LAKE_OBJECT, lake_id.encode())
     return read_id(store)
 
 
@@ -169,9 +169,9 @@ def _check_not_another(kv: KV, store: ObjectStore, *, is_empty: bool) -> None:
                 "with `refstore kv rebuild`, or name an empty folder or prefix for a new lake"
             )
         return
-    folder = parse(as_folder(store.url))
+    folder = parse_store_url(folder_url(store.url))
     for repo, namespace in _repositories(kv):
-        own = parse(as_folder(namespace))
+        own = parse_store_url(folder_url(namespace))
         if (own.scheme, own.host) != (folder.scheme, folder.host) or not own.path.startswith(folder.path):
             continue
         try:

@@ -18,7 +18,7 @@ from refstore.errors import MissingExtra
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-Unit = Literal[
+MetricUnit = Literal[
     "", "seconds", "bytes", "objects", "entries", "references", "addresses", "tokens", "marks", "runs", "requests"
 ]
 
@@ -38,14 +38,14 @@ LABELS: Final[Mapping[str, str]] = {
 class Metric(NamedTuple):
     name: str
     kind: Literal["counter", "gauge", "histogram"]
-    unit: Unit
+    unit: MetricUnit
     """'': a plain number, such as 0 or 1."""
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
 
     @property
-    def exposed(self) -> str:
+    def series_name(self) -> str:
         """The name of its series: a counter's ends with `_total`."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
@@ -272,21 +272,21 @@ METRICS: Final[Sequence[Metric]] = tuple(each for each in list(globals().values(
 
 def counter(metric: Metric, registry: CollectorRegistry) -> Counter:
     """Make a counter in a registry. This and the next two raise MissingExtra."""
-    _check()
+    _check_extra()
     from prometheus_client import Counter
 
     return Counter(metric.name, metric.help, metric.labels, registry=registry)
 
 
 def gauge(metric: Metric, registry: CollectorRegistry) -> Gauge:
-    _check()
+    _check_extra()
     from prometheus_client import Gauge
 
     return Gauge(metric.name, metric.help, metric.labels, registry=registry)
 
 
 def histogram(metric: Metric, registry: CollectorRegistry) -> Histogram:
-    _check()
+    _check_extra()
     from prometheus_client import Histogram
 
     return Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=metric.buckets)
@@ -294,12 +294,12 @@ def histogram(metric: Metric, registry: CollectorRegistry) -> Histogram:
 
 def new_registry() -> CollectorRegistry:
     """Return an empty registry. Raises MissingExtra."""
-    _check()
+    _check_extra()
     from prometheus_client import CollectorRegistry
 
     return CollectorRegistry()
 
 
-def _check() -> None:
+def _check_extra() -> None:
     if find_spec("prometheus_client") is None:
         raise MissingExtra("metrics", "serving metrics")

@@ -29,7 +29,7 @@ from refstore.core.redaction import redact_url
 from refstore.errors import InvalidName, ObjectNotFound, WrongStore
 from refstore.kv.base import KV
 from refstore.objects.base import ObjectStore
-from refstore.objects.store_urls import child, parse
+from refstore.objects.store_urls import child, parse_store_url
 
 OWN_FOLDER: Final = "_refstore"
 """Below the lake's root: the audit log's, and no repository's."""
@@ -49,7 +49,7 @@ _ANY_BUCKET: Final = "*"
 """No bucket's name."""
 
 
-class _Location(NamedTuple):
+class _UrlReading(NamedTuple):
     """One reading of a URL."""
 
     store: str
@@ -57,7 +57,7 @@ class _Location(NamedTuple):
     root: str
     """The bucket in lower case, or the name of a memory store; '' for files."""
     segments: tuple[str, ...]
-    below_the_lake: bool = False
+    is_below_lake: bool = False
     """Whether the path begins below the lake's own folder, whose name is not known here."""
 
 
@@ -65,7 +65,7 @@ class Namespaces:
     """The namespaces of one lake, read once for any number of URLs."""
 
     def __init__(self, urls: Iterable[str]) -> None:
-        self._by_url = {url: _namespace(url) for url in dict.fromkeys(as_folder(url) for url in urls)}
+        self._by_url = {url: _read_namespace(url) for url in dict.fromkeys(folder_url(url) for url in urls)}
         self._inodes: dict[str, tuple[int, int] | None] | None = None
 
     @classmethod
@@ -79,8 +79,8 @@ class Namespaces:
         The message names no namespace: a caller who may stage in one repository need not know the others.
         """
         _check_segments(url)
-        if self.holding(url) is not None:
-            raise _inside(url)
+        if self.find_holding(url) is not None:
+            raise _inside_namespace(url)
 
     def check_source(self, url: str) -> None:
         """Raise InvalidName as `check_object`, and if a namespace lies below `url`, a prefix of many objects.
@@ -88,61 +88,61 @@ class Namespaces:
         On a file system this is true for listings that do not follow symbolic links.
         """
         self.check_object(url)
-        if self.below(url) is not None:
+        if self.find_below(url) is not None:
             raise InvalidName(
                 f"{redact_url(url)[:200]!r} holds a repository's namespace, where refstore deletes what nobody names; "
                 "name folders beside it"
             )
 
-    def holding(self, url: str) -> str | None:
+    def find_holding(self, url: str) -> str | None:
         """Return the namespace that the object at `url` lies in, by some reading of the URL; None: in none."""
         places = list(_readings(url))
-        name_of_reading = self._first(lambda namespace: any(_lies_in(place, namespace) for place in places))
+        name_of_reading = self._first_match(lambda namespace: any(_lies_in(place, namespace) for place in places))
         if name_of_reading is not None:
             return name_of_reading
-        above = {inode for place in places if place.store == "file" for inode in _inodes_above(_path(place))}
+        above = {inode for place in places if place.store == "file" for inode in _inodes_above(_path_of(place))}
         return next((name for name, inode in self._folders() if inode in above), None) if above else None
 
-    def below(self, url: str) -> str | None:
+    def find_below(self, url: str) -> str | None:
         """Return a namespace that has objects whose URLs begin with `url`, by some reading; None: there is none."""
         places = list(_readings(url))
         whole = url.endswith("/")
-        name_of_reading = self._first(lambda namespace: any(_begins(place, namespace, whole=whole) for place in places))
+        name_of_reading = self._first_match(lambda namespace: any(_is_beginning_of(place, namespace, whole=whole) for place in places))
         if name_of_reading is not None:
             return name_of_reading
         # a prefix need not end where a segment does: what it begins in is the folder above
-        real = [_real_prefix(_path(place), whole=whole) for place in places if place.store == "file"]
+        real = [_real_prefix(_path_of(place), whole=whole) for place in places if place.store == "file"]
         for name, namespace in self._by_url.items():
             if namespace.store == "file" and any(
-                f"{os.path.realpath(_path(namespace))}/".startswith(prefix) for prefix in real
+                f"{os.path.realpath(_path_of(namespace))}/".startswith(prefix) for prefix in real
             ):
                 return name
         return None
 
-    def _first(self, matches: Callable[[_Location], bool]) -> str | None:
+    def _first_match(self, matches: Callable[[_UrlReading], bool]) -> str | None:
         return next((name for name, namespace in self._by_url.items() if matches(namespace)), None)
 
     def _folders(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """Yield the namespaces that are folders of this machine, with device and inode, which identify a folder."""
         if self._inodes is None:
-            self._inodes = {name: _inode(_path(place)) for name, place in self._by_url.items() if place.store == "file"}
+            self._inodes = {name: _inode(_path_of(place)) for name, place in self._by_url.items() if place.store == "file"}
         return ((name, inode) for name, inode in self._inodes.items() if inode is not None)
 
 
-def check_beside(url: str, root: str) -> None:
+def check_outside_lake(url: str, root: str) -> None:
     """Raise InvalidName as `Namespaces.check_object` does if the object at `url` lies, or may lie, below `root`, where
     the lake keeps its repositories.
 
     The answer is the same whether a repository lies there or not, so it tells nobody which repositories exist.
     """
     _check_segments(url)
-    if any(place.below_the_lake for place in _readings(url)) or Namespaces((root,)).holding(url) is not None:
-        raise _inside(url)
+    if any(place.is_below_lake for place in _readings(url)) or Namespaces((root,)).find_holding(url) is not None:
+        raise _inside_namespace(url)
 
 
-def as_folder(url: str) -> str:
+def folder_url(url: str) -> str:
     """Return the URL without its options, in one spelling, with one slash at the end, to compare it as a folder."""
-    parsed = parse(url)
+    parsed = parse_store_url(url)
     host, path = parsed.host, parsed.path
     if parsed.scheme == "file":
         host, path = "", "/" + "/".join(segment for segment in path.split("/") if segment)
@@ -179,8 +179,8 @@ def check_new(url: str, root: str) -> None:
     These are the root and the folders above it, which would leave no room for another repository; the folder that the
     lake keeps for itself; and names that stores read differently.
     """
-    folder = as_folder(url)
-    segments = parse(folder).path.strip("/").split("/")
+    folder = folder_url(url)
+    segments = parse_store_url(folder).path.strip("/").split("/")
     if any(_UNSAFE.search(segment) for segment in segments):
         raise InvalidName(
             f"{redact_url(url)[:200]!r} has a control character in it, or what is not UTF-8; name the folder in plain "
@@ -188,18 +188,18 @@ def check_new(url: str, root: str) -> None:
         )
     if any(segment in (".", "..") for segment in segments) or (len(segments) > 1 and "" in segments):
         raise InvalidName(f"{redact_url(url)[:200]!r} has '.', '..' or nothing between slashes; name the folder itself")
-    own = as_folder(child(root, OWN_FOLDER))
+    own = folder_url(child(root, OWN_FOLDER))
     if folder.casefold().startswith(own.casefold()):  # some file systems do not tell the two apart
         raise InvalidName(
             f"{redact_url(url)[:200]!r} lies in {own}, where the lake keeps its audit log; name a folder beside it"
         )
-    if as_folder(root).startswith(folder):
+    if folder_url(root).startswith(folder):
         raise InvalidName(
             f"{redact_url(url)[:200]!r} is where the lake itself is, or holds it; name a folder of the repository's own"
         )
 
 
-def _inside(url: str) -> InvalidName:
+def _inside_namespace(url: str) -> InvalidName:
     return InvalidName(
         f"{redact_url(url)[:200]!r} lies in or beside a repository's namespace, where refstore deletes what nobody "
         "names; only data outside of the lake can be named so: upload it, link it, or copy it from its repository"
@@ -208,27 +208,27 @@ def _inside(url: str) -> InvalidName:
 
 def _check_segments(url: str) -> None:
     """Raise InvalidName for a path with `.` or `..`, which stores and readers resolve differently."""
-    for spelling in _decoded(url):
+    for spelling in _decode_segments(url):
         if any(segment in (".", "..") for segment in re.split(r"[/\\?#]", spelling.partition("://")[2])):
             raise InvalidName(f"{redact_url(url)[:200]!r} has '.' or '..' between slashes; give the object's own path")
 
 
-def _decoded(url: str) -> list[str]:
+def _decode_segments(url: str) -> list[str]:
     once = unquote(url)
     return list(dict.fromkeys((url, once, unquote(once))))
 
 
-def _namespace(url: str) -> _Location:
-    parsed = parse(url)
-    return _Location(parsed.scheme, parsed.host.lower(), _segments(parsed.path))
+def _read_namespace(url: str) -> _UrlReading:
+    parsed = parse_store_url(url)
+    return _UrlReading(parsed.scheme, parsed.host.lower(), _segments(parsed.path))
 
 
 def _segments(path: str) -> tuple[str, ...]:
     return tuple(segment for segment in re.split(r"[/\\]", path) if segment)
 
 
-def _readings(url: str) -> Iterator[_Location]:
-    for spelling in _decoded(url):
+def _readings(url: str) -> Iterator[_UrlReading]:
+    for spelling in _decode_segments(url):
         scheme, _, rest = spelling.partition("://")
         scheme = scheme.lower()
         store = _SAME_STORE.get(scheme, scheme)
@@ -240,40 +240,40 @@ def _readings(url: str) -> Iterator[_Location]:
             yield from _bucket_readings(store, bare)
         else:
             first, *others = _segments(bare) or ("",)
-            yield _Location(store, first.lower(), tuple(others), below_the_lake=scheme == "mem")
+            yield _UrlReading(store, first.lower(), tuple(others), is_below_lake=scheme == "mem")
 
 
-def _file_readings(scheme: str, path: str) -> Iterator[_Location]:
+def _file_readings(scheme: str, path: str) -> Iterator[_UrlReading]:
     segments = _segments(path)
-    yield _Location("file", "", segments, below_the_lake=scheme == "local")
+    yield _UrlReading("file", "", segments, is_below_lake=scheme == "local")
     if scheme == "file" and not path.startswith("/"):
-        yield _Location("file", "", segments[1:])  # the first is a host, which most readers pass over
+        yield _UrlReading("file", "", segments[1:])  # the first is a host, which most readers pass over
 
 
-def _bucket_readings(scheme: str, rest: str) -> Iterator[_Location]:
+def _bucket_readings(scheme: str, rest: str) -> Iterator[_UrlReading]:
     first, *others = _segments(rest) or ("",)
     authority = first.rpartition("@")[2].lower()
     key = tuple(others)
     if _ACCESS_POINT.fullmatch(authority):
-        yield _Location("s3", _ANY_BUCKET, key)
-        yield _Location("s3", _ANY_BUCKET, key[1:])  # an ARN has the access point's name behind a slash
+        yield _UrlReading("s3", _ANY_BUCKET, key)
+        yield _UrlReading("s3", _ANY_BUCKET, key[1:])  # an ARN has the access point's name behind a slash
         return
     host = authority.partition(":")[0]
-    yield _Location("s3", host, key)
+    yield _UrlReading("s3", host, key)
     for at, character in enumerate(host):
         if character == ".":
-            yield _Location("s3", host[:at], key)
+            yield _UrlReading("s3", host[:at], key)
     if key and (not scheme.startswith("s3") or authority != host or "." in host or host == "localhost"):
-        yield _Location("s3", key[0].rpartition(":")[2].lower(), key[1:])  # Ceph writes tenant:bucket
+        yield _UrlReading("s3", key[0].rpartition(":")[2].lower(), key[1:])  # Ceph writes tenant:bucket
 
 
-def _lies_in(place: _Location, namespace: _Location) -> bool:
-    if place.below_the_lake:  # lakeFS clients name folders of the lake so, whatever its store is
+def _lies_in(place: _UrlReading, namespace: _UrlReading) -> bool:
+    if place.is_below_lake:  # lakeFS clients name folders of the lake so, whatever its store is
         own = (namespace.root, *namespace.segments) if namespace.root else namespace.segments
         location = (place.root, *place.segments) if place.root else place.segments
         return any(location[:count] == own[-count:] for count in range(1, len(own) + 1))
     if namespace.store not in _BUILT_IN:
-        names, own = _names(place), _names(namespace)
+        names, own = _lower_names(place), _lower_names(namespace)
         return any(names[at : at + len(own)] == own for at in range(len(names)))
     if place.store != namespace.store:
         return False
@@ -282,10 +282,10 @@ def _lies_in(place: _Location, namespace: _Location) -> bool:
     )
 
 
-def _begins(place: _Location, namespace: _Location, *, whole: bool) -> bool:
+def _is_beginning_of(place: _UrlReading, namespace: _UrlReading, *, whole: bool) -> bool:
     """Return whether the namespace's URL begins with the place. `whole`: the place's last segment is complete."""
     if namespace.store not in _BUILT_IN:
-        names, own = _names(place), "/".join(_names(namespace)) + "/"
+        names, own = _lower_names(place), "/".join(_lower_names(namespace)) + "/"
         return any(own.startswith("/".join(names[at:]) + "/" * whole) for at in range(len(names)))
     if place.store != namespace.store or place.root not in (namespace.root, _ANY_BUCKET):
         return False
@@ -293,12 +293,12 @@ def _begins(place: _Location, namespace: _Location, *, whole: bool) -> bool:
     return ("/".join(namespace.segments) + "/").startswith(text)
 
 
-def _names(place: _Location) -> tuple[str, ...]:
+def _lower_names(place: _UrlReading) -> tuple[str, ...]:
     """Bucket and segments, in lower case: a bucket here is a segment in another URL."""
     return tuple(name.lower() for name in (place.root, *place.segments) if name)
 
 
-def _path(place: _Location) -> str:
+def _path_of(place: _UrlReading) -> str:
     return "/" + "/".join(place.segments)
 
 

@@ -10,33 +10,33 @@ from inspect import unwrap
 from types import FunctionType
 from typing import Any, Final, Protocol, TypeVar
 
-from refstore.core.argument_types import check_of
+from refstore.core.argument_types import find_check
 from refstore.errors import NotFound
 
 _SUGGEST: Final = "_suggest"
 
-Class = TypeVar("Class", bound="type[Suggesting]")
+DecoratedClass = TypeVar("DecoratedClass", bound="type[NameSuggester]")
 
 
-class Suggesting(Protocol):
+class NameSuggester(Protocol):
     def _suggest(self, error: NotFound) -> None:
         """Add to an error that names something unknown what may be meant."""
         ...
 
 
-def public_methods(cls: Class) -> Class:
+def wrap_public_methods(cls: DecoratedClass) -> DecoratedClass:
     """Wrap each public method of the class."""
     for name, method in list(vars(cls).items()):
         if isinstance(method, FunctionType) and not name.startswith("_"):
-            setattr(cls, name, _wrapped(method))
+            setattr(cls, name, _wrap_method(method))
     return cls
 
 
-def _wrapped(method: FunctionType) -> Callable[..., Any]:
+def _wrap_method(method: FunctionType) -> Callable[..., Any]:
     inner = unwrap(method)
     code = inner.__code__
     names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    checks = {name: check for name in names if (check := check_of(inner.__annotations__.get(name, "")))}
+    checks = {name: check for name in names if (check := find_check(inner.__annotations__.get(name, "")))}
     in_order = [(name, checks.get(name)) for name in names[: code.co_argcount - 1]]
 
     @wraps(method)

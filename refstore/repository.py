@@ -18,11 +18,11 @@ from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack
 
 from refstore.core import deadline, ids
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import BranchName, CommitId, RepositoryName, TagName
 from refstore.core.lazy_modules import LazyModule
 from refstore.errors import AlreadyExists, AlreadyLinked, Contention, Invalid, NotFound
-from refstore.public_methods import public_methods
+from refstore.public_methods import wrap_public_methods
 
 if TYPE_CHECKING:
     from refstore.context import Context
@@ -54,15 +54,15 @@ if TYPE_CHECKING:
     from refstore.operations.committing import CommitDetails, CommitInfo
     from refstore.operations.copying import Copy, Move
     from refstore.operations.expire_staged import StagedExpiry
-    from refstore.operations.importing import ImportResult, Watch
+    from refstore.operations.importing import ImportResult, ProgressCallback
     from refstore.operations.log_and_diff import LogEntry
     from refstore.operations.reading import ListedPath, ListingPage
     from refstore.operations.restoring import RestoreRequest, RestoreResult
-    from refstore.operations.trash import InGrace
+    from refstore.operations.trash import TrashItem
     from refstore.operations.unmarking import UnmarkResult
     from refstore.operations.uploading import IssuedAddress, Link, Stage, Upload
     from refstore.retention.rules import GcRules, Rules
-    from refstore.versioning.commits.diffing import Change
+    from refstore.versioning.commits.diffing import PathChange
 else:
     explain = LazyModule("refstore.deletions.explain")
     address_info = LazyModule("refstore.operations.address_info")
@@ -92,7 +92,7 @@ T = TypeVar("T")
 
 
 def _deadline(repo: Repository) -> AbstractContextManager[None]:
-    return deadline.operation(repo.context.clock, repo.context.safety.operation_deadline_seconds)
+    return deadline.limit_operation(repo.context.clock, repo.context.safety.operation_deadline_seconds)
 
 
 def _operation(method: Callable[Concatenate[Repository, P], R]) -> Callable[Concatenate[Repository, P], R]:
@@ -106,7 +106,7 @@ def _operation(method: Callable[Concatenate[Repository, P], R]) -> Callable[Conc
     return run
 
 
-@public_methods
+@wrap_public_methods
 class Repository:
     """One repository of a lake. Open it with `Lake.repository`, or create it with `Lake.create_repository`."""
 
@@ -130,7 +130,7 @@ class Repository:
         self,
         branch: str,
         path: str,
-        body: bodies.Source,
+        body: bodies.UploadBody,
         *,
         metadata: dict[str, str] | None = None,
         content_type: str = "",
@@ -201,7 +201,7 @@ class Repository:
         message: str,
         *,
         dry_run: bool = False,
-        watch: Watch | None = None,
+        watch: ProgressCallback | None = None,
         **details: Unpack[CommitDetails],
     ) -> ImportResult:
         """Name foreign objects, single ones or all below a prefix, in one commit. No data is read, and none of these
@@ -217,7 +217,7 @@ class Repository:
         """
         name, options = ids.branch_name(branch), committing.CommitOptions(message=message, **details)
         return importing.import_objects(
-            self.context, name, sources, options, watch=watch or importing.nothing_to_tell, dry_run=dry_run
+            self.context, name, sources, options, watch=watch or importing.ignore_progress, dry_run=dry_run
         )
 
     def issue(self, branch: str, path: str) -> IssuedAddress:
@@ -289,7 +289,7 @@ class Repository:
     # ---- data out
 
     @_operation
-    def resolve(self, ref: str, path: str) -> reading.Resolved:
+    def resolve(self, ref: str, path: str) -> reading.ResolvedEntry:
         """Return the entry at a path as it is staged or committed, and which of both. Raises ObjectNotFound."""
         return reading.resolve(self.context, refs.resolve(self.context, ref), ids.object_path(path))
 
@@ -321,7 +321,7 @@ class Repository:
         return b"".join(self.get(ref, path))
 
     @_operation
-    def page(
+    def list_page(
         self, ref: str, *, prefix: str = "", after: str = "", amount: int = 1000, delimiter: str = ""
     ) -> ListingPage:
         """Return one page of a listing, with at most `amount` items that sort after the path or common prefix `after`.
@@ -340,7 +340,7 @@ class Repository:
         Each page is consistent. Between two pages the branch may change.
         """
         while True:
-            result = self.page(ref, prefix=prefix, after=after, amount=page, delimiter=delimiter)
+            result = self.list_page(ref, prefix=prefix, after=after, amount=page, delimiter=delimiter)
             yield from result.results
             if not result.has_more:
                 return
@@ -354,7 +354,7 @@ class Repository:
 
     def delete_many(self, branch: str, paths: Iterable[str]) -> None:
         """Delete any number of paths, in batches."""
-        for batch in batched(paths, deleting.BATCH):
+        for batch in split_batches(paths, deleting.BATCH):
             with _deadline(self):
                 deleting.delete_many(self.context, ids.branch_name(branch), batch)
 
@@ -371,7 +371,7 @@ class Repository:
         """
         name = ids.branch_name(branch)
         if path is None and prefix is None:
-            branching.reset(self.context, name)
+            branching.reset_branch(self.context, name)
         else:
             deleting.reset_paths(self.context, name, path=path, prefix=prefix)
 
@@ -410,8 +410,8 @@ class Repository:
         """
         name, source = ids.branch_name(branch), ids.branch_name(branch if lost_on is None else lost_on)
         self.get_branch(branch)
-        lost = trash.in_grace(self.context, branch=source, prefix=prefix if path is None else ids.object_path(path))
-        latest, older = restoring.choose(
+        lost = trash.list_trash(self.context, branch=source, prefix=prefix if path is None else ids.object_path(path))
+        latest, older = restoring.select_latest(
             (item for item in lost if path is None or item.path == path), by_path=path is not None
         )
         results = [
@@ -433,10 +433,10 @@ class Repository:
         name = ids.branch_name(branch)
         return restoring.restore_many(self.context, name, requests, force=force, dry_run=dry_run)
 
-    def in_grace(self, *, branch: str | None = None, prefix: str = "", after: str = "") -> Iterator[InGrace]:
+    def list_trash(self, *, branch: str | None = None, prefix: str = "", after: str = "") -> Iterator[TrashItem]:
         """List what could be restored now, after the cursor `after`. A reaper at work may cause repetitions."""
         name = ids.branch_name(branch) if branch is not None else None
-        return trash.in_grace(self.context, branch=name, prefix=prefix, after=after)
+        return trash.list_trash(self.context, branch=name, prefix=prefix, after=after)
 
     @_operation
     def address(self, address: str) -> AddressInfo:
@@ -528,7 +528,7 @@ class Repository:
         """List what `log` lists, each commit with its mark and its lifetime: active, marked, swept, or expired and
         complete (other commits keep all of its data).
         """
-        return self._suggesting_later(log_and_diff.history(self.context, ref, first_parent=first_parent))
+        return self._suggest_later(log_and_diff.history(self.context, ref, first_parent=first_parent))
 
     def marks(self) -> Iterator[tuple[CommitId, Mark]]:
         """List every expired commit with its mark: it waits for its sweep, is being swept, or was swept."""
@@ -545,16 +545,16 @@ class Repository:
         Conflict (the commit is not marked), Gone (the sweep has begun).
         """
         if dry_run:
-            return unmarking.preview(self.context, which)
+            return unmarking.preview_unmark(self.context, which)
         return unmarking.unmark(self.context, which, pin=pin, by=by)
 
-    def diff(self, left: str, right: str | None = None, *, prefix: str = "", after: str = "") -> Iterator[Change]:
+    def diff(self, left: str, right: str | None = None, *, prefix: str = "", after: str = "") -> Iterator[PathChange]:
         """List, in path order, the changes between two refs' commits, or between a branch's head and what is staged on
         it.
         """
         if right is None:
             staged = log_and_diff.diff_staged(self.context, ids.branch_name(left), prefix=prefix, after=after)
-            return self._suggesting_later(staged)
+            return self._suggest_later(staged)
         return log_and_diff.diff_refs(self.context, left, right, prefix=prefix, after=after)
 
     @_operation
@@ -569,52 +569,52 @@ class Repository:
         """Create a branch at a ref's commit, and return its id. Raises AlreadyExists (a branch or a tag has the name),
         Gone (the commit has expired).
         """
-        return branching.create(self.context, ids.branch_name(name), source, hidden=hidden)
+        return branching.create_branch(self.context, ids.branch_name(name), source, hidden=hidden)
 
     @_operation
     def get_branch(self, name: str) -> Branch:
         """Return a branch's record. Raises BranchNotFound."""
-        return branching.get(self.context, ids.branch_name(name))
+        return branching.get_branch(self.context, ids.branch_name(name))
 
     def branches(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[BranchName, Branch]]:
         """List the open branches in order of name."""
-        return branching.scan(self.context, prefix=prefix, after=after)
+        return branching.scan_branches(self.context, prefix=prefix, after=after)
 
     @_operation
     def delete_branch(self, name: str) -> None:
         """Delete a branch with everything uncommitted on it, in one step. Raises Conflict for the default branch."""
-        branching.delete(self.context, ids.branch_name(name), default=self.default_branch)
+        branching.delete_branch(self.context, ids.branch_name(name), default=self.default_branch)
 
     @_operation
     def create_tag(self, name: str, ref: str) -> CommitId:
         """Create a tag at a ref's commit, and return its id. Raises AlreadyExists (a tag or a branch has the name),
         Gone (the commit has expired).
         """
-        return tagging.create(self.context, ids.tag_name(name), ref)
+        return tagging.create_tag(self.context, ids.tag_name(name), ref)
 
     @_operation
     def get_tag(self, name: str) -> Tag:
         """Return a tag's record. Raises TagNotFound."""
-        return tagging.get(self.context, ids.tag_name(name))
+        return tagging.get_tag(self.context, ids.tag_name(name))
 
     @_operation
     def delete_tag(self, name: str) -> None:
         """Delete a tag. Raises TagNotFound."""
-        tagging.delete(self.context, ids.tag_name(name))
+        tagging.delete_tag(self.context, ids.tag_name(name))
 
     def tags(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[TagName, Tag]]:
         """List the tags in order of name."""
-        return tagging.scan(self.context, prefix=prefix, after=after)
+        return tagging.scan_tags(self.context, prefix=prefix, after=after)
 
     # ---- retention
 
     @_operation
-    def retention(self) -> rules_document.Retention | None:
+    def retention(self) -> rules_document.RetentionRules | None:
         """Return the rules in force. None: there are none, and no commit expires."""
-        return rules_document.get(self.context)
+        return rules_document.get_rules(self.context)
 
     @_operation
-    def set_retention(self, document: str, *, by: str = "", remove: Collection[str] = ()) -> rules_document.Retention:
+    def set_retention(self, document: str, *, by: str = "", remove: Collection[str] = ()) -> rules_document.RetentionRules:
         """Replace all rules by a document (`docs/retention.md`), on behalf of `by`.
 
         `remove`: the legal holds and pins that the document removes, such as `hold:contracts/`, `pin:6e40...` and
@@ -624,23 +624,23 @@ class Repository:
         return rules_document.set_rules(self.context, document, by=by, remove=remove)
 
     @_operation
-    def review_retention(self, document: str | None = None) -> rule_review.Review:
+    def review_retention(self, document: str | None = None) -> rule_review.RuleReview:
         """Review the rules in force, or a document, against the whole history: what the document adds and removes,
         names and filters that match nothing here, and how many commits expire tonight. Raises InvalidRules,
         CorruptRecord.
         """
-        rules = self._rules() if document is None else rules_document.check(self.context, document).rules
-        return rule_review.review(self.context, rules)
+        rules = self._rules() if document is None else rules_document.parse_rules(self.context, document).rules
+        return rule_review.review_rules(self.context, rules)
 
     @_operation
-    def delete_retention(self, *, remove: Collection[str] = ()) -> rules_document.Retention:
+    def delete_retention(self, *, remove: Collection[str] = ()) -> rules_document.RetentionRules:
         """Delete all rules, and return them. `remove`: see `set_retention`. Raises NotFound, ConsentNeeded, Conflict
         (they have changed).
         """
-        return rules_document.delete(self.context, remove=remove)
+        return rules_document.delete_rules(self.context, remove=remove)
 
     @_operation
-    def set_gc_rules(self, rules: GcRules | None, *, by: str = "") -> rules_document.Retention | None:
+    def set_gc_rules(self, rules: GcRules | None, *, by: str = "") -> rules_document.RetentionRules | None:
         """Set, or with None delete, only the rules that lakeFS's format can express. Raises InvalidRules."""
         return rules_document.set_gc_rules(self.context, rules, by=by)
 
@@ -652,19 +652,19 @@ class Repository:
         """
         rules = self._rules() if rules is None else rules
         total = expire_staged.StagedExpiry()
-        for name in [name for name, _ in self.branches()] if expire_staged.any_rule(rules) else []:
-            total += expire_staged.expire_branch(self.context, rules, name)
+        for name in [name for name, _ in self.branches()] if expire_staged.has_uncommitted_rule(rules) else []:
+            total += expire_staged.expire_staged_entries(self.context, rules, name)
         return total
 
     # ---- purge
 
     @_operation
-    def purge_document(self) -> purge_document.Onboarded:
+    def purge_document(self) -> purge_document.OnboardedDocument:
         """Return which data sets are onboarded for the purge. Raises NotFound (none), CorruptRecord."""
-        return purge_document.get(self.context)
+        return purge_document.get_document(self.context)
 
     @_operation
-    def onboard_purge(self, document: str, *, by: str = "") -> purge_document.Onboarded:
+    def onboard_purge(self, document: str, *, by: str = "") -> purge_document.OnboardedDocument:
         """Replace the purge document (`docs/purge.md`), on behalf of `by`. Raises InvalidPurge, Contention."""
         return purge_document.onboard(self.context, document, by=by)
 
@@ -675,9 +675,9 @@ class Repository:
 
     def _suggest(self, error: NotFound) -> None:
         """Add to the error which branch or tag may be meant."""
-        unknown_names.suggest(self.context, error)
+        unknown_names.suggest_name(self.context, error)
 
-    def _suggesting_later(self, results: Iterator[T]) -> Iterator[T]:
+    def _suggest_later(self, results: Iterator[T]) -> Iterator[T]:
         """Do that for what is raised while results are read."""
         try:
             yield from results
@@ -693,10 +693,10 @@ class Repository:
 
     def _in_batches(self, items: Iterable[T], run: Callable[[Sequence[T]], Iterable[R]]) -> Iterator[R]:
         """Run each batch under a deadline of its own when the first of its results is read."""
-        return self._suggesting_later(self._batches(items, run))
+        return self._suggest_later(self._batches(items, run))
 
     def _batches(self, items: Iterable[T], run: Callable[[Sequence[T]], Iterable[R]]) -> Iterator[R]:
-        for batch in batched(items, uploading.BATCH):
+        for batch in split_batches(items, uploading.BATCH):
             with _deadline(self):
                 results = run(batch)
             yield from results

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import keys
-from refstore.core.records import RunProgress, StopRequest, decode, encode, maybe
+from refstore.core.records import RunProgress, StopRequest, decode, encode, decode_optional
 from refstore.errors import CorruptRecord, NotFound, RefstoreError, RunStopped
 from refstore.kv.base import ABSENT
 
@@ -23,12 +23,12 @@ DEAD_MS: Final = 60_000
 """A run whose last sign of life is older than this and the clocks' difference is taken for dead."""
 
 
-class RunUnderWay(NamedTuple):
-    run: str
+class ActiveRun(NamedTuple):
+    run_id: str
     """The mark id, or the id of the purge."""
     progress: RunProgress
-    stop: StopRequest | None
-    alive: bool
+    stop_request: StopRequest | None
+    is_alive: bool
 
 
 class RunControl:
@@ -51,7 +51,7 @@ class RunControl:
                 self._kind, self._owner, self._began_ms, now_ms, step, done, total, left_ms, until_ms
             )
             self._ctx.kv.set(keys.run_progress(self._ctx.repo, self._run), encode(progress))
-            self._stop = maybe(self._ctx.kv.get(keys.stop_request(self._ctx.repo, self._run)), StopRequest)
+            self._stop = decode_optional(self._ctx.kv.get(keys.stop_request(self._ctx.repo, self._run)), StopRequest)
         return self._stop is not None
 
     def check(self) -> None:
@@ -64,14 +64,14 @@ class RunControl:
     def close(self) -> None:
         """Remove the progress, because the run has ended; and what runs left that were killed long ago."""
         with suppress(RefstoreError):
-            ended = [each.run for each in runs_under_way(self._ctx) if not each.alive]
+            ended = [each.run_id for each in active_runs(self._ctx) if not each.is_alive]
             for run in (self._run, *ended):
                 self._ctx.kv.delete_many(
                     [keys.run_progress(self._ctx.repo, run), keys.stop_request(self._ctx.repo, run)]
                 )
 
 
-def runs_under_way(ctx: Context) -> Iterator[RunUnderWay]:
+def active_runs(ctx: Context) -> Iterator[ActiveRun]:
     """Yield the runs of a repository that have not ended, also those that were killed a while ago."""
     now_ms = ctx.clock.now_ms()
     dead_ms = DEAD_MS + int(ctx.waits.clock_skew_seconds * 1000)
@@ -81,8 +81,8 @@ def runs_under_way(ctx: Context) -> Iterator[RunUnderWay]:
             continue
         with suppress(CorruptRecord):
             progress = decode(raw, RunProgress)
-            stop = maybe(pairs.get(f"{run}{keys.STOP}", ABSENT), StopRequest)
-            yield RunUnderWay(run, progress, stop, now_ms - progress.beat_ms < dead_ms)
+            stop = decode_optional(pairs.get(f"{run}{keys.STOP}", ABSENT), StopRequest)
+            yield ActiveRun(run, progress, stop, now_ms - progress.beat_ms < dead_ms)
 
 
 def request_stop(ctx: Context, run: str, by: str) -> None:

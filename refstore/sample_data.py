@@ -14,7 +14,7 @@ from math import sin
 from random import Random
 from typing import Final
 
-from refstore.core.arrow_arrays import array
+from refstore.core.arrow_arrays import make_array
 from refstore.core.ids import CommitId
 from refstore.operations.uploading import Upload
 from refstore.repository import Repository
@@ -106,28 +106,28 @@ They say nothing of any real lake. Nobody's rights are in it; do with it what yo
 """
 
 
-def add(repo: Repository, *, committer: str = "") -> CommitId:
+def add_sample_data(repo: Repository, *, committer: str = "") -> CommitId:
     """Upload the sample data to the default branch, and commit it."""
-    for _ in repo.upload_many(repo.default_branch, uploads(repo.name, repo.default_branch)):
+    for _ in repo.upload_many(repo.default_branch, sample_uploads(repo.name, repo.default_branch)):
         pass
     return repo.commit(repo.default_branch, MESSAGE, committer=committer).id
 
 
-def uploads(repository: str, branch: str) -> list[Upload]:
+def sample_uploads(repository: str, branch: str) -> list[Upload]:
     """Return the sample data of a repository with that name and default branch."""
     readme = _README.format(repository=repository, branch=branch, lakes=LAKES)
     return [
         Upload(path="README.md", body=readme.encode(), content_type="text/markdown"),
         Upload(path="data/lakes.source.md", body=_SOURCE.encode(), content_type="text/markdown"),
         *(
-            Upload(path=f"images/lake-{n:02d}.png", body=image(n), content_type="image/png")
+            Upload(path=f"images/lake-{n:02d}.png", body=sample_image(n), content_type="image/png")
             for n in range(1, IMAGES + 1)
         ),
-        Upload(path="lakes.parquet", body=lakes(), content_type="application/vnd.apache.parquet"),
+        Upload(path="lakes.parquet", body=lakes_parquet(), content_type="application/vnd.apache.parquet"),
     ]
 
 
-def lakes() -> bytes:
+def lakes_parquet() -> bytes:
     """Return the Parquet file: the same rows always, the same bytes under the same version of pyarrow."""
     rng = Random(_SEED)  # noqa: S311  # the same numbers each time, no secret
     parts = (rng.choices(words, k=LAKES) for words in (_KINDS, _FIRST, _MIDDLE, _LAST))
@@ -136,10 +136,10 @@ def lakes() -> bytes:
     depths = [round(rng.lognormvariate(2.2, 0.9), 1) for _ in range(LAKES)]
     table = pa.table(
         {
-            "Hylak_id": array(range(1, LAKES + 1), pa.int64()),
-            "Lake_name": array(names, pa.string()),
-            "Country": array(countries, pa.string()),
-            "Depth_m": array(depths, pa.float64()),
+            "Hylak_id": make_array(range(1, LAKES + 1), pa.int64()),
+            "Lake_name": make_array(names, pa.string()),
+            "Country": make_array(countries, pa.string()),
+            "Depth_m": make_array(depths, pa.float64()),
         }
     )
     sink = io.BytesIO()
@@ -147,7 +147,7 @@ def lakes() -> bytes:
     return sink.getvalue()
 
 
-def image(number: int) -> bytes:
+def sample_image(number: int) -> bytes:
     """Return a small PNG of waves, another one for each number."""
     rows = bytearray()
     for y in range(_HEIGHT):

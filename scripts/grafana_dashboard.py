@@ -53,7 +53,7 @@ def lines(title: str, metric: Metric, expression: str, legend: str = "{{reposito
 
 def of(metric: Metric) -> str:
     """Return the metric's series of the chosen repositories."""
-    return f'{metric.exposed}{{repository=~"$repository"}}'
+    return f'{metric.series_name}{{repository=~"$repository"}}'
 
 
 def rate(metric: Metric) -> str:
@@ -72,7 +72,7 @@ def main() -> None:
         .with_variable(
             dashboard.QueryVariable("repository")
             .datasource(SOURCE)
-            .query(f"label_values({metrics.REPOSITORY_MEASURED.exposed}, repository)")
+            .query(f"label_values({metrics.REPOSITORY_MEASURED.series_name}, repository)")
             .multi(True)
             .include_all(True)
         )
@@ -118,7 +118,7 @@ def main() -> None:
             lines(
                 "Requests",
                 metrics.API_REQUESTS,
-                f"sum by (status) (rate({metrics.API_REQUESTS.exposed}[$__rate_interval]))",
+                f"sum by (status) (rate({metrics.API_REQUESTS.series_name}[$__rate_interval]))",
                 "{{status}}",
             )
         )
@@ -126,12 +126,12 @@ def main() -> None:
             lines(
                 "Time to answer, 99th percentile",
                 metrics.API_SECONDS,
-                f"histogram_quantile(0.99, sum by (le) (rate({metrics.API_SECONDS.exposed}_bucket[$__rate_interval])))",
+                f"histogram_quantile(0.99, sum by (le) (rate({metrics.API_SECONDS.series_name}_bucket[$__rate_interval])))",
                 "p99",
             )
         )
         .with_panel(
-            lines("The KV's answer", metrics.KV_PROBE_SECONDS, metrics.KV_PROBE_SECONDS.exposed, "{{instance}}")
+            lines("The KV's answer", metrics.KV_PROBE_SECONDS, metrics.KV_PROBE_SECONDS.series_name, "{{instance}}")
         )
         .with_panel(lines("Errors of the reapers", metrics.REAPER_ERRORS, rate(metrics.REAPER_ERRORS)))
     )

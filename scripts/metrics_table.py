@@ -25,7 +25,7 @@ def lines() -> Iterator[str]:
     yield HEAD
     for metric in METRICS:
         labels = ", ".join(metric.labels)
-        yield f"| `{metric.exposed}` | {metric.kind} | {metric.unit} | {labels} | {metric.help} |\n"
+        yield f"| `{metric.series_name}` | {metric.kind} | {metric.unit} | {labels} | {metric.help} |\n"
     yield "\n## Labels\n\nEach has a bounded number of values.\n\n| label | values |\n|---|---|\n"
     for label, values in LABELS.items():
         yield f"| `{label}` | {values} |\n"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from refstore.purging.document import schema
+from refstore.purging.document import json_schema
 
 FILE = Path(__file__).parent.parent / "docs" / "purge.schema.json"
 
 
 def text() -> str:
-    return json.dumps(schema(), indent=2) + "\n"
+    return json.dumps(json_schema(), indent=2) + "\n"
 
 
 if __name__ == "__main__":

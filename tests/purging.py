@@ -8,7 +8,7 @@ from refstore.core import ids
 from refstore.core.ids import Address
 from refstore.core.records import Content
 from refstore.repository import Repository
-from refstore.versioning.locations import Intention, LocatedIdentity, Publication
+from refstore.versioning.locations import RewriteIntent, LocatedIdentity, WrittenContent
 
 
 def announce(repo: Repository) -> None:
@@ -21,7 +21,7 @@ def intend(repo: Repository, ref: str, path: str, run: str = "run-1") -> Located
     entry = repo.resolve(ref, path).entry
     original = Content(entry.address, entry.size_bytes, entry.checksum, entry.md5)
     (located,) = ctx.locations.intend(
-        [Intention(entry.address, original, ids.new_address(ctx.ids, ctx.clock.now_ms()))], run
+        [RewriteIntent(entry.address, original, ids.new_address(ctx.ids, ctx.clock.now_ms()))], run
     )
     return located
 
@@ -42,7 +42,7 @@ def publish(repo: Repository, intended: LocatedIdentity, body: bytes, run: str =
         run,
         ctx.clock.now_ms(),
     )
-    (published,) = ctx.locations.publish([Publication(intended, content)], run)
+    (published,) = ctx.locations.publish([WrittenContent(intended, content)], run)
     return published
 
 

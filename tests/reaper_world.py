@@ -19,8 +19,8 @@ from refstore.errors import KVUnavailable, ObjectsUnavailable
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Key, Op, Result, Server
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.losses.fence import NoGuard
-from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored
+from refstore.losses.fence import DryRunGuard
+from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject
 from refstore.objects.memory import MemoryObjects
 from refstore.repository import Repository
 from refstore.versioning import due_hints, manifest
@@ -114,7 +114,7 @@ class WatchedObjects(ObjectStore):
     asked: int = 0
     """How many calls there were, those that found it down among them."""
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         self._check()
         return self.inner.put(key, body, if_absent=if_absent)
 
@@ -130,15 +130,15 @@ class WatchedObjects(ObjectStore):
         self._check()
         return self.inner.list(prefix, after=after, before=before)
 
-    def delete_many(self, keys: Sequence[str]) -> Deletion:
+    def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         self._check()
-        if not keys[0].startswith(manifest.WAITING):
+        if not keys[0].startswith(manifest.WAITING_FOLDER):
             if self.before_delete is not None:
                 self.before_delete(keys)
             self.batches.append(len(keys))
         done = self.inner.delete_many([key for key in keys if key not in self.refuses])
-        return Deletion(
-            done.deleted, done.missing, tuple((key, "planted: refused") for key in keys if key in self.refuses)
+        return DeleteResult(
+            done.deleted_keys, done.missing_keys, tuple((key, "planted: refused") for key in keys if key in self.refuses)
         )
 
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
@@ -209,7 +209,7 @@ class World:
             throttle=Throttle(chosen.rate_per_second, self.clock),
             random=Random(1),
             should_stop=should_stop,
-            guard=NoGuard(),
+            guard=DryRunGuard(),
             scrub_requested_ms=self.clock.now_ms() if scrub else None,
             **tuning,
         )

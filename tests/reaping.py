@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from refstore.core import keys
 from refstore.deletions.content_deletion import delete_contents
 from refstore.deletions.journal_format import PendingDelete
-from refstore.objects.base import Deletion
+from refstore.objects.base import DeleteResult
 from refstore.repository import Repository
 from refstore.versioning import due_hints
 from refstore_reaper.blob_deletion import delete_blobs
@@ -19,7 +19,7 @@ from refstore_reaper.scrub import scrub_references, scrub_tokens
 class NoJournal:
     def record_start(self, batch: Sequence[PendingDelete]) -> None: ...
 
-    def record_end(self, batch: Sequence[PendingDelete], confirmed: Deletion) -> None: ...
+    def record_end(self, batch: Sequence[PendingDelete], confirmed: DeleteResult) -> None: ...
 
 
 def release_all(repo: Repository) -> None:
@@ -27,9 +27,9 @@ def release_all(repo: Repository) -> None:
     ctx = repo.context
     markers = ctx.markers
     publish_markers(ctx)
-    for commit_id, marker in list(markers.committed()):
+    for commit_id, marker in list(markers.scan_committed()):
         process_committed(ctx, commit_id, marker)
-    for token, marker in list(markers.deleted()):
+    for token, marker in list(markers.scan_deleted()):
         process_deleted(ctx, token, marker)
 
 
@@ -47,7 +47,7 @@ def delete_due(repo: Repository) -> int:
             confirmed, _, _ = delete_contents(ctx, batch, confirmed, NoJournal())
             gone = set(addresses).difference(remove_keys(ctx, addresses, confirmed))
             ctx.kv.delete_many(settle([each for each in due if each.address in gone]))
-            deleted += len(confirmed.deleted)
+            deleted += len(confirmed.deleted_keys)
     return deleted
 
 

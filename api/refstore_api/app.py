@@ -14,12 +14,12 @@ from refstore.configured_lake import open_lake
 from refstore.core.settings import Settings
 from refstore.lake import Lake
 from refstore_api import error_responses, openapi, ui
-from refstore_api.auth import Authenticator, claimed_key
+from refstore_api.auth import Authenticator, read_claimed_key
 from refstore_api.connection_slots import request_slots
 from refstore_api.lazy_routes import LazyRoutes
 from refstore_api.read_process import ReadProcess
 from refstore_api.request_bodies import BODY_BYTES_MAX, BYTES_PER_SECOND_MIN, BodyLimits
-from refstore_api.request_metrics import Metrics
+from refstore_api.request_metrics import RequestMetrics
 from refstore_api.request_middleware import NO_ROUTE, MatchedRoute, RequestMiddleware
 from refstore_api.routes import documentation, liveness
 from refstore_api.service import PurgeControl, ReaperControl, Service
@@ -63,7 +63,7 @@ def create_app(
         redirect_slashes=False,  # these redirections lead to the host that the request names
     )
     app.state.service = service
-    app.state.metrics = Metrics()
+    app.state.metrics = RequestMetrics()
     app.state.authenticator = Authenticator(service)
     _add_routes(app)
     if not is_read_process:
@@ -89,9 +89,9 @@ def _add_routes(app: FastAPI) -> None:
     app.router.routes.append(LazyRoutes(app, ["/readiness", "/metrics"], _health_routers))
     app.include_router(documentation.router)
     app.router.routes.append(LazyRoutes(app, [API], _api_routers, prefix=API))
-    error_responses.install(app)
+    error_responses.install_error_handlers(app)
     ui.install(app)
-    openapi.install(app)
+    openapi.install_openapi(app)
 
 
 def _add_middleware(app: FastAPI, settings: Settings) -> None:
@@ -101,7 +101,7 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
         metrics=app.state.metrics,
         limits=BodyLimits(BODY_BYTES_MAX, settings.api.upload_idle_seconds, BYTES_PER_SECOND_MIN),
         admit=authenticator.principal,
-        claimed=claimed_key,
+        claimed=read_claimed_key,
         locate=_locate,
         public_url=settings.api.public_url,
         slots=request_slots(settings.api) if settings.api.trusted_proxies else None,

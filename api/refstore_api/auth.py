@@ -23,16 +23,16 @@ from refstore import access_keys
 from refstore.access_keys import Role
 from refstore.audit import Actor, set_actor
 from refstore.core import keys, signed_tokens
-from refstore.core.records import AccessKeyRecord, SecretHash, maybe
+from refstore.core.records import AccessKeyRecord, SecretHash, decode_optional
 from refstore.core.signed_tokens import UnknownSigningKey
 from refstore.core.signing_keys import SigningKey
 from refstore.errors import RefstoreError
 from refstore.kv.base import ABSENT
 from refstore_api import ended_sessions
-from refstore_api.caller_cache import CallerCache, Credential, Secret, Token
-from refstore_api.error_responses import NotReady, TooManyGuesses, Unauthenticated
+from refstore_api.caller_cache import CallerCache, Credential, SecretCredential, TokenCredential
+from refstore_api.error_responses import ServiceNotReady, TooManyWrongSecrets, Unauthenticated
 from refstore_api.key_last_use import KeyLastUse
-from refstore_api.login_throttle import Caller, LoginThrottle
+from refstore_api.login_throttle import LoginCaller, LoginThrottle
 from refstore_api.principals import Principal
 from refstore_api.request_middleware import PRINCIPAL, address_of
 from refstore_api.service import Service
@@ -49,26 +49,26 @@ mistype a few; guesses of a secret need more by far.
 """Issued addresses have the repository's id as audience, so neither token passes for the other."""
 
 
-class _Claims(NamedTuple):
+class _SessionClaims(NamedTuple):
     """Of a login's token."""
 
     key_id: str
     token_id: str
     expires: int
-    mark: str
+    secret_mark: str
 
 
 @contextmanager
-def hiding_faults() -> Generator[None, None, None]:
-    """Turn what keeps the service from finding out who asks into NotReady: a stranger learns nothing about its stores.
+def hide_faults() -> Generator[None, None, None]:
+    """Turn what keeps the service from finding out who asks into ServiceNotReady: a stranger learns nothing about its stores.
     Refusals pass.
     """
     try:
         yield
-    except (Unauthenticated, TooManyGuesses):
+    except (Unauthenticated, TooManyWrongSecrets):
         raise
     except RefstoreError as error:
-        raise NotReady from error
+        raise ServiceNotReady from error
 
 
 class Authenticator:
@@ -81,33 +81,33 @@ class Authenticator:
         self._uses = KeyLastUse(service.lake)
 
     async def principal(self, header: str | None, address: str) -> Principal:
-        """Return the principal that the Authorization header proves. Raises Unauthenticated, TooManyGuesses."""
-        credential = credential_of(header)
+        """Return the principal that the Authorization header proves. Raises Unauthenticated, TooManyWrongSecrets."""
+        credential = parse_credential(header)
         known, was_right = self._known.get(credential)
         if known is not None:
             return known
         try:
-            with hiding_faults():
+            with hide_faults():
                 principal = await self._service.run(lambda: self._look_up(credential, address, was_right=was_right))
-        except (Unauthenticated, TooManyGuesses):
-            self._known.forget(credential)
+        except (Unauthenticated, TooManyWrongSecrets):
+            self._known.remove(credential)
             raise
         self._known.add(credential, principal)
         return principal
 
     async def login(self, key_id: str, secret: str, address: str) -> tuple[str, int]:
         """Return a bearer token, and when it expires in seconds since the epoch. Raises Unauthenticated,
-        TooManyGuesses.
+        TooManyWrongSecrets.
         """
-        credential = Secret(key_id, secret)
+        credential = SecretCredential(key_id, secret)
         _, was_right = self._known.get(credential)
         try:
-            with hiding_faults():
+            with hide_faults():
                 principal, token, expires = await self._service.run(
                     lambda: self._log_in(key_id, secret, address, was_right=was_right)
                 )
-        except (Unauthenticated, TooManyGuesses):
-            self._known.forget(credential)
+        except (Unauthenticated, TooManyWrongSecrets):
+            self._known.remove(credential)
             raise
         self._known.add(credential, principal)
         return token, expires
@@ -115,45 +115,45 @@ class Authenticator:
     async def end_session(self, token: str) -> None:
         """End the session of a valid token; the token is refused from now on. Raises Unauthenticated."""
         await self._service.run(lambda: self._end_session(token))
-        self._known.forget(Token(token))
+        self._known.remove(TokenCredential(token))
 
     def _end_session(self, token: str) -> None:
-        claims = self._claims(token)
-        ended_sessions.end(self._service.lake.kv, self._service.lake.clock, claims.token_id, claims.expires)
+        claims = self._verify_claims(token)
+        ended_sessions.revoke_session(self._service.lake.kv, self._service.lake.clock, claims.token_id, claims.expires)
 
     def _log_in(self, key_id: str, secret: str, address: str, *, was_right: bool) -> tuple[Principal, str, int]:
-        record, proven = self._by_secret(Caller(key_id, address), secret, was_right=was_right)
-        principal = self._let_in(key_id, record, proven)
+        record, proven = self._verify_secret(LoginCaller(key_id, address), secret, was_right=was_right)
+        principal = self._make_principal(key_id, record, proven)
         now = self._service.lake.clock.now_ms() // 1000
         ends = [at_ms // 1000 for at_ms in (record.expires_ms, proven.ends_ms) if at_ms]
         expires = min([now + LOGIN_SECONDS, *ends])
-        mark = access_keys.mark_token(record, proven)
+        mark = access_keys.make_token_mark(record, proven)
         token_id = secrets.token_hex(16)
         claims = {"aud": AUDIENCE, "sub": key_id, "jti": token_id, "iat": now, "exp": expires, "key": mark}
         token = signed_tokens.sign(claims, self._keys()[0])
         return principal, token, expires
 
     def _look_up(self, credential: Credential, address: str, *, was_right: bool) -> Principal:
-        if isinstance(credential, Token):
-            return self._by_token(credential.text)
-        record, proven = self._by_secret(Caller(credential.key_id, address), credential.secret, was_right=was_right)
-        return self._let_in(credential.key_id, record, proven)
+        if isinstance(credential, TokenCredential):
+            return self._verify_token(credential.text)
+        record, proven = self._verify_secret(LoginCaller(credential.key_id, address), credential.secret, was_right=was_right)
+        return self._make_principal(credential.key_id, record, proven)
 
-    def _let_in(self, key_id: str, record: AccessKeyRecord, proven: SecretHash) -> Principal:
+    def _make_principal(self, key_id: str, record: AccessKeyRecord, proven: SecretHash) -> Principal:
         """Return the principal of a proven secret or token. Raises Unauthenticated if the key is no longer valid."""
         refusal = access_keys.refusal(key_id, record, proven, self._service.lake.clock.now_ms())
         if refusal:
             raise Unauthenticated(refusal)
-        self._uses.note(key_id, record.created_ms)
+        self._uses.record_use(key_id, record.created_ms)
         return Principal(key_id, Role(record.role), record.repositories, record.created_ms)
 
-    def _by_secret(self, caller: Caller, secret: str, *, was_right: bool) -> tuple[AccessKeyRecord, SecretHash]:
+    def _verify_secret(self, caller: LoginCaller, secret: str, *, was_right: bool) -> tuple[AccessKeyRecord, SecretHash]:
         """Return the key, and the one of its secrets that matches, ended or not. Raises Unauthenticated,
-        TooManyGuesses.
+        TooManyWrongSecrets.
         """
         if not was_right:
             self._guesses.check(caller)
-        record = access_keys.find(self._service.lake.kv, caller.key_id)
+        record = access_keys.find_key(self._service.lake.kv, caller.key_id)
         # also compare when there is no such key, so that both cases take as long
         proven = access_keys.find_secret(record or _NOBODY, secret)
         if record is None or proven is None:
@@ -161,24 +161,24 @@ class Authenticator:
             raise Unauthenticated("no such access key, or not its secret; list the keys with: refstore keys list")
         return record, proven
 
-    def _by_token(self, token: str) -> Principal:
-        claims = self._claims(token)
-        session = ended_sessions.key_of(claims.token_id, claims.expires)
+    def _verify_token(self, token: str) -> Principal:
+        claims = self._verify_claims(token)
+        session = ended_sessions.revocation_key(claims.token_id, claims.expires)
         ended, raw = self._service.lake.kv.get_many([session, keys.access_key(claims.key_id)])
-        record = maybe(raw, AccessKeyRecord)
-        proven = access_keys.find_token_secret(record, claims.mark) if record is not None else None
+        record = decode_optional(raw, AccessKeyRecord)
+        proven = access_keys.find_token_secret(record, claims.secret_mark) if record is not None else None
         if record is None or proven is None or ended is not ABSENT:
             raise Unauthenticated(
                 "the token was ended, or its access key revoked; log in again, or ask an operator for another key"
             )
-        return self._let_in(claims.key_id, record, proven)
+        return self._make_principal(claims.key_id, record, proven)
 
-    def _claims(self, token: str) -> _Claims:
+    def _verify_claims(self, token: str) -> _SessionClaims:
         """Return what a token says that is ours and has not expired. Raises Unauthenticated."""
         signing = self._keys()  # it may ask the KV, whose failure says nothing about the token
         try:
             all_claims = signed_tokens.verify(token, signing, audience=AUDIENCE, required=["sub", "iat", "jti"])
-            claims = _Claims(
+            claims = _SessionClaims(
                 str(all_claims["sub"]), str(all_claims["jti"]), int(all_claims["exp"]), str(all_claims["key"])
             )
         except UnknownSigningKey as error:
@@ -191,10 +191,10 @@ class Authenticator:
         return claims
 
     def _keys(self) -> Sequence[SigningKey]:
-        return self._service.lake.signing()
+        return self._service.lake.current_signing_keys()
 
 
-def needs(role: Role) -> Any:
+def require_role(role: Role) -> Any:
     """Make the dependency of a route that needs the role in its path's repository. (`openapi.py` documents both
     schemes.)
     """
@@ -220,9 +220,9 @@ def admit(request: Request, principal: Principal, role: Role) -> None:
     principal.check(role, request.path_params.get("repository"))
 
 
-Reader = Annotated[Principal, needs(Role.READER)]
-Writer = Annotated[Principal, needs(Role.WRITER)]
-Operator = Annotated[Principal, needs(Role.OPERATOR)]
+Reader = Annotated[Principal, require_role(Role.READER)]
+Writer = Annotated[Principal, require_role(Role.WRITER)]
+Operator = Annotated[Principal, require_role(Role.OPERATOR)]
 
 
 def authenticator_of(request: Request) -> Authenticator:
@@ -230,7 +230,7 @@ def authenticator_of(request: Request) -> Authenticator:
     return authenticator
 
 
-def credential_of(header: str | None) -> Credential:
+def parse_credential(header: str | None) -> Credential:
     """Parse the credential in an Authorization header. Raises Unauthenticated."""
     if not header:
         raise Unauthenticated("this call needs an access key; send it by Basic auth, or log in and send the token")
@@ -243,18 +243,18 @@ def credential_of(header: str | None) -> Credential:
                 key_id = colon = secret = ""
             if not colon:
                 raise Unauthenticated("the Basic credentials are not id:secret in base64; check the client")
-            return Secret(key_id, secret)
+            return SecretCredential(key_id, secret)
         case "bearer":
-            return Token(value.strip())
+            return TokenCredential(value.strip())
         case _:
             raise Unauthenticated("the Authorization header is neither Basic nor Bearer; see /docs")
 
 
-def claimed_key(header: str | None) -> str:
+def read_claimed_key(header: str | None) -> str:
     """Return the access key that an Authorization header names, for the log; '' if it names no valid id."""
     try:
-        credential = credential_of(header)
-        if isinstance(credential, Secret):
+        credential = parse_credential(header)
+        if isinstance(credential, SecretCredential):
             key_id = credential.key_id
         else:
             key_id = str(signed_tokens.unverified_claims(credential.text).get("sub", ""))

@@ -21,27 +21,27 @@ TOKENS_MAX: Final = 64
 """Cached tokens of one key. Beyond that, the oldest token is verified again when it comes."""
 
 
-class Secret(NamedTuple):
+class SecretCredential(NamedTuple):
     """The credential of Basic auth, and of a login."""
 
     key_id: str
     secret: str
 
 
-class Token(NamedTuple):
+class TokenCredential(NamedTuple):
     text: str
 
 
-Credential = Secret | Token
+Credential = SecretCredential | TokenCredential
 
 
 class CachedCaller(NamedTuple):
     principal: Principal
-    until: float
+    valid_until: float
     """By the monotonic clock: after that the key is read again."""
 
 
-class _Owner(NamedTuple):
+class _CacheOwner(NamedTuple):
     """One key's secrets, or its tokens. They are cached apart, so that tokens never push out the secret."""
 
     key_id: str
@@ -54,9 +54,9 @@ class CallerCache:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._own = secrets.token_bytes(32)
-        self._known: OrderedDict[_Owner, OrderedDict[bytes, CachedCaller]] = OrderedDict()
+        self._known: OrderedDict[_CacheOwner, OrderedDict[bytes, CachedCaller]] = OrderedDict()
         """The least recently used first."""
-        self._owners: dict[bytes, _Owner] = {}
+        self._owners: dict[bytes, _CacheOwner] = {}
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -68,23 +68,23 @@ class CallerCache:
         if owner is None:
             return None, False
         cached = self._known[owner][digest]
-        return cached.principal if time.monotonic() < cached.until else None, True
+        return cached.principal if time.monotonic() < cached.valid_until else None, True
 
     def add(self, credential: Credential, principal: Principal) -> None:
         digest = self._digest(credential)
-        owner = _Owner(principal.key_id, type(credential))
+        owner = _CacheOwner(principal.key_id, type(credential))
         cached_callers = self._known.setdefault(owner, OrderedDict())
         cached_callers[digest] = CachedCaller(principal, time.monotonic() + self._seconds)
         self._owners[digest] = owner
         cached_callers.move_to_end(digest)
         self._known.move_to_end(owner)
-        while len(cached_callers) > (SECRETS_MAX if owner.kind is Secret else TOKENS_MAX):
+        while len(cached_callers) > (SECRETS_MAX if owner.kind is SecretCredential else TOKENS_MAX):
             del self._owners[cached_callers.popitem(last=False)[0]]
         while len(self._known) > OWNERS_MAX:
             for digest in self._known.popitem(last=False)[1]:
                 del self._owners[digest]
 
-    def forget(self, credential: Credential) -> None:
+    def remove(self, credential: Credential) -> None:
         """Drop a credential that is no longer valid."""
         digest = self._digest(credential)
         owner = self._owners.pop(digest, None)
@@ -96,8 +96,8 @@ class CallerCache:
     def _digest(self, credential: Credential) -> bytes:
         text = (
             f"{len(credential.key_id)}:{credential.key_id}{credential.secret}"
-            if isinstance(credential, Secret)
+            if isinstance(credential, SecretCredential)
             else credential.text
         )
-        kind = b"secret" if isinstance(credential, Secret) else b"token"
+        kind = b"secret" if isinstance(credential, SecretCredential) else b"token"
         return blake2b(text.encode(errors="surrogatepass"), key=self._own, person=kind).digest()

@@ -9,24 +9,24 @@ from typing import Final, NamedTuple
 from refstore.core import keys, user_metadata
 from refstore.core.ids import CommitId
 from refstore.core.records import Commit
-from refstore.gc_marks import Marks, ShownMark
+from refstore.gc_marks import Marks, MarkStatus
 from refstore.operations import log_and_diff
-from refstore.operations.comparing import Comparison
+from refstore.operations.comparing import ContentComparison
 from refstore.operations.log_and_diff import LogEntry
 from refstore.operations.reading import PAGE_BYTES_MAX
 from refstore.repository import Repository
-from refstore.versioning.commits.diffing import Change, Kind
+from refstore.versioning.commits.diffing import PathChange, PathChangeKind
 from refstore.versioning.commits.filters import PathFilter
-from refstore.versioning.commits.merging import sides
+from refstore.versioning.commits.merging import compare_sides
 from refstore_api import models
 from refstore_api.models import Diff, DiffList, DiffType, Pagination
 
-_AT_ONCE: Final = 100
+_BATCH: Final = 100
 """Paths of one side that are looked up on the other side in one call: about a page."""
-_TYPES: Final[dict[Kind, DiffType]] = {Kind.ADDED: "added", Kind.REMOVED: "removed", Kind.CHANGED: "changed"}
+_TYPES: Final[dict[PathChangeKind, DiffType]] = {PathChangeKind.ADDED: "added", PathChangeKind.REMOVED: "removed", PathChangeKind.CHANGED: "changed"}
 
 
-class Difference(NamedTuple):
+class DiffEntry(NamedTuple):
     """One path that differs, in lakeFS's terms."""
 
     path: str
@@ -34,23 +34,23 @@ class Difference(NamedTuple):
     size_bytes: int
 
 
-def commit_model(repo: Repository, commit_id: CommitId, commit: Commit) -> models.Commit:
+def commit_model(repo: Repository, commit_id: CommitId, commit: Commit) -> models.CommitModel:
     return commit_models(repo, [(commit_id, commit)])[0]
 
 
-def new_commit_model(commit_id: CommitId, commit: Commit) -> models.Commit:
+def new_commit_model(commit_id: CommitId, commit: Commit) -> models.CommitModel:
     """Return a commit that was made just now: it has no mark, so nothing is read that could fail."""
-    return _commit(commit_id, commit, ShownMark())
+    return _commit(commit_id, commit, MarkStatus())
 
 
-def commit_models(repo: Repository, items: Sequence[tuple[CommitId, Commit]]) -> list[models.Commit]:
+def commit_models(repo: Repository, items: Sequence[tuple[CommitId, Commit]]) -> list[models.CommitModel]:
     """Return the commits, with what the offline job has decided about them."""
     marks = Marks(repo.context).shown.of([commit_id for commit_id, _ in items]) if items else []
     return [_commit(commit_id, commit, shown) for (commit_id, commit), shown in zip(items, marks, strict=True)]
 
 
-def _commit(commit_id: CommitId, commit: Commit, shown: ShownMark) -> models.Commit:
-    model = models.Commit(
+def _commit(commit_id: CommitId, commit: Commit, shown: MarkStatus) -> models.CommitModel:
+    model = models.CommitModel(
         id=commit_id,
         parents=list(commit.parents),
         committer=commit.committer,
@@ -73,7 +73,7 @@ def _commit(commit_id: CommitId, commit: Commit, shown: ShownMark) -> models.Com
     return model
 
 
-def log(
+def filter_log(
     repo: Repository,
     ref: str,
     *,
@@ -89,7 +89,7 @@ def log(
     changed_paths = PathFilter(objects, prefixes) if objects or prefixes else None
     skipping = bool(after)
     for commit_id, commit in repo.log(ref, first_parent=first_parent, since_ms=since_ms):
-        if not skipping and (changed_paths is None or log_and_diff.changed(repo.context, commit, changed_paths)):
+        if not skipping and (changed_paths is None or log_and_diff.has_changed_paths(repo.context, commit, changed_paths)):
             yield commit_id, commit
         if commit_id == after:
             skipping = False
@@ -99,46 +99,46 @@ def log(
 
 def size_of(commit: Commit) -> int:
     """Return the size in bytes of the message and metadata."""
-    return len(commit.message.encode(errors="replace")) + user_metadata.size_of(commit.metadata)
+    return len(commit.message.encode(errors="replace")) + user_metadata.metadata_bytes(commit.metadata)
 
 
-def differences(changes: Iterator[Change]) -> Iterator[Difference]:
+def differences(changes: Iterator[PathChange]) -> Iterator[DiffEntry]:
     """Yield the differences of two trees."""
     for change in changes:
-        yield Difference(change.path, _TYPES[change.kind], change.right.size_bytes if change.right is not None else 0)
+        yield DiffEntry(change.path, _TYPES[change.kind], change.right.size_bytes if change.right is not None else 0)
 
 
-def to_merge(
+def merge_differences(
     repo: Repository, left: CommitId, base: CommitId, right: CommitId, *, prefix: str, after: str
-) -> Iterator[Difference]:
+) -> Iterator[DiffEntry]:
     """Yield what a merge of the right commit into the left one would do to each path, conflicts included."""
     ctx = repo.context
     left_entries = None if left == base else partial(ctx.trees.get_many, repo.get_commit(left)[1].metarange)
     changes = log_and_diff.diff_commits(ctx, base, right, prefix=prefix, after=after)
-    for step in sides(changes, left_entries, Comparison(ctx).equal, batch=_AT_ONCE):
+    for step in compare_sides(changes, left_entries, ContentComparison(ctx).are_equal, batch=_BATCH):
         kind: DiffType = "removed" if step.theirs is None else "added" if step.ours is None else "changed"
         size_bytes = step.theirs.size_bytes if step.theirs is not None else 0
-        yield Difference(step.path, "conflict" if step.conflict else kind, size_bytes)
+        yield DiffEntry(step.path, "conflict" if step.is_conflict else kind, size_bytes)
 
 
 def diff_page(
-    read: Callable[[str], Iterator[Difference]], prefix: str, after: str, amount: int, delimiter: str
+    read: Callable[[str], Iterator[DiffEntry]], prefix: str, after: str, amount: int, delimiter: str
 ) -> DiffList:
     """Return one page of differences. With a delimiter, paths that continue after it are folded into their common
     prefix.
     """
     results: list[Diff] = []
     size_bytes = 0
-    inside = _common(after, prefix, delimiter) if delimiter else ""
+    inside = _common_prefix(after, prefix, delimiter) if delimiter else ""
     folded, cursor = (inside, inside + keys.LAST_CODE_POINT) if inside else ("", after)
     more = True
     while more:
         for change in read(cursor):
-            common = _common(change.path, prefix, delimiter) if delimiter else ""
+            common = _common_prefix(change.path, prefix, delimiter) if delimiter else ""
             if common and common == folded:
                 continue
             if len(results) == amount or size_bytes >= PAGE_BYTES_MAX:
-                return _list(results, amount, has_more=True)
+                return _diff_list(results, amount, has_more=True)
             size_bytes += len((common or change.path).encode(errors="replace"))
             if common:
                 results.append(Diff(type="prefix_changed", path=common, path_type="common_prefix"))
@@ -147,10 +147,10 @@ def diff_page(
             results.append(Diff(type=change.type, path=change.path, path_type="object", size_bytes=change.size_bytes))
         else:
             more = False
-    return _list(results, amount, has_more=False)
+    return _diff_list(results, amount, has_more=False)
 
 
-def _list(results: list[Diff], amount: int, *, has_more: bool) -> DiffList:
+def _diff_list(results: list[Diff], amount: int, *, has_more: bool) -> DiffList:
     offset = results[-1].path if has_more else ""
     return DiffList(
         pagination=Pagination(has_more=has_more, next_offset=offset, results=len(results), max_per_page=amount),
@@ -158,7 +158,7 @@ def _list(results: list[Diff], amount: int, *, has_more: bool) -> DiffList:
     )
 
 
-def _common(path: str, prefix: str, delimiter: str) -> str:
+def _common_prefix(path: str, prefix: str, delimiter: str) -> str:
     if not path.startswith(prefix):
         return ""
     at = path.find(delimiter, len(prefix))

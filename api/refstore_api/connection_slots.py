@@ -21,7 +21,7 @@ FILES_EACH: Final = 2
 _log = event_log.get_logger(__name__)
 
 
-class Slots:
+class ConnectionSlots:
     """Count the slots in use, in total and per site (`login_throttle.site_of`)."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Slots:
             self._logged_at, self._refused = now, 0
 
 
-class Proxies:
+class ProxyNetworks:
     """The networks of `api.trusted_proxies`. A proxy there may name its client, and connects for many clients."""
 
     def __init__(self, networks: tuple[str, ...]) -> None:
@@ -96,7 +96,7 @@ def plain_address(address: str) -> str:
     return str(parsed.ipv4_mapped) if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None else address
 
 
-def connection_slots(settings: ApiSettings) -> Slots:
+def connection_slots(settings: ApiSettings) -> ConnectionSlots:
     """Make the connection slots: as many as the settings say, bounded by the process's limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = settings.connections_max * FILES_EACH
@@ -112,14 +112,14 @@ def connection_slots(settings: ApiSettings) -> Slots:
             most=total_max,
             open_files_limit=soft,
         )
-    return Slots("connections", total_max, _share(total_max))
+    return ConnectionSlots("connections", total_max, _share(total_max))
 
 
-def request_slots(settings: ApiSettings) -> Slots:
+def request_slots(settings: ApiSettings) -> ConnectionSlots:
     """Make slots for the running requests of clients behind proxies. Each client gets as many as it could have
     connections.
     """
-    return Slots("requests", settings.connections_max, _share(settings.connections_max))
+    return ConnectionSlots("requests", settings.connections_max, _share(settings.connections_max))
 
 
 def _share(total_max: int) -> int:

@@ -17,7 +17,7 @@ from starlette.types import Scope
 
 from refstore_api.error_responses import Forbidden
 
-SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 OWN_SITE: Final = frozenset({b"same-origin", b"none"})
 """`none`: the user typed the address or used a bookmark. `same-site` is not included: another service of the same
 domain is a stranger.
@@ -28,7 +28,7 @@ _CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="refstore"')
 
 def check_site(scope: Scope, public_url: str) -> None:
     """Refuse a request that another site's page made a browser send. Raises Forbidden."""
-    if scope["method"] in SAFE:
+    if scope["method"] in SAFE_METHODS:
         return
     sites: list[bytes] = []
     origins: list[bytes] = []
@@ -81,7 +81,7 @@ def is_browser(scope: Scope) -> bool:
     )
 
 
-def without_basic_challenge(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def drop_basic_challenge(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Return a 401's headers for a browser: without the Basic challenge."""
     return [_CHALLENGE if name.lower() == b"www-authenticate" else (name, value) for name, value in headers]
 

@@ -17,13 +17,13 @@ _DIGITS: Final = 12
 """Of a name's time, so that names sort by it."""
 
 
-def key_of(token_id: str, expires_seconds: int) -> Key:
+def revocation_key(token_id: str, expires_seconds: int) -> Key:
     """Return the key that says that the session with this token has ended."""
     return Key(keys.ENDED_SESSIONS, f"{expires_seconds:0{_DIGITS}d}/{token_id}")
 
 
-def end(kv: KV, clock: Clock, token_id: str, expires_seconds: int) -> None:
+def revoke_session(kv: KV, clock: Clock, token_id: str, expires_seconds: int) -> None:
     """End a session. Remove the keys of the sessions whose tokens have expired."""
-    kv.set(key_of(token_id, expires_seconds), b"")
+    kv.set(revocation_key(token_id, expires_seconds), b"")
     now_seconds = clock.now_ms() // 1000
     kv.delete_range(keys.ENDED_SESSIONS, f"{0:0{_DIGITS}d}/", f"{now_seconds:0{_DIGITS}d}/")

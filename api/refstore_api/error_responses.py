@@ -15,7 +15,7 @@ from refstore.background_imports import TooManyImports
 from refstore.core import event_log
 from refstore.core.redaction import redact_text
 from refstore.errors import MergeConflict, RefstoreError, codes_of
-from refstore_api.json_answers import answer
+from refstore_api.json_answers import make_response
 from refstore_api.models import Error, MergeConflictResult
 
 RETRY_AFTER_SECONDS: Final = "1"
@@ -67,14 +67,14 @@ class Unauthenticated(RefstoreError):
     code = "unauthenticated"
 
 
-class NotReady(errors.Unavailable):
+class ServiceNotReady(errors.Unavailable):
     """The service cannot find out who asks, or the stores fail. Who has no key learns nothing else."""
 
     def __init__(self) -> None:
         super().__init__("not ready; make the same call again later")
 
 
-class TooManyGuesses(RefstoreError):
+class TooManyWrongSecrets(RefstoreError):
     """Too many wrong secrets came; the error says when the caller may try again."""
 
     code = "too_many_guesses"
@@ -100,7 +100,7 @@ class NotSupported(RefstoreError):
     code = "not_supported"
 
 
-class Busy(errors.Contention):
+class BranchContention(errors.Contention):
     """Other writers kept winning the race for a branch. lakeFS's clients take every 409 for a merge conflict."""
 
 
@@ -110,15 +110,15 @@ class ReadsBusy(errors.Unavailable):
     code = "busy"
 
 
-class TooLarge(errors.Invalid):
+class BodyTooLarge(errors.Invalid):
     code = "too_large"
 
 
-class TooSlow(errors.Invalid):
+class BodyTooSlow(errors.Invalid):
     code = "too_slow"
 
 
-class OutOfRange(errors.Invalid):
+class RangeNotSatisfiable(errors.Invalid):
     """A range beyond the object's end; carries the object's size."""
 
     code = "out_of_range"
@@ -132,14 +132,14 @@ _OWN: Final[tuple[tuple[type[RefstoreError], int], ...]] = (
     (PreconditionFailed, 412),
     (Unauthenticated, 401),
     (Forbidden, 403),
-    (TooManyGuesses, 429),
+    (TooManyWrongSecrets, 429),
     (TooManyImports, 429),
     (TooManyRequests, 429),
     (NotSupported, 501),
-    (Busy, 503),
-    (TooLarge, 413),
-    (TooSlow, 408),
-    (OutOfRange, 416),
+    (BranchContention, 503),
+    (BodyTooLarge, 413),
+    (BodyTooSlow, 408),
+    (RangeNotSatisfiable, 416),
 )
 
 
@@ -147,14 +147,14 @@ def status_of(error: RefstoreError) -> int:
     return next((status for kind, status in (*_OWN, *STATUS) if isinstance(error, kind)), 500)
 
 
-def respond(error: RefstoreError) -> Response:
+def make_error_response(error: RefstoreError) -> Response:
     status = status_of(error)
     message = message_of(error)
     if status >= 500 and not isinstance(error, NotSupported | errors.MissingExtra):
         log_failure(error, status)
     if isinstance(error, MergeConflict):
-        return answer(MergeConflictResult(message=message, code=error.code, paths=list(error.paths)), status)
-    return answer(Error(message=message, code=error.code), status, headers=_headers(error, status))
+        return make_response(MergeConflictResult(message=message, code=error.code, paths=list(error.paths)), status)
+    return make_response(Error(message=message, code=error.code), status, headers=_headers(error, status))
 
 
 def message_of(error: RefstoreError) -> str:
@@ -175,23 +175,23 @@ def message_of_stored(code: str, message: str) -> str:
 
 def log_failure(error: RefstoreError, status: int) -> None:
     """Log the whole reason, for operators."""
-    reason = error.__cause__ if isinstance(error, NotReady) and isinstance(error.__cause__, RefstoreError) else error
+    reason = error.__cause__ if isinstance(error, ServiceNotReady) and isinstance(error.__cause__, RefstoreError) else error
     _log.error("request_failed", status=status, code=reason.code, error=redact_text(str(reason)))
 
 
-def install(app: FastAPI) -> None:
+def install_error_handlers(app: FastAPI) -> None:
     async def handle_refstore_error(_request: Request, error: Any) -> Response:
-        return respond(error)
+        return make_error_response(error)
 
     async def handle_invalid_request(_request: Request, error: Any) -> Response:
-        return answer(Error(message=_explain(error), code="invalid"), 400)
+        return make_response(Error(message=_explain_validation(error), code="invalid"), 400)
 
     async def handle_http_exception(_request: Request, error: Any) -> Response:
         detail = (
             str(error.detail) if error.status_code != 404 else "the service has no such route; see /docs for its routes"
         )
         code = next((kind.code for kind, status in _OWN if status == error.status_code), f"http_{error.status_code}")
-        return answer(Error(message=detail, code=code), error.status_code, headers=error.headers)
+        return make_response(Error(message=detail, code=code), error.status_code, headers=error.headers)
 
     app.add_exception_handler(RefstoreError, handle_refstore_error)
     app.add_exception_handler(RequestValidationError, handle_invalid_request)
@@ -203,14 +203,14 @@ def _headers(error: RefstoreError, status: int) -> Mapping[str, str] | None:
         return {"WWW-Authenticate": 'Basic realm="refstore"'}
     if status == 503 or isinstance(error, (TooManyImports, TooManyRequests)):
         return {"Retry-After": RETRY_AFTER_SECONDS}
-    if isinstance(error, TooManyGuesses):
+    if isinstance(error, TooManyWrongSecrets):
         return {"Retry-After": str(error.retry_after_seconds)}
-    if isinstance(error, OutOfRange):
+    if isinstance(error, RangeNotSatisfiable):
         return {"Content-Range": f"bytes */{error.size_bytes}"}
     return None
 
 
-def _explain(error: RequestValidationError) -> str:
+def _explain_validation(error: RequestValidationError) -> str:
     """Say which field is wrong and what is expected; never show the value, which may be a secret."""
     parts = [f"{'.'.join(str(place) for place in item['loc'])}: {item['msg']}" for item in error.errors()[:5]]
     return f"the request is not valid ({'; '.join(parts)}); see /docs"

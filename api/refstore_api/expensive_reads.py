@@ -24,7 +24,7 @@ from starlette.responses import Response
 from refstore.core import deadline
 from refstore.core.clock import Clock
 from refstore_api.error_responses import ReadsBusy, TooManyRequests
-from refstore_api.json_answers import answer
+from refstore_api.json_answers import make_response
 from refstore_api.read_process import ReadProcess
 
 READ_SECONDS: Final = 30.0
@@ -45,16 +45,16 @@ class ReadSlots:
         self._in_use: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
-    def in_use(self, key: str | None = None) -> int:
+    def count_used(self, key: str | None = None) -> int:
         """Return the slots in use by one key, or in total."""
         return self._in_use.total() if key is None else self._in_use[key]
 
-    def waiting(self, key: str) -> int:
+    def count_waiting(self, key: str) -> int:
         return len(self._waiting.get(key, ()))
 
     async def take(self, key: str) -> None:
         """Wait for a slot and take it. Raises TooManyRequests."""
-        if self.waiting(key) >= self.waiting_max:
+        if self.count_waiting(key) >= self.waiting_max:
             raise TooManyRequests(
                 f"{self.waiting_max} reads of access key {key!r} are waiting already; run fewer listings, logs and "
                 "diffs at a time"
@@ -78,7 +78,7 @@ class ReadSlots:
         self._grant_slots()
 
     def _grant_slots(self) -> None:
-        while self.in_use() < self.total_max:
+        while self.count_used() < self.total_max:
             key = next((key for key in self._waiting if self._in_use[key] < self.key_max), None)
             if key is None:
                 return
@@ -110,7 +110,7 @@ class ShortRequestPriority:
         self.is_idle.set()
 
     @contextmanager
-    def short_request(self) -> Generator[None, None, None]:
+    def mark_short_request(self) -> Generator[None, None, None]:
         """Mark a short request as running for the block. Belongs to the event loop."""
         self._others += 1
         self.is_idle.clear()
@@ -121,7 +121,7 @@ class ShortRequestPriority:
             if not self._others:
                 self.is_idle.set()
 
-    def pausing_check(self, abandoned: Event) -> Callable[[], bool]:
+    def make_pause_check(self, abandoned: Event) -> Callable[[], bool]:
         """Return a function that a read calls often: it pauses for short requests, and says whether the read was
         abandoned.
         """
@@ -158,7 +158,7 @@ class ExpensiveReads:
         disconnect = asyncio.create_task(_wait_for_disconnect(request))
         try:
             await self._take_slot(key, disconnect)
-            answered, give_up = self._begin(request, key, work)
+            answered, give_up = self._begin_read(request, key, work)
             try:
                 await asyncio.wait((answered, disconnect), return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -183,23 +183,23 @@ class ExpensiveReads:
         try:
             await asyncio.wait((acquired, disconnect), timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
-            self._give_up(key, acquired)
+            self._release_slot(key, acquired)
             raise
         if acquired.done():
             acquired.result()
             return
-        self._give_up(key, acquired)
+        self._release_slot(key, acquired)
         if disconnect.done():
             raise ClientDisconnect
         raise ReadsBusy(f"no slot became free in {self._seconds:g} s; make the same call again, later")
 
-    def _give_up(self, key: str, acquired: asyncio.Task[None]) -> None:
+    def _release_slot(self, key: str, acquired: asyncio.Task[None]) -> None:
         if acquired.done() and not acquired.cancelled() and acquired.exception() is None:
             self.slots.release(key)
         else:
             acquired.cancel()
 
-    def _begin(
+    def _begin_read(
         self, request: Request, key: str, work: Callable[[], BaseModel | Response]
     ) -> tuple[asyncio.Future[Response], Callable[[], None]]:
         """Start the read; return its future, and a function that abandons it. The slot is released when the read ends,
@@ -210,22 +210,22 @@ class ExpensiveReads:
                 future, give_up = self._read_process.send(request)
                 future.add_done_callback(lambda _: self.slots.release(key))
                 return asyncio.shield(future), give_up
-            return self._start(key, work)
+            return self._start_read(key, work)
         except BaseException:
             self.slots.release(key)
             raise
 
-    def _start(
+    def _start_read(
         self, key: str, work: Callable[[], BaseModel | Response]
     ) -> tuple[asyncio.Future[Response], Callable[[], None]]:
         loop = asyncio.get_running_loop()
         abandoned = Event()
 
         def read() -> Response:
-            with deadline.reading(self._clock, self._seconds, self.priority.pausing_check(abandoned)):
+            with deadline.limit_reads(self._clock, self._seconds, self.priority.make_pause_check(abandoned)):
                 deadline.check()
                 result = work()
-                return result if isinstance(result, Response) else answer(result)
+                return result if isinstance(result, Response) else make_response(result)
 
         def release_slot(_future: Future[Response]) -> None:
             with suppress(RuntimeError):  # the event loop is closed

@@ -23,7 +23,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from refstore.errors import Invalid
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.json_bodies import JSON, LOOP_BYTES_MAX, BodyBound, is_json, parse, receive, replayed
+from refstore_api.json_bodies import JSON, LOOP_BYTES_MAX, BodyBound, is_json, parse_body, receive_body, replay_request
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -46,14 +46,14 @@ class FastRoute(EncodedNameRoute):
             if plan.body is None:
                 arguments = plan.arguments(request, checked)
                 return await general(request) if arguments is None else await endpoint(**arguments)
-            body = await receive(request, plan.body.bound.bytes_max)
+            body = await receive_body(request, plan.body.bound.bytes_max)
             arguments = await plan.arguments_with_body(request, checked, plan.body, body)
-            return await general(replayed(request, body)) if arguments is None else await endpoint(**arguments)
+            return await general(replay_request(request, body)) if arguments is None else await endpoint(**arguments)
 
         return handle
 
 
-class _Field(NamedTuple):
+class _ParameterField(NamedTuple):
     name: str
     alias: str
     adapter: TypeAdapter[Any]
@@ -72,20 +72,20 @@ class _BodyField(NamedTuple):
 class ParameterPlan(NamedTuple):
     request: str | None
     """The name of the parameter that takes the request itself."""
-    depends: tuple[tuple[str, Callable[[Request], Awaitable[Any]]], ...]
-    path: tuple[_Field, ...]
-    query: tuple[_Field, ...]
-    headers: tuple[_Field, ...]
+    dependencies: tuple[tuple[str, Callable[[Request], Awaitable[Any]]], ...]
+    path: tuple[_ParameterField, ...]
+    query: tuple[_ParameterField, ...]
+    headers: tuple[_ParameterField, ...]
     body: _BodyField | None
 
     async def check(self, request: Request) -> dict[str, Any]:
         """Return the arguments that the dependencies make; they check who may ask. Raises what they raise."""
-        return {name: await call(request) for name, call in self.depends}
+        return {name: await call(request) for name, call in self.dependencies}
 
     def arguments(self, request: Request, checked: dict[str, Any]) -> dict[str, Any] | None:
         """Return the handler's arguments; None: FastAPI must read the request."""
         try:
-            return self._without_body(request, checked)
+            return self._arguments_without_body(request, checked)
         except (KeyError, ValidationError):
             return None
 
@@ -98,22 +98,22 @@ class ParameterPlan(NamedTuple):
         is_large = len(body) > LOOP_BYTES_MAX
         content_type = request.headers.get("content-type", "")
         try:
-            arguments = self._without_body(request, checked)
+            arguments = self._arguments_without_body(request, checked)
             if not body and field.default is not inspect.Parameter.empty:
                 arguments[field.name] = field.default
             elif content_type == JSON or (is_large and is_json(content_type)):
-                arguments[field.name] = await parse(body, field.adapter, field.bound)
+                arguments[field.name] = await parse_body(body, field.adapter, field.bound)
             elif is_large:
                 raise Invalid(f"the body was not sent as {JSON}; say so in the Content-Type")
             else:
                 return None
         except (KeyError, ValidationError) as error:
             if is_large:
-                raise _invalid(error) from None
+                raise _body_error(error) from None
             return None
         return arguments
 
-    def _without_body(self, request: Request, checked: dict[str, Any]) -> dict[str, Any]:
+    def _arguments_without_body(self, request: Request, checked: dict[str, Any]) -> dict[str, Any]:
         """Return all arguments but the body. Raises KeyError, ValidationError."""
         arguments = checked
         if self.request is not None:
@@ -132,9 +132,9 @@ def parameter_plan(endpoint: Callable[..., Any], in_path: frozenset[str]) -> Par
     request: str | None = None
     body: _BodyField | None = None
     depends: list[tuple[str, Callable[[Request], Awaitable[Any]]]] = []
-    path: list[_Field] = []
-    query: list[_Field] = []
-    headers: list[_Field] = []
+    path: list[_ParameterField] = []
+    query: list[_ParameterField] = []
+    headers: list[_ParameterField] = []
     for name, parameter in inspect.signature(endpoint).parameters.items():
         hint = hints[name]
         marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
@@ -142,24 +142,24 @@ def parameter_plan(endpoint: Callable[..., Any], in_path: frozenset[str]) -> Par
             case () if hint is Request:
                 request = name
             case () if name in in_path:
-                path.append(_Field(name, name, TypeAdapter(hint), inspect.Parameter.empty))
+                path.append(_ParameterField(name, name, TypeAdapter(hint), inspect.Parameter.empty))
             case () | (BodyBound(),) if _is_model(get_args(hint)[0] if marks else hint) and body is None:
                 bound = marks[0] if marks else BodyBound()
                 body = _BodyField(name, TypeAdapter(hint), parameter.default, bound)
             case () if hint in SCALARS:
-                query.append(_Field(name, name, TypeAdapter(hint), parameter.default))
+                query.append(_ParameterField(name, name, TypeAdapter(hint), parameter.default))
             case (Depends(dependency=dependency),) if dependency is not None and _takes_request(dependency):
                 depends.append((name, dependency))
             case (Query() as query_mark,) if get_args(hint)[0] in SCALARS:
-                query.append(_Field(name, query_mark.alias or name, TypeAdapter(hint), parameter.default))
+                query.append(_ParameterField(name, query_mark.alias or name, TypeAdapter(hint), parameter.default))
             case (Header(alias=str(alias)),) if get_args(hint)[0] in SCALARS:
-                headers.append(_Field(name, alias, TypeAdapter(hint), parameter.default))
+                headers.append(_ParameterField(name, alias, TypeAdapter(hint), parameter.default))
             case _:
                 return None
     return ParameterPlan(request, tuple(depends), tuple(path), tuple(query), tuple(headers), body)
 
 
-def _read(fields: tuple[_Field, ...], values: Any, arguments: dict[str, Any]) -> None:
+def _read(fields: tuple[_ParameterField, ...], values: Any, arguments: dict[str, Any]) -> None:
     """Read the fields from `values` into `arguments`. Raises KeyError, ValidationError."""
     for field in fields:
         value = values.get(field.alias)
@@ -171,7 +171,7 @@ def _read(fields: tuple[_Field, ...], values: Any, arguments: dict[str, Any]) ->
             arguments[field.name] = field.default
 
 
-def _invalid(error: KeyError | ValidationError) -> RequestValidationError:
+def _body_error(error: KeyError | ValidationError) -> RequestValidationError:
     """Return FastAPI's error for a request whose large body only we have read."""
     if isinstance(error, ValidationError):
         items = error.errors(include_url=False, include_context=False, include_input=False)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from refstore.core.ids import is_content_type, is_own
 from refstore.core.records import Entry
-from refstore_api.error_responses import OutOfRange
+from refstore_api.error_responses import RangeNotSatisfiable
 
 METADATA: Final = "x-lakefs-meta-"
 INTERNAL: Final = "x-lakefs-internal-"
@@ -25,15 +25,15 @@ _VALUE: Final = re.compile(r"[\x20-\x7e\t]{0,4096}")
 DEFAULT_TYPE: Final = "application/octet-stream"
 
 
-class Part(NamedTuple):
+class ByteRange(NamedTuple):
     """The bytes [start, end) of an object."""
 
     start: int
     end: int
 
 
-def range_of(header: str | None, size_bytes: int) -> Part | None:
-    """Parse a Range header (RFC 9110, 14) with one range; None: answer the whole object. Raises OutOfRange."""
+def parse_range(header: str | None, size_bytes: int) -> ByteRange | None:
+    """Parse a Range header (RFC 9110, 14) with one range; None: answer the whole object. Raises RangeNotSatisfiable."""
     match = _RANGE.fullmatch(header.strip()) if header else None
     if match is None or not (match[1] or match[2]):
         return None
@@ -45,8 +45,8 @@ def range_of(header: str | None, size_bytes: int) -> Part | None:
         if last and int(last) < int(first):
             return None
     if start >= size_bytes or start >= end:
-        raise OutOfRange(f"the object has {size_bytes} bytes; ask for a range within them", size_bytes)
-    return Part(start, end)
+        raise RangeNotSatisfiable(f"the object has {size_bytes} bytes; ask for a range within them", size_bytes)
+    return ByteRange(start, end)
 
 
 def etag_of(entry: Entry) -> str:
@@ -57,7 +57,7 @@ def etag_of(entry: Entry) -> str:
     return f'"{tag}"' if _VALUE.fullmatch(tag) and '"' not in tag else '""'
 
 
-def matches(condition: str | None, entry: Entry) -> bool:
+def matches_etag(condition: str | None, entry: Entry) -> bool:
     """Return whether `If-None-Match` names this version of the object."""
     if not condition:
         return False
@@ -67,14 +67,14 @@ def matches(condition: str | None, entry: Entry) -> bool:
     return bool(own) and any(item.strip().removeprefix("W/").strip('"') == own for item in condition.split(","))
 
 
-def range_applies(condition: str | None, entry: Entry) -> bool:
+def is_range_allowed(condition: str | None, entry: Entry) -> bool:
     """Return whether `If-Range` allows a range (RFC 9110, 13.1.5). A date is not exact enough, so it gets the whole
     object.
     """
     return condition is None or (condition.strip() == etag_of(entry) and etag_of(entry) != '""')
 
 
-def type_of(entry: Entry) -> str:
+def content_type_of(entry: Entry) -> str:
     """Return the content type, checked again: a stored one could end a header."""
     return entry.content_type if is_content_type(entry.content_type) else DEFAULT_TYPE
 
@@ -88,7 +88,7 @@ def object_headers(entry: Entry) -> dict[str, str]:
         "Last-Modified": formatdate(entry.mtime_ms / 1000, usegmt=True),
         "Accept-Ranges": "bytes",
         "Cache-Control": "private, no-cache",
-        "Content-Type": type_of(entry),
+        "Content-Type": content_type_of(entry),
         "X-Content-Type-Options": "nosniff",
         # uploaded content never runs as a page of this origin
         "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -99,18 +99,18 @@ def object_headers(entry: Entry) -> dict[str, str]:
     return headers
 
 
-def metadata_of(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+def parse_metadata(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Parse an upload's user metadata. Names are in lower case, because HTTP does not preserve their case."""
     metadata: dict[str, str] = {}
     for name, value in headers:
         if name.startswith(METADATA) and len(name) > len(METADATA):
-            metadata[name[len(METADATA) :]] = _decoded(value)
+            metadata[name[len(METADATA) :]] = _decode_value(value)
         elif name.startswith(INTERNAL) and len(name) > len(INTERNAL):
-            metadata[INTERNAL_NAME + name[len(INTERNAL) :]] = _decoded(value)
+            metadata[INTERNAL_NAME + name[len(INTERNAL) :]] = _decode_value(value)
     return metadata
 
 
-def _decoded(value: str) -> str:
+def _decode_value(value: str) -> str:
     """Decode a header's value, which was read as latin-1: as UTF-8 if it is that, as most clients send it. Python's
     clients send latin-1.
     """

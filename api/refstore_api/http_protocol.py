@@ -17,8 +17,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from refstore.core import event_log
 from refstore.core.settings import ApiSettings
-from refstore_api.connection_slots import Proxies, Slots, connection_slots, plain_address
-from refstore_api.request_bodies import DROPPED_BODY, declares_body
+from refstore_api.connection_slots import ProxyNetworks, ConnectionSlots, connection_slots, plain_address
+from refstore_api.request_bodies import DROPPED_BODY, has_body
 
 HEAD_BYTES_MAX: Final = 64 << 10
 """The largest head, and the largest trailers of a body. A path takes 1 KiB, user metadata 8, a token less than 4."""
@@ -44,10 +44,10 @@ _log = event_log.get_logger(__name__)
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Speak HTTP on one connection, within bounds; `protocol_of` makes the class that a server uses."""
+    """Speak HTTP on one connection, within bounds; `make_protocol` makes the class that a server uses."""
 
-    slots: Slots
-    proxies: Proxies
+    slots: ConnectionSlots
+    proxies: ProxyNetworks
     idle_seconds: float
     head_seconds: float = HEAD_SECONDS
 
@@ -128,17 +128,17 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        self._count(len(url))
+        self._count_bytes(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value) + _FIELD_BYTES)
+        self._count_bytes(len(name) + len(value) + _FIELD_BYTES)
         if not self._in_body:  # otherwise it is a trailer, which nobody needs and which would pass for a header
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= PIPELINED_MAX:
-            raise _Refused
+            raise _RequestRefused
         self._head_complete()
         self._unset_keepalive_if_required()  # the segment may have begun with the end of a request answered before
         self._field_bytes = 0
@@ -195,14 +195,14 @@ class BoundedProtocol(HttpToolsProtocol):
             await send(message)
             self.cycle.keep_alive = True  # the head of the answer has said "close"
 
-        if declares_body(scope["headers"]):
+        if has_body(scope["headers"]):
             scope["extensions"] = {DROPPED_BODY: {}}
         await application(scope, receive, sending)
 
-    def _count(self, size_bytes: int) -> None:
+    def _count_bytes(self, size_bytes: int) -> None:
         self._field_bytes += size_bytes
         if self._field_bytes > HEAD_BYTES_MAX:
-            raise _Refused
+            raise _RequestRefused
 
     def _log_refusal(self, reason: str) -> None:
         _log.info("request_refused", client=self._slot, reason=reason)
@@ -218,7 +218,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return bool(self.pipeline) or (bool(self.cycle) and not self.cycle.response_complete)
 
     def _wait_for_head(self) -> None:
-        self._head_timer = self.loop.call_later(self.head_seconds, self._give_up)
+        self._head_timer = self.loop.call_later(self.head_seconds, self._close_unused)
 
     def _head_complete(self) -> None:
         self._unread_bytes = 0
@@ -231,7 +231,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._linger_timer.cancel()
             self._linger_timer = None
 
-    def _give_up(self) -> None:
+    def _close_unused(self) -> None:
         """Close the connection, unless an earlier request on it still waits for its answer."""
         self._head_timer = None
         if self.transport.is_closing():
@@ -280,22 +280,22 @@ class BoundedProtocol(HttpToolsProtocol):
             self._answered_cycle.message_event.set()
 
 
-def _without_parser_warnings(record: logging.LogRecord) -> bool:
+def _is_not_parser_warning(record: logging.LogRecord) -> bool:
     """Return whether to log a record of uvicorn: its line about what the parser refuses names no address."""
     return record.msg != "Invalid HTTP request received."
 
 
-class _Refused(Exception):
+class _RequestRefused(Exception):
     """Raised in a callback of the parser, to stop it there."""
 
 
-def protocol_of(settings: ApiSettings) -> type[BoundedProtocol]:
+def make_protocol(settings: ApiSettings) -> type[BoundedProtocol]:
     """Make the protocol class of one process, whose connections share its slots."""
-    logging.getLogger("uvicorn.error").addFilter(_without_parser_warnings)
+    logging.getLogger("uvicorn.error").addFilter(_is_not_parser_warning)
 
     class Protocol(BoundedProtocol):
         slots = connection_slots(settings)
-        proxies = Proxies(settings.trusted_proxies)
+        proxies = ProxyNetworks(settings.trusted_proxies)
         idle_seconds = settings.idle_seconds
 
     return Protocol

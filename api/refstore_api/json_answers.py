@@ -9,7 +9,7 @@ import msgspec
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from refstore.core.visible_text import visible_json
+from refstore.core.visible_text import make_visible_json
 from refstore.operations.reading import PAGE_BYTES_MAX
 from refstore_api.models import Pagination
 
@@ -19,26 +19,26 @@ M = TypeVar("M", bound=BaseModel)
 NO_CONTENT = 204
 
 
-def answer(model: BaseModel, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Response:
+def make_response(model: BaseModel, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Response:
     return Response(
-        visible_json(model.__pydantic_serializer__.to_json(model, exclude_none=True)),
+        make_visible_json(model.__pydantic_serializer__.to_json(model, exclude_none=True)),
         status,
         headers=headers,
         media_type="application/json",
     )
 
 
-def answer_fields(fields: Mapping[str, Any] | msgspec.Struct, status: int = 200) -> Response:
+def make_fields_response(fields: Mapping[str, Any] | msgspec.Struct, status: int = 200) -> Response:
     """Answer with fields that are JSON already but for the encoding."""
-    return Response(visible_json(msgspec.json.encode(fields)), status, media_type="application/json")
+    return Response(make_visible_json(msgspec.json.encode(fields)), status, media_type="application/json")
 
 
-def answer_page(pagination: Pagination, results: Sequence[msgspec.Struct]) -> Response:
+def make_page_response(pagination: Pagination, results: Sequence[msgspec.Struct]) -> Response:
     """Answer with a page whose items are JSON already but for the encoding."""
-    return answer_fields({"pagination": pagination.model_dump(exclude_none=True), "results": results})
+    return make_fields_response({"pagination": pagination.model_dump(exclude_none=True), "results": results})
 
 
-def empty_answer(status: int = NO_CONTENT, *, headers: Mapping[str, str] | None = None) -> Response:
+def make_empty_response(status: int = NO_CONTENT, *, headers: Mapping[str, str] | None = None) -> Response:
     return Response(status_code=status, headers=headers)
 
 

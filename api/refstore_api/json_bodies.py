@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 from starlette.types import Message
 
 from refstore.errors import Invalid
-from refstore_api.error_responses import TooLarge
-from refstore_api.request_bodies import declared_bytes
+from refstore_api.error_responses import BodyTooLarge
+from refstore_api.request_bodies import parse_content_length
 
 OPEN_BYTES_MAX: Final = 16 << 10
 """The largest body of a route that needs no key."""
@@ -39,20 +39,20 @@ class BodyBound(NamedTuple):
     """How many members and items its objects and lists may have together."""
 
 
-async def receive(request: Request, bytes_max: int) -> bytes:
-    """Receive the whole body. Raises TooLarge, Invalid, ClientDisconnect."""
-    declared = declared_bytes(request.headers.get("content-length"))
+async def receive_body(request: Request, bytes_max: int) -> bytes:
+    """Receive the whole body. Raises BodyTooLarge, Invalid, ClientDisconnect."""
+    declared = parse_content_length(request.headers.get("content-length"))
     if declared is not None and declared > bytes_max:
-        raise too_large(bytes_max)
+        raise too_large_error(bytes_max)
     body = bytearray()
     async for chunk in request.stream():
         if len(body) + len(chunk) > bytes_max:
-            raise too_large(bytes_max)
+            raise too_large_error(bytes_max)
         body += chunk
     return bytes(body)
 
 
-async def parse(body: bytes, adapter: TypeAdapter[Any], bound: BodyBound) -> Any:
+async def parse_body(body: bytes, adapter: TypeAdapter[Any], bound: BodyBound) -> Any:
     """Parse a body, in a thread if it is large. Raises Invalid, ValidationError."""
     if len(body) <= LOOP_BYTES_MAX:
         return _parse(body, adapter, bound)
@@ -83,7 +83,7 @@ def is_json(content_type: str) -> bool:
     return kind == JSON or (kind.startswith("application/") and kind.endswith("+json"))
 
 
-def replayed(request: Request, body: bytes) -> Request:
+def replay_request(request: Request, body: bytes) -> Request:
     """Return the request once more, as if its body had not been received."""
     is_sent = False
 
@@ -97,8 +97,8 @@ def replayed(request: Request, body: bytes) -> Request:
     return Request(request.scope, again)
 
 
-def too_large(bytes_max: int) -> TooLarge:
-    return TooLarge(f"the request's body is larger than {bytes_max} bytes; send less at a time")
+def too_large_error(bytes_max: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the request's body is larger than {bytes_max} bytes; send less at a time")
 
 
 def _parse(body: bytes, adapter: TypeAdapter[Any], bound: BodyBound) -> Any:

@@ -27,7 +27,7 @@ class KeyLastUse:
         self._noted: set[tuple[str, int]] = set()
         """The keys used in this hour, each with its creation time, because a later key may have the same id."""
 
-    def note(self, key_id: str, created_ms: int) -> None:
+    def record_use(self, key_id: str, created_ms: int) -> None:
         """Record that the key is in use, unless that was done in this hour. A failing store fails no request."""
         hour = self._lake.clock.now_ms() // HOUR_MS
         with self._lock:

@@ -47,7 +47,7 @@ class LazyRoutes(BaseRoute):
                 gc.freeze()  # as after the start: a full collection that scans what was imported delays every request
         await self._app.router(scope, receive, send)
 
-    def include_now(self) -> None:
+    def include(self) -> None:
         if self in self._app.router.routes:
             self._include(self._load())
 
@@ -57,8 +57,8 @@ class LazyRoutes(BaseRoute):
         self._app.router.routes.remove(self)
 
 
-def include_all_now(app: FastAPI) -> None:
+def include_all(app: FastAPI) -> None:
     """Include all routes that wait for a request, for who must see them all."""
     for route in list(app.router.routes):
         if isinstance(route, LazyRoutes):
-            route.include_now()
+            route.include()

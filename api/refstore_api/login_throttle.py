@@ -20,7 +20,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 
 from refstore.core.clock import Clock
-from refstore_api.error_responses import TooManyGuesses
+from refstore_api.error_responses import TooManyWrongSecrets
 
 WINDOW_SECONDS: Final = 60.0
 ADDRESS_TIMES: Final = 10
@@ -34,7 +34,7 @@ _PREFIX_BYTES: Final = 8
 """An IPv6 site has 2**64 addresses, and could use each once."""
 
 
-class Caller(NamedTuple):
+class LoginCaller(NamedTuple):
     """Who presents a secret, as far as that is known before the secret is verified."""
 
     key_id: str
@@ -55,29 +55,29 @@ class LoginThrottle:
         memory.
         """
 
-    def check(self, caller: Caller) -> None:
-        """Check that the caller may try a secret now. Raises TooManyGuesses."""
+    def check(self, caller: LoginCaller) -> None:
+        """Check that the caller may try a secret now. Raises TooManyWrongSecrets."""
         with self._lock:
-            left = self._left_seconds(self._pair(caller), self._wrong_max)
+            left = self._wait_seconds(self._pair(caller), self._wrong_max)
         if left:
-            raise _too_many(f"too many wrong secrets for access key {caller.key_id[:80]!r} came from here", left)
+            raise _too_many_error(f"too many wrong secrets for access key {caller.key_id[:80]!r} came from here", left)
 
-    def record_wrong_secret(self, caller: Caller) -> None:
-        """Count a wrong secret. Raises TooManyGuesses if the address has sent too many."""
+    def record_wrong_secret(self, caller: LoginCaller) -> None:
+        """Count a wrong secret. Raises TooManyWrongSecrets if the address has sent too many."""
         if not self._wrong_max:
             return
         with self._lock:
             self._count(self._pair(caller))
             address = self._site(caller)
-            left = self._left_seconds(address, self._wrong_max * ADDRESS_TIMES)
+            left = self._wait_seconds(address, self._wrong_max * ADDRESS_TIMES)
             self._count(address)
         if left:
-            raise _too_many("no such access key, or not its secret; and too many wrong secrets came from here", left)
+            raise _too_many_error("no such access key, or not its secret; and too many wrong secrets came from here", left)
 
     def __len__(self) -> int:
         return len(self._wrong)
 
-    def _left_seconds(self, name: bytes, wrong_max: int) -> float:
+    def _wait_seconds(self, name: bytes, wrong_max: int) -> float:
         """Return how many seconds the caller must wait; 0: none."""
         since, count = self._wrong.get(name, (0.0, 0))
         return max(0.0, since + WINDOW_SECONDS - self._clock.monotonic_seconds()) if 0 < wrong_max <= count else 0.0
@@ -90,10 +90,10 @@ class LoginThrottle:
         if len(self._wrong) > KNOWN_MAX:
             self._wrong.popitem(last=False)
 
-    def _pair(self, caller: Caller) -> bytes:
+    def _pair(self, caller: LoginCaller) -> bytes:
         return self._digest(b"key", site_of(caller.address) + b"\0" + caller.key_id.encode(errors="surrogatepass"))
 
-    def _site(self, caller: Caller) -> bytes:
+    def _site(self, caller: LoginCaller) -> bytes:
         return self._digest(b"address", site_of(caller.address))
 
     def _digest(self, kind: bytes, name: bytes) -> bytes:
@@ -112,6 +112,6 @@ def site_of(address: str) -> bytes:
     return parsed.packed
 
 
-def _too_many(what: str, left_seconds: float) -> TooManyGuesses:
+def _too_many_error(what: str, left_seconds: float) -> TooManyWrongSecrets:
     seconds = math.ceil(left_seconds)
-    return TooManyGuesses(f"{what}; correct the secret, and try again after {seconds} s", seconds)
+    return TooManyWrongSecrets(f"{what}; correct the secret, and try again after {seconds} s", seconds)

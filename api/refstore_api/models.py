@@ -122,7 +122,7 @@ class RepositoryCreation(Model):
     read_only: bool = False
 
 
-class Repository(Model):
+class RepositoryModel(Model):
     id: str
     creation_date: int
     default_branch: str
@@ -133,7 +133,7 @@ class Repository(Model):
 
 class RepositoryList(Model):
     pagination: Pagination
-    results: list[Repository]
+    results: list[RepositoryModel]
 
 
 class RepositoryMetadataSet(Model):
@@ -144,14 +144,14 @@ class RepositoryMetadataKeys(Model):
     keys: Annotated[list[str], Field(max_length=PATHS_MAX)]
 
 
-class Ref(Model):
+class RefModel(Model):
     id: str
     commit_id: str
 
 
 class RefList(Model):
     pagination: Pagination
-    results: list[Ref]
+    results: list[RefModel]
 
 
 class BranchCreation(Model):
@@ -176,7 +176,7 @@ class TagCreation(Model):
 # ---- history
 
 
-class Commit(Model):
+class CommitModel(Model):
     id: str
     parents: list[str]
     committer: str
@@ -208,13 +208,13 @@ class ImportStatus(Model):
     skipped_objects: int = 0
     """refstore's own: what the sources contain but refstore cannot stage, such as links."""
     metarange_id: str | None = None
-    commit: Commit | None = None
+    commit: CommitModel | None = None
     error: Error | None = None
 
 
 class CommitList(Model):
     pagination: Pagination
-    results: list[Commit]
+    results: list[CommitModel]
 
 
 class CommitCreation(Model):
@@ -263,7 +263,7 @@ class CherryPickCreation(Model):
     force: bool = False
 
 
-class Merge(Model):
+class MergeRequest(Model):
     message: MessageText | None = None
     metadata: Metadata | None = None
     strategy: Literal["", "dest-wins", "source-wins"] | None = None
@@ -376,13 +376,13 @@ class StagingLocation(Model):
     presigned_url_expiry: int | None = None
 
 
-class StagingLocationGiven(Model):
+class StagingLocationInput(Model):
     physical_address: Annotated[str, StringConstraints(max_length=8192)] | None = None
     token: Annotated[str, StringConstraints(max_length=4096)] | None = None
 
 
 class StagingMetadata(Model):
-    staging: StagingLocationGiven
+    staging: StagingLocationInput
     checksum: Annotated[str, StringConstraints(max_length=1024)]
     size_bytes: Annotated[int, Field(ge=0, le=SIZE_BYTES_MAX)]
     user_metadata: Metadata | None = None
@@ -407,19 +407,19 @@ class GarbageCollectionRules(Model):
 # ---- refstore's own
 
 
-class Move(Model):
+class MoveRequest(Model):
     src_path: PathText
     dest_path: PathText
 
 
-class Restore(Model):
+class RestoreRequestModel(Model):
     physical_address: Annotated[str, StringConstraints(min_length=1, max_length=2048)]
     path: PathText | None = None
     force: bool = False
     """Whether to replace what was written to the path since."""
 
 
-class NamedBy(Model):
+class AddressReferenceModel(Model):
     branch: str
     path: str
     staging_token: str
@@ -432,7 +432,7 @@ class AddressReferences(Model):
     state: str
     reference_state: str | None = None
     commit: str | None = None
-    references: list[NamedBy]
+    references: list[AddressReferenceModel]
     since: int | None = None
     cause: str = ""
     expires: int | None = None
@@ -464,7 +464,7 @@ class PurgedObject(Model):
     since: int | None = None
 
 
-class Why(Model):
+class WhyModel(Model):
     physical_address: str
     now: AddressReferences
     events: list[JournalEvent]
@@ -473,7 +473,7 @@ class Why(Model):
     purged: PurgedObject | None = None
 
 
-class InGrace(Model):
+class TrashItemModel(Model):
     physical_address: str
     branch: str
     path: str
@@ -484,12 +484,12 @@ class InGrace(Model):
     size_bytes: int | None = None
 
 
-class InGraceList(Model):
+class TrashItemList(Model):
     pagination: Pagination
-    results: list[InGrace]
+    results: list[TrashItemModel]
 
 
-class Resume(Model):
+class ResumeRequest(Model):
     seconds: Annotated[float, Field(ge=1, le=RESUME_SECONDS_MAX)] | None = None
     objects: Annotated[int, Field(ge=1, le=10**15)] | None = None
 
@@ -503,11 +503,11 @@ class PurgeDataset(Model):
     name: str
     prefix: str
     mode: str
-    purged: bool
+    is_whitelisted: bool
     """Whether its name is on the whitelist, too."""
 
 
-class PurgeDocument(Model):
+class PurgeDocumentModel(Model):
     document: str
     set_at: int
     set_by: str
@@ -519,7 +519,7 @@ class Message(Model):
     message: str
 
 
-class MarkRun(Model):
+class MarkRunModel(Model):
     mark_id: str
     state: str
     began: int
@@ -534,11 +534,11 @@ class MarkRun(Model):
     question: str = ""
     """What an operator has to confirm before the sweep; '': nothing."""
     confirmed_by: str = ""
-    ended: str = ""
+    end_reason: str = ""
 
 
 class MarkRunList(Model):
-    results: list[MarkRun]
+    results: list[MarkRunModel]
 
 
 class MarkedCommit(Model):
@@ -558,15 +558,15 @@ class MarkedCommitList(Model):
     results: list[MarkedCommit]
 
 
-class Unmarked(Model):
-    unmarked: int
-    still_expired: int = 0
+class UnmarkResponse(Model):
+    unmarked_commits: int
+    expired_commits: int = 0
     """How many of these the rules still expire: the next run marks them again."""
-    pinned: int = 0
+    pinned_commits: int = 0
     """How many were added to the pins of the rules, if the request asked for that."""
 
 
 class CollectionStatus(Model):
     running: str | None = None
     """The id of the mark that a run is making now."""
-    runs: list[MarkRun]
+    runs: list[MarkRunModel]

@@ -15,9 +15,9 @@ from refstore.context import Context
 from refstore.core.ids import Address, is_own, own_address
 from refstore.core.records import Entry
 from refstore.errors import InvalidToken
-from refstore.objects.foreign_objects import why_unreadable
-from refstore_api.headers import type_of
-from refstore_api.json_answers import answer_fields
+from refstore.objects.foreign_objects import unreadable_reason
+from refstore_api.headers import content_type_of
+from refstore_api.json_answers import make_fields_response
 from refstore_api.signed_urls import SignedUrl
 
 TOKEN: Final = "token"  # noqa: S105  # a parameter's name
@@ -25,10 +25,10 @@ _OWN_TOKEN_QUERY: Final = re.compile(rf"{TOKEN}=([A-Za-z0-9_.-]+)")
 
 
 def namespace_of(ctx: Context) -> str:
-    return ctx.shown_namespace or _url_of(ctx)
+    return ctx.shown_namespace or _namespace_url(ctx)
 
 
-def _url_of(ctx: Context) -> str:
+def _namespace_url(ctx: Context) -> str:
     return ctx.objects.url.partition("?")[0].rstrip("/")
 
 
@@ -40,14 +40,14 @@ def physical_url(ctx: Context, address: Address) -> str:
 def address_of_url(ctx: Context, text: str) -> Address:
     """Return the address of a full URL, as shown or as stored, or of an address in our own form. Raises InvalidName."""
     bare = text.partition("?")[0]
-    return own_address(bare.removeprefix(namespace_of(ctx) + "/").removeprefix(_url_of(ctx) + "/"))
+    return own_address(bare.removeprefix(namespace_of(ctx) + "/").removeprefix(_namespace_url(ctx) + "/"))
 
 
-def with_token(url: str, token: str) -> str:
+def add_token(url: str, token: str) -> str:
     return f"{url}?{TOKEN}={token}"
 
 
-def token_of(ctx: Context, url: str) -> str:
+def read_token(ctx: Context, url: str) -> str:
     """Return the token that `getPhysicalAddress` put into its URL. Raises InvalidToken."""
     query = url.partition("?")[2]
     # our own spelling first; any other one is parsed
@@ -61,7 +61,7 @@ def token_of(ctx: Context, url: str) -> str:
     return token
 
 
-def answer_object(
+def make_object_response(
     ctx: Context,
     path: str,
     entry: Entry,
@@ -71,7 +71,7 @@ def answer_object(
     signed: SignedUrl | None = None,
 ) -> Response:
     """Answer with an object as `ObjectStats` shows it."""
-    return answer_fields(fields_of(ctx, path, entry, user_metadata=user_metadata, signed=signed), status)
+    return make_fields_response(object_fields(ctx, path, entry, user_metadata=user_metadata, signed=signed), status)
 
 
 class ObjectFields(msgspec.Struct, gc=False, omit_defaults=True):
@@ -92,7 +92,7 @@ class ObjectFields(msgspec.Struct, gc=False, omit_defaults=True):
     unreadable: str | UnsetType = UNSET
 
 
-def fields_of(
+def object_fields(
     ctx: Context, path: str, entry: Entry | None, *, user_metadata: bool = True, signed: SignedUrl | None = None
 ) -> ObjectFields:
     """Return an object as `ObjectStats` shows it; without an entry, a common prefix."""
@@ -105,8 +105,8 @@ def fields_of(
         entry.md5 or entry.checksum,
         entry.mtime_ms // 1000,
         entry.size_bytes,
-        type_of(entry),
+        content_type_of(entry),
         entry.metadata if user_metadata else UNSET,
         signed.expires_seconds if signed else UNSET,
-        UNSET if is_own(entry.address) or not entry.address else why_unreadable(entry.address) or UNSET,
+        UNSET if is_own(entry.address) or not entry.address else unreadable_reason(entry.address) or UNSET,
     )

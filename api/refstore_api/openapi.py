@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from refstore import __version__
-from refstore_api.lazy_routes import include_all_now
+from refstore_api.lazy_routes import include_all
 from refstore_api.routes import STATUS_DESCRIPTIONS
 
 OPEN: Final = frozenset({"healthCheck", "getSetupState", "login", "getSigned", "putSigned", "liveness", "readiness"})
@@ -29,7 +29,7 @@ SCHEMES: Final[dict[str, Any]] = {
 }
 
 
-def install(app: FastAPI) -> None:
+def install_openapi(app: FastAPI) -> None:
     cached_document: dict[str, Any] = {}
 
     def document() -> dict[str, Any]:
@@ -41,7 +41,7 @@ def install(app: FastAPI) -> None:
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
-    include_all_now(app)
+    include_all(app)
     document = get_openapi(title=app.title, version=__version__, description=app.description, routes=app.routes)
     for operations in document["paths"].values():
         for operation in operations.values():

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message
 from refstore.core import event_log
 from refstore_api.encoded_slashes import SLASHES_ENCODED
 from refstore_api.error_responses import ReadsBusy
-from refstore_api.request_middleware import CLIENT_WENT_AWAY, crashed
+from refstore_api.request_middleware import CLIENT_WENT_AWAY, respond_to_crash
 
 RESTART_SECONDS: Final = 5.0
 """The wait before an ended process is replaced: the cause may need a moment to pass."""
@@ -65,17 +65,17 @@ class ReadRequest(msgspec.Struct, frozen=True, tag=True):
     request_id: str
 
 
-class CancelledRead(msgspec.Struct, frozen=True, tag=True):
+class ReadCancellation(msgspec.Struct, frozen=True, tag=True):
     """The client of a request has disconnected. The process still answers it, when the read has stopped."""
 
     number: int
 
 
-class ProcessReady(msgspec.Struct, frozen=True, tag=True):
+class ReadyMessage(msgspec.Struct, frozen=True, tag=True):
     """The process's first message: it can take requests."""
 
 
-class ReadAnswer(msgspec.Struct, frozen=True, tag=True):
+class ReadResponse(msgspec.Struct, frozen=True, tag=True):
     number: int
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -83,8 +83,8 @@ class ReadAnswer(msgspec.Struct, frozen=True, tag=True):
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_to_process: Final = msgspec.msgpack.Decoder(ReadRequest | CancelledRead)
-_from_process: Final = msgspec.msgpack.Decoder(ProcessReady | ReadAnswer)
+_to_process: Final = msgspec.msgpack.Decoder(ReadRequest | ReadCancellation)
+_from_process: Final = msgspec.msgpack.Decoder(ReadyMessage | ReadResponse)
 
 
 class RunningProcess(Protocol):
@@ -124,7 +124,7 @@ class ReadProcess:
         answered = self._pending[number] = asyncio.get_running_loop().create_future()
         scope = {name: request.scope[name] for name in FORWARDED if name in request.scope}
         self._send(ReadRequest(number, scope, str(event_log.context_fields().get("request_id", ""))))
-        return answered, lambda: self._send(CancelledRead(number))
+        return answered, lambda: self._send(ReadCancellation(number))
 
     def close(self) -> None:
         """End the process at once; it only reads, so nothing is lost."""
@@ -137,7 +137,7 @@ class ReadProcess:
             self._process.join()
             self._process = None
 
-    def _send(self, message: ReadRequest | CancelledRead) -> None:
+    def _send(self, message: ReadRequest | ReadCancellation) -> None:
         if self._writer is not None:  # otherwise the process has ended, and every waiting request fails
             _write(self._writer, message)
 
@@ -170,7 +170,7 @@ class ReadProcess:
         try:
             while (data := await _read(reader)) is not None:
                 message = _from_process.decode(data)
-                if isinstance(message, ProcessReady):
+                if isinstance(message, ReadyMessage):
                     self._writer = writer
                 else:
                     self._answer(message)
@@ -182,7 +182,7 @@ class ReadProcess:
         await loop.run_in_executor(None, process.join)
         self._process = None
 
-    def _answer(self, message: ReadAnswer) -> None:
+    def _answer(self, message: ReadResponse) -> None:
         answered = self._pending.pop(message.number, None)
         if answered is not None and not answered.done():
             response = Response(message.body, message.status)
@@ -200,16 +200,16 @@ async def serve_reads(process_end: socket.socket, app: ASGIApp) -> None:
 
     async def work(request: ReadRequest, cancelled: asyncio.Event) -> None:
         try:
-            with event_log.adding_fields(request_id=request.request_id):
-                _write(writer, await _answer(app, request, cancelled))
+            with event_log.bind_fields(request_id=request.request_id):
+                _write(writer, await _answer_request(app, request, cancelled))
         except Exception:  # noqa: BLE001  # such as no memory for the answer, or no room for the log
-            _write(writer, ReadAnswer(request.number, *_FAILED))  # else its slot would be in use for ever
+            _write(writer, ReadResponse(request.number, *_FAILED))  # else its slot would be in use for ever
             with suppress(Exception):  # what failed may be the log itself
                 _log.exception("read_answer_failed", request_id=request.request_id)
         finally:
             del under_way[request.number]
 
-    _write(writer, ProcessReady())
+    _write(writer, ReadyMessage())
     try:
         while (data := await _read(reader)) is not None:
             message = _to_process.decode(data)
@@ -227,9 +227,9 @@ async def serve_reads(process_end: socket.socket, app: ASGIApp) -> None:
         writer.close()
 
 
-async def _answer(app: ASGIApp, request: ReadRequest, cancelled: asyncio.Event) -> ReadAnswer:
+async def _answer_request(app: ASGIApp, request: ReadRequest, cancelled: asyncio.Event) -> ReadResponse:
     scope: dict[str, Any] = {**request.scope, "state": {}}
-    answer = ReadAnswer(request.number, CLIENT_WENT_AWAY, [], b"")
+    answer = ReadResponse(request.number, CLIENT_WENT_AWAY, [], b"")
     body: list[bytes] = []
     is_sent = False
 
@@ -244,7 +244,7 @@ async def _answer(app: ASGIApp, request: ReadRequest, cancelled: asyncio.Event) 
     async def send(message: Message) -> None:
         nonlocal answer
         if message["type"] == "http.response.start":
-            answer = ReadAnswer(request.number, message["status"], list(message.get("headers", ())), b"")
+            answer = ReadResponse(request.number, message["status"], list(message.get("headers", ())), b"")
             body.clear()
         else:
             body.append(message.get("body", b""))
@@ -252,9 +252,9 @@ async def _answer(app: ASGIApp, request: ReadRequest, cancelled: asyncio.Event) 
     try:
         await app(scope, receive, send)
     except ClientDisconnect:
-        return ReadAnswer(request.number, CLIENT_WENT_AWAY, [], b"")
+        return ReadResponse(request.number, CLIENT_WENT_AWAY, [], b"")
     except Exception as error:  # noqa: BLE001  # nothing above could still answer
-        await crashed(error)(scope, receive, send)
+        await respond_to_crash(error)(scope, receive, send)
     return msgspec.structs.replace(answer, body=b"".join(body))
 
 

@@ -20,7 +20,7 @@ from starlette.types import Scope
 
 from refstore.core.settings import ApiSettings
 from refstore.errors import Invalid
-from refstore_api.error_responses import TooLarge, TooSlow
+from refstore_api.error_responses import BodyTooLarge, BodyTooSlow
 
 SMALL_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 64 << 10
@@ -99,7 +99,7 @@ class BodyTimer:
         return f"the request's body sent nothing for {self._limits.idle_seconds:g} s{least}; send it again, faster"
 
 
-def declared_bytes(value: str | None) -> int | None:
+def parse_content_length(value: str | None) -> int | None:
     """Parse a Content-Length; None: there is none. Raises Invalid."""
     if not value:
         return None
@@ -108,7 +108,7 @@ def declared_bytes(value: str | None) -> int | None:
     return int(value)
 
 
-def declares_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+def has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Return whether the headers, which the parser took, announce a body that is not empty."""
     return any(
         name == b"transfer-encoding" or (name == b"content-length" and int(value) > 0) for name, value in headers
@@ -126,23 +126,23 @@ def check_dropped_body(scope: Scope) -> None:
 
 def is_small(request: Request) -> bool:
     """Return whether the declared length is within SMALL_BYTES. Raises Invalid."""
-    declared = declared_bytes(request.headers.get("content-length"))
+    declared = parse_content_length(request.headers.get("content-length"))
     return declared is not None and declared <= SMALL_BYTES
 
 
-async def receive(request: Request, limits: BodyLimits, *, forms: bool = True) -> RequestBody:
-    """Receive the body. `forms`: whether to take the object out of a form. Raises Invalid, TooLarge, TooSlow,
+async def receive_object(request: Request, limits: BodyLimits, *, forms: bool = True) -> RequestBody:
+    """Receive the body. `forms`: whether to take the object out of a form. Raises Invalid, BodyTooLarge, BodyTooSlow,
     ClientDisconnect.
     """
     content_type_header = request.headers.get("content-type", "")
     kind, options = parse_options_header(content_type_header)
-    chunks = _bounded(request, limits)
+    chunks = _limit_body(request, limits)
     if forms and kind == b"multipart/form-data":
-        form = _Form(options.get(b"boundary", b""))
-        chunks = form.content_of(chunks)
+        form = _FormParser(options.get(b"boundary", b""))
+        chunks = form.read_content(chunks)
     else:
         form = None
-    pieces = _gathered(chunks, PIECE_BYTES)
+    pieces = _join_chunks(chunks, PIECE_BYTES)
     collected: list[bytes] = []
     size_bytes = 0
     async for piece in pieces:
@@ -153,14 +153,14 @@ async def receive(request: Request, limits: BodyLimits, *, forms: bool = True) -
     content_type = form.content_type if form is not None else content_type_header
     if size_bytes <= SMALL_BYTES:
         return RequestBody(collected, content_type)
-    return RequestBody(_in_thread(_gathered(pieces, BLOCK_BYTES), collected), content_type)
+    return RequestBody(_blocks_in_thread(_join_chunks(pieces, BLOCK_BYTES), collected), content_type)
 
 
-async def _bounded(request: Request, limits: BodyLimits) -> AsyncIterator[bytes]:
+async def _limit_body(request: Request, limits: BodyLimits) -> AsyncIterator[bytes]:
     """Yield the body as it comes; raise when it is too long or too slow."""
-    declared = declared_bytes(request.headers.get("content-length"))
+    declared = parse_content_length(request.headers.get("content-length"))
     if declared is not None and declared > limits.bytes_max:
-        raise _too_large(limits.bytes_max)
+        raise _too_large_error(limits.bytes_max)
     size_bytes = 0
     patience = BodyTimer(limits)
     stream = request.stream()
@@ -168,16 +168,16 @@ async def _bounded(request: Request, limits: BodyLimits) -> AsyncIterator[bytes]
         try:
             chunk = await patience.wait(anext(stream, b""), len)
         except TimeoutError:
-            raise TooSlow(str(patience)) from None
+            raise BodyTooSlow(str(patience)) from None
         if not chunk:
             return  # request.stream() ends with an empty chunk
         size_bytes += len(chunk)
         if size_bytes > limits.bytes_max:
-            raise _too_large(limits.bytes_max)
+            raise _too_large_error(limits.bytes_max)
         yield chunk
 
 
-async def _gathered(chunks: AsyncIterator[bytes], bytes_min: int) -> AsyncIterator[bytes]:
+async def _join_chunks(chunks: AsyncIterator[bytes], bytes_min: int) -> AsyncIterator[bytes]:
     """Join the chunks, so that each one but the last has at least `bytes_min`."""
     pending: list[bytes] = []
     size_bytes = 0
@@ -191,7 +191,7 @@ async def _gathered(chunks: AsyncIterator[bytes], bytes_min: int) -> AsyncIterat
         yield b"".join(pending)
 
 
-def _in_thread(blocks: AsyncIterator[bytes], first: list[bytes]) -> Iterator[bytes]:
+def _blocks_in_thread(blocks: AsyncIterator[bytes], first: list[bytes]) -> Iterator[bytes]:
     """Yield `first`, then the blocks, in a thread. The event loop fetches a block while the one before is written."""
     loop = asyncio.get_running_loop()
 
@@ -212,7 +212,7 @@ def _in_thread(blocks: AsyncIterator[bytes], first: list[bytes]) -> Iterator[byt
     return read()
 
 
-class _Form:
+class _FormParser:
     """Extract the form's one part that matters, while its bytes pass; nothing is spooled."""
 
     def __init__(self, boundary: bytes) -> None:
@@ -242,7 +242,7 @@ class _Form:
         except FormParserError as error:
             raise Invalid(f"the form's boundary is not valid ({error}); send the object as the raw body") from error
 
-    async def content_of(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def read_content(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for chunk in chunks:
             try:
                 self._parser.write(chunk)
@@ -265,10 +265,10 @@ class _Form:
         self._headers = {}
 
     def _field(self, data: bytes, start: int, end: int) -> None:
-        self._name = self._grown(self._name, data[start:end])
+        self._name = self._append_limited(self._name, data[start:end])
 
     def _text(self, data: bytes, start: int, end: int) -> None:
-        self._value = self._grown(self._value, data[start:end])
+        self._value = self._append_limited(self._value, data[start:end])
 
     def _header(self) -> None:
         self._headers[self._name.decode("latin-1").lower()] = self._value.decode("latin-1")
@@ -289,13 +289,13 @@ class _Form:
     def _end(self) -> None:
         self._inside = False
 
-    def _grown(self, so_far: bytes, more: bytes) -> bytes:
+    def _append_limited(self, so_far: bytes, more: bytes) -> bytes:
         if len(so_far) + len(more) > _HEADER_BYTES_MAX:
             raise Invalid("a header of the form is too long; send the object as the raw body")
         return so_far + more
 
 
-def _too_large(bytes_max: int) -> TooLarge:
-    return TooLarge(
+def _too_large_error(bytes_max: int) -> BodyTooLarge:
+    return BodyTooLarge(
         f"the request's body is larger than {bytes_max} bytes; send less, or, of an object, raise api.upload_bytes_max"
     )

@@ -32,7 +32,7 @@ _MEASURED: Final = frozenset(
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
 
-class Metrics:
+class RequestMetrics:
     """Count the requests of one process; each worker has its own counts."""
 
     def __init__(self) -> None:
@@ -40,15 +40,15 @@ class Metrics:
         self._requests = metrics.counter(metrics.API_REQUESTS, self._registry)
         self._seconds = metrics.histogram(metrics.API_SECONDS, self._registry)
 
-    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+    def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
         self._requests.labels(method if method in _METHODS else "other", route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
-    def text(self) -> bytes:
+    def render(self) -> bytes:
         return generate_latest(self._registry)
 
 
-def lake_text(lake: Lake) -> bytes:
+def render_lake_metrics(lake: Lake) -> bytes:
     """Return the figures of all repositories, as reapers and runs wrote them, and how fast the KV answered.
 
     They are read for each scrape, in a handful of calls, so a repository that is gone is not there any more.
@@ -57,7 +57,7 @@ def lake_text(lake: Lake) -> bytes:
     probe = metrics.gauge(metrics.KV_PROBE_SECONDS, registry)
     began = time.perf_counter()
     try:
-        known = figures.read_all(lake.kv)
+        known = figures.read_all_figures(lake.kv)
         probe.set(time.perf_counter() - began)
         repositories = list(lake.repositories())
     except KVUnavailable:
@@ -67,17 +67,17 @@ def lake_text(lake: Lake) -> bytes:
         wait = lake.settlement_wait()
         left_ms = max(1, wait.until_ms - lake.clock.now_ms()) if wait is not None else 0
         metrics.gauge(metrics.SETTLING_SECONDS, registry).set(left_ms / 1000)
-    gauges = {metric: metrics.gauge(metric, registry) for metric in _values(Figures(), 0)}
+    gauges = {metric: metrics.gauge(metric, registry) for metric in _figure_values(Figures(), 0)}
     for name, record in repositories:
         own = known.get(record.id, Figures())
-        values = _values(own, record.created_ms)
+        values = _figure_values(own, record.created_ms)
         for metric, value in values.items():
             if own.reaper.measured_ms or metric not in _MEASURED:
                 gauges[metric].labels(name).set(value)
     return generate_latest(registry)
 
 
-def _values(known: Figures, created_ms: int) -> dict[Metric, float]:
+def _figure_values(known: Figures, created_ms: int) -> dict[Metric, float]:
     reaper, gc = known
     return {
         metrics.REPOSITORY_LIVE_ENTRIES: reaper.live.objects,
@@ -90,9 +90,9 @@ def _values(known: Figures, created_ms: int) -> dict[Metric, float]:
         metrics.REPOSITORY_DUE_BYTES: reaper.due.bytes,
         metrics.REPOSITORY_MARKED_OBJECTS: reaper.marked.objects,
         metrics.REPOSITORY_ORPHAN_OBJECTS: gc.orphans.objects,
-        metrics.REPOSITORY_REFUSED_OBJECTS: reaper.refused + gc.failed,
-        metrics.REPOSITORY_DELETION_STOPPED: bool(reaper.stopped),
-        metrics.REPOSITORY_KV_WENT_BACK: reaper.went_back,
+        metrics.REPOSITORY_REFUSED_OBJECTS: reaper.refused_objects + gc.failed_objects,
+        metrics.REPOSITORY_DELETION_STOPPED: bool(reaper.stop_reason),
+        metrics.REPOSITORY_KV_WENT_BACK: reaper.kv_went_back,
         metrics.REPOSITORY_HAS_RULES: reaper.has_rules,
         metrics.REPOSITORY_QUESTIONS: reaper.questions,
         metrics.REPOSITORY_LAST_RUN: max(gc.run_ms, gc.marked_ms, created_ms) / 1000,

@@ -24,16 +24,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from refstore.core import event_log
 from refstore.errors import RefstoreError
-from refstore_api.connection_slots import Slots
-from refstore_api.cross_site import SAFE, check_site, is_browser, without_basic_challenge
+from refstore_api.connection_slots import ConnectionSlots
+from refstore_api.cross_site import SAFE_METHODS, check_site, is_browser, drop_basic_challenge
 from refstore_api.encoded_slashes import check_encoding, keep_encoded_slashes
-from refstore_api.error_responses import TooManyRequests, respond
+from refstore_api.error_responses import TooManyRequests, make_error_response
 from refstore_api.host_header import check_host
-from refstore_api.json_answers import answer
-from refstore_api.json_bodies import too_large
+from refstore_api.json_answers import make_response
+from refstore_api.json_bodies import too_large_error
 from refstore_api.models import Error
-from refstore_api.request_bodies import BodyLimits, BodyTimer, check_dropped_body, declared_bytes
-from refstore_api.request_metrics import Metrics
+from refstore_api.request_bodies import BodyLimits, BodyTimer, check_dropped_body, parse_content_length
+from refstore_api.request_metrics import RequestMetrics
 
 HEADER: Final = b"x-request-id"
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
@@ -41,7 +41,7 @@ _UPLOAD: Final = re.compile(r"/api/v1/repositories/[^/]+/branches/[^/]+/objects"
 _SIGNED: Final = "/api/v1/signed/"
 _LOGIN: Final = "/api/v1/auth/login"
 _PAGES: Final = "/ui/"
-_BODILESS: Final = SAFE
+_BODILESS: Final = SAFE_METHODS
 _REFUSED: Final = frozenset({401, 403, 429})
 _BRANCHES: Final = ("branch", "destination_branch", "ref", "source_ref", "left_ref")
 """The path parameters that name a part of a repository; the first one present counts."""
@@ -70,13 +70,13 @@ class RequestMiddleware:
     def __init__(
         self,
         app: ASGIApp,
-        metrics: Metrics,
+        metrics: RequestMetrics,
         limits: BodyLimits,
         admit: Callable[[str | None, str], Awaitable[object]],
         claimed: Callable[[str | None], str],
         locate: Callable[[Scope], MatchedRoute],
         public_url: str = "",
-        slots: Slots | None = None,
+        slots: ConnectionSlots | None = None,
     ) -> None:
         """`admit` authenticates an Authorization header from an address. It raises RefstoreError.
         `claimed` returns the access key that an Authorization header names, proven or not.
@@ -96,8 +96,8 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _id_of(scope)
-        with event_log.adding_fields(request_id=request_id):
+        request_id = _request_id_of(scope)
+        with event_log.bind_fields(request_id=request_id):
             await self._answer(scope, receive, send, request_id)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
@@ -109,13 +109,13 @@ class RequestMiddleware:
         try:
             has_slot = self._take_slot(client)
             await self._check(scope, client)
-            await self._app(scope, _bounded(scope, receive, self._limits), sent)
+            await self._app(scope, _limit_body(scope, receive, self._limits), sent)
         except RefstoreError as error:
-            await respond(error)(scope, receive, sent)
+            await make_error_response(error)(scope, receive, sent)
         except ClientDisconnect:
             sent.status = CLIENT_WENT_AWAY
         except Exception as error:  # noqa: BLE001  # nothing above could still answer
-            response = crashed(error)
+            response = respond_to_crash(error)
             if not sent.status:  # otherwise the answer is cut off, which its length shows the client
                 await response(scope, receive, sent)
         finally:
@@ -149,7 +149,7 @@ class RequestMiddleware:
         """Count the answer, and log it."""
         status = sent.status
         route, parameters = self._matched_route(scope, refused=status in _REFUSED)
-        self._metrics.answered(scope["method"], route, status or 500, seconds)
+        self._metrics.count_request(scope["method"], route, status or 500, seconds)
         if route in _QUIET and status not in _REFUSED:
             return
         state: dict[str, Any] = scope.get("state") or {}
@@ -167,8 +167,8 @@ class RequestMiddleware:
             client=client,
             key=key,
             **claimed,
-            repository=_shown(parameters.get("repository")),
-            branch=_shown(next((branch for name in _BRANCHES if (branch := parameters.get(name))), None)),
+            repository=_loggable_name(parameters.get("repository")),
+            branch=_loggable_name(next((branch for name in _BRANCHES if (branch := parameters.get(name))), None)),
         )
 
     def _matched_route(self, scope: Scope, *, refused: bool) -> MatchedRoute:
@@ -195,7 +195,7 @@ class _SentAnswer:
             self.status = message["status"]
             given = message.get("headers", ())
             if self.status == 401 and is_browser(self._scope):
-                given = without_basic_challenge(given)
+                given = drop_basic_challenge(given)
             nosniff = () if _NOSNIFF in given else (_NOSNIFF,)
             message["headers"] = [*given, *nosniff, *self._headers]
         else:
@@ -203,14 +203,14 @@ class _SentAnswer:
         await self._send(message)
 
 
-def crashed(error: Exception) -> Response:
+def respond_to_crash(error: Exception) -> Response:
     """Log an unexpected error, and return the answer to it."""
     # as text, because an embedding application may log exceptions with local variables, and so with secrets
     _log.error("request_crashed", error=repr(error), traceback="".join(traceback.format_exception(error)))
-    return answer(Error(message=CRASHED, code="internal"), 500)
+    return make_response(Error(message=CRASHED, code="internal"), 500)
 
 
-def _id_of(scope: Scope) -> str:
+def _request_id_of(scope: Scope) -> str:
     """Return the caller's request id if it is harmless, so that a request can be followed across services; otherwise a
     new one.
     """
@@ -220,12 +220,12 @@ def _id_of(scope: Scope) -> str:
     return secrets.token_hex(8)
 
 
-def _shown(text: str | None) -> str | None:
+def _loggable_name(text: str | None) -> str | None:
     """Return a name for the log; None if it has other characters than names have, such as line breaks."""
     return text if text is not None and _NAME.fullmatch(text) else None
 
 
-def _bounded(scope: Scope, receive: Receive, limits: BodyLimits) -> Receive:
+def _limit_body(scope: Scope, receive: Receive, limits: BodyLimits) -> Receive:
     """Bound every body but an object's, which `request_bodies.py` bounds. Routes have lower bounds of their own
     (`json_bodies.py`), and nobody reads the body of a GET or HEAD. Raises Invalid, TooLarge.
     """
@@ -235,9 +235,9 @@ def _bounded(scope: Scope, receive: Receive, limits: BodyLimits) -> Receive:
         or (scope["method"] == "POST" and _UPLOAD.fullmatch(scope["path"]))
     ):
         return receive
-    declared = declared_bytes(_header(scope, b"content-length"))
+    declared = parse_content_length(_header(scope, b"content-length"))
     if declared is not None and declared > limits.bytes_max:
-        raise too_large(limits.bytes_max)
+        raise too_large_error(limits.bytes_max)
     size_bytes = 0
     whole = False
     patience = BodyTimer(limits)
@@ -255,7 +255,7 @@ def _bounded(scope: Scope, receive: Receive, limits: BodyLimits) -> Receive:
             whole = not message.get("more_body", False)
             size_bytes += _size_of(message)
             if size_bytes > limits.bytes_max:
-                raise HTTPException(413, str(too_large(limits.bytes_max)))
+                raise HTTPException(413, str(too_large_error(limits.bytes_max)))
         return message
 
     return bounded

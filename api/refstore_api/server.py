@@ -20,7 +20,7 @@ from refstore.core.settings import Settings
 from refstore.errors import InvalidSettings
 from refstore_api import read_process
 from refstore_api.app import create_app
-from refstore_api.http_protocol import BoundedProtocol, protocol_of
+from refstore_api.http_protocol import BoundedProtocol, make_protocol
 from refstore_api.read_process import ReadProcess, RunningProcess
 from refstore_api.service import PurgeControl, ReaperControl
 from refstore_api.tls import Certificate, SecureListener
@@ -32,7 +32,7 @@ threads.
 """
 
 
-def bind(settings: Settings) -> socket.socket:
+def bind_socket(settings: Settings) -> socket.socket:
     """Bind the listening socket before anything starts, so that the command fails if the port is taken. Raises
     InvalidSettings.
     """
@@ -72,7 +72,7 @@ def serve_requests(
         purge_control=purges,
         read_process=ReadProcess(start_reads) if start_reads is not None else None,
     )
-    certificate = Certificate.of(settings.api)
+    certificate = Certificate.from_settings(settings.api)
     options: dict[str, Any] = {
         "log_config": None,
         "access_log": False,
@@ -81,10 +81,10 @@ def serve_requests(
         "timeout_graceful_shutdown": GRACE_SECONDS,
         "proxy_headers": False,  # `create_app` reads them, from proxies that are trusted
         "lifespan": "on",
-        "http": protocol_of(settings.api),
+        "http": make_protocol(settings.api),
         "ws": "none",
     }
-    server = _Server(uvicorn.Config(app, **options), on_started, certificate)
+    server = _UvicornServer(uvicorn.Config(app, **options), on_started, certificate)
     server.run(sockets=[listening])
 
 
@@ -104,7 +104,7 @@ def run_read_process(
     asyncio.run(work())
 
 
-class _Server(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     def __init__(
         self, config: uvicorn.Config, on_started: Callable[[], None] | None, certificate: Certificate | None
     ) -> None:

@@ -17,7 +17,7 @@ from fastapi import Depends, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from refstore.background_imports import Imports
+from refstore.background_imports import BackgroundImports
 from refstore.context import Context
 from refstore.core import event_log, ids
 from refstore.core.records import Entry
@@ -132,7 +132,7 @@ class DeletionEvent(Protocol):
     def reason(self) -> str: ...
 
 
-class RefKey(NamedTuple):
+class BatchKey(NamedTuple):
     repository: str
     ref: str
 
@@ -165,7 +165,7 @@ class Service:
         self.settings = settings
         self._operations = operations
         self._purges = purges
-        self.imports = Imports(at_once=IMPORTS_AT_ONCE)
+        self.imports = BackgroundImports(at_once=IMPORTS_AT_ONCE)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="refstore-api")
         self._bodies = ThreadPoolExecutor(THREADS, thread_name_prefix="refstore-body")
         """Threads of their own, because an upload holds its thread as long as its client takes."""
@@ -173,11 +173,11 @@ class Service:
         self._readiness_lock = asyncio.Lock()
         self._readiness: tuple[float, bool] | None = None
         """When the stores were probed last, and whether they answered."""
-        self._stats: RequestBatcher[RefKey, str, EntryInContext | None] = RequestBatcher(self.run, self._stat_many)
-        self._links: RequestBatcher[RefKey, LinkRequest, EntryInContext] = RequestBatcher(
+        self._stats: RequestBatcher[BatchKey, str, EntryInContext | None] = RequestBatcher(self.run, self._stat_many)
+        self._links: RequestBatcher[BatchKey, LinkRequest, EntryInContext] = RequestBatcher(
             self.run, self._link_many, key=lambda item: item.path, retry_alone=(Invalid, NotFound)
         )
-        self._uploads: RequestBatcher[RefKey, Upload, EntryInContext] = RequestBatcher(
+        self._uploads: RequestBatcher[BatchKey, Upload, EntryInContext] = RequestBatcher(
             self.run, self._upload_many, key=lambda item: item.path, retry_alone=(Invalid, NotFound)
         )
 
@@ -203,7 +203,7 @@ class Service:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run the work in a thread, in this request's context."""
-        with self.reads.priority.short_request():
+        with self.reads.priority.mark_short_request():
             return await asyncio.get_running_loop().run_in_executor(self._pool, contextvars.copy_context().run, work)
 
     async def run_body(self, work: Callable[[], T]) -> T:
@@ -241,25 +241,25 @@ class Service:
     async def stat(self, repository: str, ref: str, path: str) -> EntryInContext:
         """Return the entry at a path. Raises ObjectNotFound."""
         ids.object_path(path)  # checked here, so that an invalid path does not fail other requests
-        located = await self._stats.submit(RefKey(repository, ref), path)
+        located = await self._stats.submit(BatchKey(repository, ref), path)
         if located is None:
             raise ObjectNotFound(f"{path!r} is not on {ref!r}")
         return located
 
     async def link(self, repository: str, branch: str, item: LinkRequest) -> EntryInContext:
         if item.if_absent:  # never batched: a repeated call would find its own entry
-            return _one(await self.run(lambda: self._link_many(RefKey(repository, branch), [item])))
-        return await self._links.submit(RefKey(repository, branch), item)
+            return _single_result(await self.run(lambda: self._link_many(BatchKey(repository, branch), [item])))
+        return await self._links.submit(BatchKey(repository, branch), item)
 
     async def upload(self, repository: str, branch: str, item: Upload) -> EntryInContext:
         """Upload an object whose body is in memory."""
         if item.if_absent:  # never batched, too
-            return _one(await self.run(lambda: self._upload_many(RefKey(repository, branch), [item])))
-        return await self._uploads.submit(RefKey(repository, branch), item)
+            return _single_result(await self.run(lambda: self._upload_many(BatchKey(repository, branch), [item])))
+        return await self._uploads.submit(BatchKey(repository, branch), item)
 
     async def upload_long(self, repository: str, branch: str, item: Upload) -> EntryInContext:
         """Upload an object whose body is still arriving."""
-        return _one(await self.run_body(lambda: self._upload_many(RefKey(repository, branch), [item])))
+        return _single_result(await self.run_body(lambda: self._upload_many(BatchKey(repository, branch), [item])))
 
     def run_later(self, work: Callable[[], object]) -> None:
         """Run the work in a thread without waiting for it."""
@@ -272,27 +272,27 @@ class Service:
         self._pool.shutdown(cancel_futures=True)
         self._bodies.shutdown(cancel_futures=True)
 
-    def _stat_many(self, ref_key: RefKey, paths: Sequence[str]) -> Sequence[EntryInContext | None]:
+    def _stat_many(self, ref_key: BatchKey, paths: Sequence[str]) -> Sequence[EntryInContext | None]:
         repo = self.lake.repository(ref_key.repository)
         entries = repo.stat_many(ref_key.ref, list(dict.fromkeys(paths)))
         return [
             EntryInContext(repo.context, entry) if (entry := entries.get(path)) is not None else None for path in paths
         ]
 
-    def _link_many(self, ref_key: RefKey, items: Sequence[LinkRequest]) -> Sequence[EntryInContext | RefstoreError]:
+    def _link_many(self, ref_key: BatchKey, items: Sequence[LinkRequest]) -> Sequence[EntryInContext | RefstoreError]:
         repo = self.lake.repository(ref_key.repository)
-        return _in_context(repo, repo.link_each(ref_key.ref, [item.item(repo.context) for item in items]))
+        return _attach_context(repo, repo.link_each(ref_key.ref, [item.item(repo.context) for item in items]))
 
-    def _upload_many(self, ref_key: RefKey, items: Sequence[Upload]) -> Sequence[EntryInContext | RefstoreError]:
+    def _upload_many(self, ref_key: BatchKey, items: Sequence[Upload]) -> Sequence[EntryInContext | RefstoreError]:
         repo = self.lake.repository(ref_key.repository)
-        return _in_context(repo, repo.upload_each(ref_key.ref, items))
+        return _attach_context(repo, repo.upload_each(ref_key.ref, items))
 
 
-def _in_context(repo: Repository, results: Iterable[Entry | RefstoreError]) -> list[EntryInContext | RefstoreError]:
+def _attach_context(repo: Repository, results: Iterable[Entry | RefstoreError]) -> list[EntryInContext | RefstoreError]:
     return [entry if isinstance(entry, RefstoreError) else EntryInContext(repo.context, entry) for entry in results]
 
 
-def _one(results: Sequence[EntryInContext | RefstoreError]) -> EntryInContext:
+def _single_result(results: Sequence[EntryInContext | RefstoreError]) -> EntryInContext:
     (result,) = results
     if isinstance(result, RefstoreError):
         raise result
@@ -379,11 +379,11 @@ class RequestBatcher(Generic[K, A, R]):
             return
         state.start_scheduled = False
         self._start(key, state)
-        self._forget(key, state)
+        self._drop_queue(key, state)
 
     def _start(self, key: K, state: _BatchQueue[A, R]) -> None:
         # with that many calls running, the next one starts when one of them has ended
-        batch = self._take(state) if state.running < BATCHES_AT_ONCE else []
+        batch = self._take_batch(state) if state.running < BATCHES_AT_ONCE else []
         if not batch:
             return
         state.running += 1
@@ -397,7 +397,7 @@ class RequestBatcher(Generic[K, A, R]):
         if state.waiting:
             self._start(key, state)
 
-    def _take(self, state: _BatchQueue[A, R]) -> list[tuple[A, asyncio.Future[R]]]:
+    def _take_batch(self, state: _BatchQueue[A, R]) -> list[tuple[A, asyncio.Future[R]]]:
         waiting, state.waiting = state.waiting, []
         if self._key is None and len(waiting) <= BATCH_MAX:
             return [request for request in waiting if not request[1].done()]  # a future that is done was cancelled
@@ -420,23 +420,23 @@ class RequestBatcher(Generic[K, A, R]):
                 results = await self._run(lambda: self._call(key, [item for item, _ in batch]))
             except self._retry_alone as error:
                 if len(batch) == 1:
-                    _fail(batch[0][1], error)
+                    _set_error(batch[0][1], error)
                 else:
                     for one in batch:
                         await self._run_alone(key, one)
             except BaseException as error:  # noqa: BLE001  # the callers must get it
                 for _, future in batch:
-                    _fail(future, error)
+                    _set_error(future, error)
             else:
                 for (_, future), result in zip(batch, results, strict=True):
-                    _settle(future, result)
+                    _set_result(future, result)
         finally:
             state.running -= 1
             if state.waiting:
                 self._start_soon(key, state)
-            self._forget(key, state)
+            self._drop_queue(key, state)
 
-    def _forget(self, key: K, state: _BatchQueue[A, R]) -> None:
+    def _drop_queue(self, key: K, state: _BatchQueue[A, R]) -> None:
         """Drop the key's queue, unless requests wait or calls run."""
         if state.running or state.start_scheduled:
             return
@@ -449,19 +449,19 @@ class RequestBatcher(Generic[K, A, R]):
         try:
             (result,) = await self._run(lambda: self._call(key, [item]))
         except BaseException as error:  # noqa: BLE001  # likewise
-            _fail(future, error)
+            _set_error(future, error)
         else:
-            _settle(future, result)
+            _set_result(future, result)
 
 
-def _settle(future: asyncio.Future[R], result: R | RefstoreError) -> None:
+def _set_result(future: asyncio.Future[R], result: R | RefstoreError) -> None:
     if isinstance(result, RefstoreError):
-        _fail(future, result)
+        _set_error(future, result)
     elif not future.done():
         future.set_result(result)
 
 
-def _fail(future: asyncio.Future[R], error: BaseException) -> None:
+def _set_error(future: asyncio.Future[R], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
 

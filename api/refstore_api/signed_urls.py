@@ -16,7 +16,7 @@ from refstore.core import signed_tokens
 from refstore.core.ids import Address, own_address
 from refstore.core.signed_tokens import UnknownSigningKey
 from refstore.errors import Invalid, InvalidToken
-from refstore_api.auth import hiding_faults
+from refstore_api.auth import hide_faults
 from refstore_api.service import Service
 
 AUDIENCE: Final = "refstore-signed"
@@ -25,10 +25,10 @@ PATH: Final = "/api/v1/signed/"
 SignedAction = Literal["get", "put"]
 
 
-class Grant(NamedTuple):
+class SignedUrlGrant(NamedTuple):
     repository: str
     address: Address
-    act: SignedAction
+    action: SignedAction
 
 
 class SignedUrl(NamedTuple):
@@ -37,7 +37,7 @@ class SignedUrl(NamedTuple):
     """When the URL expires, in seconds since the epoch."""
 
 
-def sign(
+def sign_url(
     service: Service,
     request: Request,
     ctx: Context,
@@ -66,18 +66,18 @@ def sign(
         "address": address,
         "act": act,
     }
-    token = signed_tokens.sign(claims, service.lake.signing()[0])
+    token = signed_tokens.sign(claims, service.lake.current_signing_keys()[0])
     base = service.settings.public_url.rstrip("/") or str(request.base_url).rstrip("/")
     return SignedUrl(f"{base}{PATH}{token}", expires)
 
 
-def verify(service: Service, token: str, act: SignedAction) -> tuple[Grant, Context]:
+def verify_token(service: Service, token: str, act: SignedAction) -> tuple[SignedUrlGrant, Context]:
     """Verify the token of a signed URL. Raises InvalidToken, RepositoryNotFound."""
-    with hiding_faults():
-        signing = service.lake.signing()  # it may ask the KV, whose failure says nothing about the token
+    with hide_faults():
+        signing = service.lake.current_signing_keys()  # it may ask the KV, whose failure says nothing about the token
     try:
         claims = signed_tokens.verify(token, signing, audience=AUDIENCE, required=["sub"])
-        grant = Grant(str(claims["sub"]), own_address(str(claims["address"])), claims["act"])
+        grant = SignedUrlGrant(str(claims["sub"]), own_address(str(claims["address"])), claims["act"])
         expires, repo_id = int(claims["exp"]), str(claims["repo"])
     except UnknownSigningKey as error:
         raise InvalidToken("the URL was not signed with a key in use here; get a new one") from error
@@ -87,6 +87,6 @@ def verify(service: Service, token: str, act: SignedAction) -> tuple[Grant, Cont
     if expires * 1000 <= service.lake.clock.now_ms():
         raise InvalidToken("the signed URL has expired; get a new one")
     ctx = service.lake.repository(grant.repository).context
-    if grant.act != act or ctx.repo != repo_id:
+    if grant.action != act or ctx.repo != repo_id:
         raise InvalidToken("the signed URL is for something else; get a new one")
     return grant, ctx

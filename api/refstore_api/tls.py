@@ -36,7 +36,7 @@ class Certificate:
         """The context for new handshakes."""
 
     @classmethod
-    def of(cls, settings: ApiSettings) -> Certificate | None:
+    def from_settings(cls, settings: ApiSettings) -> Certificate | None:
         """Load the settings' certificate; None: the service speaks plain HTTP. Raises InvalidSettings."""
         if not settings.tls_certificate and not settings.tls_key:
             return None

@@ -22,11 +22,11 @@ from examples.git_history.plumbing import Git
 from examples.git_history.replaying import History, Replayed, Told
 from refstore import Lake, RefstoreError
 from refstore.core.ids import CommitId
-from refstore.core.logs import configure
-from refstore.core.settings import LogSettings, embedded
+from refstore.core.logs import configure_logs
+from refstore.core.settings import LogSettings, embedded_urls
 from refstore.errors import Conflict, Invalid
 from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
-from refstore_gc.run_summary import Summary
+from refstore_gc.run_summary import GcSummary
 
 DESCRIPTION = """\
 Replay a git repository into refstore with its dates, branches and merges. Let its history expire by rules, and run
@@ -48,13 +48,13 @@ class Outcome:
     done: Replayed
     rules: Rules
     active: set[CommitId]
-    summary: Summary
+    summary: GcSummary
     compared: Compared
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
-    configure(LogSettings(level="warning"), sys.stderr)
+    configure_logs(LogSettings(level="warning"), sys.stderr)
     began = time.monotonic()
     try:
         with ExitStack() as stack:
@@ -75,8 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _stores(data: Path | None, stack: ExitStack) -> tuple[str, str]:
     if data is not None:
         data.mkdir(parents=True, exist_ok=True)
-        return embedded(data)
-    kv, objects = embedded(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="refstore-git-"))))
+        return embedded_urls(data)
+    kv, objects = embedded_urls(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="refstore-git-"))))
     return kv, f"{objects}?fsync=0"
 
 
@@ -101,7 +101,7 @@ def prove(git: Git, history: History, rules: Rules, kv: str, objects: str, engin
         done.repo.set_retention(json.dumps(rules.document()))
         reap(lake, name)
         before = expected.active(git, history, done, rules, lake.clock.now_ms())
-        summary = collect(kv, objects, name, engines, lambda now: told(now.step, now.done, now.total or 0))
+        summary = collect(kv, objects, name, engines, lambda now: told(now.step, now.done_items, now.total_items or 0))
         active = expected.active(git, history, done, rules, lake.clock.now_ms())
         if active != before:
             raise Conflict("a commit's period ended while the offline job ran; run this again")
@@ -125,9 +125,9 @@ def _rules(asked: argparse.Namespace, history: History) -> Rules:
 
 def _shown(outcome: Outcome, seconds: float) -> dict[str, Any]:
     history, done, compared = outcome.history, outcome.done, outcome.compared
-    swept = outcome.summary.swept
+    swept = outcome.summary.sweep
     findings = list(compared.findings)
-    if swept is None or swept.failed:
+    if swept is None or swept.failed_objects:
         findings.append("sweep: the store did not delete everything that was marked")
     return {
         "ok": not findings,

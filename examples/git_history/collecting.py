@@ -15,10 +15,10 @@ from refstore.errors import Conflict
 from refstore.kv import open_kv
 from refstore_gc import run
 from refstore_gc.engines.choice import Engines
-from refstore_gc.mark_breaker import Limits
-from refstore_gc.run import Options
-from refstore_gc.run_progress import Tell
-from refstore_gc.run_summary import Summary
+from refstore_gc.mark_breaker import BreakerLimits
+from refstore_gc.run import GcOptions
+from refstore_gc.run_progress import ReportProgress
+from refstore_gc.run_summary import GcSummary
 from refstore_reaper.daemon import Reaper
 
 ALONE: Final = Safety(
@@ -29,7 +29,7 @@ ALONE: Final = Safety(
     scrub_after_seconds=0,
     grace_seconds=0,
 )
-AT_ONCE: Final = Options(grace_days=0, min_age_seconds=0, limits=Limits(share=1))
+AT_ONCE: Final = GcOptions(grace_days=0, min_age_seconds=0, limits=BreakerLimits(share_max=1))
 
 
 def reap(lake: Lake, name: str) -> None:
@@ -42,7 +42,7 @@ def reap(lake: Lake, name: str) -> None:
         raise Conflict(f"the reaper met {done.error_count} errors; see its log")
 
 
-def collect(kv: str, objects: str, name: str, engines: Engines, tell: Tell) -> Summary:
+def collect(kv: str, objects: str, name: str, engines: Engines, tell: ReportProgress) -> GcSummary:
     """Mark and sweep. Return what was marked, and what the store confirmed."""
     with Lake(open_kv(kv), objects, safety=ALONE) as lake:
-        return run.run(lake.repository(name).context, engines, AT_ONCE, tell).latest
+        return run.run_nightly(lake.repository(name).context, engines, AT_ONCE, tell).latest_summary

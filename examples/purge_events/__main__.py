@@ -117,7 +117,7 @@ def _compare(data: Path, path: str, rows: int, ids: Sequence[str]) -> int:
 def _report(repo: Any) -> int:
     from refstore_purge import report
 
-    return sum(row.rows_changed for row in report.read(repo).rows)
+    return sum(row.rows_changed for row in report.read_report(repo).rows)
 
 
 def _each(what: str, do: Callable[[str], int]) -> list[int]:

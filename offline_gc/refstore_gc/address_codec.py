@@ -19,11 +19,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from refstore.core.arrow_arrays import array, numpy_of, scalar
-from refstore_gc.column_hash import Bytes, Hashes, hash_texts, padded, text_buffers
+from refstore.core.arrow_arrays import make_array, to_numpy, make_scalar
+from refstore_gc.column_hash import ByteArray, Hashes, hash_texts, padded, text_buffers
 from refstore_gc.untyped_arrow import pa, pc
 
-Keys = Hashes
+AddressKeys = Hashes
 
 CUT_BYTES: Final = 48
 """How many bytes of an address decide its bucket: all of an own address, and a range's folder with half of its hash."""
@@ -31,7 +31,7 @@ OWN_BYTES: Final = 42
 """The length of an own address."""
 
 
-def keys_of(addresses: Any, seed: int) -> Keys:
+def encode_addresses(addresses: Any, seed: int) -> AddressKeys:
     """Return the key of each address, in order. `addresses`: an Arrow array of strings without nulls."""
     return hash_texts(addresses, seed)
 
@@ -42,21 +42,21 @@ def own_addresses(characters: bytes) -> Any:
     return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(characters))
 
 
-def own_of(addresses: Any) -> Any:
+def filter_own(addresses: Any) -> Any:
     """Return the addresses of blobs that refstore wrote, as an Arrow array."""
-    same = pc.equal(pc.binary_length(addresses), scalar(OWN_BYTES, pa.int32()))
+    same = pc.equal(pc.binary_length(addresses), make_scalar(OWN_BYTES, pa.int32()))
     return addresses if pc.all(same).as_py() else addresses.filter(same)
 
 
 @dataclass(frozen=True, slots=True)
-class Cuts:
+class BucketBounds:
     """Where buckets begin: bucket 0 before the first cut, bucket n from the n-th on."""
 
     firsts: NDArray[np.bytes_]
     """The first CUT_BYTES of each cut, padded with zeros."""
 
     @classmethod
-    def of(cls, cuts: Sequence[str]) -> Cuts:
+    def from_addresses(cls, cuts: Sequence[str]) -> BucketBounds:
         """`cuts` in order."""
         return cls(np.array([cut.encode()[:CUT_BYTES] for cut in cuts], f"S{CUT_BYTES}"))
 
@@ -66,13 +66,13 @@ class Cuts:
 
     def buckets_of(self, addresses: Any) -> NDArray[np.int32]:
         buckets = np.empty(len(addresses), np.int32)
-        for places, characters in _by_length(addresses):
+        for places, characters in _group_by_length(addresses):
             rows = padded(characters[:, :CUT_BYTES], CUT_BYTES).view(self.firsts.dtype).ravel()
             buckets[slice(None) if places is None else places] = np.searchsorted(self.firsts, rows, "right")
         return buckets
 
 
-def split(buckets: NDArray[np.int32], keys: Keys) -> list[tuple[int, Keys]]:
+def split_by_bucket(buckets: NDArray[np.int32], keys: AddressKeys) -> list[tuple[int, AddressKeys]]:
     """Return the keys of each bucket that has some."""
     if not len(keys):
         return []
@@ -87,22 +87,22 @@ def split(buckets: NDArray[np.int32], keys: Keys) -> list[tuple[int, Keys]]:
     return [(int(ordered[start]), moved[start:end]) for start, end in zip(starts.tolist(), ends, strict=True)]
 
 
-def distinct_of(values: Any) -> Any:
+def sort_distinct(values: Any) -> Any:
     """Return the distinct numbers, in order. (`np.unique` takes longer, and imports all of `numpy.ma`.)"""
     ordered = np.sort(values)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
-def among(keys: Keys, others: Sequence[Keys]) -> NDArray[np.bool_]:
+def are_among(keys: AddressKeys, others: Sequence[AddressKeys]) -> NDArray[np.bool_]:
     """Return which of the keys are among the others."""
     if not others or not len(keys):
         return np.zeros(len(keys), np.bool_)
     known = np.concatenate(others) if len(others) > 1 else others[0]
     # a hash table: twice as fast as sorting both sides, at these sizes
-    return numpy_of(pc.is_in(array(keys), value_set=array(known)))
+    return to_numpy(pc.is_in(make_array(keys), value_set=make_array(known)))
 
 
-def _by_length(addresses: Any) -> list[tuple[NDArray[np.int64] | None, Bytes]]:
+def _group_by_length(addresses: Any) -> list[tuple[NDArray[np.int64] | None, ByteArray]]:
     """Return (places, characters) of the addresses of each length. Places None: these are all, in order."""
     offsets, data = text_buffers(addresses)
     lengths = np.diff(offsets)
@@ -111,8 +111,8 @@ def _by_length(addresses: Any) -> list[tuple[NDArray[np.int64] | None, Bytes]]:
     first = int(lengths[0])
     if bool((lengths == first).all()):
         return [(None, data[int(offsets[0]) : int(offsets[-1])].reshape(len(lengths), first))]
-    found: list[tuple[NDArray[np.int64] | None, Bytes]] = []
-    for length in distinct_of(lengths):
+    found: list[tuple[NDArray[np.int64] | None, ByteArray]] = []
+    for length in sort_distinct(lengths):
         places = np.flatnonzero(lengths == length)
         found.append((places, data[offsets[:-1][places].astype(np.int64)[:, None] + np.arange(int(length))]))
     return found

@@ -18,17 +18,17 @@ import msgspec
 
 from refstore.core.ids import CommitId
 from refstore.errors import Corrupt
-from refstore.gc_marks import LiveBatch, LiveCommit, Marks, Run
+from refstore.gc_marks import LiveBatch, LiveCommit, Marks, OfflineRun
 from refstore.gc_marks.commit_marks import PAGE
 from refstore_gc import live_in_commits, live_in_kv
-from refstore_gc.address_codec import Cuts
+from refstore_gc.address_codec import BucketBounds
 from refstore_gc.batches import Batch, BatchKind
-from refstore_gc.bucket_join import BucketRow, BucketTask, Chunk, join_bucket
+from refstore_gc.bucket_join import BucketRow, BucketTask, ChunkReference, join_bucket
 from refstore_gc.engines.base import Engine, Flow
 from refstore_gc.incremental.baseline import Baseline
 from refstore_gc.incremental.changed_sources import changed_sources
 from refstore_gc.listing import ListedChunk
-from refstore_gc.live_in_commits import CommitReads, Filter, LiveCommits, Sources
+from refstore_gc.live_in_commits import CommitReads, TreeFilter, LiveCommits, CommitSources
 from refstore_gc.live_in_kv import AddressWriter
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_layout import DATA
@@ -53,7 +53,7 @@ class LiveSet:
 def collect_live_set(
     run: RunContext,
     scan: Iterable[LiveBatch],
-    filter_of: Callable[[LiveCommit], Filter | None],
+    filter_of: Callable[[LiveCommit], TreeFilter | None],
     report: Callable[[int], None],
 ) -> LiveSet:
     """Write the addresses of a live scan to files, and gather what is to be read of its commits."""
@@ -65,12 +65,12 @@ def collect_live_set(
         for each in batch.commits:
             commits.add(each.commit, each.record, filter_of(each))
         report(addresses.rows)
-    objects = commits.objects()
+    objects = commits.tree_object_keys()
     while page := list(islice(objects, PAGE)):
         addresses.add(page)
     addresses.finish()
     identities.finish()
-    return LiveSet(addresses, identities, commits, commits.reads())
+    return LiveSet(addresses, identities, commits, commits.read_names())
 
 
 class JoinInputs(NamedTuple):
@@ -85,24 +85,24 @@ class JoinInputs(NamedTuple):
     """Files of addresses that this run wrote."""
     earlier_files: list[tuple[str, BatchKind]]
     """Files of addresses that earlier runs wrote."""
-    sources: Sources
+    sources: CommitSources
 
 
 class JoinResult(NamedTuple):
     chunks: Sequence[ListedChunk]
-    live: LiveSet
+    live_set: LiveSet
     bounds: Sequence[str]
     rows: list[BucketRow]
     sources: dict[str, int]
     """How many objects of commits were read."""
 
-    def units(self) -> list[UnitRow]:
-        return units_of(self.rows)
+    def list_units(self) -> list[UnitRow]:
+        return list_units_of(self.rows)
 
 
 def find_garbage(
     run: RunContext,
-    mark: Run,
+    mark: OfflineRun,
     chunks: Sequence[ListedChunk],
     live: LiveSet,
     expired: Iterable[CommitId],
@@ -117,7 +117,7 @@ def find_garbage(
     pending in an earlier mark, which leaves them. `baseline`: the records of the run before; only what changed since is
     read, and the names of commits that went are known from there. `is_recorded`: as in `BucketTask`.
     """
-    earlier_files = [(key, BatchKind.PENDING) for key in pending_files(run, mark)]
+    earlier_files = [(key, BatchKind.PENDING) for key in read_pending_files(run, mark)]
     with run.steps.step("comparing what is there with what is named"):
         bounds = bucket_bounds(chunks, baseline.cuts(DATA) if baseline is not None else ())
         batches = chunk_batches(chunks, bounds)
@@ -132,39 +132,39 @@ def find_garbage(
             files += [(key, BatchKind.IDENTITIES) for key in live.identities.files]
             sources = live.commits.sources(expired, marked_again)
         rows = join(run.engine, JoinInputs(task, bounds, batches, files, earlier_files, sources))
-        read = {"trees": len(sources.trees), "listings": len(sources.added), "ranges": len(sources.ranges)}
+        read = {"trees": len(sources.trees), "listings": len(sources.added_addresses), "ranges": len(sources.ranges)}
         return JoinResult(chunks, live, bounds, rows, read)
 
 
 def join(engine: Engine, inputs: JoinInputs) -> list[BucketRow]:
     """Bring the batches of each bucket together, and join them there."""
-    layout, cuts = inputs.task.layout, Cuts.of(inputs.bounds)
+    layout, cuts = inputs.task.layout, BucketBounds.from_addresses(inputs.bounds)
     flows = [
         Flow(inputs.batches),
         live_in_kv.files_flow(layout, cuts, inputs.files),
-        live_in_kv.files_flow(layout.in_namespace(), cuts, inputs.earlier_files),
-        *live_in_commits.flows(layout, cuts, inputs.sources),
+        live_in_kv.files_flow(layout.to_namespace(), cuts, inputs.earlier_files),
+        *live_in_commits.commit_flows(layout, cuts, inputs.sources),
     ]
     return list(engine.join(flows, cuts.buckets, partial(join_bucket, inputs.task)))
 
 
-def units_of(rows: Iterable[BucketRow]) -> list[UnitRow]:
+def list_units_of(rows: Iterable[BucketRow]) -> list[UnitRow]:
     """Return the files of the mark, in order of their addresses."""
     return sorted((row for row in rows if isinstance(row, UnitRow)), key=lambda unit: unit.first)
 
 
-def earlier_commits(marks: Marks, mark: Run) -> Iterator[CommitId]:
+def earlier_commits(marks: Marks, mark: OfflineRun) -> Iterator[CommitId]:
     """Yield the commits of earlier marks, which the live scan disregards."""
-    for mark_id in mark.record.disregards:
+    for mark_id in mark.record.disregarded_marks:
         yield from marks.commits.marked(mark_id)
 
 
-def pending_files(run: RunContext, mark: Run) -> list[str]:
+def read_pending_files(run: RunContext, mark: OfflineRun) -> list[str]:
     """Return the files that earlier marks will sweep. A mark whose files are lost sweeps nothing; then this run takes
     its objects.
     """
     files: list[str] = []
-    for mark_id in mark.record.disregards:
+    for mark_id in mark.record.disregarded_marks:
         try:
             files += [unit.key for unit in read_units(run.repository.objects, mark_id)]
         except Corrupt:
@@ -178,7 +178,7 @@ def bucket_bounds(chunks: Sequence[ListedChunk], required: Iterable[str] = ()) -
     rows = 0
     for chunk in chunks:
         if rows and chunk.objects and rows + chunk.objects > BUCKET_ROWS:
-            cuts.add(chunk.first)
+            cuts.add(chunk.first_key)
             rows = 0
         rows += chunk.objects
     return sorted(cuts)
@@ -187,7 +187,7 @@ def bucket_bounds(chunks: Sequence[ListedChunk], required: Iterable[str] = ()) -
 def chunk_batches(chunks: Sequence[ListedChunk], bounds: Sequence[str]) -> list[Batch]:
     """Return a batch for each chunk that holds objects, in the chunk's bucket."""
     return [
-        Batch.of_value(bisect_right(bounds, each.first), BatchKind.LISTED, Chunk(each.number, each.key), each.objects)
+        Batch.from_value(bisect_right(bounds, each.first_key), BatchKind.LISTED, ChunkReference(each.number, each.key), each.objects)
         for each in chunks
         if each.objects
     ]

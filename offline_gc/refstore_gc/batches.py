@@ -3,7 +3,7 @@
     bucket   the partition of the next step
     kind     what the batch says of its addresses (`BatchKind`)
     rows     how many addresses there are
-    body     their keys as they lie in memory, or their characters (`WHOLE`); or a value that tells a task what to read
+    body     their keys as they lie in memory, or their characters (`WHOLE_ADDRESS_KINDS`); or a value that tells a task what to read
 
 So a billion addresses are some million batches of eight bytes an address. In Spark a batch is a row, and the JVM never
 looks into it.
@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from refstore.core.arrow_arrays import array
-from refstore_gc.address_codec import Cuts, Keys, among, distinct_of, keys_of, own_addresses, own_of, split
+from refstore.core.arrow_arrays import make_array
+from refstore_gc.address_codec import BucketBounds, AddressKeys, are_among, sort_distinct, encode_addresses, own_addresses, filter_own, split_by_bucket
 from refstore_gc.untyped_arrow import pa, pc
 
 SCHEMA: Final = "bucket int, kind int, rows long, body binary"
@@ -60,7 +60,7 @@ class BatchKind(IntEnum):
     """Keys of what commits name that an earlier mark had before. That mark leaves it."""
 
 
-WHOLE: Final = frozenset((BatchKind.NO_LONGER_READ, BatchKind.FORMERLY_IN_KV, BatchKind.IDENTITIES))
+WHOLE_ADDRESS_KINDS: Final = frozenset((BatchKind.NO_LONGER_READ, BatchKind.FORMERLY_IN_KV, BatchKind.IDENTITIES))
 """Batches of these kinds carry whole addresses, because these may be garbage."""
 
 
@@ -75,20 +75,20 @@ class Batch(NamedTuple):
     body: bytes
 
     @classmethod
-    def of_value(cls, bucket: int, kind: BatchKind, what: object, rows: int = 1) -> Batch:
+    def from_value(cls, bucket: int, kind: BatchKind, what: object, rows: int = 1) -> Batch:
         return cls(bucket, kind, rows, msgspec.msgpack.encode(what))
 
     @property
-    def keys(self) -> Keys:
+    def keys(self) -> AddressKeys:
         return np.frombuffer(self.body, np.uint64)
 
     @property
     def addresses(self) -> Any:
-        """Return an Arrow array of own addresses, of a kind in `WHOLE`."""
+        """Return an Arrow array of own addresses, of a kind in `WHOLE_ADDRESS_KINDS`."""
         return own_addresses(self.body)
 
 
-def received(record_batches: Iterable[Any]) -> Iterator[Batch]:
+def decode_batches(record_batches: Iterable[Any]) -> Iterator[Batch]:
     """Yield the batches of a task's input."""
     for record_batch in record_batches:
         buckets, kinds, rows = (record_batch.column(name).to_pylist() for name in _COLUMNS[:3])
@@ -97,7 +97,7 @@ def received(record_batches: Iterable[Any]) -> Iterator[Batch]:
             yield Batch(bucket, BatchKind(kind), count, bodies[number].as_py())
 
 
-def by_bucket(batches: Iterable[Batch]) -> list[list[Batch]]:
+def group_by_bucket(batches: Iterable[Batch]) -> list[list[Batch]]:
     """Return the batches of each bucket that has some, in order of the buckets."""
     buckets: dict[int, list[Batch]] = {}
     for batch in batches:
@@ -105,28 +105,28 @@ def by_bucket(batches: Iterable[Batch]) -> list[list[Batch]]:
     return [buckets[number] for number in sorted(buckets)]
 
 
-def sent(batches: Iterable[Batch]) -> Iterator[Any]:
+def encode_batches(batches: Iterable[Batch]) -> Iterator[Any]:
     """Yield batches as a task's output, a record batch each, because they are large."""
     for batch in batches:
         yield pa.RecordBatch.from_arrays(
             [
-                array([batch.bucket], pa.int32()),
-                array([int(batch.kind)], pa.int32()),
-                array([batch.rows], pa.int64()),
-                array([batch.body], pa.binary()),
+                make_array([batch.bucket], pa.int32()),
+                make_array([int(batch.kind)], pa.int32()),
+                make_array([batch.rows], pa.int64()),
+                make_array([batch.body], pa.binary()),
             ],
             schema=ARROW,
         )
 
 
-class Encoded(NamedTuple):
+class EncodedAddresses(NamedTuple):
     """Addresses as numbers."""
 
     buckets: NDArray[np.int32]
-    keys: Keys
+    keys: AddressKeys
 
 
-def without_unchanged(ranges: Iterable[tuple[BatchKind, Any]]) -> Iterator[tuple[BatchKind, Any]]:
+def drop_unchanged(ranges: Iterable[tuple[BatchKind, Any]]) -> Iterator[tuple[BatchKind, Any]]:
     """Yield the addresses of ranges without the rows in which a range and the one that it replaced agree, which is most
     of them. Such a row is left out of both, so each address is still taken off as often as it should be.
 
@@ -149,16 +149,16 @@ def without_unchanged(ranges: Iterable[tuple[BatchKind, Any]]) -> Iterator[tuple
 
 class BatchBuilder:
     """Gathers addresses until there are many, then splits them into batches by bucket. It encodes them as they come, so
-    it holds 12 bytes an address; except those of the kinds in `WHOLE`.
+    it holds 12 bytes an address; except those of the kinds in `WHOLE_ADDRESS_KINDS`.
     """
 
-    def __init__(self, cuts: Cuts, seed: int, own: Collection[BatchKind] = WHOLE) -> None:
-        """`own`: the kinds of which only own addresses count (`own_of`)."""
+    def __init__(self, cuts: BucketBounds, seed: int, own: Collection[BatchKind] = WHOLE_ADDRESS_KINDS) -> None:
+        """`own`: the kinds of which only own addresses count (`filter_own`)."""
         self._cuts = cuts
         self._seed = seed
         self._own = own
         self._waiting: dict[BatchKind, list[Any]] = {}
-        self._encoded: dict[BatchKind, list[Encoded]] = {}
+        self._encoded: dict[BatchKind, list[EncodedAddresses]] = {}
         self._unencoded = 0
         self._rows = 0
 
@@ -175,48 +175,48 @@ class BatchBuilder:
 
     def flush(self) -> Iterator[Batch]:
         self._encode()
-        whole = {kind: self._together(kind) for kind in self._waiting}
+        whole = {kind: self._concatenate(kind) for kind in self._waiting}
         encoded = {
-            kind: Encoded(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+            kind: EncodedAddresses(*(np.concatenate(column) for column in zip(*parts, strict=True)))
             for kind, parts in self._encoded.items()
         }
         if BatchKind.NO_LONGER_READ in whole and BatchKind.LIVE_IN_COMMITS in encoded:
-            self._strike_out(whole, encoded)
+            self._cancel_pairs(whole, encoded)
         for kind, addresses in whole.items():
             buckets = self._cuts.buckets_of(addresses)
-            for bucket in distinct_of(buckets).tolist():
-                some = addresses.filter(array(buckets == bucket))
+            for bucket in sort_distinct(buckets).tolist():
+                some = addresses.filter(make_array(buckets == bucket))
                 yield Batch(bucket, kind, len(some), "".join(some.to_pylist()).encode())
         for kind, (buckets, keys) in encoded.items():
-            for bucket, some in split(buckets, keys):
+            for bucket, some in split_by_bucket(buckets, keys):
                 yield Batch(bucket, kind, len(some), some.tobytes())
         self._waiting.clear()
         self._encoded.clear()
         self._rows = 0
 
     def _encode(self) -> None:
-        for kind in self._waiting.keys() - WHOLE:
-            addresses = self._together(kind)
+        for kind in self._waiting.keys() - WHOLE_ADDRESS_KINDS:
+            addresses = self._concatenate(kind)
             for at in range(0, len(addresses), SLICE_ROWS):
                 some = addresses.slice(at, SLICE_ROWS)
-                encoded = Encoded(self._cuts.buckets_of(some), keys_of(some, self._seed))
+                encoded = EncodedAddresses(self._cuts.buckets_of(some), encode_addresses(some, self._seed))
                 self._encoded.setdefault(kind, []).append(encoded)
             del self._waiting[kind]
         self._unencoded = 0
 
-    def _together(self, kind: BatchKind) -> Any:
+    def _concatenate(self, kind: BatchKind) -> Any:
         addresses = pa.concat_arrays(self._waiting[kind])
-        return own_of(addresses) if kind in self._own else addresses
+        return filter_own(addresses) if kind in self._own else addresses
 
-    def _strike_out(self, whole: dict[BatchKind, Any], encoded: dict[BatchKind, Encoded]) -> None:
+    def _cancel_pairs(self, whole: dict[BatchKind, Any], encoded: dict[BatchKind, EncodedAddresses]) -> None:
         """Drop what is both taken off and added, once each: most of a range that a commit changed a little."""
         lost, (buckets, keys) = whole[BatchKind.NO_LONGER_READ], encoded[BatchKind.LIVE_IN_COMMITS]
-        lost_keys = keys_of(lost, self._seed)
+        lost_keys = encode_addresses(lost, self._seed)
         once = [
             values[counts == 1]
             for values, counts in (np.unique(each, return_counts=True) for each in (lost_keys, keys))
         ]
         both = np.intersect1d(*once, assume_unique=True)
-        stay = ~among(keys, [both])
-        whole[BatchKind.NO_LONGER_READ] = lost.filter(array(~among(lost_keys, [both])))
-        encoded[BatchKind.LIVE_IN_COMMITS] = Encoded(buckets[stay], keys[stay])
+        stay = ~are_among(keys, [both])
+        whole[BatchKind.NO_LONGER_READ] = lost.filter(make_array(~are_among(lost_keys, [both])))
+        encoded[BatchKind.LIVE_IN_COMMITS] = EncodedAddresses(buckets[stay], keys[stay])

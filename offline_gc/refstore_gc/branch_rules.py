@@ -11,52 +11,52 @@ from refstore.operations import expire_head, expire_staged, rules_document
 from refstore.operations.expire_head import RangeAges
 from refstore.retention.path_rules import latest_view_rules
 from refstore.retention.rules import Rules
-from refstore_gc.run_summary import Count, Online
+from refstore_gc.run_summary import ObjectCount, BranchRuleResult
 
 
-def apply(ctx: Context, rules: Rules | None = None, *, dry_run: bool = False) -> Online:
+def apply_branch_rules(ctx: Context, rules: Rules | None = None, *, dry_run: bool = False) -> BranchRuleResult:
     """`rules`: instead of the repository's own. Raises CorruptRecord, CorruptRange: something cannot be read."""
-    effective = rules or _own(ctx)
-    done = _staged(ctx, effective, dry_run=dry_run)
+    effective = rules or _repository_rules(ctx)
+    done = _expire_staged(ctx, effective, dry_run=dry_run)
     if not effective.allow_deletion_from_latest_view:
         return done
-    from_head = _latest_view(ctx, effective, dry_run=dry_run)
-    return Online(
+    from_head = _expire_latest_view(ctx, effective, dry_run=dry_run)
+    return BranchRuleResult(
         staged=done.staged,
         latest_view=from_head.latest_view,
         commits=from_head.commits,
-        left=[*done.left, *from_head.left],
+        incomplete_branches=[*done.incomplete_branches, *from_head.incomplete_branches],
     )
 
 
-def _staged(ctx: Context, rules: Rules, *, dry_run: bool) -> Online:
-    if not expire_staged.any_rule(rules):
-        return Online()
-    total = Count()
+def _expire_staged(ctx: Context, rules: Rules, *, dry_run: bool) -> BranchRuleResult:
+    if not expire_staged.has_uncommitted_rule(rules):
+        return BranchRuleResult()
+    total = ObjectCount()
     left: list[str] = []
     for branch in expire_head.open_branches(ctx):
-        done = expire_staged.expire_branch(ctx, rules, branch, dry_run=dry_run)
-        total += Count(done.objects, done.size_bytes)
-        if done.left:
+        done = expire_staged.expire_staged_entries(ctx, rules, branch, dry_run=dry_run)
+        total += ObjectCount(done.objects, done.size_bytes)
+        if done.is_incomplete:
             left.append(f"staged objects of branch {branch!r}: it has an unfinished commit, or was changed meanwhile")
-    return Online(staged=total, left=left)
+    return BranchRuleResult(staged=total, incomplete_branches=left)
 
 
-def _latest_view(ctx: Context, rules: Rules, *, dry_run: bool) -> Online:
-    total, commits = Count(), 0
+def _expire_latest_view(ctx: Context, rules: Rules, *, dry_run: bool) -> BranchRuleResult:
+    total, commits = ObjectCount(), 0
     left: list[str] = []
     known = RangeAges()
     held = expire_head.protected_commits(ctx, rules)
     for branch in expire_head.open_branches(ctx):
         for rule in latest_view_rules(rules, branch, ctx.clock.now_ms()):
             done = expire_head.expire_head(ctx, branch, rule, held, known, dry_run=dry_run)
-            total += Count(done.objects, done.size_bytes)
+            total += ObjectCount(done.objects, done.size_bytes)
             commits += done.commits
-            if done.left:
-                left.append(f"paths {rule.prefix}* of branch {branch!r}: {done.left}")
-    return Online(latest_view=total, commits=commits, left=left)
+            if done.remaining_reason:
+                left.append(f"paths {rule.prefix}* of branch {branch!r}: {done.remaining_reason}")
+    return BranchRuleResult(latest_view=total, commits=commits, incomplete_branches=left)
 
 
-def _own(ctx: Context) -> Rules:
-    own = rules_document.get(ctx)
+def _repository_rules(ctx: Context) -> Rules:
+    own = rules_document.get_rules(ctx)
     return own.rules if own is not None else Rules()

@@ -20,8 +20,8 @@ import numpy as np
 
 from refstore.core.arrow_arrays import array, numpy_of, scalar
 from refstore.versioning.commits.workers import Workers
-from refstore_gc.address_codec import Keys, among, distinct_of, keys_of
-from refstore_gc.batches import WHOLE, Batch, BatchKind
+from refstore_gc.address_codec import AddressKeys, among, sort_distinct, keys_of
+from refstore_gc.batches import WHOLE_ADDRESS_KINDS, Batch, BatchKind
 from refstore_gc.checked_files import read_required, write_value
 from refstore_gc.garbage import Flags, MarkedRow, count_of, is_garbage, write_garbage
 from refstore_gc.incremental.known_keys import KnownKeys, bucket_key, ranges_in, sizes_of, still_named
@@ -73,7 +73,7 @@ class BucketTask(msgspec.Struct, frozen=True, kw_only=True):
     """The reason for all garbage. '': it depends on who named it."""
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class ChunkReference(msgspec.Struct, frozen=True):
     """A part of the listing, in one file. A batch of the kind LISTED carries it."""
 
     number: int
@@ -84,7 +84,7 @@ class OpenChunk(NamedTuple):
     number: int
     table: Any
     """The listed objects, in order of their addresses."""
-    keys: Keys
+    keys: AddressKeys
     """The key of each."""
 
 
@@ -94,17 +94,17 @@ class Bucket:
     def __init__(self, layout: RunLayout, batches: Iterable[Batch]) -> None:
         self.layout = layout
         self.number = 0
-        self.keys: dict[BatchKind, list[Keys]] = {kind: [] for kind in BatchKind}
+        self.keys: dict[BatchKind, list[AddressKeys]] = {kind: [] for kind in BatchKind}
         self.earlier_files: list[str] = []
-        self._chunks: list[Chunk] = []
-        self._addresses: dict[BatchKind, list[Any]] = {kind: [] for kind in WHOLE}
+        self._chunks: list[ChunkReference] = []
+        self._addresses: dict[BatchKind, list[Any]] = {kind: [] for kind in WHOLE_ADDRESS_KINDS}
         for batch in batches:
             self.number = batch.bucket
             if batch.kind is BatchKind.LISTED:
-                self._chunks.append(msgspec.msgpack.decode(batch.body, type=Chunk))
+                self._chunks.append(msgspec.msgpack.decode(batch.body, type=ChunkReference))
             elif batch.kind is BatchKind.EARLIER_KEYS:
                 self.earlier_files.append(msgspec.msgpack.decode(batch.body, type=str))
-            elif batch.kind in WHOLE:
+            elif batch.kind in WHOLE_ADDRESS_KINDS:
                 self._addresses[batch.kind].append(batch.addresses)
             else:
                 self.keys[batch.kind].append(batch.keys)
@@ -126,7 +126,7 @@ class Bucket:
             table = read_table(store, chunk.key)
             yield OpenChunk(chunk.number, table, keys_of(table.column("address"), self.layout.seed))
 
-    def is_pending(self, keys: Keys) -> Flags:
+    def is_pending(self, keys: AddressKeys) -> Flags:
         """Return what an earlier mark will sweep. That mark leaves what a commit names that is marked again."""
         return among(keys, self.keys[BatchKind.PENDING]) & ~among(keys, self.keys[BatchKind.MARKED_AGAIN])
 
@@ -149,7 +149,7 @@ def join_bucket(task: BucketTask, batches: Iterable[Batch]) -> Iterator[BucketRo
         chunks = list(chunks)
         earlier = _garbage_of_earlier_listings(bucket, bucket.add_known(chunks), task.horizon)
         yield from write_garbage(task.layout, EARLIER_NUMBERS + bucket.number, earlier, bucket.expired)
-    listed: list[Keys] = []
+    listed: list[AddressKeys] = []
     sizes: list[Any] = []
     for chunk in chunks:
         is_live = among(chunk.keys, bucket.live)
@@ -172,7 +172,7 @@ def _compare(bucket: Bucket, chunk: OpenChunk, is_live: Flags, every_reason: str
     """Count the objects of a chunk of the listing, and write its garbage. `is_live`: which of them are named."""
     is_pending = bucket.is_pending(chunk.keys)
     kinds, sizes = numpy_of(chunk.table.column("kind")), numpy_of(chunk.table.column("size_bytes"))
-    for kind in distinct_of(kinds).tolist():
+    for kind in sort_distinct(kinds).tolist():
         of_kind = kinds == kind
         kept, pending = of_kind & is_live, of_kind & is_pending & ~is_live
         yield ComparedCount(kind, *(count_of(sizes, chosen) for chosen in (of_kind, kept, pending)))

@@ -19,10 +19,10 @@ from typing import Any, Final
 from refstore.core import keys
 from refstore.core.records import RepositoryRecord, decode
 from refstore.errors import Conflict, Invalid
-from refstore.gc_marks import Run
+from refstore.gc_marks import OfflineRun
 from refstore.lake import Lake
 from refstore.objects.base import OWN_FILES, ObjectStore
-from refstore.objects.store_urls import DELETE_VERSIONS, parse
+from refstore.objects.store_urls import DELETE_VERSIONS, parse_store_url
 from refstore_gc.run_layout import TAG
 
 RULE_ID: Final = "refstore-expire"
@@ -32,12 +32,12 @@ FOREIGN_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LifecycleRule:
     """One rule of S3's PutBucketLifecycleConfiguration."""
 
     prefix: str
     """Of the objects' keys; '' for the whole bucket."""
-    versions: bool = False
+    deletes_versions: bool = False
     """Whether the bucket's versions go, too: without it an expired object stays as one."""
 
     @property
@@ -53,24 +53,24 @@ class Rule:
         tag = {"Key": TAG, "Value": "true"}
         which = {"And": {"Prefix": self.prefix, "Tags": [tag]}} if self.prefix else {"Tag": tag}
         rule: dict[str, Any] = {"ID": self.id, "Status": "Enabled", "Filter": which, "Expiration": {"Days": 1}}
-        return rule | ({"NoncurrentVersionExpiration": {"NoncurrentDays": 1}} if self.versions else {})
+        return rule | ({"NoncurrentVersionExpiration": {"NoncurrentDays": 1}} if self.deletes_versions else {})
 
 
-def rule_of(store: ObjectStore) -> Rule:
+def repository_rule(store: ObjectStore) -> LifecycleRule:
     """The rule of one repository's namespace. Raises Invalid: the store has no such thing."""
-    _, path = _bucket_and_path(store.url)
-    return Rule(f"{path}/" if path else "", deletes_versions(store))
+    _, path = _split_bucket_path(store.url)
+    return LifecycleRule(f"{path}/" if path else "", deletes_versions(store))
 
 
-def bucket_rule(*, versions: bool = False) -> Rule:
-    return Rule("", versions)
+def bucket_rule(*, versions: bool = False) -> LifecycleRule:
+    return LifecycleRule("", versions)
 
 
 def deletes_versions(store: ObjectStore) -> bool:
-    return parse(store.url).flag(DELETE_VERSIONS, default=False)
+    return parse_store_url(store.url).boolean_option(DELETE_VERSIONS, default=False)
 
 
-def warning(rule: Rule) -> str:
+def rule_warning(rule: LifecycleRule) -> str:
     """What whoever applies the rule must know."""
     return (
         "A bucket has one lifecycle configuration for all who use it. The rule below deletes every object"
@@ -80,19 +80,19 @@ def warning(rule: Rule) -> str:
     )
 
 
-def configuration(store: ObjectStore, rule: Rule) -> dict[str, Any]:
-    """The bucket's configuration with the rule in it, as `apply` would write it. Raises Invalid: the store has no such
+def bucket_configuration(store: ObjectStore, rule: LifecycleRule) -> dict[str, Any]:
+    """The bucket's configuration with the rule in it, as `apply_rule` would write it. Raises Invalid: the store has no such
     thing.
     """
     own = rule.document()
     return {"Rules": [*(each for each in store.lifecycle_rules() if each.get("ID") != own["ID"]), own]}
 
 
-def apply(store: ObjectStore, rule: Rule) -> dict[str, Any]:
+def apply_rule(store: ObjectStore, rule: LifecycleRule) -> dict[str, Any]:
     """Add the rule to the bucket's configuration, beside its other rules. Raises Invalid, and Conflict if another
     client changed the configuration meanwhile.
     """
-    made = configuration(store, rule)
+    made = bucket_configuration(store, rule)
     store.set_lifecycle_rules(made["Rules"])
     if rule.id not in {each.get("ID") for each in store.lifecycle_rules()}:
         raise Conflict("the bucket's lifecycle configuration was changed by others meanwhile; apply the rule again")
@@ -104,8 +104,8 @@ def apply(store: ObjectStore, rule: Rule) -> dict[str, Any]:
 
 def bucket_store(lake: Lake) -> ObjectStore:
     """The bucket that the lake's objects are in, as a whole; the caller closes it. Raises Invalid: they are in none."""
-    _bucket_and_path(lake.objects_url)
-    return lake.open_url(parse(lake.objects_url)._replace(path="").text())
+    _split_bucket_path(lake.objects_url)
+    return lake.open_url(parse_store_url(lake.objects_url)._replace(path="").text())
 
 
 def check_bucket_is_ours(lake: Lake, store: ObjectStore) -> None:
@@ -114,11 +114,11 @@ def check_bucket_is_ours(lake: Lake, store: ObjectStore) -> None:
 
     Costs one request for each namespace: what lies inside one is skipped.
     """
-    bucket, _ = _bucket_and_path(store.url)
-    namespaces = [path for at, path in map(_s3_of, _namespaces(lake)) if at == bucket]
+    bucket, _ = _split_bucket_path(store.url)
+    namespaces = [path for at, path in map(_split_s3_url, _namespaces(lake)) if at == bucket]
     if "" in namespaces:
         return
-    of_the_lake = f"{_s3_of(lake.objects_url)[1]}/{OWN_FILES}".lstrip("/")  # the audit log, the manifest, the witnesses
+    of_the_lake = f"{_split_s3_url(lake.objects_url)[1]}/{OWN_FILES}".lstrip("/")  # the audit log, the manifest, the witnesses
     own = sorted([of_the_lake, *(f"{path}/" for path in namespaces)])
     found: list[str] = []
     after = ""
@@ -151,14 +151,14 @@ def _namespaces(lake: Lake) -> list[str]:
     ]
 
 
-def _s3_of(url: str) -> tuple[str, str]:
+def _split_s3_url(url: str) -> tuple[str, str]:
     """(bucket, path); two empty texts for what is no bucket."""
-    parsed = parse(url)
+    parsed = parse_store_url(url)
     return (parsed.host, parsed.path.strip("/")) if parsed.scheme == "s3" else ("", "")
 
 
-def _bucket_and_path(url: str) -> tuple[str, str]:
-    bucket, path = _s3_of(url)
+def _split_bucket_path(url: str) -> tuple[str, str]:
+    bucket, path = _split_s3_url(url)
     if not bucket:
         raise Invalid(f"{url.partition('?')[0]} has no lifecycle rules; the mode 'tag' is for s3:// stores")
     return bucket, path
@@ -167,16 +167,16 @@ def _bucket_and_path(url: str) -> tuple[str, str]:
 # ---- what waits for the bucket
 
 
-def overdue(waiting: Sequence[Run], now_ms: int) -> list[str]:
+def find_overdue(waiting: Sequence[OfflineRun], now_ms: int) -> list[str]:
     """A line for each mark that has waited for the bucket for longer than it should."""
     return [
-        f"mark {run.mark_id}: {overdue_words(run.record.tagged_ms)}"
+        f"mark {run.mark_id}: {describe_overdue(run.record.tagged_ms)}"
         for run in waiting
         if run.is_tagged and now_ms - run.record.tagged_ms > TAG_WAIT_DAYS * 86_400_000
     ]
 
 
-def overdue_words(tagged_ms: int) -> str:
+def describe_overdue(tagged_ms: int) -> str:
     day = datetime.fromtimestamp(tagged_ms / 1000, UTC).strftime("%Y-%m-%d")
     return (
         f"objects that were tagged on {day} are still there; see that the bucket's lifecycle rule is in force: "

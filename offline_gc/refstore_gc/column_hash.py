@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from refstore_gc.untyped_arrow import pa
 
 Hashes = NDArray[np.uint64]
-Bytes = NDArray[np.uint8]
+ByteArray = NDArray[np.uint8]
 
 WORD_BYTES: Final = 8
 _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -46,7 +46,7 @@ def hash_texts(values: Any, seed: int, *, words_max: int | None = None) -> Hashe
     return _mix(state, _LAST)
 
 
-def hash_rows(rows: Bytes, seed: int, length: int) -> Hashes:
+def hash_rows(rows: ByteArray, seed: int, length: int) -> Hashes:
     """Return the hash of each row of bytes; a row is a value of that length, padded to whole words.
 
     Each step can be undone, so values of one length that differ in one word only never meet; others do by chance, 1 of
@@ -60,7 +60,7 @@ def hash_rows(rows: Bytes, seed: int, length: int) -> Hashes:
     return _mix(state, _LAST)
 
 
-def text_buffers(values: Any) -> tuple[NDArray[Any], Bytes]:
+def text_buffers(values: Any) -> tuple[NDArray[Any], ByteArray]:
     """Return the offsets of the values of an Arrow array, and the bytes that they lead into."""
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     if not len(array):
@@ -71,7 +71,7 @@ def text_buffers(values: Any) -> tuple[NDArray[Any], Bytes]:
     return offsets, np.frombuffer(raw, np.uint8) if raw is not None else np.empty(0, np.uint8)
 
 
-def padded(rows: Bytes, unit: int) -> Bytes:
+def padded(rows: ByteArray, unit: int) -> ByteArray:
     """Append zeros to each row up to a multiple of `unit`."""
     count, width = rows.shape
     full = -(-width // unit) * unit

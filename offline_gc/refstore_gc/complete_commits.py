@@ -21,109 +21,109 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import CommitId
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits.workers import Workers
-from refstore_gc.address_codec import Keys, keys_of
+from refstore_gc.address_codec import AddressKeys, encode_addresses
 from refstore_gc.checked_files import read_keys, write_keys
 from refstore_gc.engines.base import READ_BUCKETS, Engine
-from refstore_gc.live_in_commits import trees_of
-from refstore_gc.run_layout import RunLayout, read_table, store_at, threads_at
+from refstore_gc.live_in_commits import open_tree_store
+from refstore_gc.run_layout import RunLayout, read_table, open_store, request_threads
 
 ROWS_HERE: Final = 20_000_000
 """How many addresses the run's own process reads: 160 MB of keys. If there are more, tasks of the engine read them, and
 none are recorded.
 """
 GARBAGE_KEYS: Final = "carried/going.bin"
-KNOWN: Final = "carried/complete.bin"
+KNOWN_KEYS_FILE: Final = "carried/complete.bin"
 
 
-class CompleteCommits(msgspec.Struct, frozen=True, kw_only=True):
+class NothingToDeleteCommits(msgspec.Struct, frozen=True, kw_only=True):
     """The complete commits of a run, and what it knew of what they name. The field names stand in files."""
 
     commits: set[CommitId] = set()
-    watched: bool = False
+    is_tracked: bool = False
     """Whether what they name is in `read`, or in trees that were kept; else the next run reads it again."""
     ranges: set[str] = set()
     """Of their trees: at least those that are not in `read`."""
-    read: set[str] = set()
+    read_ranges: set[str] = set()
     """Ranges of which every address has its key in `files`."""
     files: list[str] = []
 
 
-class Question(NamedTuple):
+class NothingToDeleteQuery(NamedTuple):
     """Which commits may be complete, and what they are compared with."""
 
     layout: RunLayout
     commits: Mapping[CommitId, str]
     """What this run marked and may unmark: the metarange of each."""
-    kept: Collection[str]
+    kept_metaranges: Collection[str]
     """Metaranges of trees of which everything is kept."""
-    marked: Sequence[str]
+    marked_files: Sequence[str]
     """Files of what this run marks."""
-    before: CompleteCommits | None = None
+    previous: NothingToDeleteCommits | None = None
     """What the run found that an incremental run goes on from."""
 
 
-class _Ranges(NamedTuple):
-    of: dict[CommitId, list[str]]
+class _CommitRanges(NamedTuple):
+    by_commit: dict[CommitId, list[str]]
     """The ranges of each commit that no kept tree has."""
-    rows: dict[str, int]
-    shared: dict[CommitId, list[str]]
+    row_counts: dict[str, int]
+    shared_by_commit: dict[CommitId, list[str]]
     """Those that a kept tree has, too."""
 
 
-def find(question: Question, engine: Engine) -> CompleteCommits:
+def find_nothing_to_delete(question: NothingToDeleteQuery, engine: Engine) -> NothingToDeleteCommits:
     """Return the complete commits, and what the next run can use. Raises Corrupt: something cannot be read."""
-    layout, before = question.layout, question.before or CompleteCommits()
+    layout, before = question.layout, question.previous or NothingToDeleteCommits()
     if not question.commits:
-        return CompleteCommits()
-    store = store_at(layout.files, layout)
-    kept = {row.id for metarange in question.kept for row in trees_of(layout).metarange(metarange).rows}
-    garbage_keys = _keys(store, layout, question.marked)
-    again = {commit for commit in question.commits if before.watched and commit in before.commits}
+        return NothingToDeleteCommits()
+    store = open_store(layout.files, layout)
+    kept = {row.id for metarange in question.kept_metaranges for row in open_tree_store(layout).metarange(metarange).rows}
+    garbage_keys = _keys(store, layout, question.marked_files)
+    again = {commit for commit in question.commits if before.is_tracked and commit in before.commits}
     known = before
     if again and len(garbage_keys):
-        unkept = sorted(before.ranges - before.read - kept)
+        unkept = sorted(before.ranges - before.read_ranges - kept)
         unkept_keys = dict(_read_ranges(layout, unkept))
-        if _overlap(garbage_keys, [*unkept_keys.values(), *(read_keys(store, key) for key in before.files)]):
-            again, known = set[CommitId](), CompleteCommits()
+        if _have_common(garbage_keys, [*unkept_keys.values(), *(read_keys(store, key) for key in before.files)]):
+            again, known = set[CommitId](), NothingToDeleteCommits()
         elif unkept_keys:
             key = _write_keys(layout, unkept_keys.values(), "-again")
-            known = msgspec.structs.replace(before, read=before.read | unkept_keys.keys(), files=[*before.files, key])
+            known = msgspec.structs.replace(before, read=before.read_ranges | unkept_keys.keys(), files=[*before.files, key])
     if not again:
-        known = CompleteCommits()
+        known = NothingToDeleteCommits()
     new = {commit: metarange for commit, metarange in question.commits.items() if commit not in again}
-    ranges = _ranges_of_commits(layout, new, kept | known.read)
-    if sum(ranges.rows.values()) > ROWS_HERE:
+    ranges = _ranges_of_commits(layout, new, kept | known.read_ranges)
+    if sum(ranges.row_counts.values()) > ROWS_HERE:
         garbage_ranges = _garbage_ranges(engine, layout, ranges, garbage_keys)
-        complete = {commit for commit, own in ranges.of.items() if garbage_ranges.isdisjoint(own)}
-        return CompleteCommits(commits=complete | again)
-    complete, read = _find_complete(layout, ranges, garbage_keys)
+        complete = {commit for commit, own in ranges.by_commit.items() if garbage_ranges.isdisjoint(own)}
+        return NothingToDeleteCommits(commits=complete | again)
+    complete, read = _find_commits(layout, ranges, garbage_keys)
     files = [*known.files, _write_keys(layout, read.values(), "")] if read else known.files
     # of those only: what others share with a kept tree would be read in vain when that tree expires
-    shared = {each for commit in complete for each in ranges.shared[commit]}
-    return CompleteCommits(
+    shared = {each for commit in complete for each in ranges.shared_by_commit[commit]}
+    return NothingToDeleteCommits(
         commits=complete | again,
-        watched=True,
+        is_tracked=True,
         ranges=known.ranges | shared,
-        read=known.read | read.keys(),
+        read_ranges=known.read_ranges | read.keys(),
         files=files,
     )
 
 
-def _keys(store: ObjectStore, layout: RunLayout, files: Sequence[str]) -> Keys:
+def _keys(store: ObjectStore, layout: RunLayout, files: Sequence[str]) -> AddressKeys:
     """Return the keys of the addresses in files of a mark; in order, each once."""
-    with Workers(threads_at(layout)) as workers:
+    with Workers(request_threads(layout)) as workers:
         arrays = [
-            keys_of(table.column("address"), layout.seed)
-            for table in workers.ahead(lambda key: read_table(store, key, ["address"]), files)
+            encode_addresses(table.column("address"), layout.seed)
+            for table in workers.map_ahead(lambda key: read_table(store, key, ["address"]), files)
         ]
     return np.unique(np.concatenate(arrays)) if arrays else np.empty(0, np.uint64)
 
 
-def _overlap(ordered: Keys, some: Iterable[Keys]) -> bool:
+def _have_common(ordered: AddressKeys, some: Iterable[AddressKeys]) -> bool:
     """Return whether any of the keys is among `ordered`."""
     if not len(ordered):
         return False
@@ -134,16 +134,16 @@ def _overlap(ordered: Keys, some: Iterable[Keys]) -> bool:
     return False
 
 
-def _read_ranges(layout: RunLayout, ranges: Sequence[str]) -> Iterator[tuple[str, Keys]]:
-    trees = trees_of(layout)
-    with Workers(threads_at(layout)) as workers:
-        columns = workers.ahead(trees.range_addresses, ranges)
-        yield from ((each, keys_of(column, layout.seed)) for each, column in zip(ranges, columns, strict=True))
+def _read_ranges(layout: RunLayout, ranges: Sequence[str]) -> Iterator[tuple[str, AddressKeys]]:
+    trees = open_tree_store(layout)
+    with Workers(request_threads(layout)) as workers:
+        columns = workers.map_ahead(trees.range_addresses, ranges)
+        yield from ((each, encode_addresses(column, layout.seed)) for each, column in zip(ranges, columns, strict=True))
 
 
-def _ranges_of_commits(layout: RunLayout, commits: Mapping[CommitId, str], kept: Collection[str]) -> _Ranges:
-    trees = trees_of(layout)
-    ranges = _Ranges({}, {}, {})
+def _ranges_of_commits(layout: RunLayout, commits: Mapping[CommitId, str], kept: Collection[str]) -> _CommitRanges:
+    trees = open_tree_store(layout)
+    ranges = _CommitRanges({}, {}, {})
     same = {each: each for each in kept}  # one string for each range, however many trees have it
 
     def opened(metarange: str) -> tuple[list[tuple[str, int]], list[str]]:
@@ -152,21 +152,21 @@ def _ranges_of_commits(layout: RunLayout, commits: Mapping[CommitId, str], kept:
             same[row.id] for row in rows if row.id in same
         ]
 
-    with Workers(threads_at(layout)) as workers:
-        for commit, (own, shared) in zip(commits, workers.ahead(opened, list(commits.values())), strict=True):
-            ranges.of[commit] = [each for each, _ in own]
-            ranges.rows.update(own)
-            ranges.shared[commit] = shared
+    with Workers(request_threads(layout)) as workers:
+        for commit, (own, shared) in zip(commits, workers.map_ahead(opened, list(commits.values())), strict=True):
+            ranges.by_commit[commit] = [each for each, _ in own]
+            ranges.row_counts.update(own)
+            ranges.shared_by_commit[commit] = shared
     return ranges
 
 
-def _find_complete(layout: RunLayout, ranges: _Ranges, garbage_keys: Keys) -> tuple[set[CommitId], dict[str, Keys]]:
+def _find_commits(layout: RunLayout, ranges: _CommitRanges, garbage_keys: AddressKeys) -> tuple[set[CommitId], dict[str, AddressKeys]]:
     """Return the complete commits, and the keys of the ranges that were read for them. It reads a few ranges of each
     commit at a time, because the first may decide.
     """
-    keys: dict[str, Keys] = {}
+    keys: dict[str, AddressKeys] = {}
     garbage_ranges: set[str] = set()
-    undecided = dict(ranges.of)
+    undecided = dict(ranges.by_commit)
     amount = 1
     while True:
         undecided = {commit: own for commit, own in undecided.items() if garbage_ranges.isdisjoint(own)}
@@ -175,28 +175,28 @@ def _find_complete(layout: RunLayout, ranges: _Ranges, garbage_keys: Keys) -> tu
             return set(undecided), {each: keys[each] for own in undecided.values() for each in own}
         for each, range_keys in _read_ranges(layout, sorted(next_ranges)):
             keys[each] = range_keys
-            if _overlap(garbage_keys, [range_keys]):
+            if _have_common(garbage_keys, [range_keys]):
                 garbage_ranges.add(each)
         amount *= 4
 
 
-def _garbage_ranges(engine: Engine, layout: RunLayout, ranges: _Ranges, garbage_keys: Keys) -> set[str]:
+def _garbage_ranges(engine: Engine, layout: RunLayout, ranges: _CommitRanges, garbage_keys: AddressKeys) -> set[str]:
     """Return the ranges that name garbage, as tasks of the engine find them."""
-    key = layout.file(GARBAGE_KEYS)
-    write_keys(store_at(layout.files, layout), key, garbage_keys)
-    every = sorted({each for own in ranges.of.values() for each in own})
+    key = layout.named_file_key(GARBAGE_KEYS)
+    write_keys(open_store(layout.files, layout), key, garbage_keys)
+    every = sorted({each for own in ranges.by_commit.values() for each in own})
     each = -(-len(every) // READ_BUCKETS)
-    return set(engine.map(partial(_find_garbage_ranges, layout, key), list(batched(every, each))))
+    return set(engine.map(partial(_find_garbage_ranges, layout, key), list(split_batches(every, each))))
 
 
 def _find_garbage_ranges(layout: RunLayout, garbage_key: str, ranges: Sequence[str]) -> Iterator[str]:
-    garbage_keys = read_keys(store_at(layout.files, layout), garbage_key)
+    garbage_keys = read_keys(open_store(layout.files, layout), garbage_key)
     for each, keys in _read_ranges(layout, ranges):
-        if _overlap(garbage_keys, [keys]):
+        if _have_common(garbage_keys, [keys]):
             yield each
 
 
-def _write_keys(layout: RunLayout, keys: Iterable[Keys], which: str) -> str:
-    key = layout.file(KNOWN.replace(".bin", f"{which}.bin"))
-    write_keys(store_at(layout.files, layout), key, np.unique(np.concatenate(list(keys))))
+def _write_keys(layout: RunLayout, keys: Iterable[AddressKeys], which: str) -> str:
+    key = layout.named_file_key(KNOWN_KEYS_FILE.replace(".bin", f"{which}.bin"))
+    write_keys(open_store(layout.files, layout), key, np.unique(np.concatenate(list(keys))))
     return key

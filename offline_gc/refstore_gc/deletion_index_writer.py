@@ -18,7 +18,7 @@ import msgspec
 
 from refstore.context import Context
 from refstore.core import event_log
-from refstore.core.arrow_arrays import array, scalar
+from refstore.core.arrow_arrays import array, make_scalar
 from refstore.core.batches import batched
 from refstore.deletions import deletion_index, journal_format
 from refstore.deletions.causes import SWEEP, rule_of_run
@@ -54,17 +54,17 @@ def index_sweep(ctx: Context, mark_id: str, outcome_files: Iterable[str], at_ms:
     parts = list(batched(outcome_files, UNITS_PER_FILE)) or [[]]
     for part, files in enumerate(parts):
         with Workers(_THREADS) as workers:
-            read = workers.ahead(lambda file: read_table(ctx.objects, file, _OUTCOME_COLUMNS), files)
+            read = workers.map_ahead(lambda file: read_table(ctx.objects, file, _OUTCOME_COLUMNS), files)
             rows = [_rows_of_sweep(table, mark_id, at_ms, facts) for table in read]
         write_file(ctx.objects, deletion_index.sweep_file(mark_id, part, len(parts)), rows, [])
 
 
-class Indexed(NamedTuple):
+class IndexResult(NamedTuple):
     """What was added to the index."""
 
     runs: int
     """Runs whose file was written."""
-    runs_lost: int
+    lost_runs: int
     """Runs that could not be added, because their files are missing or damaged."""
     journal_segments: int
     """Segments of the journal that were added."""
@@ -72,22 +72,22 @@ class Indexed(NamedTuple):
     """The files that the index consists of now."""
 
 
-def catch_up(ctx: Context) -> Indexed:
+def index_missing(ctx: Context) -> IndexResult:
     """Index what has no file yet. What cannot be read is logged and noted in the index, and the rest is done."""
     return _index_missing(ctx, deletion_index.read_index(ctx.objects).runs)
 
 
-def catch_up_or_log(ctx: Context) -> None:
-    """`catch_up` at the end of a run, which has done its work: what the index lacks is looked for elsewhere until the
+def index_missing_or_log(ctx: Context) -> None:
+    """`index_missing` at the end of a run, which has done its work: what the index lacks is looked for elsewhere until the
     next one.
     """
     try:
-        catch_up(ctx)
+        index_missing(ctx)
     except RefstoreError as error:
         _log.error("deletion_index_not_caught_up", repository=ctx.name, error=str(error))
 
 
-def rebuild(ctx: Context) -> Indexed:
+def rebuild(ctx: Context) -> IndexResult:
     """Write the index again from what the runs and the journal say. The file of a run whose own files were removed
     stays.
     """
@@ -98,7 +98,7 @@ def rebuild(ctx: Context) -> Indexed:
     return _index_missing(ctx, frozenset())
 
 
-def _index_missing(ctx: Context, indexed_runs: frozenset[str]) -> Indexed:
+def _index_missing(ctx: Context, indexed_runs: frozenset[str]) -> IndexResult:
     added = lost = segments = 0
     for run in list(Marks(ctx).runs.all()):
         if run.state is not RunState.SWEPT or run.mark_id in indexed_runs:
@@ -116,7 +116,7 @@ def _index_missing(ctx: Context, indexed_runs: frozenset[str]) -> Indexed:
                 write_file(ctx.objects, deletion_index.sweep_file(run.mark_id, 0, 1), [], [note])
     for gap in deletion_index.read_index(ctx.objects).journal_gaps:
         segments += _index_journal(ctx, Period(gap.from_ms, min(gap.to_ms, ctx.clock.now_ms() - JOURNAL_LAG_MS)))
-    return Indexed(added, lost, segments, len(deletion_index.read_index(ctx.objects).files))
+    return IndexResult(added, lost, segments, len(deletion_index.read_index(ctx.objects).files))
 
 
 def _index_journal(ctx: Context, period: Period) -> int:
@@ -134,7 +134,7 @@ def _index_journal(ctx: Context, period: Period) -> int:
         return rows, [Unreadable(journal_format.began_ms(key), text) for text in unreadable]
 
     with Workers(_THREADS) as workers:
-        for key, (rows, unreadable) in zip(keys, workers.ahead(read, keys), strict=True):
+        for key, (rows, unreadable) in zip(keys, workers.map_ahead(read, keys), strict=True):
             at_ms = journal_format.began_ms(key)
             if sum(map(len, waiting)) >= JOURNAL_FILE_ROWS and at_ms > start_ms:
                 write_file(ctx.objects, deletion_index.journal_file(Period(start_ms, at_ms)), waiting, notes)
@@ -148,13 +148,13 @@ def _index_journal(ctx: Context, period: Period) -> int:
 
 def _rows_of_sweep(table: Any, mark_id: str, at_ms: int, facts: RunFacts | None) -> Any:
     """Return the index's rows of an outcome file, without what was excluded: that was not deleted."""
-    table = table.filter(pc.not_equal(table.column("outcome"), scalar(EXCLUDED, pa.string())))
+    table = table.filter(pc.not_equal(table.column("outcome"), make_scalar(EXCLUDED, pa.string())))
     cause = table.column("reason")
-    causes = pc.unique(cause)
+    causes = pc.new_id(cause)
     rules = array([rule_of_run(facts, each) for each in causes.to_pylist()], pa.string())
     columns = {
         "key": table.column("address"),
-        "at_ms": scalar(at_ms, pa.int64()),
+        "at_ms": make_scalar(at_ms, pa.int64()),
         "by": SWEEP,
         "run": mark_id,
         "outcome": table.column("outcome"),
@@ -172,7 +172,7 @@ def _table(columns: dict[str, Any], rows: int) -> Any:
     for field in deletion_index.schema():
         values = columns.get(field.name, "")
         if isinstance(values, str):
-            values = scalar(values, pa.string())
+            values = make_scalar(values, pa.string())
         filled.append(pa.repeat(values, rows) if isinstance(values, pa.Scalar) else values)
     return pa.table(filled, schema=deletion_index.schema())
 

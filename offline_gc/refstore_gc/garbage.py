@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from refstore.core.arrow_arrays import array, numpy_of
-from refstore_gc.address_codec import Keys, among, distinct_of, keys_of
-from refstore_gc.run_layout import DATA, ObjectKind, RunLayout, store_at, write_table
+from refstore.core.arrow_arrays import make_array, to_numpy
+from refstore_gc.address_codec import AddressKeys, are_among, sort_distinct, encode_addresses
+from refstore_gc.run_layout import DATA, ObjectKind, RunLayout, open_store, write_table
 from refstore_gc.run_summary import Count, UnitRow
 from refstore_gc.untyped_arrow import pa, pc
 
@@ -21,9 +21,9 @@ Flags = NDArray[np.bool_]
 UNIT_ROWS: Final = 10_000
 """What a file of the mark holds: ten bulk deletions. A sweep goes on unit by unit after a crash."""
 
-EXPIRED: Final = "expired"
+EXPIRED_REASON: Final = "expired"
 """The reason where a marked commit named the object, and no other commit does."""
-ORPHAN: Final = {
+ORPHAN_REASON: Final = {
     ObjectKind.DATA: "orphan blob",
     ObjectKind.RANGE: "orphan range",
     ObjectKind.METARANGE: "orphan metarange",
@@ -31,7 +31,7 @@ ORPHAN: Final = {
     ObjectKind.FOREIGN: "foreign",
 }
 """The reasons where no marked commit named the object either."""
-DELETED_REPOSITORY: Final = "deleted repository"
+DELETED_REPOSITORY_REASON: Final = "deleted repository"
 
 
 class MarkedCount(NamedTuple):
@@ -72,7 +72,7 @@ def is_garbage(listed: Flags, live: Flags, pending: Flags) -> Flags:
 
 
 def write_garbage(
-    layout: RunLayout, number: int, garbage: Any, expired: list[Keys], every_reason: str = ""
+    layout: RunLayout, number: int, garbage: Any, expired: list[AddressKeys], every_reason: str = ""
 ) -> Iterator[MarkedRow]:
     """Write a table of garbage, in order of addresses, to files of the mark.
 
@@ -81,18 +81,18 @@ def write_garbage(
     """
     if not garbage.num_rows:
         return
-    store, attempt = store_at(layout.files, layout), secrets.token_hex(8)
-    kinds, sizes = numpy_of(garbage.column("kind")), numpy_of(garbage.column("size_bytes"))
-    reasons = _reasons(kinds, among(keys_of(garbage.column("address"), layout.seed), expired), every_reason)
-    garbage = garbage.append_column("reason", array(reasons, pa.string()))
-    days = numpy_of(pc.utf8_slice_codeunits(garbage.column("address"), len(DATA), len(DATA) + 8))
+    store, attempt = open_store(layout.files, layout), secrets.token_hex(8)
+    kinds, sizes = to_numpy(garbage.column("kind")), to_numpy(garbage.column("size_bytes"))
+    reasons = _garbage_reasons(kinds, are_among(encode_addresses(garbage.column("address"), layout.seed), expired), every_reason)
+    garbage = garbage.append_column("reason", make_array(reasons, pa.string()))
+    days = to_numpy(pc.utf8_slice_codeunits(garbage.column("address"), len(DATA), len(DATA) + 8))
     for part, at in enumerate(range(0, garbage.num_rows, UNIT_ROWS)):
         unit = garbage.slice(at, UNIT_ROWS)
-        key = layout.place("mark", number * 1000 + part, attempt)
+        key = layout.file_key("mark", number * 1000 + part, attempt)
         write_table(store, key, unit)
         first, total = unit.column("address")[0].as_py(), int(sizes[at : at + UNIT_ROWS].sum())
         yield UnitRow(key, first, unit.num_rows, total)
-    for kind in distinct_of(kinds).tolist():
+    for kind in sort_distinct(kinds).tolist():
         for reason in sorted({*reasons[kinds == kind].tolist()}):
             chosen = (kinds == kind) & (reasons == reason)
             yield MarkedCount(kind, reason, count_of(sizes, chosen))
@@ -102,12 +102,12 @@ def write_garbage(
                     yield DayCount(day, reason, count_of(sizes, of_day))
 
 
-def _reasons(kinds: Any, expired: Any, every_reason: str) -> Any:
+def _garbage_reasons(kinds: Any, expired: Any, every_reason: str) -> Any:
     reasons = np.full(len(kinds), every_reason, object)
     if not every_reason:
-        for kind in distinct_of(kinds).tolist():
-            reasons[kinds == kind] = ORPHAN[ObjectKind(kind)]
-        reasons[expired] = EXPIRED
+        for kind in sort_distinct(kinds).tolist():
+            reasons[kinds == kind] = ORPHAN_REASON[ObjectKind(kind)]
+        reasons[expired] = EXPIRED_REASON
     return reasons
 
 

@@ -12,15 +12,15 @@ from refstore.core import event_log
 from refstore.core.records import Amount, GcFigures
 from refstore.core.redaction import redact_text
 from refstore.errors import RefstoreError, RunStopped, RunUnderWay
-from refstore_gc.run_summary import BUCKET, DELETED, Count, Summary, Swept
+from refstore_gc.run_summary import DELETED_BY_BUCKET_OUTCOME, DELETED_OUTCOME, ObjectCount, GcSummary, SweepResult
 
 ERROR_CHARACTERS = 300
 _log = event_log.get_logger(__name__)
 
 
-def note_mark(ctx: Context, summary: Summary) -> None:
+def record_mark(ctx: Context, summary: GcSummary) -> None:
     """Note a mark that was finished, and what the online path had missed."""
-    drift = sum(summary.drift.values(), Count())
+    drift = sum(summary.drift.values(), ObjectCount())
     now_ms = ctx.clock.now_ms()
 
     def change(before: GcFigures) -> GcFigures:
@@ -32,37 +32,37 @@ def note_mark(ctx: Context, summary: Summary) -> None:
             orphans_before=before.orphans,
         )
 
-    _change(ctx, change)
+    _change_figures(ctx, change)
 
 
-def note_sweep(ctx: Context, swept: Swept) -> None:
+def record_sweep(ctx: Context, swept: SweepResult) -> None:
     """Note what a sweep deleted, as the store confirmed it, and what it could not delete."""
-    deleted = swept.newly.get(DELETED, Count()) + swept.newly.get(BUCKET, Count())
+    deleted = swept.new_outcomes.get(DELETED_OUTCOME, ObjectCount()) + swept.new_outcomes.get(DELETED_BY_BUCKET_OUTCOME, ObjectCount())
     amount = Amount(max(0, deleted.objects), max(0, deleted.bytes))
 
     def change(before: GcFigures) -> GcFigures:
-        days = figures.with_reclaimed(before.reclaimed, amount, swept.at_ms)
-        return msgspec.structs.replace(before, reclaimed=days, failed=swept.failed)
+        days = figures.add_reclaimed(before.reclaimed, amount, swept.at_ms)
+        return msgspec.structs.replace(before, reclaimed=days, failed=swept.failed_objects)
 
-    _change(ctx, change)
+    _change_figures(ctx, change)
 
 
-def note_run(ctx: Context) -> None:
+def record_run(ctx: Context) -> None:
     """Note that a nightly run did everything that it was to do."""
     now_ms = ctx.clock.now_ms()
-    _change(ctx, lambda before: msgspec.structs.replace(before, run_ms=now_ms, error="", error_ms=0))
+    _change_figures(ctx, lambda before: msgspec.structs.replace(before, run_ms=now_ms, error="", error_ms=0))
 
 
-def note_failure(ctx: Context, error: RefstoreError) -> None:
+def record_failure(ctx: Context, error: RefstoreError) -> None:
     """Note why a run failed. One that was stopped, or found another run under way, did not fail."""
     if isinstance(error, RunStopped | RunUnderWay):
         return
     now_ms, message = ctx.clock.now_ms(), redact_text(str(error))[:ERROR_CHARACTERS]
-    _change(ctx, lambda before: msgspec.structs.replace(before, error=message, error_ms=now_ms))
+    _change_figures(ctx, lambda before: msgspec.structs.replace(before, error=message, error_ms=now_ms))
 
 
-def _change(ctx: Context, change: Callable[[GcFigures], GcFigures]) -> None:
+def _change_figures(ctx: Context, change: Callable[[GcFigures], GcFigures]) -> None:
     try:
-        figures.change_gc(ctx.kv, ctx.repo, ctx.ids.unique(ctx.clock.now_ms()), change)
+        figures.change_gc_figures(ctx.kv, ctx.repo, ctx.ids.new_id(ctx.clock.now_ms()), change)
     except RefstoreError as error:
         _log.warning("figures_not_written", repository=ctx.name, code=error.code, error=str(error))

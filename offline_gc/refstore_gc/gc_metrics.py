@@ -10,10 +10,10 @@ from typing import Literal
 
 from refstore import metrics
 from refstore.errors import InvalidSettings
-from refstore.gc_marks import Run, RunState
-from refstore_gc.run_summary import BUCKET, DELETED, Count, Summary
+from refstore.gc_marks import OfflineRun, RunState
+from refstore_gc.run_summary import DELETED_BY_BUCKET_OUTCOME, DELETED_OUTCOME, ObjectCount, GcSummary
 
-Ended = Literal["done", "failed", "another run"]
+RunOutcome = Literal["done", "failed", "another run"]
 
 
 class GcMetrics:
@@ -51,47 +51,47 @@ class GcMetrics:
     def port(self) -> int:
         return self._server.server_port
 
-    def ended(self, repository: str, how: Ended) -> None:
+    def count_run(self, repository: str, how: RunOutcome) -> None:
         self._runs.labels(repository, how).inc()
 
-    def error(self, repository: str, code: str) -> None:
+    def count_error(self, repository: str, code: str) -> None:
         self._errors.labels(repository, code).inc()
 
-    def deleted(self, repository: str, count: Count, *, by: Literal["refstore", "bucket"]) -> None:
+    def count_deleted(self, repository: str, count: ObjectCount, *, by: Literal["refstore", "bucket"]) -> None:
         self._deleted.labels(repository, by).inc(max(0, count.objects))
         self._deleted_bytes.labels(repository, by).inc(max(0, count.bytes))
 
-    def marked(self, repository: str, summary: Summary) -> None:
+    def count_marked(self, repository: str, summary: GcSummary) -> None:
         """Count what a run marked."""
-        drift = sum(summary.drift.values(), Count())
+        drift = sum(summary.drift.values(), ObjectCount())
         self._marked.labels(repository).inc(summary.marked.objects)
         self._marked_bytes.labels(repository).inc(summary.marked.bytes)
         self._drift.labels(repository).set(drift.objects)
         self._drift_bytes.labels(repository).set(drift.bytes)
 
-    def swept(self, repository: str, summaries: Sequence[Summary]) -> None:
+    def count_swept(self, repository: str, summaries: Sequence[GcSummary]) -> None:
         """Count what the last sweeps of these marks added to earlier ones, and what is left of them."""
-        done = [summary.swept for summary in summaries if summary.swept is not None]
+        done = [summary.sweep for summary in summaries if summary.sweep is not None]
         for each in done:
-            self.deleted(repository, each.newly.get(DELETED, Count()), by="refstore")
-            self.deleted(repository, each.newly.get(BUCKET, Count()), by="bucket")
-        self._failed.labels(repository).set(sum(each.failed for each in done))
-        self._tagged.labels(repository).set(sum(each.tagged.objects for each in done))
+            self.count_deleted(repository, each.new_outcomes.get(DELETED_OUTCOME, ObjectCount()), by="refstore")
+            self.count_deleted(repository, each.new_outcomes.get(DELETED_BY_BUCKET_OUTCOME, ObjectCount()), by="bucket")
+        self._failed.labels(repository).set(sum(each.failed_objects for each in done))
+        self._tagged.labels(repository).set(sum(each.tagged_count.objects for each in done))
 
-    def standing(self, repository: str, runs: Sequence[Run], now_ms: int) -> None:
+    def set_open_marks(self, repository: str, runs: Sequence[OfflineRun], now_ms: int) -> None:
         """Say which marks stand."""
-        shown = [run.shown for run in runs]
+        shown = [run.state_text for run in runs]
         for state in (RunState.MARKED.value, RunState.NEEDS_CONFIRMATION.value, RunState.SWEEPING.value, "tagged"):
             self._marks.labels(repository, state).set(shown.count(state))
         self._question.labels(repository).set(int(RunState.NEEDS_CONFIRMATION.value in shown))
         since = min((run.record.tagged_ms for run in runs if run.is_tagged), default=now_ms)
         self._tagged_since.labels(repository).set(max(0, now_ms - since) / 1000)
 
-    def finished(self, repository: str, now_ms: int, seconds: float) -> None:
+    def set_last_run(self, repository: str, now_ms: int, seconds: float) -> None:
         self._ended_at.labels(repository).set(now_ms / 1000)
         self._seconds.labels(repository).set(seconds)
 
-    def next_pass(self, at_ms: float) -> None:
+    def set_next_run(self, at_ms: float) -> None:
         self._next.set(at_ms / 1000)
 
     def close(self) -> None:

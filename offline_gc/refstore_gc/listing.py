@@ -19,11 +19,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from refstore.core import ids
-from refstore.core.arrow_arrays import array
+from refstore.core.arrow_arrays import make_array
 from refstore.objects.base import ObjectInfo, ObjectStore
 from refstore.versioning.commits import names
 from refstore_gc.run_context import RunContext
-from refstore_gc.run_layout import DATA, ROOT, ObjectKind, RunLayout, kind_of, store_at, write_table
+from refstore_gc.run_layout import DATA, ROOT, ObjectKind, RunLayout, kind_of, open_store, write_table
 from refstore_gc.run_summary import Count
 from refstore_gc.untyped_arrow import pa
 
@@ -38,12 +38,12 @@ _ROUNDS: Final = 3
 """How often intervals are narrowed: after that one is a few thousandths of the time."""
 HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * HOUR_MS
-_BEHIND: Final = "0"
+_AFTER_SLASH: Final = "0"
 """Follows the slash: `data0` sorts after everything in `data/`."""
 _HEX: Final = "0123456789abcdef"
 
 
-class Interval(msgspec.Struct, frozen=True):
+class KeyInterval(msgspec.Struct, frozen=True):
     """Keys that start with `prefix`, strictly after `after`, before `before` ('': to the end)."""
 
     prefix: str
@@ -56,9 +56,9 @@ class ListedChunk(NamedTuple):
 
     number: int
     key: str
-    first: str
+    first_key: str
     objects: int
-    young: Count
+    young_objects: Count
     foreign: Count
 
 
@@ -71,42 +71,42 @@ def list_objects(run: RunContext, data_from: str = "") -> list[ListedChunk]:
     """List everything that was written by the run's cutoff; the chunks in order. `data_from`: of the blobs only those
     from there on.
     """
-    planned = intervals(
+    planned = cut_intervals(
         run.repository.objects,
         now_ms=run.repository.clock.now_ms(),
-        pieces_min=run.engine.parts * INTERVALS_PER_CORE,
+        pieces_min=run.engine.parallelism * INTERVALS_PER_CORE,
         data_from=data_from,
     )
-    work = partial(list_interval, run.layout, run.cutoff_ms, run.options.foreign)
+    work = partial(list_interval, run.layout, run.cutoff_ms, run.options.includes_foreign)
     return sorted(run.engine.map(work, list(enumerate(planned))), key=lambda chunk: chunk.number)
 
 
-def intervals(store: ObjectStore, *, now_ms: int, pieces_min: int, data_from: str = "") -> list[Interval]:
+def cut_intervals(store: ObjectStore, *, now_ms: int, pieces_min: int, data_from: str = "") -> list[KeyInterval]:
     """Cut the namespace into at least so many intervals, in order; of the blobs those after `data_from`."""
-    ranges, data = names.RANGES, _data_cuts(store, now_ms=now_ms, pieces_min=pieces_min, data_from=data_from)
+    ranges, data = names.RANGES, _find_data_cuts(store, now_ms=now_ms, pieces_min=pieces_min, data_from=data_from)
     quarters = [ranges + _HEX[at] for at in (4, 8, 12)] if pieces_min > len(_HEX) else []
     return [
-        *_between("", "", [], "_refstore/"),
-        *_between(names.ADDED, "", [], ""),
-        *_between(names.METARANGES, "", [], ""),
-        *_between(ranges, "", quarters, ""),
-        *_between("", f"_refstore{_BEHIND}", [], DATA),
-        *_between(DATA, data_from, data, ""),
-        *_between("", f"data{_BEHIND}", [], ""),
+        *_intervals_between("", "", [], "_refstore/"),
+        *_intervals_between(names.ADDED_ADDRESSES, "", [], ""),
+        *_intervals_between(names.METARANGES, "", [], ""),
+        *_intervals_between(ranges, "", quarters, ""),
+        *_intervals_between("", f"_refstore{_AFTER_SLASH}", [], DATA),
+        *_intervals_between(DATA, data_from, data, ""),
+        *_intervals_between("", f"data{_AFTER_SLASH}", [], ""),
     ]
 
 
-def _between(prefix: str, after: str, cuts: Sequence[str], before: str) -> list[Interval]:
+def _intervals_between(prefix: str, after: str, cuts: Sequence[str], before: str) -> list[KeyInterval]:
     bounds = [after, *cuts, before]
-    return [Interval(prefix, first, last) for first, last in pairwise(bounds)]
+    return [KeyInterval(prefix, first, last) for first, last in pairwise(bounds)]
 
 
-def _data_cuts(store: ObjectStore, *, now_ms: int, pieces_min: int, data_from: str) -> list[str]:
+def _find_data_cuts(store: ObjectStore, *, now_ms: int, pieces_min: int, data_from: str) -> list[str]:
     """Return keys that cut the data where it is. They need not exist; only their order counts."""
     if pieces_min < 2:
         return []
     first_keys = [info.key for info in islice(store.list(DATA, after=data_from), _FEW + 1)]
-    start_ms = _time_of(first_keys[0]) if first_keys else None
+    start_ms = _key_time_ms(first_keys[0]) if first_keys else None
     if len(first_keys) <= _FEW or start_ms is None:
         return []
     spans: list[tuple[int, int]] = [(start_ms, max(now_ms, start_ms) + _DAY_MS)]
@@ -115,27 +115,27 @@ def _data_cuts(store: ObjectStore, *, now_ms: int, pieces_min: int, data_from: s
             pieces = -(-pieces_min // len(spans))
             if pieces < 2:
                 break
-            narrow = [part for low, high in spans for part in _parts(low, high, pieces)]
-            nexts = pool.map(_next_key, [store] * len(narrow), [cut_at(low) for low, _ in narrow])
+            narrow = [part for low, high in spans for part in _split_range(low, high, pieces)]
+            nexts = pool.map(_next_key, [store] * len(narrow), [address_bound(low) for low, _ in narrow])
             spans = [
-                span for span, key in zip(narrow, nexts, strict=True) if key is not None and key < cut_at(span[1])
+                span for span, key in zip(narrow, nexts, strict=True) if key is not None and key < address_bound(span[1])
             ] or spans[:1]
-    return sorted({cut_at(low) for low, _ in spans[1:]})
+    return sorted({address_bound(low) for low, _ in spans[1:]})
 
 
-def _parts(low: int, high: int, pieces: int) -> list[tuple[int, int]]:
+def _split_range(low: int, high: int, pieces: int) -> list[tuple[int, int]]:
     step = max(1, -(-(high - low) // pieces))
     return [(at, min(at + step, high)) for at in range(low, high, step)]
 
 
-def cut_at(at_ms: int) -> str:
+def address_bound(at_ms: int) -> str:
     """Return a key that sorts before every address made then, and after every one made earlier."""
     slice_ = ids.slice_of(at_ms)
-    return f"{DATA}{slice_}/" if at_ms % HOUR_MS == 0 else f"{DATA}{slice_}/{ids.RandomIds().unique(at_ms)[:10]}"
+    return f"{DATA}{slice_}/" if at_ms % HOUR_MS == 0 else f"{DATA}{slice_}/{ids.RandomIds().new_id(at_ms)[:10]}"
 
 
-def _time_of(key: str) -> int | None:
-    made = ids.made_ms(ids.Address(key)) if ids.is_own(ids.Address(key)) else None
+def _key_time_ms(key: str) -> int | None:
+    made = ids.address_time_ms(ids.Address(key)) if ids.is_own(ids.Address(key)) else None
     return None if made is None else made // HOUR_MS * HOUR_MS
 
 
@@ -150,13 +150,13 @@ def _next_key(store: ObjectStore, after: str) -> str | None:
 
 
 def list_interval(
-    layout: RunLayout, cutoff_ms: int, foreign: bool, numbered: tuple[int, Interval]
+    layout: RunLayout, cutoff_ms: int, foreign: bool, numbered: tuple[int, KeyInterval]
 ) -> Iterator[ListedChunk]:
     """List an interval and write its chunks."""
     number, interval = numbered
     chunk = _ChunkWriter(layout, number)
-    young = young_bytes = foreign_objects = foreign_bytes = 0
-    for info in store_at(layout.url, layout).list(interval.prefix, after=interval.after, before=interval.before):
+    young_objects = young_bytes = foreign_objects = foreign_bytes = 0
+    for info in open_store(layout.url, layout).list(interval.prefix, after=interval.after, before=interval.before):
         kind = kind_of(info.key)
         if kind is ObjectKind.OURS or info.key.startswith(ROOT):
             continue
@@ -166,14 +166,14 @@ def list_interval(
             if not foreign or not info.key.startswith(DATA):
                 continue
         if info.mtime_ms > cutoff_ms:
-            young += 1
+            young_objects += 1
             young_bytes += info.size_bytes
             continue
         chunk.add(info, kind)
         if chunk.is_full:
-            yield chunk.write(Count(young, young_bytes), Count(foreign_objects, foreign_bytes))
-            young = young_bytes = foreign_objects = foreign_bytes = 0
-    yield chunk.write(Count(young, young_bytes), Count(foreign_objects, foreign_bytes))
+            yield chunk.write(Count(young_objects, young_bytes), Count(foreign_objects, foreign_bytes))
+            young_objects = young_bytes = foreign_objects = foreign_bytes = 0
+    yield chunk.write(Count(young_objects, young_bytes), Count(foreign_objects, foreign_bytes))
 
 
 class _ChunkWriter:
@@ -206,22 +206,22 @@ class _ChunkWriter:
     def is_full(self) -> bool:
         return len(self._addresses) >= CHUNK_ROWS
 
-    def write(self, young: Count, foreign: Count) -> ListedChunk:
-        """Write the chunk, and begin the next one. `young`, `foreign`: what was left out."""
+    def write(self, young_objects: Count, foreign: Count) -> ListedChunk:
+        """Write the chunk, and begin the next one. `young_objects`, `foreign`: what was left out."""
         addresses, key = self._addresses, ""
         if addresses:
             key = self._layout.place("listing", self._number, self._attempt)
             table = pa.table(
                 {
-                    "address": array(addresses, pa.string()),
-                    "size_bytes": array(self._sizes_bytes, pa.int64()),
-                    "mtime_ms": array(self._mtimes_ms, pa.int64()),
-                    "kind": array(self._kinds, pa.int8()),
+                    "address": make_array(addresses, pa.string()),
+                    "size_bytes": make_array(self._sizes_bytes, pa.int64()),
+                    "mtime_ms": make_array(self._mtimes_ms, pa.int64()),
+                    "kind": make_array(self._kinds, pa.int8()),
                 }
             )
-            write_table(store_at(self._layout.files, self._layout), key, table)
+            write_table(open_store(self._layout.files, self._layout), key, table)
         first = addresses[0] if addresses else ""
-        chunk = ListedChunk(self._number, key, first, len(addresses), young, foreign)
+        chunk = ListedChunk(self._number, key, first, len(addresses), young_objects, foreign)
         self._number += 1
         self._begin()
         return chunk

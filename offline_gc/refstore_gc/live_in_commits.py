@@ -19,20 +19,20 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from refstore.core.arrow_arrays import array, scalar
-from refstore.core.batches import batched
+from refstore.core.arrow_arrays import make_array, make_scalar
+from refstore.core.batches import split_batches
 from refstore.core.clock import SystemClock
-from refstore.core.ids import Address, CommitId, RandomIds, is_own, made_ms
+from refstore.core.ids import Address, CommitId, RandomIds, is_own, address_time_ms
 from refstore.core.records import Commit
 from refstore.versioning.commits import columns, listings, names, ranges
 from refstore.versioning.commits.caches import Caches
 from refstore.versioning.commits.metaranges import RangeRow
 from refstore.versioning.commits.store import TreeStore
 from refstore.versioning.commits.workers import Workers
-from refstore_gc.address_codec import Cuts
-from refstore_gc.batches import Batch, BatchBuilder, BatchKind, without_unchanged
+from refstore_gc.address_codec import BucketBounds
+from refstore_gc.batches import Batch, BatchBuilder, BatchKind, drop_unchanged
 from refstore_gc.engines.base import READ_BUCKETS, Flow
-from refstore_gc.run_layout import RunLayout, store_at, threads_at
+from refstore_gc.run_layout import RunLayout, open_store, request_threads
 from refstore_gc.untyped_arrow import pa, pc
 
 BATCH: Final = 32
@@ -43,45 +43,45 @@ IDS_MAX: Final = 1 << 17
 """How many ids of ranges a task gathers before it looks for new ones: 12 MB."""
 
 
-ALL: Final = 2
-YOUNG: Final = 1
-NOTHING: Final = 0
+KEEP_ALL: Final = 2
+KEEP_YOUNG: Final = 1
+KEEP_NOTHING: Final = 0
 """`Keeps` of `refstore/retention/path_rules.py`."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class FilterPart(msgspec.Struct, frozen=True):
     """What is kept of the paths that start with a prefix, and with no longer prefix of the same filter."""
 
     prefix: str
-    keeps: int
+    keep_level: int
     made_from_ms: int = 0
     """Where only young objects are kept: those that were made from then on."""
 
 
-class Filter(msgspec.Struct, frozen=True):
+class TreeFilter(msgspec.Struct, frozen=True):
     """What is kept of a tree of which only a part is kept."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[FilterPart, ...]
     """The shortest prefix first, which is ''."""
 
     def may_keep(self, first_path: str, last_path: str) -> bool:
         """Return whether a range can hold something that is kept."""
         return any(
-            part.keeps != NOTHING and last_path >= part.prefix and ranges.may_hold(first_path, part.prefix)
+            part.keep_level != KEEP_NOTHING and last_path >= part.prefix and ranges.may_contain(first_path, part.prefix)
             for part in self.parts
         )
 
 
-class Tree(msgspec.Struct, frozen=True):
+class TreeSource(msgspec.Struct, frozen=True):
     metarange: str
     uses: tuple[tuple[int, int], ...] = ()
     """(kind, number of a filter or -1), one for each use of its addresses. Empty: only its ranges are kept."""
 
 
-class Listing(msgspec.Struct, frozen=True):
+class AddedAddressesSource(msgspec.Struct, frozen=True):
     """The listing of a commit."""
 
-    added: str
+    added_addresses_id: str
     kind: int
     metarange: str = ""
     """The commit's, where its new ranges are wanted, too: it tells them if the listing does not."""
@@ -96,22 +96,22 @@ class RangeSources(NamedTuple):
     """The metarange of the commit, for each listing that tells its new ranges. The others are its parent's."""
 
 
-class Sources(NamedTuple):
+class CommitSources(NamedTuple):
     """What there is to read of commits."""
 
-    trees: list[Tree]
-    added: list[Listing]
-    filters: list[Filter]
+    trees: list[TreeSource]
+    added_addresses: list[AddedAddressesSource]
+    filters: list[TreeFilter]
     ranges: Sequence[tuple[str, int, int]] = ()
     """(id, kind, -1), beyond those of the trees."""
     rows: int = 0
     """What stands in these."""
 
 
-class _Brief(NamedTuple):
+class _CommitSummary(NamedTuple):
     parent: CommitId | None
     metarange: str
-    added: str
+    added_addresses_id: str
 
 
 class CommitReads(msgspec.Struct, frozen=True):
@@ -121,11 +121,11 @@ class CommitReads(msgspec.Struct, frozen=True):
 
     roots: set[str]
     """Metaranges of trees that are read whole, each of their ranges once."""
-    added: set[str]
+    added_addresses: set[str]
     """Listings of added addresses."""
     metaranges: set[str]
     """The metaranges of all scanned commits: their ranges are kept."""
-    past: set[CommitId]
+    past_commits: set[CommitId]
     """Commits of which only the ranges are kept."""
 
 
@@ -133,19 +133,19 @@ class LiveCommits:
     """Gathers commits in the run's own process, some hundred bytes for each, and says what to read of them."""
 
     def __init__(self) -> None:
-        self._full: dict[CommitId, _Brief] = {}
-        self._part: dict[CommitId, tuple[_Brief, Filter]] = {}
-        self._past: dict[CommitId, _Brief] = {}
+        self._full: dict[CommitId, _CommitSummary] = {}
+        self._part: dict[CommitId, tuple[_CommitSummary, TreeFilter]] = {}
+        self._past: dict[CommitId, _CommitSummary] = {}
 
-    def add(self, commit_id: CommitId, commit: Commit, tree_filter: Filter | None) -> None:
+    def add(self, commit_id: CommitId, commit: Commit, tree_filter: TreeFilter | None) -> None:
         """Add a commit. `tree_filter`: what it keeps of its tree; None: everything. A second call can only add."""
-        brief = _Brief(commit.parents[0] if commit.parents else None, commit.metarange, commit.added)
+        brief = _CommitSummary(commit.parents[0] if commit.parents else None, commit.metarange, commit.added_addresses_id)
         if tree_filter is None:
             self._full[commit_id] = brief
             self._part.pop(commit_id, None)
             self._past.pop(commit_id, None)
         elif commit_id not in self._full:
-            if any(part.keeps != NOTHING for part in tree_filter.parts):
+            if any(part.keep_level != KEEP_NOTHING for part in tree_filter.parts):
                 self._part[commit_id] = (brief, tree_filter)
             else:
                 self._past[commit_id] = brief
@@ -153,53 +153,53 @@ class LiveCommits:
     def commits(self) -> Iterator[CommitId]:
         yield from (*self._full, *self._part, *self._past)
 
-    def trees(self) -> Iterator[str]:
+    def metaranges(self) -> Iterator[str]:
         """Yield the metaranges of the commits of which anything is kept."""
         for brief in (*self._full.values(), *(brief for brief, _ in self._part.values())):
             if brief.metarange:
                 yield brief.metarange
 
-    def objects(self) -> Iterator[str]:
+    def tree_object_keys(self) -> Iterator[str]:
         """Yield the keys of the commits' metaranges and listings. Their ranges' keys come from reading them."""
         for brief in (*self._full.values(), *(brief for brief, _ in self._part.values()), *self._past.values()):
             if brief.metarange:
                 yield names.key(names.METARANGES, brief.metarange)
-            if brief.added:
-                yield names.key(names.ADDED, brief.added)
+            if brief.added_addresses_id:
+                yield names.key(names.ADDED_ADDRESSES, brief.added_addresses_id)
 
-    def sources(self, expired: Iterable[CommitId] = (), marked_again: Iterable[CommitId] = ()) -> Sources:
+    def sources(self, expired: Iterable[CommitId] = (), marked_again: Iterable[CommitId] = ()) -> CommitSources:
         """Return what to read. `expired`: commits whose addresses tell why something is garbage. `marked_again`:
         commits of which an earlier mark leaves what it holds.
         """
-        # what is read of those that are kept is what `reads` says, each once: the next run reckons with it
+        # what is read of those that are kept is what `read_names` says, each once: the next run reckons with it
         trees: dict[str, dict[tuple[int, int], None]] = {}
         added: dict[str, BatchKind] = {}
-        filters: dict[Filter, int] = {}
+        filters: dict[TreeFilter, int] = {}
 
-        def read(commits: Mapping[CommitId, _Brief], kind: BatchKind) -> None:
+        def read(commits: Mapping[CommitId, _CommitSummary], kind: BatchKind) -> None:
             for brief in commits.values():
                 if brief.parent not in commits:
                     trees.setdefault(brief.metarange, {})[kind, -1] = None
-                elif brief.added:
-                    added.setdefault(brief.added, kind)
+                elif brief.added_addresses_id:
+                    added.setdefault(brief.added_addresses_id, kind)
 
         read(self._full, BatchKind.LIVE_IN_COMMITS)
         for brief, tree_filter in self._part.values():
             trees.setdefault(brief.metarange, {})[
                 BatchKind.LIVE_IN_COMMITS, filters.setdefault(tree_filter, len(filters))
             ] = None
-        expired_briefs = {commit: brief for commit in expired if (brief := self._brief(commit)) is not None}
+        expired_briefs = {commit: brief for commit in expired if (brief := self._summary_of(commit)) is not None}
         read(expired_briefs, BatchKind.EXPIRED)
         metaranges, metarange_of = self.range_sources()
         for commit in marked_again:
-            if (brief := self._brief(commit)) is not None:
+            if (brief := self._summary_of(commit)) is not None:
                 trees.setdefault(brief.metarange, {})[BatchKind.MARKED_AGAIN, -1] = None
         for metarange in metaranges:
             trees.setdefault(metarange, {})
         trees.pop("", None)
-        return Sources(
-            [Tree(metarange, tuple(uses)) for metarange, uses in trees.items()],
-            [Listing(each, kind, metarange_of.get(each, "")) for each, kind in added.items()],
+        return CommitSources(
+            [TreeSource(metarange, tuple(uses)) for metarange, uses in trees.items()],
+            [AddedAddressesSource(each, kind, metarange_of.get(each, "")) for each, kind in added.items()],
             list(filters),
         )
 
@@ -207,8 +207,8 @@ class LiveCommits:
         metaranges: dict[str, None] = {}
         metarange_of: dict[str, str] = {}
         for brief in self._full.values():
-            if brief.added and brief.parent in self._full:
-                metarange_of[brief.added] = brief.metarange
+            if brief.added_addresses_id and brief.parent in self._full:
+                metarange_of[brief.added_addresses_id] = brief.metarange
             else:
                 metaranges[brief.metarange] = None
         # a listing that is not read anyway can be larger than the metarange
@@ -217,7 +217,7 @@ class LiveCommits:
         metaranges.pop("", None)
         return RangeSources(list(metaranges), metarange_of)
 
-    def reads(self) -> CommitReads | None:
+    def read_names(self) -> CommitReads | None:
         """Return what `sources` reads of live commits. None where some keep a part only: that can change by the
         hour.
         """
@@ -227,7 +227,7 @@ class LiveCommits:
         added: set[str] = set()
         for brief in self._full.values():
             if brief.parent is not None and brief.parent in self._full:
-                added.add(brief.added)
+                added.add(brief.added_addresses_id)
             else:
                 roots.add(brief.metarange)
         metaranges = {brief.metarange for brief in (*self._full.values(), *self._past.values())}
@@ -244,50 +244,50 @@ class LiveCommits:
 
     def metarange(self, commit: CommitId) -> str | None:
         """Return the metarange of a commit that the live scan met. None: the commit never landed."""
-        found = self._full.get(commit) or self._brief(commit)
+        found = self._full.get(commit) or self._summary_of(commit)
         return found.metarange if found else None
 
-    def keeps(self, commit: CommitId) -> bool:
+    def keeps_everything_of(self, commit: CommitId) -> bool:
         """Return whether all that the commit names is kept."""
         return commit in self._full
 
-    def _brief(self, commit: CommitId) -> _Brief | None:
+    def _summary_of(self, commit: CommitId) -> _CommitSummary | None:
         return self._past.get(commit) or (self._part[commit][0] if commit in self._part else None)
 
 
-def flows(layout: RunLayout, cuts: Cuts, sources: Sources) -> list[Flow]:
+def commit_flows(layout: RunLayout, cuts: BucketBounds, sources: CommitSources) -> list[Flow]:
     """Return the flows of the addresses and ranges that commits name."""
     read = partial(read_ranges, layout, cuts, sources.filters)
     each = max(SHARE, -(-len(sources.ranges) // READ_BUCKETS))  # neighbours stay together
-    lone = [Batch.of_value(0, BatchKind.TO_READ, some, len(some)) for some in batched(sources.ranges, each)]
-    return [Flow(lone, read), Flow(_to_open(sources), partial(open_trees, layout, cuts, sources.filters), read)]
+    lone = [Batch.from_value(0, BatchKind.TO_READ, some, len(some)) for some in split_batches(sources.ranges, each)]
+    return [Flow(lone, read), Flow(_open_batches(sources), partial(open_trees, layout, cuts, sources.filters), read)]
 
 
-def _to_open(sources: Sources) -> list[Batch]:
+def _open_batches(sources: CommitSources) -> list[Batch]:
     # both kinds in each batch: a task gets neighbours, and a tree takes longer than a listing
     return [
-        Batch.of_value(0, BatchKind.TO_READ, (sources.trees[at : at + BATCH], sources.added[at : at + BATCH]))
-        for at in range(0, max(len(sources.trees), len(sources.added)), BATCH)
+        Batch.from_value(0, BatchKind.TO_READ, (sources.trees[at : at + BATCH], sources.added_addresses[at : at + BATCH]))
+        for at in range(0, max(len(sources.trees), len(sources.added_addresses)), BATCH)
     ]
 
 
-def open_trees(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], batches: Iterable[Batch]) -> Iterator[Batch]:
+def open_trees(layout: RunLayout, cuts: BucketBounds, filters: Sequence[TreeFilter], batches: Iterable[Batch]) -> Iterator[Batch]:
     """Open trees and read listings of added addresses. Also yield which ranges to read, dealt into `READ_BUCKETS`, for
     `read_ranges`.
     """
-    store = trees_of(layout)
+    store = open_tree_store(layout)
     builder = BatchBuilder(cuts, layout.seed)
-    new_ranges = NewRanges()
+    new_ranges = NewRangeFinder()
     to_read: dict[tuple[str, int, int], None] = {}
-    with Workers(threads_at(layout)) as workers:
+    with Workers(request_threads(layout)) as workers:
         for batch in batches:
-            trees, listings_ = msgspec.msgpack.decode(batch.body, type=tuple[list[Tree], list[Listing]])
-            found = workers.ahead(partial(_added, store), listings_)
+            trees, listings_ = msgspec.msgpack.decode(batch.body, type=tuple[list[TreeSource], list[AddedAddressesSource]])
+            found = workers.map_ahead(partial(_read_added_addresses, store), listings_)
             for listing, (column, ids) in zip(listings_, found, strict=True):
                 for range_keys in new_ranges.add(ids):
                     yield from builder.add(BatchKind.RANGES, range_keys)
                 yield from builder.add(BatchKind(listing.kind), column)
-            for tree, rows, ids in workers.ahead(partial(_opened, store), trees):
+            for tree, rows, ids in workers.map_ahead(partial(_open_tree, store), trees):
                 for range_keys in new_ranges.add(ids):
                     yield from builder.add(BatchKind.RANGES, range_keys)
                 for kind, number in tree.uses:
@@ -303,10 +303,10 @@ def open_trees(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], batches
     for each in to_read:
         dealt.setdefault(int(each[0][:8], 16) % READ_BUCKETS, []).append(each)
     for bucket, some in dealt.items():
-        yield Batch.of_value(bucket, BatchKind.TO_READ, some, len(some))
+        yield Batch.from_value(bucket, BatchKind.TO_READ, some, len(some))
 
 
-class NewRanges:
+class NewRangeFinder:
     """Finds the ranges that no tree before had; most trees share most of their ranges with others."""
 
     def __init__(self) -> None:
@@ -331,7 +331,7 @@ class NewRanges:
         new = [each for each in distinct if each not in self._known]
         self._known.update(new)
         self._gathered, self._rows = [], 0
-        return _range_keys(array(new, pa.string()))
+        return _range_keys(make_array(new, pa.string()))
 
 
 def _range_keys(ids: Any) -> Any:
@@ -339,17 +339,17 @@ def _range_keys(ids: Any) -> Any:
     invalid = ids.filter(pc.invert(pc.match_substring_regex(ids, rf"\A(?:{names.ID})\z")))
     if len(invalid):
         names.key(names.RANGES, invalid[0].as_py())
-    text = partial(scalar, type_=pa.string())
+    text = partial(make_scalar, type_=pa.string())
     return pc.binary_join_element_wise(text(names.RANGES), ids, text(names.EXTENSION), text(""))
 
 
-def read_ranges(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], batches: Iterable[Batch]) -> Iterator[Batch]:
+def read_ranges(layout: RunLayout, cuts: BucketBounds, filters: Sequence[TreeFilter], batches: Iterable[Batch]) -> Iterator[Batch]:
     """Yield the addresses of ranges, each range read once."""
     uses_of: dict[str, set[tuple[int, int]]] = {}
     for batch in batches:
         for range_id, kind, number in msgspec.msgpack.decode(batch.body, type=list[tuple[str, int, int]]):
             uses_of.setdefault(range_id, set()).add((kind, number))
-    store = trees_of(layout)
+    store = open_tree_store(layout)
     builder = BatchBuilder(cuts, layout.seed, own=frozenset(BatchKind))
 
     def opened(range_id: str) -> tuple[Any, Any]:
@@ -360,7 +360,7 @@ def read_ranges(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], batche
         return rows.column(ranges.ADDRESS), rows
 
     def addresses_by_use(workers: Workers) -> Iterator[tuple[BatchKind, Any]]:
-        for uses, (addresses_, rows) in zip(uses_of.values(), workers.ahead(opened, list(uses_of)), strict=True):
+        for uses, (addresses_, rows) in zip(uses_of.values(), workers.map_ahead(opened, list(uses_of)), strict=True):
             whole = {BatchKind(kind) for kind, number in uses if number < 0}
             for kind in whole & {BatchKind.LIVE_IN_COMMITS} or whole:  # what is live is not expired, too
                 yield kind, addresses_
@@ -369,51 +369,51 @@ def read_ranges(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], batche
                     if number >= 0:
                         yield BatchKind.LIVE_IN_COMMITS, _filtered_addresses(rows, filters[number])
 
-    with Workers(threads_at(layout)) as workers:
-        for kind, addresses_ in without_unchanged(addresses_by_use(workers)):
+    with Workers(request_threads(layout)) as workers:
+        for kind, addresses_ in drop_unchanged(addresses_by_use(workers)):
             yield from builder.add(kind, addresses_)
     yield from builder.flush()
 
 
-def _filtered_addresses(rows: Any, tree_filter: Filter) -> Any:
+def _filtered_addresses(rows: Any, tree_filter: TreeFilter) -> Any:
     """Return the addresses that a filter keeps of a range. A longer prefix overrides a shorter one."""
     keeps = np.zeros(rows.num_rows, np.int8)
     made_from = np.zeros(rows.num_rows, np.int64)
     for part in tree_filter.parts:
-        start = columns.position(rows, part.prefix)
-        end = columns.first_without(rows, part.prefix, start) if part.prefix else rows.num_rows
-        keeps[start:end], made_from[start:end] = part.keeps, part.made_from_ms
+        start = columns.find_position(rows, part.prefix)
+        end = columns.find_first_without_prefix(rows, part.prefix, start) if part.prefix else rows.num_rows
+        keeps[start:end], made_from[start:end] = part.keep_level, part.made_from_ms
     addresses: list[Address] = rows.column(ranges.ADDRESS).to_pylist()
     chosen = [
         address
         for address, how, since_ms in zip(addresses, keeps.tolist(), made_from.tolist(), strict=True)
-        if how == ALL or (how == YOUNG and ((made_ms := made_of(address)) is None or made_ms >= since_ms))
+        if how == KEEP_ALL or (how == KEEP_YOUNG and ((made_ms := parse_address_time_ms(address)) is None or made_ms >= since_ms))
     ]
-    return array(chosen, pa.string())
+    return make_array(chosen, pa.string())
 
 
-def made_of(address: Address) -> int | None:
-    return made_ms(address) if is_own(address) else None
+def parse_address_time_ms(address: Address) -> int | None:
+    return address_time_ms(address) if is_own(address) else None
 
 
-def _opened(store: TreeStore, tree: Tree) -> tuple[Tree, Sequence[RangeRow], Any]:
+def _open_tree(store: TreeStore, tree: TreeSource) -> tuple[TreeSource, Sequence[RangeRow], Any]:
     """Open a tree; return its ranges and their ids in an Arrow array, or only the ids if nothing else of it is read."""
     if not tree.uses:
         return tree, (), store.range_ids(tree.metarange)
     rows = store.metarange(tree.metarange).rows
-    return tree, rows, array([row.id for row in rows], pa.string())
+    return tree, rows, make_array([row.id for row in rows], pa.string())
 
 
-def _added(store: TreeStore, source: Listing) -> tuple[Any, Any]:
+def _read_added_addresses(store: TreeStore, source: AddedAddressesSource) -> tuple[Any, Any]:
     """Return the addresses of a listing, and the ids of the commit's new ranges, in Arrow arrays."""
-    with listings.open_listing(store, source.added) as listing:
+    with listings.open_added_addresses(store, source.added_addresses_id) as listing:
         parts, new_ranges = list(listing.addresses), listing.new_ranges
-    addresses = pa.concat_arrays(parts) if parts else array([], pa.string())
+    addresses = pa.concat_arrays(parts) if parts else make_array([], pa.string())
     if source.metarange and new_ranges is None:
         return addresses, store.range_ids(source.metarange)
-    return addresses, array(new_ranges or () if source.metarange else (), pa.string())
+    return addresses, make_array(new_ranges or () if source.metarange else (), pa.string())
 
 
-def trees_of(layout: RunLayout) -> TreeStore:
+def open_tree_store(layout: RunLayout) -> TreeStore:
     """Return the trees of the namespace, without a cache."""
-    return TreeStore(store_at(layout.url, layout), RandomIds(), SystemClock(), Caches(0, 0))
+    return TreeStore(open_store(layout.url, layout), RandomIds(), SystemClock(), Caches(0, 0))

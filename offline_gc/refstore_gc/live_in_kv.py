@@ -12,12 +12,12 @@ from typing import Final
 
 import msgspec
 
-from refstore.core.arrow_arrays import array
+from refstore.core.arrow_arrays import make_array
 from refstore.objects.base import ObjectStore
-from refstore_gc.address_codec import Cuts
+from refstore_gc.address_codec import BucketBounds
 from refstore_gc.batches import Batch, BatchBuilder, BatchKind
 from refstore_gc.engines.base import Flow
-from refstore_gc.run_layout import RunLayout, read_table, store_at, write_table
+from refstore_gc.run_layout import RunLayout, read_table, open_store, write_table
 from refstore_gc.untyped_arrow import pa
 
 FILE_ROWS: Final = 1 << 18
@@ -48,20 +48,20 @@ class AddressWriter:
         return self.files
 
     def _write(self) -> None:
-        key = self._work.place(self._folder, len(self.files))
-        write_table(self._store, key, pa.table({"address": array(self._waiting, pa.string())}))
+        key = self._work.file_key(self._folder, len(self.files))
+        write_table(self._store, key, pa.table({"address": make_array(self._waiting, pa.string())}))
         self.files.append(key)
         self._waiting = []
 
 
-def files_flow(layout: RunLayout, cuts: Cuts, files: Sequence[tuple[str, BatchKind]]) -> Flow:
+def files_flow(layout: RunLayout, cuts: BucketBounds, files: Sequence[tuple[str, BatchKind]]) -> Flow:
     """Return the flow of the addresses in files that a run wrote. `layout`: where the files lie."""
-    return Flow([Batch.of_value(0, kind, key) for key, kind in files], partial(read_files, layout, cuts))
+    return Flow([Batch.from_value(0, kind, key) for key, kind in files], partial(read_files, layout, cuts))
 
 
-def read_files(layout: RunLayout, cuts: Cuts, batches: Iterable[Batch]) -> Iterator[Batch]:
+def read_files(layout: RunLayout, cuts: BucketBounds, batches: Iterable[Batch]) -> Iterator[Batch]:
     """Yield the addresses of files, as batches for their buckets."""
-    store = store_at(layout.files, layout)
+    store = open_store(layout.files, layout)
     builder = BatchBuilder(cuts, layout.seed)
     for batch in batches:
         table = read_table(store, msgspec.msgpack.decode(batch.body, type=str), ["address"])

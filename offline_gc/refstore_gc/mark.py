@@ -34,18 +34,18 @@ from refstore_gc import (
     purged_objects,
 )
 from refstore_gc.anti_join import JoinResult, LiveSet, collect_live_set, earlier_commits
-from refstore_gc.complete_commits import CompleteCommits
+from refstore_gc.complete_commits import NothingToDeleteCommits
 from refstore_gc.engines.choice import Engines
 from refstore_gc.incremental import baseline_files
 from refstore_gc.incremental.baseline import MARKED_AGAIN, Baseline
 from refstore_gc.listing import ListedChunk, count_listed
-from refstore_gc.mark_plan import Decision, age_seconds, check_clock, decide, filters_of, store_now_ms
+from refstore_gc.mark_plan import MarkDecision, minimum_age_seconds, check_clock, decide_marks, tree_filter_of, store_now_ms
 from refstore_gc.run_context import Options, RunContext, new_run, owner
-from refstore_gc.run_layout import layout_of, remove
-from refstore_gc.run_progress import Tell, silent
+from refstore_gc.run_layout import make_layout, remove
+from refstore_gc.run_progress import ReportProgress, ignore_progress
 from refstore_gc.run_summary import (
     Count,
-    Manifest,
+    SweepManifest,
     Online,
     Summary,
     read_summary,
@@ -60,7 +60,7 @@ class _Begun(NamedTuple):
 
     run: Run
     fence: Fence
-    decision: Decision
+    decision: MarkDecision
     online: Online
 
 
@@ -75,7 +75,7 @@ class _Look(NamedTuple):
     why_complete: str
 
 
-def mark(ctx: Context, engines: Engines, options: Options, tell: Tell = silent) -> Summary:
+def mark(ctx: Context, engines: Engines, options: Options, tell: ReportProgress = ignore_progress) -> Summary:
     """Mark what nobody needs.
 
     Why an object is garbage is three hops from here: `anti_join.find_garbage` says what is compared, and brings it
@@ -84,16 +84,16 @@ def mark(ctx: Context, engines: Engines, options: Options, tell: Tell = silent) 
     Raises Conflict (another run is active, or took over), StoreMisconfigured (clocks), Corrupt (something cannot be
     read), Unavailable.
     """
-    layout = layout_of(ctx, new_mark_id(ctx), secrets.randbits(64))
+    layout = make_layout(ctx, new_mark_id(ctx), secrets.randbits(64))
     last_objects = count_last_compared(ctx)
     run = new_run(ctx, engines.for_objects(last_objects), options, tell, layout, controlled_as="mark")
     with closing(run.steps):
         try:
             summary = _mark(run, engines, last_objects)
         except RefstoreError as error:
-            gc_figures.note_failure(ctx, error)
+            gc_figures.record_failure(ctx, error)
             raise
-    gc_figures.note_mark(ctx, summary)
+    gc_figures.record_mark(ctx, summary)
     return summary
 
 
@@ -101,8 +101,8 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> Summary:
     """Make a mark. `last_objects`: how many the last run compared."""
     ctx, mark_id = run.repository, run.layout.mark_id
     marks, store = Marks(ctx), ctx.objects
-    begun = _begin(run, marks)
-    run.steps.beat_with(lambda: Marks(ctx).mark_run.beat(begun.run))
+    begun = _begin_call(run, marks)
+    run.steps.set_beat(lambda: Marks(ctx).mark_run.beat(begun.run))
     with _abandon_on_error(marks, run, begun.run):
         baseline, why_complete = baseline_files.usable(run)
         with _forget_if_damaged(run, baseline):
@@ -135,7 +135,7 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> Summary:
                 complete,
                 begun.online,
                 goes_on_from=baseline.mark_id if baseline else "",
-                there_before=baseline.there if baseline else Count(),
+                previously_listed=baseline.there if baseline else Count(),
                 why_complete=look.why_complete,
             )
             write_manifest(store, _manifest(run, begun, result))
@@ -149,14 +149,14 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> Summary:
     return summary
 
 
-def _begin(run: RunContext, marks: Marks) -> _Begun:
+def _begin_call(run: RunContext, marks: Marks) -> _Begun:
     """Check the clocks and the KV, apply the rules on branches, and mark what the rules say has expired."""
     ctx, options, mark_id = run.repository, run.options, run.layout.mark_id
     try:
         check_clock(ctx, run.layout.file("clock"))
         fence = kv_guard.begin(ctx, mark_id)
         online = apply_branch_rules(run)
-        decision = decide(ctx, rules=options.rules, grace_days=options.grace_days)
+        decision = decide_marks(ctx, rules=options.rules, grace_days=options.grace_days)
         begun = marks.mark_run.begin(
             decision.rules.digest(),
             decision.grace_ms,
@@ -201,13 +201,13 @@ def _forget_if_damaged(run: RunContext, baseline: Baseline | None) -> Generator[
 def _look(run: RunContext, marks: Marks, begun: _Begun, baseline: Baseline | None, why_complete: str) -> _Look:
     """List and scan what changed since the baseline; or everything, if there is none that fits."""
     cutoff_ms = store_now_ms(run.repository.objects, run.layout.file("clock"))
-    run = replace(run, cutoff_ms=cutoff_ms - int(age_seconds(run.repository, run.options.min_age_seconds) * 1000))
+    run = replace(run, cutoff_ms=cutoff_ms - int(minimum_age_seconds(run.repository, run.options.min_age_seconds) * 1000))
     if baseline is not None:
         run = run.with_seed(baseline.seed)
     chunks, live = _list_then_scan(run, marks, begun, baseline)
     if baseline is not None:
         own = marks.commits.marked(begun.run.mark_id)
-        why_complete = baseline.unfit(live.commits, live.reads, run.cutoff_ms, own)
+        why_complete = baseline.find_mismatch(live.commits, live.reads, run.cutoff_ms, own)
         if why_complete:
             run, baseline = run.with_seed(secrets.randbits(64)), None
             chunks, live = _list_then_scan(run, marks, begun, None)
@@ -221,22 +221,22 @@ def _list_then_scan(
     with run.steps.step("listing the object store"):
         chunks = listing.list_objects(run, baseline.horizon if baseline else "")
     with run.steps.step("reading what the KV names") as report_rows:
-        live = collect_live_set(run, marks.mark_run.scan_live(begun.run), filters_of(begun.decision.plan), report_rows)
+        live = collect_live_set(run, marks.mark_run.scan_live(begun.run), tree_filter_of(begun.decision.plan), report_rows)
     return chunks, live
 
 
-def _manifest(run: RunContext, begun: _Begun, result: JoinResult) -> Manifest:
-    return Manifest(
+def _manifest(run: RunContext, begun: _Begun, result: JoinResult) -> SweepManifest:
+    return SweepManifest(
         run.layout.mark_id,
         run.layout.seed,
         run.options.mode,
         result.units(),
         begun.fence.servers,
-        dead_identities=purged_objects.files_of(result.rows),
+        dead_identities=purged_objects.dead_identity_files(result.rows),
     )
 
 
-def _finish(marks: Marks, begun: Run, summary: Summary, complete: CompleteCommits) -> Summary:
+def _finish(marks: Marks, begun: Run, summary: Summary, complete: NothingToDeleteCommits) -> Summary:
     """Unmark the complete commits, then let the mark stand."""
     whole = marks.mark_run.unmark_complete(begun, complete.commits)
     marked = begun.record.counts["commits_marked"] - whole
@@ -262,19 +262,19 @@ def count_last_compared(ctx: Context) -> int:
 
 def find_complete(
     run: RunContext, marked: Iterable[CommitId], result: JoinResult, baseline: Baseline | None
-) -> CompleteCommits:
+) -> NothingToDeleteCommits:
     """Find the marked commits that name no garbage."""
     with run.steps.step("looking for commits that are complete"):
         commits = result.live.commits
         landed = {commit: metarange for commit in marked if (metarange := commits.metarange(commit)) is not None}
-        question = complete_commits.Question(
+        question = complete_commits.NothingToDeleteQuery(
             run.layout,
             landed,
             commits.whole_trees(),
-            [*(unit.key for unit in result.units()), *purged_objects.files_of(result.rows)],
+            [*(unit.key for unit in result.units()), *purged_objects.dead_identity_files(result.rows)],
             baseline.complete_commits if baseline else None,
         )
-        return complete_commits.find(question, run.engine)
+        return complete_commits.find_nothing_to_delete(question, run.engine)
 
 
 def apply_branch_rules(run: RunContext, *, dry_run: bool = False) -> Online:

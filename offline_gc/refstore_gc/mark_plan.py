@@ -17,91 +17,91 @@ from refstore.errors import StoreMisconfigured
 from refstore.gc_marks import LiveCommit, Marks, barrier_seconds
 from refstore.objects.base import ObjectStore
 from refstore.operations import rules_document
-from refstore.retention.active_commits import State
+from refstore.retention.active_commits import ExpiryState
 from refstore.retention.commit_arrays import NONE
-from refstore.retention.path_rules import Keeps, PathClass, Plan, plan
-from refstore.retention.rules import DAY_MS, Periods, Rules
-from refstore_gc.listing import HOUR_MS, cut_at
-from refstore_gc.live_in_commits import ALL, NOTHING, Filter, Part
+from refstore.retention.path_rules import KeepLevel, PathClass, RetentionPlan, make_plan
+from refstore.retention.rules import DAY_MS, BranchPeriods, Rules
+from refstore_gc.listing import HOUR_MS, address_bound
+from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, TreeFilter, FilterPart
 
 CLOCK_GRAIN_SECONDS: Final = 2.0
 """A store tells its clock in whole seconds, and asking takes a moment."""
 MIN_AGE_SECONDS: Final = 86_400.0
 _NO_RULES: Final = Rules()
-_YOUNG: Final = int(Keeps.YOUNG)
+_YOUNG: Final = int(KeepLevel.YOUNG)
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class MarkDecision:
     rules: Rules
-    plan: Plan
+    plan: RetentionPlan
     commits: Sequence[CommitId]
     """Expired as a whole."""
-    given_up: Sequence[CommitId]
+    abandoned_commits: Sequence[CommitId]
     """Commits that never landed; what they left is garbage."""
-    partly: Sequence[tuple[CommitId, tuple[str, ...]]]
+    partly_expired_commits: Sequence[tuple[CommitId, tuple[str, ...]]]
     grace_ms: int
 
 
-def decide(ctx: Context, *, rules: Rules | None = None, grace_days: float | None = None) -> Decision:
+def decide_marks(ctx: Context, *, rules: Rules | None = None, grace_days: float | None = None) -> MarkDecision:
     """Decide what to mark. `rules` replace the repository's own. Raises CorruptRecord (rules, or commits)."""
     if rules is None:
-        own = rules_document.get(ctx)
+        own = rules_document.get_rules(ctx)
         rules = own.rules if own is not None else _NO_RULES
     history, refs = rules_document.read_history(ctx)
-    made = plan(history, refs, rules, ctx.clock.now_ms())
+    made = make_plan(history, refs, rules, ctx.clock.now_ms())
     grace_ms = int((rules.grace_days if grace_days is None else grace_days) * DAY_MS)
     given_up = list(Marks(ctx).commits.given_up())
-    return Decision(rules, made, made.expiry.commits(State.EXPIRED), given_up, list(made.partly()), grace_ms)
+    return MarkDecision(rules, made, made.expiry.commits(ExpiryState.EXPIRED), given_up, list(made.partly_expired_commits()), grace_ms)
 
 
-def expired_by(decision: Decision) -> dict[str, int]:
+def count_expired_by_rule(decision: MarkDecision) -> dict[str, int]:
     """Count by which rule commits have expired. This answers later why something was deleted."""
     counts: Counter[str] = Counter()
-    expiry, periods = decision.plan.expiry, Periods(decision.rules)
+    expiry, periods = decision.plan.expiry, BranchPeriods(decision.rules)
     for commit in decision.commits:
-        holder = expiry.holder[expiry.history.numbers[commit]]
-        chosen = periods.default if holder == NONE else periods.of(expiry.branches[holder])
+        holder = expiry.holders[expiry.history.numbers[commit]]
+        chosen = periods.default if holder == NONE else periods.period_of(expiry.branches[holder])
         counts[f"{chosen.rule}: {chosen.days} days"] += 1
-    for _, prefixes in decision.partly:
+    for _, prefixes in decision.partly_expired_commits:
         counts.update(f"rule for paths {prefix!r}" for prefix in prefixes)
-    if decision.given_up:
-        counts["never landed"] = len(decision.given_up)
+    if decision.abandoned_commits:
+        counts["never landed"] = len(decision.abandoned_commits)
     return dict(counts)
 
 
-def filters_of(made: Plan) -> Callable[[LiveCommit], Filter | None]:
+def tree_filter_of(made: RetentionPlan) -> Callable[[LiveCommit], TreeFilter | None]:
     """Return a function that says what a commit keeps of its tree: from its marks, the rules of its paths, and legal
     holds. None: everything.
     """
     classes = made.classes
     numbers = made.expiry.history.numbers
 
-    def filter_of(commit: LiveCommit) -> Filter | None:
+    def filter_of(commit: LiveCommit) -> TreeFilter | None:
         if not commit.expired_prefixes:
             return None
         number = numbers.get(commit.commit)
-        parts: list[Part] = []
+        parts: list[FilterPart] = []
         for prefix in sorted(
             {"", *commit.expired_prefixes, *(each.prefix for each in classes)}, key=lambda each: (len(each), each)
         ):
             if not prefix.startswith(commit.expired_prefixes):
-                parts.append(Part(prefix, ALL))
+                parts.append(FilterPart(prefix, KEEP_ALL))
             else:
-                parts.append(_part_of(prefix, next(each for each in classes if prefix.startswith(each.prefix)), number))
-        return None if all(part.keeps == ALL for part in parts) else Filter(tuple(parts))
+                parts.append(_filter_part(prefix, next(each for each in classes if prefix.startswith(each.prefix)), number))
+        return None if all(part.keep_level == KEEP_ALL for part in parts) else TreeFilter(tuple(parts))
 
     return filter_of
 
 
-def _part_of(prefix: str, path_class: PathClass, number: int | None) -> Part:
+def _filter_part(prefix: str, path_class: PathClass, number: int | None) -> FilterPart:
     """Return what a marked part keeps by the rules of today. Where they do not know the commit, only legal holds keep
     something.
     """
     if path_class.on_hold:
-        return Part(prefix, ALL)
-    keeps = NOTHING if number is None else path_class.keeps[number]
-    return Part(prefix, keeps, (path_class.made_from_ms or 0) if keeps == _YOUNG else 0)
+        return FilterPart(prefix, KEEP_ALL)
+    keeps = KEEP_NOTHING if number is None else path_class.keep_levels[number]
+    return FilterPart(prefix, keeps, (path_class.made_from_ms or 0) if keeps == _YOUNG else 0)
 
 
 def store_now_ms(store: ObjectStore, key: str) -> int:
@@ -124,7 +124,7 @@ def check_clock(ctx: Context, key: str) -> None:
         )
 
 
-def horizon_of(waits: Safety, cutoff_ms: int) -> str:
+def listing_horizon(waits: Safety, cutoff_ms: int) -> str:
     """Return where the next run starts to list. Blobs whose addresses sort before it were listed by the cutoff, or will
     never be named.
 
@@ -132,10 +132,10 @@ def horizon_of(waits: Safety, cutoff_ms: int) -> str:
     """
     landing_seconds = max(waits.operation_deadline_seconds, waits.issue_seconds) + waits.io_timeout_seconds
     made_ms = cutoff_ms - int((landing_seconds + waits.clock_skew_seconds) * 1000)
-    return cut_at(made_ms // HOUR_MS * HOUR_MS)
+    return address_bound(made_ms // HOUR_MS * HOUR_MS)
 
 
-def age_seconds(ctx: Context, requested_seconds: float | None) -> float:
+def minimum_age_seconds(ctx: Context, requested_seconds: float | None) -> float:
     """Return how old garbage must be: at least the longest operation, whose objects may not be named yet."""
     seconds = MIN_AGE_SECONDS if requested_seconds is None else requested_seconds
     return max(seconds, barrier_seconds(ctx.waits))

@@ -14,7 +14,7 @@ _LOCK: Final = "lock"
 
 
 @contextmanager
-def private_folder(prefix: str, parent: Path | None = None) -> Generator[Path, None, None]:
+def make_private_folder(prefix: str, parent: Path | None = None) -> Generator[Path, None, None]:
     """Make a folder for the block (mode 0700), and remove it afterwards. Those that killed processes left go first.
 
     `prefix`: what its name begins with. `parent`: where it is made; None: in the system's folder for temporary files.

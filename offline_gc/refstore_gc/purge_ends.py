@@ -14,38 +14,38 @@ from refstore.core.records import Backup, Location
 from refstore.purging.document import PurgeDocument
 from refstore.retention.rules import DAY_MS
 
-What = Literal["backups", "trash", "attempts", "going"]
+LeftoverKind = Literal["backups", "trash", "attempts", "going"]
 
 
-class Ending(NamedTuple):
-    what: What
+class LeftoverExpiry(NamedTuple):
+    kind: LeftoverKind
     size_bytes: int | None
     """None: only the store knows, and also whether it is there at all."""
-    goes_ms: int
+    deletes_at_ms: int
     """The first cleaning at this time or after it deletes it, and none before."""
 
 
-def find_endings(location: Location, document: PurgeDocument, wait_ms: int) -> dict[Address, Ending]:
+def find_expiries(location: Location, document: PurgeDocument, wait_ms: int) -> dict[Address, LeftoverExpiry]:
     """Return when each content of a record goes that is not the object's own, by address ('': what was erased).
 
     `wait_ms`: how long readers, signed URLs, issued addresses and operations may need a content.
     """
-    backups = [backup for backup in location.backups if not backup.by_restore]
+    backups = [backup for backup in location.backups if not backup.is_trash]
     newest = backups[len(backups) - document.backup.versions :] if document.backup.versions else []
-    found: dict[Address, Ending] = {}
+    found: dict[Address, LeftoverExpiry] = {}
     for backup in location.backups:
         address = backup.content.address
-        goes_ms = backup.replaced_ms + max(wait_ms, _days(backup, document, is_newest=backup in newest) * DAY_MS)
+        goes_ms = backup.replaced_ms + max(wait_ms, _kept_days(backup, document, is_newest=backup in newest) * DAY_MS)
         if address in found:  # what was erased has no address, and goes from its record as one
-            goes_ms = max(goes_ms, found[address].goes_ms)
-        found[address] = Ending("trash" if backup.by_restore else "backups", backup.content.size_bytes, goes_ms)
+            goes_ms = max(goes_ms, found[address].deletes_at_ms)
+        found[address] = LeftoverExpiry("trash" if backup.is_trash else "backups", backup.content.size_bytes, goes_ms)
     intent = location.intent
     if intent is not None:  # an attempt may end in the last ms of the wait
-        found[intent.address] = Ending("attempts", None, intent.since_ms + wait_ms + 1)
+        found[intent.address] = LeftoverExpiry("attempts", None, intent.since_ms + wait_ms + 1)
     return found
 
 
-def _days(backup: Backup, document: PurgeDocument, *, is_newest: bool) -> int:
-    if backup.by_restore:
+def _kept_days(backup: Backup, document: PurgeDocument, *, is_newest: bool) -> int:
+    if backup.is_trash:
         return document.trash.days
     return document.backup.days if is_newest else 0

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Final
 
 from refstore.context import Context
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import Address, Path, Token
 from refstore.deletions.causes import UNNAMED_IDENTITY
 from refstore.deletions.content_deletion import delete_contents, delete_recorded
@@ -30,12 +30,12 @@ from refstore_gc.run_summary import FAILURES_SHOWN, PurgedObjects
 PAGE: Final = 1000
 
 
-def files_of(rows: Iterable[BucketRow]) -> list[str]:
+def dead_identity_files(rows: Iterable[BucketRow]) -> list[str]:
     """Return the files of identities that nothing names."""
     return sorted(row.key for row in rows if isinstance(row, DeadIdentities))
 
 
-def delete_dead(ctx: Context, layout: RunLayout, files: Sequence[str], excluded: LiveCommits) -> PurgedObjects:
+def delete_dead_identities(ctx: Context, layout: RunLayout, files: Sequence[str], excluded: LiveCommits) -> PurgedObjects:
     """Delete the contents of the objects in the files that no excluded commit names.
 
     Call it after the sweep of what was listed, behind the fence; made again it goes on. Raises Corrupt, Unavailable.
@@ -44,7 +44,7 @@ def delete_dead(ctx: Context, layout: RunLayout, files: Sequence[str], excluded:
         return PurgedObjects()
     named_again = {
         address
-        for metarange in excluded.trees()
+        for metarange in excluded.metaranges()
         for addresses in ctx.trees.addresses(metarange)
         for address in addresses
     }
@@ -52,7 +52,7 @@ def delete_dead(ctx: Context, layout: RunLayout, files: Sequence[str], excluded:
     done = PurgedObjects()
     for key in files:
         addresses: list[str] = read_table(ctx.objects, key, ["address"]).column("address").to_pylist()
-        for page in batched([Address(each) for each in addresses if each not in named_again], PAGE):
+        for page in split_batches([Address(each) for each in addresses if each not in named_again], PAGE):
             done += _delete(ctx, journal, page)
     return done
 
@@ -61,5 +61,5 @@ def _delete(ctx: Context, journal: JournalWriter, identities: Sequence[Address])
     batch = [PendingDelete(identity, Token(""), Path(""), UNNAMED_IDENTITY, -1) for identity in identities]
     own = delete_recorded(ctx.objects, batch, journal)
     confirmed, contents, ended = delete_contents(ctx, batch, own, journal)
-    failures = [f"{address}: {why}" for address, why in confirmed.failed[:FAILURES_SHOWN]]
-    return PurgedObjects(objects=ended, contents=contents, failed=len(confirmed.failed), failures=failures)
+    failures = [f"{address}: {why}" for address, why in confirmed.failed_keys[:FAILURES_SHOWN]]
+    return PurgedObjects(objects=ended, contents=contents, failed_objects=len(confirmed.failed_keys), failures=failures)

@@ -20,58 +20,58 @@ from typing import Final, NamedTuple
 from refstore.context import Context
 from refstore.core.ids import CommitId
 from refstore.core.records import Mark
-from refstore.gc_marks import LiveCommit, Marks, Run, RunState
+from refstore.gc_marks import LiveCommit, Marks, OfflineRun, RunState
 from refstore.operations import rules_document
-from refstore.retention.active_commits import State as CommitState
-from refstore.retention.path_rules import Keeps, Plan, plan
+from refstore.retention.active_commits import ExpiryState as CommitState
+from refstore.retention.path_rules import KeepLevel, RetentionPlan, make_plan
 from refstore.retention.rules import Rules
-from refstore_gc.live_in_commits import ALL, NOTHING, Filter, LiveCommits, Part
-from refstore_gc.mark_plan import filters_of
+from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, TreeFilter, LiveCommits, FilterPart
+from refstore_gc.mark_plan import tree_filter_of
 
 PAGE: Final = 1000
 
 
-class Begun(NamedTuple):
-    run: Run
-    plan: Plan | None
+class SweepStart(NamedTuple):
+    run: OfflineRun
+    plan: RetentionPlan | None
     """What today's rules come to; None: the mark was swept already."""
-    changed: bool = False
+    have_rules_changed: bool = False
     """Whether these rules differ from those of the mark."""
 
 
-def begin(ctx: Context, marks: Marks, mark_id: str) -> Begun:
-    """Begin the sweep of what today's rules do not keep. Raises what `Sweeps.begin` raises, and CorruptRecord."""
+def begin_sweep(ctx: Context, marks: Marks, mark_id: str) -> SweepStart:
+    """Begin the sweep of what today's rules do not keep. Raises what `Sweeps.begin_sweep` raises, and CorruptRecord."""
     mark = marks.runs.get(mark_id)
     is_due = mark.state is RunState.MARKED and mark.record.deletes_at_ms <= ctx.clock.now_ms()
     if not is_due and mark.state is not RunState.SWEEPING:
-        run = marks.sweeps.begin(mark_id)
+        run = marks.sweeps.begin_sweep(mark_id)
         if run.state is not RunState.SWEEPING:
-            return Begun(run, None)
+            return SweepStart(run, None)
         # it was confirmed, or became due, a moment ago: what today's rules keep is excluded, as where a sweep is made
         # again
-    rules = _rules(ctx)
+    rules = _read_rules(ctx)
     history, refs = rules_document.read_history(ctx)
-    made = plan(history, refs, rules, ctx.clock.now_ms())
+    made = make_plan(history, refs, rules, ctx.clock.now_ms())
     if is_due:
         marks.commits.clear(mark_id, partial(is_kept, made))
-    run = marks.sweeps.begin(mark_id)
-    latest = _rules(ctx)  # a hold that was set while the history was read
+    run = marks.sweeps.begin_sweep(mark_id)
+    latest = _read_rules(ctx)  # a hold that was set while the history was read
     if latest != rules:
-        made = plan(history, refs, latest, ctx.clock.now_ms())
-    return Begun(run, made, latest.digest() != run.record.rules_digest)
+        made = make_plan(history, refs, latest, ctx.clock.now_ms())
+    return SweepStart(run, made, latest.digest() != run.record.rules_digest)
 
 
-def is_kept(made: Plan, commit: CommitId, mark: Mark) -> bool:
+def is_kept(made: RetentionPlan, commit: CommitId, mark: Mark) -> bool:
     """Return whether a mark takes, as a whole or at one of its prefixes, what the rules keep."""
-    number = _landed(made, commit)
+    number = _number_of(made, commit)
     if number is None:
         return False
     if not mark.prefixes and made.expiry.state(number) is CommitState.ACTIVE:
         return True
-    return any(made.class_of(prefix).keeps[number] == Keeps.ALL for prefix in mark.prefixes or ("",))
+    return any(made.class_of(prefix).keep_levels[number] == KeepLevel.ALL for prefix in mark.prefixes or ("",))
 
 
-def keep(marks: Marks, begun: Begun, excluded: LiveCommits) -> int:
+def exclude_kept_commits(marks: Marks, begun: SweepStart, excluded: LiveCommits) -> int:
     """Add to the excluded commits what today's rules keep of commits that stay marked. Return how many of the
     commits that were excluded before are active by these rules.
     """
@@ -79,50 +79,50 @@ def keep(marks: Marks, begun: Begun, excluded: LiveCommits) -> int:
     if made is None:
         return 0
     known = set(excluded.commits())
-    if begun.changed:  # else the live scan kept it, by the same rules
+    if begun.have_rules_changed:  # else the live scan kept it, by the same rules
         # of all that is marked or swept, not of this mark's commits alone: what a swept one names below a new hold may
         # have been kept for the sake of another, under another name, until now
         marked = (
             (commit, mark)
             for commit, mark in marks.commits.scan()
-            if commit not in known and _landed(made, commit) is not None
+            if commit not in known and _number_of(made, commit) is not None
         )
-        filter_of = filters_of(made)
+        filter_of = tree_filter_of(made)
         while page := dict(islice(marked, PAGE)):
             for commit, record in marks.commits.records(page):
                 expired_prefixes = page[commit].prefixes or ("",)
-                kept_filter = _inside_prefixes(
+                kept_filter = _filter_in_prefixes(
                     expired_prefixes, filter_of(LiveCommit(commit, record, expired_prefixes))
                 )
-                if kept_filter is None or any(part.keeps != NOTHING for part in kept_filter.parts):
+                if kept_filter is None or any(part.keep_level != KEEP_NOTHING for part in kept_filter.parts):
                     excluded.add(commit, record, kept_filter)
     return sum(_is_active(made, commit) for commit in known)
 
 
-def _inside_prefixes(expired_prefixes: tuple[str, ...], kept_filter: Filter | None) -> Filter | None:
+def _filter_in_prefixes(expired_prefixes: tuple[str, ...], kept_filter: TreeFilter | None) -> TreeFilter | None:
     """Return what is kept of the paths that a mark takes; no mark ever took the others."""
     if expired_prefixes == ("",):
         return kept_filter
     parts = (
         kept_filter.parts
         if kept_filter is not None
-        else tuple(Part(prefix, ALL) for prefix in sorted(expired_prefixes, key=len))
+        else tuple(FilterPart(prefix, KEEP_ALL) for prefix in sorted(expired_prefixes, key=len))
     )
     inside = tuple(part for part in parts if part.prefix.startswith(expired_prefixes))
-    return Filter((Part("", NOTHING), *inside))
+    return TreeFilter((FilterPart("", KEEP_NOTHING), *inside))
 
 
-def _is_active(made: Plan, commit: CommitId) -> bool:
-    number = _landed(made, commit)
+def _is_active(made: RetentionPlan, commit: CommitId) -> bool:
+    number = _number_of(made, commit)
     return number is not None and made.expiry.state(number) is CommitState.ACTIVE
 
 
-def _landed(made: Plan, commit: CommitId) -> int | None:
+def _number_of(made: RetentionPlan, commit: CommitId) -> int | None:
     """Return the commit's number. None for what was given up: whatever the rules say, nobody can name it."""
     number = made.expiry.history.numbers.get(commit)
     return None if number is None or made.expiry.state(number) is CommitState.UNLANDED else number
 
 
-def _rules(ctx: Context) -> Rules:
-    document = rules_document.get(ctx)
+def _read_rules(ctx: Context) -> Rules:
+    document = rules_document.get_rules(ctx)
     return document.rules if document is not None else Rules()

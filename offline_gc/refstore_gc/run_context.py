@@ -15,29 +15,29 @@ from refstore.objects.base import ObjectStore
 from refstore.retention.rules import Rules
 from refstore.run_control import RunControl
 from refstore_gc.engines.base import Engine
-from refstore_gc.mark_breaker import Limits
-from refstore_gc.run_layout import RunLayout, store_at
-from refstore_gc.run_progress import Steps, Tell
-from refstore_gc.run_summary import Mode
+from refstore_gc.mark_breaker import BreakerLimits
+from refstore_gc.run_layout import RunLayout, open_store
+from refstore_gc.run_progress import RunSteps, Tell
+from refstore_gc.run_summary import SweepMode
 
 GRACE_DAYS_MAX: Final = 3650
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class GcOptions:
     """The options of a run. Durations that safety rests on stand in `Safety`."""
 
     grace_days: float | None = None
     """Overrides the rules' grace."""
     min_age_seconds: float | None = None
     """Younger objects are left alone. None: a day. It is never less than the longest operation."""
-    mode: Mode = "delete"
-    limits: Limits = field(default_factory=Limits)
-    foreign: bool = False
+    mode: SweepMode = "delete"
+    limits: BreakerLimits = field(default_factory=BreakerLimits)
+    includes_foreign: bool = False
     """Whether objects in `data/` that refstore did not write are garbage, too."""
-    full: bool = False
+    is_complete: bool = False
     """Whether the run lists and reads everything, although it could be incremental."""
-    full_days: float = 7.0
+    complete_every_days: float = 7.0
     """How old the last complete run may be, for a run to be incremental."""
     take_over: bool = False
     """Whether to take over a run that is active, or died a moment ago, without waiting until it is stale."""
@@ -58,15 +58,15 @@ class RunContext:
 
     repository: Context
     engine: Engine
-    options: Options
-    steps: Steps
+    options: GcOptions
+    steps: RunSteps
     layout: RunLayout
     cutoff_ms: int = 0
     """Objects that were written later, by the store's clock, are left alone."""
 
     def move_to(self, engine: Engine) -> RunContext:
         """Return the run on another engine, between two steps."""
-        self.steps.use(engine)
+        self.steps.use_engine(engine)
         return replace(self, engine=engine)
 
     def with_seed(self, seed: int) -> RunContext:
@@ -77,15 +77,15 @@ class RunContext:
     def files(self) -> ObjectStore:
         """The store that holds the run's own files."""
         layout = self.layout
-        return self.repository.objects if layout.files == layout.url else store_at(layout.files, layout)
+        return self.repository.objects if layout.files == layout.url else open_store(layout.files, layout)
 
 
 def new_run(
-    ctx: Context, engine: Engine, options: Options, tell: Tell, layout: RunLayout, *, controlled_as: str = ""
+    ctx: Context, engine: Engine, options: GcOptions, tell: Tell, layout: RunLayout, *, controlled_as: str = ""
 ) -> RunContext:
     """`controlled_as`: the kind of run that operators see, and can stop; '': they cannot."""
     control = RunControl(ctx, layout.mark_id, controlled_as, owner()) if controlled_as else None
-    return RunContext(repository=ctx, engine=engine, options=options, steps=Steps(engine, tell, control), layout=layout)
+    return RunContext(repository=ctx, engine=engine, options=options, steps=RunSteps(engine, tell, control), layout=layout)
 
 
 def owner() -> str:

@@ -50,9 +50,9 @@ __all__ = [
     "RunLayout",
     "folder_of",
     "kind_of",
-    "layout_of",
+    "make_layout",
     "read_json",
-    "store_at",
+    "open_store",
     "write_json",
 ]
 
@@ -73,7 +73,7 @@ class ObjectKind(IntEnum):
 _FOLDERS: Final = (
     (names.RANGES, ObjectKind.RANGE),
     (names.METARANGES, ObjectKind.METARANGE),
-    (names.ADDED, ObjectKind.ADDED),
+    (names.ADDED_ADDRESSES, ObjectKind.ADDED),
 )
 
 
@@ -104,19 +104,19 @@ class RunLayout(msgspec.Struct, frozen=True, kw_only=True):
     io_timeout_seconds: float = Safety().objects_io_seconds
     """How long a request of a task may take: as long as one of the run's own process."""
 
-    def place(self, folder: str, number: int, attempt: str = "") -> str:
+    def file_key(self, folder: str, number: int, attempt: str = "") -> str:
         """Return a file's key. `attempt`: of the task, where another attempt may write something else."""
         return f"{ROOT}{self.mark_id}/{folder}/{number:06d}{attempt and f'-{attempt}'}.parquet"
 
-    def in_namespace(self) -> RunLayout:
+    def to_namespace(self) -> RunLayout:
         """Return the layout for files of other runs, which always lie in the namespace."""
         return msgspec.structs.replace(self, files=self.url)
 
-    def file(self, name: str) -> str:
+    def named_file_key(self, name: str) -> str:
         return f"{ROOT}{self.mark_id}/{name}"
 
 
-def layout_of(ctx: Context, mark_id: str, seed: int, *, files: str = "") -> RunLayout:
+def make_layout(ctx: Context, mark_id: str, seed: int, *, files: str = "") -> RunLayout:
     """Return the layout of a run. `files`: a store other than the namespace."""
     url = ctx.objects.url
     return RunLayout(
@@ -129,7 +129,7 @@ _THREADS: Final = 8
 _stores: dict[tuple[str, float], ObjectStore] = {}
 
 
-def store_at(url: str, layout: RunLayout) -> ObjectStore:
+def open_store(url: str, layout: RunLayout) -> ObjectStore:
     """Return the store of one of the layout's URLs. It is opened once in each process, for many tasks."""
     cache_key = (url, layout.io_timeout_seconds)
     found = _stores.get(cache_key)
@@ -138,12 +138,12 @@ def store_at(url: str, layout: RunLayout) -> ObjectStore:
     return found
 
 
-def threads_at(layout: RunLayout) -> int:
+def request_threads(layout: RunLayout) -> int:
     """Return how many requests a task makes at once."""
-    return 1 if isinstance(store_at(layout.url, layout), LocalObjects) else _THREADS
+    return 1 if isinstance(open_store(layout.url, layout), LocalObjects) else _THREADS
 
 
-def is_there(store: ObjectStore, address: str) -> bool:
+def is_stored(store: ObjectStore, address: str) -> bool:
     try:
         store.head(address)
     except ObjectNotFound:
@@ -176,7 +176,7 @@ def read_table(store: ObjectStore, key: str, columns: Sequence[str] | None = Non
         raise Corrupt(f"{key} in {store.url} is not the Parquet that was written ({error}); mark again") from error
 
 
-def remove(store: ObjectStore, mark_id: str, *beginnings: str) -> None:
+def remove_run_files(store: ObjectStore, mark_id: str, *beginnings: str) -> None:
     """Remove a run's files whose names begin so, or all of them. Files that stay because the store does not answer are
     removed by a later run.
     """

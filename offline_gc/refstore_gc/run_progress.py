@@ -20,73 +20,73 @@ LOOK_SECONDS: Final = 0.5
 BEAT_SECONDS: Final = 60.0
 
 
-class Progress(NamedTuple):
+class StepProgress(NamedTuple):
     step: str
-    done: int
+    done_items: int
     """Tasks of the engine, or what the step counts."""
-    total: int | None
+    total_items: int | None
     seconds: float
     """Since the step began."""
     wait_seconds: float | None = None
     """How long the step still waits, if it only waits for a time."""
 
     @property
-    def left_seconds(self) -> float | None:
+    def remaining_seconds(self) -> float | None:
         """Return the rest of a wait, or estimate the rest by the speed so far."""
         if self.wait_seconds is not None:
             return self.wait_seconds
-        if not self.total or not self.done:
+        if not self.total_items or not self.done_items:
             return None
-        return self.seconds * (self.total - self.done) / self.done
+        return self.seconds * (self.total_items - self.done_items) / self.done_items
 
 
-Tell = Callable[[Progress], None]
+ReportProgress = Callable[[StepProgress], None]
 
 
-def silent(_: Progress) -> None:
+def ignore_progress(_: StepProgress) -> None:
     """Report to nobody."""
 
 
-class Steps:
-    def __init__(self, engine: Engine, tell: Tell, control: RunControl | None = None) -> None:
+class RunSteps:
+    def __init__(self, engine: Engine, report_progress: ReportProgress, control: RunControl | None = None) -> None:
         """`control`: None, if nobody can see or stop the run, such as a simulation."""
         self._engine = engine
-        self._tell = tell
+        self._tell = report_progress
         self._control = control
-        self._last = Progress("", 0, None, 0.0)
+        self._last = StepProgress("", 0, None, 0.0)
         self._beat: Callable[[], None] = lambda: None
         self.seconds: dict[str, float] = {}
         self._job = (0, 1)
 
-    def use(self, engine: Engine) -> None:
+    def use_engine(self, engine: Engine) -> None:
         """Go on with another engine, between two steps."""
         self._engine = engine
 
-    def of_jobs(self, done: int, total: int) -> None:
+    def set_call(self, done: int, total: int) -> None:
         """Say which of a step's calls of the engine, all of about the same size, begins: its number from 0, and how
         many there are. Without this a step has one.
         """
         self._job = (done, total)
 
-    def beat_with(self, beat: Callable[[], None]) -> None:
+    def set_beat(self, beat: Callable[[], None]) -> None:
         """Call `beat` once a minute, from a thread of its own. What it raises is left to the run, which checks its flag
         before it concludes anything.
         """
         self._beat = beat
 
-    def check(self) -> None:
+    def check_stop(self) -> None:
         """Raise RunStopped if an operator asked the run to stop."""
         if self._control is not None:
             self._control.check()
 
-    def check_in(self) -> None:
+    def start_beat(self) -> None:
         """Write the first sign of life, before the first step. Raises RunStopped."""
         self._beat_control()
-        self.check()
+        self.check_stop()
 
     def wait(self, seconds: float) -> None:
         """Report that the step waits, and for how long still. Raises RunStopped."""
-        self.check()
+        self.check_stop()
         is_first = self._last.wait_seconds is None
         self._report(self._last._replace(wait_seconds=seconds))
         if is_first:
@@ -102,29 +102,29 @@ class Steps:
         """Run a step. Yields a function by which a step without the engine reports how far it is. Raises RunStopped."""
         began = time.monotonic()
         self._job = (0, 1)
-        self._last = Progress(name, 0, None, 0.0)
+        self._last = StepProgress(name, 0, None, 0.0)
         self._beat_control()
         self._tell(self._last)
-        self.check()
+        self.check_stop()
         over = threading.Event()
         watching = threading.Thread(target=self._watch, args=(name, began, over), name="refstore-gc-steps", daemon=True)
         watching.start()
 
         def report(done: int) -> None:
-            self.check()
-            self._report(Progress(name, done, None, time.monotonic() - began))
+            self.check_stop()
+            self._report(StepProgress(name, done, None, time.monotonic() - began))
 
         try:
             yield report
         except Exception:
-            self.check()  # work that was cancelled fails; the cause is the request to stop
+            self.check_stop()  # work that was cancelled fails; the cause is the request to stop
             raise
         finally:
             over.set()
             watching.join()
             self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - began, 3)
 
-    def _report(self, progress: Progress) -> None:
+    def _report(self, progress: StepProgress) -> None:
         self._last = progress
         self._tell(progress)
 
@@ -132,9 +132,9 @@ class Steps:
         """Write the progress. Return whether the run is to stop."""
         if self._control is None:
             return False
-        last, left_seconds = self._last, self._last.left_seconds
+        last, left_seconds = self._last, self._last.remaining_seconds
         left_ms = -1 if left_seconds is None else int(left_seconds * 1000)
-        return self._control.beat(last.step, last.done, last.total or 0, left_ms, waits=last.wait_seconds is not None)
+        return self._control.beat(last.step, last.done_items, last.total_items or 0, left_ms, waits=last.wait_seconds is not None)
 
     def _watch(self, name: str, began: float, over: threading.Event) -> None:
         beaten = shown = began
@@ -149,7 +149,7 @@ class Steps:
             done, total = self._engine.count_tasks()
             before, jobs = self._job
             if total:
-                self._report(Progress(name, before * total + done, jobs * total, now - began))
+                self._report(StepProgress(name, before * total + done, jobs * total, now - began))
             if now - shown >= CONTROL_SECONDS:
                 shown = now
                 if self._beat_control():

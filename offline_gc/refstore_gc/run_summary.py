@@ -12,13 +12,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from refstore.core.units import sum_of_sizes
+from refstore.core.units import sum_sizes
 from refstore.errors import Corrupt, NotFound, ObjectNotFound
 from refstore.gc_marks import Run, RunState
 from refstore.objects.base import ObjectStore
 from refstore_gc.run_layout import ROOT, ObjectKind, read_json, write_json
 
-Mode = Literal["delete", "tag"]
+SweepMode = Literal["delete", "tag"]
 """Whether a sweep deletes, or tags for the bucket to delete."""
 
 SUMMARY: Final = "summary.json"
@@ -29,67 +29,67 @@ FAILURES_SHOWN: Final = 20
 
 # ---- what becomes of garbage
 
-DELETED: Final = "deleted"
-TAGGED: Final = "tagged"
+DELETED_OUTCOME: Final = "deleted"
+TAGGED_OUTCOME: Final = "tagged"
 """And not yet deleted by the bucket, as far as is known."""
-BUCKET: Final = "deleted by the bucket"
-MISSING: Final = "already gone"
-KEPT: Final = "deleted, kept as a version"
+DELETED_BY_BUCKET_OUTCOME: Final = "deleted by the bucket"
+MISSING_OUTCOME: Final = "already gone"
+KEPT_AS_VERSION_OUTCOME: Final = "deleted, kept as a version"
 """No key has it any more, but the bucket keeps its bytes."""
-FAILED: Final = "failed"
-EXCLUDED: Final = "dropped out"
+FAILED_OUTCOME: Final = "failed"
+EXCLUDED_OUTCOME: Final = "dropped out"
 """Named again since it was marked."""
 
 
-class Count(msgspec.Struct, frozen=True):
+class ObjectCount(msgspec.Struct, frozen=True):
     objects: int = 0
     bytes: int = 0
 
-    def __add__(self, other: Count) -> Count:
-        return Count(self.objects + other.objects, sum_of_sizes((self.bytes, other.bytes)))
+    def __add__(self, other: ObjectCount) -> ObjectCount:
+        return ObjectCount(self.objects + other.objects, sum_sizes((self.bytes, other.bytes)))
 
-    def __sub__(self, other: Count) -> Count:
-        return Count(self.objects - other.objects, self.bytes - other.bytes)
-
-
-Counts = dict[str, Count]
+    def __sub__(self, other: ObjectCount) -> ObjectCount:
+        return ObjectCount(self.objects - other.objects, self.bytes - other.bytes)
 
 
-class CleaningSummary(msgspec.Struct, frozen=True, kw_only=True):
+ObjectCounts = dict[str, ObjectCount]
+
+
+class CleanupSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What purges left behind and a cleaning deleted, as the store confirmed it; of a dry run, what would go."""
 
-    backups: Count = Count()
-    trash: Count = Count()
+    backups: ObjectCount = ObjectCount()
+    trash: ObjectCount = ObjectCount()
     """What restores had replaced."""
-    attempts: Count = Count()
+    attempts: ObjectCount = ObjectCount()
     """What runs wrote and did not publish."""
-    going: Count = Count()
+    pending_deletions: ObjectCount = ObjectCount()
     """What an earlier cleaning had begun to delete."""
     branches: int = 0
     """Hidden branches of runs that were killed."""
-    held: int = 0
+    held_contents: int = 0
     """Objects of which a legal hold keeps the backups."""
-    waiting: Count = Count()
+    waiting_contents: ObjectCount = ObjectCount()
     """Backups and trash that stay for now."""
-    kept: Count = Count()
+    kept_contents: ObjectCount = ObjectCount()
     """What was deleted, and is in none of the counts above because the bucket keeps it as a version."""
-    failed: int = 0
+    failed_objects: int = 0
     """Objects that the store did not delete; the next cleaning tries again."""
     failures: list[str] = []
     """Examples of these, with the store's reasons."""
 
-    def lines(self) -> Counts:
+    def lines(self) -> ObjectCounts:
         """Return what a report says, by the words for it."""
         return {
             "backups past their days": self.backups,
             "trash of restores past its days": self.trash,
             "left by attempts of runs": self.attempts,
-            "left by an earlier cleaning": self.going,
-            "hidden branches of runs that were killed": Count(self.branches),
-            KEPT: self.kept,
-            "not deleted: backups that stay for now": self.waiting,
-            "not deleted: objects whose backups a legal hold keeps": Count(self.held),
-            "not deleted by the store": Count(self.failed),
+            "left by an earlier cleaning": self.pending_deletions,
+            "hidden branches of runs that were killed": ObjectCount(self.branches),
+            KEPT_AS_VERSION_OUTCOME: self.kept_contents,
+            "not deleted: backups that stay for now": self.waiting_contents,
+            "not deleted: objects whose backups a legal hold keeps": ObjectCount(self.held_contents),
+            "not deleted by the store": ObjectCount(self.failed_objects),
         }
 
 
@@ -97,12 +97,12 @@ class UnitRow(msgspec.Struct, frozen=True, array_like=True):
     """A file of the mark."""
 
     key: str
-    first: str
+    first_address: str
     objects: int
     bytes: int
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class SweepManifest(msgspec.Struct, frozen=True):
     mark_id: str
     seed: int
     mode: str
@@ -119,7 +119,7 @@ class PurgedObjects(msgspec.Struct, frozen=True, kw_only=True):
     objects: int = 0
     contents: int = 0
     """What purges had written for them, and the store confirmed as deleted."""
-    failed: int = 0
+    failed_objects: int = 0
     """What the store did not delete; the mark's next sweep tries again."""
     failures: list[str] = []
     """Examples of these, with the store's reasons."""
@@ -128,53 +128,53 @@ class PurgedObjects(msgspec.Struct, frozen=True, kw_only=True):
         return PurgedObjects(
             objects=self.objects + other.objects,
             contents=self.contents + other.contents,
-            failed=self.failed + other.failed,
+            failed_objects=self.failed_objects + other.failed_objects,
             failures=[*self.failures, *other.failures][:FAILURES_SHOWN],
         )
 
 
-class Swept(msgspec.Struct, frozen=True, kw_only=True):
+class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of what was marked, as the store confirmed it."""
 
     mode: str
     engine: str = ""
     """What the last call of the sweep ran on: `local` or `spark`."""
     at_ms: int
-    outcomes: Counts
+    outcomes: ObjectCounts
     """deleted, tagged (and not deleted by the bucket yet), deleted by the bucket, already gone, failed, dropped out; or
     deleted, but kept as a version.
     """
-    by_reason: dict[str, Counts]
+    by_reason: dict[str, ObjectCounts]
     """By why it was marked."""
-    by_prefix: dict[str, Counts] = {}
+    by_prefix: dict[str, ObjectCounts] = {}
     """By the first folder of the key, and below `_refstore/` by the second."""
-    commits_dropped_out: int = 0
+    excluded_commits: int = 0
     """Commits that were unmarked since, or are marked by another run: what they name was excluded."""
-    dropped_out_by_rules: int = 0
+    excluded_by_rules: int = 0
     """Of these, the ones that are active by the rules as they were when the sweep began."""
-    rules_changed: bool = False
+    have_rules_changed: bool = False
     """Whether these were other rules than those of the mark. What they keep of expired commits, by a legal hold,
     was excluded, too.
     """
-    purged: PurgedObjects = PurgedObjects()
+    purged_objects: PurgedObjects = PurgedObjects()
     failures: list[str] = []
     """Examples of what the store did not delete, or kept as a version, with its reasons."""
     seconds: float = 0.0
-    newly: Counts = {}
+    new_outcomes: ObjectCounts = {}
     """Of `outcomes`: what the last call of the sweep added to those before it."""
     tagged_ms: int = 0
     """Since when everything is tagged. 0: it is not, or the mode is another."""
 
     @property
-    def tagged(self) -> Count:
+    def tagged_count(self) -> ObjectCount:
         """What waits for the bucket, at most."""
-        return self.outcomes.get(TAGGED, Count())
+        return self.outcomes.get(TAGGED_OUTCOME, ObjectCount())
 
     @property
-    def failed(self) -> int:
-        return self.outcomes.get(FAILED, Count()).objects + self.purged.failed
+    def failed_objects(self) -> int:
+        return self.outcomes.get(FAILED_OUTCOME, ObjectCount()).objects + self.purged_objects.failed_objects
 
-    def with_purged(self, purged: PurgedObjects) -> Swept:
+    def add_purged(self, purged: PurgedObjects) -> SweepResult:
         """Return it with what became of purged objects."""
         failures = [*self.failures, *purged.failures][:FAILURES_SHOWN]
         return msgspec.structs.replace(self, purged=purged, failures=failures)
@@ -187,21 +187,21 @@ DRIFT_NOTE: Final = (
 """A note for readers of the figures. Nothing is lost by it, because what is counted too much is not there any more."""
 
 
-class Online(msgspec.Struct, frozen=True, kw_only=True):
+class BranchRuleResult(msgspec.Struct, frozen=True, kw_only=True):
     """What the rules took from branches before anything was marked, or would take: the online path deletes it, or its
     history expires.
     """
 
-    staged: Count = Count()
+    staged: ObjectCount = ObjectCount()
     """Staged objects that were reset by `uncommitted`, or `all`."""
-    latest_view: Count = Count()
+    latest_view: ObjectCount = ObjectCount()
     """Entries that were removed from branches by commits (`allow_deletion_from_latest_view`)."""
     commits: int = 0
-    left: list[str] = []
+    incomplete_branches: list[str] = []
     """Branches that were not looked through to their ends, each with the reason."""
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class GcSummary(msgspec.Struct, frozen=True, kw_only=True):
     repository: str
     mark_id: str
     state: str
@@ -217,27 +217,27 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The retention rules that it went by: `refstore why` tells them years later."""
     expired_by: dict[str, int] = {}
     """How many commits expired by which rule."""
-    goes_on_from: str = ""
+    baseline_mark_id: str = ""
     """The run before, where only what is newer was listed and read; '': everything was."""
-    why_complete: str = ""
+    complete_reason: str = ""
     """Why everything was."""
-    there_before: Count = Count()
+    previously_listed: ObjectCount = ObjectCount()
     """What the last complete listing had, where this run goes on from one."""
-    listed: Count
-    listed_by_kind: Counts
-    young: Count
+    listed: ObjectCount
+    listed_by_kind: ObjectCounts
+    young: ObjectCount
     """Not looked at: younger than the minimum age."""
-    foreign: Count
+    foreign: ObjectCount
     """Nothing that refstore can name: left alone unless asked for."""
-    kept: Count
-    pending: Count
+    kept: ObjectCount
+    pending: ObjectCount
     """In an earlier mark already."""
-    marked: Count
-    by_reason: Counts
-    by_kind: Counts
-    by_day: dict[str, Counts]
+    marked: ObjectCount
+    by_reason: ObjectCounts
+    by_kind: ObjectCounts
+    by_day: dict[str, ObjectCounts]
     """day of making -> reason -> count; of blobs."""
-    held_by_branch: Counts
+    named_by_branch: ObjectCounts
     """What each branch's head names: from the trees' own totals, so what two branches share counts for both."""
     named_in_kv: int
     """Addresses that references, staging areas and pins named."""
@@ -245,28 +245,28 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What was read of commits: trees, and listings of added addresses."""
     question: str = ""
     """What an operator has to confirm before the sweep."""
-    online: Online = Online()
-    versions: str = ""
+    branch_rules: BranchRuleResult = BranchRuleResult()
+    versions_warning: str = ""
     """That the bucket keeps versions of what is deleted, or that this is not known; '' if it does not."""
-    by_prefix: Counts = {}
+    by_prefix: ObjectCounts = {}
     """Of what was marked: by the first folder of the key, and below `_refstore/` by the second."""
     seconds: dict[str, float] = {}
     """By step."""
-    swept: Swept | None = None
-    cleaned: CleaningSummary | None = None
+    sweep: SweepResult | None = None
+    purge_cleanup: CleanupSummary | None = None
     """What was deleted of what purges left behind."""
 
     @property
-    def drift(self) -> Counts:
+    def drift(self) -> ObjectCounts:
         """What the online path had missed: what goes although no marked commit named it."""
         return {reason: count for reason, count in self.by_reason.items() if reason != "expired"}
 
 
-def totals(rows: Iterable[tuple[str, Count]]) -> Counts:
+def sum_counts(rows: Iterable[tuple[str, ObjectCount]]) -> ObjectCounts:
     """Add up counts by name."""
-    found: Counts = {}
+    found: ObjectCounts = {}
     for name, count in rows:
-        found[name] = found.get(name, Count()) + count
+        found[name] = found.get(name, ObjectCount()) + count
     return found
 
 
@@ -274,21 +274,21 @@ def kind_name(kind: int) -> str:
     return ObjectKind(kind).name.lower()
 
 
-def write_summary(store: ObjectStore, summary: Summary) -> None:
+def write_summary(store: ObjectStore, summary: GcSummary) -> None:
     write_json(store, f"{ROOT}{summary.mark_id}/{SUMMARY}", summary)
 
 
-def read_summary(store: ObjectStore, mark_id: str) -> Summary:
+def read_summary(store: ObjectStore, mark_id: str) -> GcSummary:
     """Raises NotFound, Corrupt."""
     try:
-        return _convert(read_json(store, f"{ROOT}{mark_id}/{SUMMARY}"), Summary, mark_id)
+        return _decode(read_json(store, f"{ROOT}{mark_id}/{SUMMARY}"), GcSummary, mark_id)
     except ObjectNotFound as error:
         raise NotFound(f"mark {mark_id} has no summary; it was not finished: run the marking again") from error
 
 
-def read_summaries(store: ObjectStore, runs: Iterable[Run]) -> list[Summary]:
+def read_summaries(store: ObjectStore, runs: Iterable[Run]) -> list[GcSummary]:
     """Return the summaries of the runs that left one. Their states are what the KV says now. Raises Corrupt."""
-    summaries: list[Summary] = []
+    summaries: list[GcSummary] = []
     for run in runs:
         if run.state not in (RunState.MARKING, RunState.ABANDONED):
             with suppress(NotFound):
@@ -296,14 +296,14 @@ def read_summaries(store: ObjectStore, runs: Iterable[Run]) -> list[Summary]:
     return summaries
 
 
-def write_manifest(store: ObjectStore, manifest: Manifest) -> None:
+def write_manifest(store: ObjectStore, manifest: SweepManifest) -> None:
     write_json(store, f"{ROOT}{manifest.mark_id}/{MANIFEST}", manifest)
 
 
-def read_manifest(store: ObjectStore, mark_id: str) -> Manifest:
+def read_manifest(store: ObjectStore, mark_id: str) -> SweepManifest:
     """Raises Corrupt: a mark that stands must have it."""
     try:
-        return _convert(read_json(store, f"{ROOT}{mark_id}/{MANIFEST}"), Manifest, mark_id)
+        return _decode(read_json(store, f"{ROOT}{mark_id}/{MANIFEST}"), SweepManifest, mark_id)
     except ObjectNotFound as error:
         raise Corrupt(f"mark {mark_id} has lost its files in {store.url}; unmark it, then mark again") from error
 
@@ -316,7 +316,7 @@ def read_units(store: ObjectStore, mark_id: str) -> list[UnitRow]:
     return units
 
 
-def _convert(value: Any, kind: type[Any], mark_id: str) -> Any:
+def _decode(value: Any, kind: type[Any], mark_id: str) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

@@ -13,7 +13,7 @@ import msgspec
 from refstore.context import Context
 from refstore.core.ids import CommitId
 from refstore.core.records import GcRun, Mark
-from refstore.gc_marks import STANDING, LiveBatch, LiveSource, Marks, Run, RunState, new_mark_id
+from refstore.gc_marks import OPEN_STATES, LiveBatch, LiveSource, Marks, Run, RunState, new_mark_id
 from refstore.gc_marks.commit_marks import PAGE
 from refstore.gc_marks.live_set import scan_live_set
 from refstore_gc import anti_join, listing
@@ -22,18 +22,18 @@ from refstore_gc.engines.base import Engine
 from refstore_gc.engines.choice import Engines
 from refstore_gc.listing import count_listed
 from refstore_gc.mark import apply_branch_rules, count_last_compared, find_complete
-from refstore_gc.mark_plan import age_seconds, decide, filters_of
+from refstore_gc.mark_plan import minimum_age_seconds, decide_marks, tree_filter_of
 from refstore_gc.run_context import Options, new_run
-from refstore_gc.run_layout import RunLayout, layout_of, remove
-from refstore_gc.run_progress import Tell, silent
+from refstore_gc.run_layout import RunLayout, make_layout, remove
+from refstore_gc.run_progress import ReportProgress, ignore_progress
 from refstore_gc.run_summary import Summary
 from refstore_gc.statistics import summarize_mark
 
-SIMULATED: Final = "simulated"
+SIMULATED_STATE: Final = "simulated"
 """The state in the summary of a simulation, which marks nothing."""
 
 
-def simulate(ctx: Context, engines: Engines, options: Options, tell: Tell = silent) -> Summary:
+def simulate_mark(ctx: Context, engines: Engines, options: Options, tell: ReportProgress = ignore_progress) -> Summary:
     """Return what `mark` would mark now, by the repository's rules or by `options.rules`.
 
     A simulation changes nothing: it marks no commit and waits for nobody. It writes its own files to a temporary folder
@@ -42,22 +42,22 @@ def simulate(ctx: Context, engines: Engines, options: Options, tell: Tell = sile
     marks, now, mark_id = Marks(ctx), ctx.clock.now_ms(), new_mark_id(ctx)
     last_objects = count_last_compared(ctx)
     engine = engines.for_objects(last_objects)
-    with _scratch(ctx, engine, mark_id) as layout:
+    with _open_scratch_layout(ctx, engine, mark_id) as layout:
         run = new_run(ctx, engine, options, tell, layout)
         online = apply_branch_rules(run, dry_run=True)
-        decision = decide(ctx, rules=options.rules, grace_days=options.grace_days)
-        standing = tuple(each.mark_id for each in marks.runs.all() if each.state in STANDING)
+        decision = decide_marks(ctx, rules=options.rules, grace_days=options.grace_days)
+        standing = tuple(each.mark_id for each in marks.runs.all() if each.state in OPEN_STATES)
         digest, deletes_at_ms = decision.rules.digest(), now + decision.grace_ms
         record = GcRun("", RunState.MARKING, now, decision.grace_ms, deletes_at_ms, digest, standing, now)
         simulated = Run(mark_id, record)
         expired = {**dict.fromkeys((*decision.commits, *decision.given_up), ("",)), **dict(decision.partly)}
-        run = replace(run, cutoff_ms=now - int(age_seconds(ctx, options.min_age_seconds) * 1000))
+        run = replace(run, cutoff_ms=now - int(minimum_age_seconds(ctx, options.min_age_seconds) * 1000))
         with run.steps.step("listing the object store"):
             chunks = listing.list_objects(run)
         run = run.move_to(engines.for_objects(max(last_objects, count_listed(chunks))))
         with run.steps.step("reading what the KV names") as report_rows:
-            scan = _as_if_marked(scan_live_set(ctx, simulated, PAGE), expired, set(decision.given_up))
-            live = collect_live_set(run, scan, filters_of(decision.plan), report_rows)
+            scan = _simulate_marks(scan_live_set(ctx, simulated, PAGE), expired, set(decision.given_up))
+            live = collect_live_set(run, scan, tree_filter_of(decision.plan), report_rows)
         own_marks = dict(zip(expired, marks.commits.of(list(expired)), strict=True))
         result = anti_join.find_garbage(
             run,
@@ -65,15 +65,15 @@ def simulate(ctx: Context, engines: Engines, options: Options, tell: Tell = sile
             chunks,
             live,
             [*expired, *earlier_commits(marks, simulated)],
-            marked_again=marks.mark_run.marked_again(simulated, _newly_marked(expired, own_marks)),
+            marked_again=marks.mark_run.marked_again(simulated, _find_new_marks(expired, own_marks)),
         )
         unmarked = (commit for commit, own in own_marks.items() if own is None)
         complete = find_complete(run, unmarked, result, None)
         summary = summarize_mark(run, simulated, decision, result, complete, online)
-        return msgspec.structs.replace(summary, state=SIMULATED)
+        return msgspec.structs.replace(summary, state=SIMULATED_STATE)
 
 
-def _as_if_marked(
+def _simulate_marks(
     scan: Iterable[LiveBatch], expired: Mapping[CommitId, tuple[str, ...]], given_up: Set[CommitId]
 ) -> Iterator[LiveBatch]:
     """Change a live scan to what it would be after the marks. A given-up commit keeps nothing, not even its tree. A
@@ -86,13 +86,13 @@ def _as_if_marked(
             remaining = (each for each in batch.commits if each.commit not in given_up)
             yield batch._replace(
                 commits=[
-                    each._replace(expired_prefixes=_both(each.expired_prefixes, expired.get(each.commit, ())))
+                    each._replace(expired_prefixes=_merge_prefixes(each.expired_prefixes, expired.get(each.commit, ())))
                     for each in remaining
                 ]
             )
 
 
-def _newly_marked(
+def _find_new_marks(
     expired: Mapping[CommitId, tuple[str, ...]], own_marks: Mapping[CommitId, Mark | None]
 ) -> Iterator[CommitId]:
     """Yield the commits that a run would mark, with the prefixes of `expired`, or would mark further."""
@@ -102,19 +102,19 @@ def _newly_marked(
             yield commit
 
 
-def _both(marked: tuple[str, ...], would_be_marked: tuple[str, ...]) -> tuple[str, ...]:
+def _merge_prefixes(marked: tuple[str, ...], would_be_marked: tuple[str, ...]) -> tuple[str, ...]:
     return ("",) if "" in (*marked, *would_be_marked) else tuple(sorted({*marked, *would_be_marked}))
 
 
 @contextmanager
-def _scratch(ctx: Context, engine: Engine, mark_id: str) -> Generator[RunLayout, None, None]:
+def _open_scratch_layout(ctx: Context, engine: Engine, mark_id: str) -> Generator[RunLayout, None, None]:
     """Yield where a simulation writes its own files."""
     seed = secrets.randbits(64)
     if engine.is_on_one_machine:
         with engine.scratch_folder() as folder:
-            yield layout_of(ctx, mark_id, seed, files=f"{folder.as_uri()}?fsync=0")
+            yield make_layout(ctx, mark_id, seed, files=f"{folder.as_uri()}?fsync=0")
         return
     try:
-        yield layout_of(ctx, mark_id, seed)
+        yield make_layout(ctx, mark_id, seed)
     finally:
         remove(ctx.objects, mark_id)

@@ -18,25 +18,25 @@ from refstore_gc import deletion_index_writer, gc_figures, kv_guard, purged_obje
 from refstore_gc.engines.choice import Engines
 from refstore_gc.live_in_commits import LiveCommits
 from refstore_gc.run_context import Options, new_run
-from refstore_gc.run_layout import layout_of
-from refstore_gc.run_progress import Tell, silent
+from refstore_gc.run_layout import make_layout
+from refstore_gc.run_progress import ReportProgress, ignore_progress
 from refstore_gc.run_summary import (
     Count,
-    Manifest,
-    Mode,
+    SweepManifest,
+    SweepMode,
     Summary,
-    Swept,
+    SweepResult,
     read_manifest,
     read_summary,
     read_units,
     write_summary,
 )
 from refstore_gc.statistics import summarize_sweep
-from refstore_gc.sweep_tasks import settle
+from refstore_gc.sweep_tasks import check_tagged_units
 from refstore_gc.sweep_tasks import sweep as sweep_units
 
 
-def sweep(ctx: Context, engines: Engines, mark_id: str, tell: Tell = silent, *, mode: Mode | None = None) -> Summary:
+def sweep(ctx: Context, engines: Engines, mark_id: str, tell: ReportProgress = ignore_progress, *, mode: SweepMode | None = None) -> Summary:
     """Delete, or tag, what a mark holds and nothing names again. Made again it goes on; once swept it does nothing.
 
     The bucket deletes what is tagged. Until it has, the sweep made again asks how far it is (`_settle`), and the mark
@@ -51,21 +51,21 @@ def sweep(ctx: Context, engines: Engines, mark_id: str, tell: Tell = silent, *, 
         read_summary(ctx.objects, mark_id)  # while it can still be unmarked
         read_units(ctx.objects, mark_id)
     if marks.runs.get(mark_id).is_tagged and mode != "delete":
-        return _settle(ctx, engines, marks.runs.get(mark_id), tell)
+        return _check_bucket_deletions(ctx, engines, marks.runs.get(mark_id), tell)
     fence = kv_guard.begin(ctx, mark_id)
     if marks.runs.get(mark_id).state in (RunState.MARKED, RunState.SWEEPING):
         seen = read_manifest(ctx.objects, mark_id).servers
-        kv_guard.give_up_if_others_answer(marks, mark_id, seen, fence)
+        kv_guard.abandon_if_servers_changed(marks, mark_id, seen, fence)
     begun = rules_recheck.begin(ctx, marks, mark_id)
     if begun.run.state is RunState.SWEPT:
         return read_summary(ctx.objects, mark_id)
     summary, manifest = read_summary(ctx.objects, mark_id), read_manifest(ctx.objects, mark_id)
     mode = mode or ("tag" if manifest.mode == "tag" else "delete")
-    layout, engine = layout_of(ctx, mark_id, manifest.seed), engines.for_objects(summary.marked.objects)
+    layout, engine = make_layout(ctx, mark_id, manifest.seed), engines.for_objects(summary.marked.objects)
     run = new_run(ctx, engine, Options(mode=mode), tell, layout, controlled_as="sweep")
-    excluded = _excluded(marks, begun.run)
+    excluded = _find_excluded(marks, begun.run)
     excluded_count = len([*excluded.commits()])
-    by_rules = rules_recheck.keep(marks, begun, excluded)
+    by_rules = rules_recheck.exclude_kept_commits(marks, begun, excluded)
     fence.pass_through()
     with closing(run.steps), run.steps.step("sweeping"):
         outcomes = sweep_units(run, manifest.units, excluded, mode)
@@ -74,12 +74,12 @@ def sweep(ctx: Context, engines: Engines, mark_id: str, tell: Tell = silent, *, 
         swept, dropped_out_by_rules=by_rules, rules_changed=begun.changed, engine=run.engine.name
     )
     if not (swept.failed or swept.tagged.objects):  # the identities' own objects are gone
-        purged = purged_objects.delete_dead(ctx, run.layout, manifest.dead_identities, excluded)
-        swept = swept.with_purged(purged)
-    return _note_outcome(ctx, begun.run, summary, manifest, swept)
+        purged = purged_objects.delete_dead_identities(ctx, run.layout, manifest.dead_identities, excluded)
+        swept = swept.add_purged(purged)
+    return _record_outcome(ctx, begun.run, summary, manifest, swept)
 
 
-def _excluded(marks: Marks, swept_run: Run) -> LiveCommits:
+def _find_excluded(marks: Marks, swept_run: Run) -> LiveCommits:
     """Return the commits whose objects the sweep must leave."""
     excluded = LiveCommits()
     for commit_id, commit in marks.sweeps.excluded_commits(swept_run):
@@ -87,21 +87,21 @@ def _excluded(marks: Marks, swept_run: Run) -> LiveCommits:
     return excluded
 
 
-def _settle(ctx: Context, engines: Engines, tagged: Run, tell: Tell) -> Summary:
+def _check_bucket_deletions(ctx: Context, engines: Engines, tagged: Run, tell: ReportProgress) -> Summary:
     """Ask what the bucket has deleted of what a mark tagged; with the last of it the mark is swept."""
     summary, manifest = read_summary(ctx.objects, tagged.mark_id), read_manifest(ctx.objects, tagged.mark_id)
     engine = engines.for_objects(summary.marked.objects)
-    run = new_run(ctx, engine, Options(mode="tag"), tell, layout_of(ctx, tagged.mark_id, manifest.seed))
+    run = new_run(ctx, engine, Options(mode="tag"), tell, make_layout(ctx, tagged.mark_id, manifest.seed))
     with run.steps.step("asking what the bucket has deleted"):
-        outcomes = settle(run, manifest.units)
+        outcomes = check_tagged_units(run, manifest.units)
     swept, before = summarize_sweep(outcomes, "tag", 0, ctx.clock.now_ms(), 0.0), summary.swept
     if manifest.dead_identities and not (swept.failed or swept.tagged.objects):
         fence = kv_guard.begin(ctx, tagged.mark_id)
         if manifest.servers == fence.servers:  # else what the mark saw may not be so: the next complete run looks again
-            excluded = _excluded(Marks(ctx), tagged)
+            excluded = _find_excluded(Marks(ctx), tagged)
             fence.pass_through()
-            purged = purged_objects.delete_dead(ctx, run.layout, manifest.dead_identities, excluded)
-            swept = swept.with_purged(purged)
+            purged = purged_objects.delete_dead_identities(ctx, run.layout, manifest.dead_identities, excluded)
+            swept = swept.add_purged(purged)
     if before is not None:
         swept = msgspec.structs.replace(
             swept,
@@ -110,10 +110,10 @@ def _settle(ctx: Context, engines: Engines, tagged: Run, tell: Tell) -> Summary:
             rules_changed=before.rules_changed,
             seconds=before.seconds,
         )
-    return _note_outcome(ctx, tagged, summary, manifest, swept)
+    return _record_outcome(ctx, tagged, summary, manifest, swept)
 
 
-def _note_outcome(ctx: Context, swept_run: Run, summary: Summary, manifest: Manifest, swept: Swept) -> Summary:
+def _record_outcome(ctx: Context, swept_run: Run, summary: Summary, manifest: SweepManifest, swept: SweepResult) -> Summary:
     """Write down how far a sweep is: to be tried again, tagged and waiting for the bucket, or over."""
     marks, mark_id = Marks(ctx), swept_run.mark_id
     counts = {name: count.objects for name, count in swept.outcomes.items()}
@@ -127,5 +127,5 @@ def _note_outcome(ctx: Context, swept_run: Run, summary: Summary, manifest: Mani
     swept = msgspec.structs.replace(swept, tagged_ms=swept_run.record.tagged_ms, newly=newly)
     summary = msgspec.structs.replace(summary, state=swept_run.shown, swept=swept)
     write_summary(ctx.objects, summary)
-    gc_figures.note_sweep(ctx, swept)
+    gc_figures.record_sweep(ctx, swept)
     return summary

@@ -15,7 +15,7 @@ from refstore.errors import Invalid
 from refstore.purging.document import Dataset
 from refstore_purge import ids as id_sets
 from refstore_purge import ids_file, index, ledger, uuids
-from refstore_purge.formats.base import Kind, kind_of
+from refstore_purge.formats.base import IdKind, kind_of
 from refstore_purge.ids import IdSet
 from refstore_purge.ledger import AnyIds, LedgerSet
 from refstore_purge.untyped_arrow import pa, pc
@@ -34,34 +34,34 @@ class DatasetIds:
         self._is_for_all = is_for_all
         self._opened: dict[str, AnyIds] = {}
         self.planned_sets = {dataset: " ".join(names) for dataset, names in sets.items()}
-        """What tells data sets apart whose ids differ, also after `adapt`."""
-        self.count = sum(self._open(name).count for name in {name for names in sets.values() for name in names})
+        """What tells data sets apart whose ids differ, also after `adapt_ids`."""
+        self.count = sum(self._open_set(name).count for name in {name for names in sets.values() for name in names})
         """How many ids there are, of all sets."""
 
-    def chosen(self, datasets: Iterable[Dataset]) -> tuple[Dataset, ...]:
+    def select_datasets(self, datasets: Iterable[Dataset]) -> tuple[Dataset, ...]:
         """Return the data sets that have ids."""
         return tuple(dataset for dataset in datasets if dataset.name in self._sets)
 
-    def of(self, dataset: Dataset) -> AnyIds:
+    def ids_of(self, dataset: Dataset) -> AnyIds:
         """Return the ids that are compared with a data set's column."""
-        return self._open(self.set_of(dataset))
+        return self._open_set(self.set_name_of(dataset))
 
-    def every(self, dataset: Dataset) -> list[AnyIds]:
+    def all_ids_of(self, dataset: Dataset) -> list[AnyIds]:
         """Return the ids of every type that a data set has, for values that paths tell."""
-        return [self._open(name) for name in self._sets[dataset.name]]
+        return [self._open_set(name) for name in self._sets[dataset.name]]
 
-    def set_of(self, dataset: Dataset) -> str:
+    def set_name_of(self, dataset: Dataset) -> str:
         """Return the name of a data set's set, which its files begin with."""
         return self._sets[dataset.name][0]
 
-    def by_set(self) -> list[tuple[AnyIds, list[str]]]:
+    def group_by_set(self) -> list[tuple[AnyIds, list[str]]]:
         """Return each set with the data sets that have it."""
         found: dict[str, list[str]] = {}
         for dataset, names in sorted(self._sets.items()):
             found.setdefault(names[0], []).append(dataset)
-        return [(self._open(name), datasets) for name, datasets in found.items()]
+        return [(self._open_set(name), datasets) for name, datasets in found.items()]
 
-    def adapt(self, dataset: Dataset, type_: Any) -> bool:
+    def adapt_ids(self, dataset: Dataset, type_: Any) -> bool:
         """Take for a data set the ids of the type that its identifier's column has. Return False if the ledger has none
         of it: its hashes cannot be converted. Raises Invalid if a table has none.
         """
@@ -70,40 +70,40 @@ class DatasetIds:
         if pa.types.is_null(type_):
             return True
         if kind is None:
-            raise Invalid(f"column {name!r} of data set {dataset.name!r} is {_shown(type_, name)}")
+            raise Invalid(f"column {name!r} of data set {dataset.name!r} is {_describe_type(type_, name)}")
         names, is_none = self._sets[dataset.name], False
-        same = next((each for each in names if self._open(each).kind == kind), None)
-        ids = self._open(names[0])
+        same = next((each for each in names if self._open_set(each).kind == kind), None)
+        ids = self._open_set(names[0])
         if same is not None:
-            self._check_width(dataset, type_, self._open(same))
+            self._check_width(dataset, type_, self._open_set(same))
         elif isinstance(ids, LedgerSet):
-            same = ledger.write_none(self.folder, f"none-{kind}-", kind, like=ids)
+            same = ledger.write_empty_set(self.folder, f"none-{kind}-", kind, like=ids)
             is_none = True
         elif ids.kind == "string" and _width(type_) == uuids.UUID_BYTES:
-            same = self._as_uuids(dataset, names[0], ids, type_)
+            same = self._convert_to_uuids(dataset, names[0], ids, type_)
         elif ids.kind == "string" and kind == "integer" and not self._is_for_all:
-            same = self._as_integers(dataset, names[0], ids, type_)
+            same = self._convert_to_integers(dataset, names[0], ids, type_)
         else:
-            raise Invalid(f"{self._differs(dataset, type_, ids)}; {self._advice(ids, kind)}")
+            raise Invalid(f"{self._describe_difference(dataset, type_, ids)}; {self._advice(ids, kind)}")
         self._sets[dataset.name] = [same, *(each for each in names if each != same)]
-        self._open(same)
+        self._open_set(same)
         return not is_none
 
-    def write_index_hashes(self, key: index.Key) -> None:
+    def write_index_hashes(self, key: index.IndexKey) -> None:
         """Write the hashes by which `index.look` finds ids, of every set that a data set has."""
         for name in {names[0] for names in self._sets.values()}:
-            ids = self._open(name)
+            ids = self._open_set(name)
             if isinstance(ids, IdSet):
-                hashes = index.hashes(ids.values, ids.kind, key.hash_key)
+                hashes = index.hash_distinct(ids.values, ids.kind, key.hash_key)
                 id_sets.write_index_hashes(self.folder, hashes, prefix=name)
                 self._opened[name] = IdSet(self.folder, prefix=name)
 
-    def _open(self, name: str) -> AnyIds:
+    def _open_set(self, name: str) -> AnyIds:
         if name not in self._opened:
             self._opened[name] = ledger.open_ids(self.folder, prefix=name)
         return self._opened[name]
 
-    def _as_uuids(self, dataset: Dataset, name: str, ids: IdSet, type_: Any) -> str:
+    def _convert_to_uuids(self, dataset: Dataset, name: str, ids: IdSet, type_: Any) -> str:
         made = f"uuids-{name}"
         if made not in self._opened:  # else another data set with the same ids has it
             texts = ids.values.cast(pa.large_string())
@@ -113,19 +113,19 @@ class DatasetIds:
                 if not good and _has_width(ids, uuids.UUID_BYTES):
                     advice = "say --id-type binary, if its values are text of 16 bytes"
                 raise Invalid(
-                    f"{self._differs(dataset, type_, ids)}, of which {ids.count - good} of {ids.count} are no UUIDs; "
-                    f"{advice}{self._or_restrict()}"
+                    f"{self._describe_difference(dataset, type_, ids)}, of which {ids.count - good} of {ids.count} are no UUIDs; "
+                    f"{advice}{self._restrict_advice()}"
                 )
-            id_sets.write(self.folder, "binary", [uuids.bytes_of(texts)], prefix=made)
+            id_sets.write_ids(self.folder, "binary", [uuids.uuid_bytes(texts)], prefix=made)
         return made
 
-    def _as_integers(self, dataset: Dataset, name: str, ids: IdSet, type_: Any) -> str:
+    def _convert_to_integers(self, dataset: Dataset, name: str, ids: IdSet, type_: Any) -> str:
         made = f"integers-{name}"
         try:
-            values = ids_file.converted(ids.values.cast(pa.string()), "string", "integer")
+            values = ids_file.convert_ids(ids.values.cast(pa.string()), "string", "integer")
         except pa.ArrowInvalid:
-            raise Invalid(f"{self._differs(dataset, type_, ids)}, not all of them integers; correct them") from None
-        id_sets.write(self.folder, "integer", [values], prefix=made)
+            raise Invalid(f"{self._describe_difference(dataset, type_, ids)}, not all of them integers; correct them") from None
+        id_sets.write_ids(self.folder, "integer", [values], prefix=made)
         return made
 
     def _check_width(self, dataset: Dataset, type_: Any, ids: AnyIds) -> None:
@@ -135,21 +135,21 @@ class DatasetIds:
             advice = "give UUIDs as text, and leave --id-type out" if width == uuids.UUID_BYTES else "give such ids"
             raise Invalid(
                 f"column {dataset.identifier!r} of data set {dataset.name!r} is {type_}, and none of the ids has "
-                f"{width} bytes; {advice}{self._or_restrict()}"
+                f"{width} bytes; {advice}{self._restrict_advice()}"
             )
 
-    def _differs(self, dataset: Dataset, type_: Any, ids: AnyIds) -> str:
+    def _describe_difference(self, dataset: Dataset, type_: Any, ids: AnyIds) -> str:
         return (
             f"column {dataset.identifier!r} of data set {dataset.name!r} is {type_}, and its ids are "
             f"{ids_file.WORDS[ids.kind]}"
         )
 
-    def _or_restrict(self) -> str:
+    def _restrict_advice(self) -> str:
         return ", or purge other data sets alone with --dataset" if self._is_for_all and len(self._sets) > 1 else ""
 
-    def _advice(self, ids: IdSet, kind: Kind) -> str:
+    def _advice(self, ids: IdSet, kind: IdKind) -> str:
         """Return what leads to ids that may match, and to no others."""
-        texts = _texts(ids)
+        texts = _texts_of_ids(ids)
         advice = "give ids of its type"
         if kind == "string" and texts is not None:
             advice = "say --id-type string"
@@ -163,10 +163,10 @@ class DatasetIds:
             advice = "say --id-type uuid if its values are the 16 bytes of UUIDs, or --id-type binary if they are text"
         elif texts is not None:
             advice = "say --id-type binary if its values are text"
-        return advice + self._or_restrict()
+        return advice + self._restrict_advice()
 
 
-def _texts(ids: IdSet) -> Any:
+def _texts_of_ids(ids: IdSet) -> Any:
     """Return the ids as text; None: they are binary, and no text."""
     if ids.kind == "integer":
         return ids.values.cast(pa.string())
@@ -191,7 +191,7 @@ def _has_width(ids: IdSet, width: int) -> bool:
     return ids.kind != "integer" and bool(pc.any(pc.equal(pc.binary_length(ids.values), width)).as_py())
 
 
-def _shown(type_: Any, name: str) -> str:
+def _describe_type(type_: Any, name: str) -> str:
     """Return why a type is none of identifiers, and what to do."""
     if pa.types.is_struct(type_):
         fields = ", ".join(f"{name}.{type_.field(number).name}" for number in range(min(type_.num_fields, 20)))

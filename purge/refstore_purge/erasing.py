@@ -8,28 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from refstore_purge.finding import are_ids
-from refstore_purge.plan import Unit
+from refstore_purge.finding import find_ids
+from refstore_purge.plan import Partition
 from refstore_purge.run_state import PurgeRun
-from refstore_purge.tasks import Done
+from refstore_purge.tasks import ObjectResult
 
 
-def find(run: PurgeRun, units: Sequence[Unit], attempt: int) -> set[str]:
+def find_erasable(run: PurgeRun, units: Sequence[Partition], attempt: int) -> set[str]:
     """Return the addresses of the objects that are to be erased. An object counts as one row."""
     state = run.state
     wanted: set[str] = set()
     for unit in units:
-        pieces = list(unit.pieces.values())
-        told = are_ids(run.ids.every(unit.dataset), [piece.value for piece in pieces])
-        row = run.row(unit)
+        pieces = list(unit.objects.values())
+        told = find_ids(run.ids.all_ids_of(unit.dataset), [piece.identifier_value for piece in pieces])
+        row = run.report_row(unit)
         row.attempts = attempt
         for piece, is_one in zip(pieces, told, strict=True):
-            run.see(unit, piece.content)
+            run.note_examined(unit, piece.content_address)
             if is_one:
                 wanted.add(piece.address)
-                run.note(unit, piece)
-            if piece.content not in state.found:
-                state.found[piece.content] = Done(address=piece.content, rows=1, matched=int(is_one), by="name")
+                run.note_remaining(unit, piece)
+            if piece.content_address not in state.results:
+                state.results[piece.content_address] = ObjectResult(address=piece.content_address, rows=1, matched_rows=int(is_one), decided_by="name")
                 row.objects += 1
-                row.matched += is_one
+                row.matched_objects += is_one
     return wanted

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from refstore_gc.column_hash import hash_rows, hash_texts
-from refstore_purge.formats.base import Kind, kind_of
+from refstore_purge.formats.base import IdKind, kind_of
 from refstore_purge.untyped_arrow import pa, pc
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 WORDS_MAX: Final = 64
 """How many 8-byte words of a value the hash knows; longer values that begin alike are told apart by themselves."""
 BITS_PER_ID: Final = 16
-FEW: Final = 10_000
+SMALL_SET_MAX: Final = 10_000
 """So many ids Arrow looks up by itself, with a table that it makes for each batch."""
 FENCES_MAX: Final = 100_000
 """How many ids, evenly spread in their order, tell which ranges have none."""
@@ -43,15 +43,15 @@ _VALUES: Final = "values.arrow"
 _FENCES: Final = "fences.arrow"
 _INDEX: Final = "index.npy"
 
-_TYPES: Final[dict[Kind, Any]] = {
+_TYPES: Final[dict[IdKind, Any]] = {
     "string": pa.large_binary(),  # compared by their bytes
     "binary": pa.large_binary(),
     "integer": pa.decimal128(20, 0),  # signed and unsigned 64 bits
 }
 
 
-class _Meta(msgspec.Struct, frozen=True):
-    kind: Kind
+class _IdSetMeta(msgspec.Struct, frozen=True):
+    kind: IdKind
     count: int
     bits: int
     """How many bits of a hash choose a bit."""
@@ -63,7 +63,7 @@ class IdSet:
 
     def __init__(self, folder: Path, *, prefix: str = "") -> None:
         """`prefix`: what the names of its files begin with."""
-        self._meta = msgspec.json.decode((folder / f"{prefix}{_META}").read_bytes(), type=_Meta)
+        self._meta = msgspec.json.decode((folder / f"{prefix}{_META}").read_bytes(), type=_IdSetMeta)
         self._bits = np.load(folder / f"{prefix}{_BITS}", mmap_mode="r")
         self._hashes = np.load(folder / f"{prefix}{_HASHES}", mmap_mode="r")
         self._values = _read(folder / f"{prefix}{_VALUES}")
@@ -75,7 +75,7 @@ class IdSet:
         """The hashes for `index.look`, sorted; None: the run has no key."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> IdKind:
         return self._meta.kind
 
     @property
@@ -89,18 +89,18 @@ class IdSet:
 
     def matches(self, values: Any) -> NDArray[np.bool_]:
         """Return for each value whether it is one of the ids. Null is none."""
-        values = without_extension(values)
+        values = strip_extension(values)
         if pa.types.is_dictionary(values.type):
             found = pa.array(self.matches(values.dictionary))
-            return filled(pc.take(found, values.indices))
+            return fill_nulls(pc.take(found, values.indices))
         matched = np.zeros(len(values), dtype=np.bool_)
         if not len(values) or not self.count:
             return matched
-        if self.count <= FEW:
+        if self.count <= SMALL_SET_MAX:
             if pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):
-                values = comparable(values, self.kind)  # Arrow cannot look up views
-            return filled(pc.is_in(values, value_set=self._few_as(values.type)))
-        compared = comparable(values, self.kind)
+                values = to_comparable(values, self.kind)  # Arrow cannot look up views
+            return fill_nulls(pc.is_in(values, value_set=self._small_set_as(values.type)))
+        compared = to_comparable(values, self.kind)
         hashes = _hash(compared, self.kind, self._meta.seed)
         places = hashes >> np.uint64(64 - self._meta.bits)
         may = (self._bits[places >> np.uint64(3)] >> (places & np.uint64(7)).astype(np.uint8)) & np.uint8(1)
@@ -112,12 +112,12 @@ class IdSet:
             here = at < len(self._hashes)
             here[here] = self._hashes[at[here]] == hashes[rows[here]]
             rows, at = rows[here], at[here]
-            same = filled(pc.equal(self._values.take(pa.array(at)), compared.take(pa.array(rows))))
+            same = fill_nulls(pc.equal(self._values.take(pa.array(at)), compared.take(pa.array(rows))))
             matched[rows[same]] = True
             rows, at = rows[~same], at[~same] + 1
         return matched
 
-    def _few_as(self, type_: Any) -> Any:
+    def _small_set_as(self, type_: Any) -> Any:
         """Return those ids that a column of this type can have, as that type."""
         if type_ not in self._few:
             values = self._values
@@ -132,7 +132,7 @@ class IdSet:
         """Return whether an id may lie between two values, both included. It is certain up to `FENCES_MAX` ids."""
         if not self._fences:
             return False
-        low, high = _ordered(minimum), _ordered(maximum)
+        low, high = _sort_key(minimum), _sort_key(maximum)
         first = bisect.bisect_left(self._fences, low)
         if first < len(self._fences) and self._fences[first] <= high:
             return True
@@ -140,12 +140,12 @@ class IdSet:
         return not is_exact and 0 < first < len(self._fences)
 
 
-def write(folder: Path, kind: Kind, batches: Iterable[Any], *, prefix: str = "") -> int:
+def write_ids(folder: Path, kind: IdKind, batches: Iterable[Any], *, prefix: str = "") -> int:
     """Write ids to a folder, each once; return how many there are. Null is left out. `prefix`: what the names of the
     files begin with.
     """
     seed = secrets.randbits(64)
-    chunks = [comparable(batch.drop_null(), kind) for batch in batches]
+    chunks = [to_comparable(batch.drop_null(), kind) for batch in batches]
     values: Any = pa.chunked_array(chunks, type=_TYPES[kind]).unique()
     hashes = _hash(values, kind, seed)
     order = np.argsort(hashes, kind="stable")
@@ -164,7 +164,7 @@ def write(folder: Path, kind: Kind, batches: Iterable[Any], *, prefix: str = "")
     _write(folder / f"{prefix}{_FENCES}", fences)
     np.save(folder / f"{prefix}{_HASHES}", hashes)
     np.save(folder / f"{prefix}{_BITS}", table)
-    (folder / f"{prefix}{_META}").write_bytes(msgspec.json.encode(_Meta(kind, len(values), bits, seed)))
+    (folder / f"{prefix}{_META}").write_bytes(msgspec.json.encode(_IdSetMeta(kind, len(values), bits, seed)))
     return len(values)
 
 
@@ -172,16 +172,16 @@ def write_index_hashes(folder: Path, hashes: NDArray[np.uint64], *, prefix: str 
     np.save(folder / f"{prefix}{_INDEX}", hashes)
 
 
-def without_extension(values: Any) -> Any:
+def strip_extension(values: Any) -> Any:
     """Return the storage of an extension type, such as the 16 bytes of UUIDs; other values as they are."""
     return values.storage if isinstance(values.type, pa.BaseExtensionType) else values
 
 
-def comparable(values: Any, kind: Kind) -> Any:
+def to_comparable(values: Any, kind: IdKind) -> Any:
     """Return the values in the one type in which a kind is compared."""
     if kind_of(values.type) != kind:
         raise TypeError(f"{values.type} is no {kind}")
-    values = without_extension(values)
+    values = strip_extension(values)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if kind == "integer":
@@ -191,7 +191,7 @@ def comparable(values: Any, kind: Kind) -> Any:
     return values.cast(pa.large_binary())
 
 
-def _hash(values: Any, kind: Kind, seed: int) -> NDArray[np.uint64]:
+def _hash(values: Any, kind: IdKind, seed: int) -> NDArray[np.uint64]:
     """Return a 64-bit hash of each value; of null any."""
     if kind == "integer":
         width = values.type.byte_width
@@ -200,11 +200,11 @@ def _hash(values: Any, kind: Kind, seed: int) -> NDArray[np.uint64]:
     return hash_texts(values, seed, words_max=WORDS_MAX)
 
 
-def _ordered(value: Any) -> Any:
+def _sort_key(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
-def filled(found: Any) -> NDArray[np.bool_]:
+def fill_nulls(found: Any) -> NDArray[np.bool_]:
     return np.asarray(pc.fill_null(found, fill_value=False).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 

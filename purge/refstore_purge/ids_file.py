@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from refstore.errors import Invalid
-from refstore_gc.private_folder import private_folder
+from refstore_gc.private_folder import make_private_folder
 from refstore_purge import ids, ids_form, uuids
-from refstore_purge.formats.base import Kind, kind_of
-from refstore_purge.ids_form import FormOptions, IdsForm
+from refstore_purge.formats.base import IdKind, kind_of
+from refstore_purge.ids_form import IdsFormOptions, IdsForm
 from refstore_purge.untyped_arrow import pa, pacsv, pc, pq
 
-KINDS: Final[tuple[Kind, ...]] = ("string", "integer", "binary")
+KINDS: Final[tuple[IdKind, ...]] = ("string", "integer", "binary")
 TYPES: Final = (*KINDS, "uuid")
 """What ids can be compared as; UUIDs are binary, of 16 bytes."""
-WORDS: Final[dict[Kind, str]] = {"string": "text", "integer": "integers", "binary": "binary"}
+WORDS: Final[dict[IdKind, str]] = {"string": "text", "integer": "integers", "binary": "binary"}
 FOLDER_PREFIX: Final = "refstore-purge-ids-"
 """What the name of a folder with ids begins with."""
 JSON_LINES: Final = 100_000
 """How many lines become one array."""
 
-Batch = tuple[Any, Any]
+IdBatch = tuple[Any, Any]
 """Ids, and the data set of each; None: they are for all."""
 
 
@@ -42,14 +42,14 @@ class LoadedIds(NamedTuple):
 
 def ids_folder() -> AbstractContextManager[Path]:
     """Make a folder for ids, for a block."""
-    return private_folder(FOLDER_PREFIX)
+    return make_private_folder(FOLDER_PREFIX)
 
 
-def load(
+def load_ids(
     file: Path,
     folder: Path,
     *,
-    form: FormOptions = FormOptions(),  # noqa: B008  # it never changes
+    form: IdsFormOptions = IdsFormOptions(),  # noqa: B008  # it never changes
     id_type: str = "",
     empty_id: bool = False,
     datasets: Sequence[str] = (),
@@ -59,22 +59,22 @@ def load(
     `id_type`: what the ids are to be compared as; '': as the table has them. `empty_id`: '' is an id, too. `datasets`:
     which the table's column may name. Raises Invalid; its message names no id.
     """
-    check_type(id_type)
-    with _readable(file, id_type), ids_folder() as private:
-        plain = ids_form.unpacked(file, private)
-        found = ids_form.form_of(plain, file.name, form)
-        batches: Iterator[Batch] = {"parquet": _parquet, "json": _json, "csv": _csv}[found.format](
+    check_id_type(id_type)
+    with _translate_read_errors(file, id_type), ids_folder() as private:
+        plain = ids_form.unpack(file, private)
+        found = ids_form.detect_form(plain, file.name, form)
+        batches: Iterator[IdBatch] = {"parquet": _parquet, "json": _json, "csv": _csv}[found.format](
             plain, found, is_text=bool(id_type)
         )
-        empty = _EmptyIds(takes=empty_id)
-        groups = {"": (each for each, _ in batches)} if found.dataset_at is None else _grouped(batches, found, datasets)
+        empty = _EmptyIdFilter(takes=empty_id)
+        groups = {"": (each for each, _ in batches)} if found.dataset_at is None else _group_by_dataset(batches, found, datasets)
         sets: dict[str, str] = {}
         total = 0
-        kinds: set[Kind] = set()
+        kinds: set[IdKind] = set()
         for number, (dataset, arrays) in enumerate(sorted(groups.items())):
             name = f"{number}-" if dataset else ""
-            kind, converted = _as(found.file, empty.left_out(arrays), id_type)
-            count = ids.write(folder, kind, converted, prefix=name)
+            kind, converted = _convert_to_type(found.file, empty.drop_empty(arrays), id_type)
+            count = ids.write_ids(folder, kind, converted, prefix=name)
             if count or not dataset:
                 sets[dataset] = name
             total += count
@@ -91,14 +91,14 @@ def load(
     return LoadedIds(found, sets, total, text)
 
 
-def check_type(id_type: str) -> None:
+def check_id_type(id_type: str) -> None:
     """Raise Invalid for what is no type of ids."""
     if id_type and id_type not in TYPES:
         raise Invalid(f"{id_type!r} is no type of ids; use {', '.join(TYPES)}")
 
 
 @contextmanager
-def _readable(file: Path, id_type: str) -> Generator[None, None, None]:
+def _translate_read_errors(file: Path, id_type: str) -> Generator[None, None, None]:
     try:
         yield
     except (pa.ArrowInvalid, UnicodeError, OverflowError) as error:
@@ -118,7 +118,7 @@ def _readable(file: Path, id_type: str) -> Generator[None, None, None]:
         raise Invalid(f"the ids of {file.name} cannot be read: {error.strerror or 'it is damaged'}") from None
 
 
-def _parquet(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[Batch]:
+def _parquet(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[IdBatch]:
     del is_text
     opened = pq.ParquetFile(file)
     type_ = opened.schema_arrow.field(form.id_at).type
@@ -135,7 +135,7 @@ def _parquet(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[Batch]:
     yield pa.array([], type_), None if form.dataset_at is None else pa.array([], pa.string())
 
 
-def _csv(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[Batch]:
+def _csv(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[IdBatch]:
     del is_text
     wanted = [f"f{at}" for at in (form.id_at, form.dataset_at) if at is not None]
     opened = pacsv.open_csv(
@@ -158,11 +158,11 @@ def _csv(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[Batch]:
         yield batch.column(0), None if form.dataset_at is None else batch.column(1)
 
 
-def _json(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[Batch]:
+def _json(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[IdBatch]:
     """Yield the values of JSON lines, text and integers in arrays of their own. `is_text`: integers as they stand."""
     found: dict[type, list[tuple[Any, Any]]] = {str: [], int: []}
 
-    def arrays() -> Iterator[Batch]:
+    def arrays() -> Iterator[IdBatch]:
         for type_, rows in found.items():
             large = [row for row in rows if type_ is int and row[0] >= 2**63]
             small = [row for row in rows if type_ is str or row[0] < 2**63] if large else rows
@@ -206,7 +206,7 @@ def _object(line: str, number: int, form: IdsForm) -> tuple[str | int | None, st
     return value, dataset if isinstance(dataset, str) else None
 
 
-def _grouped(batches: Iterable[Batch], form: IdsForm, datasets: Sequence[str]) -> dict[str, list[Any]]:
+def _group_by_dataset(batches: Iterable[IdBatch], form: IdsForm, datasets: Sequence[str]) -> dict[str, list[Any]]:
     """Return the ids of each data set. Raises Invalid."""
     groups: dict[str, list[Any]] = {}
     others: set[str] = set()
@@ -228,16 +228,16 @@ def _grouped(batches: Iterable[Batch], form: IdsForm, datasets: Sequence[str]) -
     return groups
 
 
-class _EmptyIds:
+class _EmptyIdFilter:
     """Leaves out ids that are empty, unless they are wanted, and counts them."""
 
     def __init__(self, *, takes: bool) -> None:
         self._takes = takes
         self.count = 0
 
-    def left_out(self, arrays: Iterable[Any]) -> Iterator[Any]:
+    def drop_empty(self, arrays: Iterable[Any]) -> Iterator[Any]:
         for array in arrays:
-            values = _plain(array)
+            values = _strip_encodings(array)
             if pa.types.is_integer(values.type) or pa.types.is_fixed_size_binary(values.type):
                 yield values
                 continue
@@ -246,9 +246,9 @@ class _EmptyIds:
             yield values if self._takes else values.filter(pc.invert(is_empty))
 
 
-def _plain(values: Any) -> Any:
+def _strip_encodings(values: Any) -> Any:
     """Return values of a dictionary, of views or of an extension type without these."""
-    values = ids.without_extension(values)
+    values = ids.strip_extension(values)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if pa.types.is_string_view(values.type):
@@ -256,13 +256,13 @@ def _plain(values: Any) -> Any:
     return values.cast(pa.large_binary()) if pa.types.is_binary_view(values.type) else values
 
 
-def _as(file: str, arrays: Iterable[Any], id_type: str) -> tuple[Kind, Iterator[Any]]:
+def _convert_to_type(file: str, arrays: Iterable[Any], id_type: str) -> tuple[IdKind, Iterator[Any]]:
     """Return the kind of the values, and the values in it. Raises Invalid."""
     rest = iter(arrays)
     ahead = [first] if (first := next(rest, None)) is not None else []
     if ahead and not len(ahead[0]):  # of JSON lines that have integers alone
         ahead = [second] if (second := next(rest, None)) is not None else ahead
-    given: Kind = (kind_of(ahead[0].type) if ahead else None) or "string"
+    given: IdKind = (kind_of(ahead[0].type) if ahead else None) or "string"
 
     def same() -> Iterator[Any]:
         for values in (*ahead, *rest):
@@ -272,14 +272,14 @@ def _as(file: str, arrays: Iterable[Any], id_type: str) -> tuple[Kind, Iterator[
                 raise Invalid(f"{file} has text and integers as ids; write one of the two, or say --id-type")
 
     wanted = id_type or given
-    kind = cast(Kind, "binary" if wanted == "uuid" else wanted)
-    return kind, (values if wanted == given else converted(values, given, wanted) for values in same())
+    kind = cast(IdKind, "binary" if wanted == "uuid" else wanted)
+    return kind, (values if wanted == given else convert_ids(values, given, wanted) for values in same())
 
 
-def converted(values: Any, kind: Kind, wanted: str) -> Any:
+def convert_ids(values: Any, kind: IdKind, wanted: str) -> Any:
     """Return ids as another type. Raises Invalid, and ArrowInvalid for a value that has none of this type."""
     if wanted == "uuid":
-        return _uuids(values, kind)
+        return _parse_uuids(values, kind)
     if wanted == "integer":
         if kind == "binary":
             raise Invalid("binary ids are no integers; leave --id-type out")
@@ -292,7 +292,7 @@ def converted(values: Any, kind: Kind, wanted: str) -> Any:
     return pc.cast(values.cast(pa.string()), pa.binary())
 
 
-def _uuids(values: Any, kind: Kind) -> Any:
+def _parse_uuids(values: Any, kind: IdKind) -> Any:
     values = values.drop_null()
     if kind == "binary":
         if pc.all(pc.equal(pc.binary_length(values), uuids.UUID_BYTES)).as_py() is False:
@@ -300,4 +300,4 @@ def _uuids(values: Any, kind: Kind) -> Any:
         return values
     if kind == "integer" or pc.all(uuids.are_uuids(values)).as_py() is False:
         raise pa.ArrowInvalid("cannot convert to UUIDs")
-    return uuids.bytes_of(values)
+    return uuids.uuid_bytes(values)

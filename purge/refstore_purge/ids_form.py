@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 from refstore.errors import Invalid
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.formats.compression import blocks, codec_of
+from refstore_purge.formats.compression import read_blocks, detect_codec
 from refstore_purge.untyped_arrow import pa, pq
 
 PARQUET: Final = b"PAR1"
@@ -46,7 +46,7 @@ _NUMBERED: Final = re.compile(r"(\D*)\d+")
 IdsFormat = Literal["parquet", "json", "csv"]
 
 
-class FormOptions(NamedTuple):
+class IdsFormOptions(NamedTuple):
     """What the caller says about a table of ids."""
 
     column: str = ""
@@ -86,26 +86,26 @@ class IdsForm(NamedTuple):
         if self.format == "csv" and not self.id_name:
             ways.append("the first line is the header" if self.has_header else "no header")
         way = f" ({', '.join(ways)})" if ways else ""
-        return f"{many}{' ' * bool(names and self.columns)}{names}{way}, {_values(values)}, {kind}"
+        return f"{many}{' ' * bool(names and self.columns)}{names}{way}, {_count_text(values)}, {kind}"
 
 
-def unpacked(file: Path, folder: Path) -> Path:
+def unpack(file: Path, folder: Path) -> Path:
     """Return the file, or what it holds in a file of this folder if it is compressed. Raises Invalid, OSError."""
     with file.open("rb") as source:
-        if codec_of(source) == "none":
+        if detect_codec(source) == "none":
             return file
         plain = folder / "unpacked"
         try:
             with plain.open("wb") as target:
-                for block in blocks(source):
+                for block in read_blocks(source):
                     target.write(block)
         except PurgeError:
             raise Invalid(f"{file.name} cannot be decompressed to its end; it is damaged, bring it again") from None
     return plain
 
 
-def form_of(file: Path, name: str, options: FormOptions) -> IdsForm:
-    """Return how a table is written, which `unpacked` has returned. `name`: what messages call it.
+def detect_form(file: Path, name: str, options: IdsFormOptions) -> IdsForm:
+    """Return how a table is written, which `unpack` has returned. `name`: what messages call it.
 
     Raises Invalid, and of a damaged Parquet file what pyarrow raises.
     """
@@ -116,7 +116,7 @@ def form_of(file: Path, name: str, options: FormOptions) -> IdsForm:
         raise Invalid(f"{name} is no CSV, so --no-header is not for it; leave it out")
     if head.startswith(PARQUET):
         return _parquet(file, name, options)
-    text = _text(head, name, is_whole=is_whole)
+    text = _complete_lines(head, name, is_whole=is_whole)
     match text.lstrip()[:1]:
         case "":
             raise Invalid(f"{name} is empty; give a table that has ids")
@@ -128,7 +128,7 @@ def form_of(file: Path, name: str, options: FormOptions) -> IdsForm:
             return _csv(file, text, name, options, is_whole=is_whole)
 
 
-def _chosen(name: str, names: Sequence[str], column: str, *, shown: bool) -> str:
+def _choose_column(name: str, names: Sequence[str], column: str, *, shown: bool) -> str:
     """Return the column that has the ids. Raises Invalid, which shows the names only if they are `shown`: in a CSV file
     without a header the first ids stand in their place.
     """
@@ -146,17 +146,17 @@ def _chosen(name: str, names: Sequence[str], column: str, *, shown: bool) -> str
     raise Invalid(f"{name} has {what}; say which has the ids with --id-column{there}")
 
 
-def _parquet(file: Path, name: str, options: FormOptions) -> IdsForm:
+def _parquet(file: Path, name: str, options: IdsFormOptions) -> IdsForm:
     try:
         names: list[str] = pq.read_schema(file).names
     except (pa.ArrowInvalid, OSError):
         raise Invalid(f"{name} begins like Parquet and cannot be read; it is damaged, bring it again") from None
-    id_at, dataset_at = _places(name, names, options, shown=True)
+    id_at, dataset_at = _find_columns(name, names, options, shown=True)
     dataset_name = "" if dataset_at is None else names[dataset_at]
     return IdsForm(name, "parquet", len(names), id_at, names[id_at], dataset_at, dataset_name)
 
 
-def _json(text: str, name: str, options: FormOptions) -> IdsForm:
+def _json(text: str, name: str, options: IdsFormOptions) -> IdsForm:
     first = text.lstrip().splitlines()[0]
     try:
         value: Any = json.loads(first)
@@ -165,24 +165,24 @@ def _json(text: str, name: str, options: FormOptions) -> IdsForm:
     if not isinstance(value, dict):
         raise Invalid(f"line 1 of {name} is no JSON object; write JSON lines: one object a line")
     names = list(cast(dict[str, Any], value))
-    id_at, dataset_at = _places(name, names, options, shown=False)
+    id_at, dataset_at = _find_columns(name, names, options, shown=False)
     return IdsForm(name, "json", 0, id_at, names[id_at], dataset_at, options.dataset_column)
 
 
-def _places(name: str, names: list[str], options: FormOptions, *, shown: bool) -> tuple[int, int | None]:
+def _find_columns(name: str, names: list[str], options: IdsFormOptions, *, shown: bool) -> tuple[int, int | None]:
     """Return where the ids and the names of data sets stand. Raises Invalid."""
     dataset = options.dataset_column
     if dataset and names.count(dataset) != 1:
         there = f"; there are: {', '.join(names[:20])}" if shown else "; a CSV file begins with a header"
         raise Invalid(f"{name} has no column {dataset!r}, which --dataset-column names{there}")
     others = [each for each in names if not dataset or each != dataset]
-    at = names.index(_chosen(name, others if not options.column else names, options.column, shown=shown))
+    at = names.index(_choose_column(name, others if not options.column else names, options.column, shown=shown))
     if dataset and names[at] == dataset:
         raise Invalid("--id-column and --dataset-column name the same column; the ids stand in another one")
     return at, names.index(dataset) if dataset else None
 
 
-def _text(head: bytes, name: str, *, is_whole: bool) -> str:
+def _complete_lines(head: bytes, name: str, *, is_whole: bool) -> str:
     """Return the lines of a text that are there whole. Raises Invalid."""
     if head.startswith(_UTF_16) or (b"\0" in head and (not any(head[::2]) or not any(head[1::2]))):
         raise Invalid(f"{name} is text in UTF-16; convert it to UTF-8, for example: iconv -f UTF-16 -t UTF-8")
@@ -198,7 +198,7 @@ def _text(head: bytes, name: str, *, is_whole: bool) -> str:
         ) from None
 
 
-def _csv(file: Path, text: str, name: str, options: FormOptions, *, is_whole: bool) -> IdsForm:
+def _csv(file: Path, text: str, name: str, options: IdsFormOptions, *, is_whole: bool) -> IdsForm:
     tables = {delimiter: _records(text, delimiter, is_whole=is_whole) for delimiter in DELIMITERS}
     fitting = [delimiter for delimiter, records in tables.items() if _width(records) > 1]
     named = [each for each in (options.column, options.dataset_column) if each]
@@ -222,19 +222,19 @@ def _csv(file: Path, text: str, name: str, options: FormOptions, *, is_whole: bo
             f"{name} has an odd number of quotes: one is not closed, or stands where RFC 4180 has none; correct it"
         )
     if not options.has_header:
-        id_at, dataset_at = _numbers(name, len(first), options)
+        id_at, dataset_at = _find_numbered_columns(name, len(first), options)
         return IdsForm(name, "csv", len(first), id_at, "", dataset_at, "", delimiter, False, blank_lines, has_quotes)
     try:
-        id_at, dataset_at = _places(name, first, options, shown=False)
+        id_at, dataset_at = _find_columns(name, first, options, shown=False)
     except Invalid as error:
         many = f"{len(first)} column{'s' * (len(first) != 1)}"
         way = f" separated by {_SHOWN[delimiter]}" if delimiter != "," else ""
-        raise Invalid(f"{error} (read: {many}{way}, {_values(lines - 1)} below the first line, text)") from None
+        raise Invalid(f"{error} (read: {many}{way}, {_count_text(lines - 1)} below the first line, text)") from None
     below = [record[id_at] for record in records[1:] if len(record) > id_at and record[id_at]]
-    is_known = bool(named) or _is_known(first[id_at], options.names)
+    is_known = bool(named) or _is_known_name(first[id_at], options.names)
     if not is_known and not _is_header(first[id_at], below):
         raise Invalid(
-            f"the first line of {name} may be a header, or an id (read: 1 column, {_values(lines)}, text); if it is an "
+            f"the first line of {name} may be a header, or an id (read: 1 column, {_count_text(lines)}, text); if it is an "
             "id, say --no-header; if not, give the header's name with --id-column"
         )
     if lines == 1:
@@ -260,7 +260,7 @@ def _width(records: Sequence[Sequence[str]]) -> int:
     return widths.pop() if len(widths) == 1 else 0
 
 
-def _is_known(text: str, names: Sequence[str]) -> bool:
+def _is_known_name(text: str, names: Sequence[str]) -> bool:
     known = {part.lower() for name in names for part in (name, name.rpartition(".")[2])}
     return text.strip().lower() in known or _KNOWN.fullmatch(text.strip()) is not None
 
@@ -275,7 +275,7 @@ def _is_header(text: str, below: Sequence[str]) -> bool:
     return len({found and found[1] for found in numbered}) == 1 and numbered[0] is not None
 
 
-def _numbers(name: str, width: int, options: FormOptions) -> tuple[int, int | None]:
+def _find_numbered_columns(name: str, width: int, options: IdsFormOptions) -> tuple[int, int | None]:
     """Return where the ids and the names of data sets stand, which are given as numbers. Raises Invalid."""
 
     def place(text: str, option: str) -> int:
@@ -304,5 +304,5 @@ def _count_lines_and_quotes(file: Path) -> tuple[int, int]:
     return lines, quotes
 
 
-def _values(count: int) -> str:
+def _count_text(count: int) -> str:
     return f"{count} value{'s' * (count != 1)}"

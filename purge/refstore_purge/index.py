@@ -21,8 +21,8 @@ import numpy as np
 
 from refstore.objects.base import ObjectStore
 from refstore.purging.document import Dataset
-from refstore_purge.formats.base import Kind
-from refstore_purge.ids import comparable
+from refstore_purge.formats.base import IdKind
+from refstore_purge.ids import to_comparable
 from refstore_purge.store_file import StoreFile
 from refstore_purge.untyped_arrow import pa, pc, pq, siphash
 
@@ -42,7 +42,7 @@ _COLUMN: Final = "hash"
 _ROWS: Final = b"refstore.rows"
 
 
-class Key(NamedTuple):
+class IndexKey(NamedTuple):
     """What is derived from the purge's key."""
 
     name: str
@@ -51,26 +51,26 @@ class Key(NamedTuple):
     """Of the ledger's HMACs."""
 
     @staticmethod
-    def of(purge_key: bytes) -> Key:
+    def derive(purge_key: bytes) -> IndexKey:
         def derived(purpose: bytes) -> bytes:
             return hmac.digest(purge_key, b"refstore purge index: " + purpose, "sha256")
 
-        return Key(derived(b"name").hex()[:16], derived(b"hash")[:16], derived(b"ledger"))
+        return IndexKey(derived(b"name").hex()[:16], derived(b"hash")[:16], derived(b"ledger"))
 
 
-def folder_of(key: Key, dataset: Dataset, kind: Kind) -> str:
+def index_folder(key: IndexKey, dataset: Dataset, kind: IdKind) -> str:
     """Return where the index of a data set's objects stands. What changes what is hashed changes the name."""
     task = msgspec.json.encode((dataset.format, dataset.identifier, dataset.map_part, dataset.set_null, kind))
     return f"{FOLDER}{key.name}/{hashlib.sha256(task).hexdigest()[:16]}/"
 
 
-def hashes(values: Any, kind: Kind, hash_key: bytes) -> NDArray[np.uint64]:
-    """Return the hashes of the distinct values of an array that `ids.comparable` made, in order. Null has none."""
-    return _in_order([hash_each(values.unique().drop_null(), kind, hash_key)])
+def hash_distinct(values: Any, kind: IdKind, hash_key: bytes) -> NDArray[np.uint64]:
+    """Return the hashes of the distinct values of an array that `ids.to_comparable` made, in order. Null has none."""
+    return _sort_unique([hash_each(values.unique().drop_null(), kind, hash_key)])
 
 
-def hash_each(distinct: Any, kind: Kind, hash_key: bytes) -> NDArray[np.uint64]:
-    """Return the hash of each value of an array that `ids.comparable` made, without null."""
+def hash_each(distinct: Any, kind: IdKind, hash_key: bytes) -> NDArray[np.uint64]:
+    """Return the hash of each value of an array that `ids.to_comparable` made, without null."""
     if kind == "integer":
         distinct = pc.cast(distinct, pa.string()).cast(pa.large_binary())
     found: list[NDArray[np.uint64]] = []
@@ -80,28 +80,28 @@ def hash_each(distinct: Any, kind: Kind, hash_key: bytes) -> NDArray[np.uint64]:
     return np.concatenate([*found, np.zeros(0, dtype=np.uint64)])
 
 
-def _in_order(parts: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+def _sort_unique(parts: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
     """Return what is in the parts, sorted, each once. (`np.unique` takes seven times as long in numpy 2.3.)"""
     found = np.sort(np.concatenate([*parts, np.zeros(0, dtype=np.uint64)]))
     return found[np.append(True, found[1:] != found[:-1])] if len(found) else found
 
 
-class Collector:
+class HashCollector:
     """Collects the hashes of the values that a scan sees."""
 
-    def __init__(self, kind: Kind, hash_key: bytes) -> None:
-        self._kind: Kind = kind
+    def __init__(self, kind: IdKind, hash_key: bytes) -> None:
+        self._kind: IdKind = kind
         self._hash_key = hash_key
         self._found: list[NDArray[np.uint64]] = []
         self._pending = 0
         self.is_full = False
 
-    def see(self, values: Any) -> None:
+    def add(self, values: Any) -> None:
         if self.is_full:
             return
         if pa.types.is_dictionary(values.type):
             values = values.dictionary
-        found = hashes(comparable(values, self._kind), self._kind, self._hash_key)
+        found = hash_distinct(to_comparable(values, self._kind), self._kind, self._hash_key)
         self._found.append(found)
         self._pending += len(found)
         if self._pending > HASHES_MAX:
@@ -127,21 +127,21 @@ class Collector:
 
     def _merge(self) -> None:
         if self._found:
-            self._found = [_in_order(self._found)]
+            self._found = [_sort_unique(self._found)]
             self._pending = len(self._found[0])
             self.is_full = self._pending > HASHES_MAX
         if self.is_full:
             self._found = []
 
 
-class Answer(NamedTuple):
+class IndexAnswer(NamedTuple):
     may_match: bool
     rows: int
     """Of the object."""
     read_bytes: int
 
 
-def look(store: ObjectStore, key: str, size_bytes: int, wanted: NDArray[np.uint64]) -> Answer:
+def look_up(store: ObjectStore, key: str, size_bytes: int, wanted: NDArray[np.uint64]) -> IndexAnswer:
     """Return whether an object may have one of the ids whose hashes, sorted, are given. Raises ObjectNotFound,
     ObjectsUnavailable, and what pyarrow raises for an index that is damaged.
     """
@@ -157,11 +157,11 @@ def look(store: ObjectStore, key: str, size_bytes: int, wanted: NDArray[np.uint6
             continue
         there = file.read_row_group(number).column(0).to_numpy().astype(np.uint64)
         if np.isin(wanted[first:end], there, assume_unique=True).any():
-            return Answer(True, rows, source.requested_bytes)
-    return Answer(False, rows, source.requested_bytes)
+            return IndexAnswer(True, rows, source.requested_bytes)
+    return IndexAnswer(False, rows, source.requested_bytes)
 
 
-def sizes(store: ObjectStore, folder: str) -> dict[str, int]:
+def read_sizes(store: ObjectStore, folder: str) -> dict[str, int]:
     """Return the size of each object's index, by the object's address."""
     return {info.key[len(folder) :]: info.size_bytes for info in store.list(folder)}
 
@@ -169,10 +169,10 @@ def sizes(store: ObjectStore, folder: str) -> dict[str, int]:
 def delete_superfluous(store: ObjectStore, wanted: Mapping[str, Iterable[str]]) -> int:
     """Delete every index but those of these addresses, by folder; return how many went."""
     keys = {f"{folder}{address}" for folder, addresses in wanted.items() for address in addresses}
-    return delete(store, [info.key for info in store.list(FOLDER) if info.key not in keys])
+    return delete_indexes(store, [info.key for info in store.list(FOLDER) if info.key not in keys])
 
 
-def delete(store: ObjectStore, keys: Iterable[str]) -> int:
+def delete_indexes(store: ObjectStore, keys: Iterable[str]) -> int:
     """Delete these; return how many were asked for. Raises ObjectsUnavailable."""
     listed = list(keys)
     for start in range(0, len(listed), 1000):

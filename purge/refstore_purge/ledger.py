@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.errors import Corrupt, NotFound
 from refstore.objects.base import ObjectStore
 from refstore.purging.document import Dataset
 from refstore_purge import index
-from refstore_purge.formats.base import Kind
-from refstore_purge.formats.registry import format_of
-from refstore_purge.ids import IdSet, comparable, filled
+from refstore_purge.formats.base import IdKind
+from refstore_purge.formats.registry import load_format
+from refstore_purge.ids import IdSet, to_comparable, fill_nulls
 from refstore_purge.untyped_arrow import pa, pc, pq
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "_refstore/purge/ledger/"
 MAC_BYTES: Final = 32
-DELETED_AT_ONCE: Final = 1000
+DELETE_BATCH: Final = 1000
 
 _META: Final = "ledger.json"
 _HASHES: Final = "ledger-hashes.npy"
@@ -46,25 +46,25 @@ _AT: Final = b"refstore.at_ms"
 _DATASETS: Final = b"refstore.datasets"
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     """Ids that a run has purged from the same data sets."""
 
     run: str
     at_ms: int
     datasets: tuple[str, ...]
-    kind: Kind
+    kind: IdKind
     ids: int
 
 
-class LoadedLedger(NamedTuple):
+class LedgerIds(NamedTuple):
     sets: dict[str, list[str]]
     """The names of the sets in the folder that each data set has, one for each type."""
-    unclear: list[str]
+    ambiguous_datasets: list[str]
     """Data sets with ids of several types, whose files do not say which one they have."""
 
 
-class _Meta(msgspec.Struct, frozen=True):
-    kind: Kind
+class _LedgerMeta(msgspec.Struct, frozen=True):
+    kind: IdKind
     count: int
     hash_key: bytes
     mac_key: bytes
@@ -75,12 +75,12 @@ class LedgerSet:
 
     def __init__(self, folder: Path, *, prefix: str = "") -> None:
         """`prefix`: what the names of its files begin with."""
-        self.meta = msgspec.json.decode((folder / f"{prefix}{_META}").read_bytes(), type=_Meta)
+        self.meta = msgspec.json.decode((folder / f"{prefix}{_META}").read_bytes(), type=_LedgerMeta)
         self._hashes: NDArray[np.uint64] = np.load(folder / f"{prefix}{_HASHES}", mmap_mode="r")
         self._macs: NDArray[np.uint8] = np.load(folder / f"{prefix}{_MACS}", mmap_mode="r")
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> IdKind:
         return self.meta.kind
 
     @property
@@ -101,8 +101,8 @@ class LedgerSet:
         """Return for each value whether it is one of the ids. Null is none."""
         if pa.types.is_dictionary(values.type):
             found = pa.array(self.matches(values.dictionary))
-            return filled(pc.take(found, values.indices))
-        compared = comparable(values, self.kind)
+            return fill_nulls(pc.take(found, values.indices))
+        compared = to_comparable(values, self.kind)
         distinct = compared.unique().drop_null()
         hashes = index.hash_each(distinct, self.kind, self.meta.hash_key)
         places = np.minimum(np.searchsorted(self._hashes, hashes), max(len(self._hashes) - 1, 0))
@@ -110,11 +110,11 @@ class LedgerSet:
         certain = [
             place
             for place, value in zip(may.tolist(), distinct.take(pa.array(may)).to_pylist(), strict=True)
-            if self._has(hashes[place], mac(value, self.kind, self.meta.mac_key))
+            if self._contains(hashes[place], compute_mac(value, self.kind, self.meta.mac_key))
         ]
-        return filled(pc.is_in(compared, value_set=distinct.take(pa.array(certain, pa.int64()))))
+        return fill_nulls(pc.is_in(compared, value_set=distinct.take(pa.array(certain, pa.int64()))))
 
-    def _has(self, hash_: np.uint64, wanted: bytes) -> bool:
+    def _contains(self, hash_: np.uint64, wanted: bytes) -> bool:
         at = int(np.searchsorted(self._hashes, hash_))
         while at < len(self._hashes) and self._hashes[at] == hash_:  # several ids may share a hash
             if hmac.compare_digest(self._macs[at].tobytes(), wanted):
@@ -133,14 +133,14 @@ def open_ids(folder: Path, *, prefix: str = "") -> AnyIds:
     return IdSet(folder, prefix=prefix)
 
 
-def mac(value: Any, kind: Kind, key: bytes) -> bytes:
+def compute_mac(value: Any, kind: IdKind, key: bytes) -> bytes:
     """Return the HMAC of an id; integers are written in decimal digits."""
     body = str(int(value)).encode() if kind == "integer" else bytes(value)
     return hmac.digest(key, kind.encode() + b":" + body, "sha256")
 
 
-def write(
-    store: ObjectStore, key: index.Key, run: str, sets: Iterable[tuple[AnyIds, Sequence[str]]], at_ms: int
+def write_ledger(
+    store: ObjectStore, key: index.IndexKey, run: str, sets: Iterable[tuple[AnyIds, Sequence[str]]], at_ms: int
 ) -> None:
     """Write the ids of a run to the ledger, each set with the data sets that have it. Raises ObjectsUnavailable."""
     for number, (ids, datasets) in enumerate(sets):
@@ -149,7 +149,7 @@ def write(
         distinct = ids.values
         hashes = index.hash_each(distinct, ids.kind, key.hash_key)
         order = np.argsort(hashes, kind="stable")
-        macs = [mac(value, ids.kind, key.mac_key) for value in distinct.take(pa.array(order)).to_pylist()]
+        macs = [compute_mac(value, ids.kind, key.mac_key) for value in distinct.take(pa.array(order)).to_pylist()]
         schema = pa.schema(
             [("hash", pa.int64()), ("mac", pa.binary(MAC_BYTES))],
             metadata={
@@ -164,30 +164,30 @@ def write(
         store.put(f"{FOLDER}{key.name}/{run}/{number}.parquet", out.getvalue())
 
 
-def scan(store: ObjectStore, key: index.Key) -> Iterator[Entry]:
+def scan_ledger(store: ObjectStore, key: index.IndexKey) -> Iterator[LedgerEntry]:
     """Yield what the ledger has under a key, the oldest run first. Raises Corrupt."""
     for info in store.list(f"{FOLDER}{key.name}/"):
         yield _read(store, info.key)[0]
 
 
-def forget(store: ObjectStore, key: index.Key, run: str) -> None:
+def forget_run(store: ObjectStore, key: index.IndexKey, run: str) -> None:
     """Drop the ids of a run. Raises NotFound, ObjectsUnavailable."""
     names = [info.key for info in store.list(f"{FOLDER}{key.name}/{run}/")]
     if not names:
         raise NotFound(f"the ledger has no run {run!r} under this key; `refstore purge ledger` lists them")
-    for some in batched(names, DELETED_AT_ONCE):
+    for some in split_batches(names, DELETE_BATCH):
         store.delete_many(list(some))
 
 
-def load(
-    store: ObjectStore, key: index.Key, folder: Path, datasets: Sequence[Dataset], *, kind: Kind | None = None
-) -> LoadedLedger:
+def load_ledger(
+    store: ObjectStore, key: index.IndexKey, folder: Path, datasets: Sequence[Dataset], *, kind: IdKind | None = None
+) -> LedgerIds:
     """Write the ledger's ids of these data sets to a folder, for `LedgerSet`. `kind`: of this type only; None: of each.
 
     Raises NotFound (it has none of them), Corrupt.
     """
     tables: dict[str, Any] = {}
-    wanted: dict[str, dict[Kind, list[str]]] = {}
+    wanted: dict[str, dict[IdKind, list[str]]] = {}
     for info in store.list(f"{FOLDER}{key.name}/"):
         entry, tables[info.key] = _read(store, info.key)
         for dataset in entry.datasets:
@@ -195,12 +195,12 @@ def load(
                 wanted.setdefault(dataset, {}).setdefault(entry.kind, []).append(info.key)
     sets: dict[str, list[str]] = {}
     unclear: list[str] = []
-    names: dict[tuple[Kind, tuple[str, ...]], str] = {}
+    names: dict[tuple[IdKind, tuple[str, ...]], str] = {}
     for dataset in datasets:
-        mine: list[tuple[Kind, tuple[str, ...]]] = [
+        mine: list[tuple[IdKind, tuple[str, ...]]] = [
             (each, tuple(keys)) for each, keys in wanted.get(dataset.name, {}).items()
         ]
-        if len(mine) > 1 and dataset.format is not None and format_of(dataset.format).schema_of is None:
+        if len(mine) > 1 and dataset.format is not None and load_format(dataset.format).schema_of is None:
             unclear.append(dataset.name)
             continue
         for each in mine:
@@ -210,38 +210,38 @@ def load(
             sets.setdefault(dataset.name, []).append(names[each])
     if not sets and not unclear:
         raise NotFound("the ledger has no ids of these data sets under this key; runs with a purge_key write it")
-    return LoadedLedger(sets, unclear)
+    return LedgerIds(sets, unclear)
 
 
-def write_none(folder: Path, name: str, kind: Kind, *, like: LedgerSet) -> str:
+def write_empty_set(folder: Path, name: str, kind: IdKind, *, like: LedgerSet) -> str:
     """Write a set of a type that has no ids, beside another one; return its name."""
     meta = msgspec.structs.replace(like.meta, kind=kind, count=0)
     _save(folder, name, meta, np.zeros(0, np.uint64), np.zeros((0, MAC_BYTES), np.uint8))
     return name
 
 
-def _write(folder: Path, name: str, kind: Kind, tables: Sequence[Any], key: index.Key) -> None:
+def _write(folder: Path, name: str, kind: IdKind, tables: Sequence[Any], key: index.IndexKey) -> None:
     hashes = np.concatenate([table.column("hash").to_numpy().astype(np.uint64) for table in tables])
     bodies = b"".join(body for table in tables for body in table.column("mac").to_pylist())
     macs = np.frombuffer(bodies, np.uint8).reshape(-1, MAC_BYTES)
     order = np.argsort(hashes, kind="stable")
-    _save(folder, name, _Meta(kind, len(hashes), key.hash_key, key.mac_key), hashes[order], macs[order])
+    _save(folder, name, _LedgerMeta(kind, len(hashes), key.hash_key, key.mac_key), hashes[order], macs[order])
 
 
-def _save(folder: Path, name: str, meta: _Meta, hashes: NDArray[np.uint64], macs: NDArray[np.uint8]) -> None:
+def _save(folder: Path, name: str, meta: _LedgerMeta, hashes: NDArray[np.uint64], macs: NDArray[np.uint8]) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     np.save(folder / f"{name}{_HASHES}", hashes)
     np.save(folder / f"{name}{_MACS}", macs)
     (folder / f"{name}{_META}").write_bytes(msgspec.json.encode(meta))
 
 
-def _read(store: ObjectStore, name: str) -> tuple[Entry, Any]:
+def _read(store: ObjectStore, name: str) -> tuple[LedgerEntry, Any]:
     try:
         table = pq.read_table(io.BytesIO(store.read(name)))
         metadata = table.schema.metadata
         datasets = msgspec.json.decode(metadata[_DATASETS], type=tuple[str, ...])
-        kind = msgspec.convert(metadata[_KIND].decode(), Kind)
-        return Entry(name.split("/")[-2], int(metadata[_AT]), datasets, kind, table.num_rows), table
+        kind = msgspec.convert(metadata[_KIND].decode(), IdKind)
+        return LedgerEntry(name.split("/")[-2], int(metadata[_AT]), datasets, kind, table.num_rows), table
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise Corrupt(
             f"the ledger's file {name} cannot be read ({error}); restore it from a backup, or remove it"

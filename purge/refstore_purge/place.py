@@ -15,7 +15,7 @@ import msgspec
 ADDRESSES_MAX: Final = 1000
 """How many addresses a place lists; it counts all."""
 
-Kind = Literal[
+PlaceKind = Literal[
     "branches",
     "tags and pins",
     "earlier commits",
@@ -70,36 +70,36 @@ class RunContent(msgspec.Struct, frozen=True):
     """False: nobody has looked into it; `reason` says why."""
     reason: str = ""
     """Why the run left it; '': it did not."""
-    to: str = ""
+    new_address: str = ""
     """Where the run wrote it again; '': it did not."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Objects that still have rows of the ids."""
 
-    kind: Kind
+    kind: PlaceKind
     dataset: str = ""
     """'': of several, or of none."""
     reason: str = ""
     """Why they are there, and what ends it where there is no date."""
     objects: int = 0
     bytes: int = 0
-    goes_from_ms: int = 0
+    first_deletes_at_ms: int = 0
     """The date of the object that goes first."""
-    goes_ms: int = 0
+    deletes_at_ms: int = 0
     """The date of the last one: the first cleaning at it or after deletes it, and none before. 0: there is no date."""
     has_rows: bool = True
     """False: nobody has looked into these objects."""
-    restored_by: str = ""
+    restore_command: str = ""
     """The command that brings them back; '': they are live, or nothing does."""
-    ended_by: str = ""
+    ending_command: str = ""
     """The command that ends it; '': there is none."""
-    as_of_run: bool = False
+    is_as_of_run: bool = False
     """Whether it is shown as the run saw it."""
     addresses: list[str] = []
     """The first `ADDRESSES_MAX`, in order."""
 
     @property
-    def why(self) -> str:
+    def explanation(self) -> str:
         """Say why the objects are there, and whether anybody looked into them."""
         return self.reason if self.has_rows else "; ".join(filter(None, ["not looked into", self.reason]))

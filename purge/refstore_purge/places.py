@@ -17,18 +17,18 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from refstore.context import Context
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import Address
 from refstore.core.records import Deleting, Emptied, Issued, Listed, Location, ReferenceRecord
 from refstore.errors import ObjectNotFound, RefstoreError
 from refstore.objects.base import ObjectStore
 from refstore.repository import Repository
 from refstore.versioning.address_state import may_delete_at_ms
-from refstore_gc.purge_cleaning import CleaningDates
-from refstore_purge.place import ADDRESSES_MAX, Kind, Place, RunContent
-from refstore_purge.report import Report
-from refstore_purge.standing import Standing, every_name
-from refstore_purge.unplanned_contents import PARTITION_LEFT
+from refstore_gc.purge_cleaning import CleanupSchedule
+from refstore_purge.place import ADDRESSES_MAX, PlaceKind, Place, RunContent
+from refstore_purge.report import PurgeReport
+from refstore_purge.standing import HolderKind, scan_names
+from refstore_purge.unplanned_contents import PARTITION_LEFT_REASON
 from refstore_purge.untyped_arrow import pa, pq
 
 CONTENTS: Final = "_refstore/purge/contents/"
@@ -73,32 +73,32 @@ def read_contents(store: ObjectStore, run: str) -> list[RunContent] | None:
     return [RunContent(**row) for row in pq.read_table(io.BytesIO(body)).to_pylist()]
 
 
-def refresh(repo: Repository, reports: Sequence[Report]) -> None:
+def refresh_places(repo: Repository, reports: Sequence[PurgeReport]) -> None:
     """Set the places of reports to what is left now. Raises Corrupt, Unavailable."""
     ctx = repo.context
     shown = [each for each in reports if each.state != "dry run"]
-    written = _read_since(ctx.objects, min((each.run for each in shown), default="~"))
-    read = {each.run: _with_later(each.run, written) for each in shown}
-    lookup = _Lookup(ctx, [content for contents in read.values() for content in contents])
+    written = _read_later_contents(ctx.objects, min((each.run for each in shown), default="~"))
+    read = {each.run: _apply_later_runs(each.run, written) for each in shown}
+    lookup = _PlaceLookup(ctx, [content for contents in read.values() for content in contents])
     for report in reports:
         if report.run in read:
-            of_run = [each for each in report.places if each.as_of_run]
+            of_run = [each for each in report.places if each.is_as_of_run]
             if report.state in ("running", "killed") and not of_run:
                 reason = "the run has not ended, and has not looked at everything"
                 purge = f"refstore purge run {repo.name}"
-                of_run = [Place(kind="run", reason=reason, has_rows=False, ended_by=purge, as_of_run=True)]
-            report.places = [*lookup.places(read[report.run]), *of_run]
+                of_run = [Place(kind="run", reason=reason, has_rows=False, ending_command=purge, is_as_of_run=True)]
+            report.places = [*lookup.find_places(read[report.run]), *of_run]
             report.places_ms = lookup.now_ms
 
 
-def _read_since(store: ObjectStore, first: str) -> dict[str, list[RunContent]]:
+def _read_later_contents(store: ObjectStore, first: str) -> dict[str, list[RunContent]]:
     """Return the contents of a run and of all later ones, in the order in which they began."""
     runs = sorted(info.key.removeprefix(CONTENTS).removesuffix(".parquet") for info in store.list(CONTENTS))
     read = {run: read_contents(store, run) for run in runs if run >= first}
     return {run: contents for run, contents in read.items() if contents is not None}
 
 
-def _with_later(run: str, written: Mapping[str, list[RunContent]]) -> list[RunContent]:
+def _apply_later_runs(run: str, written: Mapping[str, list[RunContent]]) -> list[RunContent]:
     """Return a run's contents, and what later runs have made of those that were live again, or still: such a run
     removes the rows of its own ids alone.
     """
@@ -106,24 +106,24 @@ def _with_later(run: str, written: Mapping[str, list[RunContent]]) -> list[RunCo
     for later, contents in written.items():
         for each in contents if later > run else ():
             source = found.get(each.address)
-            if source is not None and each.to and each.to not in found:
-                found[each.to] = msgspec.structs.replace(
-                    source, address=each.to, size_bytes=0, has_rows=False, reason=LATER
+            if source is not None and each.new_address and each.new_address not in found:
+                found[each.new_address] = msgspec.structs.replace(
+                    source, address=each.new_address, size_bytes=0, has_rows=False, reason=LATER
                 )
     return list(found.values())
 
 
-class _Spot(NamedTuple):
+class _ContentPlace(NamedTuple):
     """Where one content stands."""
 
-    kind: Kind
+    kind: PlaceKind
     reason: str = ""
-    goes_ms: int = 0
-    restored_by: str = ""
-    ended_by: str = ""
+    deletes_at_ms: int = 0
+    restore_command: str = ""
+    ending_command: str = ""
 
 
-class _Lookup:
+class _PlaceLookup:
     """What the store and the KV say of some contents now."""
 
     def __init__(self, ctx: Context, contents: Sequence[RunContent]) -> None:
@@ -132,51 +132,51 @@ class _Lookup:
         self._records: dict[str, Location] = {}
         self._names: dict[str, ReferenceRecord] = {}
         # in the order in which objects move: what is taken back or committed meanwhile is found where it stands then
-        there = self._look_for(contents)
+        there = self._find_stored(contents)
         identities = sorted({each.identity for each in there})
         announced = ctx.locations.are_announced()
-        for page in batched([Address(each) for each in identities], PAGE):
+        for page in split_batches([Address(each) for each in identities], PAGE):
             names = ctx.references.get_many(page)
             self._names |= {each: name for each, name in zip(page, names, strict=True) if name is not None}
-        self._standing = _standing(ctx, there, self._names)
-        for page in batched([Address(each) for each in identities if announced], PAGE):
+        self._standing = _find_holders(ctx, there, self._names)
+        for page in split_batches([Address(each) for each in identities if announced], PAGE):
             records = ctx.locations.get_many(page)
             self._records |= {each: one for each, one in zip(page, records, strict=True) if one is not None}
-        self._dates = CleaningDates.read(ctx) if self._records else None
+        self._dates = CleanupSchedule.read(ctx) if self._records else None
 
-    def _look_for(self, contents: Sequence[RunContent]) -> list[RunContent]:
+    def _find_stored(self, contents: Sequence[RunContent]) -> list[RunContent]:
         """Return the contents that the store has."""
         self._there: dict[str, int] = {}
         """The sizes of those that are there."""
-        for page in batched(sorted({each.address for each in contents}), PAGE):
+        for page in split_batches(sorted({each.address for each in contents}), PAGE):
             infos = self._ctx.objects.head_many(page)
             self._there |= {info.key: info.size_bytes for info in infos if info is not None}
         return [each for each in contents if each.address in self._there]
 
-    def places(self, contents: Sequence[RunContent]) -> list[Place]:
+    def find_places(self, contents: Sequence[RunContent]) -> list[Place]:
         """Return the places of a run's contents that are still there."""
-        grouped: defaultdict[tuple[str, bool, _Spot], list[tuple[RunContent, _Spot]]] = defaultdict(list)
+        grouped: defaultdict[tuple[str, bool, _ContentPlace], list[tuple[RunContent, _ContentPlace]]] = defaultdict(list)
         reasons: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         for content in contents:
             if content.address in self._there:
-                spot = self._spot(content)
+                spot = self._place_of(content)
                 known = reasons[content.dataset, spot.kind]
                 if len(known) < REASONS_MAX or spot.reason in known:
                     known.add(spot.reason)
                 else:
                     spot = spot._replace(reason="other reasons; see what was not purged")
-                key = (content.dataset, not content.has_rows, spot._replace(goes_ms=bool(spot.goes_ms)))
+                key = (content.dataset, not content.has_rows, spot._replace(goes_ms=bool(spot.deletes_at_ms)))
                 sized = msgspec.structs.replace(content, size_bytes=self._there[content.address])
                 grouped[key].append((sized, spot))
-        places = [_place(grouped[key]) for key in sorted(grouped)]
-        return [*places, *self._versions(contents)]
+        places = [_merge_places(grouped[key]) for key in sorted(grouped)]
+        return [*places, *self._version_places(contents)]
 
-    def _versions(self, contents: Sequence[RunContent]) -> list[Place]:
+    def _version_places(self, contents: Sequence[RunContent]) -> list[Place]:
         """Return the place of what a bucket keeps that was deleted, and will be."""
         if not any(each.has_rows for each in contents):
             return []
         try:
-            reason = self._ctx.objects.kept_versions().warning
+            reason = self._ctx.objects.versioning_status().warning
         except RefstoreError as error:
             reason = f"whether the bucket keeps versions of what is deleted could not be asked: {error}"
         gone = [each for each in contents if each.has_rows and each.address not in self._there]
@@ -184,79 +184,79 @@ class _Lookup:
         place = Place(kind="versions of the bucket", reason=reason, objects=len(gone), bytes=size)
         return [place] if reason else []
 
-    def _spot(self, content: RunContent) -> _Spot:
+    def _place_of(self, content: RunContent) -> _ContentPlace:
         record = self._records.get(content.identity)
         if record is None:
-            return self._live(content) if content.address == content.identity else self._unnamed()
+            return self._place_of_live(content) if content.address == content.identity else self._place_of_unnamed()
         if record.current is None:
-            return _Spot("being deleted", "nothing names its object any more", ended_by=self._command("gc run"))
+            return _ContentPlace("being deleted", "nothing names its object any more", ending_command=self._command("gc run"))
         if content.address == record.current.address:
-            return self._live(content)
-        return self._replaced(content, record)
+            return self._place_of_live(content)
+        return self._place_of_replaced(content, record)
 
-    def _replaced(self, content: RunContent, record: Location) -> _Spot:
+    def _place_of_replaced(self, content: RunContent, record: Location) -> _ContentPlace:
         """Say where a content stands that its record names, and that is not the object's current one."""
         assert self._dates is not None  # noqa: S101  # there is a content
         address = Address(content.address)
-        is_held = content.identity in self._dates.held
+        is_held = content.identity in self._dates.held_addresses
         hold = "until the legal hold that covers it ends" if is_held else ""
         clean = self._command("purge clean")
-        if address in record.going:
-            return _Spot("retired", hold, 0 if is_held else self.now_ms, ended_by=clean)
-        ending = self._dates.of(record).get(address)
+        if address in record.pending_deletions:
+            return _ContentPlace("retired", hold, 0 if is_held else self.now_ms, ending_command=clean)
+        ending = self._dates.expiries_of(record).get(address)
         if ending is None:
-            return self._unnamed()
-        goes_ms = 0 if is_held else ending.goes_ms
+            return self._place_of_unnamed()
+        goes_ms = 0 if is_held else ending.deletes_at_ms
         lost = self._names.get(content.identity)
         if isinstance(lost, Emptied) and content.identity not in self._standing:
             due_ms = self._due_ms(lost)
             if not goes_ms or due_ms < goes_ms:  # the reaper takes it with its object
                 goes_ms, hold, clean = due_ms, "", REAPER
-        if ending.what == "attempts":
-            return _Spot("attempts", hold, goes_ms, ended_by=clean)
-        if ending.what == "trash":
-            return _Spot("trash of restores", hold, goes_ms, self._command("purge restore", "--backup ADDRESS"), clean)
+        if ending.kind == "attempts":
+            return _ContentPlace("attempts", hold, goes_ms, ending_command=clean)
+        if ending.kind == "trash":
+            return _ContentPlace("trash of restores", hold, goes_ms, self._command("purge restore", "--backup ADDRESS"), clean)
         run = next(one.replaced_by for one in record.backups if one.content.address == address)
-        return _Spot("backups", hold, goes_ms, self._command("purge restore", run), clean)
+        return _ContentPlace("backups", hold, goes_ms, self._command("purge restore", run), clean)
 
-    def _live(self, content: RunContent) -> _Spot:
+    def _place_of_live(self, content: RunContent) -> _ContentPlace:
         """Say where an object stands whose current content this is."""
         standing = self._standing.get(content.identity)
-        if standing is not None and standing is not Standing.SWEEP and content.reason == PARTITION_LEFT:
-            return _Spot("partitions left", "left by --max-units or --after", ended_by=self._command("purge run"))
+        if standing is not None and standing is not HolderKind.SWEEP and content.reason == PARTITION_LEFT_REASON:
+            return _ContentPlace("partitions left", "left by --max-units or --after", ending_command=self._command("purge run"))
         purge, sweep = self._command("purge run"), self._command("gc run")
-        if standing is Standing.BRANCH:
+        if standing is HolderKind.BRANCH:
             reason = _DETAILS.sub("", content.reason) or "not purged, restored since, or come meanwhile"
-            return _Spot("branches", reason, ended_by=purge)
-        if standing is Standing.TAG:
+            return _ContentPlace("branches", reason, ending_command=purge)
+        if standing is HolderKind.TAG:
             reason = _DETAILS.sub("", content.reason) or "until the tags and pins go, and the commits expire"
-            return _Spot("tags and pins", reason, 0, self._command("revert"), sweep)
-        if standing is Standing.COMMIT:
+            return _ContentPlace("tags and pins", reason, 0, self._command("revert"), sweep)
+        if standing is HolderKind.COMMIT:
             reason = _DETAILS.sub("", content.reason) or "until the commits expire"
-            return _Spot("earlier commits", reason, 0, self._command("revert"), sweep)
-        if standing is Standing.HIDDEN and not isinstance(self._names.get(content.identity), Emptied):
-            return _Spot("hidden branches", "the next run or nightly job deletes the branch", ended_by=purge)
-        return self._lost(content, standing)
+            return _ContentPlace("earlier commits", reason, 0, self._command("revert"), sweep)
+        if standing is HolderKind.HIDDEN and not isinstance(self._names.get(content.identity), Emptied):
+            return _ContentPlace("hidden branches", "the next run or nightly job deletes the branch", ending_command=purge)
+        return self._place_of_lost(content, standing)
 
-    def _lost(self, content: RunContent, standing: Standing | None) -> _Spot:
+    def _place_of_lost(self, content: RunContent, standing: HolderKind | None) -> _ContentPlace:
         """Say where an object stands that no branch and no commit names that can be read."""
         record = self._names.get(content.identity)
         restore, reaper = self._command("restore"), REAPER
         if isinstance(record, Emptied):
-            return _Spot("undo trash", "", self._due_ms(record), restore, reaper)
+            return _ContentPlace("undo trash", "", self._due_ms(record), restore, reaper)
         if isinstance(record, Listed):
-            return _Spot("undo trash", "its grace window begins when the reaper processes it", 0, restore, reaper)
+            return _ContentPlace("undo trash", "its grace window begins when the reaper processes it", 0, restore, reaper)
         if isinstance(record, Issued):
-            return _Spot("issued", "", self._due_ms(record), "", reaper)
+            return _ContentPlace("issued", "", self._due_ms(record), "", reaper)
         if isinstance(record, Deleting):
-            return _Spot("being deleted", "the reaper has begun, and goes on", ended_by=reaper)
-        if standing is Standing.SWEEP:
-            return _Spot("condemned by a sweep", "the sweep goes on", ended_by=self._command("gc run"))
-        return self._unnamed()
+            return _ContentPlace("being deleted", "the reaper has begun, and goes on", ending_command=reaper)
+        if standing is HolderKind.SWEEP:
+            return _ContentPlace("condemned by a sweep", "the sweep goes on", ending_command=self._command("gc run"))
+        return self._place_of_unnamed()
 
-    def _unnamed(self) -> _Spot:
+    def _place_of_unnamed(self) -> _ContentPlace:
         reason = "nothing names it but commits that were swept; a complete nightly run deletes it"
-        return _Spot("unnamed", reason, ended_by=self._command("gc run", "--full"))
+        return _ContentPlace("unnamed", reason, ending_command=self._command("gc run", "--full"))
 
     def _due_ms(self, record: Emptied | Issued) -> int:
         return may_delete_at_ms(record, self._ctx.deletion_delays)
@@ -265,43 +265,43 @@ class _Lookup:
         return " ".join(["refstore", command, self._ctx.name, *words])
 
 
-def _place(found: Sequence[tuple[RunContent, _Spot]]) -> Place:
+def _merge_places(found: Sequence[tuple[RunContent, _ContentPlace]]) -> Place:
     content, spot = found[0]
-    dates = [each.goes_ms for _, each in found]
+    dates = [each.deletes_at_ms for _, each in found]
     return Place(
         kind=spot.kind,
         dataset=content.dataset,
         reason=spot.reason,
         objects=len(found),
         bytes=sum(each.size_bytes for each, _ in found),
-        goes_from_ms=min(dates),
-        goes_ms=max(dates),
+        first_deletes_at_ms=min(dates),
+        deletes_at_ms=max(dates),
         has_rows=content.has_rows,
-        restored_by=spot.restored_by,
-        ended_by=spot.ended_by,
+        restore_command=spot.restore_command,
+        ending_command=spot.ending_command,
         addresses=sorted(each.address for each, _ in found)[:ADDRESSES_MAX],
     )
 
 
-def _standing(
+def _find_holders(
     ctx: Context, contents: Iterable[RunContent], names: Mapping[str, ReferenceRecord]
-) -> dict[str, Standing]:
+) -> dict[str, HolderKind]:
     """Return how firmly objects stand: below their data sets' prefixes, or elsewhere, if they stand nowhere there."""
     by_prefix: defaultdict[str, set[str]] = defaultdict(set)
     for each in contents:
         by_prefix[each.prefix].add(each.identity)
-    found: dict[str, Standing] = {}
+    found: dict[str, HolderKind] = {}
     for prefix, identities in sorted(by_prefix.items()):
-        _add_standing(ctx, prefix, identities, found)
+        _add_holders(ctx, prefix, identities, found)
     missing = {identity for identities in by_prefix.values() for identity in identities}.difference(found)
     unknown = {identity for identity in missing if not isinstance(names.get(identity), Emptied | Deleting | Issued)}
     if unknown:
-        _add_standing(ctx, "", unknown, found)
+        _add_holders(ctx, "", unknown, found)
     return found
 
 
-def _add_standing(ctx: Context, prefix: str, identities: set[str], found: dict[str, Standing]) -> None:
-    for name in every_name(ctx, prefix=prefix):
+def _add_holders(ctx: Context, prefix: str, identities: set[str], found: dict[str, HolderKind]) -> None:
+    for name in scan_names(ctx, prefix=prefix):
         if name.entry.address in identities:
-            before = found.get(name.entry.address, name.standing)
-            found[name.entry.address] = min(before, name.standing)
+            before = found.get(name.entry.address, name.holder)
+            found[name.entry.address] = min(before, name.holder)

@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import BinaryIO, Final, NamedTuple, cast
 
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.errors import BranchNotFound, Conflict, DirtyBranch, NothingToCommit
 from refstore.operations.committing import CommitInfo
 from refstore.operations.copying import Copy
 from refstore.operations.purge_roles import HIDDEN_BRANCHES
 from refstore.operations.uploading import Link
 from refstore.repository import Repository
-from refstore_purge.plan import Name, Piece
-from refstore_purge.report import Published
+from refstore_purge.plan import BranchPath, PurgeObject
+from refstore_purge.report import PublishedCommit
 
 METADATA: Final = "refstore.purge"
 """The field of a commit's metadata that names the run."""
@@ -35,25 +35,25 @@ WAITS_SECONDS: Final = (0.5, 1, 2, 4, 8)
 """How long to wait between tries while a branch has staged changes."""
 
 
-class Rewritten(NamedTuple):
+class RewrittenObject(NamedTuple):
     """An object that was written again, and the names that it shall have."""
 
-    piece: Piece
+    purge_object: PurgeObject
     token: str
     size_bytes: int
     checksum: str
     md5: str
 
 
-class WrittenSummary(NamedTuple):
+class SummaryToWrite(NamedTuple):
     """A summary file that is written on the hidden branch, when all else is there."""
 
-    piece: Piece
-    write: Callable[[str, Name, BinaryIO], bool]
+    purge_object: PurgeObject
+    write: Callable[[str, BranchPath, BinaryIO], bool]
     """Is given its branch, and its name on the hidden branch; returns whether it wrote the file."""
 
 
-class Publication:
+class BranchPublication:
     """The hidden branches of one attempt."""
 
     def __init__(self, repo: Repository, run: str, attempt: int, heads: dict[str, str]) -> None:
@@ -64,64 +64,64 @@ class Publication:
             branch: f"{HIDDEN_BRANCHES}{run}-{attempt}-{number}" for number, branch in enumerate(sorted(heads))
         }
         self._opened: set[str] = set()
-        self._copies: dict[str, list[tuple[Name, str]]] = {}
+        self._copies: dict[str, list[tuple[BranchPath, str]]] = {}
         """By branch: other names of what is staged on the branch of a first name."""
         self._paths: dict[str, int] = {}
-        self._summaries: dict[str, list[tuple[str, WrittenSummary]]] = {}
+        self._summaries: dict[str, list[tuple[str, SummaryToWrite]]] = {}
         """By branch: the paths of summary files."""
 
-    def issue(self, pieces: Sequence[Piece]) -> dict[str, tuple[str, str]]:
+    def issue(self, pieces: Sequence[PurgeObject]) -> dict[str, tuple[str, str]]:
         """Return an address and its token for each object, by its present address."""
         issued: dict[str, tuple[str, str]] = {}
         for branch in sorted({piece.names[0].branch for piece in pieces}):
             mine = [piece for piece in pieces if piece.names[0].branch == branch]
-            for page in batched(mine, PAGE):
-                made = self._repo.issue_many(self._open(branch), [piece.names[0].path for piece in page])
+            for page in split_batches(mine, PAGE):
+                made = self._repo.issue_many(self._open_hidden_branch(branch), [piece.names[0].path for piece in page])
                 issued.update(
                     {piece.address: (each.address, each.token) for piece, each in zip(page, made, strict=True)}
                 )
         return issued
 
-    def stage(self, rewritten: Iterable[Rewritten]) -> list[str]:
+    def stage(self, rewritten: Iterable[RewrittenObject]) -> list[str]:
         """Link what was written, and return the address of each, which may be that of a copy (`safety.copy_linked`).
         Other names follow when the branch of the first one is committed.
         """
         addresses: list[str] = []
         for item in rewritten:
-            first, *others = item.piece.names
+            first, *others = item.purge_object.names
             link = Link(
                 path=first.path,
                 token=item.token,
                 size_bytes=item.size_bytes,
                 checksum=item.checksum,
                 md5=item.md5,
-                metadata=item.piece.metadata,
-                content_type=item.piece.content_type,
+                metadata=item.purge_object.metadata,
+                content_type=item.purge_object.content_type,
             )
-            addresses += [entry.address for entry in self._repo.link_many(self._open(first.branch), [link])]
+            addresses += [entry.address for entry in self._repo.link_many(self._open_hidden_branch(first.branch), [link])]
             self._paths[first.branch] = self._paths.get(first.branch, 0) + 1
             for other in others:
                 self._copies.setdefault(other.branch, []).append((first, other.path))
         return addresses
 
-    def add_summary(self, summary: WrittenSummary) -> None:
+    def add_summary(self, summary: SummaryToWrite) -> None:
         """Let `publish` write a summary file under each of its names."""
-        for branch, path in summary.piece.names:
+        for branch, path in summary.purge_object.names:
             self._summaries.setdefault(branch, []).append((path, summary))
 
-    def publish(self, message: str, note: Callable[[Published], None]) -> tuple[list[Published], dict[str, str]]:
+    def publish(self, message: str, note: Callable[[PublishedCommit], None]) -> tuple[list[PublishedCommit], dict[str, str]]:
         """Commit each hidden branch, and merge it into its branch. Return the commits; by branch, why there is none.
         `note` is told of each commit as soon as it is there.
 
         Raises Unavailable; then some branches may have their commits, and the next attempt finds nothing to do there.
         """
-        published: list[Published] = []
+        published: list[PublishedCommit] = []
         refused: dict[str, str] = {}
         commits: dict[str, str] = {}
         metadata = {METADATA: self._run}
         # in order, because a first name is on the first of its branches
         for branch in sorted({*self._paths, *self._copies, *self._summaries}):
-            hidden = self._open(branch)
+            hidden = self._open_hidden_branch(branch)
             copies = self._copies.get(branch, [])
             for source in sorted({first.branch for first, _ in copies}):
                 ref = hidden if source == branch else commits[source]
@@ -132,13 +132,13 @@ class Publication:
                 continue
             commits[branch] = self._repo.commit(hidden, message, metadata=metadata).id
             try:
-                landed = self._land(commits[branch], branch, message, metadata)
+                landed = self._merge_commit(commits[branch], branch, message, metadata)
             except NothingToCommit:
                 continue
             except (Conflict, BranchNotFound) as error:
                 refused[branch] = str(error)
                 continue
-            published.append(Published(branch, landed.id, paths))
+            published.append(PublishedCommit(branch, landed.id, paths))
             note(published[-1])
         return published, refused
 
@@ -147,18 +147,18 @@ class Publication:
         written = 0
         for path, summary in self._summaries.get(branch, []):
             with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
-                if summary.write(branch, Name(self._hidden[branch], path), cast(BinaryIO, target)):
+                if summary.write(branch, BranchPath(self._hidden[branch], path), cast(BinaryIO, target)):
                     self._repo.upload(
                         self._hidden[branch],
                         path,
                         cast(BinaryIO, target),
-                        metadata=summary.piece.metadata,
-                        content_type=summary.piece.content_type,
+                        metadata=summary.purge_object.metadata,
+                        content_type=summary.purge_object.content_type,
                     )
                     written += 1
         return written
 
-    def _land(self, commit: str, branch: str, message: str, metadata: dict[str, str]) -> CommitInfo:
+    def _merge_commit(self, commit: str, branch: str, message: str, metadata: dict[str, str]) -> CommitInfo:
         """Merge a commit into a branch; while that has staged changes, wait for whoever made them, but not for long."""
         for seconds in WAITS_SECONDS:
             with suppress(DirtyBranch):
@@ -172,7 +172,7 @@ class Publication:
             with suppress(BranchNotFound):
                 self._repo.delete_branch(name)
 
-    def _open(self, branch: str) -> str:
+    def _open_hidden_branch(self, branch: str) -> str:
         name = self._hidden[branch]
         if name not in self._opened:
             self._repo.create_branch(name, self._heads[branch], hidden=True)

@@ -11,7 +11,7 @@ from refstore_gc.engines import worker_processes
 
 
 @lru_cache(maxsize=4)
-def opened_store(url: str, io_timeout_seconds: float) -> ObjectStore:
+def open_store(url: str, io_timeout_seconds: float) -> ObjectStore:
     return open_objects(url, io_timeout_seconds=io_timeout_seconds)
 
 

@@ -13,47 +13,47 @@ from refstore.context import Context
 from refstore.core import deadline, ids
 from refstore.core.ids import Address
 from refstore.core.records import Content, encode
-from refstore.versioning.locations import Intention, LocatedIdentity, Publication
-from refstore.versioning.manifest import KeptLocation, LocationsKept
+from refstore.versioning.locations import RewriteIntent, LocatedIdentity, WrittenContent
+from refstore.versioning.manifest import ManifestLocation, LocationsPublished
 
-NOWHERE: Final = Address("")
+ERASED: Final = Address("")
 """Where the content of an erased object lies."""
 
 
-class Original(NamedTuple):
+class OriginalContent(NamedTuple):
     """An object, and its content as it was uploaded."""
 
     identity: Address
     content: Content
 
 
-class Attempt(NamedTuple):
-    """An object that is to be replaced: `current` is its content, and `to` the address of the new one."""
+class ReplacementAttempt(NamedTuple):
+    """An object that is to be replaced: `current` is its content, and `target_address` the address of the new one."""
 
     number: int
     """Of the object among those that were given."""
-    located: LocatedIdentity
+    located_identity: LocatedIdentity
     current: Content
-    to: Address
+    target_address: Address
 
 
-Write = Callable[[Sequence[Attempt]], Sequence[Content | None]]
+WriteContents = Callable[[Sequence[ReplacementAttempt]], Sequence[Content | None]]
 """Writes new contents; None: the object stays as it is, and what was written goes."""
 
 
-def replace(
-    ctx: Context, run: str, objects: Sequence[Original], write: Write, note: Callable[[Attempt], None]
+def replace_contents(
+    ctx: Context, run: str, objects: Sequence[OriginalContent], write: WriteContents, note: Callable[[ReplacementAttempt], None]
 ) -> list[int]:
     """Replace contents by what `write` returns for them; what they replace becomes backups. `note` is told of each that
     was published. Return the numbers of the objects that others kept changing; another attempt may find them at rest.
 
     Raises DeadlineExceeded, Unavailable, and what `write` raises; made again it goes on.
     """
-    with deadline.operation(ctx.clock, ctx.safety.operation_deadline_seconds):
-        attempts, busy = _intend(ctx, run, objects)
+    with deadline.limit_operation(ctx.clock, ctx.safety.operation_deadline_seconds):
+        attempts, busy = _write_intents(ctx, run, objects)
         contents = write(attempts) if attempts else ()
         written = [(attempt, new) for attempt, new in zip(attempts, contents, strict=True) if new is not None]
-        published = ctx.locations.publish([Publication(attempt.located, new) for attempt, new in written], run)
+        published = ctx.locations.publish([WrittenContent(attempt.located_identity, new) for attempt, new in written], run)
         for (attempt, _), there in zip(written, published, strict=True):
             if there is not None:
                 note(attempt)
@@ -63,24 +63,24 @@ def replace(
             keep_in_manifest(ctx, [there for there in published if there is not None], f"run {run} purged objects")
         finally:
             _delete_unpublished(ctx, [*withdrawn, *lost])
-        ctx.locations.withdraw([attempt.located for attempt in withdrawn])
+        ctx.locations.withdraw([attempt.located_identity for attempt in withdrawn])
     return [*busy, *(attempt.number for attempt in lost)]
 
 
 def keep_in_manifest(ctx: Context, published: Sequence[LocatedIdentity], what: str) -> None:
     """Write to the manifest where contents lie now, so that a KV that loses that is told. Raises ObjectsUnavailable."""
     if published:
-        items = tuple(KeptLocation(each.identity, encode(each.location)) for each in published)
-        ctx.manifest.add_landed(LocationsKept(ctx.ids.unique(ctx.clock.now_ms()), items), what)
+        items = tuple(ManifestLocation(each.identity, encode(each.location)) for each in published)
+        ctx.manifest.add_landed(LocationsPublished(ctx.ids.new_id(ctx.clock.now_ms()), items), what)
 
 
-def _intend(ctx: Context, run: str, objects: Sequence[Original]) -> tuple[list[Attempt], list[int]]:
+def _write_intents(ctx: Context, run: str, objects: Sequence[OriginalContent]) -> tuple[list[ReplacementAttempt], list[int]]:
     """Write the intents; return what may be written, and the objects that others keep changing. An object that is
     erased by now needs nothing.
     """
     now = ctx.clock.now_ms()
-    intentions = [Intention(each.identity, each.content, ids.new_address(ctx.ids, now)) for each in objects]
-    attempts: list[Attempt] = []
+    intentions = [RewriteIntent(each.identity, each.content, ids.new_address(ctx.ids, now)) for each in objects]
+    attempts: list[ReplacementAttempt] = []
     busy: list[int] = []
     for index, located in enumerate(ctx.locations.intend(intentions, run)):
         if located is None:
@@ -88,12 +88,12 @@ def _intend(ctx: Context, run: str, objects: Sequence[Original]) -> tuple[list[A
         elif located.location.current is None or located.location.current.is_erased:
             ctx.locations.withdraw([located])
         else:
-            attempts.append(Attempt(index, located, located.location.current, intentions[index].address))
+            attempts.append(ReplacementAttempt(index, located, located.location.current, intentions[index].address))
     return attempts, busy
 
 
-def _delete_unpublished(ctx: Context, attempts: Sequence[Attempt]) -> None:
+def _delete_unpublished(ctx: Context, attempts: Sequence[ReplacementAttempt]) -> None:
     """Delete what was written and not published."""
-    addresses = ctx.locations.unpublished([(each.located.identity, each.to) for each in attempts])
+    addresses = ctx.locations.find_unpublished([(each.located_identity.identity, each.target_address) for each in attempts])
     if addresses:
         ctx.objects.delete_many(addresses)

@@ -15,11 +15,11 @@ import msgspec
 
 from refstore.context import Context
 from refstore.core import deadline
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import Address
 from refstore.core.records import Backup
 from refstore.errors import Gone, Invalid, NotFound
-from refstore.operations.every_version import every_entry
+from refstore.operations.every_version import scan_versions
 from refstore.operations.referenced_entries import referenced_entries
 from refstore.repository import Repository
 from refstore.versioning.locations import LocatedIdentity
@@ -30,7 +30,7 @@ PAGE: Final = 500
 LISTED_MAX: Final = 10_000
 
 
-class Scope(NamedTuple):
+class RestoreScope(NamedTuple):
     """Which objects are restored; of empty fields all."""
 
     run: str = ""
@@ -42,7 +42,7 @@ class Scope(NamedTuple):
     """The address of a backup: restore this one, whichever run replaced it."""
 
 
-class NotRestored(msgspec.Struct, frozen=True):
+class RestoreFailure(msgspec.Struct, frozen=True):
     address: str
     """The object's identity."""
     reason: str
@@ -56,21 +56,21 @@ class RestoreSummary(msgspec.Struct, kw_only=True):
     run: str
     objects: int = 0
     bytes: int = 0
-    already: int = 0
+    already_restored: int = 0
     """Objects whose content is what would be restored."""
-    not_restored: list[NotRestored] = []
+    not_restored: list[RestoreFailure] = []
     not_restored_count: int = 0
 
 
-class _Candidate(NamedTuple):
-    located: LocatedIdentity
+class _RestoreCandidate(NamedTuple):
+    located_identity: LocatedIdentity
     backup: Backup
 
 
-def restore(repo: Repository, scope: Scope, *, dry_run: bool = False) -> RestoreSummary:
+def restore_backups(repo: Repository, scope: RestoreScope, *, dry_run: bool = False) -> RestoreSummary:
     """Restore the objects of a scope. Raises NotFound (there is no candidate), Invalid (the scope), Unavailable."""
     ctx = repo.context
-    done = RestoreSummary(restore=ctx.ids.unique(ctx.clock.now_ms()), run=scope.run)
+    done = RestoreSummary(restore=ctx.ids.new_id(ctx.clock.now_ms()), run=scope.run)
     if dry_run:
         _restore_all(repo, scope, done, dry_run=True)
     else:
@@ -79,7 +79,7 @@ def restore(repo: Repository, scope: Scope, *, dry_run: bool = False) -> Restore
                 _restore_all(repo, scope, done, dry_run=False)
             finally:  # what was restored before an error is restored
                 draft.after = {**scope._asdict(), "restore": done.restore, "objects": done.objects}
-    if not (done.objects or done.already or done.not_restored_count):
+    if not (done.objects or done.already_restored or done.not_restored_count):
         raise NotFound(
             f"nothing of repository {repo.name!r} has a backup{f' of the run {scope.run!r}' if scope.run else ''} to "
             f"restore; `refstore purge backups {repo.name}` lists what there is"
@@ -87,15 +87,15 @@ def restore(repo: Repository, scope: Scope, *, dry_run: bool = False) -> Restore
     return done
 
 
-def _restore_all(repo: Repository, scope: Scope, done: RestoreSummary, *, dry_run: bool) -> None:
+def _restore_all(repo: Repository, scope: RestoreScope, done: RestoreSummary, *, dry_run: bool) -> None:
     ctx = repo.context
-    for page in batched(_located(ctx, _identities(repo, scope)), PAGE):
-        candidates = [found for each in page if (found := _candidate(each, scope, done)) is not None]
-        with deadline.operation(ctx.clock, ctx.safety.operation_deadline_seconds):
+    for page in split_batches(_scan_locations(ctx, _select_identities(repo, scope)), PAGE):
+        candidates = [found for each in page if (found := _find_candidate(each, scope, done)) is not None]
+        with deadline.limit_operation(ctx.clock, ctx.safety.operation_deadline_seconds):
             _restore(ctx, candidates, done, dry_run=dry_run)
 
 
-def _identities(repo: Repository, scope: Scope) -> set[str] | None:
+def _select_identities(repo: Repository, scope: RestoreScope) -> set[str] | None:
     """Return the objects of a data set, partition or path; None: all."""
     partition = "" if scope.path else scope.partition.strip("/")
     if scope.path:
@@ -116,7 +116,7 @@ def _identities(repo: Repository, scope: Scope) -> set[str] | None:
     else:
         return None
     # a run has replaced what is in the trash, too; references first, so that whatever moves meanwhile is met
-    every = chain(referenced_entries(repo.context, [prefix]), every_entry(repo.context, prefixes=[prefix]))
+    every = chain(referenced_entries(repo.context, [prefix]), scan_versions(repo.context, prefixes=[prefix]))
     return {
         each.entry.address
         for each in every
@@ -125,48 +125,48 @@ def _identities(repo: Repository, scope: Scope) -> set[str] | None:
     }
 
 
-def _located(ctx: Context, identities: set[str] | None) -> Iterator[LocatedIdentity]:
+def _scan_locations(ctx: Context, identities: set[str] | None) -> Iterator[LocatedIdentity]:
     if not ctx.locations.are_announced():
         return
     if identities is None:
         yield from ctx.locations.scan()
         return
-    for page in batched([Address(identity) for identity in sorted(identities)], PAGE):
+    for page in split_batches([Address(identity) for identity in sorted(identities)], PAGE):
         for identity, record in zip(page, ctx.locations.get_many(page), strict=True):
             if record is not None:
                 yield LocatedIdentity(identity, record)
 
 
-def _candidate(each: LocatedIdentity, scope: Scope, done: RestoreSummary) -> _Candidate | None:
+def _find_candidate(each: LocatedIdentity, scope: RestoreScope, done: RestoreSummary) -> _RestoreCandidate | None:
     """Return what is to be restored of an object; None: nothing."""
     location = each.location
-    backups = [backup for backup in location.backups if not backup.by_restore]
+    backups = [backup for backup in location.backups if not backup.is_trash]
     if location.current is None:
         return None
     if scope.backup:
         chosen = next((backup for backup in location.backups if backup.content.address == scope.backup), None)
-        done.already += location.current.address == scope.backup
-        return _Candidate(each, chosen) if chosen is not None else None
+        done.already_restored += location.current.address == scope.backup
+        return _RestoreCandidate(each, chosen) if chosen is not None else None
     if not scope.run:
-        return _Candidate(each, backups[-1]) if backups else None
+        return _RestoreCandidate(each, backups[-1]) if backups else None
     chosen = next((backup for backup in backups if backup.replaced_by == scope.run), None)
     if chosen is None:
         # a restore puts what the run wrote into the trash; what came later stands behind it
-        since = [backup for backup in location.backups if backup.by_restore and backup.content.run == scope.run]
+        since = [backup for backup in location.backups if backup.is_trash and backup.content.run == scope.run]
         if not since:
             return None
         if since[-1] is location.backups[-1]:
-            done.already += 1
+            done.already_restored += 1
             return None
     if chosen is None or location.current.run != scope.run:
         run = location.current.run
         reason = f"the run {run!r} has replaced it since; restore that one first" if run else "it was restored since"
-        _leave(done, each.identity, f"{reason}, or name a backup with --backup")
+        _record_failure(done, each.identity, f"{reason}, or name a backup with --backup")
         return None
-    return _Candidate(each, chosen)
+    return _RestoreCandidate(each, chosen)
 
 
-def _restore(ctx: Context, candidates: Sequence[_Candidate], done: RestoreSummary, *, dry_run: bool) -> None:
+def _restore(ctx: Context, candidates: Sequence[_RestoreCandidate], done: RestoreSummary, *, dry_run: bool) -> None:
     wanted = [each.backup.content.address for each in candidates if not each.backup.content.is_erased]
     there = {info.key for info in ctx.objects.head_many(wanted) if info is not None}
     restored: list[LocatedIdentity] = []
@@ -174,13 +174,13 @@ def _restore(ctx: Context, candidates: Sequence[_Candidate], done: RestoreSummar
         for each in candidates:
             content = each.backup.content
             if not content.is_erased and content.address not in there:
-                _leave(done, each.located.identity, f"the backup at {content.address} is gone")
+                _record_failure(done, each.located_identity.identity, f"the backup at {content.address} is gone")
                 continue
             if not dry_run:
                 try:
-                    restored.append(ctx.locations.restore(each.located.identity, content.address, done.restore))
+                    restored.append(ctx.locations.restore(each.located_identity.identity, content.address, done.restore))
                 except (NotFound, Gone) as error:
-                    _leave(done, each.located.identity, str(error))
+                    _record_failure(done, each.located_identity.identity, str(error))
                     continue
             done.objects += 1
             done.bytes += content.size_bytes
@@ -188,7 +188,7 @@ def _restore(ctx: Context, candidates: Sequence[_Candidate], done: RestoreSummar
         keep_in_manifest(ctx, restored, f"the restore {done.restore} restored objects")
 
 
-def _leave(done: RestoreSummary, identity: str, reason: str) -> None:
+def _record_failure(done: RestoreSummary, identity: str, reason: str) -> None:
     done.not_restored_count += 1
     if len(done.not_restored) < LISTED_MAX:
-        done.not_restored.append(NotRestored(identity, reason))
+        done.not_restored.append(RestoreFailure(identity, reason))

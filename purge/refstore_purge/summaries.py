@@ -11,16 +11,16 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import BinaryIO, Final, cast
 
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import is_own
 from refstore.core.records import Entry
 from refstore.errors import Gone, InvalidName, InvalidPath, NotFound, ObjectNotFound, RefstoreError
-from refstore.operations.referenced_entries import TRASH_OF
+from refstore.operations.referenced_entries import TRASH_REF_PREFIX
 from refstore_purge import tasks
 from refstore_purge.formats import parquet_summary
 from refstore_purge.formats.base import PurgeError, unknown_failure
-from refstore_purge.formats.parquet_summary import Summary
-from refstore_purge.plan import Name, Piece, Unit
+from refstore_purge.formats.parquet_summary import ParquetSummary
+from refstore_purge.plan import BranchPath, PurgeObject, Partition
 from refstore_purge.run_state import PurgeRun
 from refstore_purge.store_file import StoreFile
 
@@ -30,30 +30,30 @@ IsReplaced = Callable[[str], bool]
 """Returns whether a run wrote the content at an address."""
 
 
-def find_stale(run: PurgeRun, units: Sequence[Unit], is_replaced: IsReplaced) -> set[str]:
+def find_stale_summaries(run: PurgeRun, units: Sequence[Partition], is_replaced: IsReplaced) -> set[str]:
     """Return the addresses of the summary files in any version that must be written again: those that have an id, and
     those that describe replaced files at none of their names.
     """
     stale: set[str] = set()
     for unit, piece, summary in _summaries(run, units):
-        with _failing(run, unit, piece):
-            told = [_is_right(run, piece, summary, name, is_replaced) for name in piece.names]
+        with _report_failures(run, unit, piece):
+            told = [_is_current(run, piece, summary, name, is_replaced) for name in piece.names]
             if _has_id(run, unit, summary) or (False in told and True not in told):
                 stale.add(piece.address)
     return stale
 
 
-def _is_right(run: PurgeRun, piece: Piece, summary: Summary, name: Name, is_replaced: IsReplaced) -> bool | None:
+def _is_current(run: PurgeRun, piece: PurgeObject, summary: ParquetSummary, name: BranchPath, is_replaced: IsReplaced) -> bool | None:
     """Return whether a summary file describes the replaced files as they are now; None: none of them was, or the
     summary file is in the trash, where nobody reads it.
     """
-    if not _is_there(run, piece, name):
+    if not _is_stored(run, piece, name):
         return None
     entries = _entries(run, name, summary)
     if run.options.dry_run and any(_has_ids(run, entry.address) for entry in entries.values()):
         return False  # it would be replaced
     replaced = {path: entry for path, entry in entries.items() if is_replaced(entry.address)}
-    if piece.content != piece.address:
+    if piece.content_address != piece.address:
         replaced = entries  # a restore may have brought back what it describes no more
     if not replaced:
         return None
@@ -62,31 +62,31 @@ def _is_right(run: PurgeRun, piece: Piece, summary: Summary, name: Name, is_repl
     )
 
 
-def _is_there(run: PurgeRun, piece: Piece, name: Name) -> bool:
+def _is_stored(run: PurgeRun, piece: PurgeObject, name: BranchPath) -> bool:
     try:
         return run.repo.resolve(name.branch, name.path).entry.address == piece.address
     except (Gone, NotFound, InvalidName):  # the trash of a branch is no ref
         return False
 
 
-def have_ids(run: PurgeRun, unit: Unit, piece: Piece) -> bool:
+def have_ids(run: PurgeRun, unit: Partition, piece: PurgeObject) -> bool:
     """Return whether a summary file has an id. Raises PurgeError, ObjectNotFound."""
-    with _readable():
-        return _has_id(run, unit, _read_at(run, unit, piece, piece.content, piece.size_bytes))
+    with _translate_read_errors():
+        return _has_id(run, unit, _read_at(run, unit, piece, piece.content_address, piece.size_bytes))
 
 
-def find_affected(run: PurgeRun, units: Sequence[Unit], rewritten: Collection[Name]) -> set[str]:
+def find_affected_summaries(run: PurgeRun, units: Sequence[Partition], rewritten: Collection[BranchPath]) -> set[str]:
     """Return the addresses of the summary files at the heads that must be written again, once these files are."""
     affected: set[str] = set()
     for unit, piece, summary in _summaries(run, units):
-        described = {Name(name.branch, _folder(name) + path) for name in piece.names for path in summary.files}
+        described = {BranchPath(name.branch, _folder(name) + path) for name in piece.names for path in summary.files}
         if _has_id(run, unit, summary) or not described.isdisjoint(rewritten):
             affected.add(piece.address)
     return affected
 
 
 @contextmanager
-def _readable() -> Generator[None, None, None]:
+def _translate_read_errors() -> Generator[None, None, None]:
     """Raise PurgeError where a library fails at a file in a way that nobody knows."""
     try:
         yield
@@ -96,17 +96,17 @@ def _readable() -> Generator[None, None, None]:
         raise PurgeError(unknown_failure(error)) from error
 
 
-@_readable()
-def write_again(
-    run: PurgeRun, unit: Unit, piece: Piece, names: Sequence[Name], is_replaced: IsReplaced, target: BinaryIO
+@_translate_read_errors()
+def rewrite_summary(
+    run: PurgeRun, unit: Partition, piece: PurgeObject, names: Sequence[BranchPath], is_replaced: IsReplaced, target: BinaryIO
 ) -> None:
     """Write a summary file of the files that it describes at one of its names. Raises PurgeError.
 
     That is a name at which all of these files are there, and were uploaded as it says: at others somebody has changed
     some since it was written.
     """
-    task, source = run.work(unit, piece).task, _open(run, piece.content, piece.size_bytes)
-    uploaded = _uploaded(run, unit, piece)
+    task, source = run.make_task(unit, piece).format_task, _open(run, piece.content_address, piece.size_bytes)
+    uploaded = _read_uploaded(run, unit, piece)
     summary = _read(run, unit, piece)
     complete = [name for name in names if len(_entries(run, name, summary)) == len(summary.files)]
     counts = [_count_changed(run, piece, name, uploaded or summary, is_replaced) for name in complete]
@@ -117,19 +117,19 @@ def write_again(
         )
     entries = _entries(run, complete[counts.index(min(counts))], summary)
     files = ((path, _open(run, entries[path].address, entries[path].size_bytes)) for path in summary.files)
-    parquet_summary.write(source, target, files, task, run.ids.of(unit.dataset))
+    parquet_summary.write_summary(source, target, files, task, run.ids.ids_of(unit.dataset))
 
 
-def _uploaded(run: PurgeRun, unit: Unit, piece: Piece) -> Summary | None:
+def _read_uploaded(run: PurgeRun, unit: Partition, piece: PurgeObject) -> ParquetSummary | None:
     """Return what a summary file said when it was uploaded; None: that is gone."""
-    size = piece.size_bytes if piece.original is None else piece.original.size_bytes
+    size = piece.size_bytes if piece.original_content is None else piece.original_content.size_bytes
     try:
         return _read_at(run, unit, piece, piece.address, size)
     except ObjectNotFound:
         return None
 
 
-def _count_changed(run: PurgeRun, piece: Piece, name: Name, summary: Summary, is_replaced: IsReplaced) -> int:
+def _count_changed(run: PurgeRun, piece: PurgeObject, name: BranchPath, summary: ParquetSummary, is_replaced: IsReplaced) -> int:
     """Return how many files were uploaded otherwise than a summary file says; those whose uploaded content is gone are
     not counted.
     """
@@ -137,62 +137,62 @@ def _count_changed(run: PurgeRun, piece: Piece, name: Name, summary: Summary, is
     shown = _entries(run, name, summary)
     for path in summary.files:
         # the heads are planned as readers see them, every version as it was uploaded
-        entry = shown[path] if piece.original is None else run.repo.resolve(_ref(name), _folder(name) + path).entry
+        entry = shown[path] if piece.original_content is None else run.repo.resolve(_ref_of(name), _folder(name) + path).entry
         if not is_replaced(entry.address):
             with suppress(ObjectNotFound):
                 changed += not _describes(run, summary, path, entry)
     return changed
 
 
-def _summaries(run: PurgeRun, units: Sequence[Unit]) -> Iterator[tuple[Unit, Piece, Summary]]:
+def _summaries(run: PurgeRun, units: Sequence[Partition]) -> Iterator[tuple[Partition, PurgeObject, ParquetSummary]]:
     """Yield what each summary file says; report those that cannot be read."""
     for unit in units:
-        for piece in unit.pieces.values():
-            with _failing(run, unit, piece):
+        for piece in unit.objects.values():
+            with _report_failures(run, unit, piece):
                 yield unit, piece, _read(run, unit, piece)
 
 
-def _read(run: PurgeRun, unit: Unit, piece: Piece) -> Summary:
+def _read(run: PurgeRun, unit: Partition, piece: PurgeObject) -> ParquetSummary:
     """Return what a summary file says, with the files that it describes no more because they lost all of their rows: a
     restore may have brought these back.
     """
-    summary = _read_at(run, unit, piece, piece.content, piece.size_bytes)
-    if piece.content == piece.address or (uploaded := _uploaded(run, unit, piece)) is None:
+    summary = _read_at(run, unit, piece, piece.content_address, piece.size_bytes)
+    if piece.content_address == piece.address or (uploaded := _read_uploaded(run, unit, piece)) is None:
         return summary
     return summary._replace(files={**{path: [] for path in uploaded.files}, **summary.files})
 
 
-def _read_at(run: PurgeRun, unit: Unit, piece: Piece, address: str, size_bytes: int) -> Summary:
+def _read_at(run: PurgeRun, unit: Partition, piece: PurgeObject, address: str, size_bytes: int) -> ParquetSummary:
     """Return what one content of a summary file says."""
-    read = partial(parquet_summary.read, task=run.work(unit, piece).task)
-    return tasks.read_apart(run.repo.context, address, size_bytes, read)
+    read = partial(parquet_summary.read_summary, task=run.make_task(unit, piece).format_task)
+    return tasks.read_in_process(run.repo.context, address, size_bytes, read)
 
 
-def _has_id(run: PurgeRun, unit: Unit, summary: Summary) -> bool:
-    return summary.has_ids(run.ids.of(unit.dataset))
+def _has_id(run: PurgeRun, unit: Partition, summary: ParquetSummary) -> bool:
+    return summary.has_ids(run.ids.ids_of(unit.dataset))
 
 
 @contextmanager
-def _failing(run: PurgeRun, unit: Unit, piece: Piece) -> Generator[None, None, None]:
+def _report_failures(run: PurgeRun, unit: Partition, piece: PurgeObject) -> Generator[None, None, None]:
     """Report a summary file that fails as not purged. One that is gone needs nothing."""
     try:
-        with _readable():
+        with _translate_read_errors():
             yield
     except ObjectNotFound:
         return
     except PurgeError as error:
-        run.fail(unit, piece, str(error))
+        run.report_failure(unit, piece, str(error))
 
 
-def _entries(run: PurgeRun, name: Name, summary: Summary) -> dict[str, Entry]:
+def _entries(run: PurgeRun, name: BranchPath, summary: ParquetSummary) -> dict[str, Entry]:
     """Return the files that a summary file describes, by path from its folder, as a reader of this version gets them;
     without those that are not there, or lie outside the lake.
     """
     folder = _folder(name)
     found: dict[str, Entry] = {}
-    for page in batched(list(summary.files), PAGE):
+    for page in split_batches(list(summary.files), PAGE):
         try:
-            there = run.repo.stat_many(_ref(name), [folder + path for path in page])
+            there = run.repo.stat_many(_ref_of(name), [folder + path for path in page])
         except (Gone, NotFound, InvalidPath):  # an expired commit that the rules hide; a path that no object has
             return {}
         found |= {path[len(folder) :]: entry for path, entry in there.items() if is_own(entry.address)}
@@ -200,21 +200,21 @@ def _entries(run: PurgeRun, name: Name, summary: Summary) -> dict[str, Entry]:
 
 
 def _has_ids(run: PurgeRun, address: str) -> bool:
-    done = run.state.found.get(address)
+    done = run.state.results.get(address)
     return done is not None and done.has_ids
 
 
-def _describes(run: PurgeRun, summary: Summary, path: str, entry: Entry) -> bool:
+def _describes(run: PurgeRun, summary: ParquetSummary, path: str, entry: Entry) -> bool:
     ctx, row_groups_of = run.repo.context, parquet_summary.row_groups_of
-    return tasks.read_apart(ctx, entry.address, entry.size_bytes, row_groups_of) == summary.files[path]
+    return tasks.read_in_process(ctx, entry.address, entry.size_bytes, row_groups_of) == summary.files[path]
 
 
-def _ref(name: Name) -> str:
+def _ref_of(name: BranchPath) -> str:
     """Return where to look for the files that a summary file describes; of one in the trash on its branch."""
-    return name.branch.removeprefix(TRASH_OF)
+    return name.branch.removeprefix(TRASH_REF_PREFIX)
 
 
-def _folder(name: Name) -> str:
+def _folder(name: BranchPath) -> str:
     return name.path.rpartition("/")[0] + "/"
 
 

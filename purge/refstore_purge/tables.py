@@ -14,27 +14,27 @@ from refstore.errors import Invalid
 from refstore.purging.document import Dataset
 
 
-class _Format(NamedTuple):
+class _TableFormat(NamedTuple):
     name: str
     folders: tuple[str, ...]
     """Of the table's own metadata, below its root."""
     files: re.Pattern[str]
     """Of whose names one there shows that it is a table."""
-    way: str
+    purge_advice: str
     """How rows are purged by the table's own means."""
 
 
 _FORMATS: Final = (
-    _Format("Delta", ("_delta_log/",), re.compile(r".+"), "`DELETE FROM`, then `VACUUM`"),
-    _Format(
+    _TableFormat("Delta", ("_delta_log/",), re.compile(r".+"), "`DELETE FROM`, then `VACUUM`"),
+    _TableFormat(
         "Iceberg",
         ("metadata/",),
         # compressed: `.gz.metadata.json` by its specification, `.metadata.json.gz` by Spark's 1.x
         re.compile(r"[^/]+\.metadata\.json(\.gz)?"),
         "a row-level `DELETE`, then `expire_snapshots`",
     ),
-    _Format("Hudi", (".hoodie/",), re.compile(r".+"), "`DELETE FROM`, then its cleaning of old file versions"),
-    _Format(
+    _TableFormat("Hudi", (".hoodie/",), re.compile(r".+"), "`DELETE FROM`, then its cleaning of old file versions"),
+    _TableFormat(
         "Paimon",
         ("snapshot/", "schema/"),
         re.compile(r"(snapshot|schema)-[0-9]+"),
@@ -43,14 +43,14 @@ _FORMATS: Final = (
 )
 
 
-def refuse_within(dataset: Dataset, path: str) -> None:
+def refuse_table_path(dataset: Dataset, path: str) -> None:
     """Raise Invalid if a path below a data set's prefix shows that a table lies there."""
     for format_ in _FORMATS:
-        if _root(format_, path, from_=len(dataset.prefix)) is not None:
+        if _find_table_root(format_, path, from_=len(dataset.prefix)) is not None:
             raise _refusal(dataset, format_, f"holds a table of {format_.name}")
 
 
-def folders_around(datasets: Iterable[Dataset]) -> list[str]:
+def metadata_folders(datasets: Iterable[Dataset]) -> list[str]:
     """Return the folders that would show that a data set is a part of a table."""
     return sorted(
         {
@@ -63,11 +63,11 @@ def folders_around(datasets: Iterable[Dataset]) -> list[str]:
     )
 
 
-def refuse_parts(datasets: Sequence[Dataset], paths: Iterable[str]) -> None:
-    """Raise Invalid if a path in one of `folders_around` shows that a data set is a part of a table."""
+def refuse_table_parts(datasets: Sequence[Dataset], paths: Iterable[str]) -> None:
+    """Raise Invalid if a path in one of `metadata_folders` shows that a data set is a part of a table."""
     for path in paths:
         for format_ in _FORMATS:
-            root = _root(format_, path)
+            root = _find_table_root(format_, path)
             for dataset in datasets:
                 if root is not None and dataset.prefix.startswith(root):
                     where = f"at {root!r}" if root else "at the root of the repository"
@@ -81,7 +81,7 @@ def _outer_folders(prefix: str) -> Iterator[str]:
         yield "".join(f"{part}/" for part in parts[:number])
 
 
-def _root(format_: _Format, path: str, *, from_: int = 0) -> str | None:
+def _find_table_root(format_: _TableFormat, path: str, *, from_: int = 0) -> str | None:
     """Return the root of the table that a path is metadata of; None: it is none of this format. `from_`: where to begin
     to look for the folder.
     """
@@ -93,8 +93,8 @@ def _root(format_: _Format, path: str, *, from_: int = 0) -> str | None:
     return None
 
 
-def _refusal(dataset: Dataset, format_: _Format, what: str) -> Invalid:
+def _refusal(dataset: Dataset, format_: _TableFormat, what: str) -> Invalid:
     return Invalid(
         f"data set {dataset.name!r} {what}, which records its files and their sizes: rewritten files would break its "
-        f"readers. Purge it with {format_.name}'s own means: {format_.way}"
+        f"readers. Purge it with {format_.name}'s own means: {format_.purge_advice}"
     )

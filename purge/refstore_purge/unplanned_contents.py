@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from refstore.context import Context
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import Address, is_own
 from refstore.core.records import Entry, Location
 from refstore.errors import Invalid, ObjectNotFound
@@ -24,23 +24,23 @@ from refstore.purging.document import ERASE, KEEP_HISTORY, Dataset
 from refstore_purge import finding, summaries, tasks
 from refstore_purge.formats.base import PurgeError
 from refstore_purge.place import Place, RunContent
-from refstore_purge.plan import Name, Piece, Unit, held_prefixes, is_data, is_summary, partition_of, value_in
+from refstore_purge.plan import BranchPath, PurgeObject, Partition, legal_hold_prefixes, is_data, is_summary, partition_of, identifier_in_names
 from refstore_purge.run_state import PurgeRun
-from refstore_purge.standing import Standing, every_name, lost_names
-from refstore_purge.tasks import Job, Work
+from refstore_purge.standing import HolderKind, scan_names, scan_lost_names
+from refstore_purge.tasks import TaskSettings, ObjectTask
 
 PAGE: Final = 1000
-PARTITION_LEFT: Final = "its partition was left out"
-HISTORY: Final = "earlier commits of the mode keep-history are not looked at"
-HELD: Final = "a legal hold covers it"
-OTHER_BRANCH: Final = "the purge document leaves this branch out"
+PARTITION_LEFT_REASON: Final = "its partition was left out"
+HISTORY_REASON: Final = "earlier commits of the mode keep-history are not looked at"
+HELD_REASON: Final = "a legal hold covers it"
+OTHER_BRANCH_REASON: Final = "the purge document leaves this branch out"
 
 
-class _Named(NamedTuple):
+class _HeldObject(NamedTuple):
     """An object with the name that decides about it."""
 
     dataset: Dataset
-    standing: Standing | None
+    holder: HolderKind | None
     """None: nothing names it any more, or not yet."""
     ref: str
     path: str
@@ -48,29 +48,29 @@ class _Named(NamedTuple):
     entry: Entry | None
 
 
-class _Content(NamedTuple):
-    named: _Named
+class _UnplannedContent(NamedTuple):
+    held_object: _HeldObject
     address: Address
 
 
-def look(run: PurgeRun, job: Job, datasets: Sequence[Dataset]) -> None:
+def find_unplanned(run: PurgeRun, job: TaskSettings, datasets: Sequence[Dataset]) -> None:
     """Note every content of the data sets that has rows of the ids and that the run did not look at.
 
     Raises CorruptRange, Unavailable.
     """
-    run.state.put_together()
+    run.state.update_report()
     with run.steps.step("looking at what is left"):
-        for page in batched(_contents(run, datasets), PAGE):
-            _look(run, job, page)
+        for page in split_batches(_contents(run, datasets), PAGE):
+            _examine_contents(run, job, page)
 
 
-def _contents(run: PurgeRun, datasets: Sequence[Dataset]) -> Iterator[_Content]:
+def _contents(run: PurgeRun, datasets: Sequence[Dataset]) -> Iterator[_UnplannedContent]:
     """Yield each content that the run did not look at, once."""
     ctx = run.repo.context
     announced = ctx.locations.are_announced()
-    looked_at = run.state.looked_at
+    looked_at = run.state.examined_contents
     changing: dict[Address, Location] = dict(ctx.locations.scan_changing()) if announced else {}
-    for page in batched(_objects(run, ctx, datasets), PAGE):
+    for page in split_batches(_objects(run, ctx, datasets), PAGE):
         unknown = [
             each.identity
             for each in page
@@ -81,16 +81,16 @@ def _contents(run: PurgeRun, datasets: Sequence[Dataset]) -> Iterator[_Content]:
             record = changing.get(each.identity) or records.get(each.identity)
             addresses = record.addresses() if record is not None else (each.identity,)
             known = looked_at.get(each.dataset.name, ())
-            yield from (_Content(each, address) for address in addresses if address not in known)
+            yield from (_UnplannedContent(each, address) for address in addresses if address not in known)
 
 
-def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterator[_Named]:
+def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterator[_HeldObject]:
     """Yield each object of the data sets once, by its firmest name."""
-    lost_ones = list(lost_names(ctx, [dataset.prefix for dataset in datasets]))
+    lost_ones = list(scan_lost_names(ctx, [dataset.prefix for dataset in datasets]))
     for dataset in datasets:
         seen: set[str] = set()
         outside: set[str] = set()
-        for name in every_name(ctx, prefix=dataset.prefix):
+        for name in scan_names(ctx, prefix=dataset.prefix):
             address = name.entry.address
             if not (is_data(dataset, name.path) or is_summary(dataset, name.path)):
                 continue
@@ -98,12 +98,12 @@ def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterat
                 outside.update([address] if address else [])
             elif address not in seen:
                 seen.add(address)
-                yield _Named(dataset, name.standing, name.ref, name.path, address, name.entry)
+                yield _HeldObject(dataset, name.holder, name.ref, name.path, address, name.entry)
         for lost in lost_ones:
             is_below = lost.path.startswith(dataset.prefix) and lost.address not in seen
             if is_below and (is_data(dataset, lost.path) or is_summary(dataset, lost.path)):
                 seen.add(lost.address)
-                yield _Named(dataset, None, "", lost.path, lost.address, lost.entry)
+                yield _HeldObject(dataset, None, "", lost.path, lost.address, lost.entry)
         if outside:
             reason = "their data lies outside the repository; purge them where they are"
             run.state.places.append(
@@ -113,101 +113,101 @@ def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterat
                     reason=reason,
                     objects=len(outside),
                     has_rows=False,
-                    as_of_run=True,
+                    is_as_of_run=True,
                 )
             )
 
 
-class _Todo(NamedTuple):
+class _ContentToExamine(NamedTuple):
     """A content to look into, as the object of a unit."""
 
-    content: _Content
+    content: _UnplannedContent
     size_bytes: int
     reason: str
-    unit: Unit
+    partition: Partition
 
     @property
     def is_summary(self) -> bool:
-        return is_summary(self.unit.dataset, self.content.named.path)
+        return is_summary(self.partition.dataset, self.content.held_object.path)
 
     @property
-    def piece(self) -> Piece:
-        named = self.content.named
-        names = [Name(named.ref, named.path)]
-        return Piece(named.identity, self.size_bytes, {}, "", names, self.content.address)
+    def purge_object(self) -> PurgeObject:
+        named = self.content.held_object
+        names = [BranchPath(named.ref, named.path)]
+        return PurgeObject(named.identity, self.size_bytes, {}, "", names, self.content.address)
 
 
-def _look(run: PurgeRun, job: Job, contents: Sequence[_Content]) -> None:
+def _examine_contents(run: PurgeRun, job: TaskSettings, contents: Sequence[_UnplannedContent]) -> None:
     """Note which of the contents that are there have rows of the ids."""
     infos = run.repo.context.objects.head_many([each.address for each in contents])
-    held = held_prefixes(run.repo)
-    told = {each.path: each.reason for each in run.state.report.not_purged}
-    todo: list[_Todo] = []
+    held = legal_hold_prefixes(run.repo)
+    told = {each.path: each.reason for each in run.state.report.skipped_objects}
+    todo: list[_ContentToExamine] = []
     for content, info in zip(contents, infos, strict=True):
         if info is None:
             continue
-        named = content.named
-        unit = Unit(named.dataset, partition_of(named.path[len(named.dataset.prefix) :]), {})
-        reason = HELD if named.path.startswith(held) else told.get(named.path, "")
-        if not run.chosen([unit]):
-            _note(run, content, info.size_bytes, PARTITION_LEFT, has_rows=False)
-        elif named.dataset.mode == KEEP_HISTORY and named.standing in (Standing.TAG, Standing.COMMIT):
-            _note(run, content, info.size_bytes, HISTORY, has_rows=False)
+        named = content.held_object
+        unit = Partition(named.dataset, partition_of(named.path[len(named.dataset.prefix) :]), {})
+        reason = HELD_REASON if named.path.startswith(held) else told.get(named.path, "")
+        if not run.select_partitions([unit]):
+            _record_content(run, content, info.size_bytes, PARTITION_LEFT_REASON, has_rows=False)
+        elif named.dataset.mode == KEEP_HISTORY and named.holder in (HolderKind.TAG, HolderKind.COMMIT):
+            _record_content(run, content, info.size_bytes, HISTORY_REASON, has_rows=False)
         else:
-            if named.standing is Standing.BRANCH and not named.dataset.has_branch(named.ref):
-                reason = OTHER_BRANCH
-            todo.append(_Todo(content, info.size_bytes, reason, unit))
-    _look_at_names(run, [each for each in todo if each.unit.dataset.mode == ERASE])
-    of_rows = [each for each in todo if each.unit.dataset.mode != ERASE]
-    _look_at_summaries(run, [each for each in of_rows if each.is_summary])
-    _look_into(run, job, [each for each in of_rows if not each.is_summary])
+            if named.holder is HolderKind.BRANCH and not named.dataset.has_branch(named.ref):
+                reason = OTHER_BRANCH_REASON
+            todo.append(_ContentToExamine(content, info.size_bytes, reason, unit))
+    _examine_names(run, [each for each in todo if each.partition.dataset.mode == ERASE])
+    of_rows = [each for each in todo if each.partition.dataset.mode != ERASE]
+    _examine_summaries(run, [each for each in of_rows if each.is_summary])
+    _examine_rows(run, job, [each for each in of_rows if not each.is_summary])
 
 
-def _look_at_names(run: PurgeRun, todo: Sequence[_Todo]) -> None:
+def _examine_names(run: PurgeRun, todo: Sequence[_ContentToExamine]) -> None:
     """Note the objects of the mode `erase` whose names or metadata have one of the ids."""
     for each in todo:
-        named = each.content.named
-        value = value_in(named.dataset, named.path, named.entry or Entry(named.identity, 0, "", 0))
-        (is_one,) = finding.are_ids(run.ids.every(named.dataset), [value])
+        named = each.content.held_object
+        value = identifier_in_names(named.dataset, named.path, named.entry or Entry(named.identity, 0, "", 0))
+        (is_one,) = finding.find_ids(run.ids.all_ids_of(named.dataset), [value])
         if value is None and named.entry is None:
-            _note(run, each.content, each.size_bytes, "its metadata is not known", has_rows=False)
+            _record_content(run, each.content, each.size_bytes, "its metadata is not known", has_rows=False)
         elif is_one:
-            _note(run, each.content, each.size_bytes, each.reason, has_rows=True)
+            _record_content(run, each.content, each.size_bytes, each.reason, has_rows=True)
 
 
-def _look_at_summaries(run: PurgeRun, todo: Sequence[_Todo]) -> None:
+def _examine_summaries(run: PurgeRun, todo: Sequence[_ContentToExamine]) -> None:
     """Note the summary files of Parquet that have an id, and those that could not be read."""
     for each in todo:
         with suppress(ObjectNotFound):
             try:
-                if summaries.have_ids(run, each.unit, each.piece):
-                    _note(run, each.content, each.size_bytes, each.reason, has_rows=True)
+                if summaries.have_ids(run, each.partition, each.purge_object):
+                    _record_content(run, each.content, each.size_bytes, each.reason, has_rows=True)
             except PurgeError as error:
-                _note(run, each.content, each.size_bytes, str(error), has_rows=False)
+                _record_content(run, each.content, each.size_bytes, str(error), has_rows=False)
 
 
-def _look_into(run: PurgeRun, job: Job, todo: Sequence[_Todo]) -> None:
+def _examine_rows(run: PurgeRun, job: TaskSettings, todo: Sequence[_ContentToExamine]) -> None:
     """Note the contents with rows of the ids, and those that could not be read."""
-    readable: list[tuple[_Todo, Work]] = []
+    readable: list[tuple[_ContentToExamine, ObjectTask]] = []
     for each in todo:
         try:
-            finding.ask_partitions(run, [each.unit])
+            finding.match_partitions(run, [each.partition])
         except Invalid as error:
-            _note(run, each.content, each.size_bytes, str(error), has_rows=False)
+            _record_content(run, each.content, each.size_bytes, str(error), has_rows=False)
             continue
-        if run.state.by_partition.get(each.unit.order) is not False:
-            readable.append((each, msgspec.structs.replace(run.work(each.unit, each.piece), may_be_gone=True)))
+        if run.state.by_partition.get(each.partition.order) is not False:
+            readable.append((each, msgspec.structs.replace(run.make_task(each.partition, each.purge_object), may_be_gone=True)))
     if not readable:
         return
-    for (each, _), done in zip(readable, tasks.run(run.engine, job, [work for _, work in readable]), strict=True):
+    for (each, _), done in zip(readable, tasks.run_tasks(run.engine, job, [work for _, work in readable]), strict=True):
         if done.failure:
-            _note(run, each.content, each.size_bytes, done.failure, has_rows=False)
+            _record_content(run, each.content, each.size_bytes, done.failure, has_rows=False)
         elif done.has_ids:
-            _note(run, each.content, each.size_bytes, each.reason, has_rows=True)
+            _record_content(run, each.content, each.size_bytes, each.reason, has_rows=True)
 
 
-def _note(run: PurgeRun, content: _Content, size_bytes: int, reason: str, *, has_rows: bool) -> None:
-    dataset = content.named.dataset
+def _record_content(run: PurgeRun, content: _UnplannedContent, size_bytes: int, reason: str, *, has_rows: bool) -> None:
+    dataset = content.held_object.dataset
     run.state.contents.append(
-        RunContent(content.address, content.named.identity, dataset.name, dataset.prefix, size_bytes, has_rows, reason)
+        RunContent(content.address, content.held_object.identity, dataset.name, dataset.prefix, size_bytes, has_rows, reason)
     )

@@ -16,7 +16,7 @@ def are_uuids(texts: Any) -> Any:
     return pc.match_substring_regex(texts, _FORM, ignore_case=True)
 
 
-def bytes_of(texts: Any) -> Any:
+def uuid_bytes(texts: Any) -> Any:
     """Return the 16 bytes of each UUID of an array that has no null, and nothing else."""
     parts = [pa.array([], pa.binary(UUID_BYTES))]
     for start in range(0, len(texts), _CHUNK):

@@ -33,13 +33,13 @@ from refstore.errors import Invalid, ObjectsRefused, RefstoreError, Unavailable
 from refstore.purging.document import ERASE, KEEP_HISTORY, Dataset, PurgeDocument
 from refstore.repository import Repository
 from refstore_gc.engines import worker_processes
-from refstore_gc.run_progress import Progress, Tell, silent
-from refstore_purge.ids_form import FormOptions
+from refstore_gc.run_progress import StepProgress, ReportProgress, ignore_progress
+from refstore_purge.ids_form import IdsFormOptions
 from refstore_purge.verify_beside import is_summary
 from refstore_purge.verify_ids import RowCount, WantedIds
-from refstore_purge.verify_names import doubt, in_another_case, value_in_names
-from refstore_purge.verify_objects import Target, at_heads, branches, count_commits, found_again, in_every_version
-from refstore_purge.verify_reading import Content, check_type, read_contents
+from refstore_purge.verify_names import find_doubt, describe_other_case, find_value_in_names
+from refstore_purge.verify_objects import VerifyTarget, scan_head_targets, branch_names, count_commits, find_replaced_content, scan_version_targets
+from refstore_purge.verify_reading import ContentToVerify, check_identifier_type, read_contents
 from refstore_purge.verify_table import read_ids
 
 GROUP_BYTES: Final = 128 * 1024 * 1024
@@ -47,7 +47,7 @@ GROUP_OBJECTS: Final = 500
 GROUPS_WAITING: Final = 2 * (os.cpu_count() or 1)
 PLACES: Final = 5
 """So many places beside the rows of an object are named."""
-AGAIN: Final = 3
+RETRIES_MAX: Final = 3
 """How often an object is read, at most, that another run replaces meanwhile."""
 IGNORE_STATISTICS: Final = (
     "the statistics of the file exclude ids that are in it, so a run does not see them; run again with "
@@ -55,7 +55,7 @@ IGNORE_STATISTICS: Final = (
 )
 
 
-class Finding(NamedTuple):
+class RowFinding(NamedTuple):
     """An object that has rows of the ids, or ids beside the rows, or that could not be looked at."""
 
     ref: str
@@ -73,28 +73,28 @@ class Finding(NamedTuple):
 
 
 @dataclass(slots=True)
-class Counts:
+class VerifyCounts:
     """How much was looked at, and what was found."""
 
     objects: int = 0
     """Distinct objects that were looked at, whether by their names or by their content."""
     versions: int = 0
     """Commits; where only heads are looked at, branches."""
-    rows_left: int = 0
-    entries_left: int = 0
+    remaining_rows: int = 0
+    remaining_entries: int = 0
     """Entries of metadata, and statistics of summary files, that have an id."""
-    objects_left: int = 0
+    affected_objects: int = 0
     """Distinct objects that have these rows or entries."""
-    not_looked_at: int = 0
+    unexamined_objects: int = 0
     """Distinct objects."""
 
 
 @dataclass(slots=True)
-class _Look:
+class _ObjectCheck:
     """What becomes of one distinct object."""
 
     dataset: Dataset
-    target: Target
+    target: VerifyTarget
     value: str | None
     """The identifier's, if its names tell it: a folder, the path, or the metadata."""
     names: dict[tuple[str, str], None]
@@ -119,54 +119,54 @@ def verify(
     id_type: str = "",
     only: Sequence[str] = (),
     history: bool = False,
-    counts: Counts | None = None,
-    tell: Tell = silent,
-    say: Callable[[str], None] = lambda _: None,
-) -> Iterator[Finding]:
+    counts: VerifyCounts | None = None,
+    report_progress: ReportProgress = ignore_progress,
+    print_notice: Callable[[str], None] = lambda _: None,
+) -> Iterator[RowFinding]:
     """Yield the objects of every branch, staged ones too, that have rows of the ids, or ids beside the rows, or should
     be erased, or could not be looked at. Of data sets of the modes `rewrite` and `erase`, and with `history` of all,
     also those of every commit that can be read or unmarked; of these two modes, also those in the undo trash. Each
     distinct object is read once. `counts` is filled on the way.
 
-    `only`: names of data sets; none given: all that have ids. `say`: is told which ids were read.
+    `only`: names of data sets; none given: all that have ids. `print_notice`: is told which ids were read.
 
     Raises Invalid (the ids), NotFound (nothing is onboarded), Unavailable.
     """
-    counts = counts if counts is not None else Counts()
+    counts = counts if counts is not None else VerifyCounts()
     document = repo.purge_document().document
     names = tuple(dataset.identifier for dataset in document.datasets)
     ids = read_ids(
         file,
-        form=FormOptions(column, dataset_column, has_header=not no_header, names=names),
+        form=IdsFormOptions(column, dataset_column, has_header=not no_header, names=names),
         id_type=id_type,
         empty_id=empty_id,
-        datasets=[dataset.name for dataset in document.onboarded],
+        datasets=[dataset.name for dataset in document.onboarded_datasets],
     )
-    chosen = _chosen(document, only)
-    datasets = [each for each in chosen if ids.of(each.name) is not None]
+    chosen = _select_datasets(document, only)
+    datasets = [each for each in chosen if ids.ids_of(each.name) is not None]
     if not datasets:
         raise Invalid(f"{file.name} has no ids of the data sets that --dataset names; give others, or leave it out")
     others = ", ".join(each.name for each in chosen if each not in datasets)
-    say(f"ids: {ids.text}" + (f"; not looked at, without ids: {others}" if others else ""))
+    print_notice(f"ids: {ids.text}" + (f"; not looked at, without ids: {others}" if others else ""))
     deep = [dataset for dataset in datasets if history or dataset.mode != KEEP_HISTORY]
-    counts.versions = count_commits(repo.context) if deep else len(branches(repo))
-    shown = _Shown(tell)
+    counts.versions = count_commits(repo.context) if deep else len(branch_names(repo))
+    shown = _CheckProgress(report_progress)
     with worker_processes.stop_new_after():
         if any(dataset.mode != ERASE for dataset in datasets):
             worker_processes.start_ahead([read_contents.__module__])
         with ThreadPoolExecutor(os.cpu_count() or 1, "refstore-verify") as pool:
             for dataset in datasets:
-                wanted = ids.of(dataset.name)
+                wanted = ids.ids_of(dataset.name)
                 assert wanted is not None  # noqa: S101  # the others were left out above
-                targets = in_every_version(repo, dataset) if dataset in deep else at_heads(repo, dataset)
-                looks = _checked(repo, _distinct(dataset, targets, wanted))
-                for look in _looked_at(repo, pool, looks, wanted, shown):
+                targets = scan_version_targets(repo, dataset) if dataset in deep else scan_head_targets(repo, dataset)
+                looks = _check_types(repo, _distinct_objects(dataset, targets, wanted))
+                for look in _examine_all(repo, pool, looks, wanted, shown):
                     yield from _findings(look, counts)
 
 
-def _chosen(document: PurgeDocument, only: Sequence[str]) -> list[Dataset]:
+def _select_datasets(document: PurgeDocument, only: Sequence[str]) -> list[Dataset]:
     """Return the onboarded data sets, or those of them that are named. Raises Invalid."""
-    onboarded = document.onboarded
+    onboarded = document.onboarded_datasets
     for name in only:
         if all(name != each.name for each in onboarded):
             known = ", ".join(sorted(each.name for each in onboarded))
@@ -174,79 +174,79 @@ def _chosen(document: PurgeDocument, only: Sequence[str]) -> list[Dataset]:
     return [each for each in onboarded if not only or each.name in only]
 
 
-def _checked(repo: Repository, looks: Iterator[_Look]) -> Iterator[_Look]:
+def _check_types(repo: Repository, looks: Iterator[_ObjectCheck]) -> Iterator[_ObjectCheck]:
     """Yield the looks. Raises Invalid if the first object that is read shows that no id can be at the identifier."""
     is_checked = False
     for look in looks:
         if not is_checked and look.dataset.mode != ERASE and look.value is None and not look.reason:
-            is_checked = check_type(repo.context, _content(look))
+            is_checked = check_identifier_type(repo.context, _content_to_verify(look))
         yield look
 
 
-def _findings(look: _Look, counts: Counts) -> Iterator[Finding]:
+def _findings(look: _ObjectCheck, counts: VerifyCounts) -> Iterator[RowFinding]:
     """Yield what is to be said of an object, under each of its names."""
     counts.objects += not look.reason
-    counts.not_looked_at += bool(look.reason)
-    rows, entries = look.count.rows, len(look.count.beside)
-    counts.objects_left += bool(rows or entries)
-    counts.rows_left += rows
-    counts.entries_left += entries
-    told = "; ".join(filter(None, (IGNORE_STATISTICS * look.count.is_excluded, _told(look.count.beside))))
+    counts.unexamined_objects += bool(look.reason)
+    rows, entries = look.count.rows, len(look.count.id_places)
+    counts.affected_objects += bool(rows or entries)
+    counts.remaining_rows += rows
+    counts.remaining_entries += entries
+    told = "; ".join(filter(None, (IGNORE_STATISTICS * look.count.is_excluded, _describe_id_places(look.count.id_places))))
     for ref, path in look.names:
         if rows or entries:
-            yield Finding(ref, path, rows, entries, told)
+            yield RowFinding(ref, path, rows, entries, told)
         if look.reason:
-            yield Finding(ref, path, 0, 0, look.reason)
+            yield RowFinding(ref, path, 0, 0, look.reason)
 
 
-def _told(beside: Sequence[str]) -> str:
+def _describe_id_places(beside: Sequence[str]) -> str:
     """Return where ids stand beside the rows."""
     places = list(dict.fromkeys(beside))
     more = f", and in {len(places) - PLACES} more places" if len(places) > PLACES else ""
     return f"an id stands in {', '.join(places[:PLACES])}{more}" if places else ""
 
 
-def _distinct(dataset: Dataset, targets: Iterator[Target], ids: WantedIds) -> Iterator[_Look]:
+def _distinct_objects(dataset: Dataset, targets: Iterator[VerifyTarget], ids: WantedIds) -> Iterator[_ObjectCheck]:
     """Yield each distinct object of a data set once; its further names are told to the first look."""
-    looks: dict[tuple[str, str | None, str, bool], _Look] = {}
+    looks: dict[tuple[str, str | None, str, bool], _ObjectCheck] = {}
     for target in targets:
         if not target.content:
             continue  # erased
-        value, other_case = value_in_names(dataset, target)
+        value, other_case = find_value_in_names(dataset, target)
         key = target.content, value, other_case, is_summary(dataset, target.path)
         known = looks.get(key)
         if known is not None:
             known.names[target.ref, target.path] = None
             continue
-        reason = doubt(dataset, value, other_case, ids)
-        looks[key] = _Look(
+        reason = find_doubt(dataset, value, other_case, ids)
+        looks[key] = _ObjectCheck(
             dataset, target, value, {(target.ref, target.path): None}, other_case=other_case, reason=reason
         )
         yield looks[key]
 
 
-class _Shown:
+class _CheckProgress:
     """Shows how many objects were looked at."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, report_progress: ReportProgress) -> None:
+        self._tell = report_progress
         self._began = time.monotonic()
         self._done = 0
 
     def add(self, done: int) -> None:
         self._done += done
-        self._tell(Progress("looking at objects", self._done, None, time.monotonic() - self._began))
+        self._tell(StepProgress("looking at objects", self._done, None, time.monotonic() - self._began))
 
 
-def _looked_at(
-    repo: Repository, pool: ThreadPoolExecutor, looks: Iterator[_Look], ids: WantedIds, shown: _Shown
-) -> Iterator[_Look]:
+def _examine_all(
+    repo: Repository, pool: ThreadPoolExecutor, looks: Iterator[_ObjectCheck], ids: WantedIds, shown: _CheckProgress
+) -> Iterator[_ObjectCheck]:
     """Yield the looks when all are over, and all of their names are known. A thread looks at some objects at a time."""
-    every: list[_Look] = []
+    every: list[_ObjectCheck] = []
     waiting: deque[Future[int]] = deque()
     for group in _groups(looks, ids):
         every += group
-        waiting.append(pool.submit(_look_at, repo, group, ids))
+        waiting.append(pool.submit(_examine_objects, repo, group, ids))
         while len(waiting) > GROUPS_WAITING:
             shown.add(waiting.popleft().result())
     for future in waiting:
@@ -254,10 +254,10 @@ def _looked_at(
     yield from every
 
 
-def _look_at(repo: Repository, looks: Sequence[_Look], ids: WantedIds) -> int:
+def _examine_objects(repo: Repository, looks: Sequence[_ObjectCheck], ids: WantedIds) -> int:
     """Look at some objects; return how many. Raises Unavailable."""
-    to_read: list[_Look] = []
-    for look, is_of_id in zip(looks, ids.have([look.value for look in looks]), strict=True):
+    to_read: list[_ObjectCheck] = []
+    for look, is_of_id in zip(looks, ids.find_ids([look.value for look in looks]), strict=True):
         look.is_of_id = is_of_id
         if look.reason or (look.value is not None and not is_of_id):
             continue  # the value in its names tells
@@ -266,29 +266,29 @@ def _look_at(repo: Repository, looks: Sequence[_Look], ids: WantedIds) -> int:
         else:
             to_read.append(look)
     waiting = to_read
-    for _ in range(AGAIN):
-        results = read_contents(repo.context, [_content(look) for look in waiting], ids)
+    for _ in range(RETRIES_MAX):
+        results = read_contents(repo.context, [_content_to_verify(look) for look in waiting], ids)
         for look, result in zip(waiting, results, strict=True):
             look.count, look.reason = result.count, result.reason
         missing = [look for look, result in zip(waiting, results, strict=True) if not result.is_there]
-        waiting = [look for look in missing if _is_found_again(repo, look)]
+        waiting = [look for look in missing if _is_still_readable(repo, look)]
     for look in waiting:
         look.reason = "its content was replaced again and again; run verify again"
     for look in to_read:
-        if look.other_case and (look.reason or look.count.rows_without):
-            look.reason = f"{look.reason or 'rows have no identifier'}; {in_another_case(look.other_case)}"
+        if look.other_case and (look.reason or look.count.rows_without_identifier):
+            look.reason = f"{look.reason or 'rows have no identifier'}; {describe_other_case(look.other_case)}"
     return len(looks)
 
 
-def _content(look: _Look) -> Content:
+def _content_to_verify(look: _ObjectCheck) -> ContentToVerify:
     describes_others = is_summary(look.dataset, look.target.path)
-    return Content(look.dataset, look.target.content, look.target.size_bytes, look.is_of_id, describes_others)
+    return ContentToVerify(look.dataset, look.target.content, look.target.size_bytes, look.is_of_id, describes_others)
 
 
-def _is_found_again(repo: Repository, look: _Look) -> bool:
+def _is_still_readable(repo: Repository, look: _ObjectCheck) -> bool:
     """Return whether somebody can still read what was not there, wherever it lies by now. Raises Unavailable."""
     try:
-        target = found_again(repo, look.target)
+        target = find_replaced_content(repo, look.target)
     except RefstoreError as error:
         if isinstance(error, Unavailable) and not isinstance(error, ObjectsRefused):
             raise
@@ -300,10 +300,10 @@ def _is_found_again(repo: Repository, look: _Look) -> bool:
     return True
 
 
-def _groups(looks: Iterator[_Look], ids: WantedIds) -> Iterator[list[_Look]]:
+def _groups(looks: Iterator[_ObjectCheck], ids: WantedIds) -> Iterator[list[_ObjectCheck]]:
     """Yield groups that are worth the table that Arrow makes of the ids for each."""
     size_max, count_max = max(GROUP_BYTES, ids.values.nbytes), max(GROUP_OBJECTS, len(ids.values) // GROUP_OBJECTS)
-    group: list[_Look] = []
+    group: list[_ObjectCheck] = []
     size = 0
     for look in looks:
         group.append(look)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from refstore_purge.untyped_arrow import pa
-from refstore_purge.verify_text import NotRead
+from refstore_purge.verify_text import VerifyReadError
 
 OF_AVRO: Final = ("avro.schema", "avro.codec")
 """Entries of the header without which nobody could read the file."""
@@ -36,37 +36,37 @@ class AvroFile(NamedTuple):
         return [pair for pair in self.metadata.items() if pair[0].decode(errors="replace") not in OF_AVRO]
 
     def blocks(self) -> Iterator[tuple[int, bytes]]:
-        """Yield of each block how many records it has, and these. Raises NotRead."""
+        """Yield of each block how many records it has, and these. Raises VerifyReadError."""
         self.source.seek(self.first)
         while begin := self.source.read(1):
             records = _number(self.source, begin)
-            body = _sized(self.source, BLOCK_BYTES)
+            body = _read_sized(self.source, BLOCK_BYTES)
             if records < 0 or _bytes(self.source, len(self.sync)) != self.sync:
-                raise NotRead(DAMAGED)
-            yield records, _unpacked(self.codec, body)
+                raise VerifyReadError(DAMAGED)
+            yield records, _decompress(self.codec, body)
 
 
-def opened(source: BinaryIO) -> AvroFile:
-    """Read the header of a file. Raises NotRead."""
+def open_avro(source: BinaryIO) -> AvroFile:
+    """Read the header of a file. Raises VerifyReadError."""
     source.seek(0)
     if source.read(4) != b"Obj\x01":
-        raise NotRead(DAMAGED)
+        raise VerifyReadError(DAMAGED)
     metadata: dict[bytes, bytes] = {}
     size = 0
     while (count := _number(source)) != 0:
         if count < 0:
             _number(source)
         for _ in range(abs(count)):
-            name, value = _sized(source, HEADER_BYTES), _sized(source, HEADER_BYTES)
+            name, value = _read_sized(source, HEADER_BYTES), _read_sized(source, HEADER_BYTES)
             if name in metadata:
-                raise NotRead("its header has an entry twice")
+                raise VerifyReadError("its header has an entry twice")
             size += len(name) + len(value)
             if size > HEADER_BYTES:
-                raise NotRead("its header is larger than 64 MiB")
+                raise VerifyReadError("its header is larger than 64 MiB")
             metadata[name] = value
     sync = _bytes(source, 16)
     if b"avro.schema" not in metadata:
-        raise NotRead("it has no schema")
+        raise VerifyReadError("it has no schema")
     codec = metadata.get(b"avro.codec", b"null").decode(errors="replace")
     return AvroFile(source, metadata, codec, sync, source.tell())
 
@@ -76,54 +76,54 @@ def _number(source: BinaryIO, begin: bytes = b"") -> int:
     digits = bytearray(begin or _bytes(source, 1))
     while digits[-1] & 0x80:
         if len(digits) == 10:
-            raise NotRead(DAMAGED)
+            raise VerifyReadError(DAMAGED)
         digits += _bytes(source, 1)
     value = 0
     for digit in reversed(digits):
         value = value * 128 + (digit & 0x7F)
     if value >= 2**64:
-        raise NotRead(DAMAGED)
+        raise VerifyReadError(DAMAGED)
     return -(value + 1) // 2 if value % 2 else value // 2
 
 
 def _bytes(source: BinaryIO, size: int) -> bytes:
     data = source.read(size)
     if len(data) != size:
-        raise NotRead(DAMAGED)
+        raise VerifyReadError(DAMAGED)
     return data
 
 
-def _sized(source: BinaryIO, size_max: int) -> bytes:
+def _read_sized(source: BinaryIO, size_max: int) -> bytes:
     size = _number(source)
     if not 0 <= size <= size_max:
-        raise NotRead(DAMAGED if size < 0 else "it has a block, or an entry, that is too large")
+        raise VerifyReadError(DAMAGED if size < 0 else "it has a block, or an entry, that is too large")
     return _bytes(source, size)
 
 
 # ---- codecs
 
 
-def _unpacked(codec: str, body: bytes) -> bytes:
+def _decompress(codec: str, body: bytes) -> bytes:
     unpack = _CODECS.get(codec)
     if unpack is None:
-        raise NotRead(f"its codec {codec[:20]!r} is not known")
+        raise VerifyReadError(f"its codec {codec[:20]!r} is not known")
     try:
         data = unpack(body)
     except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError, pa.ArrowException):
-        raise NotRead("a block cannot be decompressed to its end") from None
+        raise VerifyReadError("a block cannot be decompressed to its end") from None
     if len(data) > BLOCK_BYTES:
-        raise NotRead("it has a block that is too large")
+        raise VerifyReadError("it has a block that is too large")
     return data
 
 
-def _to_the_end(part: Any, body: bytes) -> bytes:
+def _decompress_to_end(part: Any, body: bytes) -> bytes:
     data: bytes = part.decompress(body, BLOCK_BYTES + 1)
     if not part.eof and len(data) <= BLOCK_BYTES:
         raise EOFError
     return data
 
 
-def _of_snappy(body: bytes) -> bytes:
+def _decompress_snappy(body: bytes) -> bytes:
     size = place = 0
     while place < min(5, len(body)):  # what is packed says its size first
         size |= (body[place] & 0x7F) << (7 * place)
@@ -131,14 +131,14 @@ def _of_snappy(body: bytes) -> bytes:
         if body[place - 1] < 0x80:
             break
     if size > BLOCK_BYTES:
-        raise NotRead("it has a block that is too large")
+        raise VerifyReadError("it has a block that is too large")
     data: bytes = pa.Codec("snappy").decompress(body[:-4], decompressed_size=size, asbytes=True)
     if zlib.crc32(data) != int.from_bytes(body[-4:], "big"):
         raise EOFError
     return data
 
 
-def _of_zstandard(body: bytes) -> bytes:
+def _decompress_zstandard(body: bytes) -> bytes:
     opened, pieces, size = pa.CompressedInputStream(pa.BufferReader(body), "zstd"), list[bytes](), 0
     while size <= BLOCK_BYTES and (piece := opened.read(READ_BYTES)):
         pieces.append(piece)
@@ -148,9 +148,9 @@ def _of_zstandard(body: bytes) -> bytes:
 
 _CODECS: Final[dict[str, Callable[[bytes], bytes]]] = {
     "null": bytes,
-    "deflate": lambda body: _to_the_end(zlib.decompressobj(-15), body),
-    "bzip2": lambda body: _to_the_end(bz2.BZ2Decompressor(), body),
-    "xz": lambda body: _to_the_end(lzma.LZMADecompressor(memlimit=BLOCK_BYTES), body),
-    "snappy": _of_snappy,
-    "zstandard": _of_zstandard,
+    "deflate": lambda body: _decompress_to_end(zlib.decompressobj(-15), body),
+    "bzip2": lambda body: _decompress_to_end(bz2.BZ2Decompressor(), body),
+    "xz": lambda body: _decompress_to_end(lzma.LZMADecompressor(memlimit=BLOCK_BYTES), body),
+    "snappy": _decompress_snappy,
+    "zstandard": _decompress_zstandard,
 }

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from refstore_purge.untyped_arrow import pa
 from refstore_purge.verify_ids import kind_of
-from refstore_purge.verify_text import NotRead
+from refstore_purge.verify_text import VerifyReadError
 
 DEPTH: Final = 100
 TYPES: Final = 100_000
@@ -39,13 +39,13 @@ class ReadSchema(NamedTuple):
     plain: Any
     """A record, without logical types, defaults and texts."""
     arrow: Any
-    named: dict[str, Any]
+    types_by_name: dict[str, Any]
     """The plain types by full name."""
     is_empty: bool
     """Whether its records take no bytes."""
 
 
-class _Type(NamedTuple):
+class _ReadType(NamedTuple):
     plain: Any
     arrow: Any
     is_empty: bool
@@ -54,103 +54,103 @@ class _Type(NamedTuple):
 
 
 def read_schema(text: bytes) -> ReadSchema:
-    """Read the schema of a file. Raises NotRead."""
-    reader = _Reader()
+    """Read the schema of a file. Raises VerifyReadError."""
+    reader = _AvroSchemaReader()
     try:
         root = reader.read(json.loads(text), "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
-        raise NotRead("its schema cannot be understood") from None
+        raise VerifyReadError("its schema cannot be understood") from None
     if not pa.types.is_struct(root.arrow) or isinstance(root.plain, list):
-        raise NotRead("its schema is no record")
+        raise VerifyReadError("its schema is no record")
     return ReadSchema(root.plain, pa.schema(list(root.arrow)), reader.named, root.is_empty)
 
 
-class _Reader:
+class _AvroSchemaReader:
     def __init__(self) -> None:
         self.named: dict[str, Any] = {}
-        self._types: dict[str, _Type] = {}
+        self._types: dict[str, _ReadType] = {}
 
-    def read(self, schema: Any, space: str) -> _Type:
+    def read(self, schema: Any, space: str) -> _ReadType:
         if isinstance(schema, list):
             return self._union([self.read(each, space) for each in cast(list[Any], schema)])
         if isinstance(schema, str):
-            return self._by_name(schema, space)
+            return self._resolve_name(schema, space)
         kind = schema["type"]
         if kind in ("record", "error", "enum", "fixed"):
-            return self._defined(schema, space)
+            return self._read_definition(schema, space)
         if kind == "array":
             items = self.read(schema["items"], space)
             if items.is_empty:
-                raise NotRead("its schema has an array of elements that take no bytes")
-            return _of([items], {"type": kind, "items": items.plain}, pa.list_(items.arrow), is_empty=False)
+                raise VerifyReadError("its schema has an array of elements that take no bytes")
+            return _wrap_type([items], {"type": kind, "items": items.plain}, pa.list_(items.arrow), is_empty=False)
         if kind == "map":
             values = self.read(schema["values"], space)
-            return _of(
+            return _wrap_type(
                 [values], {"type": kind, "values": values.plain}, pa.map_(pa.string(), values.arrow), is_empty=False
             )
         inner = self.read(kind, space)
-        return inner._replace(arrow=_of_logical(schema, inner.arrow))
+        return inner._replace(arrow=_logical_arrow_type(schema, inner.arrow))
 
-    def _by_name(self, name: str, space: str) -> _Type:
+    def _resolve_name(self, name: str, space: str) -> _ReadType:
         if name in ARROW:
-            return _Type(name, ARROW[name], name == "null")
+            return _ReadType(name, ARROW[name], name == "null")
         for full in (f"{space}.{name}", name):
             if full in self._types:
                 return self._types[full]._replace(plain=full)
-        raise NotRead("its schema has a type that contains itself, or that it does not define")
+        raise VerifyReadError("its schema has a type that contains itself, or that it does not define")
 
-    def _union(self, branches: Sequence[_Type]) -> _Type:
+    def _union(self, branches: Sequence[_ReadType]) -> _ReadType:
         if not branches or any(isinstance(each.plain, list) for each in branches):
-            raise NotRead("its schema has a union of nothing, or of unions")
+            raise VerifyReadError("its schema has a union of nothing, or of unions")
         types = [each.arrow for each in branches if not pa.types.is_null(each.arrow)]
-        return _of(branches, [each.plain for each in branches], _common(types), is_empty=False)
+        return _wrap_type(branches, [each.plain for each in branches], _common_type(types), is_empty=False)
 
-    def _defined(self, schema: Any, space: str) -> _Type:
+    def _read_definition(self, schema: Any, space: str) -> _ReadType:
         name, given = schema["name"], schema.get("namespace")
         space = name.rpartition(".")[0] if "." in name else space if given is None else given
         full = name if "." in name or not space else f"{space}.{name}"
         if full in self.named:
-            raise NotRead("its schema has a type twice")
+            raise VerifyReadError("its schema has a type twice")
         self.named[full] = None  # a name within it finds no type
         match schema["type"]:
             case "enum":
                 plain = {"type": "enum", "name": full, "symbols": schema["symbols"]}
-                made = _Type(plain, pa.string(), is_empty=False)
+                made = _ReadType(plain, pa.string(), is_empty=False)
             case "fixed":
                 plain = {"type": "fixed", "name": full, "size": schema["size"]}
-                arrow = _of_logical(schema, pa.binary(schema["size"] or -1))
-                made = _Type(plain, arrow, is_empty=not schema["size"])
+                arrow = _logical_arrow_type(schema, pa.binary(schema["size"] or -1))
+                made = _ReadType(plain, arrow, is_empty=not schema["size"])
             case _:
                 made = self._record(schema["fields"], full, space)
         self.named[full] = made.plain
         self._types[full] = made
         return made
 
-    def _record(self, fields: Any, full: str, space: str) -> _Type:
+    def _record(self, fields: Any, full: str, space: str) -> _ReadType:
         types = {field["name"]: self.read(field["type"], space) for field in fields}
         if len(types) < len(fields):
-            raise NotRead("its schema has a field twice")
+            raise VerifyReadError("its schema has a field twice")
         plain = [{"name": name, "type": type_.plain} for name, type_ in types.items()]
         arrow = pa.struct(
             [pa.field(name, type_.arrow, nullable=_has_null(type_.plain)) for name, type_ in types.items()]
         )
         is_empty = all(type_.is_empty for type_ in types.values())
-        return _of(list(types.values()), {"type": "record", "name": full, "fields": plain}, arrow, is_empty=is_empty)
+        return _wrap_type(list(types.values()), {"type": "record", "name": full, "fields": plain}, arrow, is_empty=is_empty)
 
 
-def _of(inner: Sequence[_Type], plain: Any, arrow: Any, *, is_empty: bool) -> _Type:
+def _wrap_type(inner: Sequence[_ReadType], plain: Any, arrow: Any, *, is_empty: bool) -> _ReadType:
     depth = 1 + max((each.depth for each in inner), default=0)
     types = 1 + sum(each.types for each in inner)
     if depth > DEPTH or types > TYPES:
-        raise NotRead("its schema is nested too deep, or too large")
-    return _Type(plain, arrow, is_empty, depth, types)
+        raise VerifyReadError("its schema is nested too deep, or too large")
+    return _ReadType(plain, arrow, is_empty, depth, types)
 
 
 def _has_null(plain: Any) -> bool:
     return plain == "null" or (isinstance(plain, list) and "null" in plain)
 
 
-def _of_logical(schema: Any, arrow: Any) -> Any:
+def _logical_arrow_type(schema: Any, arrow: Any) -> Any:
     """Return the type in Arrow, of no certain width or precision where it is no id."""
     name = schema.get("logicalType")
     if not isinstance(name, str) or kind_of(arrow) not in ("integer", "binary"):
@@ -158,7 +158,7 @@ def _of_logical(schema: Any, arrow: Any) -> Any:
     return next((type_ for begin, type_ in NO_IDS.items() if name.startswith(begin)), arrow)
 
 
-def _common(types: Sequence[Any]) -> Any:
+def _common_type(types: Sequence[Any]) -> Any:
     """Return the type of values that are of one of several types; null: it is none that ids could be compared with."""
     if all(type_ == types[0] for type_ in types):
         return types[0] if types else pa.null()

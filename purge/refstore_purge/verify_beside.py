@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 
 from refstore.purging.document import ERASE, Dataset
 from refstore_purge.untyped_arrow import orc, pq
-from refstore_purge.verify_columns import lookup_of_type
+from refstore_purge.verify_columns import find_type_lookup
 from refstore_purge.verify_footer import (
     BOUNDS,
     COLUMN,
@@ -29,13 +29,13 @@ from refstore_purge.verify_footer import (
     SCHEMA,
     STATISTICS,
     Pairs,
-    Struct,
-    pairs_of,
+    FieldMap,
+    read_pairs,
     pairs_of_arrow_schema,
     read_footer,
 )
-from refstore_purge.verify_ids import Entry, Lookup, RowCount
-from refstore_purge.verify_text import NotRead
+from refstore_purge.verify_ids import MetadataEntry, BatchedLookup, RowCount
+from refstore_purge.verify_text import VerifyReadError
 
 SUMMARIES: Final = ("_metadata", "_common_metadata")
 ARROW_SCHEMA: Final = b"ARROW:schema"
@@ -56,43 +56,43 @@ def is_read(dataset: Dataset, path: str) -> bool:
     return not path.rpartition("/")[2].startswith(("_", ".")) or is_summary(dataset, path)
 
 
-def entries_of_parquet(source: BinaryIO) -> Iterator[Entry]:
-    """Yield the metadata of a file. Raises NotRead."""
+def entries_of_parquet(source: BinaryIO) -> Iterator[MetadataEntry]:
+    """Yield the metadata of a file. Raises VerifyReadError."""
     return _entries_of_footer(read_footer(source))
 
 
-def entries_of_orc(source: BinaryIO) -> Iterator[Entry]:
-    """Yield the user metadata of a file. Raises NotRead."""
+def entries_of_orc(source: BinaryIO) -> Iterator[MetadataEntry]:
+    """Yield the user metadata of a file. Raises VerifyReadError."""
     metadata = orc.ORCFile(source).metadata
     pairs: Pairs = list(metadata.items()) if metadata is not None else []
     if len({name for name, _ in pairs}) < len(pairs):
-        raise NotRead("its user metadata has a name twice")
-    return entries(pairs, "the user metadata's entry {}")
+        raise VerifyReadError("its user metadata has a name twice")
+    return make_entries(pairs, "the user metadata's entry {}")
 
 
-def look_at_summary(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount) -> None:
-    """Look up what a summary file says of others, now or when the lookup is finished. Raises NotRead."""
+def count_summary(source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount) -> None:
+    """Look up what a summary file says of others, now or when the lookup is finished. Raises VerifyReadError."""
     footer = read_footer(source)
     entries = list(_entries_of_footer(footer))
     stays = dataset.set_null and not any(f"{dataset.identifier}.".startswith(f"{name}.") for name in dataset.set_null)
     if not stays:
         entries += _entries_of_statistics(footer, dataset)
-    lookup_of_type(pq.read_schema(source), dataset, lookup).add_entries(count, entries)
+    find_type_lookup(pq.read_schema(source), dataset, lookup).add_entries(count, entries)
 
 
-def _entries_of_footer(footer: Struct) -> Iterator[Entry]:
-    yield from entries(pairs_of(footer.get(KEY_VALUES)), "the footer's entry {}")
+def _entries_of_footer(footer: FieldMap) -> Iterator[MetadataEntry]:
+    yield from make_entries(read_pairs(footer.get(KEY_VALUES)), "the footer's entry {}")
     for group in footer.get(ROW_GROUPS, ()):
         for chunk in group.get(COLUMNS, ()):
             if ENCRYPTION in chunk:
-                raise NotRead("it is encrypted")
-            pairs = pairs_of(chunk.get(COLUMN, {}).get(KEY_VALUES_OF_COLUMN))
-            yield from entries(pairs, "a column chunk's entry {}")
+                raise VerifyReadError("it is encrypted")
+            pairs = read_pairs(chunk.get(COLUMN, {}).get(KEY_VALUES_OF_COLUMN))
+            yield from make_entries(pairs, "a column chunk's entry {}")
 
 
-def entries(pairs: Pairs, place: str) -> Iterator[Entry]:
+def make_entries(pairs: Pairs, place: str) -> Iterator[MetadataEntry]:
     for key, value in pairs:
-        yield Entry(place, key, _texts(key, value))
+        yield MetadataEntry(place, key, _texts(key, value))
 
 
 def _texts(key: bytes, value: bytes) -> Sequence[bytes]:
@@ -106,22 +106,22 @@ def _texts(key: bytes, value: bytes) -> Sequence[bytes]:
 # ---- statistics
 
 
-def _entries_of_statistics(footer: Struct, dataset: Dataset) -> Iterator[Entry]:
+def _entries_of_statistics(footer: FieldMap, dataset: Dataset) -> Iterator[MetadataEntry]:
     leaves = [element for element in footer[SCHEMA] if not element.get(5)]  # the others have children
     for group in footer.get(ROW_GROUPS, ()):
         chunks = group.get(COLUMNS, ())
         if len(chunks) != len(leaves):
-            raise NotRead("a row group has other columns than its schema")
+            raise VerifyReadError("a row group has other columns than its schema")
         if any(not chunk.get(FILE_PATH) for chunk in chunks):
-            raise NotRead("it has rows of its own, and is no summary of other files")
-        for place in _of_identifier([chunk.get(COLUMN, {}).get(PATH_IN_SCHEMA, []) for chunk in chunks], dataset):
-            statistics: Struct = chunks[place].get(COLUMN, {}).get(STATISTICS, {})
+            raise VerifyReadError("it has rows of its own, and is no summary of other files")
+        for place in _identifier_columns([chunk.get(COLUMN, {}).get(PATH_IN_SCHEMA, []) for chunk in chunks], dataset):
+            statistics: FieldMap = chunks[place].get(COLUMN, {}).get(STATISTICS, {})
             for bound, numbers in BOUNDS.items():
                 texts = [_text_of(statistics[number], leaves[place]) for number in numbers if number in statistics]
-                yield Entry(f"the {bound} {{}} of a row group", dataset.identifier.encode(), texts)
+                yield MetadataEntry(f"the {bound} {{}} of a row group", dataset.identifier.encode(), texts)
 
 
-def _of_identifier(paths: Sequence[Sequence[bytes]], dataset: Dataset) -> list[int]:
+def _identifier_columns(paths: Sequence[Sequence[bytes]], dataset: Dataset) -> list[int]:
     """Return which columns have the identifier: its steps lie on their paths, among names of lists and maps."""
     steps = [step.encode() for step in dataset.identifier.split(".")]
     found = [number for number, path in enumerate(paths) if path[:1] == steps[:1] and _leads_through(path, steps)]
@@ -137,9 +137,9 @@ def _leads_through(path: Sequence[bytes], steps: Sequence[bytes]) -> bool:
     return not left
 
 
-def _text_of(bound: bytes, element: Struct) -> bytes:
+def _text_of(bound: bytes, element: FieldMap) -> bytes:
     if element.get(1) not in INTEGERS:
         return bound
-    integer: Struct = element.get(10, {}).get(10, {})  # of its logical type
+    integer: FieldMap = element.get(10, {}).get(10, {})  # of its logical type
     is_unsigned = element.get(6) in UNSIGNED or integer.get(2) is False
     return str(int.from_bytes(bound, "little", signed=not is_unsigned)).encode()

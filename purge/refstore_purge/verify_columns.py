@@ -13,12 +13,12 @@ from typing import Any, BinaryIO, Final
 
 from refstore.errors import MissingExtra
 from refstore.purging.document import Dataset
-from refstore_purge.formats.base import PurgeError, Task
+from refstore_purge.formats.base import PurgeError, FormatTask
 from refstore_purge.formats.parquet_file import ParquetFile
 from refstore_purge.untyped_arrow import orc, pa, pc, pq
 from refstore_purge.verify_footer import read_footer
-from refstore_purge.verify_ids import Bounds, Lookup, RowCount, kind_of, normal
-from refstore_purge.verify_text import NotRead
+from refstore_purge.verify_ids import StatisticsBounds, BatchedLookup, RowCount, kind_of, normalize
+from refstore_purge.verify_text import VerifyReadError
 
 BUFFER_BYTES: Final = 1024 * 1024
 BATCH_ROWS: Final = 262_144
@@ -33,14 +33,14 @@ def schema_of_orc(source: BinaryIO) -> Any:
     return orc.ORCFile(source).schema
 
 
-def count_parquet(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> Lookup:
+def count_parquet(source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount, *, is_of_id: bool) -> BatchedLookup:
     """Count the rows, and return the lookup for the identifier's type."""
     read_footer(source)  # refuses what pyarrow aborts at
-    file = _opened(source, dataset)
+    file = _open_file(source, dataset)
     schema, metadata = file.schema_arrow, file.metadata
     if not metadata.num_columns:
-        raise NotRead("it has no columns")
-    lookup = lookup_for(schema, dataset, lookup, is_of_id=is_of_id)
+        raise VerifyReadError("it has no columns")
+    lookup = find_lookup(schema, dataset, lookup, is_of_id=is_of_id)
     if is_of_id and not dataset.set_null:
         count.rows += metadata.num_rows
         return lookup
@@ -54,14 +54,14 @@ def count_parquet(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: Row
     return lookup
 
 
-def _opened(source: BinaryIO, dataset: Dataset) -> Any:
-    """Return the file; where pyarrow knows the types of other columns not, as a run opens it. Raises NotRead."""
+def _open_file(source: BinaryIO, dataset: Dataset) -> Any:
+    """Return the file; where pyarrow knows the types of other columns not, as a run opens it. Raises VerifyReadError."""
     try:
         return pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES)
     except (pa.ArrowException, OSError) as error:
         paths = [tuple(name.split(".")) for name in (dataset.identifier, *dataset.set_null)]
         try:
-            file = ParquetFile(source, Task(paths[0], set_null=tuple(paths[1:]))).typed
+            file = ParquetFile(source, FormatTask(paths[0], set_null=tuple(paths[1:]))).typed
         except PurgeError:
             file = None
         if file is None:
@@ -69,10 +69,10 @@ def _opened(source: BinaryIO, dataset: Dataset) -> Any:
         return file
 
 
-def count_orc(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> Lookup:
+def count_orc(source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount, *, is_of_id: bool) -> BatchedLookup:
     """Count the rows, and return the lookup for the identifier's type."""
     file = orc.ORCFile(source)
-    lookup = lookup_for(file.schema, dataset, lookup, is_of_id=is_of_id)
+    lookup = find_lookup(file.schema, dataset, lookup, is_of_id=is_of_id)
     if is_of_id and not dataset.set_null:
         count.rows += file.nrows
         return lookup
@@ -87,7 +87,7 @@ def count_orc(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCoun
 
 
 def _refuse_char(source: BinaryIO, dataset: Dataset) -> None:
-    """Raise NotRead where the identifier is char, which Arrow calls a string; MissingExtra."""
+    """Raise VerifyReadError where the identifier is char, which Arrow calls a string; MissingExtra."""
     try:
         pyorc: Any = import_module("pyorc")
     except ModuleNotFoundError as error:
@@ -95,13 +95,13 @@ def _refuse_char(source: BinaryIO, dataset: Dataset) -> None:
     try:
         schema = pyorc.Reader(source).schema
     except pyorc.errors.ORCError:
-        raise NotRead(DAMAGED.format("orc")) from None
+        raise VerifyReadError(DAMAGED.format("orc")) from None
     if re.search(r"\bchar\(", str(schema[dataset.identifier.split(".")[0]])):
-        raise NotRead(f"column {dataset.identifier!r} is char, whose values are padded")
+        raise VerifyReadError(f"column {dataset.identifier!r} is char, whose values are padded")
 
 
-def lookup_for(schema: Any, dataset: Dataset, lookup: Lookup, *, is_of_id: bool) -> Lookup:
-    """Return the lookup for the identifier's column. Raise NotRead unless the identifier, and what is to be null, are
+def find_lookup(schema: Any, dataset: Dataset, lookup: BatchedLookup, *, is_of_id: bool) -> BatchedLookup:
+    """Return the lookup for the identifier's column. Raise VerifyReadError unless the identifier, and what is to be null, are
     there once and can be understood.
     """
     for name in dataset.set_null:
@@ -111,7 +111,7 @@ def lookup_for(schema: Any, dataset: Dataset, lookup: Lookup, *, is_of_id: bool)
             field = _field_of(type_, step, name)
             type_ = field.type
         if not field.nullable:
-            raise NotRead(f"column {name!r} is required, so no run sets it to null")
+            raise VerifyReadError(f"column {name!r} is required, so no run sets it to null")
     if is_of_id:
         return lookup
     type_ = identifier_type(schema, dataset)
@@ -119,22 +119,22 @@ def lookup_for(schema: Any, dataset: Dataset, lookup: Lookup, *, is_of_id: bool)
         return lookup
     found = lookup.for_type(type_)
     if found is None and kind_of(type_) == lookup.ids.kind:
-        raise NotRead(f"column {dataset.identifier!r} is {type_}, and no id has so many bytes")
+        raise VerifyReadError(f"column {dataset.identifier!r} is {type_}, and no id has so many bytes")
     if found is None:
-        raise NotRead(f"column {dataset.identifier!r} is {type_}, and the ids are {lookup.ids.kind}s")
+        raise VerifyReadError(f"column {dataset.identifier!r} is {type_}, and the ids are {lookup.ids.kind}s")
     return found
 
 
-def lookup_of_type(schema: Any, dataset: Dataset, lookup: Lookup) -> Lookup:
+def find_type_lookup(schema: Any, dataset: Dataset, lookup: BatchedLookup) -> BatchedLookup:
     """Return the lookup for the type that a schema says of the identifier; if it has none, that of all ids."""
     try:
         return lookup.for_type(identifier_type(schema, dataset)) or lookup
-    except NotRead:
+    except VerifyReadError:
         return lookup
 
 
 def identifier_type(schema: Any, dataset: Dataset) -> Any:
-    """Return the type of the identifier's column. Raises NotRead."""
+    """Return the type of the identifier's column. Raises VerifyReadError."""
     name = dataset.identifier
     type_: Any = pa.struct(list(schema))
     steps = name.split(".")
@@ -151,14 +151,14 @@ def identifier_type(schema: Any, dataset: Dataset) -> Any:
 
 def _field_of(type_: Any, step: str, name: str) -> Any:
     if not pa.types.is_struct(type_):
-        raise NotRead(f"column {name!r} leads through {type_}, which has no fields")
+        raise VerifyReadError(f"column {name!r} leads through {type_}, which has no fields")
     names = [field.name for field in type_]
     if names.count(step) != 1:
-        raise NotRead(no_column(names, step, name))
+        raise VerifyReadError(describe_missing_column(names, step, name))
     return type_.field(names.index(step))
 
 
-def no_column(names: Sequence[str], step: str, name: str) -> str:
+def describe_missing_column(names: Sequence[str], step: str, name: str) -> str:
     if step in names:
         return f"there is more than one column {name!r}"
     other = next((each for each in names if each.casefold() == step.casefold()), None)
@@ -191,7 +191,7 @@ def _is_plain(schema: Any, name: str) -> bool:
 
 
 def _count_batch(
-    batch: Any, dataset: Dataset, lookup: Lookup, count: RowCount, bounds: Bounds | None, *, is_of_id: bool
+    batch: Any, dataset: Dataset, lookup: BatchedLookup, count: RowCount, bounds: StatisticsBounds | None, *, is_of_id: bool
 ) -> None:
     are_set = None
     for name in dataset.set_null:
@@ -206,7 +206,7 @@ def _count_batch(
         chosen = are_set if rows is None else are_set.take(rows)
         values, rows = values.filter(chosen), None if rows is None else rows.filter(chosen)
     if len(values) and not pa.types.is_null(values.type):
-        lookup.add(count, normal(values), rows, bounds)
+        lookup.add(count, normalize(values), rows, bounds)
 
 
 def _struct_field(batch: Any, steps: Sequence[str]) -> Any:
@@ -220,18 +220,18 @@ def _leaves(values: Any, rows: Any, steps: Sequence[str], map_part: str) -> tupl
     """Return the values at a path through structs, lists and maps, and the row of each; None: each is a row."""
     type_ = values.type
     if pa.types.is_map(type_):  # as a list of pairs, of which no function of Arrow forgets the offsets
-        pairs, rows = _flattened(values.cast(pa.list_(pa.struct([type_.key_field, type_.item_field]))), rows)
+        pairs, rows = _flatten(values.cast(pa.list_(pa.struct([type_.key_field, type_.item_field]))), rows)
         return _leaves(pc.struct_field(pairs, [0 if map_part == "key" else 1]), rows, steps, map_part)
     if _is_list(type_):
         if pa.types.is_fixed_size_list(type_):
             values = values.cast(pa.large_list(type_.value_type))
-        return _leaves(*_flattened(values, rows), steps, map_part)
+        return _leaves(*_flatten(values, rows), steps, map_part)
     if steps:
         return _leaves(pc.struct_field(values, [steps[0]]), rows, steps[1:], map_part)
     return values, rows
 
 
-def _flattened(lists: Any, rows: Any) -> tuple[Any, Any]:
+def _flatten(lists: Any, rows: Any) -> tuple[Any, Any]:
     """Return the items of lists, and the row of each."""
     if lists.null_count:  # what lies below null is nothing
         there = pc.indices_nonzero(lists.is_valid())
@@ -247,13 +247,13 @@ def _leaf(file: Any, name: str) -> int | None:
     return found[0] if is_one and not any("." in each for each in file.schema_arrow.names) else None
 
 
-def _bounds(chunk: Any) -> Bounds | None:
+def _bounds(chunk: Any) -> StatisticsBounds | None:
     """Return what a row group's statistics say of a column; None: nothing that could be compared."""
     statistics = chunk.statistics if chunk.is_stats_set else None
     if statistics is None:
         return None
     if statistics.has_null_count and statistics.null_count == chunk.num_values:
-        return Bounds(None, None)
+        return StatisticsBounds(None, None)
     try:
         if not statistics.has_min_max:
             return None
@@ -261,4 +261,4 @@ def _bounds(chunk: Any) -> Bounds | None:
     except UnicodeDecodeError:
         return None
     low, high = (each.encode() if isinstance(each, str) else each for each in (low, high))
-    return Bounds(low, high) if isinstance(low, bytes | int) and isinstance(high, bytes | int) else None
+    return StatisticsBounds(low, high) if isinstance(low, bytes | int) and isinstance(high, bytes | int) else None

@@ -38,16 +38,16 @@ class WantedIds(NamedTuple):
     """'string', 'integer' or 'binary'."""
     values: Any
     """Without null, in the type of their kind."""
-    others: Mapping[str, Any] = {}
+    ids_by_kind: Mapping[str, Any] = {}
     """Of text that is something else, too: the 16 bytes of UUIDs, or the integers; for columns of that kind."""
 
-    def have(self, texts: Sequence[str | None]) -> list[bool]:
+    def find_ids(self, texts: Sequence[str | None]) -> list[bool]:
         """Return which texts of paths and metadata are one of the ids, of bytes also as a UUID. None, and Hive's null,
         are none.
         """
         if self.kind == "integer":
             is_text = [text is not None and bool(INTEGER_TEXT.fullmatch(text)) for text in texts]
-            values: Any = whole_numbers(
+            values: Any = parse_integers(
                 [text or "" if is_one else "0" for text, is_one in zip(texts, is_text, strict=True)]
             )
         else:
@@ -60,7 +60,7 @@ class WantedIds(NamedTuple):
         return [is_one and is_id for is_one, is_id in zip(is_text, are_ids.to_pylist(), strict=True)]
 
 
-class IdsOfDatasets(NamedTuple):
+class WantedIdsByDataset(NamedTuple):
     """The ids of each data set."""
 
     default: WantedIds | None
@@ -70,7 +70,7 @@ class IdsOfDatasets(NamedTuple):
     text: str = ""
     """What people are told of them; without a value."""
 
-    def of(self, dataset: str) -> WantedIds | None:
+    def ids_of(self, dataset: str) -> WantedIds | None:
         """Return the ids of a data set; None: it has none."""
         return self.by_dataset.get(dataset, self.default)
 
@@ -90,9 +90,9 @@ def kind_of(type_: Any) -> str | None:
     return "binary" if any(is_one(type_) for is_one in is_binary) else None
 
 
-def normal(values: Any) -> Any:
+def normalize(values: Any) -> Any:
     """Return the values in the type in which their kind is compared."""
-    values = storage(values)
+    values = strip_extension(values)
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     if pa.types.is_fixed_size_binary(values.type):
@@ -100,7 +100,7 @@ def normal(values: Any) -> Any:
     return values.cast(NORMAL[kind_of(values.type) or ""])
 
 
-def storage(values: Any) -> Any:
+def strip_extension(values: Any) -> Any:
     """Return what an extension type, such as Arrow's UUIDs, is stored as; other values as they are."""
     return values.storage if isinstance(values.type, pa.BaseExtensionType) else values
 
@@ -112,7 +112,7 @@ def width_of(type_: Any) -> int:
     return type_.byte_width if pa.types.is_fixed_size_binary(type_) else 0
 
 
-def whole_numbers(texts: list[str]) -> Any:
+def parse_integers(texts: list[str]) -> Any:
     """Return decimal numbers, of any length, in the type in which integers are compared; null: it is too large to be
     an id.
     """
@@ -130,15 +130,15 @@ class RowCount:
     """How many rows of an object have ids."""
 
     rows: int = 0
-    rows_without: int = 0
+    rows_without_identifier: int = 0
     """Lines of JSON that have no value at the identifier."""
     is_excluded: bool = False
     """Whether statistics of the object exclude an id that is there."""
-    beside: list[str] = field(default_factory=list[str])
+    id_places: list[str] = field(default_factory=list[str])
     """Where ids stand beside the rows, in words that show none."""
 
 
-class Bounds(NamedTuple):
+class StatisticsBounds(NamedTuple):
     """What statistics say of the values beside them, in the type in which these are compared."""
 
     low: Any
@@ -146,7 +146,7 @@ class Bounds(NamedTuple):
     high: Any
 
 
-class Entry(NamedTuple):
+class MetadataEntry(NamedTuple):
     """What stands beside the rows of an object."""
 
     place: str
@@ -156,86 +156,86 @@ class Entry(NamedTuple):
     """What may be an id."""
 
 
-class _Waiting(NamedTuple):
-    of: RowCount
+class _PendingValues(NamedTuple):
+    row_count: RowCount
     values: Any
     rows: Any
     """The row of each value. None: each value is a row."""
-    bounds: Bounds | None
+    bounds: StatisticsBounds | None
 
-    def note(self, are_ids: Any) -> None:
+    def count_matches(self, are_ids: Any) -> None:
         rows = self.rows
-        self.of.rows += are_ids.true_count if rows is None else pc.count_distinct(rows.filter(are_ids)).as_py()
+        self.row_count.rows += are_ids.true_count if rows is None else pc.count_distinct(rows.filter(are_ids)).as_py()
         if self.bounds is not None:
-            self.of.is_excluded |= _is_outside(self.values.filter(are_ids), self.bounds)
+            self.row_count.is_excluded |= _is_outside(self.values.filter(are_ids), self.bounds)
 
 
-class _WaitingEntries(NamedTuple):
-    of: RowCount
+class _PendingEntries(NamedTuple):
+    row_count: RowCount
     values: Any
-    entries: Sequence[Entry]
+    entries: Sequence[MetadataEntry]
     texts: Sequence[bytes]
     """Of each value."""
 
-    def note(self, are_ids: Any) -> None:
+    def count_matches(self, are_ids: Any) -> None:
         found = {text for text, is_id in zip(self.texts, are_ids.to_pylist(), strict=True) if is_id}
         for entry in self.entries:
             if not found.isdisjoint(entry.texts):
                 has_id = any(text in entry.name for text in found)
                 name = "whose name has an id" if has_id else repr(entry.name.decode(errors="replace"))
-                self.of.beside.append(entry.place.format(name))
+                self.row_count.id_places.append(entry.place.format(name))
 
 
 @dataclass(slots=True)
-class Lookup:
+class BatchedLookup:
     """Looks up the values of many objects at once."""
 
     ids: WantedIds
-    _waiting: list[_Waiting | _WaitingEntries] = field(default_factory=list[_Waiting | _WaitingEntries])
+    _pending: list[_PendingValues | _PendingEntries] = field(default_factory=list[_PendingValues | _PendingEntries])
     _bytes: int = 0
-    _others: dict[str, Lookup] = field(default_factory=dict[str, "Lookup"])
+    _lookups_by_kind: dict[str, BatchedLookup] = field(default_factory=dict[str, "BatchedLookup"])
 
-    def for_type(self, type_: Any) -> Lookup | None:
+    def for_type(self, type_: Any) -> BatchedLookup | None:
         """Return the lookup for a column of this type; None: no id can be in it."""
         kind, width = kind_of(type_), width_of(type_)
         if kind == self.ids.kind:
             can_be = not width or pc.any(pc.equal(pc.binary_length(self.ids.values), width)).as_py()
             return self if can_be else None
         other = UUID if width == UUID_BYTES else kind or ""
-        if other not in self._others and other in self.ids.others:
-            self._others[other] = Lookup(WantedIds(kind or "", self.ids.others[other]))
-        return self._others.get(other)
+        if other not in self._lookups_by_kind and other in self.ids.ids_by_kind:
+            self._lookups_by_kind[other] = BatchedLookup(WantedIds(kind or "", self.ids.ids_by_kind[other]))
+        return self._lookups_by_kind.get(other)
 
-    def add(self, count: RowCount, values: Any, rows: Any = None, bounds: Bounds | None = None) -> None:
+    def add(self, count: RowCount, values: Any, rows: Any = None, bounds: StatisticsBounds | None = None) -> None:
         """Count, now or later, the rows whose values are ids. `values` is an array in the kind's type."""
-        self._wait(_Waiting(count, values, rows, bounds), values.nbytes + (rows.nbytes if rows is not None else 0))
+        self._add_pending(_PendingValues(count, values, rows, bounds), values.nbytes + (rows.nbytes if rows is not None else 0))
 
-    def add_entries(self, count: RowCount, entries: Sequence[Entry]) -> None:
+    def add_entries(self, count: RowCount, entries: Sequence[MetadataEntry]) -> None:
         """Tell, now or later, which entries have an id: as the whole text, of integers in plain digits, of bytes also
         as a UUID. The empty text is nobody's.
         """
         texts = list({text for entry in entries for text in entry.texts if text})
         if self.ids.kind == "integer":
             texts = [text for text in texts if PLAIN_INTEGER.fullmatch(text)]
-            values = whole_numbers([text.decode() for text in texts])
+            values = parse_integers([text.decode() for text in texts])
         else:
             uuids = [text for text in texts if self.ids.kind == "binary" and UUID_TEXT.fullmatch(text)]
             values = pa.array([*texts, *map(_uuid, uuids)], NORMAL[self.ids.kind])
             texts += uuids
         if texts:
-            self._wait(_WaitingEntries(count, values, entries, texts), values.nbytes)
+            self._add_pending(_PendingEntries(count, values, entries, texts), values.nbytes)
 
-    def _wait(self, waiting: _Waiting | _WaitingEntries, size_bytes: int) -> None:
-        self._waiting.append(waiting)
+    def _add_pending(self, waiting: _PendingValues | _PendingEntries, size_bytes: int) -> None:
+        self._pending.append(waiting)
         self._bytes += size_bytes
         if self._bytes > max(WAITING_BYTES, self.ids.values.nbytes):
             self.finish()
 
     def finish(self) -> None:
         """Look up what waits."""
-        for other in self._others.values():
+        for other in self._lookups_by_kind.values():
             other.finish()
-        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        waiting, self._pending, self._bytes = self._pending, [], 0
         if not waiting or not len(self.ids.values):
             return
         chunks = pa.chunked_array([each.values for each in waiting], NORMAL[self.ids.kind])
@@ -245,14 +245,14 @@ class Lookup:
             mine = are_ids.slice(at, len(each.values))
             at += len(each.values)
             if mine.true_count:
-                each.note(mine)
+                each.count_matches(mine)
 
 
 def _uuid(text: bytes) -> bytes:
     return bytes.fromhex(re.sub(rb"(?i)urn:uuid:|[^0-9a-f]", b"", text).decode())
 
 
-def _is_outside(values: Any, bounds: Bounds) -> bool:
+def _is_outside(values: Any, bounds: StatisticsBounds) -> bool:
     """Return whether a value lies outside of the bounds."""
     if bounds.low is None:
         return True

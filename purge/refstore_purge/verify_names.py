@@ -6,16 +6,16 @@ from urllib.parse import unquote
 
 from refstore.purging.document import ERASE, Dataset
 from refstore_purge.verify_ids import HIVE_NULL, INTEGER_TEXT, WantedIds
-from refstore_purge.verify_objects import Target
+from refstore_purge.verify_objects import VerifyTarget
 
 
-def value_in_names(dataset: Dataset, target: Target) -> tuple[str | None, str]:
+def find_value_in_names(dataset: Dataset, target: VerifyTarget) -> tuple[str | None, str]:
     """Return the identifier's value if a folder, the path or the metadata has it; and a name of one of these that is
     the identifier in another case only.
     """
     below = target.path[len(dataset.prefix) :]
     if dataset.template is not None:
-        return dataset.template.value_of(below), ""
+        return dataset.template.identifier_of(below), ""
     value, other_case = _value_of_folder(dataset.identifier, below)
     if dataset.mode == ERASE and value is None:
         metadata = target.entry.metadata
@@ -24,10 +24,10 @@ def value_in_names(dataset: Dataset, target: Target) -> tuple[str | None, str]:
     return value, "" if value is not None else other_case
 
 
-def doubt(dataset: Dataset, value: str | None, other_case: str, ids: WantedIds) -> str:
+def find_doubt(dataset: Dataset, value: str | None, other_case: str, ids: WantedIds) -> str:
     """Return why the names of an object do not tell whose it is; '': they do, or need not."""
     if dataset.mode == ERASE:
-        return in_another_case(other_case) if other_case else ""
+        return describe_other_case(other_case) if other_case else ""
     if value is None or value == HIVE_NULL:
         return ""
     if "\ufffd" in value:
@@ -55,5 +55,5 @@ def _is_alike(name: str, identifier: str) -> bool:
     return name.casefold() == identifier.casefold()
 
 
-def in_another_case(name: str) -> str:
+def describe_other_case(name: str) -> str:
     return f"{name!r} in its path or metadata is the identifier in another case"

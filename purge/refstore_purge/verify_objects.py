@@ -13,15 +13,15 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import keys
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import Address, CommitId, Path
 from refstore.core.records import Commit, Entry, decode
 from refstore.errors import BranchNotFound, CorruptObject, Gone, Invalid, NotFound
 from refstore.gc_marks.commit_marks import CommitMarks
 from refstore.operations import refs
 from refstore.operations.commit_entries import entries_of_commit
-from refstore.operations.every_version import every_entry
-from refstore.operations.reading import contents
+from refstore.operations.every_version import scan_versions
+from refstore.operations.reading import current_contents
 from refstore.operations.referenced_entries import referenced_entries
 from refstore.purging.document import KEEP_HISTORY, Dataset
 from refstore.repository import Repository
@@ -31,7 +31,7 @@ PAGE: Final = 1000
 BUFFER_BYTES: Final = 1024 * 1024
 
 
-class Target(NamedTuple):
+class VerifyTarget(NamedTuple):
     """An object under one of its names."""
 
     ref: str
@@ -46,28 +46,28 @@ class Target(NamedTuple):
     """Whether the entry is as a head shows it, with the address of its content."""
 
 
-def at_heads(repo: Repository, dataset: Dataset) -> Iterator[Target]:
+def scan_head_targets(repo: Repository, dataset: Dataset) -> Iterator[VerifyTarget]:
     """Yield the objects of a data set at the branches that it purges, staged ones too."""
-    for branch in branches(repo):
+    for branch in branch_names(repo):
         if dataset.has_branch(branch):
             with suppress(BranchNotFound):  # it has just been deleted
                 for path, entry in repo.list(branch, prefix=dataset.prefix):
                     if entry is not None and is_read(dataset, path):
-                        yield Target(branch, path, entry, entry.address, entry.size_bytes, True)
+                        yield VerifyTarget(branch, path, entry, entry.address, entry.size_bytes, True)
 
 
-def in_every_version(repo: Repository, dataset: Dataset) -> Iterator[Target]:
+def scan_version_targets(repo: Repository, dataset: Dataset) -> Iterator[VerifyTarget]:
     """Yield the objects of a data set in every version, each distinct one at least once."""
     ctx = repo.context
     entries = ((ref, path, entry) for ref, path, entry in _entries(ctx, dataset) if is_read(dataset, path))
-    for page in batched(entries, PAGE):
+    for page in split_batches(entries, PAGE):
         places = _contents(ctx, [entry for _, _, entry in page])
         for (ref, path, entry), (content, size_bytes) in zip(page, places, strict=True):
-            yield Target(ref, path, entry, content, size_bytes, False)
+            yield VerifyTarget(ref, path, entry, content, size_bytes, False)
 
 
-def branches(repo: Repository) -> list[str]:
-    return [name for name, record in repo.branches() if not record.hidden]
+def branch_names(repo: Repository) -> list[str]:
+    return [name for name, record in repo.branches() if not record.is_hidden]
 
 
 def count_commits(ctx: Context) -> int:
@@ -76,7 +76,7 @@ def count_commits(ctx: Context) -> int:
     return commits - sum(1 for _, mark in CommitMarks(ctx).scan() if mark.swept_ms and not mark.prefixes)
 
 
-def found_again(repo: Repository, target: Target) -> Target | None:
+def find_replaced_content(repo: Repository, target: VerifyTarget) -> VerifyTarget | None:
     """Return where a content lies that was not there: another run has replaced it meanwhile. None: nobody can read it
     any more. Raises CorruptObject where it should be there.
     """
@@ -106,7 +106,7 @@ def found_again(repo: Repository, target: Target) -> Target | None:
 
 def _contents(ctx: Context, entries: list[Entry]) -> list[tuple[Address, int]]:
     """Return where the contents of entries lie, and their sizes; '': erased."""
-    located = contents(ctx, entries) if ctx.locations.are_announced() else {}
+    located = current_contents(ctx, entries) if ctx.locations.are_announced() else {}
     return [(each.address, each.size_bytes) for each in (located.get(entry.address, entry) for entry in entries)]
 
 
@@ -115,7 +115,7 @@ def _entries(ctx: Context, dataset: Dataset) -> Iterator[tuple[str, str, Entry]]
     # references are read first, so that whatever a restore or a commit moves meanwhile is met
     references = referenced_entries(ctx, [dataset.prefix]) if dataset.mode != KEEP_HISTORY else ()
     only_there = {(each.entry.address, each.path): each for each in references}
-    for source in (every_entry(ctx, prefixes=[dataset.prefix]), _being_swept(ctx, dataset.prefix)):
+    for source in (scan_versions(ctx, prefixes=[dataset.prefix]), _scan_sweeping(ctx, dataset.prefix)):
         for ref, path, entry in source:
             only_there.pop((entry.address, path), None)
             yield ref, path, entry
@@ -123,7 +123,7 @@ def _entries(ctx: Context, dataset: Dataset) -> Iterator[tuple[str, str, Entry]]
         yield each.ref, each.path, each.entry
 
 
-def _being_swept(ctx: Context, prefix: str) -> Iterator[tuple[str, str, Entry]]:
+def _scan_sweeping(ctx: Context, prefix: str) -> Iterator[tuple[str, str, Entry]]:
     """Yield the entries of commits whose sweep has begun and not ended: nobody can read or unmark them, and their data
     may still be there.
     """
@@ -136,7 +136,7 @@ def _being_swept(ctx: Context, prefix: str) -> Iterator[tuple[str, str, Entry]]:
                 yield commit, path, entry
 
 
-class _Ranges(io.RawIOBase):
+class _RangeFile(io.RawIOBase):
     """Reads ranges of an object as a file."""
 
     def __init__(self, get: Callable[[int, int], Iterator[bytes]], size_bytes: int) -> None:
@@ -168,6 +168,6 @@ class _Ranges(io.RawIOBase):
         return len(data)
 
 
-def as_file(get: Callable[[int, int], Iterator[bytes]], size_bytes: int) -> io.BufferedReader:
+def open_ranges(get: Callable[[int, int], Iterator[bytes]], size_bytes: int) -> io.BufferedReader:
     """Return a file whose ranges `get` returns."""
-    return io.BufferedReader(_Ranges(get, size_bytes), BUFFER_BYTES)
+    return io.BufferedReader(_RangeFile(get, size_bytes), BUFFER_BYTES)

@@ -17,14 +17,14 @@ from refstore.core.ids import Address, is_own
 from refstore.errors import ForeignNotAllowed, Gone, ObjectNotFound, ObjectsRefused, RefstoreError, Unavailable
 from refstore.purging.document import Dataset
 from refstore_gc.engines import worker_processes
-from refstore_purge.reading_process import crash_reason, opened_store
-from refstore_purge.verify_ids import Lookup, RowCount, WantedIds
-from refstore_purge.verify_objects import as_file
+from refstore_purge.reading_process import crash_reason, open_store
+from refstore_purge.verify_ids import BatchedLookup, RowCount, WantedIds
+from refstore_purge.verify_objects import open_ranges
 from refstore_purge.verify_rows import count_rows, refuse_other_types
-from refstore_purge.verify_text import NotRead
+from refstore_purge.verify_text import VerifyReadError
 
 
-class Content(NamedTuple):
+class ContentToVerify(NamedTuple):
     """What is to be read of one object."""
 
     dataset: Dataset
@@ -44,27 +44,27 @@ class ReadResult:
     is_there: bool = True
 
 
-class _OwnStore(NamedTuple):
+class _NamespaceReader(NamedTuple):
     """Opens objects of a namespace, in whichever process."""
 
     url: str
     io_timeout_seconds: float
 
-    def open(self, content: Content) -> io.BufferedReader:
-        store = opened_store(self.url, self.io_timeout_seconds)
-        return as_file(lambda start, end: store.get(content.address, start=start, end=end), content.size_bytes)
+    def open(self, content: ContentToVerify) -> io.BufferedReader:
+        store = open_store(self.url, self.io_timeout_seconds)
+        return open_ranges(lambda start, end: store.get(content.address, start=start, end=end), content.size_bytes)
 
 
-def read_contents(ctx: Context, contents: Sequence[Content], ids: WantedIds) -> list[ReadResult]:
+def read_contents(ctx: Context, contents: Sequence[ContentToVerify], ids: WantedIds) -> list[ReadResult]:
     """Return what came of each, in their order. Raises Unavailable."""
     own = [content for content in contents if is_own(content.address)]
     foreign = [content for content in contents if not is_own(content.address)]
-    of_own = iter(_read_apart(_own_store(ctx), own, ids))
+    of_own = iter(_read_in_process(_own_store(ctx), own, ids))
     of_foreign = iter(_read_here(partial(_open_foreign, ctx), foreign, ids))
     return [next(of_own if is_own(content.address) else of_foreign) for content in contents]
 
 
-def check_type(ctx: Context, content: Content) -> bool:
+def check_identifier_type(ctx: Context, content: ContentToVerify) -> bool:
     """Return whether an object shows that ids can be at its data set's identifier. Raises Invalid if they cannot."""
     with suppress(ObjectNotFound, Gone, ForeignNotAllowed, worker_processes.CrashedError):
         if is_own(content.address):
@@ -75,7 +75,7 @@ def check_type(ctx: Context, content: Content) -> bool:
     return False
 
 
-def _read_apart(store: _OwnStore, contents: Sequence[Content], ids: WantedIds) -> list[ReadResult]:
+def _read_in_process(store: _NamespaceReader, contents: Sequence[ContentToVerify], ids: WantedIds) -> list[ReadResult]:
     """Read in another process; if it crashes, each half again, until it is known at which object."""
     if not contents:
         return []
@@ -85,19 +85,19 @@ def _read_apart(store: _OwnStore, contents: Sequence[Content], ids: WantedIds) -
         if len(contents) == 1:
             return [ReadResult(RowCount(), crash_reason(error))]
     half = len(contents) // 2
-    return [*_read_apart(store, contents[:half], ids), *_read_apart(store, contents[half:], ids)]
+    return [*_read_in_process(store, contents[:half], ids), *_read_in_process(store, contents[half:], ids)]
 
 
 def _read_here(
-    open_: Callable[[Content], io.BufferedReader], contents: Sequence[Content], ids: WantedIds
+    open_: Callable[[ContentToVerify], io.BufferedReader], contents: Sequence[ContentToVerify], ids: WantedIds
 ) -> list[ReadResult]:
-    lookup = Lookup(ids)
+    lookup = BatchedLookup(ids)
     results = [_read(open_, content, lookup) for content in contents]
     lookup.finish()  # completes the counts
     return results
 
 
-def _read(open_: Callable[[Content], io.BufferedReader], content: Content, lookup: Lookup) -> ReadResult:
+def _read(open_: Callable[[ContentToVerify], io.BufferedReader], content: ContentToVerify, lookup: BatchedLookup) -> ReadResult:
     count, dataset = RowCount(), content.dataset
     try:
         with open_(content) as source:
@@ -116,22 +116,22 @@ def _read(open_: Callable[[Content], io.BufferedReader], content: Content, looku
         if not isinstance(error, ObjectsRefused):
             raise
         return ReadResult(count, str(error))
-    except (NotRead, RefstoreError) as error:
+    except (VerifyReadError, RefstoreError) as error:
         return ReadResult(count, str(error))
     except Exception as error:  # noqa: BLE001  # whatever a damaged file does to a reader
         return ReadResult(count, f"it cannot be read as {dataset.format} ({type(error).__name__})")
 
 
-def _check_type(open_: Callable[[Content], io.BufferedReader], content: Content) -> None:
+def _check_type(open_: Callable[[ContentToVerify], io.BufferedReader], content: ContentToVerify) -> None:
     with open_(content) as source:
         refuse_other_types(source, content.dataset)
 
 
-def _own_store(ctx: Context) -> _OwnStore:
-    return _OwnStore(ctx.objects.url, ctx.safety.objects_io_seconds)
+def _own_store(ctx: Context) -> _NamespaceReader:
+    return _NamespaceReader(ctx.objects.url, ctx.safety.objects_io_seconds)
 
 
-def _open_foreign(ctx: Context, content: Content) -> io.BufferedReader:
-    return as_file(
+def _open_foreign(ctx: Context, content: ContentToVerify) -> io.BufferedReader:
+    return open_ranges(
         lambda start, end: ctx.foreign.get(content.address, content.size_bytes, start, end), content.size_bytes
     )

@@ -13,18 +13,18 @@ from refstore.errors import Invalid
 from refstore.purging.document import Dataset, FileFormat
 from refstore_purge.untyped_arrow import pa
 from refstore_purge.verify_avro import count_avro, entries_of_avro, schema_of_avro
-from refstore_purge.verify_beside import entries_of_orc, entries_of_parquet, look_at_summary
+from refstore_purge.verify_beside import entries_of_orc, entries_of_parquet, count_summary
 from refstore_purge.verify_columns import (
     DAMAGED,
     count_orc,
     count_parquet,
     identifier_type,
-    no_column,
+    describe_missing_column,
     schema_of_orc,
     schema_of_parquet,
 )
-from refstore_purge.verify_ids import INTEGER, Entry, Lookup, RowCount, kind_of, whole_numbers
-from refstore_purge.verify_text import Fields, NotRead, Number, blocks_of, lines_of, records_of, text_of
+from refstore_purge.verify_ids import INTEGER, MetadataEntry, BatchedLookup, RowCount, kind_of, parse_integers
+from refstore_purge.verify_text import JsonFields, VerifyReadError, NumberText, blocks_of, lines_of, records_of, unquote
 
 TEXT_ROWS: Final = 50_000
 """So many rows of text are handed over at a time."""
@@ -33,7 +33,7 @@ TEXT_ROWS: Final = 50_000
 def count_rows(
     source: BinaryIO,
     dataset: Dataset,
-    lookup: Lookup,
+    lookup: BatchedLookup,
     count: RowCount,
     *,
     is_of_id: bool,
@@ -41,11 +41,11 @@ def count_rows(
 ) -> None:
     """Count the rows of an object that have ids, and tell what stands beside them, now or when the lookup is finished.
     `is_of_id`: the object's partition is that of an id, so all of its rows are. Rows whose columns of `set_null` are
-    null do not count. `describes_others`: it is a summary file of Parquet. Raises NotRead.
+    null do not count. `describes_others`: it is a summary file of Parquet. Raises VerifyReadError.
     """
     try:
         if describes_others:
-            look_at_summary(source, dataset, lookup, count)
+            count_summary(source, dataset, lookup, count)
             return
         assert dataset.format is not None  # noqa: S101  # the document's check says so
         reader = READERS[dataset.format]
@@ -54,7 +54,7 @@ def count_rows(
             lookup.add_entries(count, list(reader.entries_of(source)))
     except (pa.ArrowException, OSError, EOFError) as error:
         is_encrypted = "crypt" in str(error).lower()
-        raise NotRead("it is encrypted" if is_encrypted else DAMAGED.format(dataset.format)) from None
+        raise VerifyReadError("it is encrypted" if is_encrypted else DAMAGED.format(dataset.format)) from None
 
 
 def refuse_other_types(source: BinaryIO, dataset: Dataset) -> None:
@@ -67,7 +67,7 @@ def refuse_other_types(source: BinaryIO, dataset: Dataset) -> None:
         return
     try:
         type_ = identifier_type(schema_of(source), dataset)
-    except (NotRead, pa.ArrowException, OSError, EOFError):
+    except (VerifyReadError, pa.ArrowException, OSError, EOFError):
         return
     name = dataset.identifier
     if kind_of(type_) is not None or pa.types.is_null(type_):
@@ -83,31 +83,31 @@ def refuse_other_types(source: BinaryIO, dataset: Dataset) -> None:
 # ---- CSV
 
 
-def _count_csv(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> Lookup:
+def _count_csv(source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount, *, is_of_id: bool) -> BatchedLookup:
     records = records_of(blocks_of(source))
     header = next(records, None)
     if header is None:
         return lookup
     if lookup.ids.kind == "binary":
-        raise NotRead("CSV has no binary values, and the ids are binary")
+        raise VerifyReadError("CSV has no binary values, and the ids are binary")
     try:
-        names = [text_of(name).decode() for name in header]
+        names = [unquote(name).decode() for name in header]
     except UnicodeDecodeError:
-        raise NotRead("its header is no UTF-8") from None
-    at = -1 if is_of_id else _place(names, dataset.identifier)
-    nulls = [_place(names, name) for name in dataset.set_null]
+        raise VerifyReadError("its header is no UTF-8") from None
+    at = -1 if is_of_id else _column_index(names, dataset.identifier)
+    nulls = [_column_index(names, name) for name in dataset.set_null]
     if nulls and len(names) == 1:
-        raise NotRead("a null in its only column would be a blank line, so no run sets it")
+        raise VerifyReadError("a null in its only column would be a blank line, so no run sets it")
     texts: list[bytes] = []
     for number, fields in enumerate(records, 1):
         if len(fields) != len(names):
-            raise NotRead(f"record {number} has {len(fields)} fields, and the header {len(names)}")
+            raise VerifyReadError(f"record {number} has {len(fields)} fields, and the header {len(names)}")
         if nulls and not any(fields[null] for null in nulls):
             continue
         if is_of_id:
             count.rows += 1
         elif fields[at]:
-            texts.append(text_of(fields[at]))
+            texts.append(unquote(fields[at]))
             if len(texts) == TEXT_ROWS:
                 lookup.add(count, _values_of(texts, dataset, lookup.ids.kind))
                 texts = []
@@ -116,40 +116,40 @@ def _count_csv(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCou
     return lookup
 
 
-def _place(names: Sequence[str], name: str) -> int:
+def _column_index(names: Sequence[str], name: str) -> int:
     if names.count(name) != 1:
-        raise NotRead(no_column(names, name, name))
+        raise VerifyReadError(describe_missing_column(names, name, name))
     return names.index(name)
 
 
 def _values_of(texts: list[bytes], dataset: Dataset, kind: str) -> Any:
-    """Return the texts of a CSV column as their ids are compared. Raises NotRead."""
+    """Return the texts of a CSV column as their ids are compared. Raises VerifyReadError."""
     if kind == "integer":
         texts = [text for text in texts if text]
         if not all(re.fullmatch(INTEGER.encode(), text) for text in texts):
-            raise NotRead(f"column {dataset.identifier!r} has a value that is no integer, and the ids are integers")
-        return whole_numbers([text.decode() for text in texts])
+            raise VerifyReadError(f"column {dataset.identifier!r} has a value that is no integer, and the ids are integers")
+        return parse_integers([text.decode() for text in texts])
     values = pa.array(texts, pa.large_binary())
     try:
         values.cast(pa.large_string())
     except pa.ArrowInvalid:
-        raise NotRead(f"column {dataset.identifier!r} is no UTF-8") from None
+        raise VerifyReadError(f"column {dataset.identifier!r} is no UTF-8") from None
     return values
 
 
 # ---- JSON lines
 
 
-def _count_json(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> Lookup:
+def _count_json(source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount, *, is_of_id: bool) -> BatchedLookup:
     steps = dataset.identifier.split(".")
     nulls = [name.split(".") for name in dataset.set_null]
-    wanted: type = Number if lookup.ids.kind == "integer" else str
+    wanted: type = NumberText if lookup.ids.kind == "integer" else str
     texts: list[str] = []
     rows: list[int] = []
     try:
         for number, line in lines_of(blocks_of(source)):
             if lookup.ids.kind == "binary":
-                raise NotRead("JSON has no binary values, and the ids are binary")
+                raise VerifyReadError("JSON has no binary values, and the ids are binary")
             if nulls and not any(_is_set(line, null) for null in nulls):
                 continue
             if is_of_id:
@@ -157,28 +157,28 @@ def _count_json(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCo
                 continue
             values = list(_values_at(line, steps, dataset.map_part))
             if not values and any(True for _ in _values_at(line, steps, dataset.map_part, any_case=True)):
-                raise NotRead(f"line {number} has {dataset.identifier!r} in another case only")
-            count.rows_without += not values
+                raise VerifyReadError(f"line {number} has {dataset.identifier!r} in another case only")
+            count.rows_without_identifier += not values
             for value in values:
-                if type(value) is not wanted or (wanted is Number and not re.fullmatch(r"-*[0-9]+", value)):
-                    raise NotRead(
+                if type(value) is not wanted or (wanted is NumberText and not re.fullmatch(r"-*[0-9]+", value)):
+                    raise VerifyReadError(
                         f"line {number} has another type at {dataset.identifier!r}, and the ids are {lookup.ids.kind}s"
                     )
                 texts.append(value)
                 rows.append(number)
             if len(texts) >= TEXT_ROWS:
-                _hand_over(texts, rows, lookup, count)
+                _add_values(texts, rows, lookup, count)
                 texts, rows = [], []
     except RecursionError:
-        raise NotRead("a line is nested too deep") from None
+        raise VerifyReadError("a line is nested too deep") from None
     if texts:
-        _hand_over(texts, rows, lookup, count)
+        _add_values(texts, rows, lookup, count)
     return lookup
 
 
-def _hand_over(texts: list[str], rows: list[int], lookup: Lookup, count: RowCount) -> None:
+def _add_values(texts: list[str], rows: list[int], lookup: BatchedLookup, count: RowCount) -> None:
     if lookup.ids.kind == "integer":
-        values = whole_numbers(texts)
+        values = parse_integers(texts)
     else:  # also half of a pair of surrogates
         values = pa.array([text.encode(errors="surrogatepass") for text in texts], pa.large_binary())
     lookup.add(count, values, pa.array(rows, pa.int64()))
@@ -187,7 +187,7 @@ def _hand_over(texts: list[str], rows: list[int], lookup: Lookup, count: RowCoun
 def _values_at(value: Any, steps: Sequence[str], map_part: str, *, any_case: bool = False) -> Iterator[Any]:
     """Yield what stands at a path: through objects and arrays. Of an object at the path's end, its keys or values."""
     match value:
-        case Fields():
+        case JsonFields():
             for name, each in value:
                 if steps and (name == steps[0] or (any_case and name.casefold() == steps[0].casefold())):
                     yield from _values_at(each, steps[1:], map_part, any_case=any_case)
@@ -196,7 +196,7 @@ def _values_at(value: Any, steps: Sequence[str], map_part: str, *, any_case: boo
                 elif not steps:
                     yield from _values_at(each, steps, map_part)
         case list():
-            for each in _any(value):
+            for each in _as_any(value):
                 yield from _values_at(each, steps, map_part, any_case=any_case)
         case None:
             return
@@ -209,14 +209,14 @@ def _values_at(value: Any, steps: Sequence[str], map_part: str, *, any_case: boo
 def _is_set(value: Any, steps: Sequence[str]) -> bool:
     if not steps:
         return value is not None
-    if isinstance(value, Fields):
+    if isinstance(value, JsonFields):
         return any(_is_set(each, steps[1:]) for name, each in value if name == steps[0])
     if isinstance(value, list):
-        raise NotRead(f"an array leads to {steps[-1]!r}, so no run sets it to null")
+        raise VerifyReadError(f"an array leads to {steps[-1]!r}, so no run sets it to null")
     return False
 
 
-def _any(value: Any) -> Any:
+def _as_any(value: Any) -> Any:
     """Return what a match has narrowed to a type of unknown items."""
     return value
 
@@ -224,28 +224,28 @@ def _any(value: Any) -> Any:
 # ---- the formats
 
 
-class _Count(Protocol):
+class _CountFunction(Protocol):
     def __call__(
-        self, source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool
-    ) -> Lookup:
+        self, source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount, *, is_of_id: bool
+    ) -> BatchedLookup:
         """Count the rows of an object that have ids; return the lookup for the identifier's type."""
         ...
 
 
-class _Reader(NamedTuple):
+class _FormatReader(NamedTuple):
     """What tells of the files of a format."""
 
-    read_rows: _Count
-    entries_of: Callable[[BinaryIO], Iterable[Entry]] | None = None
+    read_rows: _CountFunction
+    entries_of: Callable[[BinaryIO], Iterable[MetadataEntry]] | None = None
     """Returns what stands beside the rows."""
     schema_of: Callable[[BinaryIO], Any] | None = None
     """Returns the schema as one of Arrow. None: such files do not say which type their identifiers have."""
 
 
-READERS: Final[Mapping[FileFormat, _Reader]] = {
-    "parquet": _Reader(count_parquet, entries_of_parquet, schema_of_parquet),
-    "orc": _Reader(count_orc, entries_of_orc, schema_of_orc),
-    "avro": _Reader(count_avro, entries_of_avro, schema_of_avro),
-    "json": _Reader(_count_json),
-    "csv": _Reader(_count_csv),
+READERS: Final[Mapping[FileFormat, _FormatReader]] = {
+    "parquet": _FormatReader(count_parquet, entries_of_parquet, schema_of_parquet),
+    "orc": _FormatReader(count_orc, entries_of_orc, schema_of_orc),
+    "avro": _FormatReader(count_avro, entries_of_avro, schema_of_avro),
+    "json": _FormatReader(_count_json),
+    "csv": _FormatReader(_count_csv),
 }

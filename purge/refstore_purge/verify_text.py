@@ -24,14 +24,14 @@ BOM: Final = b"\xef\xbb\xbf"
 COMMA: Final = b","
 
 
-class NotRead(Exception):  # it is no error of the program
+class VerifyReadError(Exception):  # it is no error of the program
     """Something could not be read, or not be understood as a run understands it; the message says why, and names no
     value.
     """
 
 
 def blocks_of(source: BinaryIO) -> Iterator[bytes]:
-    """Yield the text of a file in blocks, decompressed if its first bytes say so. Raises NotRead."""
+    """Yield the text of a file in blocks, decompressed if its first bytes say so. Raises VerifyReadError."""
     first = source.read(6)
     source.seek(0)
     make: Callable[[], Any] | None = None
@@ -43,13 +43,13 @@ def blocks_of(source: BinaryIO) -> Iterator[bytes]:
         make = lzma.LZMADecompressor
     try:
         if make is not None:
-            yield from _decompressed(source, make)
+            yield from _decompress(source, make)
         elif first.startswith(b"\x28\xb5\x2f\xfd"):
             yield from _read(pa.CompressedInputStream(pa.PythonFile(source, mode="r"), "zstd"))
         else:
             yield from _read(source)
     except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException):
-        raise NotRead("it cannot be decompressed to its end") from None
+        raise VerifyReadError("it cannot be decompressed to its end") from None
 
 
 def _read(opened: Any) -> Iterator[bytes]:
@@ -79,7 +79,7 @@ class _GzipPart:
         return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
 
 
-def _decompressed(source: BinaryIO, make: Callable[[], Any]) -> Iterator[bytes]:
+def _decompress(source: BinaryIO, make: Callable[[], Any]) -> Iterator[bytes]:
     """Yield the text of one compressed part after another; zeros between them are padding."""
     data = b""
     while data := data.lstrip(b"\0") or source.read(READ_BYTES):
@@ -106,23 +106,23 @@ def _decompressed(source: BinaryIO, make: Callable[[], Any]) -> Iterator[bytes]:
 
 def records_of(blocks: Iterator[bytes], delimiter: bytes = COMMA) -> Iterator[list[bytes]]:
     """Yield the fields of each record as they are written, quotes included. A blank line is a record only if it is the
-    first, and so the header. Raises NotRead.
+    first, and so the header. Raises VerifyReadError.
     """
     is_first = True
-    for fields, is_blank in _every_record(blocks, delimiter):
+    for fields, is_blank in _split_records(blocks, delimiter):
         if is_first or not is_blank:
             yield fields
         is_first = False
 
 
-def _every_record(blocks: Iterator[bytes], delimiter: bytes) -> Iterator[tuple[list[bytes], bool]]:
+def _split_records(blocks: Iterator[bytes], delimiter: bytes) -> Iterator[tuple[list[bytes], bool]]:
     """Yield the fields of each line or record, and whether it is a blank line."""
     line = 1
     rest = b""
     is_begun = False
     for block in blocks:
         if b"\0" in block:
-            raise NotRead("it is no text")
+            raise VerifyReadError("it is no text")
         text = rest + block
         if not is_begun:
             is_begun = len(text) >= len(BOM) or b"\n" in text
@@ -130,34 +130,34 @@ def _every_record(blocks: Iterator[bytes], delimiter: bytes) -> Iterator[tuple[l
                 text = text[len(BOM) :] or b"\n"  # alone it is a blank line
         end = text.rfind(b"\n") + 1
         if b'"' not in text and end:
-            for fields in _unquoted(text[:end], line, delimiter):
+            for fields in _split_unquoted(text[:end], line, delimiter):
                 yield fields, fields == [b""]
             line += text.count(b"\n")
             rest = text[end:]
             continue
         done = 0
-        for fields, behind in _quoted(text, line, delimiter, is_all=False):
+        for fields, behind in _split_quoted(text, line, delimiter, is_all=False):
             yield fields, fields == [b""]
             line += text.count(b"\n", done, behind)
             done = behind
         rest = text[done:]
         if len(rest) > RECORD_BYTES_MAX:
-            raise NotRead(f"a record from line {line} on is longer than 64 MiB")
-    for fields, _ in _quoted(rest, line, delimiter, is_all=True):
+            raise VerifyReadError(f"a record from line {line} on is longer than 64 MiB")
+    for fields, _ in _split_quoted(rest, line, delimiter, is_all=True):
         yield fields, False
 
 
-def _unquoted(text: bytes, line: int, delimiter: bytes) -> Iterator[list[bytes]]:
+def _split_unquoted(text: bytes, line: int, delimiter: bytes) -> Iterator[list[bytes]]:
     for number, record in enumerate(text[:-1].split(b"\n"), line):
         bare = record[:-1] if record.endswith(b"\r") else record
         if b"\r" in bare:
-            raise NotRead(f"line {number} has a carriage return that ends no line")
+            raise VerifyReadError(f"line {number} has a carriage return that ends no line")
         yield bare.split(delimiter)
 
 
-def _quoted(text: bytes, line: int, delimiter: bytes, *, is_all: bool) -> Iterator[tuple[list[bytes], int]]:
+def _split_quoted(text: bytes, line: int, delimiter: bytes, *, is_all: bool) -> Iterator[tuple[list[bytes], int]]:
     """Yield the records of a text, and where each ends. `is_all`: whether no more text follows: then the last record
-    may have no end of line. Raises NotRead.
+    may have no end of line. Raises VerifyReadError.
     """
     field = _field(delimiter)
     begin = at = 0
@@ -168,14 +168,14 @@ def _quoted(text: bytes, line: int, delimiter: bytes, *, is_all: bool) -> Iterat
             if not is_all:
                 return  # its end is still to come
             number = line + text.count(b"\n", 0, begin)
-            raise NotRead(f"line {number} has a quote or a carriage return where RFC 4180 has none")
+            raise VerifyReadError(f"line {number} has a quote or a carriage return where RFC 4180 has none")
         fields.append(found[1])
         at = found.end()
         if found[2] == delimiter:
             continue
         if text.find(b'\\"', begin, at) >= 0:
             number = line + text.count(b"\n", 0, begin)
-            raise NotRead(f"line {number} has a quote after a backslash, which readers take in two ways")
+            raise VerifyReadError(f"line {number} has a quote after a backslash, which readers take in two ways")
         yield fields, at
         fields, begin = [], at
 
@@ -187,7 +187,7 @@ def _field(delimiter: bytes) -> re.Pattern[bytes]:
     return re.compile(rb'("[^"]*(?:""[^"]*)*"|[^"' + end + rb"\r\n]*)(" + end + rb"|\r?\n|\r?\Z)")
 
 
-def text_of(field: bytes) -> bytes:
+def unquote(field: bytes) -> bytes:
     """Return a field without its quotes."""
     return field[1:-1].replace(b'""', b'"') if field.startswith(b'"') else field
 
@@ -195,36 +195,36 @@ def text_of(field: bytes) -> bytes:
 # ---- JSON lines
 
 
-class Fields(list[tuple[str, Any]]):
+class JsonFields(list[tuple[str, Any]]):
     """A JSON object as its fields, also those that are there twice."""
 
 
-class Number(str):
+class NumberText(str):
     """A number as it is written."""
 
     __slots__ = ()
 
 
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=Fields, parse_int=Number, parse_float=Number)
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=JsonFields, parse_int=NumberText, parse_float=NumberText)
 
 
-def lines_of(blocks: Iterator[bytes]) -> Iterator[tuple[int, Fields]]:
-    """Yield the objects of JSON lines, with their numbers from 1. Raises NotRead."""
+def lines_of(blocks: Iterator[bytes]) -> Iterator[tuple[int, JsonFields]]:
+    """Yield the objects of JSON lines, with their numbers from 1. Raises VerifyReadError."""
     number = 0
     rest = b""
     for block in blocks:
         *ended, rest = (rest + block).split(b"\n")
         for text in ended:
             number += 1
-            if (found := _parsed(text, number)) is not None:
+            if (found := _parse_object(text, number)) is not None:
                 yield number, found
         if len(rest) > RECORD_BYTES_MAX:
-            raise NotRead(f"line {number + 1} is longer than 64 MiB")
-    if (found := _parsed(rest, number + 1)) is not None:
+            raise VerifyReadError(f"line {number + 1} is longer than 64 MiB")
+    if (found := _parse_object(rest, number + 1)) is not None:
         yield number + 1, found
 
 
-def _parsed(text: bytes, number: int) -> Fields | None:
+def _parse_object(text: bytes, number: int) -> JsonFields | None:
     if number == 1:
         text = text.removeprefix(BOM)
     if not text.strip():
@@ -232,7 +232,7 @@ def _parsed(text: bytes, number: int) -> Fields | None:
     try:
         value = _DECODER.decode(text.decode())
     except (ValueError, RecursionError):
-        raise NotRead(f"line {number} is no JSON in UTF-8") from None
-    if not isinstance(value, Fields):
-        raise NotRead(f"line {number} is no JSON object")
+        raise VerifyReadError(f"line {number} is no JSON in UTF-8") from None
+    if not isinstance(value, JsonFields):
+        raise VerifyReadError(f"line {number} is no JSON object")
     return value

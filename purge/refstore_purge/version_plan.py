@@ -11,92 +11,92 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from refstore.context import Context
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import Address, is_own
 from refstore.core.records import Content, Entry
-from refstore.operations.every_version import every_entry
-from refstore.operations.referenced_entries import entries_by_now, referenced_entries, referenced_names
+from refstore.operations.every_version import scan_versions
+from refstore.operations.referenced_entries import read_new_entries, referenced_entries, referenced_names
 from refstore.purging.document import Dataset
 from refstore.repository import Repository
 from refstore_purge import tables
-from refstore_purge.plan import Name, Plan, Planner, Unit, is_data, is_summary
+from refstore_purge.plan import BranchPath, PurgePlan, PurgePlanner, Partition, is_data, is_summary
 
 PAGE: Final = 1000
 
 
-def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[str, str]) -> Plan:
+def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[str, str]) -> PurgePlan:
     """Look at references, then at every version: so whatever moves meanwhile is met. `ids`: which set of ids each data
     set has. Raises Invalid where a table lies (`tables.py`), CorruptRange, Unavailable.
     """
-    ctx, planner = repo.context, Planner(repo, ids, replaces_content=True)
-    summaries = Planner(repo, ids, replaces_content=True)
-    held: dict[str, tuple[Planner, Name]] = {}
+    ctx, planner = repo.context, PurgePlanner(repo, ids, replaces_content=True)
+    summaries = PurgePlanner(repo, ids, replaces_content=True)
+    held: dict[str, tuple[PurgePlanner, BranchPath]] = {}
     planned: set[str] = set()
 
-    def add(dataset: Dataset, name: Name, entry: Entry) -> None:
+    def add(dataset: Dataset, name: BranchPath, entry: Entry) -> None:
         of_summary = is_summary(dataset, name.path)
         if not (of_summary or is_data(dataset, name.path)):
             return
         of_kind = summaries if of_summary else planner
         if is_own(entry.address) and name.path.startswith(planner.held_prefixes):
-            of_kind.note(dataset)
+            of_kind.note_dataset(dataset)
             held.setdefault(entry.address, (of_kind, name))
             return
         piece = of_kind.add(dataset, name, entry, is_held=False)
         if piece is not None and (not piece.names or (of_summary and name not in piece.names)):
             planned.add(entry.address)
             piece.names.append(name)
-            piece.original = Content(Address(entry.address), entry.size_bytes, entry.checksum, entry.md5)
+            piece.original_content = Content(Address(entry.address), entry.size_bytes, entry.checksum, entry.md5)
 
-    around = every_entry(ctx, prefixes=tables.folders_around(datasets))
-    tables.refuse_parts(datasets, (path for _, path, _ in around))
+    around = scan_versions(ctx, prefixes=tables.metadata_folders(datasets))
+    tables.refuse_table_parts(datasets, (path for _, path, _ in around))
     referenced = list(referenced_entries(ctx, [dataset.prefix for dataset in datasets]))
     for dataset in datasets:
-        for ref, path, entry in every_entry(ctx, prefixes=[dataset.prefix]):
-            add(dataset, Name(ref, path), entry)
+        for ref, path, entry in scan_versions(ctx, prefixes=[dataset.prefix]):
+            add(dataset, BranchPath(ref, path), entry)
     unknown = [each.entry.address for each in referenced if not each.is_described and each.entry.address not in planned]
-    described = entries_by_now(ctx, unknown)
+    described = read_new_entries(ctx, unknown)
     for each in referenced:  # behind the others, whose names say more to people
         if each.is_described or each.entry.address not in planned:
             dataset = next(dataset for dataset in datasets if each.path.startswith(dataset.prefix))
-            add(dataset, Name(each.ref, each.path), described.get(each.entry.address, each.entry))
+            add(dataset, BranchPath(each.ref, each.path), described.get(each.entry.address, each.entry))
     for address, (of_kind, name) in held.items():
-        of_kind.leave(address, name, "a legal hold covers it")
-    look_up_contents(ctx, [*planner.units(), *summaries.units()])
-    return planner.plan({}, summaries, is_of_versions=True)
+        of_kind.skip_object(address, name, "a legal hold covers it")
+    look_up_contents(ctx, [*planner.partitions(), *summaries.partitions()])
+    return planner.make_plan({}, summaries, is_of_versions=True)
 
 
-def look_up_contents(ctx: Context, units: Sequence[Unit]) -> None:
+def look_up_contents(ctx: Context, units: Sequence[Partition]) -> None:
     """Set where the contents lie, and drop objects that are erased, or being deleted."""
     if not ctx.locations.are_announced():
         return
-    every = [(unit, piece) for unit in units for piece in unit.pieces.values()]
-    for page in batched(every, PAGE):
+    every = [(unit, piece) for unit in units for piece in unit.objects.values()]
+    for page in split_batches(every, PAGE):
         records = ctx.locations.get_many([Address(piece.address) for _, piece in page])
         for (unit, piece), record in zip(page, records, strict=True):
             if record is None:
                 continue
             if record.current is None or record.current.is_erased:
-                del unit.pieces[piece.address]
+                del unit.objects[piece.address]
                 continue
-            piece.content, piece.size_bytes = record.current.address, record.current.size_bytes
+            piece.content_address, piece.size_bytes = record.current.address, record.current.size_bytes
 
 
-def names_outside(ctx: Context, prefixes: tuple[str, ...], addresses: Mapping[str, object]) -> dict[str, list[Name]]:
+def find_outside_names(ctx: Context, prefixes: tuple[str, ...], addresses: Mapping[str, object]) -> dict[str, list[BranchPath]]:
     """Return, by address, the different paths outside the prefixes in any version and in the trash, each with one of
     its versions.
     """
-    found: dict[str, list[Name]] = {}
+    found: dict[str, list[BranchPath]] = {}
 
-    def add(address: str, name: Name) -> None:
+    def add(address: str, name: BranchPath) -> None:
         if address in addresses and not name.path.startswith(prefixes):
             names = found.setdefault(address, [])
             if all(name.path != other.path for other in names):
                 names.append(name)
 
     referenced = list(referenced_names(ctx, [Address(address) for address in addresses]))
-    for ref, path, entry in every_entry(ctx):
-        add(entry.address, Name(ref, path))
+    for ref, path, entry in scan_versions(ctx):
+        add(entry.address, BranchPath(ref, path))
     for address, ref, path in referenced:
-        add(address, Name(ref, path))
+        add(address, BranchPath(ref, path))
     return found

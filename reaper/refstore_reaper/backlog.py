@@ -32,7 +32,7 @@ class Backlog(NamedTuple):
 
 def measure(ctx: Context, *, limit: int) -> Backlog:
     now = ctx.clock.now_ms()
-    first = [name for shard in range(keys.SHARDS) for name, _ in ctx.kv.scan(keys.due_shard(ctx.repo, shard), limit=1)]
+    first = [name for shard in range(keys.SHARDS) for name, _ in ctx.kv.scan(keys.due_hint_shard(ctx.repo, shard), limit=1)]
     oldest = min((int(name.partition("/")[0]) for name in first if name.partition("/")[0].isdigit()), default=None)
     tokens = ctx.kv.count(keys.deleted_tokens(ctx.repo), limit=limit) + ctx.kv.count(
         keys.committed_tokens(ctx.repo), limit=limit

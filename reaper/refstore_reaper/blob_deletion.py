@@ -11,7 +11,7 @@ from typing import Final
 
 from refstore.deletions.content_deletion import Journal
 from refstore.deletions.journal_format import PendingDelete
-from refstore.objects.base import Deletion, ObjectStore
+from refstore.objects.base import DeleteResult, ObjectStore
 from refstore.objects.local import LocalObjects
 from refstore_reaper.delete_worker import DeleteWorker
 
@@ -21,7 +21,7 @@ WORKER_KEYS_MIN: Final = 500
 
 def delete_blobs(
     objects: ObjectStore, batch: Sequence[PendingDelete], journal: Journal, worker: DeleteWorker | None = None
-) -> Deletion:
+) -> DeleteResult:
     """Write the batch to the journal, then delete its blobs. Raises ObjectsUnavailable: then nothing is confirmed."""
     journal.record_start(batch)
     addresses = [item.address for item in batch]
@@ -39,7 +39,7 @@ class AsyncDeleter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="refstore-delete")
         self._worker = DeleteWorker()
 
-    def submit(self, objects: ObjectStore, batch: Sequence[PendingDelete], journal: Journal) -> Future[Deletion]:
+    def submit(self, objects: ObjectStore, batch: Sequence[PendingDelete], journal: Journal) -> Future[DeleteResult]:
         """Begin `delete_blobs`."""
         return self._thread.submit(delete_blobs, objects, batch, journal, self._worker)
 

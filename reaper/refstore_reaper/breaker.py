@@ -30,7 +30,7 @@ from refstore.audit import Actor
 from refstore.context import Context
 from refstore.core import event_log, keys
 from refstore.core.ids import RepositoryId
-from refstore.core.records import BreakerState, Counter, decode, encode, maybe
+from refstore.core.records import BreakerState, DeletionCount, decode, encode, decode_optional
 from refstore.core.settings import ReaperSettings
 from refstore.errors import Contention, CorruptRecord, Invalid
 from refstore.kv.base import KV, Absent
@@ -133,9 +133,9 @@ class Breaker:
                 return Permit(0)
             if self._is_allowed_by_time(state):
                 return self._grant(wanted_count)
-            if state.let_objects:
-                count = min(wanted_count, state.let_objects)
-                if self._write(raw, msgspec.structs.replace(state, let_objects=state.let_objects - count)):
+            if state.allowed_objects:
+                count = min(wanted_count, state.allowed_objects)
+                if self._write(raw, msgspec.structs.replace(state, let_objects=state.allowed_objects - count)):
                     return self._grant(count, from_allowance=True)
                 continue
             if not self._share_checked:
@@ -159,16 +159,16 @@ class Breaker:
         for _ in range(ATTEMPTS if unused > 0 else 0):
             raw, state = self._read()
             if state.tripped_ms or self._write(
-                raw, msgspec.structs.replace(state, let_objects=state.let_objects + unused)
+                raw, msgspec.structs.replace(state, let_objects=state.allowed_objects + unused)
             ):
                 return
 
     def _add_to_hour(self, count: int) -> None:
         if count:
             bucket = self._ctx.clock.now_ms() // BUCKET_MS * BUCKET_MS
-            key = keys.reaper_state(self._ctx.repo, f"{_COUNTERS}{keys.due_time(bucket)}/{self._reaper}")
-            counter = maybe(self._ctx.kv.get(key), Counter)
-            self._ctx.kv.set(key, encode(Counter(count + (counter.count if counter else 0))))
+            key = keys.reaper_state(self._ctx.repo, f"{_COUNTERS}{keys.format_due_time(bucket)}/{self._reaper}")
+            counter = decode_optional(self._ctx.kv.get(key), DeletionCount)
+            self._ctx.kv.set(key, encode(DeletionCount(count + (counter.count if counter else 0))))
 
     def reserve(self, count: int, count_objects: Callable[[int], int]) -> bool:
         """Reserve `count` more deletions in this pass, if they cannot trip the breaker. This never trips it: objects
@@ -181,7 +181,7 @@ class Breaker:
         if state.tripped_ms:
             return False
         if not self._is_allowed_by_time(state):
-            if state.let_objects or (
+            if state.allowed_objects or (
                 self._settings.breaker_per_hour
                 and self._deleted_within_an_hour() + self._under_way + count > self._settings.breaker_per_hour
             ):
@@ -204,10 +204,10 @@ class Breaker:
         return Permit(count, from_allowance)
 
     def _is_allowed(self, state: BreakerState) -> bool:
-        return bool(state.let_objects) or self._is_allowed_by_time(state)
+        return bool(state.allowed_objects) or self._is_allowed_by_time(state)
 
     def _is_allowed_by_time(self, state: BreakerState) -> bool:
-        return self._ctx.clock.now_ms() < state.let_until_ms
+        return self._ctx.clock.now_ms() < state.allowed_until_ms
 
     def _deleted_within_an_hour(self) -> int:
         """Count what all reapers deleted within an hour. Remove older counters."""
@@ -216,10 +216,10 @@ class Breaker:
         count = 0
         old: list[str] = []
         for name, value in self._ctx.kv.scan_all(partition, prefix=_COUNTERS):
-            if name[len(_COUNTERS) :] < keys.due_time(first - BUCKET_MS):
+            if name[len(_COUNTERS) :] < keys.format_due_time(first - BUCKET_MS):
                 old.append(name)
             else:
-                count += decode(value, Counter).count
+                count += decode(value, DeletionCount).count
         if old:
             self._ctx.kv.delete_range(partition, old[0], old[-1])
         return count
@@ -229,7 +229,7 @@ class Breaker:
         deletion.
         """
         now = self._ctx.clock.now_ms()
-        tripped = BreakerState(self._ctx.ids.unique(now), max(1, now), reason.value, due, of)
+        tripped = BreakerState(self._ctx.ids.new_id(now), max(1, now), reason.value, due, of)
         actor = Actor("reaper", self._reaper, socket.gethostname())
         after = {"tripped": True, "reason": explain(tripped)}
         with self._ctx.audit.act(
@@ -246,10 +246,10 @@ class Breaker:
 
     def _read(self) -> tuple[bytes | Absent, BreakerState]:
         raw = self._ctx.kv.get(self._key)
-        return raw, maybe(raw, BreakerState) or BreakerState("")
+        return raw, decode_optional(raw, BreakerState) or BreakerState("")
 
     def _write(self, raw: bytes | Absent, state: BreakerState) -> bool:
-        new = msgspec.structs.replace(state, write_id=self._ctx.ids.unique(self._ctx.clock.now_ms()))
+        new = msgspec.structs.replace(state, write_id=self._ctx.ids.new_id(self._ctx.clock.now_ms()))
         return self._ctx.kv.set_if(self._key, raw, encode(new))
 
 
@@ -264,7 +264,7 @@ def resume(ctx: Context, *, seconds: float | None = None, objects: int | None = 
         raise Invalid(f"hard deletion resumes for at most {RESUME_SECONDS_MAX // 86_400} days; give a shorter time")
     now = ctx.clock.now_ms()
     until_ms = now + int(seconds * 1000) if seconds is not None else 0
-    state = BreakerState(ctx.ids.unique(now), let_until_ms=until_ms, let_objects=objects or 0)
+    state = BreakerState(ctx.ids.new_id(now), allowed_until_ms=until_ms, allowed_objects=objects or 0)
     before = {"tripped": True, "reason": explain(read_state(ctx.kv, ctx.repo))}
     before = before if before["reason"] else {"tripped": False}
     after = {"tripped": False, "until_ms": until_ms, "objects": objects or 0}
@@ -277,7 +277,7 @@ def resume(ctx: Context, *, seconds: float | None = None, objects: int | None = 
 def read_state(kv: KV, repo: RepositoryId) -> BreakerState | None:
     """Return the state. None: it cannot be read, which counts as tripped."""
     try:
-        return maybe(kv.get(keys.reaper_state(repo, "breaker")), BreakerState) or BreakerState("")
+        return decode_optional(kv.get(keys.reaper_state(repo, "breaker")), BreakerState) or BreakerState("")
     except CorruptRecord:
         return None
 
@@ -290,14 +290,14 @@ def explain(state: BreakerState | None) -> str:
         return ""
     match state.reason:
         case Reason.SHARE.value:
-            due = f"{state.due} or more" if state.due >= REPORTED_MAX else str(state.due)
-            return f"{due} objects are due for deletion, of {state.of} in the repository"
+            due = f"{state.due_objects} or more" if state.due_objects >= REPORTED_MAX else str(state.due_objects)
+            return f"{due} objects are due for deletion, of {state.live_objects} in the repository"
         case Reason.HOURLY.value:
-            return f"{state.due} objects were deleted within an hour, of {state.of} that are allowed"
+            return f"{state.due_objects} objects were deleted within an hour, of {state.live_objects} that are allowed"
         case Reason.KV_WENT_BACK.value:
             return KV_WENT_BACK
         case _:
-            return f"{state.reason}: {state.due} of {state.of}"
+            return f"{state.reason}: {state.due_objects} of {state.live_objects}"
 
 
 def advice(repository: str, reason: str = "") -> str:

@@ -37,7 +37,7 @@ from refstore.errors import (
 from refstore.lake import Lake
 from refstore.losses.fence import Fence
 from refstore.losses.known import check_lake, check_repository
-from refstore.losses.settling import settle
+from refstore.losses.settling import settle_repository
 from refstore.objects import store_urls
 from refstore_reaper import backlog, breaker, reaper_pass
 from refstore_reaper.blob_deletion import AsyncDeleter
@@ -157,7 +157,7 @@ class Reaper:
 
     def run_passes(self, should_stop: Callable[[], bool]) -> PassSummary:
         """Make one pass over each repository. Raises KVUnavailable, DurationsDiffer."""
-        with self._reserves.given_up():
+        with self._reserves.release():
             return self._run_passes(should_stop)
 
     def _run_passes(self, should_stop: Callable[[], bool]) -> PassSummary:
@@ -182,9 +182,9 @@ class Reaper:
             self._fence.begin(self._settle)
             if waiting:
                 self._fence.pass_through()
-                lake.manifest.confirm(waiting, lake.ids.unique(self._clock.now_ms()))
+                lake.manifest.confirm(waiting, lake.ids.new_id(self._clock.now_ms()))
             if self._passes % FORGET_EVERY_PASSES == 1:
-                self._fence.forget_old()
+                self._fence.forget_ended_deleters()
         except RefstoreError as error:
             if isinstance(error, KVUnavailable):
                 raise
@@ -203,8 +203,8 @@ class Reaper:
         for name, record in self._lake.all_repositories():
             ctx = self._lake.context(name, record)
             if not record.closed_ms:
-                check_repository(ctx, others_answer=True)
-            settle(ctx)
+                check_repository(ctx, servers_changed=True)
+            settle_repository(ctx)
 
     def _stop_all(self, tally: Tally) -> None:
         """Stop hard deletion in every repository, so that `refstore reaper status` says so."""
@@ -323,10 +323,10 @@ class Reaper:
 
     def _warn_of_versions(self, ctx: Context) -> None:
         """Log once for each bucket that it keeps versions of what is deleted, or that this is not known."""
-        store = store_urls.parse(ctx.objects.url)
+        store = store_urls.parse_store_url(ctx.objects.url)
         bucket = store.host, store.options.get("endpoint")
         if bucket not in self._warned_of_versions:
-            if warning := ctx.objects.kept_versions().warning:
+            if warning := ctx.objects.versioning_status().warning:
                 _log.warning("deleting_frees_no_space", repository=ctx.name, what=redact_text(warning))
             self._warned_of_versions.add(bucket)
 

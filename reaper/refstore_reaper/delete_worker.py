@@ -20,7 +20,7 @@ from typing import Final
 
 from refstore.errors import ObjectsUnavailable, RefstoreError
 from refstore.objects import open_objects
-from refstore.objects.base import Deletion, ObjectStore
+from refstore.objects.base import DeleteResult, ObjectStore
 
 END_SECONDS: Final = 60.0
 """How long the worker may take for its current batch after the request to end."""
@@ -33,7 +33,7 @@ class DeleteWorker:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
 
-    def delete(self, url: str, keys: Sequence[str]) -> Deletion:
+    def delete(self, url: str, keys: Sequence[str]) -> DeleteResult:
         """Delete a batch. Raises ObjectsUnavailable; then nothing is confirmed."""
         try:
             pipe = self._pipe or self._start()
@@ -47,7 +47,7 @@ class DeleteWorker:
             raise ObjectsUnavailable(
                 f"the process that deletes files ended ({error!r}); the next batch starts another"
             ) from error
-        if isinstance(answer, Deletion):
+        if isinstance(answer, DeleteResult):
             return answer
         raise ObjectsUnavailable(answer)
 

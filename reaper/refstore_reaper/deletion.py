@@ -28,7 +28,7 @@ from refstore.deletions.journal_format import PendingDelete
 from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT, Absent, Key, set_ifs
 from refstore.losses.fence import Guard
-from refstore.objects.base import Deletion
+from refstore.objects.base import DeleteResult
 from refstore.versioning import due_hints
 from refstore.versioning.address_state import (
     NOT_LINKED,
@@ -37,7 +37,7 @@ from refstore.versioning.address_state import (
     may_delete,
     may_delete_at_ms,
 )
-from refstore.versioning.due_hints import Hint
+from refstore.versioning.due_hints import DueHint
 from refstore_reaper.batch_pipeline import BatchSteps
 from refstore_reaper.blob_deletion import AsyncDeleter, delete_blobs
 from refstore_reaper.breaker import Breaker, Permit
@@ -49,7 +49,7 @@ class DueAddress(NamedTuple):
     """An address that a hint names."""
 
     address: Address
-    hint: Hint
+    hint: DueHint
 
 
 class BatchDeleter:
@@ -78,7 +78,7 @@ class BatchDeleter:
         self._on_corrupt = on_corrupt
         self._in_flight: set[Address] = set()
         """The addresses of batches that are not finished."""
-        self._begun: dict[Key, Hint] = {}
+        self._begun: dict[Key, DueHint] = {}
         """The hints of which some addresses need them no longer, and others do."""
 
     def delete_batch(
@@ -97,7 +97,7 @@ class BatchDeleter:
             return
         addresses = left = [item.address for item in batch]
         self._in_flight.update(addresses)
-        confirmed = Deletion((), (), ())
+        confirmed = DeleteResult((), (), ())
         try:
             self._guard.pass_through()  # behind the marks, and before the blobs: the order is that of rule 21
             if self._async_deleter is None:
@@ -115,7 +115,7 @@ class BatchDeleter:
             self._in_flight.difference_update(addresses)
             if not due:
                 write_hints(self._ctx, left)
-            self._breaker.report_deleted(permit, len(confirmed.deleted))
+            self._breaker.report_deleted(permit, len(confirmed.deleted_keys))
         gone = set(addresses).difference(left)
         self._settle([each for each in due if each.address in gone])
 
@@ -126,7 +126,7 @@ class BatchDeleter:
         """
         rest = due_hints.encode_many(
             self._ctx.repo,
-            [(hint.due_ms, address) for hint in self._begun.values() for address in sorted(hint.waiting)],
+            [(hint.due_ms, address) for hint in self._begun.values() for address in sorted(hint.pending_addresses)],
         )
         if rest:
             self._ctx.kv.set_many(rest)
@@ -140,13 +140,13 @@ class BatchDeleter:
         if settled:
             self._ctx.kv.delete_many(settled)
         for hint in dict.fromkeys([hint for _, hint in due]):
-            if hint.waiting:
+            if hint.pending_addresses:
                 self._begun[hint.key] = hint
             else:
                 self._begun.pop(hint.key, None)
 
-    def _count(self, batch: Sequence[PendingDelete], confirmed: Deletion, left: Sequence[Address]) -> None:
-        deleted, failed, kept = set(confirmed.deleted), set(left), {key for key, _ in confirmed.kept}
+    def _count(self, batch: Sequence[PendingDelete], confirmed: DeleteResult, left: Sequence[Address]) -> None:
+        deleted, failed, kept = set(confirmed.deleted_keys), set(left), {key for key, _ in confirmed.kept_keys}
         sizes = [(item.address, item.size_bytes) for item in batch if item.size_bytes > 0 and item.address in deleted]
         kept_bytes = sum([size for address, size in sizes if address in kept])
         self._tally.count(
@@ -160,15 +160,15 @@ class BatchDeleter:
         )
 
 
-def due_addresses(hints: Sequence[Hint]) -> list[DueAddress]:
+def due_addresses(hints: Sequence[DueHint]) -> list[DueAddress]:
     return [DueAddress(address, hint) for hint in hints for address in hint.addresses]
 
 
 def settle(due: Sequence[DueAddress]) -> list[Key]:
     """Note that the addresses need their hints no more. Return the keys of the hints that nothing needs any more."""
     for address, hint in due:
-        hint.waiting.discard(address)
-    return [hint.key for hint in dict.fromkeys([hint for _, hint in due]) if not hint.waiting]
+        hint.pending_addresses.discard(address)
+    return [hint.key for hint in dict.fromkeys([hint for _, hint in due]) if not hint.pending_addresses]
 
 
 def count_deletable(ctx: Context, *, now_ms: int | None, delays: DeletionDelays, limit: int) -> int:
@@ -186,7 +186,7 @@ def count_deletable(ctx: Context, *, now_ms: int | None, delays: DeletionDelays,
             ):
                 after = page[-1].key.name
                 addresses = list({address for hint in page for address in hint.addresses} - deletable)
-                values = ctx.kv.get_many(keys.reference_many(ctx.repo, addresses))
+                values = ctx.kv.get_many(keys.reference_keys(ctx.repo, addresses))
                 deletable.update(
                     address
                     for address, value in zip(addresses, values, strict=True)
@@ -220,7 +220,7 @@ def mark_deleting(
     stays unchanged.
     """
     now = ctx.clock.now_ms()
-    names = keys.reference_many(ctx.repo, dict.fromkeys([address for address, _ in due]))
+    names = keys.reference_keys(ctx.repo, dict.fromkeys([address for address, _ in due]))
     values = ctx.kv.get_many(names)
     marked: list[PendingDelete] = []
     attempts: list[PendingDelete] = []
@@ -258,19 +258,19 @@ def _readable(
 
 
 def pending_delete(address: Address, record: Deleting) -> PendingDelete:
-    return PendingDelete(address, record.last.token, record.last.path, record.cause, record.size_bytes)
+    return PendingDelete(address, record.last_reference.token, record.last_reference.path, record.cause, record.size_bytes)
 
 
-def remove_keys(ctx: Context, addresses: Sequence[Address], confirmed: Deletion) -> list[Address]:
+def remove_keys(ctx: Context, addresses: Sequence[Address], confirmed: DeleteResult) -> list[Address]:
     """Remove the keys of `deleting` addresses whose blobs are deleted. Return the other addresses, which stay
     `deleting`.
 
     An address is never reused, and nothing but a removal can happen to a `deleting` key, so no other process can have
     changed it.
     """
-    gone = {*confirmed.deleted, *confirmed.missing}
+    gone = {*confirmed.deleted_keys, *confirmed.missing_keys}
     going = [address for address in addresses if address in gone]
-    ctx.kv.delete_many(keys.reference_many(ctx.repo, going))
+    ctx.kv.delete_many(keys.reference_keys(ctx.repo, going))
     return [] if len(going) == len(addresses) else [address for address in addresses if address not in gone]
 
 

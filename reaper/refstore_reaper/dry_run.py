@@ -28,8 +28,8 @@ from refstore.errors import Invalid, KVUnavailable, ObjectNotFound, RefstoreErro
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Server, Set, SetIf
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.losses.fence import NoGuard
-from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored, chunks_of
+from refstore.losses.fence import DryRunGuard
+from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject, chunks_of
 from refstore_reaper import reaper_pass
 from refstore_reaper.leases import Leases
 from refstore_reaper.pass_summary import PassSummary, Tally
@@ -96,7 +96,7 @@ def _dry_run(
             throttle=Throttle(0, ctx.clock),
             random=Random(0),  # noqa: S311  # an order, not a secret
             should_stop=should_stop,
-            guard=NoGuard(),
+            guard=DryRunGuard(),
             leases=leases,
             grace_seconds=grace_seconds,
             scrub_requested_ms=scrub_requested_ms,
@@ -119,7 +119,7 @@ class _ReportingJournal:
         for item in batch:
             self._report(PlannedDelete(self._repository, item))
 
-    def record_end(self, batch: Sequence[PendingDelete], confirmed: Deletion) -> None: ...
+    def record_end(self, batch: Sequence[PendingDelete], confirmed: DeleteResult) -> None: ...
 
 
 class ReadOnlyObjects(ObjectStore):
@@ -133,9 +133,9 @@ class ReadOnlyObjects(ObjectStore):
     def url(self) -> str:
         return self._objects.url
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         del key, if_absent
-        return Stored(sum(len(chunk) for chunk in chunks_of(body)), "")
+        return StoredObject(sum(len(chunk) for chunk in chunks_of(body)), "")
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         return self._objects.get(key, start=start, end=end)
@@ -146,7 +146,7 @@ class ReadOnlyObjects(ObjectStore):
     def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         return self._objects.list(prefix, after=after, before=before)
 
-    def delete_many(self, keys: Sequence[str]) -> Deletion:
+    def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         """Return which keys exist. On a store across a network each key costs a request."""
         deleted: list[str] = []
         missing: list[str] = []
@@ -158,7 +158,7 @@ class ReadOnlyObjects(ObjectStore):
             else:
                 (missing if key in self._pretended else deleted).append(key)
         self._pretended.update(deleted)
-        return Deletion(tuple(deleted), tuple(missing), ())
+        return DeleteResult(tuple(deleted), tuple(missing), ())
 
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
         return self._objects.presign_get(key, expires_seconds=expires_seconds)

@@ -63,7 +63,7 @@ class Leases:
     def _write(self, units: Sequence[tuple[str, bytes | Absent]], now: int) -> list[str]:
         if not units:
             return []
-        raw = encode(Lease(self._owner, now + self._ms, self._ids.unique(now)))
+        raw = encode(Lease(self._owner, now + self._ms, self._ids.new_id(now)))
         won = self._kv.set_if_many([SetIf(keys.lease(self._repo, unit), old, raw) for unit, old in units])
         won_units = [unit for (unit, _), ok in zip(units, won, strict=True) if ok]
         if not self._raw_by_unit:

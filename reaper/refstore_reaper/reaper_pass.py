@@ -29,7 +29,7 @@ from typing import Final
 from refstore.context import Context
 from refstore.core import event_log, keys
 from refstore.core.ids import CommitId, Token, commit_id, staging_token
-from refstore.core.records import CommittedTokens, DeletedToken, RepositoryRecord, Stamp, decode, encode
+from refstore.core.records import CommittedTokens, DeletedToken, RepositoryRecord, StampRecord, decode, encode
 from refstore.core.settings import ReaperSettings
 from refstore.deletions.content_deletion import Journal
 from refstore.deletions.journal_format import PendingDelete
@@ -37,12 +37,12 @@ from refstore.errors import CorruptRecord, KVSettling, KVUnavailable, KVWentBack
 from refstore.kv.base import ABSENT, Key
 from refstore.losses.fence import Guard
 from refstore.losses.known import check_repository
-from refstore.losses.settling import forget_added, is_live
+from refstore.losses.settling import delete_added_references, has_live_token
 from refstore.operations import branching
 from refstore.versioning import due_hints
-from refstore.versioning.due_hints import Hint
+from refstore.versioning.due_hints import DueHint
 from refstore.versioning.manifest import AnyEntry, CommitLanded
-from refstore.versioning.markers import COMMITTED, REPOSITORY_DELETED
+from refstore.versioning.markers import COMMITTED_CAUSE_PREFIX, REPOSITORY_DELETED_CAUSE
 from refstore_reaper import backlog, reference_release, repository_removal, scrub
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
 from refstore_reaper.blob_deletion import AsyncDeleter
@@ -173,7 +173,7 @@ class ReaperPass:
 
         with self._unit("publish"):
             if self._record.closed_ms:
-                self._tally.count(published=branching.close_all(self._ctx, REPOSITORY_DELETED, on_corrupt=on_corrupt))
+                self._tally.count(published=branching.close_all(self._ctx, REPOSITORY_DELETED_CAUSE, on_corrupt=on_corrupt))
             else:
                 self._tally.count(published=reference_release.publish_markers(self._ctx, on_corrupt=on_corrupt))
                 self._ctx.manifest.write_unwritten()
@@ -184,7 +184,7 @@ class ReaperPass:
         for unit, raw in self._leased_markers(keys.committed_tokens(self._ctx.repo), "committed"):
             with self._unit(f"committed/{unit}"):
                 marker = decode(raw, CommittedTokens)
-                if is_live(self._ctx, marker.tokens):
+                if has_live_token(self._ctx, marker.tokens):
                     continue  # the KV lost the decision that the marker stands for
                 finished = reference_release.process_committed(
                     self._ctx, commit_id(unit), marker, go_on=self._is_not_stopped, page=self._tools.batch_keys
@@ -198,7 +198,7 @@ class ReaperPass:
         for unit, raw in self._leased_markers(keys.deleted_tokens(self._ctx.repo), "deleted"):
             with self._unit(f"deleted/{unit}"):
                 token = staging_token(unit)
-                if not is_live(self._ctx, (token,)):  # else the KV lost the decision that the marker stands for
+                if not has_live_token(self._ctx, (token,)):  # else the KV lost the decision that the marker stands for
                     self._process_deleted_token(token, decode(raw, DeletedToken))
 
     def _process_deleted_token(self, token: Token, marker: DeletedToken) -> None:
@@ -206,7 +206,7 @@ class ReaperPass:
         at_once = (
             self._delays.grace_seconds == 0
             and not self._tools.throttle.is_limited
-            and not marker.cause.startswith(COMMITTED)
+            and not marker.cause.startswith(COMMITTED_CAUSE_PREFIX)
         )
 
         def delete_now(marked: Sequence[PendingDelete]) -> BatchSteps:
@@ -255,21 +255,21 @@ class ReaperPass:
             return
         with self._unit("manifest"):
             commits = [entry.commit for entry in self._waiting if isinstance(entry, CommitLanded)]
-            markers = self._ctx.kv.get_many([keys.committed(self._ctx.repo, commit) for commit in commits])
+            markers = self._ctx.kv.get_many([keys.committed_marker(self._ctx.repo, commit) for commit in commits])
             unfinished = {commit for commit, marker in zip(commits, markers, strict=True) if marker is not ABSENT}
             for commit in commits:
                 if commit not in unfinished and commit not in self._forgotten:
                     unfinished.add(commit)
                     with self._unit(f"manifest/{commit}"):  # else one listing that cannot be read keeps all entries
-                        forget_added(self._ctx, commit)
+                        delete_added_references(self._ctx, commit)
                         unfinished.remove(commit)
             done = [
                 entry for entry in self._waiting if not (isinstance(entry, CommitLanded) and entry.commit in unfinished)
             ]
             if done:
                 self._tools.guard.pass_through()
-                self._ctx.manifest.confirm(done, self._ctx.ids.unique(self._ctx.clock.now_ms()))
-                self._ctx.manifest.merge_confirmed(self._ctx.ids.unique(self._ctx.clock.now_ms()))
+                self._ctx.manifest.confirm(done, self._ctx.ids.new_id(self._ctx.clock.now_ms()))
+                self._ctx.manifest.merge_confirmed(self._ctx.ids.new_id(self._ctx.clock.now_ms()))
 
     def _may_delete_now(self, count: int) -> bool:
         return not self._store_down and self._breaker.reserve(count, self._count_objects)
@@ -339,7 +339,7 @@ class ReaperPass:
     def _count_deletable(self, now_ms: int | None, limit: int) -> int:
         return count_deletable(self._ctx, now_ms=now_ms, delays=self._delays, limit=limit)
 
-    def _leased_hints(self, shards: Sequence[int], now_ms: int | None) -> Generator[list[Hint], None, None]:
+    def _leased_hints(self, shards: Sequence[int], now_ms: int | None) -> Generator[list[DueHint], None, None]:
         """Yield pages of hints of the shards whose leases this reaper got. It keeps them until the pass ends."""
         for start in range(0, len(shards), GROUP):
             for unit in self._lease([f"due/{shard:02x}" for shard in shards[start : start + GROUP]]):
@@ -348,7 +348,7 @@ class ReaperPass:
                     after = page[-1].key.name  # a hint that stays is read again in the next pass, not in this one
                     yield page
 
-    def _hints(self, shard: int, now_ms: int | None, after: str, limit: int) -> list[Hint]:
+    def _hints(self, shard: int, now_ms: int | None, after: str, limit: int) -> list[DueHint]:
         with self._unit(f"due/{shard:02x}"):
             return due_hints.scan_due(self._ctx.kv, self._ctx.repo, shard, now_ms=now_ms, limit=limit, after=after)
         return []  # a damaged shard: the hints after the bad key are unknown
@@ -382,7 +382,7 @@ class ReaperPass:
                     return
                 with self._unit(unit):
                     if self._scrub_unit(unit.removeprefix("scrub/")):
-                        self._ctx.kv.set(self._stamp_of(unit), encode(Stamp(self._ctx.clock.now_ms())))
+                        self._ctx.kv.set(self._stamp_of(unit), encode(StampRecord(self._ctx.clock.now_ms())))
             self._leases.release(leased)
 
     def _scrub_unit(self, what: str) -> bool:
@@ -423,7 +423,7 @@ class ReaperPass:
         for number, unit in enumerate(units, start=1):
             raw = stamps.get(self._stamp_of(unit).name)
             if raw is None and self._tools.scrub_requested_ms is None:
-                new.append((self._stamp_of(unit), encode(Stamp(now - every_ms + every_ms * number // len(units)))))
+                new.append((self._stamp_of(unit), encode(StampRecord(now - every_ms + every_ms * number // len(units)))))
             elif raw is None or not self._is_fresh(raw, now, every_ms):
                 due.append(unit)
         if new:
@@ -433,7 +433,7 @@ class ReaperPass:
 
     def _is_fresh(self, raw: bytes, now: int, every_ms: int) -> bool:
         try:
-            at_ms = decode(raw, Stamp).at_ms
+            at_ms = decode(raw, StampRecord).at_ms
         except CorruptRecord:
             return False
         requested_ms = self._tools.scrub_requested_ms

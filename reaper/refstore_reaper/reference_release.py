@@ -34,7 +34,7 @@ from refstore.deletions.journal_format import PendingDelete
 from refstore.kv.base import ABSENT
 from refstore.operations import refs
 from refstore.versioning.address_state import DeletionDelays
-from refstore.versioning.markers import COMMITTED
+from refstore.versioning.markers import COMMITTED_CAUSE_PREFIX
 from refstore.versioning.references import Release
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
 from refstore_reaper.deletion import pending_delete
@@ -55,7 +55,7 @@ def publish_markers(ctx: Context, *, on_corrupt: OnCorrupt = raise_corrupt) -> i
     pending = [
         BranchName(name)
         for name, _, record in readable(ctx.kv.scan_all(keys.branches(ctx.repo)), decode_branch, on_corrupt)
-        if record.retired or not isinstance(record, Branch)
+        if record.retired_tokens or not isinstance(record, Branch)
     ]
     return sum(markers.publish(branches, name) for name in pending)
 
@@ -77,13 +77,13 @@ def process_committed(
     commit = refs.get_commit(ctx, commit_id)
     references = ctx.references
     markers = ctx.markers
-    if commit.added:
-        for batch in ctx.trees.read_added(commit.added):
+    if commit.added_addresses_id:
+        for batch in ctx.trees.read_added_addresses(commit.added_addresses_id):
             for start in range(0, len(batch), page):
                 if not go_on():
                     return False
-                references.forget(batch[start : start + page])
-    markers.set_deleted(marker.tokens, f"{COMMITTED}{commit_id}")
+                references.delete_records(batch[start : start + page])
+    markers.set_deleted(marker.tokens, f"{COMMITTED_CAUSE_PREFIX}{commit_id}")
     markers.remove_committed(commit_id)
     return True
 
@@ -110,7 +110,7 @@ def process_deleted(
     """
     references = ctx.references
     staging = keys.staging(ctx.repo, token)
-    guess = not marker.cause.startswith(COMMITTED)  # what a commit took has mostly no list any more
+    guess = not marker.cause.startswith(COMMITTED_CAUSE_PREFIX)  # what a commit took has mostly no list any more
 
     def process_page(pairs: Sequence[tuple[str, bytes]]) -> BatchSteps:
         """Release the page's references; delete what that left unnamed; only then drop its entries.
@@ -121,8 +121,8 @@ def process_deleted(
         items = _releases(token, marker.cause, cast("Sequence[tuple[Path, bytes]]", pairs))
         direct = delete_now is not None and may_delete_now(len(items))
         released = references.release(items, at_once=delays if direct else None, whole_token=True, guess=guess)
-        guess = guess and not released.missed  # reading a page is cheaper than to guess it wrong
-        on_released(released.removed, released.emptied)
+        guess = guess and not released.missing_references  # reading a page is cheaper than to guess it wrong
+        on_released(released.removed_references, released.emptied)
         if delete_now is not None and released.deleting:
             yield from delete_now([pending_delete(*each) for each in released.deleting.items()])
         ctx.kv.delete_range(staging, pairs[0][0], pairs[-1][0])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from refstore.context import Context
 from refstore.core import keys
-from refstore.core.records import RepositoryRecord, encode, maybe
+from refstore.core.records import RepositoryRecord, encode, decode_optional
 from refstore.kv.base import ABSENT
 from refstore.versioning.manifest import RepositoryDeleted
 
@@ -36,7 +36,7 @@ def remove(ctx: Context, record: RepositoryRecord) -> bool:
     ctx.lake_manifest.add_deletion(RepositoryDeleted(ctx.name, ctx.repo))  # who deleted it may have died before
     ctx.kv.set(keys.closed_repository(ctx.repo), encode(record))
     for mark_id, _ in ctx.kv.scan_all(keys.gc_runs(ctx.repo)):
-        ctx.kv.delete_range(keys.gc_marked_by(ctx.repo, mark_id), "", keys.LAST_CODE_POINT)
+        ctx.kv.delete_range(keys.gc_marked_commits(ctx.repo, mark_id), "", keys.LAST_CODE_POINT)
     for partition in (
         keys.branches(ctx.repo),
         keys.commits(ctx.repo),
@@ -51,15 +51,15 @@ def remove(ctx: Context, record: RepositoryRecord) -> bool:
         keys.purge(ctx.repo),
         keys.imports(ctx.repo),
         keys.progress(ctx.repo),
-        *(keys.due_shard(ctx.repo, shard) for shard in range(keys.SHARDS)),
+        *(keys.due_hint_shard(ctx.repo, shard) for shard in range(keys.SHARDS)),
         *(keys.locations(ctx.repo, shard) for shard in range(keys.SHARDS)),
         keys.reaper_states(ctx.repo),
-        keys.unwritten(ctx.repo),
+        keys.unwritten_manifest(ctx.repo),
     ):
         ctx.kv.delete_range(partition, "", keys.LAST_CODE_POINT)
     for shared in (keys.LEASES, keys.FIGURES):
         ctx.kv.delete_range(shared, f"{ctx.repo}/", f"{ctx.repo}/{keys.LAST_CODE_POINT}")
     key = keys.repository(ctx.name)
     raw = ctx.kv.get(key)
-    record_by_name = maybe(raw, RepositoryRecord)
+    record_by_name = decode_optional(raw, RepositoryRecord)
     return record_by_name is not None and record_by_name.id == ctx.repo and ctx.kv.set_if(key, raw, ABSENT)

@@ -114,10 +114,10 @@ def dead_tokens(ctx: Context, tokens: Iterable[Token]) -> set[Token]:
     for raw in ctx.kv.get_many([branches.key(name) for name in names]):
         record = branches.decode(raw)
         if record is not None:
-            left -= {retired.token for retired in record.retired}
+            left -= {retired.token for retired in record.retired_tokens}
         if isinstance(record, Branch):
-            left -= set(record.live)
-    for _, marker in markers.committed():
+            left -= set(record.live_tokens)
+    for _, marker in markers.scan_committed():
         left -= set(marker.tokens)
     candidates = sorted(left)
     values = ctx.kv.get_many([keys.deleted_token(ctx.repo, token) for token in candidates])
@@ -163,7 +163,7 @@ def _write_missing_hints(ctx: Context, old: Sequence[_Old]) -> int:
     """Write the due hints that a crash left out. Return how many."""
     hints = _due_times(ctx, [(address, record) for address, _, record in old])
     missing = [
-        hint for hint, known in zip(hints, due_hints.are_hinted(ctx.kv, ctx.repo, hints), strict=True) if not known
+        hint for hint, known in zip(hints, due_hints.have_hints(ctx.kv, ctx.repo, hints), strict=True) if not known
     ]
     due_hints.write(ctx.kv, ctx.repo, missing)
     return len(missing)

@@ -81,7 +81,7 @@ def _settling(lake: Lake) -> tuple[str, str]:
         if isinstance(error, KVUnavailable):
             raise
         return "", redact_text(str(error))
-    return (wait.words(lake.clock.now_ms()) if wait is not None else ""), ""
+    return (wait.describe(lake.clock.now_ms()) if wait is not None else ""), ""
 
 
 def _reapers(lake: Lake) -> list[ReaperStatus]:
@@ -123,8 +123,8 @@ def _repository(lake: Lake, name: RepositoryName, record: RepositoryRecord) -> R
         waiting.tokens,
         breaker.explain(state),
         (state.tripped_ms or None) if state else None,
-        state.let_until_ms if state and state.let_until_ms > ctx.clock.now_ms() else None,
-        (state.let_objects or None) if state else None,
+        state.allowed_until_ms if state and state.allowed_until_ms > ctx.clock.now_ms() else None,
+        (state.allowed_objects or None) if state else None,
         record.closed_ms or None,
-        name_taken=name_release.taken_words(ctx, record) if record.closed_ms else "",
+        name_taken=name_release.describe_hold(ctx, record) if record.closed_ms else "",
     )

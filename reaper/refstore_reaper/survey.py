@@ -15,7 +15,7 @@ import msgspec
 from refstore import figures
 from refstore.context import Context
 from refstore.core import event_log, keys
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import BranchName, RepositoryId, is_own
 from refstore.core.records import (
     Amount,
@@ -30,9 +30,9 @@ from refstore.core.records import (
     decode_staged_many,
 )
 from refstore.core.redaction import redact_text
-from refstore.core.units import sum_of_sizes
+from refstore.core.units import sum_sizes
 from refstore.errors import CorruptRecord, NotFound, RefstoreError
-from refstore.gc_marks import STANDING, Marks, RunState
+from refstore.gc_marks import OPEN_STATES, Marks, RunState
 from refstore.kv.base import ABSENT
 from refstore.operations import refs, trash
 from refstore.versioning.address_state import may_delete
@@ -131,7 +131,7 @@ class FiguresWriter:
         measured: ReaperFigures | None = None
         if is_last or now - own.looked >= SURVEY_SECONDS:
             own.looked = now
-            before = figures.read(own.ctx.kv, own.ctx.repo).reaper
+            before = figures.read_figures(own.ctx.kv, own.ctx.repo).reaper
             pause_ms = max(SURVEY_SECONDS * 1000, SURVEY_SHARE * before.measuring_ms)
             if not 0 <= clock.now_ms() - before.measured_ms < pause_ms or (is_last and own.has_changed):
                 measured = survey(own.ctx, own.record, go_on)
@@ -141,7 +141,7 @@ class FiguresWriter:
             self._add(own, None)
         if is_waiting or own.error is not None or measured is not None:
             own.in_doubt, own.reclaimed = own.reclaimed, NOTHING
-            own.write_id = own.ctx.ids.unique(clock.now_ms())
+            own.write_id = own.ctx.ids.new_id(clock.now_ms())
             self._add(own, measured)
 
     def _add(self, own: _Unwritten, measured: ReaperFigures | None) -> None:
@@ -152,17 +152,17 @@ class FiguresWriter:
                 before
                 if measured is None
                 else msgspec.structs.replace(
-                    measured, error=before.error, error_ms=before.error_ms, refused=before.refused
+                    measured, error=before.error, error_ms=before.error_ms, refused=before.refused_objects
                 )
             )
             if error is not None:
                 after = msgspec.structs.replace(
                     after, error=error, error_ms=now_ms if error else 0, refused=own.refused
                 )
-            days = figures.with_reclaimed(before.reclaimed, reclaimed, now_ms)
+            days = figures.add_reclaimed(before.reclaimed, reclaimed, now_ms)
             return msgspec.structs.replace(after, reclaimed=days)
 
-        figures.change_reaper(own.ctx.kv, own.ctx.repo, own.write_id, change)
+        figures.change_reaper_figures(own.ctx.kv, own.ctx.repo, own.write_id, change)
         own.write_id, own.error = "", None
 
 
@@ -175,8 +175,8 @@ def survey(ctx: Context, record: RepositoryRecord, go_on: Callable[[], bool]) ->
         in_grace, due = _measure_unnamed(ctx, go_on)
     except _Interrupted:
         return None
-    in_grace = Amount(in_grace.objects + released.objects, sum_of_sizes((in_grace.bytes, released.bytes)))
-    marks = [run for run in Marks(ctx).runs.all() if run.state in STANDING]
+    in_grace = Amount(in_grace.objects + released.objects, sum_sizes((in_grace.bytes, released.bytes)))
+    marks = [run for run in Marks(ctx).runs.all() if run.state in OPEN_STATES]
     state = breaker.read_state(ctx.kv, ctx.repo)
     return ReaperFigures(
         measured_ms=ctx.clock.now_ms(),
@@ -186,8 +186,8 @@ def survey(ctx: Context, record: RepositoryRecord, go_on: Callable[[], bool]) ->
         in_grace=in_grace,
         due=due,
         marked=Amount(
-            sum(run.record.counts.get("objects", 0) for run in marks),
-            sum_of_sizes(run.record.counts.get("bytes", 0) for run in marks),
+            sum(run.record.mark_counts.get("objects", 0) for run in marks),
+            sum_sizes(run.record.mark_counts.get("bytes", 0) for run in marks),
         ),
         next_sweep_ms=min(
             (run.record.deletes_at_ms for run in marks if run.state is not RunState.NEEDS_CONFIRMATION), default=0
@@ -195,9 +195,9 @@ def survey(ctx: Context, record: RepositoryRecord, go_on: Callable[[], bool]) ->
         questions=sum(run.state is RunState.NEEDS_CONFIRMATION for run in marks),
         branches=branches,
         has_rules=ctx.kv.get(keys.retention_rules(ctx.repo)) is not ABSENT,
-        versions=_kept_versions(ctx),
-        stopped=breaker.explain(state),
-        went_back=state is not None and bool(state.tripped_ms) and state.reason == breaker.Reason.KV_WENT_BACK.value,
+        versions_warning=_kept_versions(ctx),
+        stop_reason=breaker.explain(state),
+        kv_went_back=state is not None and bool(state.tripped_ms) and state.reason == breaker.Reason.KV_WENT_BACK.value,
     )
 
 
@@ -207,7 +207,7 @@ class _Interrupted(Exception):
 
 def _pages(items: Iterable[T], go_on: Callable[[], bool]) -> Iterator[Sequence[T]]:
     """Yield pages. Raises _Interrupted."""
-    for page in batched(items, PAGE):
+    for page in split_batches(items, PAGE):
         if not go_on():
             raise _Interrupted
         yield page
@@ -218,18 +218,18 @@ def _measure_staged(ctx: Context, go_on: Callable[[], bool]) -> tuple[int, Amoun
     branches = objects = size_bytes = 0
     for _, branch in ctx.branches.scan_open():
         branches += 1
-        for page in _pages(ctx.staging.merged(branch.live, page=PAGE), go_on):
+        for page in _pages(ctx.staging.scan_merged(branch.live, page=PAGE), go_on):
             for entry in decode_staged_many([value for _, value, _ in page]):
                 if isinstance(entry, Entry) and is_own(entry.address):
                     objects += 1
                     size_bytes += entry.size_bytes
-    return branches, Amount(objects, sum_of_sizes((size_bytes,)))
+    return branches, Amount(objects, sum_sizes((size_bytes,)))
 
 
 def _measure_released(ctx: Context, go_on: Callable[[], bool]) -> Amount:
     """Return what can be restored of which no reaper has begun the grace window."""
-    sizes = [(len(page), sum(page)) for page in _pages(trash.released_sizes(ctx), go_on)]
-    return Amount(sum(objects for objects, _ in sizes), sum_of_sizes(size_bytes for _, size_bytes in sizes))
+    sizes = [(len(page), sum(page)) for page in _pages(trash.trash_sizes(ctx), go_on)]
+    return Amount(sum(objects for objects, _ in sizes), sum_sizes(size_bytes for _, size_bytes in sizes))
 
 
 def _measure_unnamed(ctx: Context, go_on: Callable[[], bool]) -> tuple[Amount, Amount]:
@@ -249,13 +249,13 @@ def _measure_unnamed(ctx: Context, go_on: Callable[[], bool]) -> tuple[Amount, A
                     continue
                 count[0] += 1
                 count[1] += size_bytes
-    return Amount(in_grace[0], sum_of_sizes(in_grace[1:])), Amount(due[0], sum_of_sizes(due[1:]))
+    return Amount(in_grace[0], sum_sizes(in_grace[1:])), Amount(due[0], sum_sizes(due[1:]))
 
 
 def _kept_versions(ctx: Context) -> str:
     """Return what an operator must know of versions that the bucket keeps."""
     try:
-        return redact_text(ctx.objects.kept_versions().warning)
+        return redact_text(ctx.objects.versioning_status().warning)
     except RefstoreError as error:
         return redact_text(f"it is not known whether the store keeps versions: {error}")[:ERROR_CHARACTERS]
 

@@ -26,7 +26,7 @@ _current: ContextVar[Actor | None] = ContextVar("refstore_audit_actor", default=
 
 
 @contextmanager
-def acting_as(actor: Actor) -> Generator[None, None, None]:
+def act_as(actor: Actor) -> Generator[None, None, None]:
     """Name the actor of everything that the block does, including threads that copy its context."""
     token = _current.set(actor)
     try:

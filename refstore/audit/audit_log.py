@@ -20,11 +20,11 @@ import msgspec
 
 from refstore.audit.actors import Actor, current_actor
 from refstore.audit.chain import ChainWriter
-from refstore.audit.entries import Act, EntryPosition, Outcome, bounded, bounded_name, decode_act, encode_act, timestamp
+from refstore.audit.entries import Act, EntryPosition, ActOutcome, shorten_values, shorten_name, decode_act, encode_act, format_timestamp
 from refstore.core import deadline, event_log, keys
 from refstore.core.clock import Clock
 from refstore.core.ids import Ids
-from refstore.core.records import AuditWaiting, decode, encode
+from refstore.core.records import WaitingAct, decode, encode
 from refstore.core.redaction import redact_text
 from refstore.core.safety import Durations
 from refstore.errors import AuditUnavailable, Contention, Corrupt, KVUnavailable, ObjectsUnavailable, RefstoreError
@@ -35,15 +35,15 @@ WAITING_MAX: Final = 10_000
 """When more entries than this wait for the store, deletions of branches, tags and repositories are refused, because no
 entry may be dropped.
 """
-WRITTEN_AT_ONCE: Final = 1000
+WRITE_BATCH: Final = 1000
 """How many waiting entries one call writes at most."""
-WRITTEN_BY_THE_WAY: Final = 20
+WRITE_WITH_ACT: Final = 20
 """How many waiting entries an act writes after its own."""
 PAUSE_SECONDS: Final = 30.0
 """How long a process waits after the store refused an entry before it tries again, so that not every act waits for a
 failure.
 """
-PATIENCE_SECONDS: Final = 1.0
+APPEND_WAIT_SECONDS: Final = 1.0
 """How long an act waits for other threads' entries before its own waits in the KV."""
 
 _log = event_log.get_logger(__name__)
@@ -86,9 +86,9 @@ class AuditLog:
         after: Mapping[str, Any] | None = None,
     ) -> Generator[EntryDraft, None, None]:
         """Run the block after its entry was written. Raises AuditUnavailable; then the block was not run."""
-        act = self._act(action, repository, target, before, after, None)
+        act = self._new_act(action, repository, target, before, after, None)
         try:
-            begun = self._append(act, self._io_seconds)
+            begun = self._append_act(act, self._io_seconds)
         except (KVUnavailable, AuditUnavailable):
             raise
         except RefstoreError as error:
@@ -100,9 +100,9 @@ class AuditLog:
         try:
             yield draft
         except Exception as error:
-            self._finish_change(_ended(act, draft, error), begun)
+            self._finish_change(_with_outcome(act, draft, error), begun)
             raise
-        self._finish_change(_ended(act, draft, None), begun)
+        self._finish_change(_with_outcome(act, draft, None), begun)
 
     @contextmanager
     def act(
@@ -121,23 +121,23 @@ class AuditLog:
 
         `bounded_wait`: refuse the block if too many entries wait already. Raises AuditUnavailable then.
         """
-        act = self._act(action, repository, target, before, after, actor)
+        act = self._new_act(action, repository, target, before, after, actor)
         count = self._kv.count(keys.AUDIT_WAITING, limit=WAITING_MAX + 1)
         if bounded_wait and count > WAITING_MAX:
             raise AuditUnavailable(
                 f"more than {WAITING_MAX} entries of the audit log wait for the lake's object store, so this was not "
                 "done; repair the store, run the reaper, then make the same call again"
             )
-        key, raw = self._wait(act)
+        key, raw = self._store_waiting(act)
         draft = EntryDraft(before, after)
         try:
             yield draft
         except Exception as error:
-            self._finish_act(key, raw, _ended(act, draft, error) if draft.happened else None)
+            self._finish_act(key, raw, _with_outcome(act, draft, error) if draft.happened else None)
             raise
-        self._finish_act(key, raw, _ended(act, draft, None) if draft.happened else None, others_wait=count > 0)
+        self._finish_act(key, raw, _with_outcome(act, draft, None) if draft.happened else None, others_wait=count > 0)
 
-    def write_waiting(self, *, limit: int = WRITTEN_AT_ONCE) -> int:
+    def write_waiting(self, *, limit: int = WRITE_BATCH) -> int:
         """Write the entries that wait in the KV while the store accepts them; return how many. Raises KVUnavailable.
 
         An entry that says `begun` is left alone while its process may still be acting; after that its outcome is
@@ -152,7 +152,7 @@ class AuditLog:
 
     def _write_waiting(self, key: Key, raw: bytes) -> bool:
         try:
-            record = decode(raw, AuditWaiting)
+            record = decode(raw, WaitingAct)
             act = decode_act(record.act)
         except Corrupt as error:
             _log.error("audit_waiting_unreadable", id=key.name, error=str(error))
@@ -161,11 +161,11 @@ class AuditLog:
         is_open = act.outcome == "begun"
         if now - max(record.since_ms if is_open else 0, record.claimed_ms) < self._longest_ms:
             return False
-        claim = encode(msgspec.structs.replace(record, claim=self._ids.unique(now), claimed_ms=now))
+        claim = encode(msgspec.structs.replace(record, claim=self._ids.new_id(now), claimed_ms=now))
         if not self._kv.set_if(key, raw, claim):
             return False  # another process is writing it
         try:
-            self._append(msgspec.structs.replace(act, outcome="unknown") if is_open else act, PATIENCE_SECONDS)
+            self._append_act(msgspec.structs.replace(act, outcome="unknown") if is_open else act, APPEND_WAIT_SECONDS)
         except RefstoreError as error:
             self._kv.set_if(key, claim, raw)
             _log.warning("audit_waits", action=act.action, error=redact_text(str(error)))
@@ -181,7 +181,7 @@ class AuditLog:
             1000 * (safety.operation_deadline_seconds + 2 * safety.objects_io_seconds + safety.clock_skew_seconds)
         )
 
-    def _act(
+    def _new_act(
         self,
         action: str,
         repository: str,
@@ -193,17 +193,17 @@ class AuditLog:
         now = self._clock.now_ms()
         by = actor or current_actor()
         return Act(
-            id=self._ids.unique(now),
-            time=timestamp(now),
-            actor=Actor(*(bounded_name(text) for text in (by.kind, by.id, by.address, by.command))),
+            id=self._ids.new_id(now),
+            time=format_timestamp(now),
+            actor=Actor(*(shorten_name(text) for text in (by.kind, by.id, by.address, by.command))),
             action=action,
-            repository=bounded_name(repository),
-            target=bounded_name(target),
-            before=bounded(before),
-            after=bounded(after),
+            repository=shorten_name(repository),
+            target=shorten_name(target),
+            before=shorten_values(before),
+            after=shorten_values(after),
         )
 
-    def _append(self, act: Act, patience_seconds: float) -> EntryPosition:
+    def _append_act(self, act: Act, patience_seconds: float) -> EntryPosition:
         try:
             begun = self._chain.append(act, patience_seconds=patience_seconds)
         except RefstoreError as error:
@@ -222,13 +222,13 @@ class AuditLog:
             raise ObjectsUnavailable(
                 "the object store refused the entry before this one; make the same call again, later"
             )
-        self._append(act, PATIENCE_SECONDS)
+        self._append_act(act, APPEND_WAIT_SECONDS)
 
-    def _wait(self, act: Act) -> tuple[Key, bytes]:
+    def _store_waiting(self, act: Act) -> tuple[Key, bytes]:
         """Store the act in the KV to be written later. Raises KVUnavailable."""
         now = self._clock.now_ms()
-        key = keys.audit_waiting(self._ids.unique(now))
-        raw = encode(AuditWaiting(encode_act(act), now))
+        key = keys.audit_waiting(self._ids.new_id(now))
+        raw = encode(WaitingAct(encode_act(act), now))
         self._kv.set(key, raw)
         return key, raw
 
@@ -236,14 +236,14 @@ class AuditLog:
         """Write the outcome of a change. It raises nothing, because the change is over."""
         act = msgspec.structs.replace(act, begun=begun)
         try:
-            with deadline.lifted():
+            with deadline.lift():
                 try:
-                    self._append(act, self._io_seconds)
+                    self._append_act(act, self._io_seconds)
                 except RefstoreError as error:
-                    self._wait(act)
+                    self._store_waiting(act)
                     _log.warning("audit_waits", action=act.action, error=redact_text(str(error)))
                 else:
-                    self.write_waiting(limit=WRITTEN_BY_THE_WAY)
+                    self.write_waiting(limit=WRITE_WITH_ACT)
         except Exception as error:  # noqa: BLE001  # the act is over: no error may replace its result
             _log.error(
                 "audit_outcome_unwritten", action=act.action, outcome=act.outcome, error=redact_text(repr(error))
@@ -252,32 +252,32 @@ class AuditLog:
     def _finish_act(self, key: Key, raw: bytes, act: Act | None, *, others_wait: bool = False) -> None:
         """Write the outcome of an act; None: nothing happened. It raises nothing, because the act is over."""
         try:
-            with deadline.lifted():
+            with deadline.lift():
                 if act is not None:
                     try:
                         self._append_or_pause(act)
                     except RefstoreError as error:
-                        ended = AuditWaiting(encode_act(act), decode(raw, AuditWaiting).since_ms)
+                        ended = WaitingAct(encode_act(act), decode(raw, WaitingAct).since_ms)
                         if not self._kv.set_if(key, raw, encode(ended)):
-                            self._wait(act)  # another process took this one for dead
+                            self._store_waiting(act)  # another process took this one for dead
                         _log.warning("audit_waits", action=act.action, error=redact_text(str(error)))
                         return
                 self._kv.set_if(key, raw, ABSENT)
                 if others_wait:
-                    self.write_waiting(limit=WRITTEN_BY_THE_WAY)
+                    self.write_waiting(limit=WRITE_WITH_ACT)
         except Exception as error:  # noqa: BLE001  # the act is over: no error may replace its result
             _log.error(
                 "audit_outcome_unwritten", action="" if act is None else act.action, error=redact_text(repr(error))
             )
 
 
-def _ended(act: Act, draft: EntryDraft, error: Exception | None) -> Act:
+def _with_outcome(act: Act, draft: EntryDraft, error: Exception | None) -> Act:
     """Return the act with its outcome. An act that may have taken effect before an error is not called failed."""
-    outcome: Outcome = "done" if draft.happened else "failed"
+    outcome: ActOutcome = "done" if draft.happened else "failed"
     if error is not None and not draft.landed:
         outcome = "failed" if isinstance(error, RefstoreError) and not error.retryable else "unknown"
     code = "" if draft.happened else Contention.code
     if error is not None:
         code = error.code if isinstance(error, RefstoreError) else "unexpected"
-    after = bounded(draft.after) if outcome != "failed" else None
-    return msgspec.structs.replace(act, before=bounded(draft.before), after=after, outcome=outcome, error=code)
+    after = shorten_values(draft.after) if outcome != "failed" else None
+    return msgspec.structs.replace(act, before=shorten_values(draft.before), after=after, outcome=outcome, error=code)

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from refstore.audit.entries import ENTRY_BYTES_MAX, Entry, decode_entry, key_of
+from refstore.audit.entries import ENTRY_BYTES_MAX, AuditEntry, decode_entry, entry_key
 from refstore.core import keys
 from refstore.core.records import AuditHead, decode
 from refstore.errors import Corrupt, ObjectNotFound
@@ -17,10 +17,10 @@ CHAINS_AT_ONCE: Final = 10_000
 """How many chain ends are held in memory; a lake may have had many more processes."""
 
 
-class NumberedEntry(NamedTuple):
+class NumberedAuditEntry(NamedTuple):
     chain: str
     number: int
-    entry: Entry | None
+    entry: AuditEntry | None
     """None: the entry is missing, or cannot be read."""
 
 
@@ -32,46 +32,46 @@ class _ChainEnd(NamedTuple):
     number: int
 
 
-def entries_newest_first(kv: KV, store: ObjectStore) -> Iterator[NumberedEntry]:
+def entries_newest_first(kv: KV, store: ObjectStore) -> Iterator[NumberedAuditEntry]:
     """Yield the confirmed entries, the newest first. Raises Unavailable.
 
     A chain is read backward from its end, and only once no other chain's end is newer. So a short answer reads little.
     """
     bound: _ChainEnd | None = None
-    heap: list[tuple[int, str, int, NumberedEntry]] = []
+    heap: list[tuple[int, str, int, NumberedAuditEntry]] = []
     """A heap, by negative time."""
     while True:
-        ends = heapq.nlargest(CHAINS_AT_ONCE, (end for end in _ends(kv) if bound is None or end < bound))
+        ends = heapq.nlargest(CHAINS_AT_ONCE, (end for end in _read_ends(kv) if bound is None or end < bound))
         for end in ends:
             while heap and -heap[0][0] >= end.written_ms:
-                yield _step(store, heap)
-            _push(store, heap, end.chain, end.number, end.written_ms)
+                yield _take_newest(store, heap)
+            _push_entry(store, heap, end.chain, end.number, end.written_ms)
         if len(ends) < CHAINS_AT_ONCE:
             break
         bound = ends[-1]
     while heap:
-        yield _step(store, heap)
+        yield _take_newest(store, heap)
 
 
-def _step(store: ObjectStore, heap: list[tuple[int, str, int, NumberedEntry]]) -> NumberedEntry:
+def _take_newest(store: ObjectStore, heap: list[tuple[int, str, int, NumberedAuditEntry]]) -> NumberedAuditEntry:
     """Take the newest entry from the heap, and add the one before it in its chain."""
     minus_ms, chain, number, read = heapq.heappop(heap)
-    _push(store, heap, chain, number - 1, -minus_ms)
+    _push_entry(store, heap, chain, number - 1, -minus_ms)
     return read
 
 
-def _push(
-    store: ObjectStore, heap: list[tuple[int, str, int, NumberedEntry]], chain: str, number: int, at_most_ms: int
+def _push_entry(
+    store: ObjectStore, heap: list[tuple[int, str, int, NumberedAuditEntry]], chain: str, number: int, at_most_ms: int
 ) -> None:
     if number < 1:
         return
-    entry = _entry(store, chain, number)
+    entry = _read_entry(store, chain, number)
     # a clock may have been set back; keep the chain's order
     written_ms = min(entry.written_ms, at_most_ms) if entry is not None else at_most_ms
-    heapq.heappush(heap, (-written_ms, chain, number, NumberedEntry(chain, number, entry)))
+    heapq.heappush(heap, (-written_ms, chain, number, NumberedAuditEntry(chain, number, entry)))
 
 
-def _ends(kv: KV) -> Iterator[_ChainEnd]:
+def _read_ends(kv: KV) -> Iterator[_ChainEnd]:
     for chain, raw in kv.scan_all(keys.AUDIT_HEADS):
         try:
             head = decode(raw, AuditHead)
@@ -81,8 +81,8 @@ def _ends(kv: KV) -> Iterator[_ChainEnd]:
             yield _ChainEnd(head.written_ms, chain, head.number)
 
 
-def _entry(store: ObjectStore, chain: str, number: int) -> Entry | None:
+def _read_entry(store: ObjectStore, chain: str, number: int) -> AuditEntry | None:
     try:
-        return decode_entry(b"".join(store.get(key_of(chain, number), end=ENTRY_BYTES_MAX)))
+        return decode_entry(b"".join(store.get(entry_key(chain, number), end=ENTRY_BYTES_MAX)))
     except (ObjectNotFound, Corrupt):
         return None

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Final, NamedTuple
 
-from refstore.audit.entries import VERSION, Act, Entry, EntryPosition, encode_entry, key_of, sha256_of
+from refstore.audit.entries import VERSION, Act, AuditEntry, EntryPosition, encode_entry, entry_key, sha256_of
 from refstore.core import keys
 from refstore.core.clock import Clock
 from refstore.core.ids import Ids
@@ -30,7 +30,7 @@ _ATTEMPTS: Final = 2
 """The second attempt uses a new chain, because another process's object blocks the first chain."""
 
 
-class _Tail(NamedTuple):
+class _ChainTail(NamedTuple):
     chain: str
     number: int
     sha256: str
@@ -46,7 +46,7 @@ class ChainWriter:
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._tail: _Tail | None = None
+        self._tail: _ChainTail | None = None
         self._lock = Lock()
         self._process = os.getpid()
 
@@ -56,36 +56,36 @@ class ChainWriter:
 
         `patience_seconds`: how long to wait for other threads, whose writes a store may delay.
         """
-        with self._turn(patience_seconds):
+        with self._take_turn(patience_seconds):
             for _ in range(_ATTEMPTS):
-                tail, self._tail = self._tail or self._begin(), None
+                tail, self._tail = self._tail or self._begin_chain(), None
                 now = self._clock.now_ms()
                 number = tail.number + 1
-                body = encode_entry(Entry(VERSION, tail.chain, number, tail.sha256, now, act))
+                body = encode_entry(AuditEntry(VERSION, tail.chain, number, tail.sha256, now, act))
                 store = self._store()
                 try:
-                    store.put(key_of(tail.chain, number), body, if_absent=store.conditional_put)
+                    store.put(entry_key(tail.chain, number), body, if_absent=store.conditional_put)
                 except AlreadyExists:
                     continue
                 sha256 = sha256_of(body)
                 head = encode(AuditHead(number, sha256, now))
                 if self._kv.set_if(keys.audit_head(tail.chain), tail.head, head):
-                    self._tail = _Tail(tail.chain, number, sha256, head)
+                    self._tail = _ChainTail(tail.chain, number, sha256, head)
                     return EntryPosition(tail.chain, number)
         raise ObjectsUnavailable(
             "another process changed this process's chain of the audit log; look at it with: refstore audit verify"
         )
 
-    def _begin(self) -> _Tail:
+    def _begin_chain(self) -> _ChainTail:
         now = self._clock.now_ms()
-        chain = self._ids.unique(now)
+        chain = self._ids.new_id(now)
         head = encode(AuditHead(0, "", now))
         if not self._kv.set_if(keys.audit_head(chain), ABSENT, head):
             raise ObjectsUnavailable(f"chain {chain} of the audit log exists already; make the same call again")
-        return _Tail(chain, 0, "", head)
+        return _ChainTail(chain, 0, "", head)
 
     @contextmanager
-    def _turn(self, patience_seconds: float) -> Generator[None, None, None]:
+    def _take_turn(self, patience_seconds: float) -> Generator[None, None, None]:
         if self._process != os.getpid():  # after a fork the lock may belong to a thread of the parent
             self._lock, self._tail, self._process = Lock(), None, os.getpid()
         if not self._lock.acquire(timeout=patience_seconds):

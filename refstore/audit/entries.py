@@ -30,8 +30,8 @@ _NAME_CHARACTERS: Final = 1024
 _DIGITS: Final = 12
 _KEY: Final = re.compile(rf"{PREFIX}([0-9a-z]+)/([0-9]{{{_DIGITS}}})\.json")
 
-Outcome = Literal["begun", "done", "failed", "unknown"]
-Values = dict[str, Any]
+ActOutcome = Literal["begun", "done", "failed", "unknown"]
+AuditValues = dict[str, Any]
 
 
 class EntryPosition(msgspec.Struct, frozen=True):
@@ -54,16 +54,16 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
     repository: str = ""
     target: str = ""
     """The branch, access key or mark that was changed, if the repository alone does not say it."""
-    before: Values | None = None
-    after: Values | None = None
-    outcome: Outcome = "begun"
+    before: AuditValues | None = None
+    after: AuditValues | None = None
+    outcome: ActOutcome = "begun"
     error: str = ""
     """The error code of a failed act (`refstore.errors`)."""
-    begun: EntryPosition | None = None
-    """In the entry of an outcome: the position of its `begun` entry."""
+    begin_entry: EntryPosition | None = None
+    """In the entry of an outcome: the position of its `begin_entry` entry."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class AuditEntry(msgspec.Struct, frozen=True):
     version: int
     chain: str
     number: int
@@ -74,7 +74,7 @@ class Entry(msgspec.Struct, frozen=True):
     act: Act
 
 
-def key_of(chain: str, number: int) -> str:
+def entry_key(chain: str, number: int) -> str:
     return f"{PREFIX}{chain}/{number:0{_DIGITS}d}.json"
 
 
@@ -84,13 +84,13 @@ def parse_key(key: str) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if match and int(match[2]) else None
 
 
-def encode_entry(entry: Entry) -> bytes:
+def encode_entry(entry: AuditEntry) -> bytes:
     return msgspec.json.encode(entry)
 
 
-def decode_entry(body: bytes) -> Entry:
+def decode_entry(body: bytes) -> AuditEntry:
     """Raises CorruptObject."""
-    return _decode(body, Entry)
+    return _decode(body, AuditEntry)
 
 
 def encode_act(act: Act) -> bytes:
@@ -106,22 +106,22 @@ def sha256_of(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-def timestamp(at_ms: int) -> str:
+def format_timestamp(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_ms % 1000:03d}Z"
 
 
-def bounded(values: Mapping[str, Any] | None) -> Values | None:
+def shorten_values(values: Mapping[str, Any] | None) -> AuditValues | None:
     """Return the values as an entry stores them: shortened if they are too large."""
     if values is None:
         return None
     body = msgspec.json.encode(values, enc_hook=str)
     if len(body) <= VALUE_BYTES_MAX:
-        return msgspec.json.decode(body, type=Values)
+        return msgspec.json.decode(body, type=AuditValues)
     begins = body.decode()[:_BEGINNING_CHARACTERS]
     return {"shortened": True, "size_bytes": len(body), "sha256": sha256_of(body), "begins": begins}
 
 
-def bounded_name(text: str) -> str:
+def shorten_name(text: str) -> str:
     return text[:_NAME_CHARACTERS]
 
 

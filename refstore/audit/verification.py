@@ -20,21 +20,21 @@ from typing import Final, NamedTuple
 from refstore.audit.entries import (
     ENTRY_BYTES_MAX,
     PREFIX,
-    Entry,
+    AuditEntry,
     EntryPosition,
     decode_act,
     decode_entry,
-    key_of,
+    entry_key,
     parse_key,
     sha256_of,
 )
 from refstore.core import keys
-from refstore.core.records import AuditHead, AuditWaiting, decode, maybe
+from refstore.core.records import AuditHead, WaitingAct, decode, decode_optional
 from refstore.errors import Corrupt, CorruptObject, ObjectNotFound
 from refstore.kv.base import ABSENT, KV
 from refstore.objects.base import ObjectStore
 
-READ_AT_ONCE: Final = 64
+READ_BATCH: Final = 64
 READERS: Final = 16
 BEYOND_HEAD_MAX: Final = 1
 """How many entries a crash can leave: a process that could not write its head leaves its chain (`chain.py`)."""
@@ -63,7 +63,7 @@ DAMAGE: Final = frozenset(
 )
 
 
-class Finding(NamedTuple):
+class AuditFinding(NamedTuple):
     kind: FindingKind
     chain: str
     number: int
@@ -75,7 +75,7 @@ class Finding(NamedTuple):
         return self.kind in DAMAGE
 
 
-class Verification:
+class AuditVerification:
     """One verification of the log. `entries` and `chains` count what was read; iterate over the findings to the end."""
 
     def __init__(self, kv: KV, store: ObjectStore) -> None:
@@ -88,66 +88,66 @@ class Verification:
         self._ended_elsewhere: set[EntryPosition] = set()
         """Entries whose outcome is in another chain, or in a waiting record, because the store was down."""
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[AuditFinding]:
         """Yield what is wrong. Raises Unavailable. Memory grows only with damaged and unfinished entries, not with the
         log.
         """
         for chain, raw in self._kv.scan_all(keys.AUDIT_HEADS):
-            yield from self._chain(chain, raw)
-        yield from self._unknown_to_the_kv()
-        yield from self._waiting()
+            yield from self._verify_chain(chain, raw)
+        yield from self._find_unknown_chains()
+        yield from self._find_waiting()
         for begun, action in self._open.items():
             if begun not in self._ended_elsewhere:
-                yield Finding(
+                yield AuditFinding(
                     FindingKind.UNKNOWN,
                     begun.chain,
                     begun.number,
                     f"{action} was begun, and whether it was done is not known",
                 )
 
-    def _chain(self, chain: str, raw: bytes) -> Iterator[Finding]:
+    def _verify_chain(self, chain: str, raw: bytes) -> Iterator[AuditFinding]:
         self.chains += 1
         # listed before the head is read, which a process may move on meanwhile
         last = max(
             (parsed[1] for info in self._store.list(f"{PREFIX}{chain}/") if (parsed := parse_key(info.key))), default=0
         )
         try:
-            head = maybe(self._kv.get(keys.audit_head(chain)), AuditHead) or decode(raw, AuditHead)
+            head = decode_optional(self._kv.get(keys.audit_head(chain)), AuditHead) or decode(raw, AuditHead)
         except Corrupt as error:
-            yield Finding(FindingKind.HEAD, chain, 0, str(error))
+            yield AuditFinding(FindingKind.HEAD, chain, 0, str(error))
             return
-        yield from self._backward(chain, head)
+        yield from self._verify_backward(chain, head)
         for number in range(head.number + 1, last + 1):
-            yield from self._beyond(chain, number, head)
+            yield from self._find_beyond_head(chain, number, head)
 
-    def _backward(self, chain: str, head: AuditHead) -> Iterator[Finding]:
+    def _verify_backward(self, chain: str, head: AuditHead) -> Iterator[AuditFinding]:
         """Verify the entries up to the head, the last one first."""
         expected: str | None = head.sha256
         ended: set[int] = set()
         gap = 0
         """The highest number of the current gap; 0: no gap."""
-        for number, body in self._bodies(chain, head.number):
+        for number, body in self._read_bodies(chain, head.number):
             if body is None:
                 gap, expected = gap or number, None
                 continue
             if gap:
-                yield _missing(chain, number + 1, gap, head.number)
+                yield _missing_finding(chain, number + 1, gap, head.number)
                 gap = 0
             self.entries += 1
-            finding, entry = _judge(chain, number, body, expected)
+            finding, entry = _verify_entry(chain, number, body, expected)
             if finding is not None:
                 yield finding
             elif entry is not None:
-                self._note(EntryPosition(chain, number), entry, ended)
+                self._record_outcome(EntryPosition(chain, number), entry, ended)
             expected = entry.previous if entry is not None else None
         if gap:
-            yield _missing(chain, 1, gap, head.number)
+            yield _missing_finding(chain, 1, gap, head.number)
 
-    def _beyond(self, chain: str, number: int, head: AuditHead) -> Iterator[Finding]:
-        body = self._read(key_of(chain, number))
+    def _find_beyond_head(self, chain: str, number: int, head: AuditHead) -> Iterator[AuditFinding]:
+        body = self._read_entry(entry_key(chain, number))
         if body is None:
             return
-        finding, entry = _judge(chain, number, body, None)
+        finding, entry = _verify_entry(chain, number, body, None)
         if (
             finding is None
             and entry is not None
@@ -155,77 +155,77 @@ class Verification:
             and entry.previous == head.sha256
         ):
             self.entries += 1
-            yield Finding(
+            yield AuditFinding(
                 FindingKind.BEYOND,
                 chain,
                 number,
                 f"{entry.act.action} was not confirmed: its process died before, or its store did",
             )
         else:
-            yield Finding(
+            yield AuditFinding(
                 FindingKind.FORGED,
                 chain,
                 number,
                 f"the KV knows of {head.number} entries; this one was added, or the KV is older than the store",
             )
 
-    def _unknown_to_the_kv(self) -> Iterator[Finding]:
+    def _find_unknown_chains(self) -> Iterator[AuditFinding]:
         parsed_keys = ((parse_key(info.key), info.key) for info in self._store.list(PREFIX))
         for chain, entries in groupby(parsed_keys, key=lambda place: place[0][0] if place[0] else ""):
             if not chain:
                 for _, key in entries:
-                    yield Finding(
+                    yield AuditFinding(
                         FindingKind.FORGED, "", 0, f"{key!r} is not the key of an entry; look at it, and remove it"
                     )
                 continue
             if self._kv.get(keys.audit_head(chain)) is not ABSENT:
                 continue
             count = sum(1 for _ in entries)
-            yield Finding(
+            yield AuditFinding(
                 FindingKind.FORGED,
                 chain,
                 0,
                 f"the KV knows nothing of its {count} entries; they were added, or the KV lost its head",
             )
 
-    def _waiting(self) -> Iterator[Finding]:
+    def _find_waiting(self) -> Iterator[AuditFinding]:
         for name, raw in self._kv.scan_all(keys.AUDIT_WAITING):
             try:
-                act = decode_act(decode(raw, AuditWaiting).act)
+                act = decode_act(decode(raw, WaitingAct).act)
             except Corrupt as error:
-                yield Finding(FindingKind.HEAD, "", 0, f"waiting record {name}: {error}")
+                yield AuditFinding(FindingKind.HEAD, "", 0, f"waiting record {name}: {error}")
                 continue
-            if act.begun is not None:
-                self._ended_elsewhere.add(act.begun)
-            yield Finding(FindingKind.WAITING, "", 0, f"{act.action} of {act.time} ({act.outcome}) waits to be written")
+            if act.begin_entry is not None:
+                self._ended_elsewhere.add(act.begin_entry)
+            yield AuditFinding(FindingKind.WAITING, "", 0, f"{act.action} of {act.time} ({act.outcome}) waits to be written")
 
-    def _note(self, place: EntryPosition, entry: Entry, ended: set[int]) -> None:
+    def _record_outcome(self, place: EntryPosition, entry: AuditEntry, ended: set[int]) -> None:
         """Record an outcome, or an act without one. `ended`: outcomes whose `begun` entries come later."""
         act = entry.act
-        if act.begun is not None:
-            if act.begun.chain == place.chain:
-                ended.add(act.begun.number)
+        if act.begin_entry is not None:
+            if act.begin_entry.chain == place.chain:
+                ended.add(act.begin_entry.number)
             else:
-                self._ended_elsewhere.add(act.begun)
+                self._ended_elsewhere.add(act.begin_entry)
         elif act.outcome == "begun":
             if place.number in ended:
                 ended.remove(place.number)
             else:
                 self._open[place] = act.action
 
-    def _bodies(self, chain: str, last: int) -> Iterator[tuple[int, bytes | None]]:
+    def _read_bodies(self, chain: str, last: int) -> Iterator[tuple[int, bytes | None]]:
         """Yield the bodies of the entries from the last to the first; None: missing."""
-        for high in range(last, 0, -READ_AT_ONCE):
-            numbers = range(high, max(0, high - READ_AT_ONCE), -1)
+        for high in range(last, 0, -READ_BATCH):
+            numbers = range(high, max(0, high - READ_BATCH), -1)
             if len(numbers) == 1:
-                yield high, self._read(key_of(chain, high))
+                yield high, self._read_entry(entry_key(chain, high))
                 continue
             with ThreadPoolExecutor(min(READERS, len(numbers))) as pool:
-                reads = [pool.submit(copy_context().run, self._read, key_of(chain, number)) for number in numbers]
+                reads = [pool.submit(copy_context().run, self._read_entry, entry_key(chain, number)) for number in numbers]
                 bodies = [read.result() for read in reads]
             yield from zip(numbers, bodies, strict=True)
 
-    def _read(self, key: str) -> bytes | None:
+    def _read_entry(self, key: str) -> bytes | None:
         """Read an entry, up to one byte more than the allowed size."""
         try:
             return b"".join(self._store.get(key, end=ENTRY_BYTES_MAX + 1))
@@ -233,7 +233,7 @@ class Verification:
             return None
 
 
-def _judge(chain: str, number: int, body: bytes, expected: str | None) -> tuple[Finding | None, Entry | None]:
+def _verify_entry(chain: str, number: int, body: bytes, expected: str | None) -> tuple[AuditFinding | None, AuditEntry | None]:
     """Return what is wrong with an entry, and its contents; None: nothing, or not readable.
 
     `expected`: the hash that it should have; None: unknown, because the next entry is missing or changed.
@@ -245,29 +245,29 @@ def _judge(chain: str, number: int, body: bytes, expected: str | None) -> tuple[
         return (
             None
             if is_expected
-            else Finding(FindingKind.CHANGED, chain, number, "it cannot be read; restore it from a copy of the store")
+            else AuditFinding(FindingKind.CHANGED, chain, number, "it cannot be read; restore it from a copy of the store")
         ), None
     if is_expected:
         return None, entry
     if (entry.chain, entry.number) != (chain, number):
-        return Finding(
+        return AuditFinding(
             FindingKind.MOVED, chain, number, f"here lies entry {entry.number} of chain {entry.chain[:64]}"
         ), None
     if expected is not None:
-        return Finding(
+        return AuditFinding(
             FindingKind.CHANGED, chain, number, "it is not what was written; restore it from a copy of the store"
         ), entry
     return None, entry
 
 
-def _missing(chain: str, first: int, last: int, head: int) -> Finding:
+def _missing_finding(chain: str, first: int, last: int, head: int) -> AuditFinding:
     what = f"entry {first} is" if first == last else f"entries {first} to {last} are"
     if last < head:
-        return Finding(
+        return AuditFinding(
             FindingKind.MISSING, chain, last, f"{what} missing, with others after; restore from a copy of the store"
         )
     if first == 1:
-        return Finding(
+        return AuditFinding(
             FindingKind.CUT, chain, last, f"the chain is gone: {what} missing; restore from a copy of the store"
         )
-    return Finding(FindingKind.CUT, chain, last, f"{what} missing at its end; restore from a copy of the store")
+    return AuditFinding(FindingKind.CUT, chain, last, f"{what} missing at its end; restore from a copy of the store")

@@ -25,7 +25,7 @@ from typer.core import TyperCommand, TyperGroup
 from refstore import __version__
 from refstore.cli import errors, options
 from refstore.core import python_gc
-from refstore.core.visible_text import visible_streams
+from refstore.core.visible_text import make_streams_visible
 
 COMMANDS: Final[Mapping[str, str]] = {
     "repo": "Create, list, show and delete repositories.",
@@ -153,7 +153,7 @@ def run(args: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # escape a path that the terminal's encoding lacks, instead of failing
             stream.reconfigure(errors="backslashreplace")
-    with visible_streams():
+    with make_streams_visible():
         return _run(args)
 
 

@@ -9,9 +9,9 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from refstore.audit.audit_reader import NumberedEntry, entries_newest_first
-from refstore.audit.entries import Entry, timestamp
-from refstore.audit.verification import Finding, Verification
+from refstore.audit.audit_reader import NumberedAuditEntry, entries_newest_first
+from refstore.audit.entries import AuditEntry, format_timestamp
+from refstore.audit.verification import AuditFinding, AuditVerification
 from refstore.cli.common import emit, invocation_of, open_lake, progress
 from refstore.cli.rows import milliseconds
 
@@ -43,10 +43,10 @@ def verify(ctx: typer.Context) -> None:
              refstore audit verify --json
     """
     with open_lake(ctx, only_read=True) as lake:
-        verification = Verification(lake.kv, lake.own_store)
+        verification = AuditVerification(lake.kv, lake.own_store)
         damaged = 0
 
-        def counted_findings() -> Iterator[Finding]:
+        def counted_findings() -> Iterator[AuditFinding]:
             nonlocal damaged
             with progress("verifying the audit log") as bar:
                 for finding in verification.findings():
@@ -96,7 +96,7 @@ def log(
     since_ms = milliseconds(since)
     unreadable: list[str] = []
 
-    def matches(read: NumberedEntry) -> bool:
+    def matches(read: NumberedAuditEntry) -> bool:
         entry = read.entry
         if entry is None:
             unreadable.append(f"{read.chain}/{read.number}") if len(unreadable) < 10 else None
@@ -108,7 +108,7 @@ def log(
             and actor in (None, act.actor.id)
         )
 
-    def chosen(reads: Iterator[NumberedEntry]) -> Iterator[Entry]:
+    def chosen(reads: Iterator[NumberedAuditEntry]) -> Iterator[AuditEntry]:
         for read in reads:
             if since_ms is not None and read.entry is not None and read.entry.written_ms < since_ms:
                 return
@@ -125,7 +125,7 @@ def log(
         raise typer.Exit(DAMAGED)
 
 
-def _finding_row(finding: Finding) -> dict[str, object]:
+def _finding_row(finding: AuditFinding) -> dict[str, object]:
     return {
         "finding": finding.kind.value,
         "damage": finding.is_damage,
@@ -135,7 +135,7 @@ def _finding_row(finding: Finding) -> dict[str, object]:
     }
 
 
-def _entry_row(entry: Entry) -> dict[str, object]:
+def _entry_row(entry: AuditEntry) -> dict[str, object]:
     act = entry.act
     return {
         "time": act.time,
@@ -148,6 +148,6 @@ def _entry_row(entry: Entry) -> dict[str, object]:
     }
 
 
-def _whole(entry: Entry) -> dict[str, object]:
+def _whole(entry: AuditEntry) -> dict[str, object]:
     act = msgspec.to_builtins(entry.act)
-    return {"chain": entry.chain, "number": entry.number, "written": timestamp(entry.written_ms), **act}
+    return {"chain": entry.chain, "number": entry.number, "written": format_timestamp(entry.written_ms), **act}

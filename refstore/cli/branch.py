@@ -71,7 +71,7 @@ def list_(
             (
                 branch_row(repo, name, record)
                 for name, record in repo.branches(prefix=prefix)
-                if all_ or not record.hidden
+                if all_ or not record.is_hidden
             ),
         )
 
@@ -100,5 +100,5 @@ def delete(ctx: typer.Context, arguments: Place, dry_run: DryRun = False, yes: Y
 
 def branch_row(repo: Repository, name: BranchName, record: Branch) -> dict[str, object]:
     staging = repo.context.staging
-    staged = not all(staging.is_empty(token) for token in record.live)
+    staged = not all(staging.is_empty(token) for token in record.live_tokens)
     return {"branch": name, "commit": record.head, "uncommitted": staged, "created": when(record.created_ms)}

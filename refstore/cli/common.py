@@ -30,9 +30,9 @@ import typer
 from refstore.cli.options import Invocation
 from refstore.cli.tables import print_rows
 from refstore.core import event_log
-from refstore.core.file_modes import open_to_others
-from refstore.core.settings import Loaded, Settings
-from refstore.core.visible_text import own_stream, visible_line, visible_streams
+from refstore.core.file_modes import find_exposed
+from refstore.core.settings import LoadedSettings, Settings
+from refstore.core.visible_text import own_stream, make_visible_line, make_streams_visible
 from refstore.errors import NotFound
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def invocation_of(ctx: typer.Context) -> Invocation:
     return cast(Invocation, ctx.obj)
 
 
-def loaded_of(ctx: typer.Context) -> Loaded:
+def loaded_of(ctx: typer.Context) -> LoadedSettings:
     """Return the settings with their origins. Only here the command reads the environment."""
     invocation = invocation_of(ctx)
     if "loaded" not in invocation.cache:
@@ -58,11 +58,11 @@ def loaded_of(ctx: typer.Context) -> Loaded:
         from refstore.core import logs
 
         loaded = find_settings(invocation.flags)
-        logs.configure(loaded.settings.log, sys.stderr)
+        logs.configure_logs(loaded.settings.log, sys.stderr)
         for warning in loaded.warnings:
             print(f"refstore: warning: {warning}", file=sys.stderr)
         invocation.cache["loaded"] = loaded
-    return cast(Loaded, invocation.cache["loaded"])
+    return cast(LoadedSettings, invocation.cache["loaded"])
 
 
 def settings_of(ctx: typer.Context, *, service: bool = False) -> Settings:
@@ -71,7 +71,7 @@ def settings_of(ctx: typer.Context, *, service: bool = False) -> Settings:
     if service:
         from refstore.core import logs
 
-        logs.configure(settings.log, sys.stderr, service=True)
+        logs.configure_logs(settings.log, sys.stderr, service=True)
     return settings
 
 
@@ -89,11 +89,11 @@ def open_lake(
     raise NotFound. The others: as in `refstore.configured_lake.open_lake`.
     """
     from refstore import configured_lake
-    from refstore.audit import acting_as, local_actor
+    from refstore.audit import act_as, local_actor
 
     settings = settings_of(ctx)
     with (
-        acting_as(local_actor("cli", ctx.command_path)),
+        act_as(local_actor("cli", ctx.command_path)),
         configured_lake.open_lake(
             settings,
             create=create,
@@ -116,7 +116,7 @@ def warn_of_open_folders(settings: Settings) -> None:
     places = [settings.data] if settings.data is not None else []
     places += [Path(kv_file + ending) for ending in ("", "-wal", "-shm")] if kv_file else []
     places += [Path(unquote(objects.removeprefix("file://")))] if objects.startswith("file://") else []
-    for place, mode in open_to_others(places):
+    for place, mode in find_exposed(places):
         _log.warning(
             "open_to_others",
             path=str(place),
@@ -137,7 +137,7 @@ def repository_of(
         except NotFound as error:  # of an operation that is none of the repository's methods: these have suggested
             from refstore.operations import unknown_names
 
-            unknown_names.suggest(repo.context, error)
+            unknown_names.suggest_name(repo.context, error)
             raise
 
 
@@ -216,7 +216,7 @@ def progress(description: str, total: int | None = None) -> Generator[Progress, 
         TimeElapsedColumn(),
     )
     # while a bar is shown, rich writes what others print, so that has to be made visible before it
-    with Progress(*columns, console=Console(file=own_stream(sys.stderr)), transient=True) as bars, visible_streams():
+    with Progress(*columns, console=Console(file=own_stream(sys.stderr)), transient=True) as bars, make_streams_visible():
         yield _Bar(bars, bars.add_task(description, total=total))
 
 
@@ -254,7 +254,7 @@ class _Bar:
         self._bars.advance(self._task, count)
 
     def describe(self, text: str) -> None:
-        self._bars.update(self._task, description=visible_line(text))
+        self._bars.update(self._task, description=make_visible_line(text))
 
 
 def _fields(value: object) -> dict[str, object] | None:

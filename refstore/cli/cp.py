@@ -10,7 +10,7 @@ import typer
 from refstore.cli.common import emit, progress, repository_of
 from refstore.cli.locations import PlacedCommand, fail, is_location, location, place, words
 from refstore.cli.parameters import Recursive
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.errors import Invalid, ObjectNotFound
 from refstore.operations.copying import Copy, Move
 from refstore.repository import Repository
@@ -75,7 +75,7 @@ def copy_all(repo: Repository, way: Way, *, recursive: bool, and_delete: bool = 
     count = 0
     same_branch = way.source_ref == way.branch
     with progress("moving" if and_delete else "copying") as bar:
-        for batch in batched(copies, BATCH):
+        for batch in split_batches(copies, BATCH):
             moves = [item for item in batch if not (same_branch and item.source == item.destination)]
             if and_delete:
                 repo.move_many(way.source_ref, [Move(*item) for item in moves], to=way.branch)

@@ -14,9 +14,9 @@ import typer
 
 from refstore import __version__, figures
 from refstore.cli.common import emit, loaded_of, open_lake
-from refstore.core.file_modes import open_to_others
+from refstore.core.file_modes import find_exposed
 from refstore.core.redaction import redact_text, redact_url
-from refstore.core.units import age_shown
+from refstore.core.units import format_age
 from refstore.errors import RefstoreError, Unavailable
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _checks(ctx: typer.Context, *, write: bool) -> Iterator[Check]:
     except RefstoreError as error:
         yield _failed("lake", error)
     places = [settings.data] if settings.data is not None else []
-    for place, mode in open_to_others(places):
+    for place, mode in find_exposed(places):
         yield Check("files", "warning", f"{place} has the mode {mode:04o}", f"take it from others: chmod go= {place}")
 
 
@@ -110,7 +110,7 @@ def _java() -> Check:
 
 
 def _stores(lake: Lake, *, write: bool) -> Iterator[Check]:
-    yield _timed("kv", lambda: len(figures.read_all(lake.kv)), "repositories have figures")
+    yield _timed("kv", lambda: len(figures.read_all_figures(lake.kv)), "repositories have figures")
     try:
         agreed = lake.durations.waits
         yield Check("durations", "ok", f"an operation may take {agreed.operation_deadline_seconds:g} s")
@@ -142,19 +142,19 @@ def _risks(lake: Lake) -> Iterator[Check]:
 
 def _disks(lake: Lake) -> Iterator[Check]:
     """Look at the room on the disks of this machine that hold the lake."""
-    from refstore.disk_reserves import spaces
+    from refstore.disk_reserves import disk_spaces
 
     try:
-        found = spaces(lake)
+        found = disk_spaces(lake)
     except OSError as error:
         yield Check("disk", "error", str(error), "check that the file system is mounted")
         return
     for space in found:
         what = f"disk at {space.mount}"
-        if space.free_bytes < space.last_bytes:
+        if space.free_bytes < space.reserved_bytes:
             advice = "make room there, or let refstore reaper free what was deleted; until then uploads are refused"
             yield Check(what, "error", f"it is full: {space}", advice)
-        elif space.free_bytes < max(LOW_RESERVES * space.last_bytes, space.size_bytes // LOW_SHARE):
+        elif space.free_bytes < max(LOW_RESERVES * space.reserved_bytes, space.size_bytes // LOW_SHARE):
             yield Check(what, "warning", f"it is nearly full: {space}", "make room there, or put the lake elsewhere")
         else:
             yield Check(what, "ok", str(space))
@@ -162,7 +162,7 @@ def _disks(lake: Lake) -> Iterator[Check]:
 
 def _kept_versions(lake: Lake) -> Check:
     try:
-        versions = lake.own_store.kept_versions()
+        versions = lake.own_store.versioning_status()
     except RefstoreError as error:
         return _failed("versions of deleted objects", error)
     what, _, advice = redact_text(versions.warning).partition("; ")
@@ -173,7 +173,7 @@ def _kept_versions(lake: Lake) -> Check:
 
 def _probe(lake: Lake) -> Check:
     """Write, read and delete an object, and compare the store's clock with this machine's."""
-    key = f"{PROBE}{lake.ids.unique(lake.clock.now_ms())}"
+    key = f"{PROBE}{lake.ids.new_id(lake.clock.now_ms())}"
     store = lake.own_store
     try:
         began_ms = lake.clock.now_ms()
@@ -181,7 +181,7 @@ def _probe(lake: Lake) -> Check:
         ended_ms = lake.clock.now_ms()
         written_ms = store.head(key).mtime_ms
         readable = store.read(key) == b"refstore doctor"
-        failed = store.delete_many([key]).failed
+        failed = store.delete_many([key]).failed_keys
     except RefstoreError as error:
         return Check("permissions and clocks", "error", *_parts(error))
     if failed or not readable:
@@ -196,7 +196,7 @@ def _probe(lake: Lake) -> Check:
         return Check(
             "permissions and clocks",
             "error",
-            f"the store's clock and this machine's differ by {age_shown(off_ms)}",
+            f"the store's clock and this machine's differ by {format_age(off_ms)}",
             "set the clock by NTP, on this machine and on the store's",
         )
     return Check("permissions and clocks", "ok", "put, head, get and delete work; the clocks agree")
@@ -227,17 +227,17 @@ def _deletion(lake: Lake) -> Check:
         return _failed("deletion", error)
     if wait is None:
         return Check("deletion", "ok", "no change of the KV's servers holds it back")
-    what, _, meanwhile = wait.words(lake.clock.now_ms()).partition("; ")
+    what, _, meanwhile = wait.describe(lake.clock.now_ms()).partition("; ")
     return Check("deletion", "warning", what, f"wait; {meanwhile}")
 
 
 def _repositories(lake: Lake) -> Iterator[Check]:
-    known, now_ms = figures.read_all(lake.kv), lake.clock.now_ms()
+    known, now_ms = figures.read_all_figures(lake.kv), lake.clock.now_ms()
     count, silent = 0, False
     for name, record in lake.repositories():
         count += 1
         own = known.get(record.id, figures.Figures())
-        for each in figures.warnings(own, record.created_ms, now_ms):
+        for each in figures.find_warnings(own, record.created_ms, now_ms):
             yield Check(f"repository {name}", "warning", each.concern.value, each.detail)
         is_local = record.namespace.startswith("file:")
         if silent and not is_local:
@@ -254,7 +254,7 @@ def _shared_names(context: Context) -> Iterator[Check]:
     """Tell which tags a branch of the same name hides. Raises Corrupt, Unavailable."""
     from refstore.operations import tagging
 
-    names = list(tagging.hidden_by_branches(context))
+    names = list(tagging.tags_hidden_by_branches(context))
     if names:
         more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
         yield Check(

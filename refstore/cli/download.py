@@ -128,7 +128,7 @@ def _fetch_all(
 def _fetch(repo: Repository, ref: str, path: str, entry: Entry, goal: Path, *, bar: Progress) -> int:
     """Download one object into one file; return its size. Raises CorruptObject if it differs from the upload."""
     bar.describe(path[-60:])
-    is_checked = reading.can_check(repo.context, entry)  # by `get`
+    is_checked = reading.is_verifiable(repo.context, entry)  # by `get`
     digest = hashlib.sha256()
     size = 0
     with local_errors(), replaced(goal) as file:

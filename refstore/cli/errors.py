@@ -24,7 +24,7 @@ from typing import Final
 
 import typer
 
-from refstore.core.disk_space import full_words, is_full
+from refstore.core.disk_space import describe_full_disk, is_full
 from refstore.core.redaction import redact_text
 from refstore.errors import (
     Conflict,
@@ -116,7 +116,7 @@ def _full(error: OSError) -> str:
         )
     folder = Path(error.filename).absolute().parent
     existing = next((each for each in (folder, *folder.parents) if each.exists()), folder)
-    return f"writing {error.filename} failed: {full_words(existing, error.errno or 0)}"
+    return f"writing {error.filename} failed: {describe_full_disk(existing, error.errno or 0)}"
 
 
 def _where_to_look(error: typer.TyperException) -> str:

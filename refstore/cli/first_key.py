@@ -38,11 +38,11 @@ def see_to_first_key(lake: Lake, data: Path | None, environ: Mapping[str, str]) 
         raise InvalidSettings(f"{KEY_ID} and {SECRET} must be given together; give both, or neither")
     if key_id:
         try:
-            access_keys.ensure(lake, key_id, secret)
+            access_keys.ensure_key(lake, key_id, secret)
         except Conflict as error:  # the service goes on with its other keys; the old secret of a rotation stays ended
             typer.echo(f"refstore: warning: {KEY_ID} and {SECRET} open nothing: {error}", err=True)
         return key_id, f"${SECRET}"
-    if not access_keys.any_there(lake.kv):
+    if not access_keys.has_any_key(lake.kv):
         place = _make_in_file(lake, data if data is not None else state_folder())
         typer.echo(f"The first access key, an operator's, is in {place}; keep it, and remove the file", err=True)
         return place.stem.removeprefix("first-access-key-"), f"the secret in {place}"
@@ -66,11 +66,11 @@ def _make_in_file(lake: Lake, folder: Path) -> Path:
             " folder with XDG_STATE_HOME"
         ) from error
     try:
-        access_keys.create(
+        access_keys.create_key(
             lake, access_keys.Role.OPERATOR, id=key_id, secret=secret, description="made by the first refstore serve"
         )
     except BaseException:
-        if access_keys.find(lake.kv, key_id) is None:
+        if access_keys.find_key(lake.kv, key_id) is None:
             _remove(place)
         raise
     return place

@@ -38,13 +38,13 @@ from refstore.core.redaction import redact_text
 from refstore.errors import NotFound, RefstoreError
 from refstore.gc_marks import Marks
 from refstore.operations import unmarking
-from refstore.operations.rule_review import changes_by
-from refstore.operations.rules_document import check
-from refstore.purging.key import purge_key
-from refstore.retention.rules import read_rules, warnings
+from refstore.operations.rule_review import compare_with_current
+from refstore.operations.rules_document import parse_rules
+from refstore.purging.key import read_purge_key
+from refstore.retention.rules import read_rules, rule_warnings
 
 if TYPE_CHECKING:
-    from refstore_gc.run_summary import Summary
+    from refstore_gc.run_summary import GcSummary
 
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True)
@@ -186,7 +186,7 @@ def index(
     from refstore_gc import deletion_index_writer
 
     with repository_of(ctx, repo_name) as repo:
-        emit(ctx, deletion_index_writer.rebuild(repo.context) if anew else deletion_index_writer.catch_up(repo.context))
+        emit(ctx, deletion_index_writer.rebuild(repo.context) if anew else deletion_index_writer.index_missing(repo.context))
 
 
 @group.command("sweep")
@@ -235,7 +235,7 @@ def sweep(
             typer.echo(f"Nothing of {repo_name} is due.", err=True)
             emit_summaries(invocation_of(ctx).output, [])
             return
-        done: list[Summary] = []
+        done: list[GcSummary] = []
         troubles: list[tuple[str, RefstoreError]] = []
         with EngineRequest(engine, master, conf).open(settings_of(ctx).offline) as engines, show_progress() as tell:
             from refstore_gc.run import sweep as run_sweep
@@ -248,7 +248,7 @@ def sweep(
         if done or not troubles:
             emit_summaries(invocation_of(ctx).output, done)
         _raise_last(troubles, of_many=len(chosen) > 1)
-        if any(each.swept is not None and each.swept.failed for each in done):
+        if any(each.sweep is not None and each.sweep.failed_objects for each in done):
             raise typer.Exit(FAILED)
 
 
@@ -300,9 +300,9 @@ def simulate(
     """
     document = read_document(str(rules)) if rules is not None else None
     if document is not None:
-        warn_of(warnings(read_rules(document).rules))
+        warn_of(rule_warnings(read_rules(document).rules))
         with repository_of(ctx, repo_name, only_read=True) as repo:
-            warn_of(change.text for change in changes_by(repo.context, check(repo.context, document).rules))
+            warn_of(change.text for change in compare_with_current(repo.context, parse_rules(repo.context, document).rules))
     options = partial(make_options, min_age_seconds=min_age_seconds, foreign=foreign)
     _run(ctx, repo_name, Job("simulate", options, document), EngineRequest(engine, master, conf))
 
@@ -330,25 +330,25 @@ def unmark(
     with repository_of(ctx, repo_name) as repo:
         which = Marks(repo.context).runs.full_id(which)
         found = (
-            unmarking.preview(repo.context, which)
+            unmarking.preview_unmark(repo.context, which)
             if dry_run
             else unmarking.unmark(repo.context, which, pin=pin, by=who())
         )
-        if found.expired and not (dry_run and pin):
+        if found.expired_commits and not (dry_run and pin):
             typer.echo(_marked_again(repo_name, which, found, dry_run=dry_run), err=True)
         row: dict[str, object] = {
             "repository": repo_name,
-            "unmarked": found.unmarked,
-            "still_expired": len(found.expired),
+            "unmarked": found.unmarked_commits,
+            "still_expired": len(found.expired_commits),
         }
-        emit(ctx, row | {"pinned": len(found.commits) if found.pinned else 0})
+        emit(ctx, row | {"pinned": len(found.commits) if found.is_pinned else 0})
 
 
 def _marked_again(repo_name: str, which: str, found: unmarking.UnmarkResult, *, dry_run: bool) -> str:
     return (
-        f"the rules call {len(found.expired)} of {len(found.commits)} commits expired, and the next run marks what "
+        f"the rules call {len(found.expired_commits)} of {len(found.commits)} commits expired, and the next run marks what "
         "they call so; amend them"
-        f" (refstore retention explain {repo_name} {found.expired[0]} says which rule it is; refstore retention set "
+        f" (refstore retention explain {repo_name} {found.expired_commits[0]} says which rule it is; refstore retention set "
         f"{repo_name} FILE)"
         + (
             f", or let them keep these: refstore gc unmark {repo_name} {which} --pin"
@@ -371,7 +371,7 @@ def confirm_(
         marks = Marks(repo.context)
         mark_id = marks.runs.full_id(mark_id)
         found = marks.runs.get(mark_id)
-        confirm(ctx, found.record.question or f"mark {mark_id} is {found.shown}", yes=yes)
+        confirm(ctx, found.record.question or f"mark {mark_id} is {found.state_text}", yes=yes)
         emit(ctx, run_row(marks, marks.decisions.confirm(mark_id, who())))
 
 
@@ -394,21 +394,21 @@ def stop(
     Example: refstore gc stop sales --yes
     """
     with repository_of(ctx, repo_name) as repo:
-        under_way = [each for each in run_control.runs_under_way(repo.context) if each.run.startswith(run_id)]
+        under_way = [each for each in run_control.active_runs(repo.context) if each.run_id.startswith(run_id)]
         if len(under_way) != 1:
-            runs = ", ".join(f"{each.progress.kind} {each.run}" for each in under_way) or "none"
+            runs = ", ".join(f"{each.progress.kind} {each.run_id}" for each in under_way) or "none"
             raise NotFound(f"which run is to stop is not clear; under way in {repo_name!r}: {runs}")
         chosen = under_way[0]
-        confirm(ctx, f"the {chosen.progress.kind} {chosen.run} of {chosen.progress.owner} will stop", yes=yes)
-        run_control.request_stop(repo.context, chosen.run, who())
-        emit(ctx, {"repository": repo_name, "run": chosen.run, "kind": chosen.progress.kind, "asked_to_stop": True})
+        confirm(ctx, f"the {chosen.progress.kind} {chosen.run_id} of {chosen.progress.owner} will stop", yes=yes)
+        run_control.request_stop(repo.context, chosen.run_id, who())
+        emit(ctx, {"repository": repo_name, "run": chosen.run_id, "kind": chosen.progress.kind, "asked_to_stop": True})
 
 
 @group.command("status")
 def status(ctx: typer.Context, repo_name: Name) -> None:
     """List the marks: waiting, due and swept ones, with the sizes of each.
 
-    Of a mark that waits, `commits` are those that it still has. What the `unmarked` ones name stays, so `objects` and
+    Of a mark that waits, `commits` are those that it still has. What the `unmarked_commits` ones name stays, so `objects` and
     `bytes` are then the most that the sweep deletes.
 
     \b
@@ -479,18 +479,18 @@ def lifecycle(
     with open_lake(ctx) as lake, ExitStack() as stack:
         if repo_name is not None:
             store = lake.repository(repo_name).context.objects
-            rule = rules.rule_of(store)
+            rule = rules.repository_rule(store)
         else:
             store = stack.enter_context(closing(rules.bucket_store(lake)))
             rule = rules.bucket_rule(versions=rules.deletes_versions(store))
             rules.check_bucket_is_ours(lake, store)
-        typer.echo(rules.warning(rule), err=True)
+        typer.echo(rules.rule_warning(rule), err=True)
         made: dict[str, Any] = {"Rules": [rule.document()]}
         if dry_run:
-            made = rules.configuration(store, rule)
+            made = rules.bucket_configuration(store, rule)
         elif apply:
             confirm(ctx, "the bucket's lifecycle configuration will be changed", yes=yes)
-            made = rules.apply(store, rule)
+            made = rules.apply_rule(store, rule)
         print(json.dumps(made, indent=2))
 
 
@@ -534,7 +534,7 @@ def _run(ctx: typer.Context, repo_name: str | None, job: Job, request: EngineReq
         from refstore.disk_reserves import DiskReserves
 
         reserves = DiskReserves(lake, settings_of(ctx).reaper.reserve_mib if job.what != "simulate" else 0)
-        with reserves.given_up(), request.open(settings_of(ctx).offline) as engines, show_progress() as tell:
+        with reserves.release(), request.open(settings_of(ctx).offline) as engines, show_progress() as tell:
             ran = run_all(lake, names, job, engines, tell)
             cleared = clear_deleted(lake, job, engines, tell, ran.troubles) if every and job.what == "run" else []
         if ran.done or cleared or not ran.troubles:

@@ -37,7 +37,7 @@ from refstore.core import event_log
 from refstore.core.redaction import redact_text
 from refstore.core.settings import OfflineSettings, Settings
 from refstore.errors import Invalid, MissingExtra, NotFound, RefstoreError, RunUnderWay
-from refstore.gc_marks import STANDING, Marks
+from refstore.gc_marks import OPEN_STATES, Marks
 from refstore.lake import Lake
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _DELETED: Final = "(deleted repositories)"
 
 _log = event_log.get_logger(__name__)
 
-Count = Callable[..., None]
+ObjectCount = Callable[..., None]
 """Calls a method of `GcMetrics` in the loop's process: its name, then its arguments."""
 
 
@@ -92,7 +92,7 @@ def run_every(ctx: typer.Context, seconds: float, request: PassRequest) -> None:
             now = time.monotonic()
             left = max(0.0, began + seconds - now)
             if metrics is not None:
-                metrics.next_pass((time.time() + left) * 1000)
+                metrics.set_next_run((time.time() + left) * 1000)
             _log.info("gc_pass_ended", seconds=round(now - began, 1), next_in_seconds=round(left, 1))
             stop.wait(left)
     _log.info("gc_stopped")
@@ -131,7 +131,7 @@ def _run_pass(request: PassRequest, stop: threading.Event, metrics: GcMetrics | 
 
 def _abandon(request: PassRequest, owner: str) -> None:
     """Abandon the run that a dead process left, so that nobody waits until it is stale."""
-    from refstore_gc.run_layout import remove
+    from refstore_gc.run_layout import remove_run_files
 
     try:
         with _lake(request.settings) as lake:
@@ -139,7 +139,7 @@ def _abandon(request: PassRequest, owner: str) -> None:
                 if request.repository in (None, name):
                     repo = lake.repository(name)
                     if mark_id := Marks(repo.context).mark_run.abandon_of(owner):
-                        remove(repo.context.objects, mark_id)
+                        remove_run_files(repo.context.objects, mark_id)
                         _log.info("run_abandoned", repository=name, mark=mark_id)
     except RefstoreError as error:
         _log.warning("run_not_abandoned", error=str(error), what_to_do="none: the next run takes over when it is stale")
@@ -161,9 +161,9 @@ def _serving_metrics(settings: OfflineSettings) -> Generator[GcMetrics | None, N
 
 @contextmanager
 def _lake(settings: Settings) -> Generator[Lake, None, None]:
-    from refstore.audit import acting_as, local_actor
+    from refstore.audit import act_as, local_actor
 
-    with acting_as(local_actor("gc", "refstore gc run --every")), configured_lake.open_lake(settings) as lake:
+    with act_as(local_actor("gc", "refstore gc run --every")), configured_lake.open_lake(settings) as lake:
         yield lake
 
 
@@ -189,7 +189,7 @@ def work(request: PassRequest, sending: Connection, folder: str) -> None:
 
     threading.Thread(target=follow, name="refstore-parent", daemon=True).start()
     tempfile.tempdir = folder
-    logs.configure(request.settings.log, sys.stderr, service=True)
+    logs.configure_logs(request.settings.log, sys.stderr, service=True)
     try:
         _work(request, count)
     except RefstoreError as error:
@@ -199,7 +199,7 @@ def work(request: PassRequest, sending: Connection, folder: str) -> None:
             sys.exit(exit_code(type(error)))
 
 
-def _work(request: PassRequest, count: Count) -> None:
+def _work(request: PassRequest, count: ObjectCount) -> None:
     with _lake(request.settings) as lake:
         names = [request.repository] if request.repository is not None else [name for name, _ in lake.repositories()]
         with request.engine.open(request.settings.offline) as engines, show_progress(is_service=True) as step:
@@ -210,14 +210,14 @@ def _work(request: PassRequest, count: Count) -> None:
                 cleared = clear_deleted(lake, request.job, engines, step, troubles)
                 errors = [_report(error, "", count) for _, error in troubles]
                 for row in cleared:
-                    from refstore_gc.run_summary import Count as Amount
+                    from refstore_gc.run_summary import ObjectCount as Amount
 
                     count("deleted", _DELETED, Amount(row["deleted"], row["bytes"]), by="refstore")
                 if cleared or errors:
                     emit_summaries(request.output, [], cleared, (), errors)
 
 
-def _run_repository(lake: Lake, name: str, request: PassRequest, engines: Engines, step: Any, count: Count) -> None:
+def _run_repository(lake: Lake, name: str, request: PassRequest, engines: Engines, step: Any, count: ObjectCount) -> None:
     """Run the job in one repository; print, log and count what it did."""
     began = time.monotonic()
     ran = run_all(lake, [name], request.job, engines, step)
@@ -228,12 +228,12 @@ def _run_repository(lake: Lake, name: str, request: PassRequest, engines: Engine
     errors = [_report(error, name, count) for _, error in ran.troubles]
     for _, purge in ran.purges:
         if not purge.is_done:
-            _log.warning("purge_left_something", repository=name, run=purge.run, left=purge.not_purged_count)
+            _log.warning("purge_left_something", repository=name, run=purge.run, left=purge.skipped_count)
     now_ms = time.time_ns() // 1_000_000
     is_failed = any(not isinstance(error, RunUnderWay) for _, error in ran.troubles)
     count("ended", name, "failed" if is_failed else "another run" if errors else "done")
     with suppress(RefstoreError):
-        open_marks = [run for run in Marks(lake.repository(name).context).runs.all() if run.state in STANDING]
+        open_marks = [run for run in Marks(lake.repository(name).context).runs.all() if run.state in OPEN_STATES]
         count("standing", name, open_marks, now_ms)
     count("swept", name, ran.done)
     if ran.marked:
@@ -242,7 +242,7 @@ def _run_repository(lake: Lake, name: str, request: PassRequest, engines: Engine
     emit_summaries(request.output, ran.done, (), ran.purges, errors)
 
 
-def _report(error: RefstoreError, repository: str, count: Count) -> dict[str, str]:
+def _report(error: RefstoreError, repository: str, count: ObjectCount) -> dict[str, str]:
     """Log and count an error; return its row. That another host runs the job is none."""
     message = redact_text(str(error))
     if isinstance(error, RunUnderWay):

@@ -15,7 +15,7 @@ from refstore.cli.common import progress
 from refstore.cli.nightly_purge import purge_again
 from refstore.cli.rows import when
 from refstore.core import python_gc
-from refstore.core.units import countdown_shown, duration_shown
+from refstore.core.units import format_countdown, format_duration
 from refstore.errors import InvalidSettings, RefstoreError, RepositoryNotFound
 from refstore.gc_marks import RunState, barrier_seconds
 from refstore.lake import Lake
@@ -24,10 +24,10 @@ from refstore.repository import Repository
 if TYPE_CHECKING:
     from refstore.core.settings import OfflineSettings
     from refstore_gc.engines.choice import EngineOptions, Engines
-    from refstore_gc.run import Options
-    from refstore_gc.run_progress import Progress as StepProgress
-    from refstore_gc.run_summary import Mode, Summary
-    from refstore_purge.report import Report
+    from refstore_gc.run import GcOptions
+    from refstore_gc.run_progress import StepProgress as StepProgress
+    from refstore_gc.run_summary import SweepMode, GcSummary
+    from refstore_purge.report import PurgeReport
 
 SHARE: Final = 0.5
 """A mark of more than this share of a repository waits for an operator."""
@@ -38,29 +38,29 @@ FLOOR_OBJECTS: Final = 10_000
 @dataclass(frozen=True, slots=True)
 class Job:
     what: str
-    options: Callable[[], Options]
+    options: Callable[[], GcOptions]
     rules: str | None = None
     purge_key: bytes | None = field(default=None, repr=False)
     """With it, each run looks for the ids of the purge's ledger in what came since."""
 
 
-def sweep_mode(text: str) -> Mode:
+def sweep_mode(text: str) -> SweepMode:
     """Check a mode of sweeping. Raises InvalidSettings."""
     if text not in ("delete", "tag"):
         raise InvalidSettings(f"{text!r} is not a mode of sweeping; use delete or tag")
     return "delete" if text == "delete" else "tag"
 
 
-def make_options(*, mode: Mode = "delete", share: float = SHARE, floor: int = FLOOR_OBJECTS, **others: Any) -> Options:
+def make_options(*, mode: SweepMode = "delete", share: float = SHARE, floor: int = FLOOR_OBJECTS, **others: Any) -> GcOptions:
     """Make the options of a run. It imports the offline job, which takes a moment."""
-    from refstore_gc.mark_breaker import Limits
-    from refstore_gc.run import Options
+    from refstore_gc.mark_breaker import BreakerLimits
+    from refstore_gc.run import GcOptions
 
-    return Options(mode=mode, limits=Limits(share=share, floor_objects=floor), **others)
+    return GcOptions(mode=mode, limits=BreakerLimits(share=share, floor_objects=floor), **others)
 
 
 class AllRan(NamedTuple):
-    done: list[Summary]
+    done: list[GcSummary]
     """The summaries of the marks that were swept or made."""
     asking: int
     """Marks that wait for an operator."""
@@ -70,7 +70,7 @@ class AllRan(NamedTuple):
     """The errors, by repository."""
     marked: bool = False
     """Whether the last summary is of a new mark, in the last repository."""
-    purges: Sequence[tuple[str, Report]] = ()
+    purges: Sequence[tuple[str, PurgeReport]] = ()
     """By repository: what came of the look for the ledger's ids."""
 
     @property
@@ -79,19 +79,19 @@ class AllRan(NamedTuple):
         return any(not report.is_done for _, report in self.purges)
 
 
-def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, tell: Any) -> AllRan:
+def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report_progress: Any) -> AllRan:
     """Run the job in each of these repositories. An error in one does not stop the others."""
     from refstore.retention.rules import read_rules
     from refstore_gc import run
-    from refstore_gc.bucket_lifecycle import overdue
-    from refstore_gc.simulate import simulate
+    from refstore_gc.bucket_lifecycle import find_overdue
+    from refstore_gc.simulate_mark import simulate_mark
 
     options = job.options()
     if job.rules is not None:
         options = replace(options, rules=read_rules(job.rules).rules)
-    done: list[Summary] = []
+    done: list[GcSummary] = []
     troubles: list[tuple[str, RefstoreError]] = []
-    purges: list[tuple[str, Report]] = []
+    purges: list[tuple[str, PurgeReport]] = []
     asking = failed = 0
     marked = False
 
@@ -99,26 +99,26 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, tell: 
         troubles.append((name, error))
 
     for name in names:
-        swept: list[Summary] = []
+        swept: list[GcSummary] = []
         marked = False
         try:
             repo = _if_there(lake, name)
             if repo is None:
                 continue
             if job.what == "simulate":
-                done.append(simulate(repo.context, engines, options, tell))
+                done.append(simulate_mark(repo.context, engines, options, tell))
             elif job.what == "mark":
-                done.append(run.mark(repo.context, engines, options, tell))
+                done.append(run.mark(repo.context, engines, options, report_progress))
                 asking += bool(done[-1].question)
             else:
-                ran = run.run(
-                    repo.context, engines, options, tell, on_unswept=partial(unswept, name), on_swept=swept.append
+                ran = run.run_nightly(
+                    repo.context, engines, options, report_progress, on_sweep_error=partial(unswept, name), on_swept=swept.append
                 )
-                done += [*(each for each in ran.swept if each.mark_id != ran.marked.mark_id), ran.latest]
-                asking += sum(each.state is RunState.NEEDS_CONFIRMATION for each in ran.waiting)
+                done += [*(each for each in ran.sweep_summaries if each.mark_id != ran.mark_summary.mark_id), ran.latest_summary]
+                asking += sum(each.state is RunState.NEEDS_CONFIRMATION for each in ran.waiting_marks)
                 swept = []  # they are reported with the mark
-                failed += ran.failed
-                for line in overdue(ran.waiting, lake.clock.now_ms()):
+                failed += ran.failed_objects
+                for line in find_overdue(ran.waiting, lake.clock.now_ms()):
                     typer.echo(f"refstore: warning: {name}: {line}", err=True)
             marked = True
             if job.what == "run" and job.purge_key is not None:
@@ -140,23 +140,23 @@ def _if_there(lake: Lake, name: str) -> Repository | None:
 
 
 def clear_deleted(
-    lake: Lake, job: Job, engines: Engines, tell: Any, troubles: list[tuple[str, RefstoreError]]
+    lake: Lake, job: Job, engines: Engines, report_progress: Any, troubles: list[tuple[str, RefstoreError]]
 ) -> list[dict[str, Any]]:
     from refstore_gc import bucket_lifecycle as lifecycle_
-    from refstore_gc.deleted_repositories import clear, closed
-    from refstore_gc.run_summary import DELETED, KEPT, Count
+    from refstore_gc.deleted_repositories import clear_repository, closed_repositories
+    from refstore_gc.run_summary import DELETED_OUTCOME, KEPT_AS_VERSION_OUTCOME, ObjectCount
 
     rows: list[dict[str, Any]] = []
-    for repo, record in list(closed(lake)):
+    for repo, record in list(closed_repositories(lake)):
         try:
-            found = clear(lake, repo, record, engines, job.options(), tell)
+            found = clear_repository(lake, repo, record, engines, job.options(), report_progress)
         except RefstoreError as error:
             troubles.append((repo, error))
             continue
-        outcomes = found.swept.outcomes if found.swept else {}
-        deleted, kept = outcomes.get(DELETED, Count()), outcomes.get(KEPT, Count())
+        outcomes = found.sweep.outcomes if found.sweep else {}
+        deleted, kept = outcomes.get(DELETED_OUTCOME, ObjectCount()), outcomes.get(KEPT_AS_VERSION_OUTCOME, ObjectCount())
         if found.waiting.objects and lake.clock.now_ms() - found.tagged_ms > lifecycle_.TAG_WAIT_DAYS * 86_400_000:
-            typer.echo(f"refstore: warning: {repo} (deleted): {lifecycle_.overdue_words(found.tagged_ms)}", err=True)
+            typer.echo(f"refstore: warning: {repo} (deleted): {lifecycle_.describe_overdue(found.tagged_ms)}", err=True)
         rows.append(
             {
                 "repository": f"{repo} (deleted)",
@@ -164,11 +164,11 @@ def clear_deleted(
                 "deleted": deleted.objects,
                 "bytes": deleted.bytes,
                 "kept_as_versions": kept.objects,
-                "failed": found.failed,
-                "tagged": found.waiting.objects,
+                "failed": found.failed_objects,
+                "tagged": found.waiting_objects.objects,
                 "tagged_since": when(found.tagged_ms or None),
-                "foreign": found.foreign.objects,
-                "forgotten": found.forgotten,
+                "foreign": found.foreign_objects.objects,
+                "forgotten": found.is_forgotten,
             }
         )
     return rows
@@ -179,11 +179,11 @@ def tell_of_the_wait(lake: Lake) -> None:
     waits = lake.durations.waits
     seconds = barrier_seconds(waits)
     until = when(lake.clock.now_ms() + int(seconds * 1000))
-    operation, request = duration_shown(waits.operation_deadline_seconds), duration_shown(waits.io_timeout_seconds)
+    operation, request = format_duration(waits.operation_deadline_seconds), format_duration(waits.io_timeout_seconds)
     typer.echo(
-        f"refstore: in each repository the marking waits {duration_shown(seconds)} (now: until {until}), so that every "
+        f"refstore: in each repository the marking waits {format_duration(seconds)} (now: until {until}), so that every "
         f"operation that began before it has ended: {operation} for an operation, 2 x {request} for a request, "
-        f"{duration_shown(waits.clock_skew_seconds)} for the clocks' difference; `refstore durations show` shows "
+        f"{format_duration(waits.clock_skew_seconds)} for the clocks' difference; `refstore durations show` shows "
         "these, and how they are changed",
         err=True,
     )
@@ -244,12 +244,12 @@ def show_progress(*, is_service: bool = False) -> Generator[Callable[[StepProgre
             if now.wait_seconds is not None:
                 left_ms = int(now.wait_seconds * 1000)
                 ends = when(time.time_ns() // 1_000_000 + left_ms)
-                bar.describe(f"{now.step}: {countdown_shown(left_ms)} left, until {ends}")
+                bar.describe(f"{now.step}: {format_countdown(left_ms)} left, until {ends}")
                 if not left_ms and not is_service:
                     typer.echo("refstore: the wait is over; the listing begins", err=True)
                 return
-            left = f", about {now.left_seconds:,.0f} s left" if now.left_seconds is not None else ""
-            of = f"{now.done:,} of {now.total:,}" if now.total else f"{now.done:,}" if now.done else ""
+            left = f", about {now.remaining_seconds:,.0f} s left" if now.remaining_seconds is not None else ""
+            of = f"{now.done_items:,} of {now.total_items:,}" if now.total_items else f"{now.done_items:,}" if now.done_items else ""
             bar.describe(f"{now.step}: {of}{left}" if of else now.step)
 
         yield tell

@@ -12,19 +12,19 @@ from refstore.cli.common import print_answer
 from refstore.cli.nightly_purge import reasons_of, row_of
 from refstore.cli.rows import when
 from refstore.core.redaction import redact_text
-from refstore.core.units import bytes_shown, duration_shown
-from refstore.gc_marks import Marks, Run, RunState
+from refstore.core.units import format_bytes, format_duration
+from refstore.gc_marks import Marks, OfflineRun, RunState
 
 if TYPE_CHECKING:
-    from refstore_gc.run_summary import Summary
-    from refstore_purge.report import Report
+    from refstore_gc.run_summary import GcSummary
+    from refstore_purge.report import PurgeReport
 
 
 def emit_summaries(
     output: str,
-    done: Sequence[Summary],
+    done: Sequence[GcSummary],
     cleared: Sequence[dict[str, Any]] = (),
-    purges: Sequence[tuple[str, Report]] | None = None,
+    purges: Sequence[tuple[str, PurgeReport]] | None = None,
     errors: Sequence[dict[str, str]] | None = None,
 ) -> None:
     """Print what runs did. `purges`: what came of looks for the ids of the purge's ledger, by repository; None: the
@@ -48,35 +48,35 @@ def emit_summaries(
                 f"{summary.mark_id}\n",
                 err=True,
             )
-        if summary.young.objects and not (summary.listed.objects or summary.goes_on_from):
+        if summary.young.objects and not (summary.listed.objects or summary.baseline_mark_id):
             typer.echo(_all_young(summary), err=True)
-        if summary.versions:
-            typer.echo(f"warning: {summary.versions}", err=True)
+        if summary.versions_warning:
+            typer.echo(f"warning: {summary.versions_warning}", err=True)
         if summary.drift:
             from refstore_gc.run_summary import DRIFT_NOTE
 
             typer.echo(DRIFT_NOTE, err=True)
-        for each in summary.online.left:
+        for each in summary.branch_rules.incomplete_branches:
             typer.echo(f"not applied: {each}", err=True)
-        of_cleaning = summary.cleaned.failures if summary.cleaned is not None else []
-        for each in (*of_cleaning, *(summary.swept.failures if summary.swept is not None else [])):
+        of_cleaning = summary.purge_cleanup.failures if summary.purge_cleanup is not None else []
+        for each in (*of_cleaning, *(summary.sweep.failures if summary.sweep is not None else [])):
             typer.echo(f"not freed: {redact_text(each)}", err=True)
     if cleared:
         print_answer(output, cleared)
     for row, (name, report) in zip(rows, purges or (), strict=True):
-        print_answer(output, row | {"untouched": ", ".join(each.dataset for each in report.datasets if each.untouched)})
+        print_answer(output, row | {"untouched": ", ".join(each.dataset for each in report.datasets if each.untouched_reason)})
         for line in reasons_of(name, report):
             typer.echo(line, err=True)
 
 
-def _summary_row(summary: Summary) -> dict[str, object]:
+def _summary_row(summary: GcSummary) -> dict[str, object]:
     row: dict[str, object] = {
         "repository": summary.repository,
         "mark": summary.mark_id,
         "state": summary.state,
         "engine": summary.engine,
         "sweep_from": when(summary.deletes_at_ms),
-        "goes_on_from": summary.goes_on_from or f"nothing: {summary.why_complete or 'everything was listed and read'}",
+        "goes_on_from": summary.baseline_mark_id or f"nothing: {summary.complete_reason or 'everything was listed and read'}",
         "listed": _listed(summary),
         "kept": _shown(summary.kept),
         "marked": _shown(summary.marked),
@@ -84,61 +84,61 @@ def _summary_row(summary: Summary) -> dict[str, object]:
     }
     row |= {reason: _shown(count) for reason, count in summary.by_reason.items()}
     row |= {f"below {prefix}": _shown(count) for prefix, count in summary.by_prefix.items()}
-    if summary.online.staged.objects:
-        row["staged_too_long_ago"] = _shown(summary.online.staged)
-    if summary.online.latest_view.objects:
-        row["from_the_latest_view"] = f"{_shown(summary.online.latest_view)}, {summary.online.commits} commits"
+    if summary.branch_rules.staged.objects:
+        row["staged_too_long_ago"] = _shown(summary.branch_rules.staged)
+    if summary.branch_rules.latest_view.objects:
+        row["from_the_latest_view"] = f"{_shown(summary.branch_rules.latest_view)}, {summary.branch_rules.commits} commits"
     if summary.pending.objects:
         row["marked_or_tagged_before"] = _shown(summary.pending)
     if summary.young.objects:
-        row["too_young"] = f"{_shown(summary.young)}, younger than {duration_shown(summary.min_age_seconds)}"
+        row["too_young"] = f"{_shown(summary.young)}, younger than {format_duration(summary.min_age_seconds)}"
     if summary.foreign.objects:
         row["not_refstores"] = _shown(summary.foreign)
-    if summary.cleaned is not None:
-        row |= {f"purges: {what}": _shown(count) for what, count in summary.cleaned.lines().items() if count.objects}
-    if summary.swept is not None:
-        row |= {outcome: _shown(count) for outcome, count in summary.swept.outcomes.items()}
-        if summary.swept.tagged.objects:
+    if summary.purge_cleanup is not None:
+        row |= {f"purges: {what}": _shown(count) for what, count in summary.purge_cleanup.lines().items() if count.objects}
+    if summary.sweep is not None:
+        row |= {outcome: _shown(count) for outcome, count in summary.sweep.outcomes.items()}
+        if summary.sweep.tagged_count.objects:
             row["tagged"] = (
-                f"{_shown(summary.swept.tagged)} wait for the bucket since "
-                f"{when(summary.swept.tagged_ms or None) or 'now'}"
+                f"{_shown(summary.sweep.tagged_count)} wait for the bucket since "
+                f"{when(summary.sweep.tagged_ms or None) or 'now'}"
             )
-        for prefix, of in sorted(summary.swept.by_prefix.items()):
+        for prefix, of in sorted(summary.sweep.by_prefix.items()):
             row |= {f"{outcome} below {prefix}": _shown(count) for outcome, count in of.items()}
-        if summary.swept.purged.objects:
-            purged = summary.swept.purged
+        if summary.sweep.purged_objects.objects:
+            purged = summary.sweep.purged_objects
             row["purged objects without a name"] = f"{purged.objects:,} objects, {purged.contents:,} contents"
-        row["commits_dropped_out"] = summary.swept.commits_dropped_out
-        if summary.swept.dropped_out_by_rules:
-            row["of_these_by_rules"] = summary.swept.dropped_out_by_rules
-        if summary.swept.rules_changed:
+        row["commits_dropped_out"] = summary.sweep.excluded_commits
+        if summary.sweep.excluded_by_rules:
+            row["of_these_by_rules"] = summary.sweep.excluded_by_rules
+        if summary.sweep.have_rules_changed:
             row["rules"] = "changed since the mark; what they keep is excluded"
     return row
 
 
-def _all_young(summary: Summary) -> str:
+def _all_young(summary: GcSummary) -> str:
     return (
-        f"everything that {summary.repository} has is younger than {duration_shown(summary.min_age_seconds)}, so "
+        f"everything that {summary.repository} has is younger than {format_duration(summary.min_age_seconds)}, so "
         "nothing can be marked yet; --min-age-seconds N lowers this age, though not below the time that an operation "
         "and its requests may take (refstore durations show)"
     )
 
 
-def _listed(summary: Summary) -> str:
+def _listed(summary: GcSummary) -> str:
     """Say what was listed to be compared; where younger objects were ignored, from which age on."""
     shown = _shown(summary.listed)
-    return f"{shown}, older than {duration_shown(summary.min_age_seconds)}" if summary.young.objects else shown
+    return f"{shown}, older than {format_duration(summary.min_age_seconds)}" if summary.young.objects else shown
 
 
 def _shown(count: Any) -> str:
-    return f"{count.objects:,} objects, {bytes_shown(count.bytes)}"
+    return f"{count.objects:,} objects, {format_bytes(count.bytes)}"
 
 
-def run_row(marks: Marks, run: Run) -> dict[str, object]:
+def run_row(marks: Marks, run: OfflineRun) -> dict[str, object]:
     record, counts = run.record, marks.shown.counts(run)
     return {
         "mark": run.mark_id,
-        "state": run.shown,
+        "state": run.state_text,
         "began": when(record.began_ms),
         "sweep_from": when(record.deletes_at_ms or None) if run.has_finished_marking else None,
         "tagged": when(record.tagged_ms or None),
@@ -151,5 +151,5 @@ def run_row(marks: Marks, run: Run) -> dict[str, object]:
         "bytes": counts.get("bytes"),
         "question": record.question or None,
         "confirmed_by": record.confirmed_by or None,
-        "ended": record.ended or None,
+        "ended": record.end_reason or None,
     }

@@ -12,7 +12,7 @@ from refstore.cli.locations import PlacedCommand, place, words_with_target
 from refstore.cli.parameters import DryRun, Meta
 from refstore.cli.rows import pairs
 from refstore.core.records import ImportSource
-from refstore.objects.foreign_objects import parse_place
+from refstore.objects.foreign_objects import parse_location
 from refstore.operations.importing import ImportResult
 
 app = typer.Typer()
@@ -71,8 +71,8 @@ def import_(
             dry_run=dry_run,
             watch=watch,
         )
-        listed = parse_place(import_source.url + "/" * (not is_object and import_source.url.startswith("file:")))
-        if repo.context.foreign.allowed.covering(listed) is None:
+        listed = parse_location(import_source.url + "/" * (not is_object and import_source.url.startswith("file:")))
+        if repo.context.foreign.allowed.find_covering(listed) is None:
             advice = "put it, or a folder above it, into the setting import_from, or read it with --allow-foreign"
             warn_of([f"{source} is named, and cannot be read yet: {advice}"])
     emit(ctx, _answer(imported, branch, destination, whole=invocation_of(ctx).json))
@@ -85,11 +85,11 @@ def _answer(imported: ImportResult, branch: str, destination: str, *, whole: boo
         "commit": imported.commit,
         "objects": imported.objects,
         "size_bytes": imported.size_bytes,
-        "were_there": imported.there,
-        "removed": imported.removed,
-        "left_out": imported.skipped,
+        "were_there": imported.existing_paths,
+        "removed": imported.removed_paths,
+        "left_out": imported.skipped_objects,
     }
-    examples = [{"name": name, "reason": reason} for name, reason in imported.examples]
+    examples = [{"name": name, "reason": reason} for name, reason in imported.skipped_examples]
     if whole:
         return answer | {"left_out_examples": examples}
     return answer | {f"left out: {each['name']}": each["reason"] for each in examples}

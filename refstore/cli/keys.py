@@ -52,7 +52,7 @@ def create(
     seconds = duration_seconds("--expires", expires, days_max=EXPIRES_DAYS_MAX) if expires is not None else None
     with open_lake(ctx, create=True) as lake:
         expires_ms = lake.clock.now_ms() + int(seconds * 1000) if seconds is not None else 0
-        created = access_keys.create(
+        created = access_keys.create_key(
             lake, chosen_role, repositories=repository or [], description=description, expires_ms=expires_ms
         )
         emit(
@@ -87,7 +87,7 @@ def list_(ctx: typer.Context) -> None:
                     "last_used": when(key.last_used_ms or None),
                     "old_secret_ends": when(key.old_secret_ends_ms or None),
                 }
-                for key in access_keys.scan(lake.kv)
+                for key in access_keys.scan_keys(lake.kv)
             ),
         )
 
@@ -122,7 +122,7 @@ def rotate(
                 f"all present secrets and tokens of access key {id_} will stop working",
                 yes=yes,
             )
-        rotated = access_keys.rotate(lake, id_, overlap_ms=int(seconds * 1000))
+        rotated = access_keys.rotate_secret(lake, id_, overlap_ms=int(seconds * 1000))
         emit(
             ctx,
             {
@@ -168,5 +168,5 @@ def revoke(ctx: typer.Context, id_: _Id, yes: Yes = False) -> None:
     """
     with open_lake(ctx) as lake:
         confirm(ctx, f"access key {id_} will stop working", yes=yes)
-        access_keys.revoke(lake, id_)
+        access_keys.revoke_key(lake, id_)
         emit(ctx, {"access_key_id": id_, "revoked": True})

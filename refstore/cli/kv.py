@@ -16,9 +16,9 @@ from refstore.cli.rows import when
 from refstore.errors import KVWentBack
 from refstore.lake import Lake
 from refstore.losses import rebuilding, reconciling, recording
-from refstore.losses.putting_back import PutBack
-from refstore.losses.verifying import Verification
-from refstore.losses.verifying import verify as look_at
+from refstore.losses.putting_back import RestoredRecord
+from refstore.losses.verifying import KvVerification
+from refstore.losses.verifying import verify_kv as look_at
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -51,7 +51,7 @@ def verify(ctx: typer.Context) -> None:
         emit(ctx, _as_json(found))
     else:
         _show(found)
-    if found.missing:
+    if found.has_losses:
         raise typer.Exit(exit_code(KVWentBack))
 
 
@@ -91,11 +91,11 @@ def reconcile(
             _confirm_identity(ctx, lake, yes=yes)
         with progress("looking at witnesses") as bar:
             found = look_at(lake, watcher=bar)
-            done = reconciling.put_back(lake, dry_run=dry_run, watcher=bar) if not found.is_settled else []
+            done = reconciling.restore_lost_records(lake, dry_run=dry_run, watcher=bar) if not found.is_settled else []
             left = found if found.is_settled or dry_run else look_at(lake, watcher=bar)
         answer: dict[str, object] = {
             "put_back": [item._asdict() for item in done],
-            "left": _as_json(left) if left.left else None,
+            "left": _as_json(left) if left.has_unrestorable_losses else None,
             "settled": None,
             "id_written": False,
         }
@@ -105,13 +105,13 @@ def reconcile(
                 with progress("settling") as bar:
                     answer["settled"] = settle(watcher=bar)
             if found.is_settled or answer["settled"] is not None:
-                own_id = lake.ids.unique(lake.clock.now_ms())
-                answer["id_written"] = lake_identity.make_one(lake.kv, lake.own_store, own_id)
+                own_id = lake.ids.new_id(lake.clock.now_ms())
+                answer["id_written"] = lake_identity.unify_ids(lake.kv, lake.own_store, own_id)
         if invocation_of(ctx).json:
             emit(ctx, answer)
         else:
             _tell(found, left, done, answer, dry_run=dry_run)
-        if left.left and not dry_run and answer["settled"] is None:
+        if left.has_unrestorable_losses and not dry_run and answer["settled"] is None:
             raise typer.Exit(exit_code(KVWentBack))
 
 
@@ -123,7 +123,7 @@ def _confirm_identity(ctx: typer.Context, lake: Lake, *, yes: bool) -> None:
         confirm(ctx, f"{what}: what this object store's manifest has will be put into this KV", yes=yes)
 
 
-def _may_settle(ctx: typer.Context, left: Verification, *, accept: bool, yes: bool) -> bool:
+def _may_settle(ctx: typer.Context, left: KvVerification, *, accept: bool, yes: bool) -> bool:
     """Return whether deletion may go on: nothing is left, or an operator gives it up."""
     if left.left and accept:
         if not invocation_of(ctx).json:
@@ -148,7 +148,7 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
         if not dry_run:
             confirm(ctx, "the KV will be made from the object store; what was staged is lost", yes=yes)
         with progress("reading the manifest") as bar:
-            made = rebuilding.rebuild(lake, dry_run=dry_run, watcher=bar)
+            made = rebuilding.rebuild_kv(lake, dry_run=dry_run, watcher=bar)
     counts = {
         name: getattr(made, name) for name in ("repositories", "deleted_repositories", "commits", "branches", "tags")
     }
@@ -157,24 +157,24 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
             ctx,
             {
                 **counts,
-                "left": [item._asdict() for item in made.left],
-                "missing_metaranges": [item._asdict() for item in made.trees],
+                "left": [item._asdict() for item in made.not_restored],
+                "missing_metaranges": [item._asdict() for item in made.missing_trees],
                 "not_rebuilt": list(rebuilding.NOT_REBUILT),
             },
         )
     else:
         emit(ctx, counts)
-        _lines("left", [f"{item.what} {item.name} of {item.repository}: {item.outcome}" for item in made.left])
+        _lines("left", [f"{item.kind} {item.name} of {item.repository}: {item.outcome}" for item in made.not_restored])
         _lines(
             "without its metarange",
-            [f"commit {item.commit} of {item.repository}: {item.metarange}" for item in made.trees],
+            [f"commit {item.commit} of {item.repository}: {item.metarange}" for item in made.missing_trees],
         )
         typer.echo("Not in the manifest, so not made again:", err=True)
         for line in rebuilding.NOT_REBUILT:
             typer.echo(f"  {line}", err=True)
         if dry_run:
             typer.echo("This was a dry run: nothing was changed.", err=True)
-    if made.left or made.trees:
+    if made.not_restored or made.missing_trees:
         raise typer.Exit(exit_code(KVWentBack))
 
 
@@ -188,105 +188,105 @@ def record(ctx: typer.Context) -> None:
     Example: refstore kv record
     """
     with open_lake(ctx) as lake, progress("recording") as bar:
-        done = recording.record(lake, watcher=bar)
+        done = recording.backfill_manifest(lake, watcher=bar)
     emit(ctx, (item._asdict() for item in done), is_check=True)
     if not done and not invocation_of(ctx).json:
         typer.echo("Nothing is missing in the manifest.", err=True)
 
 
-def _as_json(found: Verification) -> dict[str, object]:
+def _as_json(found: KvVerification) -> dict[str, object]:
     return {
-        "missing": found.missing,
+        "missing": found.has_losses,
         "witnesses": [
             {
                 "deleter": item.deleter,
                 "partition": item.partition,
                 "server": item.server,
-                "witnessed": item.witnessed,
+                "witnessed": item.witnessed_position,
                 "witnessed_at": when(item.witnessed_ms),
-                "held": item.held,
-                "held_at": when(item.held_ms),
+                "held": item.kv_position,
+                "held_at": when(item.kv_position_ms),
             }
             for item in found.witnesses
         ],
-        "unreadable_witnesses": found.unreadable,
-        "lost": [item._asdict() for item in found.lost],
-        "missing_objects": [item._asdict() for item in found.objects],
-        "missing_metaranges": [item._asdict() for item in found.trees],
-        "deleted_and_there_again": [item._asdict() for item in found.revived],
-        "not_in_the_manifest": [item._asdict() for item in found.unrecorded],
-        "stopped": found.stopped,
-        "settled": found.settled,
-        "reconcile_began": when(found.interrupted_ms or None),
+        "unreadable_witnesses": found.unreadable_witnesses,
+        "lost": [item._asdict() for item in found.lost_items],
+        "missing_objects": [item._asdict() for item in found.missing_objects],
+        "missing_metaranges": [item._asdict() for item in found.missing_trees],
+        "deleted_and_there_again": [item._asdict() for item in found.reappeared_items],
+        "not_in_the_manifest": [item._asdict() for item in found.manifest_gaps],
+        "stopped": found.stopped_repositories,
+        "settled": found.has_settled_servers,
+        "reconcile_began": when(found.reconcile_began_ms or None),
     }
 
 
-def _show(found: Verification, *, advise: bool = True) -> None:
+def _show(found: KvVerification, *, advise: bool = True) -> None:
     """Print what was found, for people."""
     for item in found.witnesses:
-        held = f"position {item.held} of {when(item.held_ms)}" if item.held is not None else "none of its positions"
+        held = f"position {item.kv_position} of {when(item.kv_position_ms)}" if item.kv_position is not None else "none of its positions"
         server = f", server {item.server}" if item.server else ""
         typer.echo(
-            f"went back: {item.deleter} had written position {item.witnessed} at {when(item.witnessed_ms)}; the KV "
+            f"went back: {item.deleter} had written position {item.witnessed_position} at {when(item.witnessed_ms)}; the KV "
             f"({item.partition}{server}) holds {held}"
         )
-    _lines("unreadable witness", [f"{key}: {reason}" for key, reason in found.unreadable.items()])
+    _lines("unreadable witness", [f"{key}: {reason}" for key, reason in found.unreadable_witnesses.items()])
     _lines(
-        "lost", [f"{f'{item.repository}: ' * bool(item.repository)}{item.what}: {item.reason}" for item in found.lost]
+        "lost", [f"{f'{item.repository}: ' * bool(item.repository)}{item.description}: {item.reason}" for item in found.lost_items]
     )
     _lines(
         "missing object",
-        [f"{item.repository}: branch {item.branch}, {item.path!r}: {item.address}" for item in found.objects],
+        [f"{item.repository}: branch {item.branch}, {item.path!r}: {item.address}" for item in found.missing_objects],
     )
-    _lines("missing metarange", [f"{item.repository}: commit {item.commit}: {item.metarange}" for item in found.trees])
-    _lines("deleted, and there again", [f"{item.repository}: {item.what} {item.name}" for item in found.revived])
-    for item in found.unrecorded:
+    _lines("missing metarange", [f"{item.repository}: commit {item.commit}: {item.metarange}" for item in found.missing_trees])
+    _lines("deleted, and there again", [f"{item.repository}: {item.kind} {item.name}" for item in found.reappeared_items])
+    for item in found.manifest_gaps:
         typer.echo(
             f"not in the manifest: {item.repository}: {item.commits} commits, {item.branches} branches, {item.tags} "
             "tags"
-            f"{', the repository itself' if item.itself else ''}"
+            f"{', the repository itself' if item.repository_entry else ''}"
         )
-    if not found.missing:
+    if not found.has_losses:
         typer.echo("Nothing is missing.")
     if advise:
         for line in _advice(found):
             typer.echo(line, err=True)
 
 
-def _advice(found: Verification) -> list[str]:
+def _advice(found: KvVerification) -> list[str]:
     lines: list[str] = []
-    if found.interrupted_ms:
+    if found.reconcile_began_ms:
         lines.append(
-            f"`refstore kv reconcile` began at {when(found.interrupted_ms)} and has not ended; nothing is deleted "
+            f"`refstore kv reconcile` began at {when(found.reconcile_began_ms)} and has not ended; nothing is deleted "
             "meanwhile. If it is not running any more, run it again."
         )
-    elif found.objects or found.trees or found.unreadable:
+    elif found.missing_objects or found.missing_trees or found.unreadable_witnesses:
         lines.append(
             "Next: bring missing objects back from a backup of the object store under the same keys, then run "
             "`refstore kv reconcile`; or give them up with `refstore kv reconcile --accept`."
         )
     elif not found.is_settled:
         lines.append("Next: see what would be put back with `refstore kv reconcile --dry-run`, then run it without.")
-    if found.unrecorded:
+    if found.manifest_gaps:
         lines.append("Next: `refstore kv record` writes what the manifest lacks.")
-    if any(item.what == "repository" for item in found.revived):
+    if any(item.kind == "repository" for item in found.reappeared_items):
         lines.append("A deleted repository that is there again stays until `refstore repo delete`.")
     return lines
 
 
 def _tell(
-    found: Verification, left: Verification, done: list[PutBack], answer: dict[str, object], *, dry_run: bool
+    found: KvVerification, left: KvVerification, done: list[RestoredRecord], answer: dict[str, object], *, dry_run: bool
 ) -> None:
     if answer["id_written"]:
         typer.echo("The KV and the object store hold the same lake's id now.", err=True)
     if found.is_settled:
         typer.echo("There is nothing to reconcile.")
-        if found.missing:
+        if found.has_losses:
             _show(found, advise=False)
         return
     would = "would be: " if dry_run else ""
     for item in done:
-        typer.echo(f"{would}{item.repository}: {item.what} {item.name}: {item.outcome}")
+        typer.echo(f"{would}{item.repository}: {item.kind} {item.name}: {item.outcome}")
     settled = answer["settled"]
     if dry_run:
         typer.echo("This was a dry run: nothing was changed.", err=True)

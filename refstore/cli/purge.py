@@ -17,10 +17,10 @@ from refstore.cli.purge_report import emit_report, summary_of
 from refstore.cli.purge_run import run, verify
 from refstore.cli.rows import when
 from refstore.errors import Invalid
-from refstore.operations.purge_document import Onboarded
+from refstore.operations.purge_document import OnboardedDocument
 from refstore.purging import document as purging
 from refstore.purging.document import PurgeDocument
-from refstore.purging.key import purge_key
+from refstore.purging.key import read_purge_key
 
 if TYPE_CHECKING:
     from refstore.repository import Repository
@@ -101,7 +101,7 @@ def validate(
         emit(ctx, _rows(parsed.document))
 
 
-def _row(name: str, onboarded: Onboarded) -> dict[str, Any]:
+def _row(name: str, onboarded: OnboardedDocument) -> dict[str, Any]:
     return {"repository": name, "set": when(onboarded.set_ms), "by": onboarded.set_by}
 
 
@@ -113,7 +113,7 @@ def _rows(document: PurgeDocument) -> list[dict[str, Any]]:
             "format": dataset.format,
             "identifier": dataset.identifier,
             "mode": dataset.mode,
-            "purged": document.allows(dataset),
+            "purged": document.is_whitelisted(dataset),
         }
         for dataset in document.datasets
     ]
@@ -121,9 +121,9 @@ def _rows(document: PurgeDocument) -> list[dict[str, Any]]:
 
 def _warn_of_nothing(repo: Repository, document: PurgeDocument) -> None:
     """Warn of data sets of which a run would find no row, as far as a short look tells."""
-    from refstore_purge.onboarding_look import find_nothing
+    from refstore_purge.onboarding_look import find_unmatched_datasets
 
-    warn_of(find_nothing(repo, document.onboarded))
+    warn_of(find_unmatched_datasets(repo, document.onboarded))
 
 
 @app.command("ledger")
@@ -146,16 +146,16 @@ def ledger_(
     from refstore_purge import ledger as ledgers
 
     settings = settings_of(ctx)
-    secret = purge_key(settings.purge_key, settings.data)
+    secret = read_purge_key(settings.purge_key, settings.data)
     if secret is None:
         raise Invalid("there is no ledger without a key; set purge_key")
-    key = index.Key.of(secret)
+    key = index.IndexKey.derive(secret)
     with repository_of(ctx, repo_name, only_read=not forget) as repo:
         store = repo.context.objects
         if forget:
             confirm(ctx, f"later runs will not look for the ids of the run {forget!r}", yes=yes)
             with repo.context.audit.change("purge.forget", repository=repo.name, after={"run": forget}):
-                ledgers.forget(store, key, forget)
+                ledgers.forget_run(store, key, forget)
         emit(
             ctx,
             [
@@ -166,7 +166,7 @@ def ledger_(
                     "type": each.kind,
                     "ids": each.ids,
                 }
-                for each in ledgers.scan(store, key)
+                for each in ledgers.scan_ledger(store, key)
             ],
         )
 
@@ -184,8 +184,8 @@ def status(ctx: typer.Context, repo_name: Name) -> None:
     from refstore_purge import report as reports
 
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        runs = list(reports.scan(repo))
-        places.refresh(repo, runs)
+        runs = list(reports.scan_reports(repo))
+        places.refresh_places(repo, runs)
         emit(ctx, [summary_of(each) for each in runs])
 
 
@@ -210,8 +210,8 @@ def report(
     from refstore_purge import report as reports
 
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        found = reports.read(repo, run_id)
-        places.refresh(repo, [found])
+        found = reports.read_report(repo, run_id)
+        places.refresh_places(repo, [found])
         if parquet is not None:
             with local_errors():
                 report_tables.write_parquet(found, parquet)

@@ -15,7 +15,7 @@ from refstore.core.redaction import redact_text
 
 if TYPE_CHECKING:
     from refstore_gc.purge_cleaning import KeptBackup
-    from refstore_gc.run_summary import CleaningSummary
+    from refstore_gc.run_summary import CleanupSummary
 
 LEFT: Final = 4
 """The exit code if something is left that the same command could do later."""
@@ -74,11 +74,11 @@ def restore(
 
     with open_lake(ctx) as lake:
         repo = lake.repository(repo_name)
-        scope = restoring.Scope(run_id, dataset, partition, path, backup)
+        scope = restoring.RestoreScope(run_id, dataset, partition, path, backup)
         if not dry_run:
-            looked = restoring.restore(repo, scope, dry_run=True)
+            looked = restoring.restore_backups(repo, scope, dry_run=True)
             confirm(ctx, f"{looked.objects} objects of {repo.name!r} will get back what was purged", yes=yes)
-        done = restoring.restore(repo, scope, dry_run=dry_run)
+        done = restoring.restore_backups(repo, scope, dry_run=dry_run)
     shown = msgspec.to_builtins(done)
     if not invocation_of(ctx).json:
         shown.pop("not_restored")
@@ -114,7 +114,7 @@ def clean(
         emit(ctx, _cleaned_rows(done))
         for each in done.failures:
             typer.echo(f"not freed: {redact_text(each)}", err=True)
-    return FAILED if done.failed else None
+    return FAILED if done.failed_objects else None
 
 
 def _backup_row(each: KeptBackup) -> dict[str, Any]:
@@ -125,9 +125,9 @@ def _backup_row(each: KeptBackup) -> dict[str, Any]:
         "replaced": when(each.replaced_ms),
         "by": each.run,
         "kind": "trash" if each.is_trash else "backup",
-        "goes": "held" if each.is_held else "with the next cleaning" if each.is_due else when(each.goes_ms),
+        "goes": "held" if each.is_on_hold else "with the next cleaning" if each.is_due else when(each.deletes_at_ms),
     }
 
 
-def _cleaned_rows(done: CleaningSummary) -> list[dict[str, Any]]:
+def _cleaned_rows(done: CleanupSummary) -> list[dict[str, Any]]:
     return [{"what": what, "objects": count.objects, "bytes": count.bytes} for what, count in done.lines().items()]

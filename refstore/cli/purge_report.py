@@ -13,10 +13,10 @@ from refstore.cli.rows import when
 
 if TYPE_CHECKING:
     from refstore_purge.place import Place
-    from refstore_purge.report import Report
+    from refstore_purge.report import PurgeReport
 
 
-def summary_of(report: Report) -> dict[str, Any]:
+def summary_of(report: PurgeReport) -> dict[str, Any]:
     return {
         "run": report.run,
         "state": report.state,
@@ -24,34 +24,34 @@ def summary_of(report: Report) -> dict[str, Any]:
         "began": when(report.began_ms),
         "ids": report.ids,
         "objects": sum(row.objects for row in report.rows),
-        "rewritten": sum(row.rewritten for row in report.rows),
-        "erased": sum(row.erased for row in report.rows),
-        "rows_found": sum(row.rows_found for row in report.rows),
+        "rewritten": sum(row.rewritten_objects for row in report.rows),
+        "erased": sum(row.erased_objects for row in report.rows),
+        "rows_found": sum(row.matched_rows for row in report.rows),
         "rows_changed": sum(row.rows_changed for row in report.rows),
-        "not_purged": report.not_purged_count,
-        "units_left": report.units_left,
-        "commits": len(report.published),
+        "not_purged": report.skipped_count,
+        "units_left": report.partitions_left,
+        "commits": len(report.published_commits),
         "places": len(report.places),
         "final": report.is_final,
     }
 
 
-def emit_report(ctx: typer.Context, report: Report) -> None:
+def emit_report(ctx: typer.Context, report: PurgeReport) -> None:
     if invocation_of(ctx).json:
         emit(ctx, msgspec.to_builtins(report))
         return
     emit(ctx, summary_of(report))
     emit(ctx, [msgspec.to_builtins(row) for row in report.rows], is_check=True)
-    for each in report.published:
+    for each in report.published_commits:
         print(f"branch {each.branch}: commit {each.commit}, {each.paths} path{'' if each.paths == 1 else 's'}")
     for each in report.datasets:
-        if each.untouched:
+        if each.untouched_reason:
             print(f"not purged: data set {each.dataset}: {each.untouched}")
-    for each in report.not_purged[:SHOWN]:
+    for each in report.skipped_objects[:SHOWN]:
         print(f"not purged: {each.branch}: {each.path or '(the branch)'}: {each.reason}")
-    if report.not_purged_count > SHOWN:
+    if report.skipped_count > SHOWN:
         print(f"... and {report.not_purged_count - SHOWN} more; --json shows them")
-    if report.units_left:
+    if report.partitions_left:
         print(f"{report.units_left} partitions are left; go on with --after {report.watermark!r}")
     if report.places:
         emit(ctx, [_place_row(each) for each in report.places])
@@ -73,6 +73,6 @@ def _place_row(place: Place) -> dict[str, Any]:
         "bytes": place.bytes,
         "goes": when(place.goes_ms or None),
         "why": place.why,
-        "restored_by": place.restored_by,
-        "ended_by": place.ended_by,
+        "restored_by": place.restore_command,
+        "ended_by": place.ending_command,
     }

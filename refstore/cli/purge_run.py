@@ -25,8 +25,8 @@ from refstore.purging.key import purge_key
 
 if TYPE_CHECKING:
     from refstore.lake import Lake
-    from refstore_purge.report import Report
-    from refstore_purge.verify import Counts
+    from refstore_purge.report import PurgeReport
+    from refstore_purge.verify import VerifyCounts
 
 IDS_HELP: Final = "The ids: Parquet, CSV or JSON lines, also compressed; a file, or lakefs://REPO/REF/PATH."
 IdsFile = Annotated[str, typer.Option("--ids", metavar="FILE", help=IDS_HELP)]
@@ -141,7 +141,7 @@ def run(
 
 def _purge(
     ctx: typer.Context, repo_name: str, ids: str, options: dict[str, Any], engine: EngineRequest, *, yes: bool
-) -> Report:
+) -> PurgeReport:
     """Make a run, and print its report. `ids`: '' for those of the ledger."""
     settings = settings_of(ctx)
     key = purge_key(settings.purge_key, settings.data)
@@ -154,7 +154,7 @@ def _purge(
 
             if key is None:
                 print("refstore: warning: no index and no ledger of ids is kept: purge_key is not set", file=sys.stderr)
-            made = running.run(repo, engines, running.Options(ids=file, purge_key=key, **options), tell, say=_say)
+            made = running.run(repo, engines, running.Options(ids=file, purge_key=key, **options), tell, print_notice=_say)
         emit_report(ctx, made)
     return made
 
@@ -190,7 +190,7 @@ def verify(
     """
     from refstore_purge import verify as verifying
 
-    counts = verifying.Counts()
+    counts = verifying.VerifyCounts()
     with (
         open_lake(ctx, only_read=True, allow_foreign=urls_of(allow_foreign)) as lake,
         _ids_file(lake, ids) as file,
@@ -210,7 +210,7 @@ def verify(
                 history=history,
                 counts=counts,
                 tell=tell,
-                say=_say,
+                print_notice=_say,
             )
             findings = list(found)
     if invocation_of(ctx).json:
@@ -222,10 +222,10 @@ def verify(
     return LEFT if findings else None
 
 
-def _verified(counts: Counts) -> str:
+def _verified(counts: VerifyCounts) -> str:
     looked = f"looked at {counts.objects:,} objects in {counts.versions:,} versions: "
-    rows = f"{counts.rows_left:,} rows" if counts.rows_left else ""
-    entries = f"{counts.entries_left:,} entries beside the rows" if counts.entries_left else ""
+    rows = f"{counts.rows_left:,} rows" if counts.remaining_rows else ""
+    entries = f"{counts.entries_left:,} entries beside the rows" if counts.remaining_entries else ""
     what = " and ".join(filter(None, (rows, entries)))
     left = f"{what} are left in {counts.objects_left:,} objects" if what else ""
     doubt = f"{counts.not_looked_at:,} objects could not be looked at" if counts.not_looked_at else ""

@@ -231,7 +231,7 @@ def resume(
         state = breaker.resume(context, seconds=3600.0 if seconds is None and count is None else seconds, objects=count)
         emit(
             ctx,
-            {"repository": repo_name, "until": when(state.let_until_ms or None), "objects": state.let_objects or None},
+            {"repository": repo_name, "until": when(state.allowed_until_ms or None), "objects": state.allowed_objects or None},
         )
 
 

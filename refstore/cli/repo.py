@@ -17,7 +17,7 @@ from refstore.core.ids import RepositoryName
 from refstore.core.records import RepositoryRecord
 from refstore.core.redaction import redact_url
 from refstore.operations import rules_document
-from refstore.operations.name_release import name_release
+from refstore.operations.name_release import deleted_name_hold
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -58,7 +58,7 @@ def create(
         created = lake.create_repository(
             name, namespace=namespace, default_branch=default_branch, metadata=pairs(meta), grace_seconds=grace_seconds
         )
-        added = {"sample_data": sample_data.add(created)} if with_sample_data else {}
+        added = {"sample_data": sample_data.add_sample_data(created)} if with_sample_data else {}
         emit(ctx, {**_row(created.name, created.record), **added})
 
 
@@ -114,9 +114,9 @@ def delete(ctx: typer.Context, name: Name, dry_run: DryRun = False, yes: Yes = F
             return
         confirm(ctx, f"repository {name!r} and all its branches will be deleted", yes=yes)
         lake.delete_repository(name)
-        release = name_release(opened.context, msgspec.structs.replace(opened.record, closed_ms=lake.clock.now_ms()))
-        typer.echo(f"the name {name!r} is taken until {when(release.at_ms)}: {release.because}", err=True)
-        emit(ctx, {"repository": name, "deleted": True, "name_free_from": when(release.at_ms)})
+        release = deleted_name_hold(opened.context, msgspec.structs.replace(opened.record, closed_ms=lake.clock.now_ms()))
+        typer.echo(f"the name {name!r} is taken until {when(release.until_ms)}: {release.reason}", err=True)
+        emit(ctx, {"repository": name, "deleted": True, "name_free_from": when(release.until_ms)})
 
 
 def _row(name: RepositoryName, record: RepositoryRecord) -> dict[str, object]:

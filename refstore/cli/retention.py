@@ -21,12 +21,12 @@ from refstore.errors import ConsentNeeded, RefstoreError
 from refstore.gc_marks import Marks, RunState
 from refstore.operations import refs as refs_
 from refstore.operations import rules_document
-from refstore.operations.rule_review import Review, changes_by, review, review_history
+from refstore.operations.rule_review import RuleReview, compare_with_current, review_rules, review_history
 from refstore.repository import Repository
 from refstore.retention import explaining
-from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, State, Why, compute_expiry
+from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, ExpiryState, RetentionReason, compute_expiry
 from refstore.retention.rule_changes import RuleChange
-from refstore.retention.rules import ParsedRules, Rules, warnings
+from refstore.retention.rules import ParsedRules, Rules, rule_warnings
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -58,7 +58,7 @@ def get(ctx: typer.Context, repo_name: Name) -> None:
     with repository_of(ctx, repo_name, only_read=True) as repo:
         stored_rules = repo.retention()
         if stored_rules is None:
-            raise rules_document.no_rules(repo.context)
+            raise rules_document.no_rules_error(repo.context)
         if invocation_of(ctx).json:
             emit(ctx, {**_row(repo, stored_rules), "document": msgspec.json.decode(stored_rules.document)})
         else:
@@ -89,25 +89,25 @@ def set_(
     """
     document = read_document(file)
     with repository_of(ctx, repo_name) as repo:
-        parsed = rules_document.check(repo.context, document)
+        parsed = rules_document.parse_rules(repo.context, document)
         _tell_filters(parsed)
         if dry_run:
             _explain_all(ctx, repo, parsed.rules)
             return
-        changes = changes_by(repo.context, parsed.rules)
+        changes = compare_with_current(repo.context, parsed.rules)
         with _naming_what_goes(ctx, changes):
             new_rules = repo.set_retention(document, by=who() if by is None else by, remove=remove or ())
         findings = _reviewed(repo, new_rules.rules)
         _warn_of_sweeps(repo)
         _emit_with_changes(
-            ctx, {**_row(repo, new_rules), "expire_tonight": findings.unmarked if findings else None}, changes
+            ctx, {**_row(repo, new_rules), "expire_tonight": findings.unmarked_commits if findings else None}, changes
         )
 
 
 def _change_row(change: RuleChange) -> dict[str, object]:
     return {
         "change": change.change.value,
-        "what": change.what,
+        "what": change.subject,
         "name": change.name,
         "before": change.before,
         "after": change.after,
@@ -141,14 +141,14 @@ def _naming_what_goes(ctx: typer.Context, changes: Sequence[RuleChange]) -> Gene
         raise
 
 
-def _reviewed(repo: Repository, rules: Rules) -> Review | None:
+def _reviewed(repo: Repository, rules: Rules) -> RuleReview | None:
     """Review the rules and print warnings; None: the history cannot be read. That must not prevent setting rules, above
     all a legal hold.
     """
     try:
-        findings = review(repo.context, rules)
+        findings = review_rules(repo.context, rules)
     except RefstoreError as error:
-        warn_of([*warnings(rules), f"the effect of these rules could not be computed: {error}"])
+        warn_of([*rule_warnings(rules), f"the effect of these rules could not be computed: {error}"])
         return None
     warn_of(findings.warnings)
     return findings
@@ -196,15 +196,15 @@ def validate(
     """
     with repository_of(ctx, repo_name, only_read=True) as repo:
         rules = _rules(repo, file)
-        findings = review(repo.context, rules)
+        findings = review_rules(repo.context, rules)
         warn_of(findings.warnings)
         row: dict[str, object] = {
             "repository": repo.name,
             "valid": True,
             "digest": rules.digest(),
-            "extended": rules.extended,
-            "unused": findings.unused,
-            "expire_tonight": findings.unmarked,
+            "extended": rules.is_extended,
+            "unused": findings.unused_rules,
+            "expire_tonight": findings.unmarked_commits,
         }
         _emit_with_changes(ctx, row, findings.changes)
 
@@ -249,8 +249,8 @@ def delete(
     with repository_of(ctx, repo_name) as repo:
         stored_rules = repo.retention()
         if stored_rules is None:
-            raise rules_document.no_rules(repo.context)
-        changes = changes_by(repo.context, Rules())
+            raise rules_document.no_rules_error(repo.context)
+        changes = compare_with_current(repo.context, Rules())
         if not dry_run:
             confirm(ctx, f"the retention rules of {repo.name!r} will be deleted", yes=yes)
             with _naming_what_goes(ctx, changes):
@@ -260,15 +260,15 @@ def delete(
 
 def _explain_all(ctx: typer.Context, repo: Repository, rules: Rules) -> None:
     lifetimes, refs = _lives(repo, rules)
-    lines, totals = explaining.lines(lifetimes, refs, rules), explaining.totals(lifetimes)
+    lines, totals = explaining.branch_lines(lifetimes, refs, rules), explaining.expiry_totals(lifetimes)
     rows = [
         {
             "branch": line.branch,
             "days": line.days,
             "rule": line.rule,
             "commits": line.commits,
-            "active": line.active,
-            "expired": line.expired,
+            "active": line.active_commits,
+            "expired": line.expired_commits,
             "next_expires": _moment(line.next_expires_ms),
             "latest_view": "kept" if line.keeps_latest_view else "not kept" if line.uses_types else None,
         }
@@ -278,14 +278,14 @@ def _explain_all(ctx: typer.Context, repo: Repository, rules: Rules) -> None:
         "repository": repo.name,
         "at": when(lifetimes.now_ms),
         "commits": totals.commits,
-        "active": totals.active,
-        "expired": totals.expired,
-        "unlanded": totals.unlanded,
-        "dangling": totals.dangling,
+        "active": totals.active_commits,
+        "expired": totals.expired_commits,
+        "unlanded": totals.unlanded_commits,
+        "dangling": totals.dangling_commits,
         "next_expires": _moment(totals.next_expires_ms),
-        **{f"expire_within_{days}_days": count for days, count in totals.soon.items()},
-        "dated_ahead": totals.dated_ahead,
-        "dated_back": totals.dated_back,
+        **{f"expire_within_{days}_days": count for days, count in totals.expiring_soon.items()},
+        "dated_ahead": totals.future_dated,
+        "dated_back": totals.back_dated,
     }
     findings = review_history(repo.context, rules, lifetimes, refs)
     warn_of(findings.warnings)
@@ -305,10 +305,10 @@ def _explain_one(ctx: typer.Context, repo: Repository, rules: Rules, ref: str) -
     record = refs_.get_commit(repo.context, commit)
     lifetimes, refs = _lives(repo, rules)
     number = lifetimes.history.number(commit, f"{ref!r}")
-    reasons = explaining.reasons(lifetimes, refs, rules, commit)
+    reasons = explaining.hold_reasons(lifetimes, refs, rules, commit)
     rows = [
         {
-            "why": _words(each.why, each.name),
+            "why": _words(each.reason, each.name),
             "rule": each.rule,
             "until": _moment(each.until_ms),
             "over": each.until_ms <= lifetimes.now_ms,
@@ -320,7 +320,7 @@ def _explain_one(ctx: typer.Context, repo: Repository, rules: Rules, ref: str) -
         "date": _moment(record.created_ms),
         "counts_from": _moment(record.retention_date_ms),
         "state": lifetimes.state(number).name.lower(),
-        "expires": None if lifetimes.state(number) == State.UNLANDED else _moment(lifetimes.expires_ms[number]),
+        "expires": None if lifetimes.state(number) == ExpiryState.UNLANDED else _moment(lifetimes.expires_ms[number]),
     }
     if invocation_of(ctx).json:
         emit(ctx, {**whole, "reasons": rows})
@@ -350,23 +350,23 @@ def _path_rows(rules: Rules) -> list[dict[str, object]]:
     return rows
 
 
-def _words(why: Why, name: str) -> str:
+def _words(why: RetentionReason, name: str) -> str:
     match why:
-        case Why.HEAD:
+        case RetentionReason.HEAD:
             return f"the head of branch {name!r}"
-        case Why.TAG:
+        case RetentionReason.TAG:
             return f"tag {name!r} names it"
-        case Why.PIN:
+        case RetentionReason.PIN:
             return "a pin names it"
-        case Why.KEEP_LAST:
+        case RetentionReason.KEEP_LAST:
             return f"one of the last of branch {name!r}"
-        case Why.LATEST_VIEW:
+        case RetentionReason.LATEST_VIEW:
             return f"in the latest view of branch {name!r}"
-        case Why.BRANCH:
+        case RetentionReason.BRANCH:
             return f"was the head of branch {name!r}"
-        case Why.DANGLING:
+        case RetentionReason.DANGLING:
             return f"on a line without a branch, up to commit {name}"
-        case Why.NOTHING:
+        case RetentionReason.NOTHING:
             return "never landed"
 
 
@@ -378,22 +378,22 @@ def _lives(repo: Repository, rules: Rules) -> tuple[CommitExpiry, Refs]:
 def _rules(repo: Repository, file: str) -> Rules:
     """Read the rules of a file, or those in force. Raises NotFound if there are none."""
     if file:
-        parsed = rules_document.check(repo.context, read_document(file))
+        parsed = rules_document.parse_rules(repo.context, read_document(file))
         _tell_filters(parsed)
         return parsed.rules
     stored_rules = repo.retention()
     if stored_rules is None:
-        raise rules_document.no_rules(repo.context)
+        raise rules_document.no_rules_error(repo.context)
     return stored_rules.rules
 
 
-def _row(repo: Repository, stored_rules: rules_document.Retention) -> dict[str, object]:
+def _row(repo: Repository, stored_rules: rules_document.RetentionRules) -> dict[str, object]:
     return {
         "repository": repo.name,
         "set": when(stored_rules.set_ms),
         "by": stored_rules.set_by,
         "digest": stored_rules.rules.digest(),
-        "extended": stored_rules.rules.extended,
+        "extended": stored_rules.rules.is_extended,
     }
 
 

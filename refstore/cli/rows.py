@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from refstore.core.clock import utc_text
+from refstore.core.clock import format_utc
 from refstore.core.ids import is_own
 from refstore.errors import Invalid
-from refstore.objects.foreign_objects import why_unreadable
+from refstore.objects.foreign_objects import unreadable_reason
 
 if TYPE_CHECKING:
     from refstore.core.ids import CommitId
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def when(at_ms: int | None) -> str | None:
     """Format a time as ISO 8601, in UTC, to the second; a time beyond the calendar becomes words."""
     try:
-        return None if at_ms is None else utc_text(at_ms)
+        return None if at_ms is None else format_utc(at_ms)
     except (ValueError, OverflowError, OSError):
         return "after the year 9999" if at_ms is not None and at_ms > 0 else "before the year 1"
 
@@ -37,7 +37,7 @@ def entry_row(path: str, entry: Entry) -> dict[str, object]:
         "mtime": when(entry.mtime_ms),
         "address": entry.address,
     }
-    why = why_unreadable(entry.address) if entry.address and not is_own(entry.address) else ""
+    why = unreadable_reason(entry.address) if entry.address and not is_own(entry.address) else ""
     return {**row, "unreadable": why} if why else row
 
 
@@ -73,8 +73,8 @@ def logged_row(line: LogEntry) -> dict[str, object]:
         "tagged": when(mark.tagged_ms or None) if mark else None,
         "swept": when(mark.swept_ms or None) if mark else None,
         "prefixes": list(mark.prefixes) if mark else [],
-        "examined_by": line.examined_by or None,
-        "complete_since": when(line.complete.since_ms) if line.complete else None,
+        "examined_by": line.examining_run or None,
+        "complete_since": when(line.nothing_to_delete.since_ms) if line.nothing_to_delete else None,
     }
 
 
@@ -82,7 +82,7 @@ def lifetime_words(line: LogEntry) -> str:
     """Describe the commit's state for people: its name, then when, and by which mark."""
     mark, state = line.mark, line.lifetime.value
     if mark is None:
-        return f"{state} by {line.examined_by}" if line.examined_by else state
+        return f"{state} by {line.examining_run}" if line.examining_run else state
     if mark.tagged_ms and mark.swept_ms:
         return (
             f"{state}, deleted by the bucket by {when(mark.swept_ms)}, tagged {when(mark.tagged_ms)} by {mark.mark_id}"

@@ -92,11 +92,11 @@ def serve(
     settings = settings_of(ctx, service=True)
     options = {"host": host, "port": port, "workers": workers, "tls_certificate": tls_certificate, "tls_key": tls_key}
     settings = _checked(settings, {name: value for name, value in options.items() if value is not None})
-    has_tls = Certificate.of(settings.api) is not None
+    has_tls = Certificate.from_settings(settings.api) is not None
     with open_lake(ctx, create=True) as lake:
         key_id, secret = see_to_first_key(lake, settings.data, os.environ)
     warn_of_open_folders(settings)
-    listening = server.bind(settings)
+    listening = server.bind_socket(settings)
     answering = threading.Event()
 
     def started() -> None:
@@ -192,13 +192,13 @@ class _Purges:
     def runs(self, repository: Repository, limit: int) -> Sequence[object]:
         from refstore_purge import report
 
-        return list(islice(report.scan(repository), limit))
+        return list(islice(report.scan_reports(repository), limit))
 
     def report(self, repository: Repository, run: str) -> object:
         from refstore_purge import places, report
 
-        found = report.read(repository, run)
-        places.refresh(repository, [found])
+        found = report.read_report(repository, run)
+        places.refresh_places(repository, [found])
         return found
 
     def restore(self, repository: Repository, run: str, *, dry_run: bool) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class _Purges:
 
         from refstore_purge import restoring
 
-        return msgspec.to_builtins(restoring.restore(repository, restoring.Scope(run), dry_run=dry_run))
+        return msgspec.to_builtins(restoring.restore_backups(repository, restoring.RestoreScope(run), dry_run=dry_run))
 
 
 def _check_stores(settings: Settings) -> None:
@@ -313,7 +313,7 @@ def _reaper(settings: Settings, folder: Path) -> None:
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # an interrupt typed at the terminal comes here too: the service says when to end
-    logs.configure(settings.log, sys.stderr, service=True)
+    logs.configure_logs(settings.log, sys.stderr, service=True)
     parent = multiprocessing.parent_process()
 
     def follow() -> None:
@@ -359,7 +359,7 @@ def _reads(settings: Settings, process_end: socket.socket, folder: Path | None) 
         signal.SIGHUP,
     ):  # who is told to end, or to read its certificate, is the service
         signal.signal(number, signal.SIG_IGN)
-    logs.configure(settings.log, sys.stderr, service=True)
+    logs.configure_logs(settings.log, sys.stderr, service=True)
     with lowered_priority(NICE):
         server.run_read_process(settings, process_end, _Operations(folder), _Purges())
 
@@ -371,7 +371,7 @@ def _worker(settings: Settings, listening: socket.socket, folder: Path | None) -
     from refstore.core import logs
     from refstore_api import server
 
-    logs.configure(settings.log, sys.stderr, service=True)
+    logs.configure_logs(settings.log, sys.stderr, service=True)
     if settings.api.tls_certificate:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server runs: the certificate that it reads then is new
     parent = multiprocessing.parent_process()

@@ -11,7 +11,7 @@ from refstore import figures, run_control
 from refstore.cli.common import emit, invocation_of, open_lake
 from refstore.cli.rows import when
 from refstore.core.records import Entry, decode_staged_many
-from refstore.core.units import bytes_shown, sum_of_sizes
+from refstore.core.units import format_bytes, sum_sizes
 from refstore.figures import Figures
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def status(
 
 
 def _all(ctx: typer.Context, lake: Lake) -> None:
-    known, now_ms = figures.read_all(lake.kv), lake.clock.now_ms()
+    known, now_ms = figures.read_all_figures(lake.kv), lake.clock.now_ms()
     not_measured = "not measured yet" if invocation_of(ctx).output == "table" else None
 
     def row(name: str, own: Figures, created_ms: int) -> dict[str, object]:
@@ -61,7 +61,7 @@ def _all(ctx: typer.Context, lake: Lake) -> None:
             "repository": name,
             **{f"{what}_bytes": amount.bytes if reaper.measured_ms else None for what, amount in amounts.items()},
             "measured": when(reaper.measured_ms or None) or not_measured,
-            "warnings": ", ".join(each.concern.value for each in figures.warnings(own, created_ms, now_ms)),
+            "warnings": ", ".join(each.concern.value for each in figures.find_warnings(own, created_ms, now_ms)),
         }
 
     emit(
@@ -74,15 +74,15 @@ def _one(ctx: typer.Context, lake: Lake, repo: Repository) -> None:
     from refstore_reaper.survey import survey
 
     measured = survey(repo.context, repo.record, lambda: True)
-    own = figures.read(lake.kv, repo.context.repo)
+    own = figures.read_figures(lake.kv, repo.context.repo)
     own = own._replace(reaper=measured) if measured is not None else own
     reaper = own.reaper
     branches = [_branch(repo, name) for name, _ in repo.branches()]
     warned = [
         {"warning": each.concern.value, "detail": each.detail}
-        for each in figures.warnings(own, repo.record.created_ms, lake.clock.now_ms())
+        for each in figures.find_warnings(own, repo.record.created_ms, lake.clock.now_ms())
     ]
-    runs = [each for each in run_control.runs_under_way(repo.context) if each.alive]
+    runs = [each for each in run_control.active_runs(repo.context) if each.is_alive]
     whole: dict[str, object] = {
         "repository": repo.name,
         "live": _entries(reaper.live),
@@ -92,7 +92,7 @@ def _one(ctx: typer.Context, lake: Lake, repo: Repository) -> None:
         "marked": _objects(reaper.marked),
         "next_sweep": when(reaper.next_sweep_ms or None),
         "last_run": when(own.gc.run_ms or None),
-        "under_way": ", ".join(f"{each.progress.kind} {each.run}: {each.progress.step}" for each in runs) or None,
+        "under_way": ", ".join(f"{each.progress.kind} {each.run_id}: {each.progress.step}" for each in runs) or None,
     }
     if invocation_of(ctx).output != "table":
         emit(ctx, {**whole, "branches": branches, "warnings": warned})
@@ -106,21 +106,21 @@ def _one(ctx: typer.Context, lake: Lake, repo: Repository) -> None:
 
 def _branch(repo: Repository, name: str) -> dict[str, object]:
     record = repo.get_branch(name)
-    staged = list(islice(repo.context.staging.merged(record.live), STAGED_MAX))
+    staged = list(islice(repo.context.staging.scan_merged(record.live_tokens), STAGED_MAX))
     entries = [each for each in decode_staged_many([raw for _, raw, _ in staged]) if isinstance(each, Entry)]
     return {
         "branch": name,
         "head": record.head,
         "staged_changes": len(staged),
-        "staged_bytes": sum_of_sizes(entry.size_bytes for entry in entries),
+        "staged_bytes": sum_sizes(entry.size_bytes for entry in entries),
         "oldest": when(min((entry.mtime_ms for entry in entries), default=None)),
     }
 
 
 def _entries(amount: Amount) -> str:
     """Say how much is named; several entries may name one object."""
-    return f"{amount.objects:,} {'entry' if amount.objects == 1 else 'entries'}, {bytes_shown(amount.bytes)}"
+    return f"{amount.objects:,} {'entry' if amount.objects == 1 else 'entries'}, {format_bytes(amount.bytes)}"
 
 
 def _objects(amount: Amount) -> str:
-    return f"{amount.objects:,} object{'' if amount.objects == 1 else 's'}, {bytes_shown(amount.bytes)}"
+    return f"{amount.objects:,} object{'' if amount.objects == 1 else 's'}, {format_bytes(amount.bytes)}"

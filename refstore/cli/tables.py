@@ -18,8 +18,8 @@ from functools import partial
 from time import monotonic
 from typing import Final, cast
 
-from refstore.core.units import age_shown, size_shown
-from refstore.core.visible_text import own_stream, visible_line
+from refstore.core.units import format_age, format_size
+from refstore.core.visible_text import own_stream, make_visible_line
 
 Row = dict[str, object]
 Format = Callable[[object], str]
@@ -146,7 +146,7 @@ def _plain(value: object) -> str:
 
 
 def _size(value: object) -> str:
-    return size_shown(value) if isinstance(value, int) else shown(value)
+    return format_size(value) if isinstance(value, int) else shown(value)
 
 
 def _short_id(value: object) -> str:
@@ -157,7 +157,7 @@ def _age(now_ms: int, value: object) -> str:
     if not isinstance(value, str) or not _TIME.fullmatch(value):
         return shown(value)
     at_ms = int(datetime.fromisoformat(value).timestamp() * 1000)
-    return f"{age_shown(now_ms - at_ms)} ago" if at_ms <= now_ms else f"in {age_shown(at_ms - now_ms)}"
+    return f"{format_age(now_ms - at_ms)} ago" if at_ms <= now_ms else f"in {format_age(at_ms - now_ms)}"
 
 
 def _page(source: Iterator[Row]) -> Iterator[Row]:
@@ -231,4 +231,4 @@ def shown(value: object) -> str:
             text = ", ".join(shown(inner) for inner in cast(list[object], value))
         case _:
             text = str(value)
-    return visible_line(text)
+    return make_visible_line(text)

@@ -40,6 +40,6 @@ def trash(
                     "deletes_at": when(item.deletes_at_ms),
                     "address": item.address,
                 }
-                for item in repo.in_grace(branch=branch, prefix=prefix)
+                for item in repo.list_trash(branch=branch, prefix=prefix)
             ),
         )

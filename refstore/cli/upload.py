@@ -15,7 +15,7 @@ from refstore.cli.files import SourceFile, source_file, tree
 from refstore.cli.locations import PlacedCommand, place, words_with_target
 from refstore.cli.parameters import Meta
 from refstore.cli.rows import entry_details, pairs
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import object_path
 from refstore.core.records import Entry
 from refstore.errors import Invalid
@@ -126,7 +126,7 @@ def _unlike_the_branch(
 ) -> list[tuple[str, SourceFile]]:
     """Return the files that the branch does not have with this size and time."""
     new: list[tuple[str, SourceFile]] = []
-    for batch in batched(files, STATS_AT_ONCE):
+    for batch in split_batches(files, STATS_AT_ONCE):
         there = repo.stat_many(branch, [path for path, _ in batch])
         for path, file in batch:
             entry = there.get(path)

@@ -14,7 +14,7 @@ from refstore.core import ids
 from refstore.core.ids import Address, RepositoryId
 from refstore.core.records import ClearedRepository
 from refstore.errors import NotFound, RepositoryNotFound
-from refstore.operations.address_info import UNREFERENCED
+from refstore.operations.address_info import UNREFERENCED_STATES
 
 if TYPE_CHECKING:
     from refstore.context import Context
@@ -90,17 +90,17 @@ def _explain(
     has an answer.
     """
     unknown: NotFound | None = None
-    for context, record in lake.all_of(repo_name):
+    for context, record in lake.repositories_of_name(repo_name):
         try:
             row = {"repository": context.repo, "repository_deleted": when(record.closed_ms or None), **ask(context)}
         except NotFound as error:
             unknown = unknown or error
         else:
-            if record.closed_ms and row["state"] in {state.value for state in UNREFERENCED}:
+            if record.closed_ms and row["state"] in {state.value for state in UNREFERENCED_STATES}:
                 row |= {"state": LEFT, "meaning": "the offline job deletes it"}
             _print(ctx, row)
             return
-    for repo, record in reversed(list(lake.cleared(repo_name))):
+    for repo, record in reversed(list(lake.cleared_repositories(repo_name))):
         if address is None or _may_have_had(record, Address(address)):
             _print(ctx, _of_cleared(repo, record, address))
             return
@@ -135,7 +135,7 @@ def _may_have_had(record: ClearedRepository, address: Address) -> bool:
     """Return whether the repository existed when the address was generated, as far as the id shows."""
     if not ids.is_own(address):
         return False
-    made_ms = ids.made_ms(address)
+    made_ms = ids.address_time_ms(address)
     return made_ms is None or record.created_ms - DAY_MS <= made_ms <= record.closed_ms + DAY_MS
 
 

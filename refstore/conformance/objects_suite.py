@@ -22,7 +22,7 @@ from refstore.conformance.interleaving import Interleaving, switching_often
 from refstore.core.clock import SystemClock
 from refstore.errors import AlreadyExists, Invalid, InvalidPath, ObjectNotFound, ObjectsUnavailable
 from refstore.objects import ObjectStore, child, open_objects
-from refstore.objects.base import Deletion
+from refstore.objects.base import DeleteResult
 
 # ruff: noqa: S310  # presigned URLs of servers that the tests started
 
@@ -413,7 +413,7 @@ class ObjectStoreSuite:
             assert store.read(key) == key.encode()
             assert store.head(key).size_bytes == len(key.encode())
         deletion = store.delete_many(KEYS)
-        assert (sorted(deletion.deleted), deletion.missing, deletion.failed) == (sorted(KEYS), (), ())
+        assert (sorted(deletion.deleted_keys), deletion.missing_keys, deletion.failed_keys) == (sorted(KEYS), (), ())
         assert list(store.list()) == []
 
     def test_an_empty_namespace_has_an_empty_listing(self, store: ObjectStore) -> None:
@@ -436,18 +436,18 @@ class ObjectStoreSuite:
         assert len(list(store.list("data/"))) == len(there) + 1
         deletion = store.delete_many(keys)
         gone = set(keys) - set(there)
-        assert deletion.failed == ()
-        assert set(deletion.missing) == (gone if self.tells_missing else set())
-        assert set(deletion.deleted) == (set(there) if self.tells_missing else set(keys))
-        assert len(deletion.deleted) + len(deletion.missing) == len(keys)
+        assert deletion.failed_keys == ()
+        assert set(deletion.missing_keys) == (gone if self.tells_missing else set())
+        assert set(deletion.deleted_keys) == (set(there) if self.tells_missing else set(keys))
+        assert len(deletion.deleted_keys) + len(deletion.missing_keys) == len(keys)
         assert [info.key for info in store.list()] == ["data/2026112100/kept"]
 
     def test_deleting_nothing_and_the_same_twice(self, store: ObjectStore) -> None:
-        assert store.delete_many([]) == Deletion((), (), ())
+        assert store.delete_many([]) == DeleteResult((), (), ())
         store.put("a", b"x")
-        assert store.delete_many(["a", "a"]) == Deletion(("a",), (), ())
+        assert store.delete_many(["a", "a"]) == DeleteResult(("a",), (), ())
         again = store.delete_many(["a"])
-        assert again == (Deletion((), ("a",), ()) if self.tells_missing else Deletion(("a",), (), ()))
+        assert again == (DeleteResult((), ("a",), ()) if self.tells_missing else DeleteResult(("a",), (), ()))
 
     # -- if_absent
 

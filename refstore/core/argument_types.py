@@ -13,68 +13,68 @@ from typing import Final, cast
 from refstore.errors import Invalid
 
 
-def text(value: object, name: str) -> None:
+def check_text(value: object, name: str) -> None:
     if isinstance(value, str):
         return
     advice = {"NoneType": "a text", "bytes": f"{name}.decode()"}.get(type(value).__name__, f"str({name})")
     if isinstance(value, PurePath):
         advice = f"{name}.as_posix()"
-    raise Invalid(f"{name} is {_shown(value)}, and must be a text; give {advice}")
+    raise Invalid(f"{name} is {_describe_value(value)}, and must be a text; give {advice}")
 
 
-def whole_number(value: object, name: str) -> None:
+def check_whole_number(value: object, name: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise Invalid(f"{name} is {_shown(value)}, and must be a whole number; give int({name}) if it stands for one")
+        raise Invalid(f"{name} is {_describe_value(value)}, and must be a whole number; give int({name}) if it stands for one")
 
 
-def flag(value: object, name: str) -> None:
+def check_flag(value: object, name: str) -> None:
     if not isinstance(value, bool):
-        raise Invalid(f"{name} is {_shown(value)}, and must be True or False; give one of these")
+        raise Invalid(f"{name} is {_describe_value(value)}, and must be True or False; give one of these")
 
 
-def metadata(value: object, name: str) -> None:
+def check_metadata(value: object, name: str) -> None:
     """Check that user metadata maps texts to texts."""
     if not isinstance(value, Mapping):
-        raise Invalid(f"{name} is {_shown(value)}, and must be a dict of texts, such as {{'owner': 'ann'}}")
+        raise Invalid(f"{name} is {_describe_value(value)}, and must be a dict of texts, such as {{'owner': 'ann'}}")
     for key, item in cast("Mapping[object, object]", value).items():
         if not isinstance(key, str):
-            raise Invalid(f"{name} has the key {_shown(key)}, and may have texts only; give str({key!r}) instead")
+            raise Invalid(f"{name} has the key {_describe_value(key)}, and may have texts only; give str({key!r}) instead")
         if not isinstance(item, str):
             raise Invalid(
-                f"{name}[{key!r}] is {_shown(item)}, and metadata holds texts only; give str(...), or json.dumps(...)"
+                f"{name}[{key!r}] is {_describe_value(item)}, and metadata holds texts only; give str(...), or json.dumps(...)"
             )
 
 
-def several(value: object, name: str) -> None:
+def check_collection(value: object, name: str) -> None:
     """Check that the argument of a bulk call is a collection, and not one text or one item."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise Invalid(f"{name} is {_shown(value)}, and must be a list or another iterable; of one item, give [{name}]")
+        raise Invalid(f"{name} is {_describe_value(value)}, and must be a list or another iterable; of one item, give [{name}]")
 
 
-def items(values: Iterable[object], kind: type) -> None:
+def check_items(values: Iterable[object], kind: type) -> None:
     """Check that each item of a bulk call is of the kind that the call takes, and has fields of the types that it
     declares.
     """
-    checks = _checks_of_fields(kind)
+    checks = _field_checks(kind)
     for value in values:
         if not isinstance(value, kind):
             raise Invalid(
-                f"an item is {_shown(value)}, and must be a refstore.{kind.__name__}; give "
-                f"refstore.{kind.__name__}({', '.join(_fields(kind))})"
+                f"an item is {_describe_value(value)}, and must be a refstore.{kind.__name__}; give "
+                f"refstore.{kind.__name__}({', '.join(_field_names(kind))})"
             )
         for name, check in checks:
             check(getattr(value, name), name)
 
 
 @lru_cache
-def _checks_of_fields(kind: type) -> list[tuple[str, Callable[[object, str], None]]]:
+def _field_checks(kind: type) -> list[tuple[str, Callable[[object, str], None]]]:
     fields = {name: of for each in kind.__mro__ for name, of in vars(each).get("__annotations__", {}).items()}
     # a named tuple has forward references
     texts = {name: getattr(each, "__forward_arg__", each) for name, each in fields.items()}
-    return [(name, check) for name, each in texts.items() if (check := check_of(each))]
+    return [(name, check) for name, each in texts.items() if (check := find_check(each))]
 
 
-def _optional(check: Callable[[object, str], None]) -> Callable[[object, str], None]:
+def _allow_none(check: Callable[[object, str], None]) -> Callable[[object, str], None]:
     def run(value: object, name: str) -> None:
         if value is not None:
             check(value, name)
@@ -83,25 +83,25 @@ def _optional(check: Callable[[object, str], None]) -> Callable[[object, str], N
 
 
 CHECKS: Final[Mapping[str, Callable[[object, str], None]]] = {
-    "str": text,
-    "str | None": _optional(text),
-    "int": whole_number,
-    "int | None": _optional(whole_number),
-    "bool": flag,
-    "dict[str, str] | None": _optional(metadata),
-    "Mapping[str, str] | None": _optional(metadata),
+    "str": check_text,
+    "str | None": _allow_none(check_text),
+    "int": check_whole_number,
+    "int | None": _allow_none(check_whole_number),
+    "bool": check_flag,
+    "dict[str, str] | None": _allow_none(check_metadata),
+    "Mapping[str, str] | None": _allow_none(check_metadata),
 }
 """By the text of an annotation. What is not here is checked by whom it concerns."""
 
 
-def check_of(annotation: str) -> Callable[[object, str], None] | None:
+def find_check(annotation: str) -> Callable[[object, str], None] | None:
     """Return the check of what is annotated so; None if there is none."""
     if annotation.startswith(("Sequence[", "Iterable[", "Collection[")) and annotation.endswith("]"):
-        return several
+        return check_collection
     return CHECKS.get(annotation)
 
 
-def _shown(value: object) -> str:
+def _describe_value(value: object) -> str:
     """Name a value and its type; of a long one only the type."""
     kind = type(value).__name__
     return (
@@ -109,7 +109,7 @@ def _shown(value: object) -> str:
     )
 
 
-def _fields(kind: type) -> list[str]:
+def _field_names(kind: type) -> list[str]:
     """Return the names of the fields that a kind of item takes in order."""
     names: tuple[str, ...] = getattr(kind, "_fields", ()) or getattr(kind, "__match_args__", ())
     return [*names]

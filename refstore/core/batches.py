@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+def split_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Yield the items in lists of `size`; the last list may be shorter."""
     rest = iter(items)
     while batch := list(islice(rest, size)):

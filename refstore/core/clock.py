@@ -14,7 +14,7 @@ _PASSED: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """This clock runs while the machine sleeps. `time.monotonic` does not, but other processes do not wait longer."""
 
 
-def utc_text(at_ms: int) -> str:
+def format_utc(at_ms: int) -> str:
     """Return a wall time as messages and tables show it: `2026-11-22T17:20:00Z`."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 

@@ -16,24 +16,24 @@ from refstore.core.clock import Clock
 from refstore.errors import DeadlineExceeded
 
 
-class _Standing(NamedTuple):
+class _Deadline(NamedTuple):
     clock: Clock
-    at: float
+    at_seconds: float
     seconds: float
     is_abandoned: Callable[[], bool] | None = None
     """Tells of a read whether its client has gone."""
 
 
-_deadline: ContextVar[_Standing | None] = ContextVar("refstore_deadline", default=None)
+_deadline: ContextVar[_Deadline | None] = ContextVar("refstore_deadline", default=None)
 
 
 @contextmanager
-def operation(clock: Clock, seconds: float) -> Generator[None, None, None]:
+def limit_operation(clock: Clock, seconds: float) -> Generator[None, None, None]:
     """Run the block under a deadline `seconds` from now, or under the outer one if there is one."""
     if _deadline.get() is not None:
         yield
         return
-    token = _deadline.set(_Standing(clock, clock.monotonic_seconds() + seconds, seconds))
+    token = _deadline.set(_Deadline(clock, clock.monotonic_seconds() + seconds, seconds))
     try:
         yield
     finally:
@@ -41,9 +41,9 @@ def operation(clock: Clock, seconds: float) -> Generator[None, None, None]:
 
 
 @contextmanager
-def reading(clock: Clock, seconds: float, is_abandoned: Callable[[], bool]) -> Generator[None, None, None]:
+def limit_reads(clock: Clock, seconds: float, is_abandoned: Callable[[], bool]) -> Generator[None, None, None]:
     """Run a block that only reads, and all operations in it, for at most `seconds` and only while its client waits."""
-    token = _deadline.set(_Standing(clock, clock.monotonic_seconds() + seconds, seconds, is_abandoned))
+    token = _deadline.set(_Deadline(clock, clock.monotonic_seconds() + seconds, seconds, is_abandoned))
     try:
         yield
     finally:
@@ -51,7 +51,7 @@ def reading(clock: Clock, seconds: float, is_abandoned: Callable[[], bool]) -> G
 
 
 @contextmanager
-def lifted() -> Generator[None, None, None]:
+def lift() -> Generator[None, None, None]:
     """Run the block without a deadline, only to undo a write that came too late, or to log an outcome."""
     token = _deadline.set(None)
     try:
@@ -67,7 +67,7 @@ def check() -> None:
         return
     if standing.is_abandoned is not None and standing.is_abandoned():
         raise DeadlineExceeded("the read was given up, as whoever asked for it has gone")
-    if standing.clock.monotonic_seconds() >= standing.at:
+    if standing.clock.monotonic_seconds() >= standing.at_seconds:
         if standing.is_abandoned is not None:
             raise DeadlineExceeded(
                 f"the read did not end within {standing.seconds:g} s; ask for less: fewer items, a "
@@ -81,7 +81,7 @@ def check() -> None:
         )
 
 
-def checked(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def check_each(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the chunks of a body, and check the deadline before each, so that a slow body ends too."""
     for chunk in chunks:
         check()

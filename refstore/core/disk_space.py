@@ -2,7 +2,7 @@
 
 Deleting needs a little room first: marks in the KV, the journal and the witness are written before an object goes. So
 two things keep the last bytes of a disk for that. Uploads to a local store stop before the disk is full (`check_room`).
-And a reaper keeps a file as a reserve, which it gives up when others have filled the disk (`Reserve`).
+And a reaper keeps a file as a reserve, which it gives up when others have filled the disk (`DiskReserve`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LAST_BYTES: Final = 32 << 20
 LAST_SHARE: Final = 20
 
 
-class Space(NamedTuple):
+class DiskSpace(NamedTuple):
     """The room on the disk that a path lies on."""
 
     mount: str
@@ -28,7 +28,7 @@ class Space(NamedTuple):
     size_bytes: int
 
     @property
-    def last_bytes(self) -> int:
+    def reserved_bytes(self) -> int:
         """What is kept free for those who make room."""
         return min(LAST_BYTES, self.size_bytes // LAST_SHARE)
 
@@ -36,10 +36,10 @@ class Space(NamedTuple):
         return f"{self.free_bytes:,} of {self.size_bytes:,} bytes are free at {self.mount}"
 
 
-def space_at(path: str | Path) -> Space:
+def disk_space_at(path: str | Path) -> DiskSpace:
     """Return the room on the disk of a path that exists. Raises OSError."""
     status = os.statvfs(path)
-    return Space(_mount_of(path), status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize)
+    return DiskSpace(_mount_of(path), status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize)
 
 
 def is_full(number: int | None) -> bool:
@@ -47,24 +47,24 @@ def is_full(number: int | None) -> bool:
     return number in _FULL
 
 
-def full_words(path: str | Path, number: int = errno.ENOSPC) -> str:
+def describe_full_disk(path: str | Path, number: int = errno.ENOSPC) -> str:
     """Return which disk is full, and what to do; for errors that began with what was tried."""
     try:
-        which = str(space_at(path))
+        which = str(disk_space_at(path))
     except OSError:
         which = f"that of {path}"
     what = "this user's quota on the disk is used up" if number == errno.EDQUOT else "the disk is full"
     return f"{what}: {which}; make room there, or let refstore reaper free what was deleted, then try again"
 
 
-def has_last_bytes(descriptor: int) -> bool:
+def has_reserved_bytes(descriptor: int) -> bool:
     """Return whether more is free on the disk of an open file than what is kept for those who make room."""
     status = os.fstatvfs(descriptor)
     last = min(LAST_BYTES, status.f_blocks * status.f_frsize // LAST_SHARE)
     return status.f_bavail * status.f_frsize >= last
 
 
-class Reserve:
+class DiskReserve:
     """A file that takes room on a disk until somebody needs it to make more room. Several processes may share it."""
 
     def __init__(self, folder: Path, size_bytes: int) -> None:
@@ -72,10 +72,10 @@ class Reserve:
         self._folder = folder
         self._size_bytes = size_bytes
 
-    def release_if_full(self) -> Space | None:
+    def release_if_full(self) -> DiskSpace | None:
         """Give the reserve up if the disk is nearly full. Return the room as it was before, if so. Raises OSError."""
-        space = space_at(self._folder)
-        if space.free_bytes >= self._size(space):
+        space = disk_space_at(self._folder)
+        if space.free_bytes >= self._reserve_size(space):
             return None
         try:
             self.path.unlink()
@@ -85,8 +85,8 @@ class Reserve:
 
     def make_if_room(self) -> bool:
         """Make the reserve if it is missing and twice its room is free. Return whether it was made. Raises OSError."""
-        space = space_at(self._folder)
-        size_bytes = self._size(space)
+        space = disk_space_at(self._folder)
+        size_bytes = self._reserve_size(space)
         if not size_bytes or space.free_bytes < 2 * size_bytes or self.path.exists():
             return False
         try:
@@ -103,7 +103,7 @@ class Reserve:
             os.close(file)
         return True
 
-    def _size(self, space: Space) -> int:
+    def _reserve_size(self, space: DiskSpace) -> int:
         return min(self._size_bytes, space.size_bytes // LAST_SHARE)
 
 

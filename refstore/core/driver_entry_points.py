@@ -31,25 +31,25 @@ def load_opener(group: str, scheme: str, built_in: Collection[str], refusal: str
         known = [*built_in, *sorted({name.lower() for name in installed.names} - set(built_in))]
         raise InvalidSettings(
             f"{refusal}; use one of {', '.join(each + ending for each in known)}, or install a package that has "
-            f"an entry point for this scheme in the group {group!r}{_unused(installed, built_in)}"
+            f"an entry point for this scheme in the group {group!r}{_installed_drivers(installed, built_in)}"
         )
     if len({entry.value for entry in named}) > 1:
         raise InvalidSettings(
-            f"several packages bring a driver for {scheme}: ({', '.join(map(_origin, named))}); uninstall all but one"
+            f"several packages bring a driver for {scheme}: ({', '.join(map(_distribution_of, named))}); uninstall all but one"
         )
     try:
         return named[0].load()
     except (ImportError, AttributeError) as error:
         raise InvalidSettings(
-            f"the driver for {scheme}: cannot be loaded from {_origin(named[0])} ({error}); install what it needs, or "
+            f"the driver for {scheme}: cannot be loaded from {_distribution_of(named[0])} ({error}); install what it needs, or "
             "correct its entry point"
         ) from error
 
 
-def _unused(installed: Collection[EntryPoint], built_in: Collection[str]) -> str:
-    clashes = sorted(_origin(entry) for entry in installed if entry.name.lower() in built_in)
+def _installed_drivers(installed: Collection[EntryPoint], built_in: Collection[str]) -> str:
+    clashes = sorted(_distribution_of(entry) for entry in installed if entry.name.lower() in built_in)
     return f"; not used, because these schemes are built in: {', '.join(clashes)}" if clashes else ""
 
 
-def _origin(entry: EntryPoint) -> str:
+def _distribution_of(entry: EntryPoint) -> str:
     return f"{entry.name} = {entry.value} of {entry.dist.name if entry.dist else 'an unnamed package'}"

@@ -58,8 +58,8 @@ class EventLogger:
         if not self._logger.isEnabledFor(level):
             return
         event = redact_text(event)
-        shown = {name: redacted(value) for name, value in {**_context.get(), **fields}.items()}
-        line = " ".join([event, *(f"{name}={_shown(value)}" for name, value in shown.items())])
+        shown = {name: redact_value(value) for name, value in {**_context.get(), **fields}.items()}
+        line = " ".join([event, *(f"{name}={_quote_value(value)}" for name, value in shown.items())])
         extra = {"event": event, "fields": shown}
         self._logger.log(level, line, exc_info=exc_info, extra=extra, stacklevel=3)  # 3: where the event was logged
 
@@ -69,12 +69,12 @@ def get_logger(name: str) -> EventLogger:
 
 
 def context_fields() -> Mapping[str, object]:
-    """Return the fields that `adding_fields` adds here."""
+    """Return the fields that `bind_fields` adds here."""
     return _context.get()
 
 
 @contextmanager
-def adding_fields(**fields: object) -> Generator[None, None, None]:
+def bind_fields(**fields: object) -> Generator[None, None, None]:
     """Add these fields to every event that is logged in the block, by this thread or asyncio task."""
     token = _context.set({**_context.get(), **fields})
     try:
@@ -83,7 +83,7 @@ def adding_fields(**fields: object) -> Generator[None, None, None]:
         _context.reset(token)
 
 
-def redacted(value: object) -> object:
+def redact_value(value: object) -> object:
     """Return a field's value with the URLs in it redacted, however deep."""
     match value:
         case str():
@@ -93,14 +93,14 @@ def redacted(value: object) -> object:
         case BaseException():
             return redact_text(str(value))
         case dict():
-            return {key: redacted(inner) for key, inner in cast(dict[object, object], value).items()}
+            return {key: redact_value(inner) for key, inner in cast(dict[object, object], value).items()}
         case list() | tuple():
-            return [redacted(inner) for inner in cast(list[object], value)]
+            return [redact_value(inner) for inner in cast(list[object], value)]
         case _:
             return redact_text(repr(value))
 
 
-def _shown(value: object) -> str:
+def _quote_value(value: object) -> str:
     """Write a value so that it stays on the line and its end can be seen."""
     text = str(value)
     return repr(text) if isinstance(value, str) and (not text.isprintable() or " " in text or not text) else text

@@ -21,7 +21,7 @@ _BTIME_OFFSET: Final = 80
 """Of `stx_btime` in `struct statx`: seconds as a signed 64-bit number, then nanoseconds in 32 bits."""
 
 
-def identity_of(path: Path) -> str:
+def read_file_identity(path: Path) -> str:
     """Return what identifies the file itself: device, inode, and when it was made, '0' where that is not known. Raises
     OSError.
     """

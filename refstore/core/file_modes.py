@@ -17,22 +17,22 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 
-class Modes(NamedTuple):
+class FileModes(NamedTuple):
     folder: int
     file: int
-    shared: bool
+    is_shared: bool
     """Whether a group shares the folder. Modes are set after the file is made then, because of the umask."""
 
 
-PRIVATE: Final = Modes(0o700, 0o600, shared=False)
-SHARED: Final = Modes(0o2770, 0o660, shared=True)
+PRIVATE_MODES: Final = FileModes(0o700, 0o600, is_shared=False)
+SHARED_MODES: Final = FileModes(0o2770, 0o660, is_shared=True)
 _OTHERS: Final = 0o007
 _GROUP: Final = 0o070
 
 
-def modes_in(folder: os.stat_result) -> Modes:
+def modes_for(folder: os.stat_result) -> FileModes:
     """Return the modes for new files and folders in the folder."""
-    return SHARED if folder.st_mode & stat.S_ISGID and folder.st_mode & stat.S_IWGRP else PRIVATE
+    return SHARED_MODES if folder.st_mode & stat.S_ISGID and folder.st_mode & stat.S_IWGRP else PRIVATE_MODES
 
 
 def make_folder(folder: Path) -> None:
@@ -44,21 +44,21 @@ def make_folder(folder: Path) -> None:
     if not missing_folders and not folder.is_dir():
         raise NotADirectoryError(20, os.strerror(20), str(folder))
     for below in reversed(missing_folders):
-        modes = modes_in(below.parent.stat())
+        modes = modes_for(below.parent.stat())
         with suppress(FileExistsError):  # another process was quicker
             below.mkdir(modes.folder)
-            if modes.shared:
+            if modes.is_shared:
                 below.chmod(modes.folder)
 
 
-def open_to_others(places: Iterable[Path]) -> list[tuple[Path, int]]:
+def find_exposed(places: Iterable[Path]) -> list[tuple[Path, int]]:
     """Return the files and folders, with their modes, that others than their owner, or the group that shares them, can
     access.
     """
-    return [(place, mode) for place in places if (mode := _open_mode(place)) is not None]
+    return [(place, mode) for place in places if (mode := _exposed_mode(place)) is not None]
 
 
-def _open_mode(place: Path) -> int | None:
+def _exposed_mode(place: Path) -> int | None:
     """Return the mode of a place that is open to others; None: it is not, or is not there."""
     try:
         status = place.stat()
@@ -69,7 +69,7 @@ def _open_mode(place: Path) -> int | None:
     for_others = status.st_mode & _OTHERS and all(mode & stat.S_IXOTH for mode in above)
     for_group = (
         status.st_mode & _GROUP
-        and not modes_in(folder).shared
+        and not modes_for(folder).is_shared
         and all(mode & (stat.S_IXGRP | stat.S_IXOTH) for mode in above)
     )
     return stat.S_IMODE(status.st_mode) if for_others or for_group else None

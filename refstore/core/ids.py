@@ -196,13 +196,13 @@ def are_own(addresses: Sequence[Address]) -> bool:
     return len(lines) == (_OWN_ADDRESS_LENGTH + 1) * len(addresses) and _OWN_ADDRESSES.fullmatch(lines) is not None
 
 
-def made_ms(address: Address) -> int | None:
+def address_time_ms(address: Address) -> int | None:
     """Return when an own address was made, by its id; None if the id does not tell (see `RandomIds`)."""
-    return _time_in(address[:_OWN_TIME_ENDS])
+    return _parse_time(address[:_OWN_TIME_ENDS])
 
 
 @lru_cache(maxsize=4096)
-def _time_in(beginning: str) -> int | None:
+def _parse_time(beginning: str) -> int | None:
     """Return the time in the first digits of an id, if it agrees with the slice before them."""
     _, slice_, digits = beginning.split("/")
     try:
@@ -236,7 +236,7 @@ _DIGIT_OF: Final = bytes(ord(_ALPHABET[byte & 31]) for byte in range(256))
 
 
 @lru_cache(maxsize=64)
-def _time_of(at_ms: int) -> str:
+def _format_time(at_ms: int) -> str:
     """Return the first ten characters of an id."""
     return "".join(_ALPHABET[(at_ms >> shift) & 31] for shift in range(45, -1, -5))
 
@@ -244,7 +244,7 @@ def _time_of(at_ms: int) -> str:
 class Ids(Protocol):
     """Makes new ids. Passed in, so that a simulated run can be repeated to the letter."""
 
-    def unique(self, at_ms: int) -> str:
+    def new_id(self, at_ms: int) -> str:
         """Return a new id: 26 characters that sort by time."""
         ...
 
@@ -252,20 +252,20 @@ class Ids(Protocol):
 class RandomIds:
     """48 bits of time and 80 random bits, as a ULID has."""
 
-    def unique(self, at_ms: int) -> str:
-        return _time_of(at_ms) + os.urandom(16).translate(_DIGIT_OF).decode()
+    def new_id(self, at_ms: int) -> str:
+        return _format_time(at_ms) + os.urandom(16).translate(_DIGIT_OF).decode()
 
 
 def new_address(ids: Ids, at_ms: int) -> Address:
-    return Address(f"data/{slice_of(at_ms)}/{ids.unique(at_ms)}")
+    return Address(f"data/{slice_of(at_ms)}/{ids.new_id(at_ms)}")
 
 
 def new_token(ids: Ids, branch: BranchName, at_ms: int) -> Token:
-    return Token(f"{branch}:{ids.unique(at_ms)}")
+    return Token(f"{branch}:{ids.new_id(at_ms)}")
 
 
 def new_repository_id(ids: Ids, name: RepositoryName, at_ms: int) -> RepositoryId:
-    return RepositoryId(f"{name}.{ids.unique(at_ms)}")
+    return RepositoryId(f"{name}.{ids.new_id(at_ms)}")
 
 
 def _has_dot_segments(path: str) -> bool:

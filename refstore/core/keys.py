@@ -34,7 +34,7 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
                                       deleted/<time>/<reaper> Counter
                                       scrubbed/<unit>         Stamp
     <repo>/unwritten                  <name>                  manifest entry     (which the object store has not taken
-                                                                                 yet; the lake's: `unwritten`)
+                                                                                 yet; the lake's: `unwritten_manifest`)
     <repo>/progress                   <run>                   RunProgress        (a run of the offline job or a purge)
                                       <run>/stop              StopRequest
     figures                           <repo>/reaper           ReaperFigures      (what the overview page shows)
@@ -90,7 +90,7 @@ ACCESS_KEY_USES: Final = "configuration/access-key-uses"
 ENDED_SESSIONS: Final = "configuration/ended-sessions"
 AUDIT_HEADS: Final = "audit/heads"
 AUDIT_WAITING: Final = "audit/waiting"
-UNWRITTEN: Final = "unwritten"
+UNWRITTEN_LAKE_MANIFEST: Final = "unwritten"
 FIGURES: Final = "figures"
 STOP: Final = "/stop"
 LAST_CODE_POINT: Final = "\U0010ffff"
@@ -162,7 +162,7 @@ def entry(repo: RepositoryId, under: Token, path: Path) -> Key:
     return Key(staging(repo, under), path)
 
 
-def entry_many(repo: RepositoryId, under: Token, paths: Collection[Path]) -> list[Key]:
+def entries(repo: RepositoryId, under: Token, paths: Collection[Path]) -> list[Key]:
     """Return the `entry` key of each path, for bulk operations."""
     partition = staging(repo, under)
     return [Key(partition, path) for path in paths]
@@ -185,30 +185,30 @@ def _reference_partitions(repo: RepositoryId) -> Sequence[str]:
     return tuple(references(repo, shard) for shard in range(SHARDS))
 
 
-def reference_many(repo: RepositoryId, addresses: Collection[Address]) -> list[Key]:
+def reference_keys(repo: RepositoryId, addresses: Collection[Address]) -> list[Key]:
     """Return the `reference` key of each address, for bulk operations."""
     partitions = _reference_partitions(repo)
     return [Key(partitions[shard_of(address)], address) for address in addresses]
 
 
-def due_shard(repo: RepositoryId, shard: int) -> str:
+def due_hint_shard(repo: RepositoryId, shard: int) -> str:
     return f"{repo}/due/{shard:02x}"
 
 
-def due(repo: RepositoryId, at_ms: int, address: Address) -> Key:
-    return Key(due_shard(repo, shard_of(address)), f"{due_time(at_ms)}/{address}")
+def due_hint(repo: RepositoryId, at_ms: int, address: Address) -> Key:
+    return Key(due_hint_shard(repo, shard_of(address)), f"{format_due_time(at_ms)}/{address}")
 
 
-def due_many(repo: RepositoryId, shard: int, at_ms: int, digest: str) -> Key:
-    return Key(due_shard(repo, shard), f"{due_time(at_ms)}/{_MANY}{digest}")
+def shared_due_hint(repo: RepositoryId, shard: int, at_ms: int, digest: str) -> Key:
+    return Key(due_hint_shard(repo, shard), f"{format_due_time(at_ms)}/{_MANY}{digest}")
 
 
-def due_time(at_ms: int) -> str:
+def format_due_time(at_ms: int) -> str:
     """Format a time for a due key: 13 digits, so that keys sort by time."""
     return f"{min(max(at_ms, 0), 9_999_999_999_999):013d}"
 
 
-def parse_due(name: str) -> tuple[int, Address | None]:
+def parse_due_hint(name: str) -> tuple[int, Address | None]:
     """Parse a due key to (time in ms, address); None if its record names several. Raises CorruptRecord."""
     time, _, address = name.partition("/")
     try:
@@ -229,7 +229,7 @@ def committed_tokens(repo: RepositoryId) -> str:
     return f"{repo}/staging/committed"
 
 
-def committed(repo: RepositoryId, commit_id: CommitId) -> Key:
+def committed_marker(repo: RepositoryId, commit_id: CommitId) -> Key:
     return Key(committed_tokens(repo), commit_id)
 
 
@@ -241,7 +241,7 @@ def commit(repo: RepositoryId, commit_id: CommitId) -> Key:
     return Key(commits(repo), commit_id)
 
 
-def landed(repo: RepositoryId, commit_id: CommitId) -> Key:
+def landed_mark(repo: RepositoryId, commit_id: CommitId) -> Key:
     return Key(landed_commits(repo), commit_id)
 
 
@@ -277,20 +277,20 @@ def gc_pin(repo: RepositoryId, mark_id: str, address: Address) -> Key:
     return Key(gc_pins(repo), f"{mark_id}/{address}")
 
 
-def gc_marked_by(repo: RepositoryId, mark_id: str) -> str:
+def gc_marked_commits(repo: RepositoryId, mark_id: str) -> str:
     return f"{repo}/gc/marked/{mark_id}"
 
 
-def gc_marked(repo: RepositoryId, mark_id: str, commit_id: CommitId) -> Key:
-    return Key(gc_marked_by(repo, mark_id), commit_id)
+def gc_marked_commit(repo: RepositoryId, mark_id: str, commit_id: CommitId) -> Key:
+    return Key(gc_marked_commits(repo, mark_id), commit_id)
 
 
-def gc_complete(repo: RepositoryId) -> str:
+def gc_nothing_to_delete(repo: RepositoryId) -> str:
     return f"{repo}/gc/complete"
 
 
-def gc_complete_commit(repo: RepositoryId, commit_id: CommitId) -> Key:
-    return Key(gc_complete(repo), commit_id)
+def gc_nothing_to_delete_commit(repo: RepositoryId, commit_id: CommitId) -> Key:
+    return Key(gc_nothing_to_delete(repo), commit_id)
 
 
 def retention(repo: RepositoryId) -> str:
@@ -341,12 +341,12 @@ def imports(repo: RepositoryId) -> str:
     return f"{repo}/imports"
 
 
-def import_(repo: RepositoryId, import_id: str) -> Key:
+def background_import(repo: RepositoryId, import_id: str) -> Key:
     return Key(imports(repo), import_id)
 
 
-def unwritten(repo: RepositoryId) -> str:
-    return f"{repo}/{UNWRITTEN}"
+def unwritten_manifest(repo: RepositoryId) -> str:
+    return f"{repo}/{UNWRITTEN_LAKE_MANIFEST}"
 
 
 def reaper_states(repo: RepositoryId) -> str:

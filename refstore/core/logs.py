@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, cast
 from refstore.core import event_log
 from refstore.core.redaction import redact_text
 from refstore.core.settings import LogSettings
-from refstore.core.visible_text import own_stream, visible
+from refstore.core.visible_text import own_stream, make_visible
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict
@@ -26,28 +26,28 @@ _LIBRARY_LEVEL: Final = logging.WARNING
 """Of boto3, redis and the like: their debug records hold request headers."""
 
 
-class SetUp(NamedTuple):
+class LogSetup(NamedTuple):
     """How a process logs, for its helpers to log alike."""
 
     settings: LogSettings
-    service: bool
+    is_service: bool
 
 
-_set_up: Final = [SetUp(LogSettings(), service=False)]
+_set_up: Final = [LogSetup(LogSettings(), is_service=False)]
 """The last one of this process."""
 
 
-def set_up() -> SetUp:
+def current_setup() -> LogSetup:
     """Return how this process logs; the defaults, if nobody has said."""
     return _set_up[-1]
 
 
-def configure(settings: LogSettings, stream: TextIO, *, service: bool = False) -> None:
+def configure_logs(settings: LogSettings, stream: TextIO, *, service: bool = False) -> None:
     """Send all logs of this process to `stream`. Called by entry points; calling it again replaces the set-up.
 
     `service`: this process runs until somebody ends it, or belongs to one that does; `format = "auto"` means JSON then.
     """
-    _set_up[:] = [SetUp(settings, service)]
+    _set_up[:] = [LogSetup(settings, service)]
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     handler = logging.StreamHandler(own_stream(stream))  # what is logged is made visible before it gets its colours
     if settings.format == "json" or service:
@@ -71,7 +71,7 @@ class _PlainFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         record.__dict__["level"] = record.levelname.lower()
-        return visible(redact_text(super().format(record)))
+        return make_visible(redact_text(super().format(record)))
 
 
 class _StructuredFormatter(logging.Formatter):
@@ -122,8 +122,8 @@ def _add_fields(_logger: object, _method: str, event: EventDict) -> EventDict:
 
 
 def _redact(_logger: object, _method: str, event: EventDict) -> EventDict:
-    return {key: event_log.redacted(value) for key, value in event.items()}
+    return {key: event_log.redact_value(value) for key, value in event.items()}
 
 
 def _make_visible(_logger: object, _method: str, event: EventDict) -> EventDict:
-    return {key: visible(value) if isinstance(value, str) else value for key, value in event.items()}
+    return {key: make_visible(value) if isinstance(value, str) else value for key, value in event.items()}

@@ -60,7 +60,7 @@ def store_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def build_stores(values: Mapping[str, object]) -> dict[str, ObjectStoreSettings]:
+def build_object_stores(values: Mapping[str, object]) -> dict[str, ObjectStoreSettings]:
     """Return the named stores of the settings' values, by name. Raises InvalidSettings."""
     by_store: dict[str, dict[str, str]] = {}
     for name, value in values.items():

@@ -72,7 +72,7 @@ class Emptied(Record, frozen=True, tag=11):
     """The list is empty: the address is in grace. It takes no new copy (rule 5); `restore` may take it back."""
 
     since_ms: int
-    last: Reference
+    last_reference: Reference
     """The reference whose removal emptied the list."""
     cause: str
     """Why it was removed: overwritten, deleted, reset, branch-deleted, committed-over, scrubbed, …"""
@@ -93,7 +93,7 @@ class Deleting(Record, frozen=True, tag=13):
     """The reaper deletes the blob, then this key; nobody can take it back (rule 8)."""
 
     since_ms: int
-    last: Reference
+    last_reference: Reference
     cause: str
     size_bytes: int = -1
     """-1: not known."""
@@ -102,7 +102,7 @@ class Deleting(Record, frozen=True, tag=13):
 # ---- branches, tags, commits, repositories
 
 
-class Retired(NamedTuple):
+class RetiredToken(NamedTuple):
     """A token whose fate is decided (rule 3)."""
 
     token: Token
@@ -116,26 +116,26 @@ class Branch(Record, frozen=True, tag=20):
     head: CommitId
     token: Token
     """The current staging token."""
-    sealed: tuple[Token, ...]
+    sealed_tokens: tuple[Token, ...]
     """Oldest first."""
-    retired: tuple[Retired, ...]
+    retired_tokens: tuple[RetiredToken, ...]
     write_id: str
     """Differs in every version of the record, so that a retried write recognises its own."""
     created_ms: int = 0
-    hidden: bool = False
+    is_hidden: bool = False
     id: str = ""
     """Made once with the branch, so that a later branch of the same name can be told apart."""
 
     @property
-    def live(self) -> tuple[Token, ...]:
+    def live_tokens(self) -> tuple[Token, ...]:
         """The tokens that a reader reads, newest first."""
-        return (self.token, *reversed(self.sealed))
+        return (self.token, *reversed(self.sealed_tokens))
 
 
 class ClosedBranch(Record, frozen=True, tag=21):
     """A deleted branch whose tokens are not published yet (rule 3)."""
 
-    retired: tuple[Retired, ...]
+    retired_tokens: tuple[RetiredToken, ...]
     write_id: str
     id: str = ""
     """The deleted branch's id, whose deletion the manifest is still to say; '': it need not."""
@@ -162,7 +162,7 @@ class Commit(Record, frozen=True, tag=30):
     parents: tuple[CommitId, ...]
     metarange: str
     """Key of the metarange's hash; '' is the empty tree."""
-    added: str
+    added_addresses_id: str
     """Hash of the object that lists the addresses added against the first parent; '' where nothing was added."""
     tokens: tuple[Token, ...]
     created_ms: int
@@ -193,7 +193,7 @@ class Mark(Record, frozen=True, tag=31):
     """When everything that only this commit named was deleted. 0: not yet."""
     prefixes: tuple[str, ...] = ()
     """Only its entries at paths with these prefixes have expired; (): all of them."""
-    earlier: bytes = b""
+    earlier_marks: bytes = b""
     """The encoded mark that this one replaced, where a part of the commit was swept before; unmark restores it."""
     tagged_ms: int = 0
     """When everything that only this commit named was tagged for the bucket to delete (`--mode tag`). 0: not tagged."""
@@ -203,7 +203,7 @@ class Mark(Record, frozen=True, tag=31):
         return not self.prefixes or any(path.startswith(self.prefixes) for path in paths)
 
 
-class Complete(Record, frozen=True, tag=36):
+class NothingToDelete(Record, frozen=True, tag=36):
     """`<repo>/gc/complete/<commit_id>`: the commit has expired, but by the last run none of its data is deleted.
 
     This is only shown to users: the commit is not marked, and every decision is made by the mark.
@@ -236,21 +236,21 @@ class GcRun(Record, frozen=True, tag=35):
     deletes_at_ms: int
     """The earliest time of the sweep."""
     rules_digest: str
-    disregards: tuple[str, ...] = ()
+    disregarded_marks: tuple[str, ...] = ()
     """Earlier marks whose commits this run treats as expired, too."""
     marked_ms: int = 0
     """When its last commit was marked; the run waits for operations that began before. 0: not yet."""
     finished_ms: int = 0
-    counts: dict[str, int] = {}
+    mark_counts: dict[str, int] = {}
     question: str = ""
     """What an operator has to confirm before the sweep; '': nothing."""
     confirmed_by: str = ""
     confirmed_ms: int = 0
     sweep_began_ms: int = 0
     swept_ms: int = 0
-    swept: dict[str, int] = {}
+    sweep_counts: dict[str, int] = {}
     """What the sweep counted."""
-    ended: str = ""
+    end_reason: str = ""
     """Why it was abandoned."""
     tagged_ms: int = 0
     """When all its objects were tagged for the bucket to delete; it is swept once the bucket did so. 0: not tagged."""
@@ -363,7 +363,7 @@ class Backup(NamedTuple):
     replaced_ms: int
     replaced_by: str
     """The run that did."""
-    by_restore: bool = False
+    is_trash: bool = False
     """Whether a restore replaced it: then it is trash, and goes after the days of trash."""
 
 
@@ -372,22 +372,22 @@ class Location(Record, frozen=True, tag=85):
 
     current: Content | None
     """None: the identity is being deleted, and nothing can be published to it."""
-    replaced: int = 0
+    replacement_count: int = 0
     """How often the content was replaced."""
     intent: Intent | None = None
     backups: tuple[Backup, ...] = ()
     """Oldest first."""
-    going: tuple[Address, ...] = ()
+    pending_deletions: tuple[Address, ...] = ()
     """What is deleted next; nothing restores it."""
-    unpublished: tuple[Address, ...] = ()
-    """Of `going`: what attempts wrote, or were about to, and nobody published."""
+    unpublished_attempts: tuple[Address, ...] = ()
+    """Of `pending_deletions`: what attempts wrote, or were about to, and nobody published."""
 
     def addresses(self) -> tuple[Address, ...]:
         """Every address that this record names, each once."""
         contents = [*([self.current] if self.current else []), *(backup.content for backup in self.backups)]
         named = [each.address for each in contents if not each.is_erased]
         named += [self.intent.address] if self.intent else []
-        return tuple(dict.fromkeys([*named, *self.going]))
+        return tuple(dict.fromkeys([*named, *self.pending_deletions]))
 
 
 class LocationsFlag(Record, frozen=True, tag=86):
@@ -399,11 +399,11 @@ class LocationsFlag(Record, frozen=True, tag=86):
 # ---- the reaper's own
 
 
-class Due(Record, frozen=True, tag=50):
+class DueHintRecord(Record, frozen=True, tag=50):
     """`<repo>/due/<shard>/<time>/<address>`: a hint to check an address at that time. The reference key decides."""
 
 
-class DueMany(Record, frozen=True, tag=91):
+class SharedDueHintRecord(Record, frozen=True, tag=91):
     """`<repo>/due/<shard>/<time>/many/<digest>`: the same for several addresses of a shard."""
 
     addresses: list[Address]
@@ -425,9 +425,9 @@ class Heartbeat(Record, frozen=True, tag=52):
     every_seconds: float
     """The interval of its heartbeats; it counts as dead some time after a missing one."""
     passes: int = 0
-    released: int = 0
-    deleted: int = 0
-    bytes: int = 0
+    released_references: int = 0
+    deleted_objects: int = 0
+    deleted_bytes: int = 0
     errors: int = 0
     """All counts are since it started."""
 
@@ -439,23 +439,23 @@ class BreakerState(Record, frozen=True, tag=53):
     tripped_ms: int = 0
     """0: it is not tripped."""
     reason: str = ""
-    due: int = 0
+    due_objects: int = 0
     """What was due for deletion, or was deleted within the hour."""
-    of: int = 0
+    live_objects: int = 0
     """What `due` was compared with: the repository's objects, or the hourly limit."""
-    let_until_ms: int = 0
+    allowed_until_ms: int = 0
     """Until then the breaker does not check, because an operator decided so."""
-    let_objects: int = 0
+    allowed_objects: int = 0
     """How many objects may be deleted before the breaker checks again."""
 
 
-class Counter(Record, frozen=True, tag=54):
+class DeletionCount(Record, frozen=True, tag=54):
     """`<repo>/reaper/deleted/<time>/<reaper id>`: how many objects one reaper deleted from that time on."""
 
     count: int
 
 
-class Stamp(Record, frozen=True, tag=55):
+class StampRecord(Record, frozen=True, tag=55):
     """`<repo>/reaper/scrubbed/<unit>`: when the unit was last scrubbed."""
 
     at_ms: int
@@ -507,18 +507,18 @@ class ReaperFigures(Record, frozen=True, tag=87):
     branches: int = 0
     has_rules: bool = False
     """Whether the repository has retention rules."""
-    stopped: str = ""
+    stop_reason: str = ""
     """Why hard deletion is stopped; '' if it is not."""
-    went_back: bool = False
+    kv_went_back: bool = False
     """Whether it is stopped because the KV lost writes."""
     error: str = ""
     """The first error of the last pass that had one, until a pass has none."""
     error_ms: int = 0
-    refused: int = 0
+    refused_objects: int = 0
     """Objects that the store did not delete in the last pass."""
     reclaimed: tuple[DayAmount, ...] = ()
     """Of the last days, the oldest first."""
-    versions: str = ""
+    versions_warning: str = ""
     """That the bucket keeps versions of what is deleted, or that this is not known; '' if it does not."""
 
 
@@ -535,7 +535,7 @@ class GcFigures(Record, frozen=True, tag=88):
     """What the last run found that the online path had missed."""
     orphans_before: Amount = Amount()
     """The same of the run before."""
-    failed: int = 0
+    failed_objects: int = 0
     """Objects that the store did not delete in the last sweep."""
     error: str = ""
     """Why the last run failed; '' if it did not."""
@@ -554,10 +554,10 @@ class RunProgress(Record, frozen=True, tag=89):
     beat_ms: int
     """When this was written: a run that did not write for long is dead."""
     step: str = ""
-    done: int = 0
-    total: int = 0
+    done_items: int = 0
+    total_items: int = 0
     """0: unknown."""
-    left_ms: int = -1
+    remaining_ms: int = -1
     """How long the step may still take, by its speed so far. -1: unknown."""
     until_ms: int = 0
     """When the step ends, if it waits for a time. 0: it does not."""
@@ -598,7 +598,7 @@ class ImportRecord(Record, frozen=True, tag=70):
     """The last heartbeat of its process; 0: that process ended, and another may continue at once."""
     objects: int = 0
     """How many objects were listed so far, or imported."""
-    skipped: int = 0
+    skipped_objects: int = 0
     attempts: int = 1
     commit: str = ""
     """The commit that it is about to land, or that landed."""
@@ -634,7 +634,7 @@ class AccessKeyRecord(Record, frozen=True, tag=60):
     """When the key expires. 0: never."""
     token_generation: int = 0
     """Raised to end the bearer tokens that were issued before."""
-    previous: SecretHash | None = None
+    previous_secret: SecretHash | None = None
     """The secret before the last rotation; after its end it is still recognised, so that its user learns the reason."""
 
 
@@ -651,7 +651,7 @@ class AuditHead(Record, frozen=True, tag=80):
     written_ms: int
 
 
-class AuditWaiting(Record, frozen=True, tag=81):
+class WaitingAct(Record, frozen=True, tag=81):
     """`audit/waiting/<id>`: what has no entry yet, because it is under way or the store did not take it."""
 
     act: bytes
@@ -665,7 +665,7 @@ class AuditWaiting(Record, frozen=True, tag=81):
 # ---- the durations that safety rests on (`refstore/agreed_durations.py`)
 
 
-class SharedSeconds(NamedTuple):
+class SharedDurations(NamedTuple):
     """The durations that other processes rely on, in seconds: those of `Safety` that are `SHARED`."""
 
     operation_deadline_seconds: float
@@ -675,10 +675,10 @@ class SharedSeconds(NamedTuple):
     issue_seconds: float
 
 
-class FormerSeconds(NamedTuple):
+class FormerDurations(NamedTuple):
     """Durations that were agreed before. Processes may still run with them."""
 
-    seconds: SharedSeconds
+    durations: SharedDurations
     until_ms: int
     """Until then they count."""
 
@@ -686,18 +686,18 @@ class FormerSeconds(NamedTuple):
 class DurationsRecord(Record, frozen=True, tag=82):
     """`configuration/durations`: what all processes that share the KV have agreed on."""
 
-    agreed: SharedSeconds
+    current: SharedDurations
     write_id: str
     """Differs in every version of the record, so that a retried write recognises its own."""
     set_ms: int
-    former: tuple[FormerSeconds, ...] = ()
+    former: tuple[FormerDurations, ...] = ()
 
 
 class LakeRecord(Record, frozen=True, tag=92):
     """`configuration/lake`: which lake the KV is of."""
 
     id: str
-    confirmed: bool = False
+    is_confirmed: bool = False
     """Whether the object store holds the id, too."""
 
 
@@ -708,17 +708,17 @@ class Position(Record, frozen=True, tag=83):
     at_ms: int
 
 
-def unreferenced(entry: Entry) -> Entry:
+def without_reference(entry: Entry) -> Entry:
     """Return the entry as a commit holds it, without its reference id."""
     return entry if not entry.reference_id else msgspec.structs.replace(entry, reference_id="")
 
 
 AnyRecord = (
     Entry | Tombstone | Listed | Emptied | Issued | Deleting | Branch | ClosedBranch | DeletedToken | CommittedTokens
-    | TokenRecord | Commit | Mark | Tag | RepositoryRecord | Due | Lease | Heartbeat | BreakerState | Counter | Stamp
-    | AccessKeyRecord | RetentionRecord | GcFlag | GcRun | Complete | ClearedRepository | ImportRecord
-    | AuditHead | AuditWaiting | DurationsRecord | Position | PurgeRecord | Location | LocationsFlag
-    | ReaperFigures | GcFigures | RunProgress | StopRequest | DueMany | LakeRecord
+    | TokenRecord | Commit | Mark | Tag | RepositoryRecord | DueHintRecord | Lease | Heartbeat | BreakerState | DeletionCount | StampRecord
+    | AccessKeyRecord | RetentionRecord | GcFlag | GcRun | NothingToDelete | ClearedRepository | ImportRecord
+    | AuditHead | WaitingAct | DurationsRecord | Position | PurgeRecord | Location | LocationsFlag
+    | ReaperFigures | GcFigures | RunProgress | StopRequest | SharedDueHintRecord | LakeRecord
 )  # fmt: skip
 
 StagedRecord = Entry | Tombstone
@@ -757,7 +757,7 @@ def decode_staged_many(values: Iterable[bytes]) -> list[StagedRecord]:
     try:
         return [decode(value) for value in values]
     except _UNREADABLE as error:
-        raise _corrupt("staging entry", error) from error
+        raise _corrupt_record("staging entry", error) from error
 
 
 def decode_reference_many(values: Iterable[bytes | Absent]) -> list[ReferenceRecord | None]:
@@ -766,7 +766,7 @@ def decode_reference_many(values: Iterable[bytes | Absent]) -> list[ReferenceRec
     try:
         return [None if value is ABSENT else decode(value) for value in values]
     except _UNREADABLE as error:
-        raise _corrupt("reference", error) from error
+        raise _corrupt_record("reference", error) from error
 
 
 R = TypeVar("R", bound=Record)
@@ -783,7 +783,7 @@ def decode(value: bytes, kind: type[R]) -> R:
     return _decode(decoder, value, kind.__name__)  # type: ignore[return-value]  # the table pairs kind and decoder
 
 
-def maybe(value: bytes | Absent, kind: type[R]) -> R | None:
+def decode_optional(value: bytes | Absent, kind: type[R]) -> R | None:
     """Decode a record of a known kind; None where there is no value."""
     return None if value is ABSENT else decode(value, kind)
 
@@ -792,8 +792,8 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], value: bytes, what: str) -> T:
     try:
         return decoder.decode(value)
     except _UNREADABLE as error:
-        raise _corrupt(what, error) from error
+        raise _corrupt_record(what, error) from error
 
 
-def _corrupt(what: str, error: Exception) -> CorruptRecord:
+def _corrupt_record(what: str, error: Exception) -> CorruptRecord:
     return CorruptRecord(f"a {what} record cannot be decoded ({error}); nothing that depends on it will be deleted")

@@ -27,10 +27,10 @@ def redact_url(url: str) -> str:
     if separator and at and (colon or "/" not in login):
         shown_user = f"{user}:" if colon and (scheme != "s3" or "/" in login) else ""
         rest = f"{shown_user}{HIDDEN}@{place}"
-    shown = "".join(map(_without_encoded_login, _PARTS.split(scheme + separator + rest)))
+    shown = "".join(map(_hide_encoded_login, _PARTS.split(scheme + separator + rest)))
     pieces = _PARAMETERS.split(shown)
-    return _without_secret(pieces[0], is_parameter=False) + "".join(
-        delimiter + _without_secret(piece, is_parameter=delimiter == "&")
+    return _hide_secret(pieces[0], is_parameter=False) + "".join(
+        delimiter + _hide_secret(piece, is_parameter=delimiter == "&")
         for delimiter, piece in zip(pieces[1::2], pieces[2::2], strict=True)
     )
 
@@ -40,7 +40,7 @@ def redact_text(text: str) -> str:
     return _URL.sub(lambda match: redact_url(match[0]), text) if "://" in text else text
 
 
-def _without_encoded_login(part: str) -> str:
+def _hide_encoded_login(part: str) -> str:
     """Hide the login of a URL that is a parameter of another one. `part`: without any of `/?#&`."""
     begins, end = _LOGIN_BEGINS.search(part), part.rfind("%40")
     if begins is None or end < begins.end():
@@ -48,7 +48,7 @@ def _without_encoded_login(part: str) -> str:
     return f"{part[: begins.start()]}%2F%2F{HIDDEN}{part[end:]}"
 
 
-def _without_secret(piece: str, *, is_parameter: bool) -> str:
+def _hide_secret(piece: str, *, is_parameter: bool) -> str:
     """Hide the value of a parameter whose name sounds secret. `piece`: without any of `&#`; a parameter, or what may
     end with one after a `?`.
     """

@@ -34,8 +34,8 @@ be short enough for the agreed `scrub_after_seconds`, and `grace_seconds` protec
 """
 
 
-Witnessed = Literal["commits", "always"]
-Copied = Literal["never", "always"]
+WitnessMode = Literal["commits", "always"]
+CopyMode = Literal["never", "always"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +57,12 @@ class Safety:
     """How long an address stays after it lost its last reference, so that `restore` can take it back (rule 8)."""
     issue_seconds: float = 3600.0
     """How long an issued address may be linked (rule 10)."""
-    witness: Witnessed = "commits"
+    witness: WitnessMode = "commits"
     """What a KV that goes back in time may not lose unnoticed (rule 21): commits, branches and tags; or always also
     what this process links and restores, for one more object in the store for each call.
     """
 
-    copy_linked: Copied = "never"
+    copy_linked: CopyMode = "never"
     """Whether this process links a copy of what was written to an issued address. On S3 the URL of an issued address
     writes there until it expires, also after a link and a commit; nobody has a URL of the copy.
     """
@@ -73,11 +73,11 @@ class Safety:
         return max(self.io_timeout_seconds, IO_SECONDS_MIN)
 
     def __post_init__(self) -> None:
-        if self.witness not in get_args(Witnessed):
-            raise InvalidSettings(f"witness is {self.witness!r}; it must be one of {', '.join(get_args(Witnessed))}")
-        if self.copy_linked not in get_args(Copied):
+        if self.witness not in get_args(WitnessMode):
+            raise InvalidSettings(f"witness is {self.witness!r}; it must be one of {', '.join(get_args(WitnessMode))}")
+        if self.copy_linked not in get_args(CopyMode):
             raise InvalidSettings(
-                f"copy_linked is {self.copy_linked!r}; it must be one of {', '.join(get_args(Copied))}"
+                f"copy_linked is {self.copy_linked!r}; it must be one of {', '.join(get_args(CopyMode))}"
             )
         for name in self.__slots__:
             value = getattr(self, name)

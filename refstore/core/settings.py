@@ -12,7 +12,7 @@ The stores are one choice: `data`, or `kv` and `objects` together, all from the 
 the objects of another, all blobs would look unreferenced. So `kv` without `objects`, or the reverse, is an error.
 
 This module does not read the environment: entry points pass it in. Secrets (URL passwords, signing keys) are in no
-`repr`, no error message and no row of `Loaded.rows`.
+`repr`, no error message and no row of `LoadedSettings.rows`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from refstore.core.object_store_settings import (
     SECTION,
     VARIABLES,
     ObjectStoreSettings,
-    build_stores,
+    build_object_stores,
     check_names,
     flatten_tables,
     is_store_setting,
@@ -40,7 +40,7 @@ from refstore.core.object_store_settings import (
 from refstore.core.redaction import HIDDEN, redact_url
 from refstore.core.safety import Safety
 from refstore.core.signing_keys import SigningKey, parse_signing_key
-from refstore.core.suggestions import nearest
+from refstore.core.suggestions import find_nearest
 from refstore.errors import InvalidSettings
 from refstore.purging.key import PURGE_KEY_CHARACTERS
 
@@ -278,7 +278,7 @@ class Origin(NamedTuple):
                 return "default"
 
 
-class Row(NamedTuple):
+class SettingRow(NamedTuple):
     """One setting for display, without secrets."""
 
     setting: str
@@ -287,7 +287,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedSettings:
     settings: Settings
     origins: Mapping[str, Origin]
     """By setting name, such as `reaper.lease_seconds`, for every setting."""
@@ -298,11 +298,11 @@ class Loaded:
     the like by themselves.
     """
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[SettingRow]:
         """Yield every setting, with secrets hidden."""
         for name in (*SETTINGS, *(name for name in self.origins if name not in SETTINGS)):
             setting = SETTINGS.get(name) or _store_setting(name)
-            yield Row(name, setting.shown(self.value(name)), str(self.origins[name]))
+            yield SettingRow(name, setting.display_value(self.value(name)), str(self.origins[name]))
 
     def value(self, name: str) -> object:
         """Return the value of a setting, such as `data` or `reaper.lease_seconds`."""
@@ -328,26 +328,26 @@ class Setting(NamedTuple):
         return ENVIRONMENT_PREFIX + self.name.removeprefix("safety.").replace(".", "_").upper()
 
     @property
-    def secret(self) -> bool:
+    def is_secret(self) -> bool:
         return self.name in ("signing_keys", "purge_key")
 
     @property
-    def allowed(self) -> str:
+    def allowed_values(self) -> str:
         kinds = [kind for kind in get_args(self.kind) if kind is not type(None)]
         kind = kinds[0] if type(None) in get_args(self.kind) else self.kind
         if get_origin(kind) is Literal:
             return "one of " + ", ".join(get_args(kind))
         if get_origin(kind) is tuple:
-            return "a list of kid:secret texts" if self.secret else "a list of texts"
-        if self.secret:
+            return "a list of kid:secret texts" if self.is_secret else "a list of texts"
+        if self.is_secret:
             return f"a text of at least {PURGE_KEY_CHARACTERS} characters"
         return {int: "a whole number", float: "a number", Path: "a directory", str: "a text"}[cast(type, kind)]
 
-    def shown(self, value: object) -> str | int | float | list[str] | None:
+    def display_value(self, value: object) -> str | int | float | list[str] | None:
         if self.name == "purge_key":
             return HIDDEN if value else ""
-        if self.secret:
-            return [f"{kid}:{HIDDEN}" for kid in _kids(cast(tuple[str, ...], value))]
+        if self.is_secret:
+            return [f"{kid}:{HIDDEN}" for kid in _key_ids(cast(tuple[str, ...], value))]
         if self.name in ("kv", "objects"):
             return redact_url(str(value))
         if isinstance(value, tuple):
@@ -377,18 +377,18 @@ def _store_setting(name: str) -> Setting:
 _SECTIONS: Final = frozenset(name.partition(".")[0] for name in SETTINGS if "." in name)
 _STORES: Final = ("data", "kv", "objects")
 
-_Source = Mapping[str, tuple[object, Origin]]
+_SettingSource = Mapping[str, tuple[object, Origin]]
 """The raw values of one source, by setting name."""
 
 
-def load(
+def load_settings(
     flags: Mapping[str, object],
     environ: Mapping[str, str],
     files: Sequence[Path] = (),
     *,
     default_data: Path,
     given_as: str = "",
-) -> Loaded:
+) -> LoadedSettings:
     """Load the settings in force. Raises InvalidSettings, with the source, the key and the allowed values.
 
     `flags`: by setting name (and `config`), None for a flag that was not given. `files`: where a TOML file may be, the
@@ -399,9 +399,9 @@ def load(
     check_names((name for name in flags if name.startswith(f"{SECTION}.")), given_as or "command line")
     if unknown := {name for name in flags if not is_store_setting(name)} - allowed:
         raise InvalidSettings(f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(sorted(allowed))}")
-    file = _file(flags, environ, files, given_as)
+    file = _find_file(flags, environ, files, given_as)
     variables = {setting.name: setting.variable for setting in SETTINGS.values()} | store_variables(environ)
-    sources: list[_Source] = [
+    sources: list[_SettingSource] = [
         {
             name: (value, Origin("flag", given_as))
             for name, value in flags.items()
@@ -412,7 +412,7 @@ def load(
             for name, variable in variables.items()
             if environ.get(variable)  # shells use an empty variable for "not set"
         },
-        {name: (value, Origin("file", str(file))) for name, value in _read(file).items()} if file else {},
+        {name: (value, Origin("file", str(file))) for name, value in _read_file(file).items()} if file else {},
     ]
     values: dict[str, object] = {}
     origins: dict[str, Origin] = {}
@@ -424,10 +424,10 @@ def load(
         value, origin = next(
             (source[name] for source in sources if name in source), (setting.default, Origin("default"))
         )
-        values[name] = value if origin.kind == "default" else _convert(setting, value, origin)
+        values[name] = value if origin.kind == "default" else _convert_value(setting, value, origin)
         origins[name] = origin
     _choose_stores(sources, default_data, values, origins)
-    return Loaded(_build(values, origins), origins, file, tuple(_suspicious(environ)))
+    return LoadedSettings(_build_settings(values, origins), origins, file, tuple(_find_suspicious(environ)))
 
 
 def candidate_files(directory: Path, user_directory: Path) -> tuple[Path, ...]:
@@ -435,13 +435,13 @@ def candidate_files(directory: Path, user_directory: Path) -> tuple[Path, ...]:
     return (directory / FILE_NAME, user_directory / FILE_NAME)
 
 
-def embedded(data: Path) -> tuple[str, str]:
+def embedded_urls(data: Path) -> tuple[str, str]:
     """Return (kv URL, objects URL) of the embedded default in a directory. The path may be relative (`../lake`)."""
     root = quote(str(data.resolve() if ".." in data.parts else data.absolute()))
     return f"sqlite://{root}/kv.sqlite", f"file://{root}/objects"
 
 
-def _file(flags: Mapping[str, object], environ: Mapping[str, str], files: Sequence[Path], given_as: str) -> Path | None:
+def _find_file(flags: Mapping[str, object], environ: Mapping[str, str], files: Sequence[Path], given_as: str) -> Path | None:
     named_file = flags.get(CONFIG) or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
     if named_file:
         path = Path(str(named_file)).expanduser()
@@ -466,7 +466,7 @@ def _is_file(path: Path) -> bool:
         ) from error
 
 
-def _read(file: Path) -> dict[str, object]:
+def _read_file(file: Path) -> dict[str, object]:
     """Return the file's settings by name. An unknown key is an error, because it may be a misspelt safety duration."""
     import tomllib
 
@@ -493,12 +493,12 @@ def _read(file: Path) -> dict[str, object]:
             section = name.rpartition(".")[0]
             allowed = [other for other in SETTINGS if other.rpartition(".")[0] == section]
             raise InvalidSettings(
-                f"{file}: {name} is not a setting; {_did_you_mean(name, SETTINGS)}allowed: {', '.join(allowed)}"
+                f"{file}: {name} is not a setting; {_suggest_name(name, SETTINGS)}allowed: {', '.join(allowed)}"
             )
     return settings
 
 
-def _convert(setting: Setting, value: object, origin: Origin) -> object:
+def _convert_value(setting: Setting, value: object, origin: Origin) -> object:
     """Convert `value` to its setting's type. Text from the environment and the command line is parsed; types in a file
     are strict.
     """
@@ -509,17 +509,17 @@ def _convert(setting: Setting, value: object, origin: Origin) -> object:
             return Path(value)
         return cast(object, msgspec.convert(value, setting.kind, strict=origin.kind == "file"))
     except msgspec.ValidationError:
-        text = "not valid" if setting.secret else repr(redact_url(value) if isinstance(value, str) else value)[:120]
-        raise InvalidSettings(f"{setting.name} ({origin}) is {text}; it must be {setting.allowed}") from None
+        text = "not valid" if setting.is_secret else repr(redact_url(value) if isinstance(value, str) else value)[:120]
+        raise InvalidSettings(f"{setting.name} ({origin}) is {text}; it must be {setting.allowed_values}") from None
 
 
 def _choose_stores(
-    sources: Sequence[_Source], default_data: Path, values: dict[str, object], origins: dict[str, Origin]
+    sources: Sequence[_SettingSource], default_data: Path, values: dict[str, object], origins: dict[str, Origin]
 ) -> None:
     """Set the stores, all from the first source that has any of them."""
-    no_source: _Source = {}
+    no_source: _SettingSource = {}
     source = next((source for source in sources if any(name in source for name in _STORES)), no_source)
-    stores = {name: (_convert(SETTINGS[name], *source[name]), source[name][1]) for name in _STORES if name in source}
+    stores = {name: (_convert_value(SETTINGS[name], *source[name]), source[name][1]) for name in _STORES if name in source}
     if "data" in stores and len(stores) > 1:
         raise InvalidSettings(
             f"data ({stores['data'][1]}) and {' and '.join(name for name in stores if name != 'data')} exclude each "
@@ -543,7 +543,7 @@ def _choose_stores(
     # A path in a file is relative to the file; any other path is relative to the working directory.
     base = Path(origin.detail).absolute().parent if origin.kind == "file" else Path.cwd()
     values["data"] = base / data.expanduser()
-    values["kv"], values["objects"] = embedded(values["data"])
+    values["kv"], values["objects"] = embedded_urls(values["data"])
     origins |= dict.fromkeys(_STORES, origin)
 
 
@@ -553,9 +553,9 @@ _EXAMPLES: Final = {
 }
 
 
-def _build(values: Mapping[str, object], origins: Mapping[str, Origin]) -> Settings:
+def _build_settings(values: Mapping[str, object], origins: Mapping[str, Origin]) -> Settings:
     safety_origins = {
-        _last(name): str(origin)
+        _last_part(name): str(origin)
         for name, origin in origins.items()
         if name.startswith("safety.") and origin.kind != "default"
     }
@@ -570,7 +570,7 @@ def _build(values: Mapping[str, object], origins: Mapping[str, Origin]) -> Setti
             api=ApiSettings(**section("api")),  # type: ignore[arg-type]  # likewise
             offline=OfflineSettings(**section("offline")),  # type: ignore[arg-type]  # likewise
             log=LogSettings(**section("log")),  # type: ignore[arg-type]  # likewise
-            object_stores=build_stores(values),
+            object_stores=build_object_stores(values),
             safety_origins=safety_origins,
             **{name: value for name, value in values.items() if "." not in name},  # type: ignore[arg-type]  # likewise
         )
@@ -579,12 +579,12 @@ def _build(values: Mapping[str, object], origins: Mapping[str, Origin]) -> Setti
         places = [
             f"{name}: {origin}"
             for name, origin in origins.items()
-            if origin.kind != "default" and _last(name) in str(error)
+            if origin.kind != "default" and _last_part(name) in str(error)
         ]
         raise InvalidSettings(f"{error} ({'; '.join(places)})" if places else str(error)) from None
 
 
-def _suspicious(environ: Mapping[str, str]) -> Iterator[str]:
+def _find_suspicious(environ: Mapping[str, str]) -> Iterator[str]:
     variables = {ENVIRONMENT_PREFIX + "CONFIG", COMMITTER, *(setting.variable for setting in SETTINGS.values())}
     variables |= {*store_variables(environ).values()}
     for name in sorted(environ):
@@ -595,20 +595,20 @@ def _suspicious(environ: Mapping[str, str]) -> Iterator[str]:
                 f"{name} is not a setting and has no effect; the variables of a named store are "
                 f"{VARIABLES}NAME_ENDPOINT, _REGION, _PROFILE and _ADDRESSING"
             )
-        elif near := nearest(name, variables, cutoff=0.85):
+        elif near := find_nearest(name, variables, cutoff=0.85):
             yield f"{name} is not a setting and has no effect; did you mean {near}?"
 
 
-def _did_you_mean(name: str, names: Iterable[str]) -> str:
-    by_last = {_last(other): other for other in names}
-    last = _last(name)
-    near = nearest(name, names) or by_last.get(last if last in by_last else nearest(last, by_last) or "")
+def _suggest_name(name: str, names: Iterable[str]) -> str:
+    by_last = {_last_part(other): other for other in names}
+    last = _last_part(name)
+    near = find_nearest(name, names) or by_last.get(last if last in by_last else find_nearest(last, by_last) or "")
     return f"did you mean {near}? " if near else ""
 
 
-def _last(name: str) -> str:
+def _last_part(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _kids(keys: Iterable[str]) -> list[str]:
+def _key_ids(keys: Iterable[str]) -> list[str]:
     return [key.partition(":")[0] for key in keys]

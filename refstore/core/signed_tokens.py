@@ -28,7 +28,7 @@ class UnknownSigningKey(Exception):
     """The token names a signing key that is not in use here."""
 
 
-class NotValid(Exception):
+class InvalidSignedToken(Exception):
     """The token is not one of ours."""
 
 
@@ -48,8 +48,8 @@ def verify(token: str, keys: Sequence[SigningKey], *, audience: str, required: S
     import jwt
 
     if "=" in token:
-        raise NotValid("it is padded; a token has one spelling")
-    kid = _kid_in(token.partition(".")[0][: _HEADER_CHARACTERS_MAX + 1])
+        raise InvalidSignedToken("it is padded; a token has one spelling")
+    kid = _read_kid(token.partition(".")[0][: _HEADER_CHARACTERS_MAX + 1])
     key = next((key for key in keys if key.kid == kid), None)
     if key is None:
         raise UnknownSigningKey(kid)
@@ -76,13 +76,13 @@ def unverified_claims(token: str) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def _kid_in(header: str) -> object:
+def _read_kid(header: str) -> object:
     """Return the key id that a header claims; only the signature proves it. All tokens of a key begin alike."""
     import jwt
 
     if len(header) > _HEADER_CHARACTERS_MAX:
-        raise NotValid("its header is too long")
+        raise InvalidSignedToken("its header is too long")
     fields = jwt.get_unverified_header(f"{header}..")
     if not fields.keys() <= _HEADER:
-        raise NotValid("its header has more than an algorithm and a key")
+        raise InvalidSignedToken("its header has more than an algorithm and a key")
     return fields["kid"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+def find_nearest(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
     """Return the most similar of the names, but never `name` itself; None if no other is similar."""
     from difflib import get_close_matches  # imported here: few names are misspelt
 

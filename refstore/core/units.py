@@ -12,23 +12,23 @@ _UNITS: Final = ("KB", "MB", "GB", "TB", "PB")
 _AGES: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
-def sum_of_sizes(sizes: Iterable[int]) -> int:
+def sum_sizes(sizes: Iterable[int]) -> int:
     """Add up sizes, or what came and went; a sum that grows beyond `SUM_BYTES_MAX` stays there."""
     return max(-SUM_BYTES_MAX, min(sum(sizes), SUM_BYTES_MAX))
 
 
-def bytes_shown(size_bytes: int) -> str:
+def format_bytes(size_bytes: int) -> str:
     """Return a sum of sizes in full, such as `1,500,000 bytes`."""
-    return f"{_bound(size_bytes)}{size_bytes:,} bytes"
+    return f"{_bound_prefix(size_bytes)}{size_bytes:,} bytes"
 
 
-def _bound(size_bytes: int) -> str:
+def _bound_prefix(size_bytes: int) -> str:
     if abs(size_bytes) < SUM_BYTES_MAX:
         return ""
     return "at least " if size_bytes > 0 else "at most "
 
 
-def size_shown(size_bytes: int) -> str:
+def format_size(size_bytes: int) -> str:
     """Return a size in units of 1000, such as `1.5 MB`; of a sum that stopped growing, `at least` so much."""
     if abs(size_bytes) < 1000:
         return f"{size_bytes} B"
@@ -36,11 +36,11 @@ def size_shown(size_bytes: int) -> str:
     for unit in _UNITS:
         shown /= 1000
         if abs(shown) < 999.95 or unit == _UNITS[-1]:
-            return f"{_bound(size_bytes)}{shown:,.1f} {unit}"
+            return f"{_bound_prefix(size_bytes)}{shown:,.1f} {unit}"
     raise AssertionError
 
 
-def duration_shown(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a duration in full, such as `1 h 2 min`."""
     left, parts = round(seconds * 1000), list[str]()
     for unit_ms, unit in _AGES:
@@ -50,13 +50,13 @@ def duration_shown(seconds: float) -> str:
     return " ".join(parts) or f"{seconds:g} s"
 
 
-def countdown_shown(left_ms: int) -> str:
+def format_countdown(left_ms: int) -> str:
     """Return what is left of a wait, in hours, minutes and seconds, such as `1:02:03`."""
     minutes, seconds = divmod(-(-left_ms // 1000), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
 
-def age_shown(since_ms: int) -> str:
+def format_age(since_ms: int) -> str:
     """Return a duration by its largest unit, such as `3 h`."""
     for unit_ms, unit in _AGES:
         if since_ms >= unit_ms:

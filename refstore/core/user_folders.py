@@ -15,18 +15,18 @@ _NAME: Final = "refstore"
 
 
 def config_folder() -> Path:
-    return _folder("XDG_CONFIG_HOME", "~/.config")
+    return _user_folder("XDG_CONFIG_HOME", "~/.config")
 
 
 def data_folder() -> Path:
-    return _folder("XDG_DATA_HOME", "~/.local/share")
+    return _user_folder("XDG_DATA_HOME", "~/.local/share")
 
 
 def state_folder() -> Path:
-    return _folder("XDG_STATE_HOME", "~/.local/state")
+    return _user_folder("XDG_STATE_HOME", "~/.local/state")
 
 
-def _folder(variable: str, elsewhere: str) -> Path:
+def _user_folder(variable: str, elsewhere: str) -> Path:
     default = "~/Library/Application Support" if sys.platform == "darwin" else elsewhere
     named = Path(os.environ.get(variable, ""))
     return (named if named.is_absolute() else Path(default).expanduser()) / _NAME

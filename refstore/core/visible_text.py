@@ -20,25 +20,25 @@ _STEERING: Final = re.compile(
 """Control characters but for tabs and ends of lines, and what changes the direction of text, or is never seen."""
 
 
-def visible(text: str) -> str:
+def make_visible(text: str) -> str:
     """Return the text, which may have several lines, with its control and direction characters made visible."""
-    return _STEERING.sub(_escaped, text)
+    return _STEERING.sub(_escape, text)
 
 
-def visible_line(text: str) -> str:
+def make_visible_line(text: str) -> str:
     """Return the text in one line, with everything that cannot be printed made visible."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in visible(text))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in make_visible(text))
 
 
-def visible_json(encoded: bytes) -> bytes:
+def make_visible_json(encoded: bytes) -> bytes:
     """Return the same JSON with such characters escaped."""
-    return encoded if encoded.isascii() else visible(encoded.decode()).encode()
+    return encoded if encoded.isascii() else make_visible(encoded.decode()).encode()
 
 
 @contextmanager
-def visible_streams() -> Generator[None, None, None]:
+def make_streams_visible() -> Generator[None, None, None]:
     """Make text visible that is written to standard output and standard error during the block.
 
     Bytes (`sys.stdout.buffer`) stay as they are, and so does what is written to `own_stream`.
@@ -62,7 +62,7 @@ class _VisibleStream:
         self.inner = inner
 
     def write(self, text: str) -> int:
-        self.inner.write(visible(text))
+        self.inner.write(make_visible(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -73,6 +73,6 @@ class _VisibleStream:
         return getattr(self.inner, name)
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     units = match[0].encode("utf-16-be")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from refstore.operations.address_info import AddressInfo, AddressState, ReferenceState
-from refstore.operations.purge_roles import HIDDEN_BRANCHES, PurgeRole, Role, describe
+from refstore.operations.purge_roles import HIDDEN_BRANCHES, PurgeRole, AddressRole, describe_role
 
 
 def explain_state(view: AddressInfo, purged: PurgeRole | None) -> str:
     """Return a sentence without its end; '' where the state says it all."""
     is_there = view.state is not AddressState.GONE
-    if purged is not None and purged.role is not Role.IDENTITY:
-        return describe(purged, is_there=is_there)
+    if purged is not None and purged.role is not AddressRole.IDENTITY:
+        return describe_role(purged, is_there=is_there)
     names = _names(view, is_purged=purged is not None)
-    return "; ".join(filter(None, (names, describe(purged) if purged is not None else "")))
+    return "; ".join(filter(None, (names, describe_role(purged) if purged is not None else "")))
 
 
 def _names(view: AddressInfo, *, is_purged: bool) -> str:

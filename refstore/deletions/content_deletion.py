@@ -16,7 +16,7 @@ from refstore.core.ids import Address
 from refstore.deletions.causes import CONTENT_OF_DELETED
 from refstore.deletions.journal_format import PendingDelete
 from refstore.errors import ObjectsRefused
-from refstore.objects.base import Deletion, ObjectStore
+from refstore.objects.base import DeleteResult, ObjectStore
 
 
 class Journal(Protocol):
@@ -28,28 +28,28 @@ class Journal(Protocol):
         """
         ...
 
-    def record_end(self, batch: Sequence[PendingDelete], confirmed: Deletion) -> None: ...
+    def record_end(self, batch: Sequence[PendingDelete], confirmed: DeleteResult) -> None: ...
 
 
-def delete_recorded(objects: ObjectStore, batch: Sequence[PendingDelete], journal: Journal) -> Deletion:
+def delete_recorded(objects: ObjectStore, batch: Sequence[PendingDelete], journal: Journal) -> DeleteResult:
     """Delete a batch between its two entries in the journal. Raises ObjectsUnavailable: the store did not answer.
 
     A store that refuses the whole batch, for lack of a right perhaps, has failed for each of its objects.
     """
     if not batch:
-        return Deletion((), (), ())
+        return DeleteResult((), (), ())
     journal.record_start(batch)
     addresses = [item.address for item in batch]
     try:
         confirmed = objects.delete_many(addresses)
     except ObjectsRefused as error:
-        confirmed = Deletion((), (), tuple((address, str(error)) for address in addresses))
+        confirmed = DeleteResult((), (), tuple((address, str(error)) for address in addresses))
     journal.record_end(batch, confirmed)
     return confirmed
 
 
 class ContentDeletion(NamedTuple):
-    confirmed: Deletion
+    confirmed: DeleteResult
     """Of the identities: one of which an object is left counts as failed."""
     deleted: int
     """How many contents and backups were deleted, besides the identities' own objects."""
@@ -58,14 +58,14 @@ class ContentDeletion(NamedTuple):
 
 
 def delete_contents(
-    ctx: Context, batch: Sequence[PendingDelete], confirmed: Deletion, journal: Journal
+    ctx: Context, batch: Sequence[PendingDelete], confirmed: DeleteResult, journal: Journal
 ) -> ContentDeletion:
     """Delete the contents of those identities of a batch whose own objects are deleted. One round trip to the KV, where
     nothing was ever purged.
 
     Raises ObjectsUnavailable: then the identities stay `deleting`.
     """
-    gone = {*confirmed.deleted, *confirmed.missing}
+    gone = {*confirmed.deleted_keys, *confirmed.missing_keys}
     if gone.isdisjoint(item.address for item in batch) or not ctx.locations.are_announced():
         return ContentDeletion(confirmed, 0, 0)
     items = {item.address: item for item in batch if item.address in gone}
@@ -79,30 +79,30 @@ def delete_contents(
             -1,
         )
         for each in located
-        for address in each.location.going
+        for address in each.location.pending_deletions
         if address != each.identity
     ]
     deletion = delete_recorded(ctx.objects, contents, journal)
-    away = {*deletion.deleted, *deletion.missing, *gone}
-    left = {each.identity: [address for address in each.location.going if address not in away] for each in located}
+    away = {*deletion.deleted_keys, *deletion.missing_keys, *gone}
+    left = {each.identity: [address for address in each.location.pending_deletions if address not in away] for each in located}
     whole = [each for each in located if not left[each.identity]]
     ctx.locations.end_deletion(whole)
-    reasons = dict(deletion.failed)
+    reasons = dict(deletion.failed_keys)
     failed = {
         identity: f"its content at {addresses[0]} is left: {reasons.get(addresses[0], 'no reason was given')}"
         for identity, addresses in left.items()
         if addresses
     }
-    return ContentDeletion(_failing(confirmed, failed), len(deletion.deleted), len(whole))
+    return ContentDeletion(_failing(confirmed, failed), len(deletion.deleted_keys), len(whole))
 
 
-def _failing(confirmed: Deletion, failed: dict[Address, str]) -> Deletion:
+def _failing(confirmed: DeleteResult, failed: dict[Address, str]) -> DeleteResult:
     """Return the deletion with the identities in `failed` as failed, each with its reason."""
     if not failed:
         return confirmed
-    return Deletion(
-        deleted=tuple(key for key in confirmed.deleted if key not in failed),
-        missing=tuple(key for key in confirmed.missing if key not in failed),
-        failed=(*confirmed.failed, *failed.items()),
-        kept=tuple((key, why) for key, why in confirmed.kept if key not in failed),
+    return DeleteResult(
+        deleted_keys=tuple(key for key in confirmed.deleted_keys if key not in failed),
+        missing_keys=tuple(key for key in confirmed.missing_keys if key not in failed),
+        failed_keys=(*confirmed.failed_keys, *failed.items()),
+        kept_keys=tuple((key, why) for key, why in confirmed.kept_keys if key not in failed),
     )

@@ -15,9 +15,9 @@ from refstore.core.ids import Address, BranchName, Path
 from refstore.deletions import deletion_index, journal_format
 from refstore.deletions.causes import CONTENT_OF_DELETED, SWEEP, rule_of_run
 from refstore.deletions.journal_format import DeletionRecord, path_key
-from refstore.gc_marks import STANDING, Marks, Run, RunState, sweep_records
-from refstore.gc_marks.sweep_records import RunFilesLost
-from refstore.operations.address_info import UNREFERENCED, AddressInfo
+from refstore.gc_marks import OPEN_STATES, Marks, OfflineRun, RunState, sweep_records
+from refstore.gc_marks.sweep_records import RunFilesMissing
+from refstore.operations.address_info import UNREFERENCED_STATES, AddressInfo
 from refstore.operations.committed_names import is_named_by
 
 UNINDEXED_MAX: Final = 50
@@ -73,7 +73,7 @@ class DeletionSearch:
         at_path = [record for record in dict.fromkeys(found) if not record.cause.startswith(CONTENT_OF_DELETED)]
         return sorted(at_path, key=lambda record: -record.at_ms)
 
-    def _history(self, view: AddressInfo, indexed: deletion_index.Lookup, runs: Sequence[Run]) -> AddressHistory:
+    def _history(self, view: AddressInfo, indexed: deletion_index.Lookup, runs: Sequence[OfflineRun]) -> AddressHistory:
         address = view.address
         made_ms = _made_ms(self._ctx, address)
         incomplete = dict.fromkeys(note.text for note in indexed.unreadable if note.at_ms >= made_ms)
@@ -107,16 +107,16 @@ class DeletionSearch:
                 )
 
     def _in_runs(
-        self, view: AddressInfo, made_ms: int, runs: Sequence[Run], incomplete: dict[str, None]
+        self, view: AddressInfo, made_ms: int, runs: Sequence[OfflineRun], incomplete: dict[str, None]
     ) -> Iterator[DeletionRecord | MarkedFor]:
         """Yield the deletions and marks in runs that the index does not have: most of these are not swept yet."""
         left = UNINDEXED_MAX
         for run in runs:
             if run.record.finished_ms and run.record.finished_ms < made_ms:
                 continue  # the address was generated after the run
-            if run.mark_id in self._index.runs or run.state not in (*STANDING, RunState.SWEPT):
+            if run.mark_id in self._index.runs or run.state not in (*OPEN_STATES, RunState.SWEPT):
                 continue
-            if run.state in (RunState.MARKED, RunState.NEEDS_CONFIRMATION) and view.state not in UNREFERENCED:
+            if run.state in (RunState.MARKED, RunState.NEEDS_CONFIRMATION) and view.state not in UNREFERENCED_STATES:
                 continue  # a mark that is not being swept contains only existing objects without references
             if not left:
                 incomplete[_OLDER_RUNS] = None
@@ -124,37 +124,37 @@ class DeletionSearch:
             left -= 1
             try:
                 found = _in_run(self._ctx, run, view.address)
-            except RunFilesLost:
+            except RunFilesMissing:
                 incomplete[f"mark {run.mark_id}, whose files were removed before they were indexed"] = None
                 continue
             if found is not None:
                 yield found
 
 
-def _in_run(ctx: Context, run: Run, address: Address) -> DeletionRecord | MarkedFor | None:
+def _in_run(ctx: Context, run: OfflineRun, address: Address) -> DeletionRecord | MarkedFor | None:
     """Return the deletion or the mark of the address in one run. Raises RunFilesLost."""
-    unit = sweep_records.unit_of(ctx.objects, run.mark_id, address)
+    unit = sweep_records.find_unit(ctx.objects, run.mark_id, address)
     if unit is None:
         return None
     record = run.record
     if run.state in (RunState.SWEEPING, RunState.SWEPT):
         try:
-            row = sweep_records.outcome_row(ctx.objects, sweep_records.outcome_key(unit), address)
-        except RunFilesLost:
+            row = sweep_records.read_outcome_row(ctx.objects, sweep_records.outcome_key(unit), address)
+        except RunFilesMissing:
             if run.state is RunState.SWEPT:
                 raise
         else:
             if row is None or row.outcome == "dropped out":
                 return None
-            rule = rule_of_run(sweep_records.run_facts(ctx.objects, run.mark_id), row.reason)
+            rule = rule_of_run(sweep_records.read_run_rules(ctx.objects, run.mark_id), row.reason)
             at_ms = record.swept_ms or record.sweep_began_ms
             return DeletionRecord(
                 address, at_ms, SWEEP, run.mark_id, row.outcome, row.reason, rule, "", "", row.size_bytes, row.why
             )
-    marked = sweep_records.marked_row(ctx.objects, unit, address)
+    marked = sweep_records.read_marked_row(ctx.objects, unit, address)
     if marked is None or is_named_by(ctx, address, Marks(ctx).sweeps.taken_back(run)):
         return None  # the sweep leaves it
-    rule = rule_of_run(sweep_records.run_facts(ctx.objects, run.mark_id), marked.reason)
+    rule = rule_of_run(sweep_records.read_run_rules(ctx.objects, run.mark_id), marked.reason)
     return MarkedFor(run.mark_id, run.state.value, record.deletes_at_ms, marked.reason, rule, record.question)
 
 

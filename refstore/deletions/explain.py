@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import ids, keys
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import Address, BranchName, Path, Token
 from refstore.core.records import Entry, decode_staged
 from refstore.deletions.address_meaning import explain_state
@@ -25,18 +25,18 @@ from refstore.deletions.naming_commits import Naming, Version, naming_commits, v
 from refstore.errors import AddressNotFound, Gone, NotFound, ObjectNotFound
 from refstore.gc_marks.commit_marks import PAGE
 from refstore.kv.base import ABSENT
-from refstore.objects.object_keys import fault_of
+from refstore.objects.object_keys import key_fault
 from refstore.operations import address_info, hidden_commits, reading, refs, trash
-from refstore.operations.address_info import OF_PURGED, UNNAMED, AddressInfo, AddressState
-from refstore.operations.purge_roles import PurgeRole, Role, role_of_content, role_of_identity
-from refstore.operations.swept_entries import swept_by
-from refstore.operations.trash import InGrace
+from refstore.operations.address_info import PURGE_STATES, UNNAMED_STATES, AddressInfo, AddressState
+from refstore.operations.purge_roles import PurgeRole, AddressRole, role_of_content, role_of_identity
+from refstore.operations.swept_entries import find_sweeping_marks
+from refstore.operations.trash import TrashItem
 from refstore.versioning.commits import names
 
 VERSIONS_MAX: Final = 20
 """For how many objects of a path deletions are searched, the newest first."""
 
-SWEPT_FOLDERS: Final = ("data/", names.RANGES, names.METARANGES, names.ADDED)
+SWEPT_FOLDERS: Final = ("data/", names.RANGES, names.METARANGES, names.ADDED_ADDRESSES)
 """The prefixes of the keys that the offline job may delete."""
 
 
@@ -103,14 +103,14 @@ def explain_address(ctx: Context, address: str, *, commits: bool = False) -> Why
     """
     key = Address(address) if ids.is_own(Address(address)) else _other_key(address)
     (found,) = _explain(ctx, DeletionSearch(ctx), [key])
-    if found.purged is None and found.view.state in (*UNNAMED, AddressState.GONE):
+    if found.purged is None and found.view.state in (*UNNAMED_STATES, AddressState.GONE):
         found = _as_content(ctx, found)
     if not _is_known(found):
         raise AddressNotFound(
             f"{address} is not in {ctx.name!r}: nothing names it, there is no blob, and neither the journal nor a "
             f"sweep has deleted it; check that the repository is the right one{_also(found.incomplete)}"
         )
-    if found.purged is not None and found.purged.role is not Role.IDENTITY:
+    if found.purged is not None and found.purged.role is not AddressRole.IDENTITY:
         return found  # commits name the identity
     swept = any(deletion.by == SWEEP for deletion in found.deletions)
     if ids.is_own(key) and (found.view.state in _MAY_BE_COMMITTED or (commits and swept)):
@@ -176,7 +176,7 @@ def _other_key(key: str) -> Address:
     """Return the key of another object that a sweep may delete: an object of a commit, or a foreign one below `data/`.
     Raises InvalidName.
     """
-    if not key.startswith(SWEPT_FOLDERS) or fault_of(key):
+    if not key.startswith(SWEPT_FOLDERS) or key_fault(key):
         return ids.own_address(key)  # its error message describes a valid address
     return Address(key)
 
@@ -192,17 +192,17 @@ def _explain(ctx: Context, search: DeletionSearch, addresses: Sequence[Address])
 
 def _view(ctx: Context, key: Address) -> AddressInfo:
     if ids.is_own(key):
-        return address_info.names_of(ctx, key)
+        return address_info.address_names(ctx, key)
     there = ctx.objects.head_many([key])[0] is not None
     return AddressInfo(key, AddressState.COMMITTED if there else AddressState.GONE, (), None, "", None)
 
 
 def _as_content(ctx: Context, why: Why) -> Why:
     """Return which object has its content, a backup or the like at the address. Reads all records of locations."""
-    role = role_of_content(ctx, why.view.address).found
+    role = role_of_content(ctx, why.view.address).purge_role
     if role is None:
         return why
-    state = why.view.state if why.view.state is AddressState.GONE else OF_PURGED[role.role]
+    state = why.view.state if why.view.state is AddressState.GONE else PURGE_STATES[role.role]
     return why._replace(view=why.view._replace(state=state), purged=role)
 
 
@@ -239,8 +239,8 @@ def _now(ctx: Context, ref: str, path: Path) -> _Present:
         return _Present(ref_exists=True)
     except Gone as error:
         entry = ctx.trees.get(refs.get_commit(ctx, resolved.commit).metarange, path)
-        marks = hidden_commits.marks_of(ctx, resolved)
-        is_swept = entry is not None and swept_by(ctx, marks, [(path, entry)])[0] is not None
+        marks = hidden_commits.read_marks(ctx, resolved)
+        is_swept = entry is not None and find_sweeping_marks(ctx, marks, [(path, entry)])[0] is not None
         return _Present(ref_exists=True, unreadable=str(error) if entry is not None else "", is_swept=is_swept)
     return _Present(ref_exists=True, entry=found.entry, staged=found.token is not None)
 
@@ -250,12 +250,12 @@ def _staged_before(ctx: Context, branch: BranchName, path: Path) -> Iterator[Add
     a reset no other record has them.
     """
     tokens = [Token(name) for name, _ in ctx.kv.scan_all(keys.tokens(ctx.repo), prefix=f"{branch}:")]
-    for page in batched(reversed(tokens), PAGE):
+    for page in split_batches(reversed(tokens), PAGE):
         for value in ctx.kv.get_many([keys.entry(ctx.repo, token, path) for token in page]):
             record = decode_staged(value) if value is not ABSENT else None
             if isinstance(record, Entry):
                 yield record.address
 
 
-def _in_grace(ctx: Context, branch: BranchName, path: Path) -> Iterator[InGrace]:
-    return (item for item in trash.in_grace(ctx, branch=branch, prefix=path) if item.path == path)
+def _in_grace(ctx: Context, branch: BranchName, path: Path) -> Iterator[TrashItem]:
+    return (item for item in trash.list_trash(ctx, branch=branch, prefix=path) if item.path == path)

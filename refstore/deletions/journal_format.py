@@ -157,7 +157,7 @@ def find_in(
 
 def first_after(at_ms: int) -> str:
     """Return a key that sorts before all segments that began at that time or later, and after all earlier ones."""
-    return f"{day_of(at_ms)}/{keys.due_time(at_ms)}"
+    return f"{day_of(at_ms)}/{keys.format_due_time(at_ms)}"
 
 
 def day_of(at_ms: int) -> str:

@@ -17,7 +17,7 @@ from refstore.core.clock import Clock
 from refstore.core.ids import Address
 from refstore.deletions.journal_format import BEGAN, ENDED, Header, NotDeleted, PendingDelete, day_of
 from refstore.errors import RefstoreError
-from refstore.objects.base import Deletion, ObjectStore
+from refstore.objects.base import DeleteResult, ObjectStore
 
 _COMPRESSION: Final = 1
 """The fastest level: paths and tokens repeat, so it saves nearly as much as the best one."""
@@ -43,23 +43,23 @@ class JournalWriter:
     def record_start(self, batch: Sequence[PendingDelete]) -> None:
         """Write the first segment of a batch. Raises ObjectsUnavailable."""
         now = self._clock.now_ms()
-        name = f"{day_of(now)}/{keys.due_time(now)}-{self._reaper}-{next(self._numbers):06d}"
+        name = f"{day_of(now)}/{keys.format_due_time(now)}-{self._reaper}-{next(self._numbers):06d}"
         self._put(name + BEGAN, Header("began", now, self._reaper, len(batch)), batch)
         self._open[batch[0].address] = name
 
-    def record_end(self, batch: Sequence[PendingDelete], confirmed: Deletion) -> None:
+    def record_end(self, batch: Sequence[PendingDelete], confirmed: DeleteResult) -> None:
         name = self._open.pop(batch[0].address)
-        missing, failed = len(confirmed.missing), len(confirmed.failed)
+        missing, failed = len(confirmed.missing_keys), len(confirmed.failed_keys)
         header = Header(
-            "ended", self._clock.now_ms(), self._reaper, len(batch), len(confirmed.deleted), missing, failed
+            "ended", self._clock.now_ms(), self._reaper, len(batch), len(confirmed.deleted_keys), missing, failed
         )
-        lines = [NotDeleted(address, missing=True) for address in confirmed.missing]
-        lines += [NotDeleted(address, failed=reason or "no reason was given") for address, reason in confirmed.failed]
+        lines = [NotDeleted(address, missing=True) for address in confirmed.missing_keys]
+        lines += [NotDeleted(address, failed=reason or "no reason was given") for address, reason in confirmed.failed_keys]
         try:
             self._put(name + ENDED, header, lines)
         except RefstoreError as error:
             _log.error(
-                "journal_segment_not_written", segment=name + ENDED, deleted=len(confirmed.deleted), error=str(error)
+                "journal_segment_not_written", segment=name + ENDED, deleted=len(confirmed.deleted_keys), error=str(error)
             )
 
     def _put(self, key: str, header: Header, lines: Sequence[msgspec.Struct]) -> None:

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 from refstore.context import Context
 from refstore.core.ids import Address, BranchName, CommitId
 from refstore.core.records import Commit, Mark
-from refstore.gc_marks import Marks, ShownMark
+from refstore.gc_marks import Marks, MarkStatus
 from refstore.operations import refs
 from refstore.operations.committed_names import adding_commits, landed_commits
-from refstore.operations.log_and_diff import Lifetime, lifetime_of
+from refstore.operations.log_and_diff import CommitLifetime, lifetime_of
 from refstore.versioning.commits import graph
 
 COMMITS_MAX: Final = 300
@@ -33,7 +33,7 @@ class NamingCommit(NamedTuple):
     commit: CommitId
     created_ms: int
     path: str
-    shown: ShownMark
+    shown: MarkStatus
     """If it has expired: since when, by which run, and when its data will be or was deleted."""
 
     @property
@@ -41,7 +41,7 @@ class NamingCommit(NamedTuple):
         return self.shown.mark
 
     @property
-    def lifetime(self) -> Lifetime:
+    def lifetime(self) -> CommitLifetime:
         return lifetime_of(self.shown)
 
 

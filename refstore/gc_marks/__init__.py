@@ -32,27 +32,27 @@ from collections.abc import Iterable
 from refstore.context import Context
 from refstore.core import keys
 from refstore.core.ids import Address
-from refstore.core.records import GcFlag, maybe
+from refstore.core.records import GcFlag, decode_optional
 from refstore.gc_marks.commit_marks import CommitMarks
 from refstore.gc_marks.live_set import LiveBatch, LiveCommit, LiveSource
 from refstore.gc_marks.mark_decisions import MarkDecisions
 from refstore.gc_marks.mark_run import MarkRun, barrier_seconds
-from refstore.gc_marks.runs import OBJECTS_EXPIRED, STANDING, TAGGED, TAKE_OVER_MS, Run, Runs, RunState
-from refstore.gc_marks.shown_marks import ShownMark, ShownMarks
+from refstore.gc_marks.runs import OBJECTS_EXPIRED, OPEN_STATES, TAGGED, TAKE_OVER_MS, OfflineRun, OfflineRuns, RunState
+from refstore.gc_marks.shown_marks import MarkStatus, ShownMarks
 from refstore.gc_marks.sweeps import Sweeps
 
 __all__ = [
     "OBJECTS_EXPIRED",
-    "STANDING",
+    "OPEN_STATES",
     "TAGGED",
     "TAKE_OVER_MS",
     "LiveBatch",
     "LiveCommit",
     "LiveSource",
     "Marks",
-    "Run",
+    "OfflineRun",
     "RunState",
-    "ShownMark",
+    "MarkStatus",
     "barrier_seconds",
     "new_mark_id",
     "pin",
@@ -63,17 +63,17 @@ class Marks:
     """The marks of one repository, by subject. An instance is for one thread."""
 
     def __init__(self, ctx: Context) -> None:
-        self.runs = Runs(ctx)
+        self.runs = OfflineRuns(ctx)
         self.commits = CommitMarks(ctx)
         self.mark_run = MarkRun(ctx, self.runs, self.commits)
         self.decisions = MarkDecisions(ctx, self.runs, self.commits)
         self.sweeps = Sweeps(ctx, self.runs, self.commits)
-        self.shown = ShownMarks(self.runs, self.commits)
+        self.state_text = ShownMarks(self.runs, self.commits)
 
 
 def new_mark_id(ctx: Context) -> str:
     """Return a new mark id. Mark ids sort by time."""
-    return ctx.ids.unique(ctx.clock.now_ms())
+    return ctx.ids.new_id(ctx.clock.now_ms())
 
 
 def pin(ctx: Context, addresses: Iterable[Address]) -> None:
@@ -82,6 +82,6 @@ def pin(ctx: Context, addresses: Iterable[Address]) -> None:
     A copy of an entry without a reference calls this before it reads the source again (rule 13). The run may have
     scanned the copy's target already, and may not find its source any more.
     """
-    held = maybe(ctx.kv.get(keys.gc_flag(ctx.repo)), GcFlag)
+    held = decode_optional(ctx.kv.get(keys.gc_flag(ctx.repo)), GcFlag)
     if held is not None:
         ctx.kv.set_many([(keys.gc_pin(ctx.repo, held.mark_id, address), b"") for address in dict.fromkeys(addresses)])

@@ -13,9 +13,9 @@ import msgspec
 
 from refstore.context import Context
 from refstore.core import ids, keys
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import CommitId
-from refstore.core.records import Branch, Commit, Complete, Mark, Tag, decode, decode_branch, encode, maybe
+from refstore.core.records import Branch, Commit, NothingToDelete, Mark, Tag, decode, decode_branch, encode, decode_optional
 from refstore.errors import Conflict, Contention, Corrupt, Gone
 from refstore.gc_marks.runs import ATTEMPTS
 from refstore.kv.base import ABSENT, Absent, SetIf
@@ -23,7 +23,7 @@ from refstore.kv.unknown_outcomes import UnknownOutcomes
 
 PAGE: Final = 1000
 """How many keys share a round trip."""
-COMPLETE: Final = b"complete"
+NOTHING_TO_DELETE: Final = b"complete"
 """In a run's list: the run unmarked the commit itself, because it names no garbage (rule 13)."""
 
 
@@ -34,11 +34,11 @@ class RunCommit(NamedTuple):
     raw: bytes | Absent
     mark: Mark | None
 
-    def pending(self, mark_id: str) -> bool:
+    def is_pending_for(self, mark_id: str) -> bool:
         """Return whether this run marked it, and it can still be unmarked."""
         return self.mark is not None and self.mark.mark_id == mark_id and not self.mark.sweeping_ms
 
-    def going(self, *mark_ids: str) -> bool:
+    def is_swept_by(self, *mark_ids: str) -> bool:
         """Return whether one of these runs sweeps it, or did."""
         return self.mark is not None and self.mark.mark_id in mark_ids and bool(self.mark.sweeping_ms)
 
@@ -49,35 +49,35 @@ class CommitMarks:
         self._kv = ctx.kv
         self._repo = ctx.repo
 
-    def of(self, commits: Sequence[CommitId]) -> list[Mark | None]:
+    def read_marks(self, commits: Sequence[CommitId]) -> list[Mark | None]:
         values = self._kv.get_many([keys.mark(self._repo, commit) for commit in commits]) if commits else []
-        return [maybe(value, Mark) for value in values]
+        return [decode_optional(value, Mark) for value in values]
 
     def scan(self) -> Iterator[tuple[CommitId, Mark]]:
         """Yield every commit that is marked, being swept, or swept."""
         for name, value in self._kv.scan_all(keys.marks(self._repo)):
             yield CommitId(name), decode(value, Mark)
 
-    def by(self, mark_id: str) -> Iterator[list[RunCommit]]:
+    def scan_run(self, mark_id: str) -> Iterator[list[RunCommit]]:
         """Yield what a run marked and did not find complete, in pages."""
-        for commits in batched(self.listed_by(mark_id), PAGE):
+        for commits in split_batches(self.scan_run_commits(mark_id), PAGE):
             raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in commits])
-            yield [RunCommit(commit, raw, maybe(raw, Mark)) for commit, raw in zip(commits, raws, strict=True)]
+            yield [RunCommit(commit, raw, decode_optional(raw, Mark)) for commit, raw in zip(commits, raws, strict=True)]
 
-    def listed_by(self, mark_id: str) -> Iterator[CommitId]:
+    def scan_run_commits(self, mark_id: str) -> Iterator[CommitId]:
         """Yield the same without the marks."""
-        listed = self._kv.scan_all(keys.gc_marked_by(self._repo, mark_id))
-        return (CommitId(name) for name, value in listed if value != COMPLETE)
+        listed = self._kv.scan_all(keys.gc_marked_commits(self._repo, mark_id))
+        return (CommitId(name) for name, value in listed if value != NOTHING_TO_DELETE)
 
     def marked(self, mark_id: str) -> Iterator[CommitId]:
         """Yield what the run marked, whatever became of it since."""
-        return (item.commit for page in self.by(mark_id) for item in page)
+        return (item.commit for page in self.scan_run(mark_id) for item in page)
 
-    def pending(self, mark_id: str) -> Iterator[CommitId]:
+    def is_pending_for(self, mark_id: str) -> Iterator[CommitId]:
         """Yield what this run marked and can still be unmarked."""
-        return (item.commit for page in self.by(mark_id) for item in page if item.pending(mark_id))
+        return (item.commit for page in self.scan_run(mark_id) for item in page if item.is_pending_for(mark_id))
 
-    def put(self, wanted: Mapping[CommitId, Mark]) -> int:
+    def mark_commits(self, wanted: Mapping[CommitId, Mark]) -> int:
         """Mark commits of one run, unless they are marked as much already; return how many are marked by it."""
         count = 0
         left = list(wanted)
@@ -86,7 +86,7 @@ class CommitMarks:
             raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in left]) if left else []
             asked: list[tuple[CommitId, SetIf]] = []
             for commit, raw in zip(left, raws, strict=True):
-                new = _over(maybe(raw, Mark), wanted[commit])
+                new = _merge_marks(decode_optional(raw, Mark), wanted[commit])
                 if new is not None:
                     asked.append((commit, SetIf(keys.mark(self._repo, commit), raw, encode(new))))
                 elif isinstance(raw, bytes) and decode(raw, Mark).mark_id == wanted[commit].mark_id:
@@ -94,24 +94,24 @@ class CommitMarks:
             if not asked:
                 return count
             left = [commit for commit, _ in asked]
-            self._kv.set_many([(keys.gc_marked(self._repo, wanted[commit].mark_id, commit), b"") for commit in left])
-            with unknown.tolerated():  # once more then: the same mark twice is one mark
+            self._kv.set_many([(keys.gc_marked_commit(self._repo, wanted[commit].mark_id, commit), b"") for commit in left])
+            with unknown.tolerate():  # once more then: the same mark twice is one mark
                 self._kv.set_if_many([op for _, op in asked])
         raise Contention("others kept marking and unmarking the same commits; make the same call again")
 
-    def clear(self, mark_id: str, which: Callable[[CommitId, Mark], bool] = lambda _commit, _mark: True) -> int:
+    def unmark_run(self, mark_id: str, which: Callable[[CommitId, Mark], bool] = lambda _commit, _mark: True) -> int:
         """Make active again what a run marked and `which` chooses, but what is being swept; return how many."""
         count = 0
-        for page in self.by(mark_id):
+        for page in self.scan_run(mark_id):
             asked = [
-                self._without(item)
+                self._unmark_operation(item)
                 for item in page
-                if item.mark and item.pending(mark_id) and which(item.commit, item.mark)
+                if item.mark and item.is_pending_for(mark_id) and which(item.commit, item.mark)
             ]
             count += sum(self._kv.set_if_many(asked)) if asked else 0
         return count
 
-    def take_off_complete(self, mark_id: str, commits: Iterable[CommitId]) -> set[CommitId]:
+    def unmark_nothing_to_delete(self, mark_id: str, commits: Iterable[CommitId]) -> set[CommitId]:
         """Unmark commits that their run found complete; return those that were marked as a whole. Raises Contention.
 
         The marks go first, then the run's list: a run that dies in between is abandoned, and the next run clears up by
@@ -119,79 +119,79 @@ class CommitMarks:
         """
         whole: set[CommitId] = set()
         unknown = UnknownOutcomes(self._ctx.clock)
-        for page in batched(commits, PAGE):
+        for page in split_batches(commits, PAGE):
             for _ in range(ATTEMPTS):
                 raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in page])
-                items = [RunCommit(commit, raw, maybe(raw, Mark)) for commit, raw in zip(page, raws, strict=True)]
-                waiting = [item for item in items if item.pending(mark_id)]
+                items = [RunCommit(commit, raw, decode_optional(raw, Mark)) for commit, raw in zip(page, raws, strict=True)]
+                waiting = [item for item in items if item.is_pending_for(mark_id)]
                 if not waiting:
                     break
                 whole.update(item.commit for item in waiting if item.mark and not item.mark.prefixes)
-                with unknown.tolerated():
-                    self._kv.set_if_many([self._without(item) for item in waiting])
+                with unknown.tolerate():
+                    self._kv.set_if_many([self._unmark_operation(item) for item in waiting])
             else:
                 raise Contention("others kept changing the marks of the same commits; run the marking again")
-            self._kv.set_many([(keys.gc_marked(self._repo, mark_id, commit), COMPLETE) for commit in page])
+            self._kv.set_many([(keys.gc_marked_commit(self._repo, mark_id, commit), NOTHING_TO_DELETE) for commit in page])
         return whole
 
-    def note_complete(self, found: Set[CommitId], record: Complete) -> None:
+    def record_nothing_to_delete(self, found: Set[CommitId], record: NothingToDelete) -> None:
         """Record which commits are complete. Those that were complete before keep their date."""
-        old = {CommitId(name) for name, _ in self._kv.scan_all(keys.gc_complete(self._repo))}
-        for page in batched(found - old, PAGE):
-            self._kv.set_many([(keys.gc_complete_commit(self._repo, commit), encode(record)) for commit in page])
+        old = {CommitId(name) for name, _ in self._kv.scan_all(keys.gc_nothing_to_delete(self._repo))}
+        for page in split_batches(found - old, PAGE):
+            self._kv.set_many([(keys.gc_nothing_to_delete_commit(self._repo, commit), encode(record)) for commit in page])
         for commit in old - found:
-            self._kv.delete(keys.gc_complete_commit(self._repo, commit))
+            self._kv.delete(keys.gc_nothing_to_delete_commit(self._repo, commit))
 
-    def complete(self, commits: Sequence[CommitId]) -> list[Complete | None]:
+    def read_nothing_to_delete(self, commits: Sequence[CommitId]) -> list[NothingToDelete | None]:
         """Return which of them have expired and were found complete by the last run."""
         values = (
-            self._kv.get_many([keys.gc_complete_commit(self._repo, commit) for commit in commits]) if commits else []
+            self._kv.get_many([keys.gc_nothing_to_delete_commit(self._repo, commit) for commit in commits]) if commits else []
         )
-        return [maybe(value, Complete) for value in values]
+        return [decode_optional(value, NothingToDelete) for value in values]
 
     def check_pending(self, commit: CommitId) -> RunCommit:
         """Raises Conflict (not marked), Gone (its sweep began)."""
         raw = self._kv.get(keys.mark(self._repo, commit))
-        mark = maybe(raw, Mark)
+        mark = decode_optional(raw, Mark)
         if mark is None:
             raise Conflict(f"commit {commit} is not marked; nothing is to be undone")
         if mark.sweeping_ms:
             raise Gone(f"commit {commit} cannot be unmarked any more; mark {mark.mark_id} has begun to delete its data")
         return RunCommit(commit, raw, mark)
 
-    def clear_one(self, commit: CommitId) -> str:
+    def unmark_commit(self, commit: CommitId) -> str:
         """Unmark a commit, and return the mark id that it had. Raises Conflict (not marked), Gone (its sweep began)."""
         for _ in range(ATTEMPTS):
             item = self.check_pending(commit)
-            if self._kv.set_if_many([self._without(item)])[0]:
+            if self._kv.set_if_many([self._unmark_operation(item)])[0]:
                 return item.mark.mark_id if item.mark is not None else ""
         raise Contention(f"others kept changing the mark of commit {commit}; make the same call again")
 
-    def send(self, mark_id: str, heads: Set[CommitId], now_ms: int) -> None:
+    def begin_sweep(self, mark_id: str, heads: Set[CommitId], now_ms: int) -> None:
         """Begin to sweep the commits of a run: nobody can unmark them any more. Heads become active again."""
-        for page in self.by(mark_id):
+        for page in self.scan_run(mark_id):
             self._kv.set_if_many(
                 [
-                    self._without(item) if item.commit in heads else self._changed(item, sweeping_ms=now_ms)
+                    self._unmark_operation(item) if item.commit in heads else self._change_operation(item, sweeping_ms=now_ms)
                     for item in page
-                    if item.pending(mark_id)
+                    if item.is_pending_for(mark_id)
                 ]
             )
 
-    def sweep(self, mark_id: str, now_ms: int) -> None:
-        for page in self.by(mark_id):
-            gone = [item for item in page if item.going(mark_id) and item.mark is not None and not item.mark.swept_ms]
-            self._kv.set_if_many([self._changed(item, swept_ms=now_ms) for item in gone])
+    def finish_sweep(self, mark_id: str, now_ms: int) -> None:
+        for page in self.scan_run(mark_id):
+            gone = [item for item in page if item.is_swept_by(mark_id) and item.mark is not None and not item.mark.swept_ms]
+            self._kv.set_if_many([self._change_operation(item, swept_ms=now_ms) for item in gone])
 
-    def tag(self, mark_id: str, now_ms: int) -> None:
+    def record_tagged(self, mark_id: str, now_ms: int) -> None:
         """Note that what the commits of a run named is tagged: from here on it may be gone."""
-        for page in self.by(mark_id):
-            going = [item for item in page if item.going(mark_id) and item.mark is not None and not item.mark.tagged_ms]
-            self._kv.set_if_many([self._changed(item, tagged_ms=now_ms) for item in going])
+        for page in self.scan_run(mark_id):
+            going = [item for item in page if item.is_swept_by(mark_id) and item.mark is not None and not item.mark.tagged_ms]
+            self._kv.set_if_many([self._change_operation(item, tagged_ms=now_ms) for item in going])
 
-    def records(self, commits: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
+    def read_commits(self, commits: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
         """Raises Corrupt where one is missing: nothing that depends on it may be deleted."""
-        for page in batched(commits, PAGE):
+        for page in split_batches(commits, PAGE):
             for commit, value in zip(
                 page, self._kv.get_many([keys.commit(self._repo, commit) for commit in page]), strict=True
             ):
@@ -201,7 +201,7 @@ class CommitMarks:
                     )
                 yield commit, decode(value, Commit)
 
-    def heads(self) -> set[CommitId]:
+    def read_heads(self) -> set[CommitId]:
         """Return what branches and tags name. Heads are active, marked or not."""
         branches = self._ctx.branches
         found = {record.head for _, record in branches.scan_open()}
@@ -215,10 +215,10 @@ class CommitMarks:
         not all sealed any more can never land, because a token is sealed once.
         """
         markers = self._ctx.markers
-        for page in batched(self._kv.scan_all(keys.commits(self._repo)), PAGE):
+        for page in split_batches(self._kv.scan_all(keys.commits(self._repo)), PAGE):
             names = [CommitId(name) for name, _ in page]
             landed = self._kv.get_many([keys.landed(self._repo, name) for name in names])
-            for name, (_, value), known, mark in zip(names, page, landed, self.of(names), strict=True):
+            for name, (_, value), known, mark in zip(names, page, landed, self.read_marks(names), strict=True):
                 tokens = decode(value, Commit).tokens
                 if (
                     known is ABSENT
@@ -234,18 +234,18 @@ class CommitMarks:
         record = decode_branch(value) if value is not ABSENT else None
         return isinstance(record, Branch) and set(tokens) <= {record.token, *record.sealed}
 
-    def _without(self, item: RunCommit) -> SetIf:
-        earlier = item.mark.earlier if item.mark is not None else b""
+    def _unmark_operation(self, item: RunCommit) -> SetIf:
+        earlier = item.mark.earlier_marks if item.mark is not None else b""
         return SetIf(keys.mark(self._repo, item.commit), item.raw, earlier or ABSENT)
 
-    def _changed(self, item: RunCommit, **changes: int) -> SetIf:
+    def _change_operation(self, item: RunCommit, **changes: int) -> SetIf:
         assert item.mark is not None  # noqa: S101  # asked for those that have one
         return SetIf(
             keys.mark(self._repo, item.commit), item.raw, encode(msgspec.structs.replace(item.mark, **changes))
         )
 
 
-def _over(old: Mark | None, new: Mark) -> Mark | None:
+def _merge_marks(old: Mark | None, new: Mark) -> Mark | None:
     """Return the mark that replaces `old`; None where `old` says as much already.
 
     The expired part of a commit only grows. A part that was swept stays swept, whatever becomes of the rest.
@@ -255,4 +255,4 @@ def _over(old: Mark | None, new: Mark) -> Mark | None:
     if not old.prefixes or set(new.prefixes or ("",)) <= set(old.prefixes):
         return None
     prefixes = tuple(sorted({*old.prefixes, *new.prefixes})) if new.prefixes else ()
-    return msgspec.structs.replace(new, prefixes=prefixes, earlier=encode(old) if old.sweeping_ms else old.earlier)
+    return msgspec.structs.replace(new, prefixes=prefixes, earlier=encode(old) if old.sweeping_ms else old.earlier_marks)

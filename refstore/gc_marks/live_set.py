@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from refstore.context import Context
 from refstore.core import ids, keys
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import Address, CommitId, Token, is_own
 from refstore.core.records import Branch, Commit, Entry, Mark, decode, decode_staged_many
 from refstore.errors import CorruptRecord, InvalidName
 from refstore.gc_marks.commit_marks import CommitMarks
-from refstore.gc_marks.runs import Run
+from refstore.gc_marks.runs import OfflineRun
 from refstore.kv.base import ABSENT
 
 
@@ -58,40 +58,40 @@ class LiveBatch(NamedTuple):
     """
 
 
-def scan_live_set(ctx: Context, run: Run, page: int) -> Iterator[LiveBatch]:
-    yield from _references(ctx, page)
-    yield from _staged(ctx, page)
-    yield from _heads(ctx, page)
-    yield from _commits(ctx, run, page)
-    yield from _pins(ctx, run, page)
-    yield from _locations(ctx, page)
+def scan_live_set(ctx: Context, run: OfflineRun, page: int) -> Iterator[LiveBatch]:
+    yield from _scan_references(ctx, page)
+    yield from _scan_staged(ctx, page)
+    yield from _scan_heads(ctx, page)
+    yield from _scan_commits(ctx, run, page)
+    yield from _scan_pins(ctx, run, page)
+    yield from _scan_locations(ctx, page)
 
 
-def _references(ctx: Context, page: int) -> Iterator[LiveBatch]:
+def _scan_references(ctx: Context, page: int) -> Iterator[LiveBatch]:
     """Yield the addresses that have references: only the online path deletes them."""
     for shard in range(keys.SHARDS):
-        for found in batched(ctx.kv.scan_all(keys.references(ctx.repo, shard), page=page), page):
-            yield LiveBatch(LiveSource.REFERENCE, [_own(name) for name, _ in found])
+        for found in split_batches(ctx.kv.scan_all(keys.references(ctx.repo, shard), page=page), page):
+            yield LiveBatch(LiveSource.REFERENCE, [_parse_own_address(name) for name, _ in found])
 
 
-def _staged(ctx: Context, page: int) -> Iterator[LiveBatch]:
+def _scan_staged(ctx: Context, page: int) -> Iterator[LiveBatch]:
     read: set[str] = set()
     for token, _ in ctx.kv.scan_all(keys.tokens(ctx.repo), page=page):
         read.add(token)
-        yield from _under(ctx, ids.staging_token(token), page)
+        yield from _scan_token(ctx, ids.staging_token(token), page)
     # a token is registered before it can be live; but a KV that lost writes (a cluster after a failover) may know the
     # branch alone
     for _, _, record in ctx.branches.scan():
         for token in (
-            *(record.live if isinstance(record, Branch) else ()),
-            *(retired.token for retired in record.retired),
+            *(record.live_tokens if isinstance(record, Branch) else ()),
+            *(retired.token for retired in record.retired_tokens),
         ):
             if token not in read:
-                yield from _under(ctx, token, page)
+                yield from _scan_token(ctx, token, page)
 
 
-def _under(ctx: Context, token: Token, page: int) -> Iterator[LiveBatch]:
-    for found in batched(ctx.kv.scan_all(keys.staging(ctx.repo, token), page=page), page):
+def _scan_token(ctx: Context, token: Token, page: int) -> Iterator[LiveBatch]:
+    for found in split_batches(ctx.kv.scan_all(keys.staging(ctx.repo, token), page=page), page):
         entries = decode_staged_many([value for _, value in found])
         yield LiveBatch(
             LiveSource.STAGED,
@@ -99,45 +99,45 @@ def _under(ctx: Context, token: Token, page: int) -> Iterator[LiveBatch]:
         )
 
 
-def _heads(ctx: Context, page: int) -> Iterator[LiveBatch]:
+def _scan_heads(ctx: Context, page: int) -> Iterator[LiveBatch]:
     """Yield the heads. A head keeps all that it names, marked or not."""
     marks = CommitMarks(ctx)
-    for found in batched(marks.records(sorted(marks.heads())), page):
+    for found in split_batches(marks.read_commits(sorted(marks.read_heads())), page):
         yield LiveBatch(LiveSource.HEAD, commits=[LiveCommit(commit, record) for commit, record in found])
 
 
-def _commits(ctx: Context, run: Run, page: int) -> Iterator[LiveBatch]:
+def _scan_commits(ctx: Context, run: OfflineRun, page: int) -> Iterator[LiveBatch]:
     """Yield the commits. An unmarked commit keeps what it names, reachable or not, because it may be copied from."""
     marks = CommitMarks(ctx)
-    for found in batched(ctx.kv.scan_all(keys.commits(ctx.repo), page=page), page):
+    for found in split_batches(ctx.kv.scan_all(keys.commits(ctx.repo), page=page), page):
         commits = [(CommitId(name), decode(value, Commit)) for name, value in found]
-        expired = [_expired(run, mark) for mark in marks.of([commit for commit, _ in commits])]
+        expired = [_expired_prefixes(run, mark) for mark in marks.read_marks([commit for commit, _ in commits])]
         kept = [LiveCommit(*commit, gone) for commit, gone in zip(commits, expired, strict=True) if gone != ("",)]
         if kept:
             yield LiveBatch(LiveSource.COMMIT, commits=kept)
         left = [LiveCommit(*commit, gone) for commit, gone in zip(commits, expired, strict=True) if gone == ("",)]
-        landed = ctx.kv.get_many([keys.landed(ctx.repo, commit.commit) for commit in left]) if left else []
+        landed = ctx.kv.get_many([keys.landed_mark(ctx.repo, commit.commit) for commit in left]) if left else []
         history = [commit for commit, value in zip(left, landed, strict=True) if value is not ABSENT]
         if history:
             yield LiveBatch(LiveSource.HISTORY, commits=history)
 
 
-def _pins(ctx: Context, run: Run, page: int) -> Iterator[LiveBatch]:
+def _scan_pins(ctx: Context, run: OfflineRun, page: int) -> Iterator[LiveBatch]:
     prefix = f"{run.mark_id}/"
-    for found in batched(ctx.kv.scan_all(keys.gc_pins(ctx.repo), prefix=prefix, page=page), page):
-        yield LiveBatch(LiveSource.PIN, [_own(name.removeprefix(prefix)) for name, _ in found])
+    for found in split_batches(ctx.kv.scan_all(keys.gc_pins(ctx.repo), prefix=prefix, page=page), page):
+        yield LiveBatch(LiveSource.PIN, [_parse_own_address(name.removeprefix(prefix)) for name, _ in found])
 
 
-def _locations(ctx: Context, page: int) -> Iterator[LiveBatch]:
+def _scan_locations(ctx: Context, page: int) -> Iterator[LiveBatch]:
     """Yield what the records of purged objects name: contents, intents, backups. They go with their records alone."""
     if not ctx.locations.are_announced():
         return
-    for found in batched(ctx.locations.scan_addresses(page), page):
+    for found in split_batches(ctx.locations.scan_addresses(page), page):
         kept = [address for identity, addresses in found for address in addresses if address and address != identity]
         yield LiveBatch(LiveSource.LOCATION, kept, identities=[identity for identity, _ in found])
 
 
-def _expired(run: Run, mark: Mark | None) -> tuple[str, ...]:
+def _expired_prefixes(run: OfflineRun, mark: Mark | None) -> tuple[str, ...]:
     """Return the prefixes that the scan disregards of a commit: by the run's own mark, by one that stood before the run
     began, or by one that is being swept.
 
@@ -145,14 +145,14 @@ def _expired(run: Run, mark: Mark | None) -> tuple[str, ...]:
     """
     if mark is None:
         return ()
-    if mark.sweeping_ms or mark.mark_id == run.mark_id or mark.mark_id in run.record.disregards:
+    if mark.sweeping_ms or mark.mark_id == run.mark_id or mark.mark_id in run.record.disregarded_marks:
         return mark.prefixes or ("",)
-    if mark.earlier:
-        return _expired(run, decode(mark.earlier, Mark))
+    if mark.earlier_marks:
+        return _expired_prefixes(run, decode(mark.earlier_marks, Mark))
     return ()
 
 
-def _own(name: str) -> Address:
+def _parse_own_address(name: str) -> Address:
     try:
         return ids.own_address(name)
     except InvalidName as error:

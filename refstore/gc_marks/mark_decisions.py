@@ -7,19 +7,19 @@ from refstore.core import ids
 from refstore.core.ids import CommitId
 from refstore.errors import Conflict, Gone, InvalidName
 from refstore.gc_marks.commit_marks import CommitMarks
-from refstore.gc_marks.runs import OBJECTS_EXPIRED, Run, Runs, RunState
+from refstore.gc_marks.runs import OBJECTS_EXPIRED, OfflineRun, OfflineRuns, RunState
 
 
 class MarkDecisions:
     """Decisions about marks that are written to the audit log."""
 
-    def __init__(self, ctx: Context, runs: Runs, commits: CommitMarks) -> None:
+    def __init__(self, ctx: Context, runs: OfflineRuns, commits: CommitMarks) -> None:
         self._ctx = ctx
         self._clock = ctx.clock
         self._runs = runs
         self._commits = commits
 
-    def confirm(self, mark_id: str, by: str) -> Run:
+    def confirm(self, mark_id: str, by: str) -> OfflineRun:
         """Confirm a mark that needs it. Raises NotFound, Conflict."""
         run = self._runs.get(mark_id)
         if run.state is not RunState.NEEDS_CONFIRMATION:
@@ -52,14 +52,14 @@ class MarkDecisions:
 
     def _unmark(self, which: str) -> int:
         if _is_commit(which):
-            self._abandon_empty(self._commits.clear_one(CommitId(which)))
+            self._abandon_empty(self._commits.unmark_commit(CommitId(which)))
             return 1
-        if self._runs.get(which).state in (RunState.SWEEPING, RunState.SWEPT) or not self._runs.give_up(
+        if self._runs.get(which).state in (RunState.SWEEPING, RunState.SWEPT) or not self._runs.abandon(
             which, "unmarked"
         ):
             raise _too_late(which)
-        count = self._commits.clear(which)
-        self._runs.end(which)
+        count = self._commits.unmark_run(which)
+        self._runs.clear_flag(which)
         return count
 
     def _abandon_empty(self, mark_id: str) -> None:
@@ -71,7 +71,7 @@ class MarkDecisions:
         only_expired = OBJECTS_EXPIRED in counts and counts[OBJECTS_EXPIRED] == counts.get("objects")
         waits = run.state in (RunState.MARKED, RunState.NEEDS_CONFIRMATION)
         if waits and only_expired and next(self._commits.pending(mark_id), None) is None:
-            self._runs.give_up(mark_id, "unmarked")
+            self._runs.abandon(mark_id, "unmarked")
 
 
 def _too_late(mark_id: str) -> Gone:

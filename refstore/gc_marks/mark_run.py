@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from refstore.context import Context
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import CommitId
-from refstore.core.records import Complete, GcRun, Mark
+from refstore.core.records import NothingToDelete, GcRun, Mark
 from refstore.core.safety import Safety
 from refstore.errors import Conflict
 from refstore.gc_marks.commit_marks import PAGE, CommitMarks
 from refstore.gc_marks.live_set import LiveBatch, scan_live_set
-from refstore.gc_marks.runs import STANDING, Run, Runs, RunState
+from refstore.gc_marks.runs import OPEN_STATES, OfflineRun, OfflineRuns, RunState
 
 BEAT_SECONDS: Final = 60.0
 CHECK_SECONDS: Final = 1.0
@@ -33,7 +33,7 @@ def barrier_seconds(waits: Safety) -> float:
 class MarkRun:
     """The steps of a run of marking."""
 
-    def __init__(self, ctx: Context, runs: Runs, commits: CommitMarks) -> None:
+    def __init__(self, ctx: Context, runs: OfflineRuns, commits: CommitMarks) -> None:
         self._ctx = ctx
         self._clock = ctx.clock
         self._runs = runs
@@ -49,7 +49,7 @@ class MarkRun:
         partly: Iterable[tuple[CommitId, tuple[str, ...]]] = (),
         owner: str = "",
         take_over: bool = False,
-    ) -> Run:
+    ) -> OfflineRun:
         """Set the run flag and mark `commits`, except heads of branches and tags, and what is marked already.
 
         `partly`: commits of which only some paths have expired, with the prefixes of these paths. The active run is
@@ -73,20 +73,20 @@ class MarkRun:
             if prefixes
         )
         for name, marks in (("commits_marked", wanted), ("commits_partly_marked", part)):
-            for page in batched(marks, PAGE):
-                self._runs.check_on(
+            for page in split_batches(marks, PAGE):
+                self._runs.check_flag(
                     mark_id
                 )  # one that was taken over stops here; what it marked since is cleared by the next
                 counts["heads_left_out"] += sum(commit in heads for commit, _ in page)
-                counts[name] += self._commits.put({commit: mark for commit, mark in page if commit not in heads})
+                counts[name] += self._commits.mark_commits({commit: mark for commit, mark in page if commit not in heads})
         run = self._runs.change(run, marked_ms=self._clock.now_ms(), counts=counts)
         return run._replace(marked_at_seconds=self._clock.monotonic_seconds())
 
-    def barrier_over_at(self, run: Run) -> int:
+    def barrier_over_at(self, run: OfflineRun) -> int:
         """Return when every operation that began before the last mark has ended. List and scan after that."""
         return run.record.marked_ms + math.ceil(barrier_seconds(self._ctx.waits) * 1000)
 
-    def wait(self, run: Run, *, check: Callable[[float], None] | None = None) -> None:
+    def wait(self, run: OfflineRun, *, check: Callable[[float], None] | None = None) -> None:
         """Wait until the barrier is over. Raises Conflict if the run was taken over meanwhile.
 
         `check` is called every few seconds with the seconds that are left; what it raises ends the wait.
@@ -108,11 +108,11 @@ class MarkRun:
                 since_beat = 0.0
                 self.beat(run)
 
-    def beat(self, run: Run) -> None:
+    def beat(self, run: OfflineRun) -> None:
         """Say that the run is alive; its process calls this now and then. Raises Conflict if the run was taken over."""
         self._runs.beat(run.mark_id)
 
-    def scan_live(self, run: Run, *, page: int = PAGE) -> Iterator[LiveBatch]:
+    def scan_live(self, run: OfflineRun, *, page: int = PAGE) -> Iterator[LiveBatch]:
         """Yield everything that must be kept, in the reading order of rule 13. The object listing must be *complete*
         before this begins.
 
@@ -124,28 +124,28 @@ class MarkRun:
                 f"mark {run.mark_id} has to wait for operations that began before it; look again when they are over"
             )
         yield from scan_live_set(self._ctx, run, page)
-        self._runs.check_on(run.mark_id)
+        self._runs.check_flag(run.mark_id)
 
-    def may_be_complete(self, run: Run) -> Iterator[CommitId]:
+    def may_be_complete(self, run: OfflineRun) -> Iterator[CommitId]:
         """Yield what this run marked, and may unmark where it names no garbage: no commit of which a part was swept."""
         for page in self._commits.by(run.mark_id):
             yield from (
                 item.commit for item in page if item.mark and item.pending(run.mark_id) and not item.mark.earlier
             )
 
-    def unmark_complete(self, run: Run, commits: Collection[CommitId]) -> int:
+    def unmark_complete(self, run: OfflineRun, commits: Collection[CommitId]) -> int:
         """Make active again what this run marked and found complete: no mark takes anything that it names. Return how
         many of them were marked as a whole.
 
         Call this after the live scan, and before `finish` (rule 13): only landed commits. Raises Conflict if
         the run was taken over.
         """
-        self._runs.check_on(run.mark_id)
-        whole = self._commits.take_off_complete(run.mark_id, commits)
-        self._commits.note_complete(whole, Complete(self._clock.now_ms(), run.mark_id))
+        self._runs.check_flag(run.mark_id)
+        whole = self._commits.unmark_nothing_to_delete(run.mark_id, commits)
+        self._commits.record_nothing_to_delete(whole, NothingToDelete(self._clock.now_ms(), run.mark_id))
         return len(whole)
 
-    def marked_again(self, run: Run, commits: Iterable[CommitId]) -> list[CommitId]:
+    def marked_again(self, run: OfflineRun, commits: Iterable[CommitId]) -> list[CommitId]:
         """Return those of `commits`, which `run` marks, that an earlier mark had before. What they name drops out of
         that mark (rule 14), so it goes with this run or not at all.
         """
@@ -155,12 +155,12 @@ class MarkRun:
             earlier.update(self._runs.get(mark_id).record.disregards)
         if not wanted:
             return []
-        listed = {commit for mark_id in earlier for commit in self._commits.listed_by(mark_id)}
+        listed = {commit for mark_id in earlier for commit in self._commits.scan_run_commits(mark_id)}
         return [commit for commit in wanted if commit in listed]
 
-    def finish(self, run: Run, counts: Mapping[str, int], *, question: str = "") -> Run:
+    def finish(self, run: OfflineRun, counts: Mapping[str, int], *, question: str = "") -> OfflineRun:
         """Let the mark stand. `question`: what an operator has to confirm before the sweep. Raises Conflict."""
-        self._runs.check_on(run.mark_id)
+        self._runs.check_flag(run.mark_id)
         state = RunState.NEEDS_CONFIRMATION if question else RunState.MARKED
         counted = {**run.record.counts, **counts}
         after = {
@@ -175,14 +175,14 @@ class MarkRun:
             done = self._runs.change(
                 run, state=state, finished_ms=self._clock.now_ms(), counts=counted, question=question
             )
-        self._runs.end(run.mark_id)
+        self._runs.clear_flag(run.mark_id)
         return done
 
-    def abandon(self, run: Run, why: str = "given up") -> None:
+    def abandon(self, run: OfflineRun, why: str = "given up") -> None:
         """End a run that marks nothing: its commits are active again. A run whose sweep began stays as it is."""
-        if self._runs.give_up(run.mark_id, why):
-            self._commits.clear(run.mark_id)
-        self._runs.end(run.mark_id)
+        if self._runs.abandon(run.mark_id, why):
+            self._commits.unmark_run(run.mark_id)
+        self._runs.clear_flag(run.mark_id)
 
     def abandon_of(self, owner: str) -> str:
         """End the run of an `owner` that is known to be dead, so that the next run need not wait. Return its mark id;
@@ -191,23 +191,23 @@ class MarkRun:
         flag = self._runs.on()
         if flag is None or flag.owner != owner:
             return ""
-        if self._runs.give_up(flag.mark_id, "stopped", unfinished_only=True):
-            self._commits.clear(flag.mark_id)
-        self._runs.end(flag.mark_id)
+        if self._runs.abandon(flag.mark_id, "stopped", unfinished_only=True):
+            self._commits.unmark_run(flag.mark_id)
+        self._runs.clear_flag(flag.mark_id)
         return flag.mark_id
 
     def _end_earlier(self, mark_id: str) -> tuple[str, ...]:
         """Clear what failed runs left; return the marks that stand. The flag is ours, so no other run will finish."""
         standing: list[str] = []
-        for run in list(self._runs.all()):
+        for run in list(self._runs.scan()):
             state = run.state
-            if state is RunState.MARKING and self._runs.give_up(
+            if state is RunState.MARKING and self._runs.abandon(
                 run.mark_id, f"taken over by {mark_id}", unfinished_only=True
             ):
                 state = RunState.ABANDONED
-            if state in STANDING:
+            if state in OPEN_STATES:
                 standing.append(run.mark_id)
             elif state is RunState.ABANDONED:
-                self._commits.clear(run.mark_id)  # also what it marked after it was taken over
+                self._commits.unmark_run(run.mark_id)  # also what it marked after it was taken over
         self._runs.drop_late_pins()
         return tuple(standing)

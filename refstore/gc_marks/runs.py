@@ -15,7 +15,7 @@ import msgspec
 
 from refstore.context import Context
 from refstore.core import keys
-from refstore.core.records import GcFlag, GcRun, decode, encode, maybe
+from refstore.core.records import GcFlag, GcRun, decode, encode, decode_optional
 from refstore.errors import AlreadyExists, Conflict, Contention, InvalidName, NotFound, RunUnderWay
 from refstore.kv.base import ABSENT
 from refstore.kv.unknown_outcomes import UnknownOutcomes
@@ -45,11 +45,11 @@ TAGGED: Final = "tagged"
 """How a run is shown that has tagged everything and waits for the bucket. It is no state of its own: while the run is
 sweeping, no other run marks what it holds, and nobody can unmark it.
 """
-STANDING: Final = frozenset((RunState.MARKED, RunState.NEEDS_CONFIRMATION, RunState.SWEEPING))
+OPEN_STATES: Final = frozenset((RunState.MARKED, RunState.NEEDS_CONFIRMATION, RunState.SWEEPING))
 """The states of a run whose commits were marked, and whose wait was over."""
 
 
-class Run(NamedTuple):
+class OfflineRun(NamedTuple):
     mark_id: str
     record: GcRun
     marked_at_seconds: float | None = None
@@ -64,7 +64,7 @@ class Run(NamedTuple):
     @property
     def has_finished_marking(self) -> bool:
         """Return whether it says what goes. One that is marking has yet to find that; an abandoned one never does."""
-        return self.state in STANDING or self.state is RunState.SWEPT
+        return self.state in OPEN_STATES or self.state is RunState.SWEPT
 
     @property
     def is_tagged(self) -> bool:
@@ -78,44 +78,44 @@ class Run(NamedTuple):
         )
 
     @property
-    def shown(self) -> str:
+    def state_text(self) -> str:
         """Return the state in a word, for people and for JSON."""
         return TAGGED if self.is_tagged else self.state.value
 
 
-class Runs:
+class OfflineRuns:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._kv = ctx.kv
         self._repo = ctx.repo
         self._clock = ctx.clock
 
-    def all(self) -> Iterator[Run]:
+    def scan(self) -> Iterator[OfflineRun]:
         """Yield all runs in order of mark id: by time, where the ids are `new_mark_id`'s."""
         for mark_id, value in self._kv.scan_all(keys.gc_runs(self._repo)):
-            yield Run(mark_id, decode(value, GcRun))
+            yield OfflineRun(mark_id, decode(value, GcRun))
 
-    def get(self, mark_id: str) -> Run:
+    def get(self, mark_id: str) -> OfflineRun:
         """Raises NotFound."""
-        record = maybe(self._kv.get(keys.gc_run(self._repo, mark_id)), GcRun) if _MARK_ID.fullmatch(mark_id) else None
+        record = decode_optional(self._kv.get(keys.gc_run(self._repo, mark_id)), GcRun) if _MARK_ID.fullmatch(mark_id) else None
         if record is None:
             raise NotFound(f"there is no mark {mark_id[:80]!r}; list them to see which there are")
-        return Run(mark_id, record)
+        return OfflineRun(mark_id, record)
 
-    def states(self, mark_ids: Collection[str]) -> dict[str, RunState]:
+    def read_states(self, mark_ids: Collection[str]) -> dict[str, RunState]:
         """Return the states of those that there are."""
         ordered = sorted(mark_ids)
         values = self._kv.get_many([keys.gc_run(self._repo, mark_id) for mark_id in ordered]) if ordered else []
-        records = {mark_id: maybe(value, GcRun) for mark_id, value in zip(ordered, values, strict=True)}
+        records = {mark_id: decode_optional(value, GcRun) for mark_id, value in zip(ordered, values, strict=True)}
         return {mark_id: RunState(record.state) for mark_id, record in records.items() if record is not None}
 
-    def knows(self, mark_id: str) -> bool:
+    def exists(self, mark_id: str) -> bool:
         """Return whether there is such a mark."""
         return _MARK_ID.fullmatch(mark_id) is not None and self._kv.get(keys.gc_run(self._repo, mark_id)) is not ABSENT
 
     def full_id(self, text: str) -> str:
         """Return the id of the only mark that begins so; the text itself if none or several do."""
-        matches = [run.mark_id for run in self.all() if run.mark_id.startswith(text)]
+        matches = [run.mark_id for run in self.scan() if run.mark_id.startswith(text)]
         return matches[0] if len(text) >= PREFIX_MIN and len(matches) == 1 else text
 
     def check_new(self, mark_id: str) -> None:
@@ -123,20 +123,20 @@ class Runs:
         if not _MARK_ID.fullmatch(mark_id):
             raise InvalidName(f"{mark_id[:80]!r} is not a mark id; use 3 to 63 of a-z, 0-9 and '-'")
         if self._kv.get(keys.gc_run(self._repo, mark_id)) is not ABSENT:
-            raise _exists(mark_id)
+            raise _already_exists(mark_id)
 
-    def create(self, mark_id: str, record: GcRun) -> Run:
+    def create(self, mark_id: str, record: GcRun) -> OfflineRun:
         """Raises AlreadyExists, also where the run was taken over before it came so far."""
         key = keys.gc_run(self._repo, mark_id)
         unknown = UnknownOutcomes(self._clock)
         for _ in range(ATTEMPTS):
-            with unknown.tolerated():  # its write id tells our own write apart
+            with unknown.tolerate():  # its write id tells our own write apart
                 if self._kv.set_if(key, ABSENT, encode(record)) or self._kv.get(key) == encode(record):
-                    return Run(mark_id, record)
+                    return OfflineRun(mark_id, record)
                 break
-        raise _exists(mark_id)
+        raise _already_exists(mark_id)
 
-    def change(self, run: Run, **changes: object) -> Run:
+    def change(self, run: OfflineRun, **changes: object) -> OfflineRun:
         """Change the record by one `set_if` from what was read. Raises Conflict."""
         key = keys.gc_run(self._repo, run.mark_id)
         new = msgspec.structs.replace(run.record, **changes, write_id=self.write_id())
@@ -146,16 +146,16 @@ class Runs:
             )
         return run._replace(record=new)
 
-    def give_up(self, mark_id: str, why: str, *, unfinished_only: bool = False) -> bool:
+    def abandon(self, mark_id: str, why: str, *, unfinished_only: bool = False) -> bool:
         """Make a run mark nothing from here on. Return whether it does; a run whose sweep began goes on."""
         key = keys.gc_run(self._repo, mark_id)
         unknown = UnknownOutcomes(self._clock)
         for _ in range(ATTEMPTS):
             raw = self._kv.get(key)
-            record = maybe(raw, GcRun)
+            record = decode_optional(raw, GcRun)
             if record is None:  # it took the flag and came no further; so that it never will
-                record = GcRun(self.write_id(), RunState.ABANDONED, self._clock.now_ms(), 0, 0, "", ended=why)
-                with unknown.tolerated():
+                record = GcRun(self.write_id(), RunState.ABANDONED, self._clock.now_ms(), 0, 0, "", end_reason=why)
+                with unknown.tolerate():
                     if self._kv.set_if(key, ABSENT, encode(record)):
                         return True
                 continue
@@ -172,15 +172,15 @@ class Runs:
 
     # ---- the flag
 
-    def on(self) -> GcFlag | None:
+    def read_flag(self) -> GcFlag | None:
         """Return the flag of the run that marks now."""
-        return maybe(self._kv.get(keys.gc_flag(self._repo)), GcFlag)
+        return decode_optional(self._kv.get(keys.gc_flag(self._repo)), GcFlag)
 
-    def check_on(self, mark_id: str) -> None:
+    def check_flag(self, mark_id: str) -> None:
         """Raise Conflict if the flag is not this run's any more."""
-        flag = self.on()
+        flag = self.read_flag()
         if flag is None or flag.mark_id != mark_id:
-            raise _overtaken(mark_id)
+            raise _taken_over_error(mark_id)
 
     def take_flag(self, mark_id: str, owner: str, *, take_over: bool) -> None:
         """Take the flag. The run that had it can never finish then. Raises RunUnderWay: that run lives, and is not
@@ -191,11 +191,11 @@ class Runs:
         unknown = UnknownOutcomes(self._clock)
         for _ in range(ATTEMPTS):
             raw = self._kv.get(keys.gc_flag(self._repo))
-            held = maybe(raw, GcFlag)
+            held = decode_optional(raw, GcFlag)
             if held is not None and held.mark_id == mark_id:
                 return  # our own write, its reply lost
             if held is not None:
-                other = maybe(self._kv.get(keys.gc_run(self._repo, held.mark_id)), GcRun)
+                other = decode_optional(self._kv.get(keys.gc_run(self._repo, held.mark_id)), GcRun)
                 begun = other is None or other.state == RunState.MARKING
                 if begun and not take_over and now - held.beat_ms < TAKE_OVER_MS:
                     whose = f" by {held.owner}" if held.owner else ""
@@ -203,8 +203,8 @@ class Runs:
                         f"mark {held.mark_id} is being made{whose}; wait for it, or if it is dead take it over: "
                         f"refstore gc run {self._ctx.name} --take-over"
                     )
-                self.give_up(held.mark_id, f"taken over by {mark_id}", unfinished_only=True)
-            with unknown.tolerated():
+                self.abandon(held.mark_id, f"taken over by {mark_id}", unfinished_only=True)
+            with unknown.tolerate():
                 if self._kv.set_if(keys.gc_flag(self._repo), raw, new):
                     return
         raise Contention("other runs kept taking the repository's flag; make the same call again")
@@ -212,17 +212,17 @@ class Runs:
     def beat(self, mark_id: str) -> None:
         """Raises Conflict if the run was taken over."""
         raw = self._kv.get(keys.gc_flag(self._repo))
-        flag = maybe(raw, GcFlag)
+        flag = decode_optional(raw, GcFlag)
         if flag is None or flag.mark_id != mark_id:
-            raise _overtaken(mark_id)
+            raise _taken_over_error(mark_id)
         self._kv.set_if(
             keys.gc_flag(self._repo), raw, encode(msgspec.structs.replace(flag, beat_ms=self._clock.now_ms()))
         )
 
-    def end(self, mark_id: str) -> None:
+    def clear_flag(self, mark_id: str) -> None:
         """Take the flag off if it is still this run's, then remove its pins."""
         raw = self._kv.get(keys.gc_flag(self._repo))
-        flag = maybe(raw, GcFlag)
+        flag = decode_optional(raw, GcFlag)
         if flag is not None and flag.mark_id == mark_id:
             self._kv.set_if(keys.gc_flag(self._repo), raw, ABSENT)
         self._kv.delete_range(keys.gc_pins(self._repo), f"{mark_id}/", f"{mark_id}/{keys.LAST_CODE_POINT}")
@@ -233,19 +233,19 @@ class Runs:
         while found := self._kv.scan(keys.gc_pins(self._repo), after=after, limit=1):
             mark_id = found[0][0].partition("/")[0]
             after = f"{mark_id}/{keys.LAST_CODE_POINT}"
-            record = maybe(self._kv.get(keys.gc_run(self._repo, mark_id)), GcRun)
+            record = decode_optional(self._kv.get(keys.gc_run(self._repo, mark_id)), GcRun)
             if record is not None and record.state != RunState.MARKING:
                 self._kv.delete_range(keys.gc_pins(self._repo), f"{mark_id}/", after)
 
     def write_id(self) -> str:
-        return self._ctx.ids.unique(self._clock.now_ms())
+        return self._ctx.ids.new_id(self._clock.now_ms())
 
 
-def _exists(mark_id: str) -> AlreadyExists:
+def _already_exists(mark_id: str) -> AlreadyExists:
     return AlreadyExists(f"mark {mark_id} exists already, or was taken over; begin under a new mark id")
 
 
-def _overtaken(mark_id: str) -> Conflict:
+def _taken_over_error(mark_id: str) -> Conflict:
     return Conflict(
         f"mark {mark_id} was taken over by another run, or unmarked; nothing is marked, run the marking again"
     )

@@ -6,28 +6,28 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from refstore.core.ids import CommitId
-from refstore.core.records import Complete, Mark, decode
+from refstore.core.records import NothingToDelete, Mark, decode
 from refstore.gc_marks.commit_marks import CommitMarks
-from refstore.gc_marks.runs import STANDING, Run, Runs, RunState
+from refstore.gc_marks.runs import OPEN_STATES, OfflineRun, OfflineRuns, RunState
 
 
-class ShownMark(NamedTuple):
+class MarkStatus(NamedTuple):
     """What is shown of a commit."""
 
     mark: Mark | None = None
-    complete: Complete | None = None
-    examined_by: str = ""
+    complete: NothingToDelete | None = None
+    examining_run: str = ""
     """The run that has marked it for its look, and has yet to find whether anything of it goes."""
 
 
 class ShownMarks:
     """The marks as they are shown."""
 
-    def __init__(self, runs: Runs, commits: CommitMarks) -> None:
+    def __init__(self, runs: OfflineRuns, commits: CommitMarks) -> None:
         self._runs = runs
         self._commits = commits
 
-    def of(self, commits: Sequence[CommitId]) -> list[ShownMark]:
+    def of(self, commits: Sequence[CommitId]) -> list[MarkStatus]:
         """Return what to show of each: its mark, or that it is complete. By the mark of a run that has yet to find what
         goes nothing is going to be deleted: such a commit is shown as before that run, or as examined by it.
         """
@@ -39,23 +39,23 @@ class ShownMarks:
         ]
 
     @staticmethod
-    def _shown(mark: Mark | None, complete: Complete | None, state: RunState | None) -> ShownMark:
+    def _shown(mark: Mark | None, complete: NothingToDelete | None, state: RunState | None) -> MarkStatus:
         if mark is None:
-            return ShownMark(None, complete)
+            return MarkStatus(None, complete)
         if state not in (RunState.MARKING, RunState.ABANDONED):
-            return ShownMark(mark)
+            return MarkStatus(mark)
         if complete is not None:
-            return ShownMark(None, complete)
+            return MarkStatus(None, complete)
         if mark.earlier:
-            return ShownMark(decode(mark.earlier, Mark))
+            return MarkStatus(decode(mark.earlier, Mark))
         is_examined = state is RunState.MARKING and not mark.prefixes
-        return ShownMark(examined_by=mark.mark_id if is_examined else "")
+        return MarkStatus(examining_run=mark.mark_id if is_examined else "")
 
-    def counts(self, run: Run) -> dict[str, int]:
+    def counts(self, run: OfflineRun) -> dict[str, int]:
         """Return what a run counted. Of a mark that stands, the commits are those that it still has, and
         `commits_unmarked` are the others: what these name stays, so the mark holds at most the objects that it counted.
         """
-        if run.state not in STANDING:
+        if run.state not in OPEN_STATES:
             return run.record.counts
         whole = partly = unmarked = 0
         for page in self._commits.by(run.mark_id):

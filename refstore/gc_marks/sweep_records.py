@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from refstore.core.arrow_arrays import array, scalar
+from refstore.core.arrow_arrays import make_array, make_scalar
 from refstore.errors import Corrupt, ObjectNotFound
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits.columns import pa, pc, pq
@@ -21,7 +21,7 @@ from refstore.versioning.commits.columns import pa, pc, pq
 ROOT: Final = "_refstore/gc/"
 
 
-class RunFacts(msgspec.Struct, frozen=True):
+class RunRules(msgspec.Struct, frozen=True):
     """The part of a run's summary about its rules."""
 
     min_age_seconds: float
@@ -47,59 +47,59 @@ class OutcomeRow(NamedTuple):
     """The store's reason, if it failed."""
 
 
-class RunFilesLost(Exception):
+class RunFilesMissing(Exception):
     """A run's files do not exist any more. An operator may remove those of a swept mark."""
 
 
-class _Unit(msgspec.Struct, frozen=True, array_like=True):
+class _MarkUnit(msgspec.Struct, frozen=True, array_like=True):
     key: str
-    first: str
+    first_address: str
 
 
-class _Manifest(msgspec.Struct, frozen=True):
-    units: list[_Unit]
+class _MarkManifest(msgspec.Struct, frozen=True):
+    units: list[_MarkUnit]
 
 
-def run_facts(objects: ObjectStore, mark_id: str) -> RunFacts | None:
+def read_run_rules(objects: ObjectStore, mark_id: str) -> RunRules | None:
     """Return the facts of the run's summary; None if it has none. Raises Corrupt, ObjectsUnavailable."""
     key = f"{ROOT}{mark_id}/summary.json"
     try:
-        return msgspec.json.decode(objects.read(key), type=RunFacts)
+        return msgspec.json.decode(objects.read(key), type=RunRules)
     except ObjectNotFound:
         return None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise _damaged(objects, key, error) from error
+        raise _corrupt_file(objects, key, error) from error
 
 
-def unit_of(objects: ObjectStore, mark_id: str, address: str) -> str | None:
-    """Return the file of the mark that may contain the address; None if there is none. Raises RunFilesLost, Corrupt,
+def find_unit(objects: ObjectStore, mark_id: str, address: str) -> str | None:
+    """Return the file of the mark that may contain the address; None if there is none. Raises RunFilesMissing, Corrupt,
     ObjectsUnavailable.
 
     A mark's files are in the order of addresses, so one of them is enough.
     """
-    units = _units_of(objects, mark_id)
-    at = bisect_right([unit.first for unit in units], address) - 1
+    units = _read_units(objects, mark_id)
+    at = bisect_right([unit.first_address for unit in units], address) - 1
     return units[at].key if at >= 0 else None
 
 
-def marked_row(objects: ObjectStore, unit: str, address: str) -> MarkedRow | None:
-    """Return the row of an address in a file of a mark. Raises RunFilesLost, Corrupt, ObjectsUnavailable."""
-    row = _row(objects, unit, address, ["address", "size_bytes", "reason"])
+def read_marked_row(objects: ObjectStore, unit: str, address: str) -> MarkedRow | None:
+    """Return the row of an address in a file of a mark. Raises RunFilesMissing, Corrupt, ObjectsUnavailable."""
+    row = _find_row(objects, unit, address, ["address", "size_bytes", "reason"])
     return MarkedRow(row["size_bytes"], row["reason"]) if row is not None else None
 
 
-def outcome_row(objects: ObjectStore, file: str, address: str) -> OutcomeRow | None:
-    """Return the row of an address in an outcome file. Raises RunFilesLost, Corrupt, ObjectsUnavailable."""
-    row = _row(objects, file, address, ["address", "size_bytes", "reason", "outcome", "why"])
+def read_outcome_row(objects: ObjectStore, file: str, address: str) -> OutcomeRow | None:
+    """Return the row of an address in an outcome file. Raises RunFilesMissing, Corrupt, ObjectsUnavailable."""
+    row = _find_row(objects, file, address, ["address", "size_bytes", "reason", "outcome", "why"])
     return OutcomeRow(row["size_bytes"], row["reason"], row["outcome"], row["why"]) if row is not None else None
 
 
-def outcomes_of(objects: ObjectStore, mark_id: str, addresses: Iterable[str]) -> dict[str, str]:
-    """Return the outcome in a sweep of each address that the mark holds. Raises RunFilesLost, Corrupt,
+def read_outcomes(objects: ObjectStore, mark_id: str, addresses: Iterable[str]) -> dict[str, str]:
+    """Return the outcome in a sweep of each address that the mark holds. Raises RunFilesMissing, Corrupt,
     ObjectsUnavailable.
     """
-    units = _units_of(objects, mark_id)
-    firsts = [unit.first for unit in units]
+    units = _read_units(objects, mark_id)
+    firsts = [unit.first_address for unit in units]
     wanted: dict[str, list[str]] = {}
     for address in addresses:
         at = bisect_right(firsts, address) - 1
@@ -107,8 +107,8 @@ def outcomes_of(objects: ObjectStore, mark_id: str, addresses: Iterable[str]) ->
             wanted.setdefault(units[at].key, []).append(address)
     found: dict[str, str] = {}
     for unit, of_unit in wanted.items():
-        table = _table(objects, outcome_key(unit), ["address", "outcome"])
-        chosen = table.filter(pc.is_in(table.column("address"), array(of_unit, pa.string())))
+        table = _read_table(objects, outcome_key(unit), ["address", "outcome"])
+        chosen = table.filter(pc.is_in(table.column("address"), make_array(of_unit, pa.string())))
         found.update(zip(chosen.column("address").to_pylist(), chosen.column("outcome").to_pylist(), strict=True))
     return found
 
@@ -118,30 +118,30 @@ def outcome_key(unit: str) -> str:
     return unit.replace("/mark/", "/sweep/")
 
 
-def _units_of(objects: ObjectStore, mark_id: str) -> list[_Unit]:
+def _read_units(objects: ObjectStore, mark_id: str) -> list[_MarkUnit]:
     key = f"{ROOT}{mark_id}/mark.json"
     try:
-        return msgspec.json.decode(objects.read(key), type=_Manifest).units
+        return msgspec.json.decode(objects.read(key), type=_MarkManifest).units
     except ObjectNotFound as error:
-        raise RunFilesLost(key) from error
+        raise RunFilesMissing(key) from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise _damaged(objects, key, error) from error
+        raise _corrupt_file(objects, key, error) from error
 
 
-def _row(objects: ObjectStore, key: str, address: str, columns: list[str]) -> dict[str, Any] | None:
-    table = _table(objects, key, columns)
-    at = pc.index(table.column("address"), scalar(address, pa.string())).as_py()
+def _find_row(objects: ObjectStore, key: str, address: str, columns: list[str]) -> dict[str, Any] | None:
+    table = _read_table(objects, key, columns)
+    at = pc.index(table.column("address"), make_scalar(address, pa.string())).as_py()
     return table.slice(at, 1).to_pylist()[0] if at >= 0 else None
 
 
-def _table(objects: ObjectStore, key: str, columns: list[str]) -> Any:
+def _read_table(objects: ObjectStore, key: str, columns: list[str]) -> Any:
     try:
         return pq.ParquetFile(BytesIO(objects.read(key))).read(columns=columns, use_threads=False)
     except ObjectNotFound as error:
-        raise RunFilesLost(key) from error
+        raise RunFilesMissing(key) from error
     except (pa.ArrowException, OSError) as error:
-        raise _damaged(objects, key, error) from error
+        raise _corrupt_file(objects, key, error) from error
 
 
-def _damaged(objects: ObjectStore, key: str, error: Exception) -> Corrupt:
+def _corrupt_file(objects: ObjectStore, key: str, error: Exception) -> Corrupt:
     return Corrupt(f"{key} in {objects.url} is not what was written ({error}); restore it from a backup, or remove it")

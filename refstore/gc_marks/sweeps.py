@@ -14,18 +14,18 @@ from refstore.core.ids import CommitId
 from refstore.core.records import Commit
 from refstore.errors import Conflict, Gone
 from refstore.gc_marks.commit_marks import CommitMarks
-from refstore.gc_marks.runs import Run, Runs, RunState
+from refstore.gc_marks.runs import OfflineRun, OfflineRuns, RunState
 
 
 class Sweeps:
     """The steps of sweeps."""
 
-    def __init__(self, ctx: Context, runs: Runs, commits: CommitMarks) -> None:
+    def __init__(self, ctx: Context, runs: OfflineRuns, commits: CommitMarks) -> None:
         self._clock = ctx.clock
         self._runs = runs
         self._commits = commits
 
-    def begin(self, mark_id: str) -> Run:
+    def begin(self, mark_id: str) -> OfflineRun:
         """Begin the sweep: from here on the mark cannot be taken back. Heads are unmarked. Call it again after a crash.
 
         Raises Conflict (not due, not confirmed, not finished), Gone (unmarked), NotFound. A run that was swept is
@@ -33,10 +33,10 @@ class Sweeps:
         """
         run = self._start(mark_id)
         if run.state is RunState.SWEEPING:
-            self._commits.send(mark_id, self._commits.heads(), self._clock.now_ms())
+            self._commits.begin_sweep(mark_id, self._commits.heads(), self._clock.now_ms())
         return run
 
-    def excluded_commits(self, run: Run) -> Iterator[tuple[CommitId, Commit]]:
+    def excluded_commits(self, run: OfflineRun) -> Iterator[tuple[CommitId, Commit]]:
         """Yield commits that the live scan disregarded and that are not being swept: a sweep must not delete what they
         name.
 
@@ -48,7 +48,7 @@ class Sweeps:
             for page in self._commits.by(mark_id):
                 yield from self._commits.records(item.commit for item in page if not item.going(*disregarded))
 
-    def taken_back(self, run: Run) -> Iterator[tuple[CommitId, Commit]]:
+    def taken_back(self, run: OfflineRun) -> Iterator[tuple[CommitId, Commit]]:
         """Yield the commits that the live scan disregarded and that are not marked by one of these runs any more: they
         were unmarked, or are marked by a later run. The sweep will exclude them, whatever becomes of them.
         """
@@ -59,7 +59,7 @@ class Sweeps:
                     item.commit for item in page if item.mark is None or item.mark.mark_id not in disregarded
                 )
 
-    def note_tagged(self, mark_id: str, counts: Mapping[str, int]) -> Run:
+    def note_tagged(self, mark_id: str, counts: Mapping[str, int]) -> OfflineRun:
         """Note that everything is tagged, and the sweep waits for the bucket. Call it again after a crash."""
         run = self._runs.get(mark_id)
         if run.state is not RunState.SWEEPING:
@@ -67,10 +67,10 @@ class Sweeps:
         if run.is_tagged:
             return run
         now = self._clock.now_ms()
-        self._commits.tag(mark_id, now)
+        self._commits.record_tagged(mark_id, now)
         return self._runs.change(run, tagged_ms=now, swept=dict(counts))
 
-    def finish(self, mark_id: str, counts: Mapping[str, int]) -> Run:
+    def finish(self, mark_id: str, counts: Mapping[str, int]) -> OfflineRun:
         """Finish the sweep after all deletions: the commits are swept. Call it again after a crash."""
         run = self._runs.get(mark_id)
         if run.state is RunState.SWEPT:
@@ -78,10 +78,10 @@ class Sweeps:
         if run.state is not RunState.SWEEPING:
             raise Conflict(f"mark {mark_id} is {run.state}; begin its sweep first")
         now = self._clock.now_ms()
-        self._commits.sweep(mark_id, now)
+        self._commits.finish_sweep(mark_id, now)
         return self._runs.change(run, state=RunState.SWEPT, swept_ms=now, swept=dict(counts))
 
-    def _start(self, mark_id: str) -> Run:
+    def _start(self, mark_id: str) -> OfflineRun:
         run = self._runs.get(mark_id)
         match run.state:
             case RunState.SWEPT | RunState.SWEEPING:

@@ -8,7 +8,7 @@
 
 Other packages bring drivers for other schemes by entry points of the group `refstore.kv` (docs/drivers.md).
 
-`open_kv` wraps every driver in `Retrying`. After `KVUnavailable` it repeats a write, or recognises that it landed.
+`open_kv` wraps every driver in `RetryingKV`. After `KVUnavailable` it repeats a write, or recognises that it landed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from refstore.core.driver_entry_points import KV_DRIVERS, load_opener
 from refstore.core.redaction import redact_url
 from refstore.errors import InvalidSettings, MissingExtra
 from refstore.kv.base import KV
-from refstore.kv.retrying import ATTEMPTS, Retrying
+from refstore.kv.retrying import ATTEMPTS, RetryingKV
 
 _BUILT_IN: Final = {
     "memory": "refstore.kv.memory:open_memory",
@@ -57,7 +57,7 @@ def open_kv(
             f"the driver for {redact_url(url)[:200]!r} opened a {type(kv).__name__}; it must return a subclass of "
             "refstore.kv.base.KV"
         )
-    return Retrying(kv, attempts=attempts, clock=clock, check=check)
+    return RetryingKV(kv, attempts=attempts, clock=clock, check=check)
 
 
 def _opener(url: str) -> Callable[[str, Clock], object]:

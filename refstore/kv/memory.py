@@ -15,13 +15,13 @@ from sortedcontainers import SortedDict
 from refstore.core.clock import Clock
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Set, SetIf
 
-_named: Final[dict[str, MemoryKV]] = {}
+_stores_by_name: Final[dict[str, MemoryKV]] = {}
 """The stores of this process, by name."""
 
 
 def open_memory(url: str, _clock: Clock) -> MemoryKV:
     name = url.partition(":")[2].removeprefix("//")
-    return _named.setdefault(name, MemoryKV()) if name else MemoryKV()
+    return _stores_by_name.setdefault(name, MemoryKV()) if name else MemoryKV()
 
 
 class MemoryKV(KV):

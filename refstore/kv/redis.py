@@ -53,10 +53,10 @@ from refstore.core.clock import Clock
 from refstore.errors import KVRefused, KVUnavailable, RefstoreError, StoreMisconfigured
 from refstore.kv import redis_calls, redis_url
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
-from refstore.kv.redis_calls import Call, Command, Reply
-from refstore.kv.redis_checks import Checks, persistence_risks
-from refstore.kv.redis_servers import Cluster, Connection, Pool, Servers, Single, find_master
-from refstore.kv.redis_url import Address, RedisSettings
+from refstore.kv.redis_calls import RedisCall, Command, Reply
+from refstore.kv.redis_checks import DurabilityChecks, persistence_risks
+from refstore.kv.redis_servers import RedisCluster, RedisConnection, ConnectionPool, RedisServers, SingleServer, find_master
+from refstore.kv.redis_url import ServerAddress, RedisSettings
 
 FLIGHT_BYTES: Final = 16 << 20
 """Bytes of arguments that are sent at once. A larger batch is sent in several flights, one after the other."""
@@ -70,8 +70,8 @@ REDIRECTIONS_MAX: Final = 5
 
 def open_redis(url: str, clock: Clock) -> RedisKV:
     """Open the KV of a Redis URL. Connects to nothing yet. Raises InvalidSettings."""
-    settings = redis_url.parse(url)
-    prepared = _Prepared(settings)
+    settings = redis_url.parse_redis_url(url)
+    prepared = _ConnectionSetup(settings)
     options: dict[str, Any] = {
         "username": settings.username,
         "password": settings.password,
@@ -88,10 +88,10 @@ def open_redis(url: str, clock: Clock) -> RedisKV:
     return RedisKV(_servers(settings, options), settings, clock, check_server=prepared.check_server)
 
 
-def _servers(settings: RedisSettings, options: dict[str, Any]) -> Servers:
+def _servers(settings: RedisSettings, options: dict[str, Any]) -> RedisServers:
     if settings.kind == "cluster":
-        return Cluster(
-            settings.addresses, lambda at: cast(Pool, redis.ConnectionPool(host=at.host, port=at.port, **options))
+        return RedisCluster(
+            settings.addresses, lambda at: cast(ConnectionPool, redis.ConnectionPool(host=at.host, port=at.port, **options))
         )
     if settings.kind == "sentinel":
         options.pop("connection_class", None)
@@ -100,25 +100,25 @@ def _servers(settings: RedisSettings, options: dict[str, Any]) -> Servers:
         sentinel_options |= {"username": settings.sentinel_username, "password": settings.sentinel_password}
         manager = cast(Any, redis.sentinel.Sentinel([*settings.addresses], sentinel_kwargs=sentinel_options))
         pool = manager.master_for(settings.master, db=settings.db, **options).connection_pool
-        return Single(cast(Pool, pool), find_master=lambda: find_master(manager, pool))
+        return SingleServer(cast(ConnectionPool, pool), find_master=lambda: find_master(manager, pool))
     (at,) = settings.addresses
-    return Single(cast(Pool, redis.ConnectionPool(host=at.host, port=at.port, db=settings.db, **options)))
+    return SingleServer(cast(ConnectionPool, redis.ConnectionPool(host=at.host, port=at.port, db=settings.db, **options)))
 
 
 class RedisKV(KV):
     def __init__(
         self,
-        servers: Servers,
+        servers: RedisServers,
         settings: RedisSettings,
         clock: Clock,
         *,
-        check_server: Callable[[Connection], None] = lambda _: None,
+        check_server: Callable[[RedisConnection], None] = lambda _: None,
     ) -> None:
         """`check_server` raises StoreMisconfigured for a server that may lose data."""
         self._servers = servers
         self._clock = clock
         self._check_server = check_server
-        self._checked_at: dict[Pool, float] = {}
+        self._checked_at: dict[ConnectionPool, float] = {}
         """When each server was last checked."""
         self._prefix = settings.prefix
         self._where = str(settings)
@@ -129,9 +129,9 @@ class RedisKV(KV):
     def execute(self, ops: Sequence[Op]) -> list[Result]:
         results: list[Result] = [None] * len(ops)
         wrote = False
-        for flight in self._flights(redis_calls.runs_of(ops, self._prefix)):
+        for flight in self._group_into_flights(redis_calls.group_calls(ops, self._prefix)):
             try:
-                replies = self._fly(flight)
+                replies = self._send_flight(flight)
             except KVUnavailable as error:
                 error.nothing_done &= not wrote
                 raise
@@ -144,54 +144,54 @@ class RedisKV(KV):
     def scan(
         self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
     ) -> list[tuple[str, bytes]]:
-        key = redis_calls.key_of(self._prefix, partition)
-        return redis_calls.pairs_of(self._one(key, redis_calls.scan(key, prefix, after, limit)))
+        key = redis_calls.partition_key(self._prefix, partition)
+        return redis_calls.parse_pairs(self._call_one(key, redis_calls.scan_command(key, prefix, after, limit)))
 
     def delete_range(self, partition: str, first: str, last: str) -> None:
-        key = redis_calls.key_of(self._prefix, partition)
-        while self._one(key, redis_calls.delete_range(key, first, last), writes=True):
+        key = redis_calls.partition_key(self._prefix, partition)
+        while self._call_one(key, redis_calls.delete_range_command(key, first, last), writes=True):
             pass
 
     def count(self, partition: str, *, limit: int) -> int:
-        key = redis_calls.key_of(self._prefix, partition)
-        return min(limit, cast(int, self._one(key, redis_calls.count(key))))
+        key = redis_calls.partition_key(self._prefix, partition)
+        return min(limit, cast(int, self._call_one(key, redis_calls.count_command(key))))
 
     def risks(self) -> Sequence[str]:
         try:
-            pools = self._servers.pools_of_positions(lambda partition: redis_calls.key_of(self._prefix, partition))
+            pools = self._servers.pools_of_positions(lambda partition: redis_calls.partition_key(self._prefix, partition))
         except (redis.RedisError, OSError) as error:
-            raise self._failed(error, sent=False) from error
+            raise self._connection_error(error, sent=False) from error
         distinct = list(dict.fromkeys(pools.values()))
-        calls = [Call(b"", command, [], _no_results, False, 0) for _ in distinct for command in _PERSISTENCE]
+        calls = [RedisCall(b"", command, [], _no_results, False, 0) for _ in distinct for command in _PERSISTENCE]
         targets = [pool for pool in distinct for _ in _PERSISTENCE]
         replies: list[Reply] = [None] * len(calls)
-        self._round(calls, [(pool, False, place) for place, pool in enumerate(targets)], replies)
+        self._send_round(calls, [(pool, False, place) for place, pool in enumerate(targets)], replies)
         found = (
             what
             for info, save, appendfsync in zip(replies[::3], replies[1::3], replies[2::3], strict=True)
             if not isinstance(info, redis.ResponseError)  # a server that does not show it
-            for _, what in persistence_risks(_fields(info), save, appendfsync)
+            for _, what in persistence_risks(_parse_info(info), save, appendfsync)
         )
         return list(dict.fromkeys(found))
 
     def servers(self) -> list[Server]:
         try:
-            pools = self._servers.pools_of_positions(lambda partition: redis_calls.key_of(self._prefix, partition))
+            pools = self._servers.pools_of_positions(lambda partition: redis_calls.partition_key(self._prefix, partition))
         except (redis.RedisError, OSError) as error:
-            raise self._failed(error, sent=False) from error
-        calls = [Call(b"", command, [], _no_results, False, 0) for _ in pools for command in _IDENTIFY]
+            raise self._connection_error(error, sent=False) from error
+        calls = [RedisCall(b"", command, [], _no_results, False, 0) for _ in pools for command in _IDENTIFY]
         targets = [pool for pool in pools.values() for _ in _IDENTIFY]
         replies: list[Reply] = [None] * len(calls)
-        self._round(calls, [(pool, False, place) for place, pool in enumerate(targets)], replies)
+        self._send_round(calls, [(pool, False, place) for place, pool in enumerate(targets)], replies)
         for reply in replies:
             if isinstance(reply, redis.ResponseError):
-                raise self._refused(reply, nothing_done=True)
+                raise self._reply_error(reply, nothing_done=True)
         return sorted(
-            Server(partition, self._identity(_fields(server), _fields(replication)))
+            Server(partition, self._master_identity(_parse_info(server), _parse_info(replication)))
             for partition, server, replication in zip(pools, replies[::2], replies[1::2], strict=True)
         )
 
-    def _identity(self, server: Mapping[str, str], replication: Mapping[str, str]) -> str:
+    def _master_identity(self, server: Mapping[str, str], replication: Mapping[str, str]) -> str:
         """Return the identity of a master from the fields of `INFO server` and `INFO replication`."""
         try:
             role, identity = replication["role"], f"{server['run_id']}/{replication['master_replid']}"
@@ -209,21 +209,21 @@ class RedisKV(KV):
     def close(self) -> None:
         self._servers.close()
 
-    def _one(self, key: bytes, command: Command, *, writes: bool = False) -> Reply:
-        return self._fly([Call(key, command, [], _no_results, writes, 0)])[0]
+    def _call_one(self, key: bytes, command: Command, *, writes: bool = False) -> Reply:
+        return self._send_flight([RedisCall(key, command, [], _no_results, writes, 0)])[0]
 
-    def _flights(self, runs: list[list[Call]]) -> Iterator[list[Call]]:
+    def _group_into_flights(self, runs: list[list[RedisCall]]) -> Iterator[list[RedisCall]]:
         """Yield groups of calls that may be sent together, in order. One flight has been performed before the next is
         sent.
 
         On a single server a flight may contain several runs, but writes of one run only. A server may refuse one write
         (no memory for it, say) and accept the next; a write must not happen before the ones of an earlier run.
         """
-        flight: list[Call] = []
+        flight: list[RedisCall] = []
         size_bytes = 0
         wrote = False
         for run in runs:
-            if flight and (not self._servers.ordered or (wrote and run[0].writes)):
+            if flight and (not self._servers.is_ordered or (wrote and run[0].writes)):
                 yield flight
                 flight, size_bytes, wrote = [], 0, False
             for call in run:
@@ -236,7 +236,7 @@ class RedisKV(KV):
         if flight:
             yield flight
 
-    def _fly(self, calls: Sequence[Call]) -> list[Reply]:
+    def _send_flight(self, calls: Sequence[RedisCall]) -> list[Reply]:
         """Send `calls` at once, in order for each server, and return the replies. Raises KVUnavailable if any call may
         not have been performed.
         """
@@ -244,20 +244,20 @@ class RedisKV(KV):
         todo = [(self._servers.pool_of(call.key), False, place) for place, call in enumerate(calls)]
         for number in range(1 + REDIRECTIONS_MAX):
             try:
-                self._round(calls, todo, replies)
+                self._send_round(calls, todo, replies)
             except KVUnavailable as error:
                 error.nothing_done &= number == 0
                 raise
-            redirected: list[tuple[Pool, bool, int]] = []
+            redirected: list[tuple[ConnectionPool, bool, int]] = []
             for _, _, place in todo:
                 reply = replies[place]
                 if isinstance(reply, redis.ResponseError):
-                    redirection = _redirection(reply)
+                    redirection = _parse_redirection(reply)
                     if redirection is None:
-                        raise self._refused(reply, nothing_done=_are_writes_refused(calls, replies))
-                    redirected.append((self._servers.pool_at(redirection.address), redirection.asking, place))
-                    if not redirection.asking:
-                        self._servers.forget()
+                        raise self._reply_error(reply, nothing_done=_are_writes_refused(calls, replies))
+                    redirected.append((self._servers.pool_at(redirection.address), redirection.is_asking, place))
+                    if not redirection.is_asking:
+                        self._servers.forget_slot_map()
             if not redirected:
                 return replies
             todo = redirected
@@ -265,78 +265,78 @@ class RedisKV(KV):
             f"the slots of {self._where} keep moving; wait until the cluster is stable, then make the same call again"
         )
 
-    def _round(self, calls: Sequence[Call], todo: Sequence[tuple[Pool, bool, int]], replies: list[Reply]) -> None:
+    def _send_round(self, calls: Sequence[RedisCall], todo: Sequence[tuple[ConnectionPool, bool, int]], replies: list[Reply]) -> None:
         """Send each of `todo` (server, whether to send ASKING, place) and fill in its reply, which may be an error."""
-        flights: dict[Pool, list[tuple[bool, int]]] = {}
+        flights: dict[ConnectionPool, list[tuple[bool, int]]] = {}
         for pool, asking, place in todo:
             flights.setdefault(pool, []).append((asking, place))
-        links: list[tuple[Pool, Connection]] = []
+        links: list[tuple[ConnectionPool, RedisConnection]] = []
         sent = False
         try:
             for pool in flights:
                 links.append((pool, pool.get_connection()))
-                self._check_if_due(*links[-1])
+                self._check_if_stale(*links[-1])
             sent = True
             for (_, connection), flight in zip(links, flights.values(), strict=True):
-                connection.send_packed_command(_pieces(connection, self._commands(calls, flight)))
+                connection.send_packed_command(_pack_pieces(connection, self._commands(calls, flight)))
             for (_, connection), flight in zip(links, flights.values(), strict=True):
                 for asking, place in flight:
                     if asking:
                         _read(connection)
                     replies[place] = _read(connection)
-                if self._waits(calls, flight):
+                if self._needs_wait(calls, flight):
                     confirmed = _read(connection)
                     # Refused writes need no confirmation. A replica, which refuses all writes, refuses WAIT, too.
                     if any(
                         calls[place].writes and not isinstance(replies[place], redis.ResponseError)
                         for _, place in flight
                     ):
-                        self._confirmed(confirmed)
+                        self._check_replicated(confirmed)
             if any(isinstance(reply, redis.ResponseError) for reply in replies):
-                _reset(links)  # the error may come from a demoted master; the next connection finds the new one
+                _reset_connections(links)  # the error may come from a demoted master; the next connection finds the new one
         except (redis.RedisError, OSError) as error:
-            _reset(links)
-            self._servers.forget()
-            raise self._failed(error, sent=sent) from error
+            _reset_connections(links)
+            self._servers.forget_slot_map()
+            raise self._connection_error(error, sent=sent) from error
         except BaseException:
-            _reset(links)  # replies are left unread
+            _reset_connections(links)  # replies are left unread
             raise
         finally:
             for pool, connection in links:
                 pool.release(connection)
 
-    def _check_if_due(self, pool: Pool, connection: Connection) -> None:
+    def _check_if_stale(self, pool: ConnectionPool, connection: RedisConnection) -> None:
         """Check the server again if its last check is old. Raises StoreMisconfigured, before anything is sent."""
         now = self._clock.monotonic_seconds()
         if now - self._checked_at.setdefault(pool, now) >= CHECK_SECONDS:
             self._check_server(connection)
             self._checked_at[pool] = now
 
-    def _commands(self, calls: Sequence[Call], flight: Sequence[tuple[bool, int]]) -> Iterator[Command]:
+    def _commands(self, calls: Sequence[RedisCall], flight: Sequence[tuple[bool, int]]) -> Iterator[Command]:
         for asking, place in flight:
             if asking:
                 yield (b"ASKING",)
             yield calls[place].command
-        if self._wait is not None and self._waits(calls, flight):
+        if self._wait is not None and self._needs_wait(calls, flight):
             yield self._wait
 
-    def _waits(self, calls: Sequence[Call], flight: Sequence[tuple[bool, int]]) -> bool:
+    def _needs_wait(self, calls: Sequence[RedisCall], flight: Sequence[tuple[bool, int]]) -> bool:
         return self._wait is not None and any(calls[place].writes for _, place in flight)
 
-    def _confirmed(self, reply: Reply) -> None:
+    def _check_replicated(self, reply: Reply) -> None:
         replicas = self._wait[1] if self._wait is not None else 0
         if isinstance(reply, redis.ResponseError):
-            raise self._refused(reply)
+            raise self._reply_error(reply)
         if cast(int, reply) < cast(int, replicas):
             raise KVUnavailable(
                 f"only {reply} of {replicas} replicas of {self._where} confirmed a write in time, so it may be lost in "
                 "a failover; make the same call again, check the replicas, or lower ?wait="
             )
 
-    def _failed(self, error: Exception, *, sent: bool) -> RefstoreError:
+    def _connection_error(self, error: Exception, *, sent: bool) -> RefstoreError:
         """Return refstore's error for a failure of a connection, or while connecting."""
         if isinstance(error, redis.ResponseError):
-            return self._refused(error)
+            return self._reply_error(error)
         if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
             return KVRefused(
                 f"{self._where} refused the login ({error}); check the user and the password in the URL",
@@ -352,11 +352,11 @@ class RedisKV(KV):
             nothing_done=True,
         )
 
-    def _refused(self, error: redis.ResponseError, *, nothing_done: bool = False) -> RefstoreError:
+    def _reply_error(self, error: redis.ResponseError, *, nothing_done: bool = False) -> RefstoreError:
         """Return refstore's error for an error reply. A command that gets an error reply did nothing (the scripts
         ensure that).
         """
-        code = _code(error)
+        code = _error_code(error)
         if code == "NOPERM":
             return KVRefused(
                 f"the user of {self._where} may not do that ({error}); give it: ~{self._prefix}:* +@read +@write "
@@ -377,34 +377,34 @@ class RedisKV(KV):
         )
 
 
-class _Prepared:
+class _ConnectionSetup:
     """Prepares each new connection before its first use."""
 
     def __init__(self, settings: RedisSettings) -> None:
-        self._checks = Checks(str(settings))
+        self._checks = DurabilityChecks(str(settings))
 
-    def __call__(self, connection: Connection) -> None:
+    def __call__(self, connection: RedisConnection) -> None:
         """Log in, and check that the server is not set to lose data. Raises StoreMisconfigured."""
         try:
             connection.on_connect()
-            _reset_when_closed(connection)
+            _reset_on_close(connection)
             self.check_server(connection)
         except BaseException:
             connection.disconnect()
             raise
 
-    def check_server(self, connection: Connection) -> None:
+    def check_server(self, connection: RedisConnection) -> None:
         memory, persistence, save = _query(
             connection, [(b"INFO", b"memory"), (b"INFO", b"persistence"), (b"CONFIG", b"GET", b"save")]
         )
-        if _fields(persistence).get("loading") == "1":
+        if _parse_info(persistence).get("loading") == "1":
             raise redis.BusyLoadingError("it is loading its data")
-        self._checks.check(_fields(memory), _fields(persistence), save)
+        self._checks.check(_parse_info(memory), _parse_info(persistence), save)
 
 
 class _Redirection(NamedTuple):
-    address: Address
-    asking: bool
+    address: ServerAddress
+    is_asking: bool
     """Whether to use the address only once, after ASKING."""
 
 
@@ -441,20 +441,20 @@ _TRANSIENT: Final = {
 }
 
 
-def _code(error: redis.ResponseError) -> str:
+def _error_code(error: redis.ResponseError) -> str:
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), str(error).partition(" ")[0])
 
 
-def _redirection(error: redis.ResponseError) -> _Redirection | None:
+def _parse_redirection(error: redis.ResponseError) -> _Redirection | None:
     """Return the server that has the slot, from `MOVED 3999 host:port`, with or without the code before it."""
-    code = _code(error)
+    code = _error_code(error)
     if code not in ("MOVED", "ASK"):
         return None
     host, _, port = str(error).rpartition(" ")[2].rpartition(":")
-    return _Redirection(Address(host, int(port)), code == "ASK")
+    return _Redirection(ServerAddress(host, int(port)), code == "ASK")
 
 
-def _are_writes_refused(calls: Sequence[Call], replies: Sequence[Reply]) -> bool:
+def _are_writes_refused(calls: Sequence[RedisCall], replies: Sequence[Reply]) -> bool:
     """Return whether the server refused every write. It may have answered the reads among them all the same."""
     return all(
         isinstance(reply, redis.ResponseError) or not call.writes for call, reply in zip(calls, replies, strict=True)
@@ -465,7 +465,7 @@ def _no_results(_: Reply) -> tuple[Result, ...]:
     return ()
 
 
-def _pieces(connection: Connection, commands: Iterable[Command]) -> Iterator[bytes]:
+def _pack_pieces(connection: RedisConnection, commands: Iterable[Command]) -> Iterator[bytes]:
     """Yield `commands` as bytes to send, piece by piece, so that the server begins while the rest is packed."""
     some: list[Command] = []
     arguments = 0
@@ -478,7 +478,7 @@ def _pieces(connection: Connection, commands: Iterable[Command]) -> Iterator[byt
     yield from connection.pack_commands(some)
 
 
-def _read(connection: Connection) -> Reply:
+def _read(connection: RedisConnection) -> Reply:
     """Return one reply. An error reply is returned too, so that the replies after it are read."""
     try:
         return connection.read_response()
@@ -486,19 +486,19 @@ def _read(connection: Connection) -> Reply:
         return error
 
 
-def _query(connection: Connection, commands: Sequence[Command]) -> list[Reply]:
+def _query(connection: RedisConnection, commands: Sequence[Command]) -> list[Reply]:
     """Return the replies to `commands`; None for a command that the server refuses or does not know."""
     connection.send_packed_command(connection.pack_commands(commands))
     replies = [_read(connection) for _ in commands]
     return [None if isinstance(reply, redis.ResponseError) else reply for reply in replies]
 
 
-def _reset(links: Iterable[tuple[Pool, Connection]]) -> None:
+def _reset_connections(links: Iterable[tuple[ConnectionPool, RedisConnection]]) -> None:
     for _, connection in links:
         connection.disconnect()
 
 
-def _reset_when_closed(connection: Connection) -> None:
+def _reset_on_close(connection: RedisConnection) -> None:
     """Set the socket so that closing it discards unsent data, and resets the connection at once.
 
     Otherwise the system could deliver an abandoned request after its retry, and after later requests.
@@ -508,7 +508,7 @@ def _reset_when_closed(connection: Connection) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def _fields(info: Reply) -> dict[str, str]:
+def _parse_info(info: Reply) -> dict[str, str]:
     """Parse the `name:value` lines of INFO."""
     text = info.decode(errors="replace") if isinstance(info, bytes) else ""
     pairs = (line.partition(":") for line in text.splitlines())

@@ -25,7 +25,7 @@ CALL_OPS: Final = 500
 CALL_BYTES: Final = 1 << 20
 """Bytes of arguments per call. A larger op is sent alone."""
 RANGE_OPS: Final = 1000
-"""How many names one `delete_range` call removes at most."""
+"""How many names one `delete_range_command` call removes at most."""
 
 Argument = bytes | str | int
 Command = tuple[Argument, ...]
@@ -47,7 +47,7 @@ _DELETE: Final = _script("delete")
 _DELETE_RANGE: Final = _script("delete_range")
 
 
-class Call(NamedTuple):
+class RedisCall(NamedTuple):
     """One command on one partition."""
 
     key: bytes
@@ -61,17 +61,17 @@ class Call(NamedTuple):
     size_bytes: int
 
 
-def key_of(prefix: str, partition: str) -> bytes:
+def partition_key(prefix: str, partition: str) -> bytes:
     if "\0" in partition or not partition:
         raise InvalidName(f"{partition[:80]!r} cannot be a partition; it must not be empty, nor contain NUL")
     return f"{prefix}:{{{partition}}}".encode()
 
 
-def runs_of(ops: Sequence[Op], prefix: str) -> list[list[Call]]:
+def group_calls(ops: Sequence[Op], prefix: str) -> list[list[RedisCall]]:
     """Return the calls of each run of neighbouring ops of one kind. Calls of one run may be made in any order, or at
     once.
     """
-    runs: list[list[Call]] = []
+    runs: list[list[RedisCall]] = []
     place = 0
     for kind, run in groupby(ops, key=type):
         parts: dict[str, list[int]] = {}
@@ -83,12 +83,12 @@ def runs_of(ops: Sequence[Op], prefix: str) -> list[list[Call]]:
             # In order of name, so that Redis finds each one's place near the last one's. (UTF-8 has the same order.)
             places.sort(key=lambda place: ops[place].key.name)
         runs.append(
-            [call for part, places in parts.items() for call in _calls(make, key_of(prefix, part), ops, places)]
+            [call for part, places in parts.items() for call in _split_calls(make, partition_key(prefix, part), ops, places)]
         )
     return runs
 
 
-def scan(key: bytes, prefix: str, after: str, limit: int) -> Command:
+def scan_command(key: bytes, prefix: str, after: str, limit: int) -> Command:
     """Return the command for the members whose names have `prefix` and come after `after`. No UTF-8 text contains the
     byte 255.
     """
@@ -97,22 +97,22 @@ def scan(key: bytes, prefix: str, after: str, limit: int) -> Command:
     return (b"ZRANGEBYLEX", key, b"[" + low, high, b"LIMIT", 0, limit)
 
 
-def pairs_of(reply: Reply) -> list[tuple[str, bytes]]:
-    """Return the pairs in the reply to `scan`."""
+def parse_pairs(reply: Reply) -> list[tuple[str, bytes]]:
+    """Return the pairs in the reply to `scan_command`."""
     parts = (member.partition(b"\0") for member in cast("list[bytes]", reply))
     return [(name.decode(), value) for name, _, value in parts]
 
 
-def count(key: bytes) -> Command:
+def count_command(key: bytes) -> Command:
     return (b"ZCARD", key)
 
 
-def delete_range(key: bytes, first: str, last: str) -> Command:
+def delete_range_command(key: bytes, first: str, last: str) -> Command:
     """Return the command that removes at most RANGE_OPS names. Its reply is 1 if there may be more."""
     return (b"EVAL", _DELETE_RANGE, 1, key, first.encode(), last.encode(), RANGE_OPS)
 
 
-class _Made(NamedTuple):
+class _MadeCommand(NamedTuple):
     """What a maker returns for some ops of one kind."""
 
     command: Command
@@ -120,30 +120,30 @@ class _Made(NamedTuple):
     writes: bool
 
 
-_Maker = Callable[[bytes, Sequence[Op], list[bytes]], _Made]
+_Maker = Callable[[bytes, Sequence[Op], list[bytes]], _MadeCommand]
 """(redis key, ops in order of name, their names) -> command."""
 
 
-def _calls(make: _Maker, key: bytes, ops: Sequence[Op], places: list[int]) -> Iterator[Call]:
+def _split_calls(make: _Maker, key: bytes, ops: Sequence[Op], places: list[int]) -> Iterator[RedisCall]:
     """Yield the ops at `places`, in calls of at most CALL_OPS ops and about CALL_BYTES bytes."""
     for start in range(0, len(places), CALL_OPS):
-        yield from _bounded_calls(make, key, ops, places[start : start + CALL_OPS])
+        yield from _split_by_bytes(make, key, ops, places[start : start + CALL_OPS])
 
 
-def _bounded_calls(make: _Maker, key: bytes, ops: Sequence[Op], places: list[int]) -> Iterator[Call]:
+def _split_by_bytes(make: _Maker, key: bytes, ops: Sequence[Op], places: list[int]) -> Iterator[RedisCall]:
     """Yield the ops at `places` in one call, or in two halves if that has too many bytes."""
     some = [ops[place] for place in places]
-    made = make(key, some, _names(some))
+    made = make(key, some, _encode_names(some))
     size_bytes = sum([len(argument) for argument in made.command if isinstance(argument, bytes)])
     if size_bytes > CALL_BYTES and len(places) > 1:
         half = len(places) // 2
-        yield from _bounded_calls(make, key, ops, places[:half])
-        yield from _bounded_calls(make, key, ops, places[half:])
+        yield from _split_by_bytes(make, key, ops, places[:half])
+        yield from _split_by_bytes(make, key, ops, places[half:])
     else:
-        yield Call(key, made.command, places, made.results, made.writes, size_bytes)
+        yield RedisCall(key, made.command, places, made.results, made.writes, size_bytes)
 
 
-def _names(ops: Sequence[Op]) -> list[bytes]:
+def _encode_names(ops: Sequence[Op]) -> list[bytes]:
     """Return the ops' names as they are stored. Raises InvalidName."""
     names = [op.key.name.encode() for op in ops]
     if b"\0" in b"".join(names) or not all(names):
@@ -152,11 +152,11 @@ def _names(ops: Sequence[Op]) -> list[bytes]:
     return names
 
 
-def _eval(script: bytes, key: bytes, arguments: Iterable[Argument]) -> Command:
+def _eval_command(script: bytes, key: bytes, arguments: Iterable[Argument]) -> Command:
     return (b"EVAL", script, 1, key, *arguments)
 
 
-def _values(names: list[bytes]) -> Callable[[Reply], Iterable[Result]]:
+def _parse_values(names: list[bytes]) -> Callable[[Reply], Iterable[Result]]:
     """Turn members or nil into values or ABSENT."""
 
     def read(reply: Reply) -> list[Result]:
@@ -168,7 +168,7 @@ def _values(names: list[bytes]) -> Callable[[Reply], Iterable[Result]]:
     return read
 
 
-def _first_of(read: Callable[[Reply], Iterable[Result]]) -> Callable[[Reply], Iterable[Result]]:
+def _parse_single(read: Callable[[Reply], Iterable[Result]]) -> Callable[[Reply], Iterable[Result]]:
     """Read the reply for a range that contains one member or none."""
 
     def read_first(reply: Reply) -> Iterable[Result]:
@@ -177,31 +177,31 @@ def _first_of(read: Callable[[Reply], Iterable[Result]]) -> Callable[[Reply], It
     return read_first
 
 
-def _ones(reply: Reply) -> list[Result]:
+def _all_true(reply: Reply) -> list[Result]:
     return [digit == ord("1") for digit in cast(bytes, reply)]
 
 
-def _nothing(count: int) -> Callable[[Reply], Iterable[Result]]:
+def _all_none(count: int) -> Callable[[Reply], Iterable[Result]]:
     return lambda _: [None] * count
 
 
-def _make_get(key: bytes, _ops: Sequence[Op], names: list[bytes]) -> _Made:
+def _make_get(key: bytes, _ops: Sequence[Op], names: list[bytes]) -> _MadeCommand:
     if len(names) == 1:
         (name,) = names
         command = (b"ZRANGEBYLEX", key, b"[" + name + b"\0", b"(" + name + b"\1", b"LIMIT", 0, 1)
-        return _Made(command, _first_of(_values(names)), writes=False)
-    return _Made(_eval(_GET, key, (names[0], names[-1], *names)), _values(names), writes=False)
+        return _MadeCommand(command, _parse_single(_parse_values(names)), writes=False)
+    return _MadeCommand(_eval_command(_GET, key, (names[0], names[-1], *names)), _parse_values(names), writes=False)
 
 
-def _make_set(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _Made:
-    return _Made(_eval(_SET, key, _named_values(ops, names)), _nothing(len(names)), writes=True)
+def _make_set(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _MadeCommand:
+    return _MadeCommand(_eval_command(_SET, key, _name_value_arguments(ops, names)), _all_none(len(names)), writes=True)
 
 
-def _make_exchange(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _Made:
-    return _Made(_eval(_EXCHANGE, key, _named_values(ops, names)), _values(names), writes=True)
+def _make_exchange(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _MadeCommand:
+    return _MadeCommand(_eval_command(_EXCHANGE, key, _name_value_arguments(ops, names)), _parse_values(names), writes=True)
 
 
-def _make_set_if(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _Made:
+def _make_set_if(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _MadeCommand:
     shapes: list[str] = []
     arguments: list[Argument] = []
     for name, op in zip(names, cast("Sequence[SetIf]", ops), strict=True):
@@ -219,15 +219,15 @@ def _make_set_if(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _Made:
         else:
             shapes.append("s")
             arguments += (name, expected, value)
-    command = _eval(_SET_IF, key, (names[0], names[-1], "".join(shapes), *arguments))
-    return _Made(command, _ones, writes=True)
+    command = _eval_command(_SET_IF, key, (names[0], names[-1], "".join(shapes), *arguments))
+    return _MadeCommand(command, _all_true, writes=True)
 
 
-def _make_delete(key: bytes, _ops: Sequence[Op], names: list[bytes]) -> _Made:
-    return _Made(_eval(_DELETE, key, names), _nothing(len(names)), writes=True)
+def _make_delete(key: bytes, _ops: Sequence[Op], names: list[bytes]) -> _MadeCommand:
+    return _MadeCommand(_eval_command(_DELETE, key, names), _all_none(len(names)), writes=True)
 
 
-def _named_values(ops: Sequence[Op], names: list[bytes]) -> list[Argument]:
+def _name_value_arguments(ops: Sequence[Op], names: list[bytes]) -> list[Argument]:
     """Return the least name, the greatest name, then each name and its value."""
     arguments: list[Argument] = [names[0], names[-1]]
     for name, op in zip(names, cast("Sequence[Set | Exchange]", ops), strict=True):

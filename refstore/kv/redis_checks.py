@@ -15,7 +15,7 @@ from refstore.errors import StoreMisconfigured
 _log = event_log.get_logger(__name__)
 
 
-class Checks:
+class DurabilityChecks:
     def __init__(self, server: str) -> None:
         self._server = server
         self._said: set[str] = set()
@@ -40,7 +40,7 @@ class Checks:
             else:
                 _log.info("kv_evicts_no_more", server=self._server)
         if policy is None or limit_bytes is None:
-            self._say(
+            self._log_risk(
                 "kv_eviction_unknown",
                 "the server does not show whether it may evict keys; make sure that maxmemory-policy is noeviction",
             )
@@ -50,14 +50,14 @@ class Checks:
                 "the record that a blob is needed; set maxmemory-policy noeviction"
             )
         elif policy.startswith("allkeys"):
-            self._say(
+            self._log_risk(
                 "kv_would_evict",
                 f"maxmemory-policy is {policy}: once maxmemory is set, records will be lost; set it to noeviction",
             )
         for event, what in persistence_risks(persistence, save):
-            self._say(event, what)
+            self._log_risk(event, what)
 
-    def _say(self, event: str, what: str) -> None:
+    def _log_risk(self, event: str, what: str) -> None:
         if event not in self._said:
             self._said.add(event)
             _log.warning(event, server=self._server, what=what)

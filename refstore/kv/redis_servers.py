@@ -16,12 +16,12 @@ import redis.exceptions
 from refstore.errors import KVRefused, KVUnavailable, StoreMisconfigured
 from refstore.kv.base import POSITIONS
 from refstore.kv.redis_calls import Command, Reply
-from refstore.kv.redis_url import Address
+from refstore.kv.redis_url import ServerAddress
 
 _SLOTS: Final[Command] = (b"CLUSTER", b"SLOTS")
 
 
-class Connection(Protocol):
+class RedisConnection(Protocol):
     """The part of redis-py's connections that the driver uses. redis-py itself types only half of it."""
 
     def on_connect(self) -> None: ...
@@ -35,115 +35,115 @@ class Connection(Protocol):
     def read_response(self) -> Reply: ...
 
 
-class Pool(Protocol):
+class ConnectionPool(Protocol):
     """A pool of connections to one server."""
 
-    def get_connection(self) -> Connection: ...
+    def get_connection(self) -> RedisConnection: ...
 
-    def release(self, connection: Connection) -> None: ...
+    def release(self, connection: RedisConnection) -> None: ...
 
     def disconnect(self) -> None: ...
 
 
-class Servers(Protocol):
+class RedisServers(Protocol):
     """Maps a key to the server that stores it."""
 
-    ordered: bool
+    is_ordered: bool
     """Whether all keys are on one server, so that commands are performed in the order in which they are sent."""
 
-    def pool_of(self, key: bytes) -> Pool: ...
+    def pool_of(self, key: bytes) -> ConnectionPool: ...
 
-    def pool_at(self, address: Address) -> Pool: ...
+    def pool_at(self, address: ServerAddress) -> ConnectionPool: ...
 
-    def pools_of_positions(self, key_of: Callable[[str], bytes]) -> dict[str, Pool]:
+    def pools_of_positions(self, key_of: Callable[[str], bytes]) -> dict[str, ConnectionPool]:
         """Return each master of now, under the name of a partition that it stores. `key_of` gives the key of a
         partition.
         """
         ...
 
-    def forget(self) -> None:
+    def forget_slot_map(self) -> None:
         """Read the map of slots again before the next use: it may be out of date."""
         ...
 
     def close(self) -> None: ...
 
 
-class Single:
+class SingleServer:
     """One server. If the pool uses Sentinels, it is the current master."""
 
-    ordered = True
+    is_ordered = True
 
-    def __init__(self, pool: Pool, *, find_master: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, pool: ConnectionPool, *, find_master: Callable[[], object] = lambda: None) -> None:
         """`find_master` makes sure that the pool connects to the master of now."""
         self._pool = pool
         self._find_master = find_master
 
-    def pool_of(self, key: bytes) -> Pool:  # noqa: ARG002  # one server has all keys
+    def pool_of(self, key: bytes) -> ConnectionPool:  # noqa: ARG002  # one server has all keys
         return self._pool
 
-    def pool_at(self, address: Address) -> Pool:
+    def pool_at(self, address: ServerAddress) -> ConnectionPool:
         raise StoreMisconfigured(
             f"the Redis is a node of a cluster (it points to {address}); use a redis+cluster:// URL"
         )
 
-    def pools_of_positions(self, key_of: Callable[[str], bytes]) -> dict[str, Pool]:  # noqa: ARG002  # as pool_of
+    def pools_of_positions(self, key_of: Callable[[str], bytes]) -> dict[str, ConnectionPool]:  # noqa: ARG002  # as pool_of
         self._find_master()
         return {POSITIONS: self._pool}
 
-    def forget(self) -> None:
+    def forget_slot_map(self) -> None:
         return
 
     def close(self) -> None:
         self._pool.disconnect()
 
 
-class Cluster:
+class RedisCluster:
     """Keeps the map of slots, and a pool for each node. Any node can give the map. It is read again when it proves
     wrong.
     """
 
-    ordered = False
+    is_ordered = False
 
-    def __init__(self, seeds: Sequence[Address], pool_to: Callable[[Address], Pool]) -> None:
+    def __init__(self, seeds: Sequence[ServerAddress], pool_to: Callable[[ServerAddress], ConnectionPool]) -> None:
         self._seeds = tuple(seeds)
         self._pool_to = pool_to
         self._lock = Lock()
-        self._pools: dict[Address, Pool] = {}
-        self._owners: list[Address | None] = []
+        self._pools: dict[ServerAddress, ConnectionPool] = {}
+        self._owners: list[ServerAddress | None] = []
         """The owner of each slot; empty: the map must be read."""
         self._turn = 0
 
-    def pool_of(self, key: bytes) -> Pool:
+    def pool_of(self, key: bytes) -> ConnectionPool:
         slot = redis.crc.key_slot(key)
         with self._lock:
             if not self._owners:
                 self._read_map()
             owner = self._owners[slot]
             if owner is not None:
-                return self._pool(owner)
+                return self._open_pool(owner)
             self._owners = []
-        raise _uncovered(slot)
+        raise _slot_uncovered(slot)
 
-    def pool_at(self, address: Address) -> Pool:
+    def pool_at(self, address: ServerAddress) -> ConnectionPool:
         with self._lock:
-            return self._pool(address)
+            return self._open_pool(address)
 
-    def pools_of_positions(self, key_of: Callable[[str], bytes]) -> dict[str, Pool]:
+    def pools_of_positions(self, key_of: Callable[[str], bytes]) -> dict[str, ConnectionPool]:
         with self._lock:
             ranges = self._read_map()
             owners = self._owners
-            masters = {owner: self._pool(owner) for owner in owners if owner is not None}
+            masters = {owner: self._open_pool(owner) for owner in owners if owner is not None}
         if None in owners:
-            raise _uncovered(owners.index(None))
+            raise _slot_uncovered(owners.index(None))
         expected = _owners_by_id(ranges)
         for address, pool in masters.items():
-            if _owners_by_id(_ranges(_ask(pool, _SLOTS), address)) != expected:
+            if _owners_by_id(_parse_slots(_send_command(pool, _SLOTS), address)) != expected:
                 raise KVUnavailable(
                     "the nodes of the cluster disagree on who holds which slots; wait until a failover or a move of "
                     "slots is done, then make the same call again",
                     nothing_done=True,
                 )
-        pools: dict[str, Pool] = {}
+        pools: dict[str, ConnectionPool] = {}
         names = (f"{POSITIONS}/{number:04}" for number in count())
         while masters:  # it ends: each slot is the slot of a name below positions/153192
             partition = next(names)
@@ -152,7 +152,7 @@ class Cluster:
                 pools[partition] = masters.pop(owner)
         return pools
 
-    def forget(self) -> None:
+    def forget_slot_map(self) -> None:
         with self._lock:
             self._owners = []
 
@@ -161,13 +161,13 @@ class Cluster:
             for pool in self._pools.values():
                 pool.disconnect()
 
-    def _pool(self, address: Address) -> Pool:
+    def _open_pool(self, address: ServerAddress) -> ConnectionPool:
         pool = self._pools.get(address)
         if pool is None:
             pool = self._pools[address] = self._pool_to(address)
         return pool
 
-    def _read_map(self) -> list[_Range]:
+    def _read_map(self) -> list[_SlotRange]:
         """Read the map of slots from the first node that answers, and return its ranges. Each call starts with another
         node, because a node that lost contact with the others may have an old map.
         """
@@ -177,7 +177,7 @@ class Cluster:
         for place in range(len(known)):
             address = known[(place + self._turn) % len(known)]
             try:
-                ranges = _ranges(_ask(self._pool(address), _SLOTS), address)
+                ranges = _parse_slots(_send_command(self._open_pool(address), _SLOTS), address)
             except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
                 raise KVRefused(
                     f"{address} refused us ({error}); check user, password and permissions (+cluster|slots)",
@@ -190,7 +190,7 @@ class Cluster:
             except (redis.RedisError, OSError) as error:
                 failure = error
             else:
-                owners: list[Address | None] = [None] * redis.crc.REDIS_CLUSTER_HASH_SLOTS
+                owners: list[ServerAddress | None] = [None] * redis.crc.REDIS_CLUSTER_HASH_SLOTS
                 for first, last, owner, _ in ranges:
                     owners[first : last + 1] = [owner] * (last + 1 - first)
                 if ranges:
@@ -225,38 +225,38 @@ def find_master(manager: Any, pool: Any) -> None:
         )
 
 
-class _Range(NamedTuple):
+class _SlotRange(NamedTuple):
     """A range of slots with one owner."""
 
     first: int
     last: int
-    owner: Address
+    owner: ServerAddress
     node: bytes
     """The id of the owner, which is the same in the maps of all nodes; its address may differ."""
 
 
-def _ranges(reply: Reply, asked: Address) -> list[_Range]:
+def _parse_slots(reply: Reply, asked: ServerAddress) -> list[_SlotRange]:
     """Parse the reply of the node `asked` to CLUSTER SLOTS."""
-    ranges: list[_Range] = []
+    ranges: list[_SlotRange] = []
     for first, last, (host, port, *rest), *_ in cast("list[tuple[int, int, list[Any]]]", reply):
         # A node that does not know its own name leaves it out. Then it is the node that answered.
-        owner = Address(host.decode() if host else asked.host, port)
-        ranges.append(_Range(first, last, owner, rest[0] if rest else b""))
+        owner = ServerAddress(host.decode() if host else asked.host, port)
+        ranges.append(_SlotRange(first, last, owner, rest[0] if rest else b""))
     return ranges
 
 
-def _owners_by_id(ranges: Iterable[_Range]) -> set[tuple[int, int, bytes]]:
+def _owners_by_id(ranges: Iterable[_SlotRange]) -> set[tuple[int, int, bytes]]:
     return {(first, last, node) for first, last, _, node in ranges}
 
 
-def _uncovered(slot: int) -> KVUnavailable:
+def _slot_uncovered(slot: int) -> KVUnavailable:
     return KVUnavailable(
         f"no node of the cluster holds slot {slot}; wait until all slots are covered, then make the same call again",
         nothing_done=True,
     )
 
 
-def _ask(pool: Pool, command: Command) -> Reply:
+def _send_command(pool: ConnectionPool, command: Command) -> Reply:
     connection = pool.get_connection()
     try:
         connection.send_packed_command(connection.pack_commands([command]))

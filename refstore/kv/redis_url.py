@@ -35,7 +35,7 @@ _OPTIONS: Final = (
 _SECONDS_MAX: Final = 3600.0
 
 
-class Address(NamedTuple):
+class ServerAddress(NamedTuple):
     host: str
     port: int
 
@@ -47,7 +47,7 @@ class Address(NamedTuple):
 class RedisSettings:
     kind: str
     """single, sentinel or cluster."""
-    addresses: tuple[Address, ...]
+    addresses: tuple[ServerAddress, ...]
     master: str = ""
     """The name by which the Sentinels know the master."""
     db: int = 0
@@ -71,7 +71,7 @@ class RedisSettings:
         return f"{scheme}{kind}://{','.join(map(str, self.addresses))}{master}" + (f"/{self.db}" if self.db else "")
 
 
-def parse(url: str) -> RedisSettings:
+def parse_redis_url(url: str) -> RedisSettings:
     """Parse a Redis URL. Raises InvalidSettings; no message contains a password."""
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
@@ -87,12 +87,12 @@ def parse(url: str) -> RedisSettings:
             f"the {scheme}:// URL has an '@' after its hosts; in a password write '/' as %2F, '?' as %3F, '@' as %40"
         )
     user, _, password = userinfo.partition(":")
-    addresses = tuple(_address(scheme, text, 26379 if kind == "sentinel" else 6379) for text in hosts.split(","))
+    addresses = tuple(_parse_address(scheme, text, 26379 if kind == "sentinel" else 6379) for text in hosts.split(","))
     if kind == "single" and len(addresses) != 1:
         raise InvalidSettings(
             f"{scheme}:// names one host; for several use {scheme}+sentinel:// or {scheme}+cluster://"
         )
-    master, db = _place(scheme, kind, unquote(path).strip("/"))
+    master, db = _parse_path(scheme, kind, unquote(path).strip("/"))
     options = dict(parse_qsl(query, keep_blank_values=True))
     unknown = [name for name in options if name not in _OPTIONS]
     if unknown:
@@ -109,11 +109,11 @@ def parse(url: str) -> RedisSettings:
         sentinel_username=options.get("sentinel_username"),
         sentinel_password=options.get("sentinel_password"),
         tls=tls,
-        tls_options=_tls_options(scheme, options),
-        socket_timeout_seconds=_seconds(options, "socket_timeout", 10.0),
-        socket_connect_timeout_seconds=_seconds(options, "socket_connect_timeout", 5.0),
-        wait_replicas=_count(options, "wait"),
-        wait_timeout_seconds=_seconds(options, "wait_timeout", 5.0),
+        tls_options=_parse_tls_options(scheme, options),
+        socket_timeout_seconds=_parse_seconds(options, "socket_timeout", 10.0),
+        socket_connect_timeout_seconds=_parse_seconds(options, "socket_connect_timeout", 5.0),
+        wait_replicas=_parse_count(options, "wait"),
+        wait_timeout_seconds=_parse_seconds(options, "wait_timeout", 5.0),
         prefix=options.get("prefix", "refstore"),
     )
     if not tls and settings.tls_options:
@@ -127,7 +127,7 @@ def parse(url: str) -> RedisSettings:
     return settings
 
 
-def _address(scheme: str, text: str, default_port: int) -> Address:
+def _parse_address(scheme: str, text: str, default_port: int) -> ServerAddress:
     """Parse `host`, `host:port`, `[v6]` or `[v6]:port`."""
     if text.startswith("["):
         host, _, port = text[1:].partition("]")
@@ -138,10 +138,10 @@ def _address(scheme: str, text: str, default_port: int) -> Address:
         raise InvalidSettings(
             f"the {scheme}:// URL names no host and port; write {scheme}://user:password@host:{default_port}"
         )
-    return Address(unquote(host), int(port) if port else default_port)
+    return ServerAddress(unquote(host), int(port) if port else default_port)
 
 
-def _place(scheme: str, kind: str, path: str) -> tuple[str, int]:
+def _parse_path(scheme: str, kind: str, path: str) -> tuple[str, int]:
     """Return (master name, database) from the path of the URL."""
     master, db = "", path
     if kind == "sentinel":
@@ -155,7 +155,7 @@ def _place(scheme: str, kind: str, path: str) -> tuple[str, int]:
     return master, int(db or 0)
 
 
-def _seconds(options: dict[str, str], name: str, default: float) -> float:
+def _parse_seconds(options: dict[str, str], name: str, default: float) -> float:
     try:
         value = float(options.get(name, default))
     except ValueError:
@@ -165,14 +165,14 @@ def _seconds(options: dict[str, str], name: str, default: float) -> float:
     return value
 
 
-def _count(options: dict[str, str], name: str) -> int:
+def _parse_count(options: dict[str, str], name: str) -> int:
     text = options.get(name, "0")
     if not (text.isascii() and text.isdigit() and int(text) < 100):
         raise InvalidSettings(f"{name} must be a number of replicas from 0 to 99")
     return int(text)
 
 
-def _tls_options(scheme: str, options: dict[str, str]) -> tuple[tuple[str, str | bool], ...]:
+def _parse_tls_options(scheme: str, options: dict[str, str]) -> tuple[tuple[str, str | bool], ...]:
     tls_options: list[tuple[str, str | bool]] = [(name, options[name]) for name in _TLS_TEXTS if name in options]
     if "ssl_cert_reqs" in options:
         if options["ssl_cert_reqs"] not in ("required", "optional", "none"):

@@ -1,7 +1,7 @@
 """Retries around any KV, safe for writes whose outcome is not known.
 
 A driver raises `KVUnavailable`. Where it is certain that nothing was done (no connection, a lock that it did not get),
-`Retrying` simply repeats the batch. Where any operation may have landed, it repeats the batch run by run:
+`RetryingKV` simply repeats the batch. Where any operation may have landed, it repeats the batch run by run:
 
 - It repeats Get, Set and Delete: twice is as good as once.
 - It repeats SetIf, followed by a Get. The write took effect if SetIf says so now, or if the key holds the new value
@@ -50,25 +50,25 @@ T = TypeVar("T")
 _log = event_log.get_logger(__name__)
 
 
-class Random(Protocol):
+class RandomSource(Protocol):
     def random(self) -> float:
         """Return a number in [0, 1)."""
         ...
 
 
-def wait_seconds(attempt: int, random: Random) -> float:
+def wait_seconds(attempt: int, random: RandomSource) -> float:
     """Return how long to wait after the attempt of that number, from 1."""
     return min(WAIT_FIRST_SECONDS * 2 ** (attempt - 1), WAIT_MAX_SECONDS) * (0.5 + random.random() / 2)
 
 
-class Retrying(KV):
+class RetryingKV(KV):
     def __init__(
         self,
         kv: KV,
         *,
         attempts: int = ATTEMPTS,
         clock: Clock | None = None,
-        random: Random | None = None,
+        random: RandomSource | None = None,
         check: Callable[[], None] | None = None,
     ) -> None:
         self._kv = kv
@@ -78,7 +78,7 @@ class Retrying(KV):
         self._check = check or _no_check
 
     @property
-    def wrapped(self) -> KV:
+    def inner_kv(self) -> KV:
         return self._kv
 
     def execute(self, ops: Sequence[Op]) -> list[Result]:
@@ -93,16 +93,16 @@ class Retrying(KV):
     def scan(
         self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
     ) -> list[tuple[str, bytes]]:
-        return self._idempotent(lambda: self._kv.scan(partition, prefix=prefix, after=after, limit=limit))
+        return self._call_idempotent(lambda: self._kv.scan(partition, prefix=prefix, after=after, limit=limit))
 
     def delete_range(self, partition: str, first: str, last: str) -> None:
-        self._idempotent(lambda: self._kv.delete_range(partition, first, last))
+        self._call_idempotent(lambda: self._kv.delete_range(partition, first, last))
 
     def count(self, partition: str, *, limit: int) -> int:
-        return self._idempotent(lambda: self._kv.count(partition, limit=limit))
+        return self._call_idempotent(lambda: self._kv.count(partition, limit=limit))
 
     def servers(self) -> list[Server]:
-        return self._idempotent(self._kv.servers)
+        return self._call_idempotent(self._kv.servers)
 
     @property
     def local_folder(self) -> Path | None:
@@ -113,17 +113,17 @@ class Retrying(KV):
         return self._kv.local_files
 
     def risks(self) -> Sequence[str]:
-        return self._idempotent(self._kv.risks)
+        return self._call_idempotent(self._kv.risks)
 
     def close(self) -> None:
         self._kv.close()
 
     def close_for_good(self) -> None:
         """Close the KV. Later calls raise LakeClosed: a driver would connect again, and nobody would close that."""
-        self._check = _refuse
+        self._check = _refuse_closed
         self._kv.close()
 
-    def _idempotent(self, call: Callable[[], T]) -> T:
+    def _call_idempotent(self, call: Callable[[], T]) -> T:
         self._check()
         try:
             return call()
@@ -157,12 +157,12 @@ class Retrying(KV):
             return self._kv.execute(run)
         set_ifs = cast("Sequence[SetIf]", run)
         if any(op.expected is ABSENT for op in set_ifs):
-            return self._settle_creations(set_ifs)
+            return self._resolve_creations(set_ifs)
         answers = self._kv.execute([*set_ifs, *(Get(op.key) for op in set_ifs)])
         won, current = answers[: len(set_ifs)], answers[len(set_ifs) :]
         return [bool(ok) or value == op.value for op, ok, value in zip(set_ifs, won, current, strict=True)]
 
-    def _settle_creations(self, set_ifs: Sequence[SetIf]) -> list[Result]:
+    def _resolve_creations(self, set_ifs: Sequence[SetIf]) -> list[Result]:
         """Read the keys that a run creates, and repeat its other operations."""
         created = [op for op in set_ifs if op.expected is ABSENT]
         current = dict(zip((op.key for op in created), self._kv.execute([Get(op.key) for op in created]), strict=True))
@@ -210,5 +210,5 @@ def _no_check() -> None:
     return
 
 
-def _refuse() -> None:
+def _refuse_closed() -> None:
     raise LakeClosed("the lake was closed before this call; open it again, or make the call before it is closed")

@@ -39,9 +39,9 @@ from urllib.parse import parse_qsl, unquote
 import apsw
 
 from refstore.core.clock import Clock, SystemClock
-from refstore.core.disk_space import full_words, is_full
-from refstore.core.file_identity import identity_of
-from refstore.core.file_modes import make_folder, modes_in
+from refstore.core.disk_space import describe_full_disk, is_full
+from refstore.core.file_identity import read_file_identity
+from refstore.core.file_modes import make_folder, modes_for
 from refstore.errors import Corrupt, InvalidSettings, KVUnavailable, RefstoreError, StoreMisconfigured
 from refstore.kv.base import (
     ABSENT,
@@ -119,7 +119,7 @@ _UNAVAILABLE: Final = {
     apsw.SQLITE_IOERR: "the disk failed a read or a write; look at the system's log and check the disk",
     apsw.SQLITE_NOMEM: "the machine is out of memory; make the same call again",
 }
-_OF_THE_SYSTEM: Final = (apsw.SQLITE_IOERR, apsw.SQLITE_CANTOPEN)
+_SYSTEM_ERRORS: Final = (apsw.SQLITE_IOERR, apsw.SQLITE_CANTOPEN)
 """Errors for which the system has an error number."""
 _MISCONFIGURED: Final = {
     apsw.SQLITE_CANTOPEN: (
@@ -137,14 +137,14 @@ _CORRUPT: Final = {
 }
 
 
-class Rows(Protocol):
+class SqliteCursor(Protocol):
     def fetchall(self) -> list[Any]: ...
 
 
-class Connection(Protocol):
+class SqliteConnection(Protocol):
     """The part of apsw's connections that the driver uses. apsw's own types allow every kind of value everywhere."""
 
-    def execute(self, statements: str, bindings: Sequence[object] | None = None) -> Rows: ...
+    def execute(self, statements: str, bindings: Sequence[object] | None = None) -> SqliteCursor: ...
 
     def executemany(self, statements: str, sequenceofbindings: Iterable[Sequence[object]]) -> object: ...
 
@@ -164,7 +164,7 @@ class Connection(Protocol):
         ...
 
 
-_left_by_fork: Final[list[list[Connection]]] = []
+_inherited_connections: Final[list[list[SqliteConnection]]] = []
 """Connections of a parent process. They are kept so that they are never closed here: closing would drop the parent's
 locks.
 """
@@ -215,11 +215,11 @@ class SqliteKV(KV):
         self._synchronous = synchronous
         self._busy_timeout_seconds = busy_timeout_seconds
         self._clock = clock or SystemClock()
-        self._idle: list[Connection] = []
-        self._files: dict[Connection, str] = {}
+        self._idle: list[SqliteConnection] = []
+        self._files: dict[SqliteConnection, str] = {}
         """The identity of the file that each open connection reads and writes, idle or not."""
-        self._alone: set[Connection] = set()
-        """The one that keeps all others out, and is closed after one call (`_open`), if there is one."""
+        self._alone: set[SqliteConnection] = set()
+        """The one that keeps all others out, and is closed after one call (`_open_connection`), if there is one."""
         self._turn = threading.Lock()
         """Held by the thread that has such a connection."""
         self._pid = os.getpid()
@@ -238,25 +238,25 @@ class SqliteKV(KV):
         if not ops:
             return []
         runs = [(kind, list(run)) for kind, run in groupby(ops, key=type)]
-        with self._connection() as connection:
+        with self._borrow_connection() as connection:
             if len(runs) == 1 and runs[0][0] is Get:
-                return _perform(connection, *runs[0], _set_if_counted)
+                return _perform_run(connection, *runs[0], _set_if_by_count)
             try:
-                return self._transact(connection, runs, _set_if_counted)
-            except _NotAllWon:
+                return self._transact(connection, runs, _set_if_by_count)
+            except _NotAllWritten:
                 connection.execute("ROLLBACK")
-                return self._transact(connection, runs, _set_if_compared)
+                return self._transact(connection, runs, _set_if_by_read)
 
     def scan(
         self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
     ) -> list[tuple[str, bytes]]:
         statement, low = (SCAN_AFTER, after) if after >= prefix else (SCAN_FROM, prefix)
-        with self._connection() as connection:
+        with self._borrow_connection() as connection:
             return connection.execute(statement, (partition, low, prefix.encode() + b"\xff", limit)).fetchall()
 
     def delete_range(self, partition: str, first: str, last: str) -> None:
         while True:
-            with self._connection() as connection:
+            with self._borrow_connection() as connection:
                 connection.execute("BEGIN IMMEDIATE")
                 nth = connection.execute(_NTH, (partition, first, last, _DELETE_ROWS - 1)).fetchall()
                 connection.execute(_DELETE_RANGE, (partition, first, nth[0][0] if nth else last))
@@ -265,15 +265,15 @@ class SqliteKV(KV):
                 return
 
     def count(self, partition: str, *, limit: int) -> int:
-        with self._connection() as connection:
+        with self._borrow_connection() as connection:
             return connection.execute(COUNT, (partition, limit)).fetchall()[0][0]
 
     def servers(self) -> list[Server]:
-        with self._connection() as connection:
+        with self._borrow_connection() as connection:
             self._version(connection)
             opened = set(self._files.copy().values())
             try:
-                named, why = identity_of(self._path), "another file has its name"
+                named, why = read_file_identity(self._path), "another file has its name"
             except OSError as error:
                 named, why = "", str(error)
         if opened == {named}:
@@ -287,61 +287,61 @@ class SqliteKV(KV):
         )
 
     def _transact(
-        self, connection: Connection, runs: Sequence[tuple[type[Op], list[Op]]], set_if: _SetIf
+        self, connection: SqliteConnection, runs: Sequence[tuple[type[Op], list[Op]]], set_if: _SetIfRun
     ) -> list[Result]:
         results: list[Result] = []
         connection.execute("BEGIN IMMEDIATE")
         for kind, run in runs:
-            results += _perform(connection, kind, run, set_if)
+            results += _perform_run(connection, kind, run, set_if)
         try:
             connection.execute("COMMIT")
         except apsw.Error as error:
             # Full: the last frame of the transaction, which commits it, is not whole in the write-ahead log.
-            is_undone = _primary(error) == apsw.SQLITE_FULL
-            raise self._typed(error, connection.system_errno, nothing_done=is_undone) from error
+            is_undone = _primary_code(error) == apsw.SQLITE_FULL
+            raise self._typed_error(error, connection.system_errno, nothing_done=is_undone) from error
         return results
 
     def close(self) -> None:
         self._closed = True
         while self._idle:
-            self._close(self._idle.pop())
+            self._close_connection(self._idle.pop())
 
     @contextmanager
-    def _connection(self) -> Generator[Connection, None, None]:
+    def _borrow_connection(self) -> Generator[SqliteConnection, None, None]:
         """Yield one connection for one call. After a failure it is closed, which rolls back its transaction."""
-        connection = self._take()
+        connection = self._take_connection()
         try:
             yield connection
         except (apsw.Error, UnicodeDecodeError) as error:
             number = connection.system_errno
-            self._close(connection)
-            raise self._typed(error, number) from error
+            self._close_connection(connection)
+            raise self._typed_error(error, number) from error
         except BaseException:
-            self._close(connection)
+            self._close_connection(connection)
             raise
         if self._closed or connection in self._alone:
-            self._close(connection)
+            self._close_connection(connection)
         else:
             self._idle.append(connection)
 
-    def _close(self, connection: Connection) -> None:
+    def _close_connection(self, connection: SqliteConnection) -> None:
         connection.close(True)  # a call that failed may leave a statement unfinished
         self._files.pop(connection, None)
         if connection in self._alone:
             self._alone.remove(connection)
             self._turn.release()
 
-    def _take(self) -> Connection:
+    def _take_connection(self) -> SqliteConnection:
         if self._pid != os.getpid():
-            _left_by_fork.append([*self._files])
+            _inherited_connections.append([*self._files])
             self._idle, self._files, self._alone, self._pid = [], {}, set(), os.getpid()
             self._turn = threading.Lock()
         try:
             return self._idle.pop()
         except IndexError:
-            return self._open()
+            return self._open_connection()
 
-    def _open(self) -> Connection:
+    def _open_connection(self) -> SqliteConnection:
         """Open and set up a new connection. Create the file and its table if they do not exist.
 
         The first connection to the file needs 32 KiB of disk for the index of the write-ahead log (-shm). On a full
@@ -351,10 +351,10 @@ class SqliteKV(KV):
         try:
             self._make_file()
             # Before it is opened: if it is replaced in between, the identity is the older one, and `servers` notices.
-            file = identity_of(self._path)
+            file = read_file_identity(self._path)
         except OSError as error:
             if is_full(error.errno):
-                words = full_words(self._path.parent, error.errno or 0)
+                words = describe_full_disk(self._path.parent, error.errno or 0)
                 raise KVUnavailable(f"the KV file {self._path} cannot be made: {words}", nothing_done=True) from error
             raise StoreMisconfigured(
                 f"the KV file {self._path} cannot be made ({error}); check the path and its folder's mode"
@@ -369,13 +369,13 @@ class SqliteKV(KV):
             self._turn.release()
             raise
 
-    def _connect(self, file: str, *, alone: bool) -> Connection:
+    def _connect(self, file: str, *, alone: bool) -> SqliteConnection:
         """Return a new connection to the file of this identity. Raises _NoRoomForIndex, unless it is to be alone."""
         for attempt in range(1, _OPEN_ATTEMPTS + 1):
-            connection: Connection | None = None
+            connection: SqliteConnection | None = None
             number = 0
             try:
-                connection = cast(Connection, apsw.Connection(str(self._path)))
+                connection = cast(SqliteConnection, apsw.Connection(str(self._path)))
                 # Two processes that want to be alone would wait for each other, each with a lock that the other needs.
                 connection.set_busy_timeout(0 if alone else int(self._busy_timeout_seconds * 1000))
                 if alone:
@@ -390,8 +390,8 @@ class SqliteKV(KV):
                 if not alone and _is_full(error, number):
                     raise _NoRoomForIndex from error
                 # The change to WAL does not wait for a connection that makes it at the same moment.
-                if _primary(error) != apsw.SQLITE_BUSY or attempt == _OPEN_ATTEMPTS:
-                    raise self._typed(error, number) from error
+                if _primary_code(error) != apsw.SQLITE_BUSY or attempt == _OPEN_ATTEMPTS:
+                    raise self._typed_error(error, number) from error
                 self._clock.sleep(_OPEN_WAIT_SECONDS)
             else:
                 self._files[connection] = file
@@ -405,7 +405,7 @@ class SqliteKV(KV):
         if self._path.exists():
             return
         make_folder(self._path.parent)
-        modes = modes_in(self._path.parent.stat())
+        modes = modes_for(self._path.parent.stat())
         try:
             # Not opened: closing a file drops all locks that this process has on it, also of another thread's
             # connection.
@@ -414,10 +414,10 @@ class SqliteKV(KV):
             return  # another process or thread created it first
         except PermissionError:  # macOS allows mknod only to root
             os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, modes.file))
-        if modes.shared:
+        if modes.is_shared:
             self._path.chmod(modes.file)
 
-    def _set_up(self, connection: Connection) -> None:
+    def _set_up(self, connection: SqliteConnection) -> None:
         ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
         if mode != "wal":
             raise StoreMisconfigured(
@@ -437,7 +437,7 @@ class SqliteKV(KV):
             connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
 
-    def _version(self, connection: Connection) -> int:
+    def _version(self, connection: SqliteConnection) -> int:
         version: int = connection.execute("PRAGMA user_version").fetchall()[0][0]
         if version > VERSION:
             raise StoreMisconfigured(
@@ -445,7 +445,7 @@ class SqliteKV(KV):
             )
         return version
 
-    def _typed(
+    def _typed_error(
         self, error: apsw.Error | UnicodeDecodeError, number: int, *, nothing_done: bool = True
     ) -> RefstoreError | apsw.Error | UnicodeDecodeError:
         """Return the error of `refstore/errors.py` for an SQLite error. An error that only a bug of refstore can cause
@@ -453,9 +453,9 @@ class SqliteKV(KV):
 
         A failure before the COMMIT is rolled back, so nothing was done.
         """
-        primary = _primary(error) if isinstance(error, apsw.Error) else -1
+        primary = _primary_code(error) if isinstance(error, apsw.Error) else -1
         if isinstance(error, apsw.Error) and _is_full(error, number):
-            words = full_words(self.local_folder, number or errno.ENOSPC)
+            words = describe_full_disk(self.local_folder, number or errno.ENOSPC)
             return KVUnavailable(f"the KV file {self._path} cannot be written: {words}", nothing_done=nothing_done)
         if (why := _UNAVAILABLE.get(primary)) is not None:
             return KVUnavailable(f"the KV file {self._path} failed ({error}): {why}", nothing_done=nothing_done)
@@ -475,37 +475,37 @@ class _NoRoomForIndex(Exception):
     """Raised if the disk has no room for the index of the write-ahead log."""
 
 
-class _NotAllWon(Exception):
+class _NotAllWritten(Exception):
     """Raised if some SetIf of a run did not succeed. Only reading shows which."""
 
 
-_SetIf = Callable[[Connection, Sequence[SetIf]], list[bool]]
+_SetIfRun = Callable[[SqliteConnection, Sequence[SetIf]], list[bool]]
 
 
 def _is_full(error: apsw.Error, number: int) -> bool:
     """Return whether the disk is full. `number`: the system's error number."""
-    primary = _primary(error)
-    return primary == apsw.SQLITE_FULL or (primary in _OF_THE_SYSTEM and is_full(number))
+    primary = _primary_code(error)
+    return primary == apsw.SQLITE_FULL or (primary in _SYSTEM_ERRORS and is_full(number))
 
 
-def _primary(error: apsw.Error) -> int:
+def _primary_code(error: apsw.Error) -> int:
     """Return the error's primary result code, the low byte of the extended one; -1 if it has none."""
     code = getattr(error, "result", None)
     return code & 0xFF if isinstance(code, int) else -1
 
 
-def _perform(connection: Connection, kind: type[Op], run: Sequence[Any], set_if: _SetIf) -> list[Result]:
+def _perform_run(connection: SqliteConnection, kind: type[Op], run: Sequence[Any], set_if: _SetIfRun) -> list[Result]:
     """Perform one run of ops of one kind."""
     if kind is Get:
-        return cast("list[Result]", _get(connection, [op.key for op in run]))
+        return cast("list[Result]", _get_values(connection, [op.key for op in run]))
     if kind is SetIf:
         return cast("list[Result]", set_if(connection, run))
     if kind is Exchange:
-        old = _get(connection, [op.key for op in run])
-        connection.executemany(_PUT, _rows(run))
+        old = _get_values(connection, [op.key for op in run])
+        connection.executemany(_PUT, _bind_rows(run))
         return cast("list[Result]", old)
     if kind is Set:
-        connection.executemany(_PUT, _rows(run))
+        connection.executemany(_PUT, _bind_rows(run))
     elif kind is Delete:
         connection.executemany(_DELETE, ((op.key.partition, op.key.name) for op in run))
     else:
@@ -513,14 +513,14 @@ def _perform(connection: Connection, kind: type[Op], run: Sequence[Any], set_if:
     return [None] * len(run)
 
 
-def _rows(ops: Iterable[Set | SetIf | Exchange]) -> Iterator[tuple[str, str, bytes | Absent]]:
+def _bind_rows(ops: Iterable[Set | SetIf | Exchange]) -> Iterator[tuple[str, str, bytes | Absent]]:
     """Yield partition, name and new value of each op. Rows are made as they are bound: keeping 10,000 tuples costs more
     in cache misses than making them.
     """
     return ((op.key.partition, op.key.name, op.value) for op in ops)
 
 
-def _get(connection: Connection, keys: Sequence[Key]) -> list[bytes | Absent]:
+def _get_values(connection: SqliteConnection, keys: Sequence[Key]) -> list[bytes | Absent]:
     if len(keys) == 1:
         rows = connection.execute(_GET, (keys[0].partition, keys[0].name)).fetchall()
         return [rows[0][0] if rows else ABSENT]
@@ -538,7 +538,7 @@ def _get(connection: Connection, keys: Sequence[Key]) -> list[bytes | Absent]:
     return values
 
 
-def _set_if_counted(connection: Connection, run: Sequence[SetIf]) -> list[bool]:
+def _set_if_by_count(connection: SqliteConnection, run: Sequence[SetIf]) -> list[bool]:
     """Write a run of SetIf without reading, and count the changed rows, because nearly always all of them succeed.
     Raises _NotAllWon; then the caller restarts the transaction.
 
@@ -546,12 +546,12 @@ def _set_if_counted(connection: Connection, run: Sequence[SetIf]) -> list[bool]:
     """
     shapes = {(op.expected is ABSENT, op.value is ABSENT) for op in run}
     if (True, True) in shapes:
-        raise _NotAllWon  # such an op writes nothing that could be counted
+        raise _NotAllWritten  # such an op writes nothing that could be counted
     before = connection.total_changes()
     for shape in shapes:
         match shape:
             case (True, _):
-                connection.executemany(_CREATE, _rows(op for op in run if op.expected is ABSENT))
+                connection.executemany(_CREATE, _bind_rows(op for op in run if op.expected is ABSENT))
             case (_, True):
                 removals = (op for op in run if op.value is ABSENT)
                 connection.executemany(_REMOVE, ((op.key.partition, op.key.name, op.expected) for op in removals))
@@ -559,17 +559,17 @@ def _set_if_counted(connection: Connection, run: Sequence[SetIf]) -> list[bool]:
                 swaps = (op for op in run if op.expected is not ABSENT and op.value is not ABSENT)
                 connection.executemany(_SWAP, ((op.key.partition, op.key.name, op.expected, op.value) for op in swaps))
     if connection.total_changes() - before != len(run):
-        raise _NotAllWon
+        raise _NotAllWritten
     return [True] * len(run)
 
 
-def _set_if_compared(connection: Connection, run: Sequence[SetIf]) -> list[bool]:
+def _set_if_by_read(connection: SqliteConnection, run: Sequence[SetIf]) -> list[bool]:
     """Read the keys of a run, then write those that match. No other process writes during the transaction, so the
     values stay valid.
     """
-    current = _get(connection, [op.key for op in run])
+    current = _get_values(connection, [op.key for op in run])
     won = [value == op.expected for op, value in zip(run, current, strict=True)]
     winners = [op for op, ok in zip(run, won, strict=True) if ok]
-    connection.executemany(_PUT, _rows(op for op in winners if op.value is not ABSENT))
+    connection.executemany(_PUT, _bind_rows(op for op in winners if op.value is not ABSENT))
     connection.executemany(_DELETE, [(op.key.partition, op.key.name) for op in winners if op.value is ABSENT])
     return won

@@ -27,7 +27,7 @@ class UnknownOutcomes:
         self._count = 0
 
     @contextmanager
-    def tolerated(self) -> Generator[None, None, None]:
+    def tolerate(self) -> Generator[None, None, None]:
         """Wait after a write in the block whose outcome is not known. The code behind the block looks what landed."""
         try:
             yield

@@ -16,26 +16,26 @@ from typing import Final, NoReturn, Protocol
 import msgspec
 
 from refstore.core import event_log
-from refstore.core.clock import Clock, utc_text
-from refstore.core.records import Position, decode, encode, maybe
+from refstore.core.clock import Clock, format_utc
+from refstore.core.records import Position, decode, encode, decode_optional
 from refstore.core.safety import Durations, Safety
 from refstore.errors import CorruptObject, KVReconciling, KVSettling, KVWentBack, ObjectNotFound
 from refstore.kv.base import ABSENT, KV, Absent, Key, SetIf
 from refstore.objects.base import ObjectStore
 from refstore.objects.reading_many import read_many
 
-WITNESSES: Final = "_refstore/witnesses/"
-SERVERS: Final = "_refstore/servers/"
+WITNESSES_FOLDER: Final = "_refstore/witnesses/"
+SERVERS_FOLDER: Final = "_refstore/servers/"
 
 BREAKER_REASON: Final = "kv-went-back"
 """The reason in the breaker's record of a repository whose hard deletion stands still because the KV went back."""
 
-RECONCILING: Final = "kv-reconcile"
+RECONCILE_WITNESS: Final = "kv-reconcile"
 """The witness of this name is one that no KV holds: while it is there, no pass begins."""
 
-BLOCKED: Final = 1 << 53
+BLOCKED_POSITION: Final = 1 << 53
 
-KEPT_SECONDS: Final = 86_400
+WITNESS_KEPT_SECONDS: Final = 86_400
 """Witnesses of deleters that have written none for so long are removed, once a later witness stands for them."""
 
 _log = event_log.get_logger(__name__)
@@ -52,7 +52,7 @@ class Witness(msgspec.Struct, frozen=True):
     """The identity of the server that stores each of these partitions, when the deleter last settled."""
 
 
-class FirstSeen(msgspec.Struct, frozen=True):
+class ServersFirstSeen(msgspec.Struct, frozen=True):
     at_ms: int
 
 
@@ -68,7 +68,7 @@ class Guard(Protocol):
         """
 
 
-class NoGuard:
+class DryRunGuard:
     """Lets a dry run pass, which deletes nothing."""
 
     def check_servers(self) -> None: ...
@@ -108,9 +108,9 @@ class Fence:
         `settle` is called first. Raises KVWentBack, KVReconciling, KVSettling (it is too early to settle),
         CorruptObject, KVUnavailable, ObjectsUnavailable; then the pass must delete nothing.
         """
-        self._servers = self._answering()
+        self._servers = self._read_servers()
         witnesses = self.witnesses()
-        self._check(witnesses)
+        self._check_witnesses(witnesses)
         if any(witness.servers == self._servers for witness in witnesses.values()):
             return
         if witnesses:  # nothing was ever witnessed in a new lake
@@ -123,7 +123,7 @@ class Fence:
             _log.warning("kv_settled", servers=self._servers)
 
     def check_servers(self) -> None:
-        if self._answering() != self._servers:
+        if self._read_servers() != self._servers:
             raise KVSettling(
                 "another server of the KV answers than when this pass began, so it deletes nothing more; the next pass "
                 "looks whether writes were lost"
@@ -133,7 +133,7 @@ class Fence:
         partitions = sorted(self._servers)
         now = self._clock.now_ms()
         before = [self._written.get(partition, ABSENT) for partition in partitions]
-        after = [encode(Position(_number(value) + 1, now)) for value in before]
+        after = [encode(Position(_parse_number(value) + 1, now)) for value in before]
         done = self._kv.set_if_many(
             [
                 SetIf(Key(partition, self._deleter), old, new)
@@ -152,7 +152,7 @@ class Fence:
                 "See `refstore kv verify`"
             )
         self._written = dict(zip(partitions, after, strict=True))
-        positions = {partition: _number(value) for partition, value in self._written.items()}
+        positions = {partition: _parse_number(value) for partition, value in self._written.items()}
         witness = Witness(self._deleter, now, positions, self._servers)
         self._store().put(_witness_key(self._deleter), msgspec.json.encode(witness))
         self.check_servers()
@@ -167,22 +167,22 @@ class Fence:
             )
         return found
 
-    def lost(self, witnesses: Mapping[str, Witness]) -> list[tuple[Witness, str, Position | None]]:
+    def find_lost(self, witnesses: Mapping[str, Witness]) -> list[tuple[Witness, str, Position | None]]:
         """Return what the KV does not hold of the witnesses: the partition, and the position that it does hold."""
         asked = [(witness, partition) for witness in witnesses.values() for partition in witness.positions]
         values = self._kv.get_many([Key(partition, witness.deleter) for witness, partition in asked])
         return [
             (witness, partition, position)
             for (witness, partition), value in zip(asked, values, strict=True)
-            for position in (maybe(value, Position),)
+            for position in (decode_optional(value, Position),)
             if position is None or position.number < witness.positions[partition]
         ]
 
-    def forget_old(self) -> None:
+    def forget_ended_deleters(self) -> None:
         """Remove the witnesses of deleters that ended long ago, as a new one of this deleter stands for them; their
         positions; and notes of other servers. Only in a pass.
         """
-        before = self._clock.now_ms() - KEPT_SECONDS * 1000
+        before = self._clock.now_ms() - WITNESS_KEPT_SECONDS * 1000
         old = [
             witness
             for witness in self.witnesses().values()
@@ -203,25 +203,25 @@ class Fence:
 
     def block(self) -> int:
         """Keep every pass from beginning until `replace_lost`, also if this process dies. Return when this began."""
-        servers = self._answering()
+        servers = self._read_servers()
         found, _ = read_witnesses(self._store())
-        blocking = found.get(RECONCILING)
+        blocking = found.get(RECONCILE_WITNESS)
         if blocking is None or blocking.servers != servers:
-            positions = dict.fromkeys(servers, BLOCKED)
-            blocking = Witness(RECONCILING, self._clock.now_ms(), positions, servers)
-            self._store().put(_witness_key(RECONCILING), msgspec.json.encode(blocking))
+            positions = dict.fromkeys(servers, BLOCKED_POSITION)
+            blocking = Witness(RECONCILE_WITNESS, self._clock.now_ms(), positions, servers)
+            self._store().put(_witness_key(RECONCILE_WITNESS), msgspec.json.encode(blocking))
         return blocking.at_ms
 
     def replace_lost(self, settle: Callable[[], None]) -> int:
         """Settle, witness what the KV holds now, then remove the witnesses that it does not hold, the unreadable ones
         and the block. Return how many witnesses were removed. Raises KVSettling, and what `settle` raises.
         """
-        self._servers = self._answering()
+        self._servers = self._read_servers()
         settle()
         self.pass_through()
         found, unreadable = read_witnesses(self._store())
-        found.pop(RECONCILING, None)
-        lost = {witness.deleter: witness for witness, _, _ in self.lost(found)}
+        found.pop(RECONCILE_WITNESS, None)
+        lost = {witness.deleter: witness for witness, _, _ in self.find_lost(found)}
         positions = [Key(partition, witness.deleter) for witness in lost.values() for partition in witness.positions]
         removed = [*unreadable, *(_witness_key(deleter) for deleter in lost)]
         if removed:
@@ -231,34 +231,34 @@ class Fence:
 
     def unblock(self) -> None:
         """Let passes begin again."""
-        self._store().delete_many([_witness_key(RECONCILING)])
+        self._store().delete_many([_witness_key(RECONCILE_WITNESS)])
 
-    def _check(self, witnesses: Mapping[str, Witness]) -> None:
+    def _check_witnesses(self, witnesses: Mapping[str, Witness]) -> None:
         if self._written and self._deleter not in witnesses:
             self._written.clear()  # forgotten after a long pause: it begins anew, under another id
             self._forgotten += 1
             self._deleter = f"{self._name}-{self._forgotten}"
-        lost = self.lost(witnesses)
+        lost = self.find_lost(witnesses)
         if lost:
-            if any(witness.deleter == RECONCILING for witness, _, _ in lost):
+            if any(witness.deleter == RECONCILE_WITNESS for witness, _, _ in lost):
                 raise KVReconciling(
                     "`refstore kv reconcile` has begun and not ended; nothing is deleted meanwhile. Run it again if it "
                     "was interrupted"
                 )
             witness, partition, position = lost[0]
-            held = f"position {position.number} of {utc_text(position.at_ms)}" if position else "none of its positions"
+            held = f"position {position.number} of {format_utc(position.at_ms)}" if position else "none of its positions"
             server = f"its server of {partition}" if len(self._servers) > 1 else "it"
             raise KVWentBack(
                 f"the KV went back in time: {witness.deleter} had written position {witness.positions[partition]} at "
-                f"{utc_text(witness.at_ms)}, and {server} holds {held}; nothing is deleted. See `refstore kv verify`"
+                f"{format_utc(witness.at_ms)}, and {server} holds {held}; nothing is deleted. See `refstore kv verify`"
             )
 
-    def _answering(self) -> dict[str, str]:
-        return answering_servers(self._kv)
+    def _read_servers(self) -> dict[str, str]:
+        return read_servers(self._kv)
 
     def _forget_servers(self) -> None:
         """Remove the notes of when others were seen: who answers now is settled, and who comes back is seen anew."""
-        if keys := [info.key for info in self._store().list(SERVERS)]:
+        if keys := [info.key for info in self._store().list(SERVERS_FOLDER)]:
             self._store().delete_many(keys)
 
     def _wait_for_operations(self) -> None:
@@ -267,27 +267,27 @@ class Fence:
         key = servers_key(self._servers)
         now = self._clock.now_ms()
         try:
-            first = msgspec.json.decode(store.read(key), type=FirstSeen).at_ms
+            first = msgspec.json.decode(store.read(key), type=ServersFirstSeen).at_ms
         except (ObjectNotFound, msgspec.DecodeError):
             first = now
-            store.put(key, msgspec.json.encode(FirstSeen(now)))
+            store.put(key, msgspec.json.encode(ServersFirstSeen(now)))
         ends = operations_end_ms(first, self._durations.waits)
         if now < ends:
             raise KVSettling(
-                f"other servers of the KV answer than before (first seen at {utc_text(first)}), and operations that "
-                f"began before may be under way; nothing is deleted until {utc_text(ends)}. Run the same again then",
+                f"other servers of the KV answer than before (first seen at {format_utc(first)}), and operations that "
+                f"began before may be under way; nothing is deleted until {format_utc(ends)}. Run the same again then",
                 until_ms=ends,
             )
 
 
-def answering_servers(kv: KV) -> dict[str, str]:
+def read_servers(kv: KV) -> dict[str, str]:
     """Return the identity of each server of the KV, by partition. Raises KVUnavailable."""
     return {server.partition: server.identity for server in kv.servers()}
 
 
 def servers_key(servers: Mapping[str, str]) -> str:
     """Return the key of the note of when somebody first saw these servers."""
-    return f"{SERVERS}{sha256(msgspec.json.encode(sorted(servers.items()))).hexdigest()[:40]}.json"
+    return f"{SERVERS_FOLDER}{sha256(msgspec.json.encode(sorted(servers.items()))).hexdigest()[:40]}.json"
 
 
 def operations_end_ms(seen_ms: int, waits: Safety) -> int:
@@ -300,7 +300,7 @@ def read_witnesses(store: ObjectStore) -> tuple[dict[str, Witness], dict[str, st
     """Return the witnesses by their deleters' ids; and why others cannot be read, by key. Raises ObjectsUnavailable."""
     found: dict[str, Witness] = {}
     unreadable: dict[str, str] = {}
-    for key, body in read_many(store, [info.key for info in store.list(WITNESSES)]):
+    for key, body in read_many(store, [info.key for info in store.list(WITNESSES_FOLDER)]):
         if body is None:
             continue  # its deleter has just been forgotten
         try:
@@ -312,7 +312,7 @@ def read_witnesses(store: ObjectStore) -> tuple[dict[str, Witness], dict[str, st
     return found, unreadable
 
 
-def ask_to_settle() -> NoReturn:
+def refuse_to_settle() -> NoReturn:
     """Settle nothing: for those who leave that to a reaper. Raises KVSettling."""
     raise KVSettling(
         "other servers of the KV answer than before, and nobody has looked for losses since; run `refstore reaper "
@@ -321,9 +321,9 @@ def ask_to_settle() -> NoReturn:
 
 
 def _witness_key(deleter: str) -> str:
-    return f"{WITNESSES}{deleter}.json"
+    return f"{WITNESSES_FOLDER}{deleter}.json"
 
 
-def _number(value: bytes | Absent) -> int:
-    position = maybe(value, Position)
+def _parse_number(value: bytes | Absent) -> int:
+    position = decode_optional(value, Position)
     return position.number if position else 0

@@ -13,7 +13,7 @@ import msgspec
 
 from refstore.context import Context
 from refstore.core import keys
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import BranchName, CommitId, branch_of
 from refstore.core.records import (
     ClosedBranch,
@@ -29,7 +29,7 @@ from refstore.core.records import (
     decode,
     decode_branch,
     decode_staged,
-    maybe,
+    decode_optional,
 )
 from refstore.errors import CorruptRecord, KVWentBack
 from refstore.kv.base import ABSENT, KV, Absent, Key
@@ -40,15 +40,15 @@ from refstore.versioning.manifest import (
     BranchDeleted,
     CommitLanded,
     EntriesPlaced,
-    LocationsKept,
+    LocationsPublished,
     LossAccepted,
     Manifest,
     PlacedEntry,
-    RecordKept,
+    RecordCreated,
     RecordRemoved,
     RepositoryCreated,
     RepositoryDeleted,
-    given_up,
+    accept_loss,
 )
 
 NAMED_MAX = 10
@@ -57,14 +57,14 @@ NAMED_MAX = 10
 OTHER_CONTENT = "another run has published under its number since; run the earlier purge again"
 """What was purged by the earlier run alone may be back."""
 
-HEADS = 250
+HEADS_MAX = 250
 """Of how many locations the objects are asked for at once."""
 
 BATCH = 1000
 """How many keys are read in one round trip."""
 
 
-class Lost(NamedTuple):
+class LostEntry(NamedTuple):
     """An entry of the manifest that the KV does not know."""
 
     entry: AnyEntry
@@ -73,26 +73,26 @@ class Lost(NamedTuple):
     """Whether a deletion explains it, if the manifest has one."""
 
 
-def check_repository(ctx: Context, *, others_answer: bool = False) -> list[AnyEntry]:
-    """Return the entries that wait, all of which the KV knows. `others_answer`: as in `lost_of_repository`. Raises
+def check_repository(ctx: Context, *, servers_changed: bool = False) -> list[AnyEntry]:
+    """Return the entries that wait, all of which the KV knows. `servers_changed`: as in `find_lost_entries`. Raises
     KVWentBack, CorruptObject.
     """
-    waiting = ctx.manifest.waiting()
-    _raise_for(lost_of_repository(ctx, waiting, others_answer=others_answer), f"repository {ctx.name!r}")
+    waiting = ctx.manifest.read_waiting()
+    _raise_if_lost(find_lost_entries(ctx, waiting, servers_changed=servers_changed), f"repository {ctx.name!r}")
     return waiting
 
 
 def check_lake(kv: KV, manifest: Manifest) -> list[AnyEntry]:
     """Return the entries of the lake that wait, all of which the KV knows. Raises KVWentBack, CorruptObject."""
-    waiting = manifest.waiting()
-    _raise_for(lost_of_lake(kv, manifest, waiting), "the lake")
+    waiting = manifest.read_waiting()
+    _raise_if_lost(find_lost_repositories(kv, manifest, waiting), "the lake")
     return waiting
 
 
-def lost_of_lake(kv: KV, manifest: Manifest, entries: Iterable[AnyEntry]) -> list[Lost]:
+def find_lost_repositories(kv: KV, manifest: Manifest, entries: Iterable[AnyEntry]) -> list[LostEntry]:
     """Return which repositories the KV has forgotten."""
     created = [entry for entry in entries if isinstance(entry, RepositoryCreated)]
-    records = get_batched(kv, [keys.repository(entry.name) for entry in created])
+    records = read_in_batches(kv, [keys.repository(entry.name) for entry in created])
     missing: list[RepositoryCreated] = []
     for entry, record in zip(created, records, strict=True):
         places = (keys.closed_repository(entry.id), keys.cleared_repository(entry.id))
@@ -100,47 +100,47 @@ def lost_of_lake(kv: KV, manifest: Manifest, entries: Iterable[AnyEntry]) -> lis
             missing.append(entry)
     if not missing:
         return []
-    gone = {entry.identity for entry in manifest.all() if isinstance(entry, RepositoryDeleted | LossAccepted)}
+    gone = {entry.identity for entry in manifest.read_all() if isinstance(entry, RepositoryDeleted | LossAccepted)}
     return [
-        Lost(entry, "the repository is not there")
+        LostEntry(entry, "the repository is not there")
         for entry in missing
-        if entry.identity not in gone and given_up(entry).identity not in gone
+        if entry.identity not in gone and accept_loss(entry).identity not in gone
     ]
 
 
-def lost_of_repository(
+def find_lost_entries(
     ctx: Context,
     entries: Sequence[AnyEntry],
     *,
-    gone: set[tuple[type, tuple[str, ...]]] | None = None,
-    others_answer: bool = False,
-) -> list[Lost]:
+    removal_ids: set[tuple[type, tuple[str, ...]]] | None = None,
+    servers_changed: bool = False,
+) -> list[LostEntry]:
     """Return which entries of a repository the KV does not know.
 
-    `gone`: the `removals`, where the caller has them. `others_answer`: other servers answer than before, and no
+    `gone`: the `removal_identities`, where the caller has them. `servers_changed`: other servers answer than before, and no
     operation that began before is under way, so whatever is staged no more must have a reason.
     """
     lost = [
-        *_lost_commits(ctx, entries),
-        *_lost_branches(ctx, entries),
-        *_lost_records(ctx, entries),
-        *_lost_placed(ctx, entries, others_answer=others_answer),
-        *_lost_locations(ctx, entries),
+        *_find_lost_commits(ctx, entries),
+        *_find_lost_branches(ctx, entries),
+        *_find_lost_records(ctx, entries),
+        *_find_lost_placed(ctx, entries, servers_changed=servers_changed),
+        *_find_lost_locations(ctx, entries),
     ]
-    if gone is not None:
-        return _unexplained(lost, gone)
+    if removal_ids is not None:
+        return _drop_explained(lost, removal_ids)
     # in this order: entries move this way, most are explained by what is at hand, and the confirmed ones are many
-    for read in (lambda: entries, ctx.manifest.unwritten, ctx.manifest.waiting, ctx.manifest.confirmed):
+    for read in (lambda: entries, ctx.manifest.read_unwritten, ctx.manifest.read_waiting, ctx.manifest.read_confirmed):
         if any(item.may_be_deleted for item in lost):
-            lost = _unexplained(lost, removals(read()))
+            lost = _drop_explained(lost, removal_identities(read()))
     return lost
 
 
-def _unexplained(lost: Iterable[Lost], gone: set[tuple[type, tuple[str, ...]]]) -> list[Lost]:
-    return [item for item in lost if not (item.may_be_deleted and is_gone(item.entry, gone))]
+def _drop_explained(lost: Iterable[LostEntry], removal_ids: set[tuple[type, tuple[str, ...]]]) -> list[LostEntry]:
+    return [item for item in lost if not (item.may_be_deleted and is_removed(item.entry, removal_ids))]
 
 
-def removals(entries: Iterable[AnyEntry]) -> set[tuple[type, tuple[str, ...]]]:
+def removal_identities(entries: Iterable[AnyEntry]) -> set[tuple[type, tuple[str, ...]]]:
     """Return those entries that explain why something is missing."""
     return {
         (type(entry), entry.identity)
@@ -149,35 +149,35 @@ def removals(entries: Iterable[AnyEntry]) -> set[tuple[type, tuple[str, ...]]]:
     }
 
 
-def is_gone(entry: AnyEntry, gone: set[tuple[type, tuple[str, ...]]]) -> bool:
-    """Return whether one of the `removals` explains why the KV does not know the entry."""
-    if (LossAccepted, given_up(entry).identity) in gone:
+def is_removed(entry: AnyEntry, removal_ids: set[tuple[type, tuple[str, ...]]]) -> bool:
+    """Return whether one of the `removal_identities` explains why the KV does not know the entry."""
+    if (LossAccepted, accept_loss(entry).identity) in removal_ids:
         return True
     match entry:
         case CommitLanded() if entry.branch_id:
-            return (BranchDeleted, (entry.branch, entry.branch_id)) in gone
+            return (BranchDeleted, (entry.branch, entry.branch_id)) in removal_ids
         case BranchCreated():
-            return (BranchDeleted, entry.identity) in gone
-        case RecordKept():
-            return (RecordRemoved, entry.identity) in gone
+            return (BranchDeleted, entry.identity) in removal_ids
+        case RecordCreated():
+            return (RecordRemoved, entry.identity) in removal_ids
         case RepositoryCreated():
-            return (RepositoryDeleted, entry.identity) in gone
+            return (RepositoryDeleted, entry.identity) in removal_ids
         case _:
             return False
 
 
-def _lost_commits(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
+def _find_lost_commits(ctx: Context, entries: Sequence[AnyEntry]) -> list[LostEntry]:
     commits = [entry for entry in entries if isinstance(entry, CommitLanded)]
-    records = get_batched(ctx.kv, [keys.commit(ctx.repo, entry.commit) for entry in commits])
-    marks = get_batched(ctx.kv, [keys.landed(ctx.repo, entry.commit) for entry in commits])
-    lost: list[Lost] = []
+    records = read_in_batches(ctx.kv, [keys.commit(ctx.repo, entry.commit) for entry in commits])
+    marks = read_in_batches(ctx.kv, [keys.landed_mark(ctx.repo, entry.commit) for entry in commits])
+    lost: list[LostEntry] = []
     known: dict[CommitId, Commit] = {}
     by_branch: dict[tuple[BranchName, str], list[CommitLanded]] = {}
     for entry, record, mark in zip(commits, records, marks, strict=True):
         if record is ABSENT:
-            lost.append(Lost(entry, "the commit is not there", may_be_deleted=False))
-        elif mark is ABSENT and not ctx.markers.landed(entry.commit):
-            lost.append(Lost(entry, "the commit is not known to have landed", may_be_deleted=False))
+            lost.append(LostEntry(entry, "the commit is not there", may_be_deleted=False))
+        elif mark is ABSENT and not ctx.markers.has_landed(entry.commit):
+            lost.append(LostEntry(entry, "the commit is not known to have landed", may_be_deleted=False))
         elif entry.branch_id:
             known[entry.commit] = decode(record, Commit)
             by_branch.setdefault((entry.branch, entry.branch_id), []).append(entry)
@@ -185,17 +185,17 @@ def _lost_commits(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
         raw = ctx.kv.get(keys.branch(ctx.repo, name))
         branch = None if raw is ABSENT else decode_branch(raw)
         if branch is None or branch.id != branch_id:  # a closed record of another branch explains nothing
-            lost += [Lost(entry, f"branch {name!r} is not there") for entry in group]
+            lost += [LostEntry(entry, f"branch {name!r} is not there") for entry in group]
             continue
         if isinstance(branch, ClosedBranch):
             continue
         wanted = [entry.commit for entry in group]
-        passed = _behind(ctx, branch.head, wanted, known)
-        lost += [Lost(entry, f"branch {name!r} is behind it") for entry in group if entry.commit not in passed]
+        passed = _find_ancestors(ctx, branch.head, wanted, known)
+        lost += [LostEntry(entry, f"branch {name!r} is behind it") for entry in group if entry.commit not in passed]
     return lost
 
 
-def _behind(
+def _find_ancestors(
     ctx: Context, head: CommitId, wanted: Sequence[CommitId], known: Mapping[CommitId, Commit]
 ) -> set[CommitId]:
     """Return which of the wanted commits the head is or follows, by first parents. `known`: records that the KV has,
@@ -206,79 +206,79 @@ def _behind(
     commit = head
     while left:
         left.discard(commit)
-        record = known.get(commit) or maybe(ctx.kv.get(keys.commit(ctx.repo, commit)), Commit)
+        record = known.get(commit) or decode_optional(ctx.kv.get(keys.commit(ctx.repo, commit)), Commit)
         if record is None or not record.parents or 0 < record.generation < generation:
             break
         commit = record.parents[0]
     return set(wanted) - left
 
 
-def _lost_branches(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
+def _find_lost_branches(ctx: Context, entries: Sequence[AnyEntry]) -> list[LostEntry]:
     created = [entry for entry in entries if isinstance(entry, BranchCreated)]
-    lost: list[Lost] = []
+    lost: list[LostEntry] = []
     for entry, raw in zip(
-        created, get_batched(ctx.kv, [keys.branch(ctx.repo, each.branch) for each in created]), strict=True
+        created, read_in_batches(ctx.kv, [keys.branch(ctx.repo, each.branch) for each in created]), strict=True
     ):
         branch = None if raw is ABSENT else decode_branch(raw)
         if branch is None or branch.id != entry.branch_id:
-            lost.append(Lost(entry, f"branch {entry.branch!r} is not there"))
+            lost.append(LostEntry(entry, f"branch {entry.branch!r} is not there"))
     return lost
 
 
-def _lost_records(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
-    kept = [entry for entry in entries if isinstance(entry, RecordKept)]
-    values = get_batched(ctx.kv, [entry.key for entry in kept])
-    return [Lost(entry, "it is not there") for entry, value in zip(kept, values, strict=True) if value != entry.value]
+def _find_lost_records(ctx: Context, entries: Sequence[AnyEntry]) -> list[LostEntry]:
+    kept = [entry for entry in entries if isinstance(entry, RecordCreated)]
+    values = read_in_batches(ctx.kv, [entry.key for entry in kept])
+    return [LostEntry(entry, "it is not there") for entry, value in zip(kept, values, strict=True) if value != entry.value]
 
 
-def _lost_placed(ctx: Context, entries: Sequence[AnyEntry], *, others_answer: bool) -> list[Lost]:
+def _find_lost_placed(ctx: Context, entries: Sequence[AnyEntry], *, servers_changed: bool) -> list[LostEntry]:
     """Return the linked and restored entries that are lost; of each call only those.
 
     While the same servers answer, only a state that cannot come back tells of a loss: an address that waits to be
     linked, as itself or as a copy.
     """
-    lost: list[Lost] = []
+    lost: list[LostEntry] = []
     reason = "it is neither staged nor known to have been replaced, deleted or committed"
     for entry in entries:
         if isinstance(entry, EntriesPlaced):
-            missing = [item for page in batched(entry.entries, BATCH) for item in _not_staged(ctx, page)]
+            missing = [item for page in split_batches(entry.entries, BATCH) for item in _find_unstaged(ctx, page)]
             records = ctx.references.get_many([item.entry.address for item in missing])
-            linked = ctx.references.get_many([item.placed.issued or item.entry.address for item in missing])
+            linked = ctx.references.get_many([item.placed_entry.issued_address or item.entry.address for item in missing])
             gone = [
-                item.placed
+                item.placed_entry
                 for item, record, at_issued in zip(missing, records, linked, strict=True)
-                if isinstance(at_issued, Issued) or (others_answer and not _was_released(item, record))
+                if isinstance(at_issued, Issued) or (servers_changed and not _was_released(item, record))
             ]
-            if others_answer:
-                gone = _not_taken(ctx, gone)
+            if servers_changed:
+                gone = _find_uncommitted(ctx, gone)
             if gone:
-                lost.append(Lost(msgspec.structs.replace(entry, entries=tuple(gone)), reason))
+                lost.append(LostEntry(msgspec.structs.replace(entry, entries=tuple(gone)), reason))
     return lost
 
 
-class _Missing(NamedTuple):
-    placed: PlacedEntry
+class _MissingEntry(NamedTuple):
+    placed_entry: PlacedEntry
     entry: Entry
 
 
-def _not_staged(ctx: Context, placed: Sequence[PlacedEntry]) -> list[_Missing]:
+def _find_unstaged(ctx: Context, placed: Sequence[PlacedEntry]) -> list[_MissingEntry]:
     values = ctx.kv.get_many([keys.entry(ctx.repo, item.token, item.path) for item in placed])
-    missing: list[_Missing] = []
+    missing: list[_MissingEntry] = []
     for item, value in zip(placed, values, strict=True):
         entry = decode(item.record, Entry)
         staged = None if value is ABSENT else decode_staged(value)
         if not isinstance(staged, Entry) or staged.address != entry.address:
-            missing.append(_Missing(item, entry))
+            missing.append(_MissingEntry(item, entry))
     return missing
 
 
-def _was_released(item: _Missing, record: ReferenceRecord | None) -> bool:
+def _was_released(item: _MissingEntry, record: ReferenceRecord | None) -> bool:
     """Return whether the address says that its last reference was this entry's. Nobody else makes its id."""
-    released = Reference(item.placed.token, item.placed.path, item.entry.reference_id)
-    return isinstance(record, Emptied | Deleting) and record.last == released
+    released = Reference(item.placed_entry.token, item.placed_entry.path, item.entry.reference_id)
+    return isinstance(record, Emptied | Deleting) and record.last_reference == released
 
 
-def _not_taken(ctx: Context, placed: Sequence[PlacedEntry]) -> list[PlacedEntry]:
+def _find_uncommitted(ctx: Context, placed: Sequence[PlacedEntry]) -> list[PlacedEntry]:
     """Return those whose object is still there, and whose token no commit of the manifest took."""
     if not placed:
         return []
@@ -288,47 +288,47 @@ def _not_taken(ctx: Context, placed: Sequence[PlacedEntry]) -> list[PlacedEntry]
         return []
     taken = {
         token
-        for entry in ctx.manifest.all()
+        for entry in ctx.manifest.read_all()
         if isinstance(entry, CommitLanded)
         for token in decode(entry.record, Commit).tokens
     }
     return [item for item in there if item.token not in taken]
 
 
-def _lost_locations(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
+def _find_lost_locations(ctx: Context, entries: Sequence[AnyEntry]) -> list[LostEntry]:
     """Return the locations that the KV does not know, though their objects are there: whoever deletes an identity takes
     its record off last.
     """
-    items = [item for entry in entries if isinstance(entry, LocationsKept) for item in entry.each()]
-    values = get_batched(ctx.kv, [keys.location(ctx.repo, item.items[0].identity) for item in items])
-    unknown: list[tuple[LocationsKept, Location | None, Location]] = []
+    items = [item for entry in entries if isinstance(entry, LocationsPublished) for item in entry.split()]
+    values = read_in_batches(ctx.kv, [keys.location(ctx.repo, item.items[0].identity) for item in items])
+    unknown: list[tuple[LocationsPublished, Location | None, Location]] = []
     for item, value in zip(items, values, strict=True):
-        told, record = decode(item.items[0].record, Location), maybe(value, Location)
-        if not follows(record, told):
+        told, record = decode(item.items[0].record, Location), decode_optional(value, Location)
+        if not is_same_or_later(record, told):
             unknown.append((item, record, told))
-    lost: list[Lost] = []
-    for page in batched(unknown, HEADS):
+    lost: list[LostEntry] = []
+    for page in split_batches(unknown, HEADS_MAX):
         named = {address for item, _, told in page for address in (item.items[0].identity, *told.addresses())}
         infos = ctx.objects.head_many(sorted(named))
         there = {address for address, info in zip(sorted(named), infos, strict=True) if info is not None}
         for item, record, told in page:
             if there.intersection((item.items[0].identity, *told.addresses())):
-                reason = "it is not there" if record is None or record.replaced < told.replaced else OTHER_CONTENT
-                lost.append(Lost(item, reason))
+                reason = "it is not there" if record is None or record.replacement_count < told.replacement_count else OTHER_CONTENT
+                lost.append(LostEntry(item, reason))
     return lost
 
 
-def follows(record: Location | None, told: Location) -> bool:
+def is_same_or_later(record: Location | None, recorded: Location) -> bool:
     """Return whether a location is what was told, or came after it. Behind a loss another run may publish under the
     number that was lost.
     """
     if record is None:
-        return not told.replaced  # an object that was never replaced has no record, once its attempts are cleared
-    if record.replaced < told.replaced:
+        return not recorded.replacement_count  # an object that was never replaced has no record, once its attempts are cleared
+    if record.replacement_count < recorded.replacement_count:
         return False
-    if record.replaced > told.replaced or record.current is None or told.current is None:
+    if record.replacement_count > recorded.replacement_count or record.current is None or recorded.current is None:
         return True
-    return told.current.address in (record.current.address, *record.addresses())
+    return recorded.current.address in (record.current.address, *record.addresses())
 
 
 def _is_repository(value: object, repo: str) -> bool:
@@ -338,9 +338,9 @@ def _is_repository(value: object, repo: str) -> bool:
         return True  # it is there: who works on the repository says that its record is damaged
 
 
-def _raise_for(lost: Sequence[Lost], whose: str) -> None:
+def _raise_if_lost(lost: Sequence[LostEntry], whose: str) -> None:
     if lost:
-        named = "; ".join(f"{describe(item.entry)}: {item.reason}" for item in lost[:NAMED_MAX])
+        named = "; ".join(f"{describe_entry(item.entry)}: {item.reason}" for item in lost[:NAMED_MAX])
         more = f"; and {len(lost) - NAMED_MAX} more" if len(lost) > NAMED_MAX else ""
         raise KVWentBack(
             f"the KV went back in time: it does not know what {whose} acknowledged ({named}{more}); nothing is "
@@ -348,19 +348,19 @@ def _raise_for(lost: Sequence[Lost], whose: str) -> None:
         )
 
 
-def get_batched(kv: KV, wanted: Sequence[Key]) -> list[bytes | Absent]:
+def read_in_batches(kv: KV, wanted: Sequence[Key]) -> list[bytes | Absent]:
     """Read any number of keys, in batches."""
-    return [value for batch in batched(wanted, BATCH) for value in kv.get_many(batch)]
+    return [value for batch in split_batches(wanted, BATCH) for value in kv.get_many(batch)]
 
 
-def describe(entry: AnyEntry) -> str:
+def describe_entry(entry: AnyEntry) -> str:
     """Name what an entry is about, for people."""
     match entry:
         case CommitLanded():
             return f"commit {entry.commit[:12]}" + (f" on branch {entry.branch!r}" if entry.branch else "")
         case BranchCreated() | BranchDeleted():
             return f"branch {entry.branch!r}"
-        case RecordKept() | RecordRemoved():
+        case RecordCreated() | RecordRemoved():
             return f"{entry.partition.rpartition('/')[2].removesuffix('s')} {entry.name!r}"
         case RepositoryCreated() | RepositoryDeleted():
             return f"repository {entry.name!r}"
@@ -368,8 +368,8 @@ def describe(entry: AnyEntry) -> str:
             first, more = entry.entries[0], len(entry.entries) - 1
             others = f" and {more} more of the same call" if more else ""
             return f"{first.path!r} on branch {branch_of(first.token)!r}, linked or restored{others}"
-        case LocationsKept():
+        case LocationsPublished():
             first, *others = entry.items
             return f"the content of {first.identity}" + (f" and {len(others)} more of the same run" if others else "")
         case LossAccepted():
-            return f"a lost {entry.lost_kind}, which was given up"
+            return f"a lost {entry.accepted_kind}, which was given up"

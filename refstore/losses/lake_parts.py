@@ -20,7 +20,7 @@ Entries = dict[tuple[str, tuple[str, ...]], AnyEntry]
 """Entries of a manifest, each once."""
 
 
-class LakeParts(Protocol):
+class LakeAccess(Protocol):
     """A lake."""
 
     @property
@@ -51,7 +51,7 @@ class Watcher(Protocol):
     def describe(self, text: str) -> None: ...
 
 
-class NoWatcher:
+class SilentWatcher:
     """Shows nothing."""
 
     def advance(self, count: int = 1) -> None: ...
@@ -59,15 +59,15 @@ class NoWatcher:
     def describe(self, text: str) -> None: ...
 
 
-def fence_of(lake: LakeParts, deleter: str) -> Fence:
+def fence_of(lake: LakeAccess, deleter: str) -> Fence:
     return Fence(lake.kv, lambda: lake.own_store, lake.clock, lake.durations, deleter)
 
 
-def unique(entries: Iterable[AnyEntry]) -> Entries:
+def index_entries(entries: Iterable[AnyEntry]) -> Entries:
     """Return each entry once: one that is being confirmed is in both folders."""
     return {(entry.kind, entry.identity): entry for entry in entries}
 
 
-def open_repositories(lake: LakeParts) -> list[Context]:
+def open_repositories(lake: LakeAccess) -> list[Context]:
     """Return the contexts of the repositories that are not deleted."""
     return [lake.context(name, record) for name, record in lake.all_repositories() if not record.closed_ms]

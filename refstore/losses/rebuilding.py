@@ -17,11 +17,11 @@ from refstore.context import Context
 from refstore.core import keys
 from refstore.core.records import RepositoryRecord, decode, encode
 from refstore.errors import Conflict, NotFound
-from refstore.losses.known import is_gone, removals
-from refstore.losses.lake_parts import LakeParts, NoWatcher, Watcher, fence_of, unique
-from refstore.losses.putting_back import NOT_ITS_OWN, PutBack, Repair, claim, own_context, write_name
-from refstore.losses.verifying import MissingTree, missing_trees
-from refstore.namespaces import as_folder
+from refstore.losses.known import is_removed, removal_identities
+from refstore.losses.lake_parts import LakeAccess, SilentWatcher, Watcher, fence_of, index_entries
+from refstore.losses.putting_back import NAMESPACE_NOT_OWNED, RestoredRecord, RecordRestore, claim_namespace, own_context, write_repository_record
+from refstore.losses.verifying import MissingTree, find_missing_trees
+from refstore.namespaces import folder_url
 from refstore.versioning.manifest import RepositoryCreated
 
 NOT_REBUILT: Final = (
@@ -37,7 +37,7 @@ NOT_REBUILT: Final = (
 
 
 @dataclass(slots=True)
-class Rebuilt:
+class RebuildResult:
     """What was made, or would be."""
 
     repositories: int = 0
@@ -46,13 +46,13 @@ class Rebuilt:
     commits: int = 0
     branches: int = 0
     tags: int = 0
-    left: list[PutBack] = field(default_factory=list[PutBack])
+    not_restored: list[RestoredRecord] = field(default_factory=list[RestoredRecord])
     """What could not be made, and why."""
-    trees: list[MissingTree] = field(default_factory=list[MissingTree])
+    missing_trees: list[MissingTree] = field(default_factory=list[MissingTree])
     """Commits whose metaranges are not in the store; they were made all the same."""
 
 
-def check_empty(lake: LakeParts) -> None:
+def check_empty(lake: LakeAccess) -> None:
     """Raise Conflict if the KV has a repository."""
     for partition in (keys.REPOSITORIES, keys.CLOSED_REPOSITORIES, keys.CLEARED_REPOSITORIES):
         names = [name for name, _ in lake.kv.scan(partition, limit=1)]
@@ -63,15 +63,15 @@ def check_empty(lake: LakeParts) -> None:
             )
 
 
-def rebuild(lake: LakeParts, *, dry_run: bool = False, watcher: Watcher | None = None) -> Rebuilt:
+def rebuild_kv(lake: LakeAccess, *, dry_run: bool = False, watcher: Watcher | None = None) -> RebuildResult:
     """Make the KV from the object store, and return what was made. No client may run meanwhile.
 
     Raises Conflict (the KV has repositories), NotFound (there is no manifest), AuditUnavailable, Corrupt, Unavailable.
     """
-    shown = watcher or NoWatcher()
+    shown = watcher or SilentWatcher()
     check_empty(lake)
-    entries = unique(lake.manifest.all())
-    gone = removals(entries.values())
+    entries = index_entries(lake.manifest.read_all())
+    gone = removal_identities(entries.values())
     created = sorted(
         (entry for entry in entries.values() if isinstance(entry, RepositoryCreated)),
         key=lambda entry: -decode(entry.record, RepositoryRecord).created_ms,
@@ -79,9 +79,9 @@ def rebuild(lake: LakeParts, *, dry_run: bool = False, watcher: Watcher | None =
     if not created:
         raise NotFound("the object store has no manifest of repositories; is it the right one? See `refstore config`")
     if dry_run:
-        return _rebuild(lake, created, gone, shown, dry_run=True)
+        return _rebuild_repositories(lake, created, gone, shown, dry_run=True)
     with lake.audit.change("kv.rebuild") as draft:
-        made = _rebuild(lake, created, gone, shown, dry_run=False)
+        made = _rebuild_repositories(lake, created, gone, shown, dry_run=False)
         draft.after = {
             "repositories": made.repositories,
             "commits": made.commits,
@@ -91,62 +91,62 @@ def rebuild(lake: LakeParts, *, dry_run: bool = False, watcher: Watcher | None =
     return made
 
 
-def _rebuild(
-    lake: LakeParts,
+def _rebuild_repositories(
+    lake: LakeAccess,
     created: list[RepositoryCreated],
-    gone: set[tuple[type, tuple[str, ...]]],
-    shown: Watcher,
+    removal_ids: set[tuple[type, tuple[str, ...]]],
+    watcher: Watcher,
     *,
     dry_run: bool,
-) -> Rebuilt:
-    made = Rebuilt()
+) -> RebuildResult:
+    made = RebuildResult()
     complete: list[RepositoryCreated] = []
     names: set[str] = set()
     for entry in created:
-        if is_gone(entry, gone):
-            made.deleted_repositories += _keep_deleted(lake, entry, dry_run=dry_run)
+        if is_removed(entry, removal_ids):
+            made.deleted_repositories += _write_deleted_repository(lake, entry, dry_run=dry_run)
             continue
         ctx = own_context(lake, entry)
         if entry.name in names:
             reason = "a newer repository has its name"
         elif ctx is None:
-            reason = NOT_ITS_OWN
+            reason = NAMESPACE_NOT_OWNED
         else:
-            reason = "" if dry_run else claim(lake, entry)
+            reason = "" if dry_run else claim_namespace(lake, entry)
         if reason or ctx is None:
-            made.left.append(PutBack(entry.name, "repository", entry.name, f"left: {reason}"))
+            made.not_restored.append(RestoredRecord(entry.name, "repository", entry.name, f"left: {reason}"))
             continue
         names.add(entry.name)
-        shown.describe(f"making {entry.name}")
-        _make(ctx, made, shown, dry_run=dry_run)
+        watcher.describe(f"making {entry.name}")
+        _rebuild_repository(ctx, made, watcher, dry_run=dry_run)
         complete.append(entry)
     if not dry_run:
         for entry in complete:
-            reason = write_name(lake, entry)
+            reason = write_repository_record(lake, entry)
             if reason:
-                made.left.append(PutBack(entry.name, "repository", entry.name, f"left: {reason}"))
-        fence = fence_of(lake, f"rebuild-{lake.ids.unique(lake.clock.now_ms())}")
+                made.not_restored.append(RestoredRecord(entry.name, "repository", entry.name, f"left: {reason}"))
+        fence = fence_of(lake, f"rebuild-{lake.ids.new_id(lake.clock.now_ms())}")
         fence.replace_lost(lambda: None)  # nothing is staged, so there is nothing to settle
         fence.unblock()
         # last: until then no other process opens the lake
-        lake_identity.make_one(lake.kv, lake.own_store, lake.ids.unique(lake.clock.now_ms()))
+        lake_identity.unify_ids(lake.kv, lake.own_store, lake.ids.new_id(lake.clock.now_ms()))
     made.repositories = len(complete)
     return made
 
 
-def _make(ctx: Context, made: Rebuilt, shown: Watcher, *, dry_run: bool) -> None:
-    own = unique(ctx.manifest.all())
-    for item in Repair(ctx, own, shown, dry_run=dry_run, protect=False).run():
+def _rebuild_repository(ctx: Context, made: RebuildResult, watcher: Watcher, *, dry_run: bool) -> None:
+    own = index_entries(ctx.manifest.read_all())
+    for item in RecordRestore(ctx, own, watcher, dry_run=dry_run, protect=False).run():
         if item.outcome.startswith("left"):
-            made.left.append(item)
+            made.not_restored.append(item)
             continue
-        made.commits += item.what == "commit"
-        made.branches += item.what == "branch"
-        made.tags += item.what == "tag"
-    made.trees += missing_trees(ctx, own)
+        made.commits += item.kind == "commit"
+        made.branches += item.kind == "branch"
+        made.tags += item.kind == "tag"
+    made.missing_trees += find_missing_trees(ctx, own)
 
 
-def _keep_deleted(lake: LakeParts, entry: RepositoryCreated, *, dry_run: bool) -> bool:
+def _write_deleted_repository(lake: LakeAccess, entry: RepositoryCreated, *, dry_run: bool) -> bool:
     """Write the record of a deleted repository whose data is still there, so that the offline job clears it. Return
     whether there is one.
     """
@@ -157,7 +157,7 @@ def _keep_deleted(lake: LakeParts, entry: RepositoryCreated, *, dry_run: bool) -
         closed = msgspec.structs.replace(record, closed_ms=max(1, lake.clock.now_ms()))
         lake.kv.set_many(
             [
-                (keys.namespace(as_folder(record.namespace)), entry.id.encode()),
+                (keys.namespace(folder_url(record.namespace)), entry.id.encode()),
                 (keys.closed_repository(entry.id), encode(closed)),
             ]
         )

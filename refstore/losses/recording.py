@@ -11,82 +11,82 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import keys
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import BranchName, CommitId, RepositoryName
 from refstore.core.records import Branch, Commit, RepositoryRecord, decode, encode
 from refstore.kv.base import ABSENT
-from refstore.losses.fence import Fence, ask_to_settle
-from refstore.losses.known import get_batched
-from refstore.losses.lake_parts import Entries, LakeParts, NoWatcher, Watcher, fence_of, unique
+from refstore.losses.fence import Fence, refuse_to_settle
+from refstore.losses.known import read_in_batches
+from refstore.losses.lake_parts import Entries, LakeAccess, SilentWatcher, Watcher, fence_of, index_entries
 from refstore.versioning.branches import ATTEMPTS
-from refstore.versioning.manifest import AnyEntry, BranchCreated, CommitLanded, Manifest, RecordKept, RepositoryCreated
+from refstore.versioning.manifest import AnyEntry, BranchCreated, CommitLanded, Manifest, RecordCreated, RepositoryCreated
 
 PAGE: Final = 5000
 """How many entries one object of the manifest gets."""
 
 
-class Recorded(NamedTuple):
+class BackfillResult(NamedTuple):
     """How many entries were written for a repository."""
 
     repository: RepositoryName
-    itself: bool
+    repository_entry: bool
     commits: int
     branches: int
     tags: int
 
 
-def record(lake: LakeParts, *, watcher: Watcher | None = None) -> list[Recorded]:
+def backfill_manifest(lake: LakeAccess, *, watcher: Watcher | None = None) -> list[BackfillResult]:
     """Write what the KV has and the manifest lacks; return how much, of repositories that lacked anything. Raises
     CorruptObject, CorruptRecord, KVSettling, KVUnavailable, KVWentBack, ObjectsUnavailable.
     """
-    shown = watcher or NoWatcher()
-    fence = fence_of(lake, f"record-{lake.ids.unique(lake.clock.now_ms())}")
-    fence.begin(ask_to_settle)
-    done: list[Recorded] = []
-    known = unique(lake.manifest.all())
+    shown = watcher or SilentWatcher()
+    fence = fence_of(lake, f"record-{lake.ids.new_id(lake.clock.now_ms())}")
+    fence.begin(refuse_to_settle)
+    done: list[BackfillResult] = []
+    known = index_entries(lake.manifest.read_all())
     for name, found in list(lake.all_repositories()):
         if found.closed_ms:
             continue
         shown.describe(f"recording {name}")
-        counts = _record_repository(lake.context(name, found), found, fence, shown)
+        counts = _backfill_repository(lake.context(name, found), found, fence, shown)
         itself = (RepositoryCreated.kind, (found.id,)) not in known
         if itself:  # last, as a repository is made
-            _confirm(lake.manifest, lake.context(name, found), [RepositoryCreated(name, found.id, encode(found))])
+            _add_confirmed(lake.manifest, lake.context(name, found), [RepositoryCreated(name, found.id, encode(found))])
         if itself or any(counts):
-            done.append(Recorded(name, itself, *counts))
+            done.append(BackfillResult(name, itself, *counts))
     return done
 
 
-def _record_repository(ctx: Context, found: RepositoryRecord, fence: Fence, shown: Watcher) -> tuple[int, int, int]:
+def _backfill_repository(ctx: Context, found: RepositoryRecord, fence: Fence, watcher: Watcher) -> tuple[int, int, int]:
     # What landed is read before the manifest: by then each new commit has an entry, which its deleter confirms.
     landed = [CommitId(name) for name, _ in ctx.kv.scan_all(keys.landed_commits(ctx.repo))]
     tags = list(ctx.kv.scan_all(keys.tags(ctx.repo)))
-    branches = [(name, _with_id(ctx, name, branch)) for name, branch in list(ctx.branches.scan_open())]
-    known = unique(ctx.manifest.all())
-    commits = _lacking_commits(ctx, found, landed, branches, known)
+    branches = [(name, _ensure_branch_id(ctx, name, branch)) for name, branch in list(ctx.branches.scan_open())]
+    known = index_entries(ctx.manifest.read_all())
+    commits = _find_missing_commits(ctx, found, landed, branches, known)
     made: list[AnyEntry] = [
-        BranchCreated(name, branch.id, branch.head, branch.created_ms, branch.hidden)
+        BranchCreated(name, branch.id, branch.head, branch.created_ms, branch.is_hidden)
         for name, branch in branches
         if (BranchCreated.kind, (name, branch.id)) not in known
     ]
     kept: list[AnyEntry] = [
         entry
         for name, value in tags
-        if (RecordKept.kind, (entry := RecordKept(keys.tags(ctx.repo), name, value)).identity) not in known
+        if (RecordCreated.kind, (entry := RecordCreated(keys.tags(ctx.repo), name, value)).identity) not in known
     ]
-    markers = get_batched(ctx.kv, [keys.committed(ctx.repo, entry.commit) for entry in commits])
+    markers = read_in_batches(ctx.kv, [keys.committed_marker(ctx.repo, entry.commit) for entry in commits])
     waiting = [entry for entry, marker in zip(commits, markers, strict=True) if marker is not ABSENT]
     processed = [entry for entry, marker in zip(commits, markers, strict=True) if marker is ABSENT]
     for entry in waiting:  # the reaper has yet to put what they added beyond itself
         ctx.manifest.add(entry)
     fence.pass_through()
-    for page in batched([*processed, *made, *kept], PAGE):
-        _confirm(ctx.manifest, ctx, page)
-        shown.advance(len(page))
+    for page in split_batches([*processed, *made, *kept], PAGE):
+        _add_confirmed(ctx.manifest, ctx, page)
+        watcher.advance(len(page))
     return len(commits), len(made), len(kept)
 
 
-def _lacking_commits(
+def _find_missing_commits(
     ctx: Context,
     found: RepositoryRecord,
     landed: list[CommitId],
@@ -94,7 +94,7 @@ def _lacking_commits(
     known: Entries,
 ) -> list[CommitLanded]:
     """Return the entries of commits that have none, each with the branch whose line it is in, the default one first."""
-    records = dict(zip(landed, get_batched(ctx.kv, [keys.commit(ctx.repo, commit) for commit in landed]), strict=True))
+    records = dict(zip(landed, read_in_batches(ctx.kv, [keys.commit(ctx.repo, commit) for commit in landed]), strict=True))
     owners: dict[CommitId, tuple[BranchName, str]] = {}
     for name, branch in sorted(branches, key=lambda each: (each[0] != found.default_branch, each[1].created_ms)):
         commit = branch.head
@@ -111,18 +111,18 @@ def _lacking_commits(
     ]
 
 
-def _with_id(ctx: Context, name: BranchName, branch: Branch) -> Branch:
+def _ensure_branch_id(ctx: Context, name: BranchName, branch: Branch) -> Branch:
     """Give a branch of an early version an id, by which a later one of its name can be told apart."""
     if branch.id:
         return branch
     for _ in range(ATTEMPTS):
-        opened = ctx.branches.open(name)
+        opened = ctx.branches.read_open(name)
         if opened.record.id:
             return opened.record
-        if ctx.branches.change(name, opened, id=ctx.ids.unique(ctx.clock.now_ms())):
-            return ctx.branches.open(name).record
+        if ctx.branches.change(name, opened, id=ctx.ids.new_id(ctx.clock.now_ms())):
+            return ctx.branches.read_open(name).record
     raise ctx.branches.contention(name)
 
 
-def _confirm(manifest: Manifest, ctx: Context, entries: Iterable[AnyEntry]) -> None:
-    manifest.confirm(list(entries), ctx.ids.unique(ctx.clock.now_ms()))
+def _add_confirmed(manifest: Manifest, ctx: Context, entries: Iterable[AnyEntry]) -> None:
+    manifest.confirm(list(entries), ctx.ids.new_id(ctx.clock.now_ms()))

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from refstore.core.clock import Clock, utc_text
+from refstore.core.clock import Clock, format_utc
 from refstore.core.safety import Safety
 from refstore.errors import ObjectNotFound
-from refstore.losses.fence import FirstSeen, operations_end_ms, read_witnesses, servers_key
+from refstore.losses.fence import ServersFirstSeen, operations_end_ms, read_witnesses, servers_key
 from refstore.objects.base import ObjectStore
 
 
@@ -23,14 +23,14 @@ class SettlementWait(NamedTuple):
 
     until_ms: int
     """When the operations have ended that began under other servers. A deleter looks for lost writes then."""
-    because: str
+    reason: str
 
-    def words(self, now_ms: int) -> str:
-        until = utc_text(self.until_ms) if self.until_ms > now_ms else "a reaper has looked for lost writes"
-        return f"settling until {until}, because {self.because}"
+    def describe(self, now_ms: int) -> str:
+        until = format_utc(self.until_ms) if self.until_ms > now_ms else "a reaper has looked for lost writes"
+        return f"settling until {until}, because {self.reason}"
 
 
-def settlement_wait(
+def find_settlement_wait(
     store: ObjectStore, clock: Clock, waits: Safety, servers: Mapping[str, str]
 ) -> SettlementWait | None:
     """Return what deletion waits for; None: it does not wait. `store`: the lake's own. `servers`: those that answer
@@ -40,8 +40,8 @@ def settlement_wait(
     if not witnesses or any(witness.servers == servers for witness in witnesses.values()):
         return None
     try:
-        seen_ms = msgspec.json.decode(store.read(servers_key(servers)), type=FirstSeen).at_ms
-        seen = f"first seen at {utc_text(seen_ms)}"
+        seen_ms = msgspec.json.decode(store.read(servers_key(servers)), type=ServersFirstSeen).at_ms
+        seen = f"first seen at {format_utc(seen_ms)}"
     except (ObjectNotFound, msgspec.DecodeError):
         seen_ms, seen = clock.now_ms(), "no reaper has seen them yet"
     return SettlementWait(

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import event_log, keys
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import Address, BranchName, CommitId, Path, Token, branch_of, is_own
 from refstore.core.records import (
     Branch,
@@ -39,7 +39,7 @@ from refstore.kv.base import ABSENT, Absent
 from refstore.operations import refs
 from refstore.versioning import address_state
 from refstore.versioning.manifest import CommitLanded
-from refstore.versioning.markers import COMMITTED, commit_of
+from refstore.versioning.markers import COMMITTED_CAUSE_PREFIX, commit_of
 
 PAGE: Final = 1000
 ATTEMPTS: Final = 16
@@ -47,8 +47,8 @@ ATTEMPTS: Final = 16
 _log = event_log.get_logger(__name__)
 
 
-class Settled(NamedTuple):
-    """What `settle` changed."""
+class SettlementResult(NamedTuple):
+    """What `settle_repository` changed."""
 
     markers: int
     """Deleted markers whose decision was lost."""
@@ -60,33 +60,33 @@ class Settled(NamedTuple):
     """Commits whose additions were put beyond the reaper again."""
 
 
-def settle(ctx: Context) -> Settled:
+def settle_repository(ctx: Context) -> SettlementResult:
     """Settle one repository. Raises Corrupt, Unavailable; then nothing may be deleted."""
     markers = _drop_lost_markers(ctx)
     tokens = references = 0
     for name, _ in list(ctx.branches.scan_open()):
-        record = decode_or_none(ctx, name)
-        for token in record.live if record is not None else ():
-            tokens += _register(ctx, token)
-            references += _hold_entries(ctx, token)
+        record = read_open_branch(ctx, name)
+        for token in record.live_tokens if record is not None else ():
+            tokens += _register_token(ctx, token)
+            references += _restore_references(ctx, token)
     commits = _settle_commits(ctx)
-    settled = Settled(markers, tokens, references, commits)
+    settled = SettlementResult(markers, tokens, references, commits)
     _log.info("repository_settled", repository=ctx.name, **settled._asdict())
     return settled
 
 
-def forget_added(ctx: Context, commit: CommitId) -> None:
+def delete_added_references(ctx: Context, commit: CommitId) -> None:
     """Delete the reference keys of what a commit added: it is beyond the reaper then. Raises CommitNotFound,
     CorruptRange.
     """
     record = refs.get_commit(ctx, commit)
-    if record.added:
-        for batch in ctx.trees.read_added(record.added):
-            for page in batched(batch, PAGE):
-                ctx.references.forget(page)
+    if record.added_addresses_id:
+        for batch in ctx.trees.read_added_addresses(record.added_addresses_id):
+            for page in split_batches(batch, PAGE):
+                ctx.references.delete_records(page)
 
 
-def is_live(ctx: Context, tokens: tuple[Token, ...]) -> bool:
+def has_live_token(ctx: Context, tokens: tuple[Token, ...]) -> bool:
     """Return whether one of the tokens is live: then a marker of it stands for a decision that the KV has lost."""
     names = sorted({branch_of(token) for token in tokens})
     values = ctx.kv.get_many([keys.branch(ctx.repo, name) for name in names])
@@ -94,22 +94,22 @@ def is_live(ctx: Context, tokens: tuple[Token, ...]) -> bool:
         token
         for value in values
         if value is not ABSENT and isinstance(record := decode_branch(value), Branch)
-        for token in record.live
+        for token in record.live_tokens
     }
     return not live.isdisjoint(tokens)
 
 
-def decode_or_none(ctx: Context, name: BranchName) -> Branch | None:
+def read_open_branch(ctx: Context, name: BranchName) -> Branch | None:
     """Return the branch as it is now; None if it is not open any more."""
-    value = ctx.branches.raw(name)
+    value = ctx.branches.read_raw(name)
     record = None if value is ABSENT else decode_branch(value)
     return record if isinstance(record, Branch) else None
 
 
 def _drop_lost_markers(ctx: Context) -> int:
     dropped = 0
-    for page in batched([token for token, _ in ctx.markers.deleted()], PAGE):
-        kept = _keep_entries(ctx, page)
+    for page in split_batches([token for token, _ in ctx.markers.scan_deleted()], PAGE):
+        kept = _find_live_tokens(ctx, page)
         for token in page:
             if token in kept:
                 ctx.markers.remove_deleted(token)
@@ -117,7 +117,7 @@ def _drop_lost_markers(ctx: Context) -> int:
     return dropped
 
 
-def _keep_entries(ctx: Context, tokens: Sequence[Token]) -> set[Token]:
+def _find_live_tokens(ctx: Context, tokens: Sequence[Token]) -> set[Token]:
     """Return which tokens are live, or a commit took them and is not processed yet. Fates travel this way: from the
     branches to the committed markers.
     """
@@ -126,14 +126,14 @@ def _keep_entries(ctx: Context, tokens: Sequence[Token]) -> set[Token]:
     for value in ctx.kv.get_many([keys.branch(ctx.repo, name) for name in names]):
         if value is not ABSENT:
             record = decode_branch(value)
-            kept.update(record.live if isinstance(record, Branch) else ())
-            kept.update(item.token for item in record.retired if commit_of(item.fate) is not None)
-    for _, marker in ctx.markers.committed():
+            kept.update(record.live_tokens if isinstance(record, Branch) else ())
+            kept.update(item.token for item in record.retired_tokens if commit_of(item.fate) is not None)
+    for _, marker in ctx.markers.scan_committed():
         kept.update(marker.tokens)
     return kept.intersection(tokens)
 
 
-def _register(ctx: Context, token: Token) -> int:
+def _register_token(ctx: Context, token: Token) -> int:
     key = keys.token(ctx.repo, token)
     value = ctx.kv.get(key)
     if value is not ABSENT and not decode(value, TokenRecord).processed_ms:
@@ -142,7 +142,7 @@ def _register(ctx: Context, token: Token) -> int:
     return 1
 
 
-def _hold_entries(ctx: Context, token: Token) -> int:
+def _restore_references(ctx: Context, token: Token) -> int:
     """Put back the references of a live token's entries. An entry without a reference, because its address is
     committed, gets one where the address still has a key: that its commit was processed is lost, and `_settle_commits`
     removes the key.
@@ -157,14 +157,14 @@ def _hold_entries(ctx: Context, token: Token) -> int:
             for (path, _), record in zip(page, records, strict=True)
             if isinstance(record, Entry) and is_own(record.address)
         ]
-        values = ctx.kv.get_many(keys.reference_many(ctx.repo, [record.address for _, record in entries]))
+        values = ctx.kv.get_many(keys.reference_keys(ctx.repo, [record.address for _, record in entries]))
         for (path, record), value in zip(entries, values, strict=True):
-            if not _holds(value, Reference(token, path, record.reference_id)):
-                held += _hold_again(ctx, token, path, record)
+            if not _has_reference(value, Reference(token, path, record.reference_id)):
+                held += _restore_reference(ctx, token, path, record)
     return held
 
 
-def _holds(value: bytes | Absent, reference: Reference) -> bool:
+def _has_reference(value: bytes | Absent, reference: Reference) -> bool:
     """Return whether the list has the reference. A missing key stays missing: the address is committed, or beyond the
     online path.
     """
@@ -174,7 +174,7 @@ def _holds(value: bytes | Absent, reference: Reference) -> bool:
     return isinstance(record, Listed) and reference in record.references
 
 
-def _hold_again(ctx: Context, token: Token, path: Path, entry: Entry) -> int:
+def _restore_reference(ctx: Context, token: Token, path: Path, entry: Entry) -> int:
     """Put back the reference of a live entry, whatever stands there.
 
     The entry must be live still: another deleter may have settled already, and gone on.
@@ -182,12 +182,12 @@ def _hold_again(ctx: Context, token: Token, path: Path, entry: Entry) -> int:
 
     def is_entry_live() -> bool:
         now = ctx.kv.get(keys.entry(ctx.repo, token, path))
-        return now is not ABSENT and decode_staged_many([now])[0] == entry and is_live(ctx, (token,))
+        return now is not ABSENT and decode_staged_many([now])[0] == entry and has_live_token(ctx, (token,))
 
-    return list_again(ctx, Address(entry.address), Reference(token, path, entry.reference_id), only_if=is_entry_live)
+    return relist_reference(ctx, Address(entry.address), Reference(token, path, entry.reference_id), only_if=is_entry_live)
 
 
-def list_again(
+def relist_reference(
     ctx: Context, address: Address, reference: Reference, *, only_if: Callable[[], bool] = lambda: True
 ) -> int:
     """Put a reference on an address's list, whatever stands there; a missing key stays missing. Return how many were
@@ -196,10 +196,10 @@ def list_again(
     key = keys.reference(ctx.repo, address)
     for _ in range(ATTEMPTS):
         value = ctx.kv.get(key)
-        if _holds(value, reference) or not only_if():
+        if _has_reference(value, reference) or not only_if():
             return 0
         assert value is not ABSENT  # noqa: S101  # a missing key holds everything
-        after = address_state.list_again(decode_reference(value), reference, ctx.clock.now_ms())
+        after = address_state.relist_reference(decode_reference(value), reference, ctx.clock.now_ms())
         if ctx.kv.set_if(key, value, encode(after)):
             return 1
     raise Contention(f"others kept changing the references of {address}; the next pass tries again")
@@ -207,23 +207,23 @@ def list_again(
 
 def _settle_commits(ctx: Context) -> int:
     for name, _, record in list(ctx.branches.scan()):
-        if record.retired or not isinstance(record, Branch):
+        if record.retired_tokens or not isinstance(record, Branch):
             ctx.markers.publish(ctx.branches, name)
     done = 0
-    for commit, marker in list(ctx.markers.committed()):
-        done += _process(ctx, commit, marker)
-    for entry in ctx.manifest.waiting():
+    for commit, marker in list(ctx.markers.scan_committed()):
+        done += _process_commit(ctx, commit, marker)
+    for entry in ctx.manifest.read_waiting():
         if isinstance(entry, CommitLanded):
             with suppress(CommitNotFound):  # lost with a deleted repository; in another one nobody would settle yet
-                forget_added(ctx, entry.commit)
+                delete_added_references(ctx, entry.commit)
                 done += 1
     return done
 
 
-def _process(ctx: Context, commit: CommitId, marker: CommittedTokens) -> int:
-    if is_live(ctx, marker.tokens):
+def _process_commit(ctx: Context, commit: CommitId, marker: CommittedTokens) -> int:
+    if has_live_token(ctx, marker.tokens):
         return 0  # the decision was lost: the marker is left alone
-    forget_added(ctx, commit)
-    ctx.markers.set_deleted(marker.tokens, f"{COMMITTED}{commit}")
+    delete_added_references(ctx, commit)
+    ctx.markers.set_deleted(marker.tokens, f"{COMMITTED_CAUSE_PREFIX}{commit}")
     ctx.markers.remove_committed(commit)
     return 1

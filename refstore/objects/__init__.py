@@ -14,7 +14,7 @@ from refstore.core.clock import Clock, SystemClock
 from refstore.core.driver_entry_points import OBJECT_DRIVERS, load_opener
 from refstore.errors import InvalidSettings, MissingExtra
 from refstore.objects.base import ObjectStore
-from refstore.objects.store_urls import StoreURL, child, parse
+from refstore.objects.store_urls import StoreURL, child, parse_store_url
 
 __all__ = ["ObjectStore", "OpenOptions", "child", "make_objects", "open_objects"]
 
@@ -34,7 +34,7 @@ class OpenOptions(NamedTuple):
     """
 
 
-class _Driver(NamedTuple):
+class _DriverSpec(NamedTuple):
     module: str
     opener: str
     extra: str | None
@@ -42,9 +42,9 @@ class _Driver(NamedTuple):
 
 
 _BUILT_IN: Final = {
-    "file": _Driver("refstore.objects.local", "open_local", None),
-    "s3": _Driver("refstore.objects.s3", "open_s3", "s3"),
-    "memory": _Driver("refstore.objects.memory", "open_memory", None),
+    "file": _DriverSpec("refstore.objects.local", "open_local", None),
+    "s3": _DriverSpec("refstore.objects.s3", "open_s3", "s3"),
+    "memory": _DriverSpec("refstore.objects.memory", "open_memory", None),
 }
 
 _NOTHING_TO_MAKE: Final = ("s3", "memory")
@@ -64,10 +64,10 @@ def open_objects(
     `create`: make what the store needs. Only `make_objects` does: what is gone later may be on a disk that is not
     mounted, and must not be made again.
     """
-    parsed = parse(url)
+    parsed = parse_store_url(url)
     # jitter, not a secret
     options = OpenOptions(clock or SystemClock(), rng or random.Random(), io_timeout_seconds, create)  # noqa: S311  # pauses
-    store = _opener(parsed.scheme)(parsed, options)
+    store = _find_opener(parsed.scheme)(parsed, options)
     if not isinstance(store, ObjectStore):
         raise InvalidSettings(
             f"the driver for {parsed.scheme}:// opened a {type(store).__name__}; it must return a subclass of "
@@ -80,11 +80,11 @@ def make_objects(url: str) -> None:
     """Make what the store of a new lake or repository needs, such as its folder. Raises as `open_objects`, and
     ObjectsUnavailable, StoreMisconfigured.
     """
-    if parse(url).scheme not in _NOTHING_TO_MAKE:
+    if parse_store_url(url).scheme not in _NOTHING_TO_MAKE:
         open_objects(url, create=True).close()
 
 
-def _opener(scheme: str) -> Callable[[StoreURL, OpenOptions], object]:
+def _find_opener(scheme: str) -> Callable[[StoreURL, OpenOptions], object]:
     """Return the driver's function (url, options) -> ObjectStore. That function refuses options that it
     does not know.
     """

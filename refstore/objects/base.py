@@ -5,8 +5,8 @@ way out. Every driver guarantees this (`refstore.conformance.ObjectStoreSuite` t
 
 - `put` streams: the whole body is never in memory at once. A put that fails or is killed leaves the key unchanged.
   `sweep_temporary`, or the store itself, removes its temporary data. An object is visible completely or not at all.
-- `delete_many` returns for each key what the store confirmed. A key that does not exist is `missing`, which is no
-  error. A store that cannot tell the difference (S3 cannot) answers `deleted`. Failures are retried with jitter within
+- `delete_many` returns for each key what the store confirmed. A key that does not exist is `missing_keys`, which is no
+  error. A store that cannot tell the difference (S3 cannot) answers `deleted_keys`. Failures are retried with jitter within
   the call, then returned. They are not raised for single keys.
 - `list` is ordered by the bytes of the keys, and complete. An interrupted listing raises.
 - A store that does not answer raises `ObjectsUnavailable`. A key that does not exist raises `ObjectNotFound`. A store
@@ -45,7 +45,7 @@ CHUNK_BYTES = 1 << 20
 """The unit of streaming: large enough that Python is not the bottleneck, small enough to hold many at once."""
 
 
-class Stored(NamedTuple):
+class StoredObject(NamedTuple):
     """What a put wrote, as the store confirmed it."""
 
     size_bytes: int
@@ -55,7 +55,7 @@ class Stored(NamedTuple):
     """Hex MD5 of the same bytes, for S3 clients; '' of refstore's own files, which none of these reads."""
 
 
-class Tally:
+class BodyDigest:
     """Counts and hashes the chunks of the body of an object."""
 
     def __init__(self, key: str) -> None:
@@ -70,8 +70,8 @@ class Tally:
             self._md5.update(chunk)
 
     @property
-    def stored(self) -> Stored:
-        return Stored(self._size_bytes, self._sha256.hexdigest(), self._md5.hexdigest() if self._md5 else "")
+    def stored_object(self) -> StoredObject:
+        return StoredObject(self._size_bytes, self._sha256.hexdigest(), self._md5.hexdigest() if self._md5 else "")
 
 
 class ObjectInfo(NamedTuple):
@@ -81,7 +81,7 @@ class ObjectInfo(NamedTuple):
     """When the object was written, in ms since the epoch, by the store's clock."""
 
 
-class ListedPage(NamedTuple):
+class ObjectPage(NamedTuple):
     """Neighbouring objects of a listing, as columns."""
 
     keys: list[str]
@@ -90,14 +90,14 @@ class ListedPage(NamedTuple):
     etags: list[str]
     """The ETags without quotes; '' where the store has none."""
 
-    def where(self, chosen: Sequence[bool]) -> ListedPage:
+    def select(self, chosen: Sequence[bool]) -> ObjectPage:
         """Return the chosen rows."""
         keys, sizes, mtimes, etags = self
         picked = list(compress(keys, chosen)), list(compress(sizes, chosen)), list(compress(mtimes, chosen))
-        return ListedPage(*picked, list(compress(etags, chosen)))
+        return ObjectPage(*picked, list(compress(etags, chosen)))
 
 
-class Skipped:
+class SkippedKeys:
     """Counts the objects that a listing left out because their keys are invalid, with a few examples."""
 
     EXAMPLES_MAX: Final = 10
@@ -113,38 +113,38 @@ class Skipped:
             self.examples.append((name if name.isprintable() else ascii(name)[1:-1], reason))
 
 
-class Deletion(NamedTuple):
+class DeleteResult(NamedTuple):
     """What `delete_many` confirmed for its keys."""
 
-    deleted: tuple[str, ...]
-    missing: tuple[str, ...]
-    failed: tuple[tuple[str, str], ...]
+    deleted_keys: tuple[str, ...]
+    missing_keys: tuple[str, ...]
+    failed_keys: tuple[tuple[str, str], ...]
     """(key, the store's reason), after retries."""
-    kept: tuple[tuple[str, str], ...] = ()
-    """(key, why) of `deleted`: the key is gone, but the store keeps its bytes as a version, so no space is freed."""
+    kept_keys: tuple[tuple[str, str], ...] = ()
+    """(key, why) of `deleted_keys`: the key is gone, but the store keeps its bytes as a version, so no space is freed."""
 
 
-class KeptVersions(NamedTuple):
+class VersioningStatus(NamedTuple):
     """Whether the store keeps versions of what is deleted through it."""
 
-    kept: bool | None
+    keeps_versions: bool | None
     """None: not known."""
     warning: str
     """What an operator must know, and what to do; '': nothing."""
 
 
-class Tagging(NamedTuple):
+class TagResult(NamedTuple):
     """What `tag_many` confirmed for its keys."""
 
-    tagged: tuple[str, ...]
-    missing: tuple[str, ...]
-    failed: tuple[tuple[str, str], ...]
+    tagged_keys: tuple[str, ...]
+    missing_keys: tuple[str, ...]
+    failed_keys: tuple[tuple[str, str], ...]
     """(key, the store's reason), after retries."""
 
 
 class ObjectStore(ABC):
     @abstractmethod
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         """Write the object. With `if_absent`, raises AlreadyExists if the key is there and the store can tell
         (`conditional_put`).
         """
@@ -153,7 +153,7 @@ class ObjectStore(ABC):
         """Write the object at `source` to `key`, too, under the operation's deadline; in the store where it can. Raises
         ObjectNotFound.
         """
-        self.put(key, deadline.checked(self.get(source)))
+        self.put(key, deadline.check_each(self.get(source)))
 
     @abstractmethod
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
@@ -177,15 +177,15 @@ class ObjectStore(ABC):
         before `before` ('' is the end).
         """
 
-    def list_pages(self, prefix: str = "", *, skipped: Skipped) -> Iterator[ListedPage]:
+    def list_pages(self, prefix: str = "", *, skipped: SkippedKeys) -> Iterator[ObjectPage]:
         """Yield the objects of `list` as pages of columns, with ETags where the store has them. Skipped objects are
         added to `skipped`.
         """
         del skipped
-        return in_pages(self.list(prefix))
+        return page_objects(self.list(prefix))
 
     @abstractmethod
-    def delete_many(self, keys: Sequence[str]) -> Deletion:
+    def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         """Delete the objects of any number of keys, in batches as the store needs them."""
 
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
@@ -223,14 +223,14 @@ class ObjectStore(ABC):
         """Whether `if_absent` is enforced by the store."""
         return True
 
-    def tag_many(self, keys: Sequence[str], tags: Mapping[str, str]) -> Tagging:
+    def tag_many(self, keys: Sequence[str], tags: Mapping[str, str]) -> TagResult:
         """Replace the tags of the objects with `tags`, which may be empty. Raises Invalid if the store has no tags."""
         del keys, tags
         raise Invalid(f"{self.url} has no object tags; leave them out, or use an s3:// store")
 
-    def kept_versions(self) -> KeptVersions:
+    def versioning_status(self) -> VersioningStatus:
         """Ask whether the store keeps versions of what is deleted. Raises ObjectsUnavailable."""
-        return KeptVersions(False, "")
+        return VersioningStatus(False, "")
 
     def is_stored(self, key: str) -> bool:
         """Return whether the store has content of the key that a deletion through it would remove."""
@@ -265,11 +265,11 @@ class ObjectStore(ABC):
         return
 
 
-def in_pages(listed: Iterable[ObjectInfo]) -> Iterator[ListedPage]:
+def page_objects(listed: Iterable[ObjectInfo]) -> Iterator[ObjectPage]:
     """Yield the listed objects as pages of columns. A page of tuples would set off Python's garbage collector, which
     takes as long as the listing.
     """
-    page = ListedPage([], [], [], [])
+    page = ObjectPage([], [], [], [])
     keys, sizes, mtimes, etags = page
     for key, size, mtime in listed:
         keys.append(key)
@@ -278,14 +278,14 @@ def in_pages(listed: Iterable[ObjectInfo]) -> Iterator[ListedPage]:
         if len(keys) == LISTED_PAGE_KEYS:
             etags += [""] * len(keys)
             yield page
-            page = ListedPage([], [], [], [])
+            page = ObjectPage([], [], [], [])
             keys, sizes, mtimes, etags = page
     if keys:
         etags += [""] * len(keys)
         yield page
 
 
-def put_new(store: ObjectStore, key: str, body: bytes) -> None:
+def put_if_new(store: ObjectStore, key: str, body: bytes) -> None:
     """Put an object where none is. Raises AlreadyExists, as well as a store without a conditional put can tell."""
     if store.conditional_put:
         store.put(key, body, if_absent=True)

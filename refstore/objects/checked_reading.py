@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from refstore.errors import CorruptObject
 
 
-def checked(chunks: Iterator[bytes], size_bytes: int, sha256: str, what: str) -> Generator[bytes]:
+def verify_body(chunks: Iterator[bytes], size_bytes: int, sha256: str, what: str) -> Generator[bytes]:
     """Yield the chunks, the last one only when all of them are what was uploaded, so that nobody takes other bytes for
     the whole object. Raises CorruptObject. `what`: the object, as an error names it.
     """

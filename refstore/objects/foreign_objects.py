@@ -25,11 +25,11 @@ from refstore.errors import Gone, InvalidName, InvalidSettings, ObjectNotFound, 
 from refstore.objects.base import ObjectStore
 from refstore.objects.local import LocalObjects
 from refstore.objects.named_stores import CONNECTION_OPTIONS
-from refstore.objects.store_urls import StoreURL, parse
+from refstore.objects.store_urls import StoreURL, parse_store_url
 
-Kind = Literal["file", "s3"]
+ForeignKind = Literal["file", "s3"]
 
-_KINDS: Final[Mapping[str, Kind]] = {"file": "file", "local": "file", "s3": "s3", "s3a": "s3", "s3n": "s3"}
+_KINDS_BY_SCHEME: Final[Mapping[str, ForeignKind]] = {"file": "file", "local": "file", "s3": "s3", "s3a": "s3", "s3n": "s3"}
 
 ADDRESS_BYTES_MAX: Final = 2048
 
@@ -45,7 +45,7 @@ _PLAIN: Final = re.compile(r"(?:s3://[a-z0-9][a-z0-9.-]*|file://)(?:/[A-Za-z0-9_
 class ForeignLocation(NamedTuple):
     """The location of a foreign object, or the prefix of many."""
 
-    kind: Kind
+    kind: ForeignKind
     bucket: str
     """'' for files."""
     path: str
@@ -60,9 +60,9 @@ class ForeignLocation(NamedTuple):
 
     @property
     def url(self) -> str:
-        return self.root + quoted(self.path)
+        return self.root + quote_path(self.path)
 
-    def real(self) -> ForeignLocation:
+    def resolve_links(self) -> ForeignLocation:
         """Return the same location with symbolic links resolved."""
         if self.kind != "file":
             return self
@@ -70,13 +70,13 @@ class ForeignLocation(NamedTuple):
         return self._replace(path=resolved[1:] + ("/" if self.path.endswith("/") and resolved != "/" else ""))
 
 
-def parse_place(url: str) -> ForeignLocation:
+def parse_location(url: str) -> ForeignLocation:
     """Parse the URL of a foreign object or prefix. Raises InvalidName for a URL that cannot be read from here."""
     try:
-        parsed = parse(url)
+        parsed = parse_store_url(url)
     except InvalidSettings as error:
         raise InvalidName(str(error)) from None
-    kind = _KINDS.get(parsed.scheme)
+    kind = _KINDS_BY_SCHEME.get(parsed.scheme)
     shown = redact_url(url)[:200]
     if kind is None:
         raise InvalidName(f"{shown!r} cannot be read from here; name objects of s3:// or file://")
@@ -114,8 +114,8 @@ def check_address(url: str) -> ForeignLocation | None:
         raise InvalidName(
             f"{redact_url(url)[:80]!r} is not the URL of an object; give its full address, such as s3://bucket/key"
         )
-    if scheme.lower() in _KINDS:
-        place = parse_place(url)
+    if scheme.lower() in _KINDS_BY_SCHEME:
+        place = parse_location(url)
         if not place.path:
             raise InvalidName(f"{redact_url(url)[:200]!r} names no object; give its full address")
         return place
@@ -130,18 +130,18 @@ def check_address(url: str) -> ForeignLocation | None:
     return None
 
 
-def why_unreadable(address: str) -> str:
+def unreadable_reason(address: str) -> str:
     """Return why refstore cannot read a foreign object by its address; '': it can, as far as the address tells."""
     if _PLAIN(address):
         return ""
     try:
-        parse_place(address)
+        parse_location(address)
     except InvalidName as error:
         return str(error)
     return ""
 
 
-def quoted(path: str) -> str:
+def quote_path(path: str) -> str:
     """Return a key or a file's path as it is written in an address."""
     if not _TO_QUOTE.search(path):
         return path
@@ -150,12 +150,12 @@ def quoted(path: str) -> str:
     )
 
 
-class Prefixes:
+class AllowedPrefixes:
     """The locations below which foreign objects may be read, and imported over HTTP. Each one counts as a folder."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         """Raises InvalidName."""
-        self._places = tuple(parse_place(url) for url in urls)
+        self._places = tuple(parse_location(url) for url in urls)
 
     def __bool__(self) -> bool:
         return bool(self._places)
@@ -176,14 +176,14 @@ class Prefixes:
             "file:///directory/, or for one command with --allow-foreign PREFIX"
         )
 
-    def covering(self, place: ForeignLocation) -> ForeignLocation | None:
+    def find_covering(self, place: ForeignLocation) -> ForeignLocation | None:
         """Return the folder below which `place` lies, with symbolic links resolved; None if there is none.
 
         Every location whose path begins with the folder's path lies below it, too.
         """
-        real = place.real()
+        real = place.resolve_links()
         for prefix in self._places:
-            folder = prefix.real()
+            folder = prefix.resolve_links()
             below = folder.path.rstrip("/") + "/" if folder.path else ""
             if (folder.kind, folder.bucket) == (real.kind, real.bucket) and real.path.startswith(below):
                 return folder._replace(path=below)
@@ -198,11 +198,11 @@ class ForeignStores:
         buckets.
         """
         self._open_store = open_store
-        self._known = [parsed for parsed in map(parse, known) if parsed.scheme == "s3"]
+        self._known = [parsed for parsed in map(parse_store_url, known) if parsed.scheme == "s3"]
         self._buckets: dict[str, ObjectStore] = {}
         self._lock = threading.Lock()
 
-    def bucket(self, place: ForeignLocation) -> ObjectStore:
+    def open_bucket(self, place: ForeignLocation) -> ObjectStore:
         """Return a store for the whole bucket; its keys are the bucket's keys. Raises InvalidSettings, MissingExtra."""
         url = StoreURL("s3", place.bucket, "", self._options(place)).text()
         with self._lock:
@@ -211,13 +211,13 @@ class ForeignStores:
                 found = self._buckets[url] = self._open_store(url)
             return found
 
-    def store_of(self, place: ForeignLocation, folder: ForeignLocation | None = None) -> tuple[ObjectStore, str]:
+    def find_store(self, place: ForeignLocation, folder: ForeignLocation | None = None) -> tuple[ObjectStore, str]:
         """Return the store that has the object, and the object's key there.
 
         `folder`, for a file: a folder above it whose path has no symbolic links.
         """
         if place.kind == "s3":
-            return self.bucket(place), place.path
+            return self.open_bucket(place), place.path
         above = folder.path.rstrip("/") if folder is not None else place.path.rpartition("/")[0]
         return LocalObjects("/" + above, fsync=False, make=False), place.path.removeprefix(above).lstrip("/")
 
@@ -225,9 +225,9 @@ class ForeignStores:
         """Return the bytes [start, end) of the object that has `size_bytes`. Raises Gone if the object does not exist
         any more, cannot be read, or has another size.
 
-        `folder`: the folder that the object must lie below, from `Prefixes.covering`.
+        `folder`: the folder that the object must lie below, from `AllowedPrefixes.find_covering`.
         """
-        store, key = self.store_of(_real_place(url), folder)
+        store, key = self.find_store(_resolve_location(url), folder)
         try:
             found = store.head(key)
             if found.size_bytes == size_bytes:
@@ -246,7 +246,7 @@ class ForeignStores:
 
     def presign_get(self, url: str, *, expires_seconds: int, folder: ForeignLocation) -> str:
         """Return a URL that reads the object without credentials. Raises Invalid if the store has no presigned URLs."""
-        store, key = self.store_of(_real_place(url), folder)
+        store, key = self.find_store(_resolve_location(url), folder)
         return store.presign_get(key, expires_seconds=expires_seconds)
 
     def close(self) -> None:
@@ -264,6 +264,6 @@ class ForeignStores:
         return {name: value for name, value in options.items() if name in CONNECTION_OPTIONS}
 
 
-def _real_place(url: str) -> ForeignLocation:
+def _resolve_location(url: str) -> ForeignLocation:
     """Return the location of an object with links resolved, and without the options that its address may have."""
-    return parse_place(url).real()._replace(options=())
+    return parse_location(url).resolve_links()._replace(options=())

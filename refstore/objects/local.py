@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from refstore.core.clock import Clock, SystemClock
-from refstore.core.disk_space import has_last_bytes
-from refstore.core.file_modes import Modes, make_folder, modes_in
+from refstore.core.disk_space import has_reserved_bytes
+from refstore.core.file_modes import FileModes, make_folder, modes_for
 from refstore.errors import (
     AlreadyExists,
     Conflict,
@@ -47,19 +47,19 @@ from refstore.objects.base import (
     CHUNK_BYTES,
     OWN_FILES,
     Body,
-    Deletion,
-    ListedPage,
+    DeleteResult,
+    ObjectPage,
     ObjectInfo,
     ObjectStore,
-    Skipped,
-    Stored,
-    Tally,
+    SkippedKeys,
+    StoredObject,
+    BodyDigest,
     chunks_of,
 )
 from refstore.objects.byte_ranges import check_range, clip_range
-from refstore.objects.local_errors import reason, translate, translated
-from refstore.objects.local_walk import make, opened, staged_name, sweep_directories, sweep_staging, walk, walk_pages
-from refstore.objects.object_keys import STAGING_SEGMENT, object_key, object_keys, object_prefix
+from refstore.objects.local_errors import short_reason, translate_error, translate_errors
+from refstore.objects.local_walk import make_directory, open_directory, new_staged_name, sweep_directories, sweep_staging, walk_objects, walk_pages
+from refstore.objects.object_keys import STAGING_SEGMENT, check_key, check_keys, check_prefix
 
 if TYPE_CHECKING:
     from refstore.objects import OpenOptions
@@ -68,11 +68,11 @@ if TYPE_CHECKING:
 _PUBLISH_ATTEMPTS: Final = 100
 """A put loses its directory only to a sweep, and a sweep removes only directories that have been empty for hours."""
 _SWEEP_SECONDS_MIN: Final = 3600.0
-_ANCHORED_SECONDS: Final = 600.0
+_SYNCED_SECONDS: Final = 600.0
 """How long a put trusts that the directories above its own are on disk. It is well below `_SWEEP_SECONDS_MIN`: no sweep
 can have removed a directory that a put used within this time, so it is still the directory that was synced.
 """
-_ANCHORED_MAX: Final = 1024
+_SYNCED_MAX: Final = 1024
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -89,7 +89,7 @@ class LocalObjects(ObjectStore):
         self._clock = clock or SystemClock()
         self._anchored: dict[str, float] = {}
         if make:
-            with translated(f"making {self._root}", self._root):
+            with translate_errors(f"making {self._root}", self._root):
                 _make_root(Path(self._root), fsync)
 
     @property
@@ -104,83 +104,83 @@ class LocalObjects(ObjectStore):
     def local_folder(self) -> Path:
         return Path(self._root)
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
-        object_key(key)
-        tally = Tally(key)
-        writing = partial(translated, f"writing {key!r}", self._root)
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
+        check_key(key)
+        tally = BodyDigest(key)
+        writing = partial(translate_errors, f"writing {key!r}", self._root)
         leaves_room = not key.startswith(OWN_FILES)
-        with self._opened_root() as root:
-            modes = modes_in(os.fstat(root))
-            with self._staged(root, modes) as (staging, name, file):
+        with self._open_root() as root:
+            modes = modes_for(os.fstat(root))
+            with self._stage_file(root, modes) as (staging, name, file):
                 for chunk in chunks_of(body):
                     tally.add(chunk)
                     with writing():
-                        if leaves_room and not has_last_bytes(file):
+                        if leaves_room and not has_reserved_bytes(file):
                             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                         _write(file, chunk)
                 with writing():
                     if self._fsync:
                         os.fsync(file)
-                    self._publish(root, modes, staging, name, key, if_absent)
-        return tally.stored
+                    self._publish_staged(root, modes, staging, name, key, if_absent)
+        return tally.stored_object
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        chunks = self._read_from(key, start, end)
+        chunks = self._read_chunks(key, start, end)
         # Run it until the file is open: this call raises its errors, and closing the iterator closes the file.
         next(chunks)
         return chunks
 
     def head(self, key: str) -> ObjectInfo:
-        object_key(key)
+        check_key(key)
         directory, _, name = key.rpartition("/")
-        with self._opened_root() as root, self._finding(key), opened(root, directory) as parent:
+        with self._open_root() as root, self._missing_as_not_found(key), open_directory(root, directory) as parent:
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        return ObjectInfo(key, _regular(key, found).st_size, found.st_mtime_ns // 1_000_000)
+        return ObjectInfo(key, _require_regular(key, found).st_size, found.st_mtime_ns // 1_000_000)
 
     def head_many(self, keys: Sequence[str]) -> Sequence[ObjectInfo | None]:
         """Open each directory once for all its keys: opening it takes ten times as long as one `stat`."""
-        object_keys(keys)
+        check_keys(keys)
         found: dict[str, ObjectInfo | None] = {}
-        with self._opened_root() as root:
-            for directory, group in _by_directory(keys).items():
+        with self._open_root() as root:
+            for directory, group in _group_by_directory(keys).items():
                 # A directory that does not exist, or is a file, has none of these keys.
                 with (
                     suppress(ObjectNotFound, Conflict),
-                    translated(f"opening {directory!r}", self._root),
-                    opened(root, directory) as parent,
+                    translate_errors(f"opening {directory!r}", self._root),
+                    open_directory(root, directory) as parent,
                 ):
                     found.update((key, _stat_key(parent, key)) for key in group)
         return [found.get(key) for key in keys]
 
     def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
-        object_prefix(prefix)
-        with self._opened_root() as root:
-            yield from walk(root, prefix, after, before, self._root)
+        check_prefix(prefix)
+        with self._open_root() as root:
+            yield from walk_objects(root, prefix, after, before, self._root)
 
-    def list_pages(self, prefix: str = "", *, skipped: Skipped) -> Iterator[ListedPage]:
-        object_prefix(prefix)
-        with self._opened_root() as root:
+    def list_pages(self, prefix: str = "", *, skipped: SkippedKeys) -> Iterator[ObjectPage]:
+        check_prefix(prefix)
+        with self._open_root() as root:
             yield from walk_pages(root, prefix, self._root, skipped)
 
-    def delete_many(self, keys: Sequence[str]) -> Deletion:
-        object_keys(keys)
+    def delete_many(self, keys: Sequence[str]) -> DeleteResult:
+        check_keys(keys)
         deleted: list[str] = []
         missing: list[str] = []
         failed: list[tuple[str, str]] = []
-        with self._opened_root() as root:
-            for directory, group in _by_directory(keys).items():
+        with self._open_root() as root:
+            for directory, group in _group_by_directory(keys).items():
                 try:
-                    with opened(root, directory) as parent:
+                    with open_directory(root, directory) as parent:
                         outcome = self._unlink_all(parent, group, cut=len(directory) + 1 if directory else 0)
                 except (FileNotFoundError, NotADirectoryError):
                     missing.extend(group)
                 except OSError as error:
-                    failed.extend((key, reason(error)) for key in group)
+                    failed.extend((key, short_reason(error)) for key in group)
                 else:
-                    deleted += outcome.deleted
-                    missing += outcome.missing
-                    failed += outcome.failed
-        return Deletion(tuple(deleted), tuple(missing), tuple(failed))
+                    deleted += outcome.deleted_keys
+                    missing += outcome.missing_keys
+                    failed += outcome.failed_keys
+        return DeleteResult(tuple(deleted), tuple(missing), tuple(failed))
 
     def sweep_temporary(self, *, older_than_seconds: float, clock: Clock) -> int:
         if older_than_seconds < _SWEEP_SECONDS_MIN:
@@ -189,13 +189,13 @@ class LocalObjects(ObjectStore):
                 "running put is hit"
             )
         before_ns = clock.now_ms() * 1_000_000 - int(older_than_seconds * 1e9)
-        with self._opened_root() as root, translated(f"sweeping {self._root}", self._root):
+        with self._open_root() as root, translate_errors(f"sweeping {self._root}", self._root):
             swept = sweep_staging(root, before_ns, clock.now_ms() * 1_000_000)
             sweep_directories(root, before_ns)
         return swept
 
     @contextmanager
-    def _opened_root(self) -> Generator[int, None, None]:
+    def _open_root(self) -> Generator[int, None, None]:
         """Open the root for one operation. A descriptor that is kept for long would keep an unmounted file system busy,
         or belong to a directory that was replaced.
         """
@@ -208,27 +208,27 @@ class LocalObjects(ObjectStore):
                 "removed"
             ) from None
         except OSError as error:
-            raise translate(error, f"opening {self._root}", self._root) from error
+            raise translate_error(error, f"opening {self._root}", self._root) from error
         try:
             yield root
         finally:
             os.close(root)
 
     @contextmanager
-    def _staged(self, root: int, modes: Modes) -> Generator[tuple[int, str, int], None, None]:
+    def _stage_file(self, root: int, modes: FileModes) -> Generator[tuple[int, str, int], None, None]:
         """Yield (staging directory, name, descriptor) of a new file. The file is removed from there when the block
         ends.
         """
-        name = staged_name()
-        with translated("staging an object", self._root):
-            make(root, STAGING_SEGMENT, modes)
-            with opened(root, STAGING_SEGMENT) as directory:
+        name = new_staged_name()
+        with translate_errors("staging an object", self._root):
+            make_directory(root, STAGING_SEGMENT, modes)
+            with open_directory(root, STAGING_SEGMENT) as directory:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 file = os.open(name, flags, modes.file, dir_fd=directory)
                 staging = os.dup(directory)
         try:
-            with translated("staging an object", self._root):
-                if modes.shared:
+            with translate_errors("staging an object", self._root):
+                if modes.is_shared:
                     os.fchmod(file, modes.file)
                 try:
                     # A sweep removes no locked file: its writer is alive.
@@ -256,21 +256,21 @@ class LocalObjects(ObjectStore):
                 )
             os.close(staging)
 
-    def _publish(self, root: int, modes: Modes, staging: int, staged_name: str, key: str, if_absent: bool) -> None:
+    def _publish_staged(self, root: int, modes: FileModes, staging: int, staged_name: str, key: str, if_absent: bool) -> None:
         directory, _, name = key.rpartition("/")
         for _ in range(_PUBLISH_ATTEMPTS):
             try:
-                created = make(root, directory, modes)
-                with opened(root, directory) as parent:
+                created = make_directory(root, directory, modes)
+                with open_directory(root, directory) as parent:
                     if if_absent:
                         os.link(staged_name, name, src_dir_fd=staging, dst_dir_fd=parent, follow_symlinks=False)
                     else:
                         os.rename(staged_name, name, src_dir_fd=staging, dst_dir_fd=parent)
                     if self._fsync:
                         os.fsync(parent)
-                self._anchor(root, directory, created)
+                self._sync_parents(root, directory, created)
             except FileNotFoundError:
-                if not _exists(staging, staged_name):
+                if not _file_exists(staging, staged_name):
                     raise ObjectsUnavailable(
                         f"the staged file of {key!r} was removed while it was written; put it again"
                     ) from None
@@ -293,7 +293,7 @@ class LocalObjects(ObjectStore):
             "removes directories there"
         )
 
-    def _anchor(self, root: int, directory: str, created: bool) -> None:
+    def _sync_parents(self, root: int, directory: str, created: bool) -> None:
         """Sync the directories above `directory`, so that a power cut cannot lose the path to its files.
 
         They are synced even if another process created them, because that process may not have synced them yet.
@@ -301,30 +301,30 @@ class LocalObjects(ObjectStore):
         if not self._fsync:
             return
         now = self._clock.monotonic_seconds()
-        if not created and now - self._anchored.get(directory, -_ANCHORED_SECONDS) < _ANCHORED_SECONDS:
+        if not created and now - self._anchored.get(directory, -_SYNCED_SECONDS) < _SYNCED_SECONDS:
             return
         while directory:
             directory_above = directory.rpartition("/")[0]
-            with opened(root, directory_above) as above:
+            with open_directory(root, directory_above) as above:
                 os.fsync(above)
-            if len(self._anchored) >= _ANCHORED_MAX:
+            if len(self._anchored) >= _SYNCED_MAX:
                 self._anchored.clear()
             self._anchored[directory] = now
             directory = directory_above
 
-    def _read_from(self, key: str, start: int, end: int | None) -> Iterator[bytes]:
+    def _read_chunks(self, key: str, start: int, end: int | None) -> Iterator[bytes]:
         """Yield an empty chunk once the file is open, then the chunks of the file."""
-        object_key(key)
+        check_key(key)
         check_range(key, start, end)
         directory, _, name = key.rpartition("/")
-        with self._opened_root() as root, self._finding(key), opened(root, directory) as parent:
+        with self._open_root() as root, self._missing_as_not_found(key), open_directory(root, directory) as parent:
             # O_NONBLOCK: opening a FIFO that someone left there must not wait for its writer.
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
         try:
-            first, last = clip_range(key, start, end, _regular(key, os.fstat(file)).st_size)
+            first, last = clip_range(key, start, end, _require_regular(key, os.fstat(file)).st_size)
             yield b""
             while first < last:
-                with translated(f"reading {key!r}", self._root):
+                with translate_errors(f"reading {key!r}", self._root):
                     chunk = os.pread(file, min(CHUNK_BYTES, last - first), first)
                 if not chunk:
                     raise CorruptObject(
@@ -337,14 +337,14 @@ class LocalObjects(ObjectStore):
             os.close(file)
 
     @contextmanager
-    def _finding(self, key: str) -> Generator[None, None, None]:
+    def _missing_as_not_found(self, key: str) -> Generator[None, None, None]:
         try:
-            with translated(f"opening {key!r}", self._root):
+            with translate_errors(f"opening {key!r}", self._root):
                 yield
         except (ObjectNotFound, Conflict):  # Conflict: a file where the key has a directory, so the key does not exist
             raise ObjectNotFound(f"there is no object at {key!r} in {self.url}") from None
 
-    def _unlink_all(self, parent: int, keys: Sequence[str], cut: int) -> Deletion:
+    def _unlink_all(self, parent: int, keys: Sequence[str], cut: int) -> DeleteResult:
         """Delete the keys of one directory. This is the reaper's inner loop: each step here runs a hundred thousand
         times.
         """
@@ -358,7 +358,7 @@ class LocalObjects(ObjectStore):
             except (FileNotFoundError, IsADirectoryError):
                 missing.append(key)
             except OSError as error:
-                failed.append((key, reason(error)))
+                failed.append((key, short_reason(error)))
             else:
                 deleted.append(key)
         if self._fsync and (deleted or missing):
@@ -369,21 +369,21 @@ class LocalObjects(ObjectStore):
             except OSError as error:
                 # They are removed, but may come back after a power cut. So they are not confirmed, and will be deleted
                 # again.
-                return Deletion(
-                    (), (), tuple((key, reason(error)) for key in (*deleted, *missing, *(key for key, _ in failed)))
+                return DeleteResult(
+                    (), (), tuple((key, short_reason(error)) for key in (*deleted, *missing, *(key for key, _ in failed)))
                 )
-        return Deletion(tuple(deleted), tuple(missing), tuple(failed))
+        return DeleteResult(tuple(deleted), tuple(missing), tuple(failed))
 
 
 def open_local(url: StoreURL, options: OpenOptions) -> ObjectStore:
-    url.allow("fsync")
+    url.check_options("fsync")
     if url.host not in ("", "localhost") or not url.path.startswith("/"):
         raise InvalidSettings(
             "a file:// URL names an absolute directory of this machine; write three slashes: file:///directory"
         )
     if any(segment in (".", "..") for segment in url.path.split("/")):
         raise InvalidSettings(f"{url.path!r} has '.' or '..' in it; write the directory's own path")
-    fsync = url.flag("fsync", default=True)
+    fsync = url.boolean_option("fsync", default=True)
     return LocalObjects("/" + url.path.strip("/"), fsync=fsync, clock=options.clock, make=options.create)
 
 
@@ -404,12 +404,12 @@ def _stat_key(parent: int, key: str) -> ObjectInfo | None:
     """Return the info of `key` from its open directory; None if it does not exist. Raises OSError, InvalidSettings."""
     try:
         found = os.stat(key.rpartition("/")[2], dir_fd=parent, follow_symlinks=False)
-        return ObjectInfo(key, _regular(key, found).st_size, found.st_mtime_ns // 1_000_000)
+        return ObjectInfo(key, _require_regular(key, found).st_size, found.st_mtime_ns // 1_000_000)
     except (FileNotFoundError, ObjectNotFound):
         return None
 
 
-def _by_directory(keys: Sequence[str]) -> dict[str, list[str]]:
+def _group_by_directory(keys: Sequence[str]) -> dict[str, list[str]]:
     """Group the keys by directory, each key once. A part of the reaper's inner loop."""
     by_directory: dict[str, list[str]] = {}
     for key in dict.fromkeys(keys):
@@ -427,7 +427,7 @@ def _write(file: int, chunk: bytes) -> None:
         left = left[os.write(file, left) :]
 
 
-def _exists(directory: int, name: str) -> bool:
+def _file_exists(directory: int, name: str) -> bool:
     try:
         os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -437,13 +437,13 @@ def _exists(directory: int, name: str) -> bool:
 
 def _is_directory(root: int, directory: str) -> bool:
     try:
-        with opened(root, directory):
+        with open_directory(root, directory):
             return True
     except OSError:
         return False
 
 
-def _regular(key: str, found: os.stat_result) -> os.stat_result:
+def _require_regular(key: str, found: os.stat_result) -> os.stat_result:
     if stat.S_ISREG(found.st_mode):
         return found
     if stat.S_ISDIR(found.st_mode):

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-from refstore.core.disk_space import full_words, is_full
+from refstore.core.disk_space import describe_full_disk, is_full
 from refstore.errors import Conflict, InvalidPath, ObjectNotFound, ObjectsUnavailable, RefstoreError, StoreMisconfigured
 
 _REFUSED: Final = (errno.EACCES, errno.EPERM)
@@ -22,24 +22,24 @@ _HINTS: Final = {
 
 
 @contextmanager
-def translated(doing: str, folder: str) -> Generator[None, None, None]:
+def translate_errors(doing: str, folder: str) -> Generator[None, None, None]:
     """Translate OSError inside the block. `doing` says what was tried ("writing 'a/b'") and starts the message.
     `folder`: the store's, to name its disk.
     """
     try:
         yield
     except OSError as error:
-        raise translate(error, doing, folder) from error
+        raise translate_error(error, doing, folder) from error
 
 
-def translate(error: OSError, doing: str, folder: str) -> RefstoreError:
+def translate_error(error: OSError, doing: str, folder: str) -> RefstoreError:
     """Return refstore's error for an OSError. `doing` says what was tried and starts the message."""
     number = error.errno or 0
     message = f"{doing} failed: {os.strerror(number) if number else error}"
     if number == errno.ENOENT:
         return ObjectNotFound(f"{message}; name something else")
     if is_full(number):
-        return ObjectsUnavailable(f"{message}: {full_words(folder, number)}")
+        return ObjectsUnavailable(f"{message}: {describe_full_disk(folder, number)}")
     if number in _REFUSED:
         return StoreMisconfigured(
             f"{message}; give user {os.geteuid()} read and write permission to the store's directory and all below it"
@@ -62,6 +62,6 @@ def translate(error: OSError, doing: str, folder: str) -> RefstoreError:
     )
 
 
-def reason(error: OSError) -> str:
+def short_reason(error: OSError) -> str:
     """Return a short reason for the failure of a single key, with the name of the error, which operators look for."""
     return f"{errno.errorcode.get(error.errno or 0, 'error')}: {error.strerror or error}"

@@ -18,29 +18,29 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from refstore.core.file_modes import Modes
-from refstore.objects.base import LISTED_PAGE_KEYS, ListedPage, ObjectInfo, Skipped
-from refstore.objects.local_errors import translate, translated
-from refstore.objects.object_keys import KEY_BYTES_MAX, STAGING_SEGMENT, fault_of
+from refstore.core.file_modes import FileModes
+from refstore.objects.base import LISTED_PAGE_KEYS, ObjectPage, ObjectInfo, SkippedKeys
+from refstore.objects.local_errors import translate_error, translate_errors
+from refstore.objects.object_keys import KEY_BYTES_MAX, STAGING_SEGMENT, key_fault
 
 LOCKED_WITHIN_SECONDS: Final = 60.0
 """A writer locks its file right after creating it. A writer that took longer, because it was stopped, has to put its
 object again.
 """
 WALKED_PAGE_KEYS: Final = 256
-"""How many files `walk` looks at before it yields the first: its caller may want few."""
+"""How many files `walk_objects` looks at before it yields the first: its caller may want few."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def opened(root: int, directory: str) -> Generator[int, None, None]:
+def open_directory(root: int, directory: str) -> Generator[int, None, None]:
     """Open `directory` ('' is the root itself) for the block. Raises FileNotFoundError, and OSError(ELOOP) at a
     symbolic link.
     """
     descriptor = os.dup(root)
     try:
         for segment in directory.split("/") if directory else ():
-            below = _step(descriptor, segment)
+            below = _open_child(descriptor, segment)
             os.close(descriptor)
             descriptor = below
         yield descriptor
@@ -48,7 +48,7 @@ def opened(root: int, directory: str) -> Generator[int, None, None]:
         os.close(descriptor)
 
 
-def make(root: int, directory: str, modes: Modes) -> bool:
+def make_directory(root: int, directory: str, modes: FileModes) -> bool:
     """Create `directory` and those above it. Return whether any was missing. Raises FileNotFoundError if a sweep
     removes one meanwhile.
     """
@@ -57,13 +57,13 @@ def make(root: int, directory: str, modes: Modes) -> bool:
     try:
         for segment in directory.split("/") if directory else ():
             try:
-                below = _step(descriptor, segment)
+                below = _open_child(descriptor, segment)
             except FileNotFoundError:
                 with suppress(FileExistsError):  # another put created it first
                     os.mkdir(segment, modes.folder, dir_fd=descriptor)
                 created = True
-                below = _step(descriptor, segment)
-                if modes.shared:
+                below = _open_child(descriptor, segment)
+                if modes.is_shared:
                     with suppress(PermissionError):  # another user's put created it first, and sets its mode
                         os.fchmod(below, modes.folder)
             os.close(descriptor)
@@ -73,7 +73,7 @@ def make(root: int, directory: str, modes: Modes) -> bool:
     return created
 
 
-def _step(parent: int, segment: str) -> int:
+def _open_child(parent: int, segment: str) -> int:
     try:
         return os.open(segment, _DIRECTORY, dir_fd=parent)
     except NotADirectoryError:
@@ -83,7 +83,7 @@ def _step(parent: int, segment: str) -> int:
         raise
 
 
-class _Level(NamedTuple):
+class _DirectoryLevel(NamedTuple):
     descriptor: int
     base: str
     """The prefix of the keys of this directory: '' or `a/b/`."""
@@ -91,7 +91,7 @@ class _Level(NamedTuple):
     """Sorted; directories end in '/'."""
 
 
-class _Run(NamedTuple):
+class _FileRun(NamedTuple):
     """Files of one directory that follow each other in a listing, with no other directory between them."""
 
     descriptor: int
@@ -99,15 +99,15 @@ class _Run(NamedTuple):
     names: list[str]
 
 
-def walk(root: int, prefix: str, after: str, before: str, shown: str) -> Iterator[ObjectInfo]:
+def walk_objects(root: int, prefix: str, after: str, before: str, shown: str) -> Iterator[ObjectInfo]:
     """Yield the objects below `root` in the order of their keys' bytes, which is the order of their code points.
 
     Files with invalid keys are skipped; the log says how many.
     """
-    foreign = Skipped()
+    foreign = SkippedKeys()
     try:
-        runs = _runs(root, prefix, after, before, shown, foreign, own=True)
-        for page in _pages(runs, before, shown, foreign, WALKED_PAGE_KEYS):
+        runs = _file_runs(root, prefix, after, before, shown, foreign, own=True)
+        for page in _runs_to_pages(runs, before, shown, foreign, WALKED_PAGE_KEYS):
             yield from map(ObjectInfo, page.keys, page.sizes_bytes, page.mtimes_ms)
     finally:
         if foreign.count:
@@ -123,15 +123,15 @@ def walk(root: int, prefix: str, after: str, before: str, shown: str) -> Iterato
             )
 
 
-def walk_pages(root: int, prefix: str, shown: str, skipped: Skipped) -> Iterator[ListedPage]:
+def walk_pages(root: int, prefix: str, shown: str, skipped: SkippedKeys) -> Iterator[ObjectPage]:
     """Yield the objects below `root` as columns. The folder need not belong to a store."""
-    return _pages(_runs(root, prefix, "", "", shown, skipped, own=False), "", shown, skipped, LISTED_PAGE_KEYS)
+    return _runs_to_pages(_file_runs(root, prefix, "", "", shown, skipped, own=False), "", shown, skipped, LISTED_PAGE_KEYS)
 
 
-def _pages(runs: Iterator[_Run], before: str, shown: str, skipped: Skipped, rows: int) -> Iterator[ListedPage]:
+def _runs_to_pages(runs: Iterator[_FileRun], before: str, shown: str, skipped: SkippedKeys, rows: int) -> Iterator[ObjectPage]:
     """Yield the files of runs as pages of about so many rows, up to the key `before`."""
     stat_of = os.stat
-    page = ListedPage([], [], [], [])
+    page = ObjectPage([], [], [], [])
     for descriptor, base, names in runs:
         room = KEY_BYTES_MAX - len(base.encode())
         wanted = bisect_left(names, before, key=base.__add__) if before else len(names)
@@ -139,7 +139,7 @@ def _pages(runs: Iterator[_Run], before: str, shown: str, skipped: Skipped, rows
             for name in names[start : min(start + rows, wanted)]:
                 # Printable ASCII has no other fault: the segments before this one were checked already.
                 if not name.isascii() or not name.isprintable() or len(name) > room or name == STAGING_SEGMENT:
-                    fault = fault_of(base + name)
+                    fault = key_fault(base + name)
                     if fault:
                         skipped.add(base + name, fault)
                         continue
@@ -148,14 +148,14 @@ def _pages(runs: Iterator[_Run], before: str, shown: str, skipped: Skipped, rows
                 except FileNotFoundError:
                     continue  # deleted since its directory was read
                 except OSError as error:
-                    raise translate(error, f"listing {base + name!r} in {shown}", shown) from error
+                    raise translate_error(error, f"listing {base + name!r} in {shown}", shown) from error
                 page.keys.append(base + name)
                 page.sizes_bytes.append(status.st_size)
                 page.mtimes_ms.append(status.st_mtime_ns // 1_000_000)
             if len(page.keys) >= rows:
                 page.etags.extend([""] * len(page.keys))
                 yield page
-                page = ListedPage([], [], [], [])
+                page = ObjectPage([], [], [], [])
         if wanted < len(names):
             break
     if page.keys:
@@ -163,34 +163,34 @@ def _pages(runs: Iterator[_Run], before: str, shown: str, skipped: Skipped, rows
         yield page
 
 
-def _runs(
-    root: int, prefix: str, after: str, before: str, shown: str, foreign: Skipped, *, own: bool
-) -> Iterator[_Run]:
+def _file_runs(
+    root: int, prefix: str, after: str, before: str, shown: str, foreign: SkippedKeys, *, own: bool
+) -> Iterator[_FileRun]:
     """Yield the files below `root` in key order, as runs of files from one directory.
 
     Siblings are sorted with a '/' after the names of directories: `a-b`, `a.b`, `a/…`, `a0`. Only the names of the
     directories on the way to the current one are in memory.
     """
     start = prefix.rpartition("/")[0]
-    levels: list[_Level] = []
+    levels: list[_DirectoryLevel] = []
 
     def enter(parent: int, segment: str, base: str) -> None:
-        with translated(f"listing {base!r} in {shown}", shown):
+        with translate_errors(f"listing {base!r} in {shown}", shown):
             try:
-                descriptor = _step(parent, segment)
+                descriptor = _open_child(parent, segment)
             except FileNotFoundError:
                 return  # a sweep removed it since its parent was read: it was empty
             try:
-                names = _names(descriptor, base, prefix, after, foreign, own=own)
+                names = _names_to_visit(descriptor, base, prefix, after, foreign, own=own)
             except BaseException:
                 os.close(descriptor)
                 raise
-        levels.append(_Level(descriptor, base, iter(names)))
+        levels.append(_DirectoryLevel(descriptor, base, iter(names)))
 
     try:
-        with translated(f"listing {start!r} in {shown}", shown):
+        with translate_errors(f"listing {start!r} in {shown}", shown):
             try:
-                with opened(root, start) as first:
+                with open_directory(root, start) as first:
                     enter(first, ".", f"{start}/" if start else "")
             except (FileNotFoundError, NotADirectoryError):
                 return
@@ -204,14 +204,14 @@ def _runs(
                     break
                 files.append(name)
             if files:
-                yield _Run(level.descriptor, level.base, files)
+                yield _FileRun(level.descriptor, level.base, files)
             if not directory:
                 os.close(levels.pop().descriptor)
                 continue
             key = level.base + directory
             if before and key >= before:
                 return  # all other directories come later in the order
-            fault = "" if own else fault_of(key[:-1])
+            fault = "" if own else key_fault(key[:-1])
             if fault:
                 foreign.add(key, fault)
                 continue
@@ -221,7 +221,7 @@ def _runs(
             os.close(level.descriptor)
 
 
-def _names(descriptor: int, base: str, prefix: str, after: str, foreign: Skipped, *, own: bool) -> list[str]:
+def _names_to_visit(descriptor: int, base: str, prefix: str, after: str, foreign: SkippedKeys, *, own: bool) -> list[str]:
     """Return the names to visit below `base`, sorted. Names that can never be part of a key are added to `foreign`.
 
     `own`: whether the folder belongs to a store. Staged files there are not reported as foreign.
@@ -251,15 +251,15 @@ def _names(descriptor: int, base: str, prefix: str, after: str, foreign: Skipped
     return names
 
 
-def staged_name() -> str:
+def new_staged_name() -> str:
     """Return a new name for a file that is being written. It contains the id of the kernel under which its
     writer runs.
     """
-    return f"{_kernel()}-{secrets.token_hex(16)}"
+    return f"{_kernel_id()}-{secrets.token_hex(16)}"
 
 
 @cache
-def _kernel() -> str:
+def _kernel_id() -> str:
     """Return an id that differs for each boot and each machine, and is the same in all containers of one machine. '' if
     the system has none.
     """
@@ -276,11 +276,11 @@ def sweep_staging(root: int, before_ns: int, now_ns: int) -> int:
     in the moment between creating the file and locking it. Otherwise (on a network file system) the locks of other
     machines may not be visible. Such files are removed if they were last written before `before_ns`.
     """
-    own = f"{_kernel()}-" if _kernel() else None
+    own = f"{_kernel_id()}-" if _kernel_id() else None
     unlocked_ns = now_ns - int(LOCKED_WITHIN_SECONDS * 1e9)
     swept = 0
     try:
-        staging = _step(root, STAGING_SEGMENT)
+        staging = _open_child(root, STAGING_SEGMENT)
     except FileNotFoundError:
         return 0
     try:
@@ -292,7 +292,7 @@ def sweep_staging(root: int, before_ns: int, now_ns: int) -> int:
                 ours = own is not None and name.startswith(own)
                 if written_ns >= (max(before_ns, unlocked_ns) if ours else before_ns):
                     continue
-                locked = _locked(staging, name)
+                locked = _is_locked(staging, name)
                 if locked is False or (locked is None and written_ns < before_ns):
                     os.unlink(name, dir_fd=staging)
                     swept += 1
@@ -303,7 +303,7 @@ def sweep_staging(root: int, before_ns: int, now_ns: int) -> int:
     return swept
 
 
-def _locked(staging: int, name: str) -> bool | None:
+def _is_locked(staging: int, name: str) -> bool | None:
     """Return whether the file is locked; None if the file system has no locks."""
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=staging)
     try:
@@ -337,7 +337,7 @@ def sweep_directories(parent: int, before_ns: int) -> None:
                         raise
             # Two links mean that it has no directories. Its files, which may be very many, need not be read.
             if status.st_nlink != 2:
-                below = _step(parent, name)
+                below = _open_child(parent, name)
                 try:
                     sweep_directories(below, before_ns)
                 finally:

@@ -14,23 +14,23 @@ from sortedcontainers import SortedDict
 
 from refstore.core.clock import Clock, SystemClock
 from refstore.errors import AlreadyExists, InvalidSettings, ObjectNotFound
-from refstore.objects.base import CHUNK_BYTES, Body, Deletion, ObjectInfo, ObjectStore, Stored, Tally, chunks_of
+from refstore.objects.base import CHUNK_BYTES, Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject, BodyDigest, chunks_of
 from refstore.objects.byte_ranges import clip_range
-from refstore.objects.object_keys import object_key, object_keys, object_prefix
+from refstore.objects.object_keys import check_key, check_keys, check_prefix
 
 if TYPE_CHECKING:
     from refstore.objects import OpenOptions
     from refstore.objects.store_urls import StoreURL
 
 
-class _Object(NamedTuple):
+class _MemoryObject(NamedTuple):
     body: bytes
     mtime_ms: int
 
 
 class MemoryObjects(ObjectStore):
     def __init__(self, *, clock: Clock | None = None, name: str = "unnamed") -> None:
-        self._objects: SortedDict[str, _Object] = SortedDict()
+        self._objects: SortedDict[str, _MemoryObject] = SortedDict()
         self._lock = Lock()
         self._clock = clock or SystemClock()
         self._url = f"memory://{name}"
@@ -43,16 +43,16 @@ class MemoryObjects(ObjectStore):
     def url(self) -> str:
         return self._url
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
-        object_key(key)
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
+        check_key(key)
         content = b"".join(chunks_of(body))
-        tally = Tally(key)
+        tally = BodyDigest(key)
         tally.add(content)
         with self._lock:
             if if_absent and key in self._objects:
                 raise AlreadyExists(f"there is an object at {key!r} already; it was not changed")
-            self._objects[key] = _Object(content, self._clock.now_ms())
-        return tally.stored
+            self._objects[key] = _MemoryObject(content, self._clock.now_ms())
+        return tally.stored_object
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         body = self._find(key).body
@@ -64,7 +64,7 @@ class MemoryObjects(ObjectStore):
         return ObjectInfo(key, len(stored.body), stored.mtime_ms)
 
     def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
-        object_prefix(prefix)
+        check_prefix(prefix)
         low = max(prefix, after)
         with self._lock:
             page = [
@@ -77,17 +77,17 @@ class MemoryObjects(ObjectStore):
             ]
         return iter(page)
 
-    def delete_many(self, keys: Sequence[str]) -> Deletion:
-        object_keys(keys)
+    def delete_many(self, keys: Sequence[str]) -> DeleteResult:
+        check_keys(keys)
         deleted: list[str] = []
         missing: list[str] = []
         with self._lock:
             for key in dict.fromkeys(keys):
                 (missing if self._objects.pop(key, None) is None else deleted).append(key)
-        return Deletion(tuple(deleted), tuple(missing), ())
+        return DeleteResult(tuple(deleted), tuple(missing), ())
 
-    def _find(self, key: str) -> _Object:
-        object_key(key)
+    def _find(self, key: str) -> _MemoryObject:
+        check_key(key)
         with self._lock:
             stored = self._objects.get(key)
         if stored is None:
@@ -101,7 +101,7 @@ _namespaces_lock: Final = Lock()
 
 
 def open_memory(url: StoreURL, options: OpenOptions) -> ObjectStore:
-    url.allow()
+    url.check_options()
     name = f"{url.host}{url.path.rstrip('/')}"
     if not name:
         raise InvalidSettings("memory:// needs a name; write memory://name")

@@ -16,7 +16,7 @@ from typing import Final
 
 from refstore.core.redaction import redact_url
 from refstore.errors import InvalidName, InvalidSettings
-from refstore.objects.store_urls import StoreURL, parse
+from refstore.objects.store_urls import StoreURL, parse_store_url
 
 CONNECTION_OPTIONS: Final = ("endpoint", "region", "profile", "addressing")
 """The options of an s3:// URL that say how its bucket is reached."""
@@ -25,16 +25,16 @@ NamedStores = Mapping[str, Mapping[str, str]]
 """The connection options of each named store."""
 
 
-def resolve(url: str, named: NamedStores, lake_url: str) -> str:
+def resolve_url(url: str, named: NamedStores, lake_url: str) -> str:
     """Return the URL with the options by which its store is reached. `lake_url`: of the lake's own objects. Raises
     InvalidSettings (there is no setting for the name).
     """
-    parsed = parse(url)
+    parsed = parse_store_url(url)
     if parsed.scheme != "s3":
         return url
-    own = parse(lake_url)
-    if not _connection(parsed) and own.scheme == "s3":
-        parsed = _with_defaults(parsed, _connection(own))
+    own = parse_store_url(lake_url)
+    if not _connection_options(parsed) and own.scheme == "s3":
+        parsed = _add_default_options(parsed, _connection_options(own))
     name = parsed.options.get("endpoint", "")
     if not name or "://" in name:
         return parsed.text()
@@ -44,33 +44,33 @@ def resolve(url: str, named: NamedStores, lake_url: str) -> str:
             f"object_stores.{name[:80]}.endpoint to the endpoint of its S3 service"
         )
     options = {option: value for option, value in parsed.options.items() if option != "endpoint"}
-    return _with_defaults(parsed._replace(options=options), named[name]).text()
+    return _add_default_options(parsed._replace(options=options), named[name]).text()
 
 
 def namespace_url(url: str, named: NamedStores, lake_url: str) -> str:
     """Return the URL as a repository's record has it: without an endpoint of its own. Raises InvalidName, and
-    InvalidSettings as `resolve`.
+    InvalidSettings as `resolve_url`.
     """
-    parsed = parse(url)
+    parsed = parse_store_url(url)
     if parsed.scheme != "s3":
         return url
-    connection = _connection(parsed)
-    own = parse(lake_url)
+    connection = _connection_options(parsed)
+    own = parse_store_url(lake_url)
     if "://" in connection.get("endpoint", ""):
-        if own.scheme != "s3" or connection != _connection(own):
+        if own.scheme != "s3" or connection != _connection_options(own):
             raise InvalidName(
                 f"{redact_url(url)[:200]!r} has an endpoint; name it in the settings "
                 "(object_stores.NAME.endpoint), and write ?endpoint=NAME, so that it can change"
             )
         options = {name: value for name, value in parsed.options.items() if name not in CONNECTION_OPTIONS}
         return parsed._replace(options=options).text()
-    resolve(url, named, lake_url)
+    resolve_url(url, named, lake_url)
     return url
 
 
-def _connection(url: StoreURL) -> dict[str, str]:
+def _connection_options(url: StoreURL) -> dict[str, str]:
     return {name: value for name, value in url.options.items() if name in CONNECTION_OPTIONS}
 
 
-def _with_defaults(url: StoreURL, options: Mapping[str, str]) -> StoreURL:
+def _add_default_options(url: StoreURL, options: Mapping[str, str]) -> StoreURL:
     return url._replace(options={**options, **url.options})

@@ -5,7 +5,7 @@ trailing slash), no `.` or `..`, and at most 1024 UTF-8 bytes (the limit of S3).
 carry (NUL and the other controls): bulk deletes and listings are XML on S3, and some servers fail on such characters. A
 segment named `.tmp` is refused everywhere, because the local store stages its files there.
 
-On the way out (`fault_of`), a key that refstore could not have written is foreign. It is never passed on, because a
+On the way out (`key_fault`), a key that refstore could not have written is foreign. It is never passed on, because a
 caller may use it as a path.
 """
 
@@ -27,11 +27,11 @@ start with a dot.
 _NOT_XML: Final = re.compile("[\x00-\x1f\ufffe\uffff]")
 
 
-def object_key(key: str) -> str:
+def check_key(key: str) -> str:
     """Return `key` if it is valid. Raises InvalidPath."""
     if _PLAIN(key) and len(key) <= KEY_BYTES_MAX:
         return key
-    fault = fault_of(key)
+    fault = key_fault(key)
     if fault:
         raise InvalidPath(
             f"{key[:80]!r} is not an object key: {fault}; use a relative path without '.' and '..' segments"
@@ -39,20 +39,20 @@ def object_key(key: str) -> str:
     return key
 
 
-def object_keys(keys: Sequence[str]) -> None:
+def check_keys(keys: Sequence[str]) -> None:
     """Check many keys, before anything is done with any of them. Raises InvalidPath."""
     plain = _PLAIN
     for key in keys:
         if not plain(key) or len(key) > KEY_BYTES_MAX:
-            object_key(key)
+            check_key(key)
 
 
-def object_prefix(prefix: str) -> str:
+def check_prefix(prefix: str) -> str:
     """Return `prefix` if it may be listed: it is empty, or the beginning of a valid key. Raises InvalidPath."""
     directory, slash, _ = prefix.rpartition("/")
     if slash:
-        object_key(directory)
-    fault = _unencodable(prefix)
+        check_key(directory)
+    fault = _encoding_fault(prefix)
     if fault:
         raise InvalidPath(
             f"{prefix[:80]!r} cannot begin an object key: {fault}; list with a prefix of keys that can exist"
@@ -60,9 +60,9 @@ def object_prefix(prefix: str) -> str:
     return prefix
 
 
-def fault_of(key: str) -> str | None:
+def key_fault(key: str) -> str | None:
     """Return why `key` is not a valid key, or None if it is."""
-    fault = _unencodable(key)
+    fault = _encoding_fault(key)
     if fault:
         return fault
     for segment in key.split("/"):
@@ -73,7 +73,7 @@ def fault_of(key: str) -> str | None:
     return None
 
 
-def _unencodable(text: str) -> str | None:
+def _encoding_fault(text: str) -> str | None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError:

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.errors import ObjectNotFound
 from refstore.objects.base import ObjectStore
 
 READERS: Final = 16
 
-FEW: Final = 4
+SEQUENTIAL_READS_MAX: Final = 4
 """So many objects are read one after another: threads would take longer."""
 
 
@@ -27,9 +27,9 @@ def read_many(store: ObjectStore, keys: Sequence[str]) -> Iterator[tuple[str, by
         except ObjectNotFound:
             return None
 
-    if len(keys) <= FEW:
+    if len(keys) <= SEQUENTIAL_READS_MAX:
         yield from ((key, read(key)) for key in keys)
         return
     with ThreadPoolExecutor(min(READERS, len(keys)), thread_name_prefix="refstore-read-many") as readers:
-        for some in batched(keys, READERS):
+        for some in split_batches(keys, READERS):
             yield from zip(some, readers.map(read, some), strict=True)

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from refstore.core.redaction import redact_url
 from refstore.errors import InvalidName, InvalidPath, InvalidSettings
-from refstore.objects.object_keys import object_key
+from refstore.objects.object_keys import check_key
 
 DELETE_VERSIONS: Final = "delete_versions"
 """The option of `s3://` URLs that makes deletions include the versions."""
@@ -39,7 +39,7 @@ class StoreURL(NamedTuple):
         query = urlencode(sorted(self.options.items()), safe="/:")
         return f"{self.scheme}://{self.host}{quote(self.path)}{'?' + query if query else ''}"
 
-    def allow(self, *names: str) -> None:
+    def check_options(self, *names: str) -> None:
         """Raise InvalidSettings for an option that is not in `names`."""
         for name in self.options:
             if name not in names:
@@ -48,7 +48,7 @@ class StoreURL(NamedTuple):
                     f"{', '.join(names) if names else 'none at all'}"
                 )
 
-    def flag(self, name: str, default: bool) -> bool:
+    def boolean_option(self, name: str, default: bool) -> bool:
         value = self.options.get(name)
         if value is None:
             return default
@@ -56,14 +56,14 @@ class StoreURL(NamedTuple):
             raise InvalidSettings(f"{name}={value!r} is neither yes nor no; use {name}=0 or {name}=1")
         return _BOOLEANS[value.lower()]
 
-    def whole_number(self, name: str, default: int, low: int, high: int) -> int:
+    def integer_option(self, name: str, default: int, low: int, high: int) -> int:
         value = self.options.get(name, str(default))
         if not value.isascii() or not value.isdigit() or not low <= int(value) <= high:
             raise InvalidSettings(f"{name}={value!r} is out of bounds; use a whole number from {low} to {high}")
         return int(value)
 
 
-def parse(url: str) -> StoreURL:
+def parse_store_url(url: str) -> StoreURL:
     """Parse the URL of an object store. Raises InvalidSettings; InvalidName for a name that no store has."""
     match = _SCHEME.match(url)
     if match is None or any(ord(character) < 32 for character in url):
@@ -94,12 +94,12 @@ def parse(url: str) -> StoreURL:
     return StoreURL(match.group(1), parts.netloc, path, options)
 
 
-def with_versions_as(url: str, lakes_url: str) -> str:
+def copy_delete_versions(url: str, lakes_url: str) -> str:
     """Return the URL of a namespace with `delete_versions` as the lake's URL has it, if both are in one bucket.
 
     A repository's record has the URL as it was when the repository was created; the option may come later.
     """
-    own, lakes = parse(url), parse(lakes_url)
+    own, lakes = parse_store_url(url), parse_store_url(lakes_url)
     if (own.scheme, own.host, own.options.get("endpoint")) != (lakes.scheme, lakes.host, lakes.options.get("endpoint")):
         return url
     value = lakes.options.get(DELETE_VERSIONS)
@@ -111,9 +111,9 @@ def with_versions_as(url: str, lakes_url: str) -> str:
 
 def child(url: str, name: str) -> str:
     """Return the URL of the namespace `name` directly below `url`, with the same options. Raises InvalidSettings."""
-    parsed = parse(url)
+    parsed = parse_store_url(url)
     try:
-        object_key(name)
+        check_key(name)
     except InvalidPath as error:
         raise InvalidSettings(f"{name[:80]!r} cannot name a namespace; {error}") from None
     if "/" in name:

@@ -22,10 +22,10 @@ from refstore.core.records import (
     Issued,
     Listed,
     Reference,
-    maybe,
+    decode_optional,
 )
 from refstore.operations.committed_names import CommittedName, committed_name
-from refstore.operations.purge_roles import Role, role_of_content
+from refstore.operations.purge_roles import AddressRole, role_of_content
 from refstore.operations.reading import have_content
 from refstore.operations.refs import get_commit
 from refstore.versioning.markers import commit_of
@@ -63,24 +63,24 @@ class AddressState(Enum):
     TRASH = "trash of a purge's restore"
     ATTEMPT = "attempt of a purge"
     """Its run is under way, or was killed."""
-    GOING = "left by a purge"
+    PURGE_LEFTOVER = "left by a purge"
     """The next cleaning deletes it."""
     GONE = "gone"
 
 
-OF_PURGED: Final = {
-    Role.CONTENT: AddressState.CONTENT,
-    Role.BACKUP: AddressState.BACKUP,
-    Role.TRASH: AddressState.TRASH,
-    Role.ATTEMPT: AddressState.ATTEMPT,
-    Role.GOING: AddressState.GOING,
+PURGE_STATES: Final = {
+    AddressRole.CONTENT: AddressState.CONTENT,
+    AddressRole.BACKUP: AddressState.BACKUP,
+    AddressRole.TRASH: AddressState.TRASH,
+    AddressRole.ATTEMPT: AddressState.ATTEMPT,
+    AddressRole.LEFTOVER: AddressState.PURGE_LEFTOVER,
 }
 """The state of a blob that a purge's record of another address names (rule 22)."""
-UNREFERENCED: Final = frozenset(
-    (AddressState.COMMITTED, AddressState.SWEPT, AddressState.ORPHAN, AddressState.UNKNOWN, *OF_PURGED.values())
+UNREFERENCED_STATES: Final = frozenset(
+    (AddressState.COMMITTED, AddressState.SWEPT, AddressState.ORPHAN, AddressState.UNKNOWN, *PURGE_STATES.values())
 )
 """The blob is there, and no reference names it."""
-UNNAMED: Final = frozenset((AddressState.ORPHAN, AddressState.UNKNOWN))
+UNNAMED_STATES: Final = frozenset((AddressState.ORPHAN, AddressState.UNKNOWN))
 """The blob is there, and neither a reference nor a commit is known to name it."""
 LOCATIONS_MAX: Final = 100_000
 """How many records of purged objects are searched."""
@@ -107,7 +107,7 @@ class AddressInfo(NamedTuple):
     """For an issued address: when it can no longer be linked."""
     reference_state: ReferenceState | None = None
     """The state over all references, by precedence. None: no reference and no commit names the address."""
-    committed: CommittedName | None = None
+    committed_name: CommittedName | None = None
     """What committed history says of an address that has no reference."""
 
 
@@ -119,23 +119,23 @@ def address_info(ctx: Context, address: str) -> AddressInfo:
 
     An address that was never given out reads as gone.
     """
-    found = names_of(ctx, address)
-    if found.state not in UNNAMED:
+    found = address_names(ctx, address)
+    if found.state not in UNNAMED_STATES:
         return found
     role, complete = role_of_content(ctx, found.address, records_max=LOCATIONS_MAX)
     if role is not None:
-        return found._replace(state=OF_PURGED[role.role])
+        return found._replace(state=PURGE_STATES[role.role])
     return found if complete else found._replace(state=AddressState.UNKNOWN)
 
 
-def names_of(ctx: Context, address: str) -> AddressInfo:
+def address_names(ctx: Context, address: str) -> AddressInfo:
     """Return the same by references and commits alone. What a purge has written reads as an orphan. Raises
     InvalidName.
     """
     own = ids.own_address(address)
     match ctx.references.get_many((own,))[0]:
         case Listed(references, changed_ms):
-            names = tuple(_named_by(ctx, own, ref) for ref in references)
+            names = tuple(_describe_reference(ctx, own, ref) for ref in references)
             overall = min((name.state for name in names), key=_PRECEDENCE.index)
             return AddressInfo(own, AddressState.REFERENCED, names, changed_ms, "", None, overall)
         case Emptied(since_ms, last, cause, _):
@@ -146,10 +146,10 @@ def names_of(ctx: Context, address: str) -> AddressInfo:
         case Deleting(since_ms, _, cause, _):
             return AddressInfo(own, AddressState.DELETING, (), since_ms, cause, None, ReferenceState.DELETED)
         case None:
-            return _without_references(ctx, own)
+            return _describe_unreferenced(ctx, own)
 
 
-def _without_references(ctx: Context, address: Address) -> AddressInfo:
+def _describe_unreferenced(ctx: Context, address: Address) -> AddressInfo:
     """Describe an address without a key: it may be committed, an orphan, or nothing at all (rule 4)."""
     if not have_content(ctx, (address,))[0]:
         return AddressInfo(address, AddressState.GONE, (), None, "", None)
@@ -157,46 +157,46 @@ def _without_references(ctx: Context, address: Address) -> AddressInfo:
     if history.commit is not None:
         return AddressInfo(address, AddressState.COMMITTED, (), None, "", None, ReferenceState.COMMITTED, history)
     if ctx.references.get_many((address,))[0] is not None:
-        return names_of(ctx, address)  # it was restored meanwhile
+        return address_names(ctx, address)  # it was restored meanwhile
     state = (
         AddressState.UNKNOWN
-        if not history.complete
+        if not history.is_complete
         else AddressState.ORPHAN
-        if history.swept is None
+        if history.swept_commit is None
         else AddressState.SWEPT
     )
     return AddressInfo(address, state, (), None, "", None, None, history)
 
 
-def _named_by(ctx: Context, address: Address, reference: Reference) -> AddressReference:
-    state, decided_ms = _state(ctx, address, reference)
-    made_ms = ids.id_time_ms(reference.id) if reference.id else ids.made_ms(address)
+def _describe_reference(ctx: Context, address: Address, reference: Reference) -> AddressReference:
+    state, decided_ms = _reference_state(ctx, address, reference)
+    made_ms = ids.id_time_ms(reference.id) if reference.id else ids.address_time_ms(address)
     last_modified_ms = max((at for at in (made_ms, decided_ms) if at is not None), default=None)
     return AddressReference(branch_of(reference.token), reference.path, reference.token, state, last_modified_ms)
 
 
-def _state(ctx: Context, address: Address, reference: Reference) -> tuple[ReferenceState, int | None]:
+def _reference_state(ctx: Context, address: Address, reference: Reference) -> tuple[ReferenceState, int | None]:
     """Return a reference's state, and when its token's fate was decided (None where no record says).
 
     The branch is read first, then the markers, in the order of rule 9.
     """
     token = reference.token
     branches = ctx.branches
-    record: BranchRecord | None = branches.decode(branches.raw(branch_of(token)))
-    if isinstance(record, Branch) and token in record.live:
+    record: BranchRecord | None = branches.decode(branches.read_raw(branch_of(token)))
+    if isinstance(record, Branch) and token in record.live_tokens:
         return ReferenceState.STAGED, None
-    for retired in record.retired if record is not None else ():
+    for retired in record.retired_tokens if record is not None else ():
         if retired.token == token:
             taken_by = commit_of(retired.fate)
-            return (ReferenceState.DELETED if taken_by is None else _taken(ctx, taken_by, address, reference)), None
-    for commit, marker in ctx.markers.committed():
+            return (ReferenceState.DELETED if taken_by is None else _state_after_commit(ctx, taken_by, address, reference)), None
+    for commit, marker in ctx.markers.scan_committed():
         if token in marker.tokens:
-            return _taken(ctx, commit, address, reference), marker.at_ms
-    deleted = maybe(ctx.kv.get(keys.deleted_token(ctx.repo, token)), DeletedToken)
+            return _state_after_commit(ctx, commit, address, reference), marker.at_ms
+    deleted = decode_optional(ctx.kv.get(keys.deleted_token(ctx.repo, token)), DeletedToken)
     return (ReferenceState.ORPHANED, None) if deleted is None else (ReferenceState.DELETED, deleted.at_ms)
 
 
-def _taken(ctx: Context, commit: CommitId, address: Address, reference: Reference) -> ReferenceState:
+def _state_after_commit(ctx: Context, commit: CommitId, address: Address, reference: Reference) -> ReferenceState:
     """Return whether the commit that took the token has this entry.
 
     A commit takes only the entries that its tokens show, not those that were overwritten or deleted since, under this

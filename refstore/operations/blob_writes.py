@@ -12,23 +12,23 @@ from typing import Final, TypeVar
 from refstore.context import Context
 from refstore.core import deadline
 from refstore.core.ids import Address
-from refstore.objects.base import ObjectInfo, Stored, chunks_of
+from refstore.objects.base import ObjectInfo, StoredObject, chunks_of
 from refstore.operations import bodies
 
-WRITERS: Final = 4
+WRITE_THREADS: Final = 4
 """How many blobs of a batch are written at a time; more only helps where the store is far away."""
 
 T = TypeVar("T")
 
 
-def put_all(ctx: Context, blobs: Sequence[tuple[Address, bodies.Source]]) -> list[Stored]:
+def put_all(ctx: Context, blobs: Sequence[tuple[Address, bodies.UploadBody]]) -> list[StoredObject]:
     """Write each blob to its address."""
 
-    def put(address: Address, source: bodies.Source) -> Stored:
+    def put(address: Address, source: bodies.UploadBody) -> StoredObject:
         if isinstance(source, bytes):
             return ctx.objects.put(address, source)
-        with bodies.opened(source) as body:
-            return ctx.objects.put(address, deadline.checked(chunks_of(body)))
+        with bodies.open_body(source) as body:
+            return ctx.objects.put(address, deadline.check_each(chunks_of(body)))
 
     return _run_all([partial(put, address, source) for address, source in blobs])
 
@@ -64,7 +64,7 @@ def _run_all(writes: Sequence[Callable[[], T]]) -> list[T]:
                 raise
 
     # one task for each writer, not for each blob: handing small ones over one by one takes longer than writing them
-    with ThreadPoolExecutor(max_workers=min(WRITERS, len(writes)), thread_name_prefix="refstore-put") as pool:
-        for writer in [pool.submit(copy_context().run, write) for _ in range(min(WRITERS, len(writes)))]:
+    with ThreadPoolExecutor(max_workers=min(WRITE_THREADS, len(writes)), thread_name_prefix="refstore-put") as pool:
+        for writer in [pool.submit(copy_context().run, write) for _ in range(min(WRITE_THREADS, len(writes)))]:
             writer.result()
     return [results[place] for place in range(len(writes))]

@@ -12,11 +12,11 @@ from typing import cast
 from refstore.errors import Invalid
 from refstore.objects.base import Body
 
-Source = Body | os.PathLike[str]
+UploadBody = Body | os.PathLike[str]
 """What an upload takes."""
 
 
-def check(body: object, path: str) -> None:
+def check_body(body: object, path: str) -> None:
     """Refuse what is no body before anything is written. Raises Invalid."""
     if isinstance(body, bytes):
         return
@@ -28,7 +28,7 @@ def check(body: object, path: str) -> None:
     if isinstance(body, TextIOBase):
         raise Invalid(f"the body of {path!r} is a file in text mode; open it with mode 'rb'")
     if isinstance(body, os.PathLike):
-        with opened(cast("os.PathLike[str]", body)):
+        with open_body(cast("os.PathLike[str]", body)):
             return
     if not (hasattr(body, "read") or isinstance(body, Iterable | bytearray | memoryview) or _is_buffer(body)):
         raise Invalid(
@@ -38,7 +38,7 @@ def check(body: object, path: str) -> None:
 
 
 @contextmanager
-def opened(body: Source) -> Generator[Body, None, None]:
+def open_body(body: UploadBody) -> Generator[Body, None, None]:
     """Yield the body, and the opened file for a path. Raises Invalid."""
     if not isinstance(body, os.PathLike):
         yield body

@@ -8,7 +8,7 @@ from refstore.audit import EntryDraft
 from refstore.context import Context
 from refstore.core import keys
 from refstore.core.ids import BranchName, CommitId, Token
-from refstore.core.records import Branch, BranchRecord, RepositoryRecord, Retired, TokenRecord, decode, maybe
+from refstore.core.records import Branch, BranchRecord, RepositoryRecord, RetiredToken, TokenRecord, decode, decode_optional
 from refstore.errors import (
     AlreadyExists,
     BranchNotFound,
@@ -23,10 +23,10 @@ from refstore.kv.unknown_outcomes import UnknownOutcomes
 from refstore.operations import refs
 from refstore.versioning.branches import ATTEMPTS, OpenBranch
 from refstore.versioning.manifest import BranchCreated
-from refstore.versioning.markers import BRANCH_DELETED, RESET
+from refstore.versioning.markers import BRANCH_DELETED_CAUSE, RESET_CAUSE
 
 
-def create(ctx: Context, name: BranchName, source: str, *, hidden: bool = False) -> CommitId:
+def create_branch(ctx: Context, name: BranchName, source: str, *, hidden: bool = False) -> CommitId:
     """Make a branch at a ref's commit. Raises AlreadyExists, NotFound, Gone (the commit is marked), RepositoryNotFound.
 
     The repository and the mark are checked before the record is written, and again after it; a branch that was made too
@@ -42,15 +42,15 @@ def create(ctx: Context, name: BranchName, source: str, *, hidden: bool = False)
     for _ in range(ATTEMPTS):
         token = ctx.staging.new_token(name, ctx.ids, ctx.clock)
         tried.add(token)
-        with unknown.tolerated():  # try again then, with another new token
+        with unknown.tolerate():  # try again then, with another new token
             raw = branches.create(name, ref.commit, token, hidden=hidden)
             if raw is not None:
                 break
-        raw = branches.raw(name)
+        raw = branches.read_raw(name)
         current = branches.decode(raw)
         if isinstance(raw, bytes) and isinstance(current, Branch) and current.id in tried:
             break  # our write landed and its reply was lost; others may have changed the record since
-        if _were_live(ctx, tried, current):
+        if _were_current(ctx, tried, current):
             return ref.commit  # our write landed, and the branch was deleted since: it is not made twice
         if isinstance(current, Branch):
             raise AlreadyExists(f"branch already exists: {name!r}")
@@ -61,7 +61,7 @@ def create(ctx: Context, name: BranchName, source: str, *, hidden: bool = False)
         check_open(ctx)
         refs.check_mark(ctx, ref.commit)
     except (Gone, NotFound):
-        _delete(ctx, name, branches.parse_open(name, raw))
+        _close_branch(ctx, name, branches.parse_open(name, raw))
         raise
     made = branches.parse_open(name, raw).record
     entry = BranchCreated(name, made.id, ref.commit, made.created_ms, hidden)
@@ -69,15 +69,15 @@ def create(ctx: Context, name: BranchName, source: str, *, hidden: bool = False)
     return ref.commit
 
 
-def _were_live(ctx: Context, tokens: set[Token], current: BranchRecord | None) -> bool:
+def _were_current(ctx: Context, tokens: set[Token], current: BranchRecord | None) -> bool:
     """Return whether one of the tokens was current on a branch that was deleted since.
 
     Such a token is retired on the closed record, or in a marker, or was processed.
     """
-    if current is not None and any(retired.token in tokens for retired in current.retired):
+    if current is not None and any(retired.token in tokens for retired in current.retired_tokens):
         return True
     # in this order: a token that a commit took is in the commit's marker, then has its own marker, then is processed
-    if any(not tokens.isdisjoint(marker.tokens) for _, marker in ctx.markers.committed()):
+    if any(not tokens.isdisjoint(marker.tokens) for _, marker in ctx.markers.scan_committed()):
         return True
     sorted_tokens = sorted(tokens)
     if any(
@@ -89,37 +89,37 @@ def _were_live(ctx: Context, tokens: set[Token], current: BranchRecord | None) -
     return any(value is not ABSENT and decode(value, TokenRecord).processed_ms for value in registered)
 
 
-def reset(ctx: Context, name: BranchName) -> None:
+def reset_branch(ctx: Context, name: BranchName) -> None:
     """Discard all uncommitted changes of a branch, in one step for any number of them: the reaper does the work."""
     branches = ctx.branches
-    first = open_branch = branches.open(name)
+    first = open_branch = branches.read_open(name)
     for _ in range(ATTEMPTS):
         record = open_branch.record
         token = ctx.staging.new_token(name, ctx.ids, ctx.clock)  # a new one each time, as in `Branches.seal`
         retired = (
-            *record.retired,
-            *(Retired(retired_token, RESET) for retired_token in (*record.sealed, record.token)),
+            *record.retired_tokens,
+            *(RetiredToken(retired_token, RESET_CAUSE) for retired_token in (*record.sealed_tokens, record.token)),
         )
         if branches.change(name, open_branch, token=token, sealed=(), retired=retired):
             break
-        open_branch = branches.open(name)
-        if not set(first.record.live) & set(open_branch.record.live):
+        open_branch = branches.read_open(name)
+        if not set(first.record.live_tokens) & set(open_branch.record.live_tokens):
             break  # what was staged at the call was discarded already: by our own write, or another's
     else:
         raise branches.contention(name)
     ctx.markers.publish(branches, name)
 
 
-def delete(ctx: Context, name: BranchName, *, default: BranchName) -> None:
+def delete_branch(ctx: Context, name: BranchName, *, default: BranchName) -> None:
     """Delete a branch and all its uncommitted changes, in one step for any number of them.
 
     Raises BranchNotFound, Conflict.
     """
     check_deletable(ctx, name, default=default)
-    opened = ctx.branches.open(name)
+    opened = ctx.branches.read_open(name)
     before = {"commit": opened.record.head, "created_ms": opened.record.created_ms}
     with ctx.audit.act("branch.delete", repository=ctx.name, target=name, before=before) as draft:
-        _delete(ctx, name, opened, draft)
+        _close_branch(ctx, name, opened, draft)
 
 
 def check_deletable(ctx: Context, name: BranchName, *, default: BranchName) -> None:
@@ -128,12 +128,12 @@ def check_deletable(ctx: Context, name: BranchName, *, default: BranchName) -> N
         raise Conflict(f"{name!r} is the default branch of {ctx.name!r} and cannot be deleted")
 
 
-def get(ctx: Context, name: BranchName) -> Branch:
+def get_branch(ctx: Context, name: BranchName) -> Branch:
     """Return an open branch's record. Raises BranchNotFound."""
-    return ctx.branches.open(name).record
+    return ctx.branches.read_open(name).record
 
 
-def scan(ctx: Context, *, prefix: str, after: str) -> Iterator[tuple[BranchName, Branch]]:
+def scan_branches(ctx: Context, *, prefix: str, after: str) -> Iterator[tuple[BranchName, Branch]]:
     """Yield the open branches, in order of name."""
     return ctx.branches.scan_open(prefix=prefix, after=after)
 
@@ -157,7 +157,7 @@ def close_all(
             on_corrupt(name, error)
             continue
         if isinstance(record, Branch):
-            _delete(ctx, name, OpenBranch(raw, record), cause=cause)
+            _close_branch(ctx, name, OpenBranch(raw, record), cause=cause)
             closed += 1
         else:
             ctx.markers.publish(branches, name)
@@ -172,19 +172,19 @@ def check_open(ctx: Context) -> None:
 def open_record(ctx: Context) -> tuple[bytes, RepositoryRecord]:
     """Return the repository's record: its bytes, to compare with, and what they mean. Raises RepositoryNotFound."""
     raw = ctx.kv.get(keys.repository(ctx.name))
-    record = maybe(raw, RepositoryRecord)
+    record = decode_optional(raw, RepositoryRecord)
     if raw is ABSENT or record is None or record.id != ctx.repo or record.closed_ms:
         raise RepositoryNotFound(f"repository {ctx.name!r} does not exist; list the repositories to see which do")
     return raw, record
 
 
-def _delete(
+def _close_branch(
     ctx: Context,
     name: BranchName,
     open_branch: OpenBranch,
     draft: EntryDraft | None = None,
     *,
-    cause: str = BRANCH_DELETED,
+    cause: str = BRANCH_DELETED_CAUSE,
 ) -> None:
     branches = ctx.branches
     branch_id = open_branch.record.id
@@ -194,7 +194,7 @@ def _delete(
                 draft.landed = True
             break
         try:
-            open_branch = branches.open(name)
+            open_branch = branches.read_open(name)
         except BranchNotFound:
             break  # it is closed already: by our own write, or another's
         if open_branch.record.id != branch_id:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from refstore.context import Context
 from refstore.core import keys
 from refstore.core.ids import CommitId
-from refstore.core.records import Commit, Entry, Mark, maybe
+from refstore.core.records import Commit, Entry, Mark, decode_optional
 from refstore.errors import CorruptRange, ObjectNotFound
 
 
@@ -24,7 +24,7 @@ def entries_of_commit(
     `seen`: the id of each range that was read, with the prefix. Commits that share a range share this.
     """
     try:
-        for row in ctx.trees.stretches(commit.metarange, prefix=prefix) if commit.metarange else ():
+        for row in ctx.trees.overlapping_ranges(commit.metarange, prefix=prefix) if commit.metarange else ():
             if (row.id, prefix) not in seen:
                 entries = ctx.trees.entries_of_range(row.id, prefix=prefix)
                 seen.add((row.id, prefix))  # not before it was read: where it is lost, the next commit has to tell
@@ -39,6 +39,6 @@ def _tree_is_swept(ctx: Context, commit_id: CommitId) -> bool:
     """Return whether a sweep deletes, or deleted, the commit's tree (rule 13). The mark is read before the landed mark:
     what never will land alone is marked without it.
     """
-    mark = maybe(ctx.kv.get(keys.mark(ctx.repo, commit_id)), Mark)
+    mark = decode_optional(ctx.kv.get(keys.mark(ctx.repo, commit_id)), Mark)
     has_begun = mark is not None and bool(mark.sweeping_ms) and not mark.prefixes
-    return has_begun and not ctx.markers.landed(commit_id)
+    return has_begun and not ctx.markers.has_landed(commit_id)

@@ -14,14 +14,14 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import ids, keys
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import Address, CommitId, Path
 from refstore.core.records import Commit, decode
 from refstore.kv.base import ABSENT
 from refstore.operations import tagging
 from refstore.operations.refs import get_commit, head_commit, swept_mark
 
-LISTINGS_MAX: Final = 128
+ADDED_FILES_MAX: Final = 128
 """How many listings are read."""
 CHANGES_MAX: Final = 1_000_000
 """How many changed paths are searched for those at which a commit put an address."""
@@ -37,9 +37,9 @@ class CommittedName(NamedTuple):
     """A commit that names the address and is not swept; None: no such commit was found."""
     path: Path | None = None
     """The path at which that commit names it."""
-    swept: CommitId | None = None
+    swept_commit: CommitId | None = None
     """A commit that named the address, and is swept."""
-    complete: bool = True
+    is_complete: bool = True
     """Whether everything was searched."""
 
 
@@ -53,7 +53,7 @@ def committed_name(ctx: Context, address: Address) -> CommittedName:
             complete = False
             break
         commit, record = adding
-        changed_paths = _paths_put(ctx, record, address)
+        changed_paths = _find_put_paths(ctx, record, address)
         if changed_paths is None:
             complete = False
             continue
@@ -64,8 +64,8 @@ def committed_name(ctx: Context, address: Address) -> CommittedName:
             return CommittedName(commit, unswept[0])
         swept = commit
     if not paths:
-        return CommittedName(complete=complete)
-    for number, (commit, record) in enumerate(_others(ctx, lowest)):
+        return CommittedName(is_complete=complete)
+    for number, (commit, record) in enumerate(_other_commits(ctx, lowest)):
         if number == TREES_MAX:
             complete = False
             break
@@ -82,7 +82,7 @@ def is_named_by(ctx: Context, address: Address, commits: Iterable[tuple[CommitId
         return False
     paths: set[Path] = set()
     for adding in adding_commits(ctx, address):
-        paths |= set((adding and _paths_put(ctx, adding[1], address)) or ())
+        paths |= set((adding and _find_put_paths(ctx, adding[1], address)) or ())
     return any(
         entry.address == address
         for _, record in few
@@ -92,32 +92,32 @@ def is_named_by(ctx: Context, address: Address, commits: Iterable[tuple[CommitId
 
 def adding_commits(ctx: Context, address: Address) -> Iterator[tuple[CommitId, Commit] | None]:
     """Yield the commits whose listing has the address, and None at the end if not all listings were read."""
-    address_ms = ids.made_ms(address)
+    address_ms = ids.address_time_ms(address)
     made_ms = address_ms - int(ctx.waits.clock_skew_seconds * 1000) if address_ms is not None else 0
-    rows = [(commit, record) for commit, record in landed_commits(ctx) if record.added]
+    rows = [(commit, record) for commit, record in landed_commits(ctx) if record.added_addresses_id]
     rows.sort(key=lambda row: (row[1].created_ms < made_ms, abs(row[1].created_ms - made_ms)))
-    for commit, record in rows[:LISTINGS_MAX]:
+    for commit, record in rows[:ADDED_FILES_MAX]:
         # a listing is sorted, but is read whole: its hash is verified before anything is given out
         if any(
             batch[0] <= address <= batch[-1] and address in batch
-            for batch in ctx.trees.read_added(record.added)
+            for batch in ctx.trees.read_added_addresses(record.added_addresses_id)
             if batch
         ):
             yield commit, record
-    if len(rows) > LISTINGS_MAX:
+    if len(rows) > ADDED_FILES_MAX:
         yield None
 
 
 def landed_commits(ctx: Context) -> Iterator[tuple[CommitId, Commit]]:
     """Yield every commit that landed, in order of id."""
-    for page in batched(ctx.kv.scan_all(keys.commits(ctx.repo)), _PAGE):
-        landed = ctx.kv.get_many([keys.landed(ctx.repo, CommitId(name)) for name, _ in page])
+    for page in split_batches(ctx.kv.scan_all(keys.commits(ctx.repo)), _PAGE):
+        landed = ctx.kv.get_many([keys.landed_mark(ctx.repo, CommitId(name)) for name, _ in page])
         for (name, value), mark in zip(page, landed, strict=True):
             if mark is not ABSENT:
                 yield CommitId(name), decode(value, Commit)
 
 
-def _paths_put(ctx: Context, record: Commit, address: Address) -> list[Path] | None:
+def _find_put_paths(ctx: Context, record: Commit, address: Address) -> list[Path] | None:
     """Return the paths at which a commit put an address; None: the commit has too many changes to search."""
     parent = get_commit(ctx, record.parents[0]).metarange if record.parents else ""
     changes = ctx.trees.diff(parent, record.metarange)
@@ -129,11 +129,11 @@ def _paths_put(ctx: Context, record: Commit, address: Address) -> list[Path] | N
     return paths if paths or next(changes, None) is None else None
 
 
-def _others(ctx: Context, lowest: int) -> Iterator[tuple[CommitId, Commit]]:
+def _other_commits(ctx: Context, lowest: int) -> Iterator[tuple[CommitId, Commit]]:
     """Yield commits that may have inherited the address: heads and tagged commits first."""
     yielded: set[CommitId] = set()
     heads = [record.head for _, record in ctx.branches.scan_open()]
-    heads += [tag.commit for _, tag in tagging.scan(ctx, prefix="", after="")]
+    heads += [tag.commit for _, tag in tagging.scan_tags(ctx, prefix="", after="")]
     for commit in heads:
         if commit not in yielded:
             yielded.add(commit)

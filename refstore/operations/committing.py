@@ -25,20 +25,20 @@ from refstore.core.ids import BranchName, CommitId, Token
 from refstore.core.records import Branch, Commit, Entry, encode
 from refstore.errors import BranchNotFound, DirtyBranch, Invalid, NothingToCommit, ObjectsUnavailable, Unavailable
 from refstore.operations import refs
-from refstore.operations.comparing import Comparison
-from refstore.operations.reading import while_still
+from refstore.operations.comparing import ContentComparison
+from refstore.operations.reading import read_consistent
 from refstore.versioning.commits import graph
 from refstore.versioning.commits.applying import WrittenTree
-from refstore.versioning.commits.imported import Spool
-from refstore.versioning.commits.merging import Strategy
+from refstore.versioning.commits.imported import ImportSpool
+from refstore.versioning.commits.merging import MergeStrategy
 from refstore.versioning.manifest import CommitLanded
-from refstore.versioning.markers import NOTHING_COMMITTED
+from refstore.versioning.markers import NOTHING_COMMITTED_CAUSE
 from refstore.versioning.staging import Staging
 
 ATTEMPTS: Final = 8
 """How often a commit starts over because another one took its tokens first."""
 
-Changes = Iterable[tuple[str, Entry | None]]
+EntryChanges = Iterable[tuple[str, Entry | None]]
 """Changes of a tree, sorted by path; None removes."""
 
 
@@ -75,12 +75,12 @@ class CommitOptions:
 
     def __post_init__(self) -> None:
         """Raises Invalid."""
-        argument_types.text(self.message, "message")
-        argument_types.text(self.committer, "committer")
-        argument_types.flag(self.allow_empty, "allow_empty")
+        argument_types.check_text(self.message, "message")
+        argument_types.check_text(self.committer, "committer")
+        argument_types.check_flag(self.allow_empty, "allow_empty")
         if self.date_ms is not None:
-            argument_types.whole_number(self.date_ms, "date_ms")
-        user_metadata.check(self.metadata, "the commit")
+            argument_types.check_whole_number(self.date_ms, "date_ms")
+        user_metadata.check_user_metadata(self.metadata, "the commit")
 
 
 def commit(ctx: Context, branch: BranchName, options: CommitOptions) -> CommitInfo:
@@ -88,23 +88,23 @@ def commit(ctx: Context, branch: BranchName, options: CommitOptions) -> CommitIn
     branches = ctx.branches
     staging = ctx.staging
     for _ in range(ATTEMPTS):
-        if not options.allow_empty and while_still(
-            ctx, branch, lambda branch_record: _nothing_staged(ctx, branch_record)
+        if not options.allow_empty and read_consistent(
+            ctx, branch, lambda branch_record: _has_nothing_staged(ctx, branch_record)
         ):
             raise NothingToCommit(f"nothing is staged on branch {branch!r}; upload or delete something first")
         record = branches.seal(branch, lambda: staging.new_token(branch, ctx.ids, ctx.clock))
-        base, sealed = record.head, record.sealed
+        base, sealed = record.head, record.sealed_tokens
         tree = refs.head_commit(ctx, base)
-        written = ctx.trees.apply_encoded(tree.metarange, _changes(staging, sealed))
-        if not options.allow_empty and Comparison(ctx).changes_nothing(tree.metarange, written):
+        written = ctx.trees.apply_encoded(tree.metarange, _sealed_changes(staging, sealed))
+        if not options.allow_empty and ContentComparison(ctx).changes_nothing(tree.metarange, written):
             # the staged entries equal the committed ones: retire their tokens, or every later commit reads them again
-            if not branches.advance(branch, base, sealed, base, NOTHING_COMMITTED):
+            if not branches.advance(branch, base, sealed, base, NOTHING_COMMITTED_CAUSE):
                 continue  # another commit took the tokens, so perhaps not all entries were read
             ctx.markers.publish(branches, branch)
             raise NothingToCommit(f"what is staged on branch {branch!r} does not change it; there is nothing to commit")
-        made = _write(ctx, options, (base,), written, sealed)
-        if _advance(ctx, branch, base, sealed, made.id):
-            _acknowledge(ctx, branch, record.id, made)
+        made = _write_commit(ctx, options, (base,), written, sealed)
+        if _advance_branch(ctx, branch, base, sealed, made.id):
+            _publish_commit(ctx, branch, record.id, made)
             return made
     raise branches.contention(branch)
 
@@ -124,7 +124,7 @@ def merge(
             raise NothingToCommit(f"branch {branch!r} already has everything of {source!r}")
         return base
 
-    return _three_way(
+    return _merge_three_way(
         ctx, branch, options, theirs, base_of, strategy=strategy, second_parent=None if squash else theirs
     )
 
@@ -132,17 +132,17 @@ def merge(
 def revert(ctx: Context, branch: BranchName, ref: str, options: CommitOptions, *, parent: int = 0) -> CommitInfo:
     """Undo a commit on top of the branch. `parent`, from 1, selects the parent that a merge commit is compared with."""
     undone = refs.resolve(ctx, ref).commit
-    return _three_way(ctx, branch, options, _parent(ctx, undone, parent), lambda _ours: undone)
+    return _merge_three_way(ctx, branch, options, _select_parent(ctx, undone, parent), lambda _ours: undone)
 
 
 def cherry_pick(ctx: Context, branch: BranchName, ref: str, options: CommitOptions, *, parent: int = 0) -> CommitInfo:
     """Repeat a commit's changes on top of the branch. `parent`, from 1, selects a merge commit's parent."""
     picked = refs.resolve(ctx, ref).commit
-    before = _parent(ctx, picked, parent)
-    return _three_way(ctx, branch, options, picked, lambda _ours: before)
+    before = _select_parent(ctx, picked, parent)
+    return _merge_three_way(ctx, branch, options, picked, lambda _ours: before)
 
 
-def remove(
+def commit_removal(
     ctx: Context, branch: BranchName, options: CommitOptions, paths_of: Callable[[CommitId], Iterable[str]]
 ) -> CommitInfo:
     """Commit the removal of the paths, in order, that `paths_of` returns for the branch's head.
@@ -150,14 +150,14 @@ def remove(
     Raises DirtyBranch where the branch has staged changes, which stay as they are; NothingToCommit, BranchNotFound,
     Contention.
     """
-    return _combine(ctx, branch, options, lambda ours: _applied(ctx, ours, ((path, None) for path in paths_of(ours))))
+    return _commit_tree(ctx, branch, options, lambda ours: _apply_changes(ctx, ours, ((path, None) for path in paths_of(ours))))
 
 
-def replace(
+def commit_replacement(
     ctx: Context,
     branch: BranchName,
     options: CommitOptions,
-    spool: Spool,
+    spool: ImportSpool,
     prefixes: Sequence[str],
     about_to_land: Callable[[CommitId], None],
 ) -> tuple[CommitInfo, WrittenTree]:
@@ -169,13 +169,13 @@ def replace(
     written: list[WrittenTree] = []
 
     def write(ours: CommitId) -> WrittenTree:
-        written.append(ctx.trees.replace(_tree(ctx, ours), spool, prefixes))
+        written.append(ctx.trees.replace_prefixes(_metarange_of(ctx, ours), spool, prefixes))
         return written[-1]
 
-    return _combine(ctx, branch, options, write, about_to_land=about_to_land), written[-1]
+    return _commit_tree(ctx, branch, options, write, about_to_land=about_to_land), written[-1]
 
 
-def _three_way(
+def _merge_three_way(
     ctx: Context,
     branch: BranchName,
     options: CommitOptions,
@@ -189,23 +189,23 @@ def _three_way(
 
     None stands for the empty tree.
     """
-    decides = _strategy(strategy)
+    decides = _parse_strategy(strategy)
 
-    def changes_of(ours: CommitId) -> Changes:
-        base, own, other = (_tree(ctx, commit) for commit in (base_of(ours), ours, theirs))
-        return ctx.trees.merge_changes(base, own, other, decides, Comparison(ctx).equal)
+    def changes_of(ours: CommitId) -> EntryChanges:
+        base, own, other = (_metarange_of(ctx, commit) for commit in (base_of(ours), ours, theirs))
+        return ctx.trees.merge_changes(base, own, other, decides, ContentComparison(ctx).are_equal)
 
-    return _combine(
+    return _commit_tree(
         ctx,
         branch,
         options,
-        lambda ours: _applied(ctx, ours, changes_of(ours)),
+        lambda ours: _apply_changes(ctx, ours, changes_of(ours)),
         theirs=theirs,
         second_parent=second_parent,
     )
 
 
-def _combine(
+def _commit_tree(
     ctx: Context,
     branch: BranchName,
     options: CommitOptions,
@@ -225,42 +225,42 @@ def _combine(
         if theirs is not None:
             # Objects that only a marked commit names will be deleted. A run that marks it later waits for this call.
             refs.check_mark(ctx, theirs)
-        branch_record = branches.open(branch).record
-        if not _nothing_staged(ctx, branch_record):
-            raise _dirty(branch)
+        branch_record = branches.read_open(branch).record
+        if not _has_nothing_staged(ctx, branch_record):
+            raise _dirty_branch(branch)
         ours = branch_record.head
         written = written_on(ours)
         if (
             second_parent is None
             and not options.allow_empty
-            and Comparison(ctx).changes_nothing(_tree(ctx, ours), written)
+            and ContentComparison(ctx).changes_nothing(_metarange_of(ctx, ours), written)
         ):
             raise NothingToCommit(f"branch {branch!r} has these changes already")
         record = branches.seal(branch, lambda: staging.new_token(branch, ctx.ids, ctx.clock))
-        if any(not staging.is_empty(token) for token in record.sealed):
-            raise _dirty(branch)  # a client staged changes meanwhile; they stay staged under a sealed token
+        if any(not staging.is_empty(token) for token in record.sealed_tokens):
+            raise _dirty_branch(branch)  # a client staged changes meanwhile; they stay staged under a sealed token
         if record.head != ours:
             continue
         parents = (ours,) if second_parent is None else (ours, second_parent)
-        made = _write(ctx, options, parents, written, record.sealed)
+        made = _write_commit(ctx, options, parents, written, record.sealed_tokens)
         about_to_land(made.id)
-        if _advance(ctx, branch, ours, record.sealed, made.id):
-            _acknowledge(ctx, branch, record.id, made)
+        if _advance_branch(ctx, branch, ours, record.sealed_tokens, made.id):
+            _publish_commit(ctx, branch, record.id, made)
             return made
     raise branches.contention(branch)
 
 
-def _advance(ctx: Context, branch: BranchName, base: CommitId, sealed: tuple[Token, ...], new: CommitId) -> bool:
+def _advance_branch(ctx: Context, branch: BranchName, base: CommitId, sealed: tuple[Token, ...], new: CommitId) -> bool:
     """Return whether the branch was moved to the new commit: by this call, or by an attempt whose reply was lost."""
     try:
-        return ctx.branches.advance(branch, base, sealed, new, new) or ctx.markers.landed(new)
+        return ctx.branches.advance(branch, base, sealed, new, new) or ctx.markers.has_landed(new)
     except BranchNotFound:
-        if ctx.markers.landed(new):
+        if ctx.markers.has_landed(new):
             return True  # the commit landed, and the branch was deleted since
         raise
 
 
-def _acknowledge(ctx: Context, branch: BranchName, branch_id: str, made: CommitInfo) -> None:
+def _publish_commit(ctx: Context, branch: BranchName, branch_id: str, made: CommitInfo) -> None:
     """Write the commit to the manifest, then publish its marker. Raises ObjectsUnavailable: the commit landed all the
     same.
 
@@ -280,21 +280,21 @@ def _acknowledge(ctx: Context, branch: BranchName, branch_id: str, made: CommitI
         ctx.markers.publish(ctx.branches, branch, own=made.id)
 
 
-def _changes(staging: Staging, sealed: Sequence[Token]) -> Iterator[tuple[str, bytes]]:
+def _sealed_changes(staging: Staging, sealed: Sequence[Token]) -> Iterator[tuple[str, bytes]]:
     """Yield the changes under the sealed tokens, encoded, in path order. The last token that has a path decides."""
-    return ((path, value) for path, value, _token in staging.merged(tuple(reversed(sealed))))
+    return ((path, value) for path, value, _token in staging.scan_merged(tuple(reversed(sealed))))
 
 
-def _strategy(name: str) -> Strategy:
+def _parse_strategy(name: str) -> MergeStrategy:
     try:
-        return Strategy(name or Strategy.NONE.value)
+        return MergeStrategy(name or MergeStrategy.NONE.value)
     except ValueError:
         raise Invalid(
-            f"{name!r} is not a merge strategy; use one of {', '.join(item.value for item in Strategy)}"
+            f"{name!r} is not a merge strategy; use one of {', '.join(item.value for item in MergeStrategy)}"
         ) from None
 
 
-def _write(
+def _write_commit(
     ctx: Context, options: CommitOptions, parents: tuple[CommitId, ...], written: WrittenTree, tokens: tuple[Token, ...]
 ) -> CommitInfo:
     """Write the commit record, under an id that nothing names yet. Writing it again writes the same."""
@@ -302,7 +302,7 @@ def _write(
     record = Commit(
         parents=parents,
         metarange=written.metarange,
-        added=written.added,
+        added_addresses_id=written.added_addresses_id,
         tokens=tokens,
         created_ms=now_ms if options.date_ms is None else options.date_ms,
         committer=options.committer,
@@ -316,25 +316,25 @@ def _write(
     return CommitInfo(new, record)
 
 
-def _applied(ctx: Context, ours: CommitId, changes: Changes) -> WrittenTree:
-    return ctx.trees.apply(_tree(ctx, ours), changes)
+def _apply_changes(ctx: Context, ours: CommitId, changes: EntryChanges) -> WrittenTree:
+    return ctx.trees.apply(_metarange_of(ctx, ours), changes)
 
 
 def check_clean(ctx: Context, branch: BranchName) -> None:
     """Raise DirtyBranch where something is staged. What is staged later, the commit itself refuses."""
-    if not _nothing_staged(ctx, ctx.branches.open(branch).record):
-        raise _dirty(branch)
+    if not _has_nothing_staged(ctx, ctx.branches.read_open(branch).record):
+        raise _dirty_branch(branch)
 
 
-def _nothing_staged(ctx: Context, record: Branch) -> bool:
-    return all(ctx.staging.is_empty(token) for token in record.live)
+def _has_nothing_staged(ctx: Context, record: Branch) -> bool:
+    return all(ctx.staging.is_empty(token) for token in record.live_tokens)
 
 
-def _tree(ctx: Context, commit: CommitId | None) -> str:
+def _metarange_of(ctx: Context, commit: CommitId | None) -> str:
     return refs.get_commit(ctx, commit).metarange if commit is not None else ""
 
 
-def _parent(ctx: Context, commit: CommitId, number: int) -> CommitId | None:
+def _select_parent(ctx: Context, commit: CommitId, number: int) -> CommitId | None:
     """Return the parent that a commit is compared with. Raises Invalid where the caller has to select one."""
     parents = refs.get_commit(ctx, commit).parents
     if number == 0 and len(parents) <= 1:
@@ -346,5 +346,5 @@ def _parent(ctx: Context, commit: CommitId, number: int) -> CommitId | None:
     return parents[number - 1]
 
 
-def _dirty(branch: BranchName) -> DirtyBranch:
+def _dirty_branch(branch: BranchName) -> DirtyBranch:
     return DirtyBranch(f"branch {branch!r} has uncommitted changes; commit or reset them first")

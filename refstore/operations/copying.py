@@ -28,9 +28,9 @@ from refstore.core.ids import Address, BranchName, CommitId, Path, is_own
 from refstore.core.records import Entry, Reference
 from refstore.errors import Conflict, Contention, InvalidPath, ObjectNotFound
 from refstore.operations import refs
-from refstore.operations.deleting import delete_copied
-from refstore.operations.reading import Resolved, resolve_many
-from refstore.operations.refs import Ref
+from refstore.operations.deleting import delete_sources
+from refstore.operations.reading import ResolvedEntry, resolve_many
+from refstore.operations.refs import ResolvedRef
 from refstore.operations.stage_entries import Placement, TokenMoved, check_distinct, place
 from refstore.versioning.address_state import AddOutcome
 
@@ -51,7 +51,7 @@ class Move(Copy):
     __slots__ = ()
 
 
-class _Copied(NamedTuple):
+class _CopiedEntry(NamedTuple):
     source: Entry
     """The source's entry as it was read: a move deletes this entry, and no other that names the same address."""
     entry: Entry
@@ -62,17 +62,17 @@ def copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequenc
     return [copied.entry for copied in _copy_many(ctx, source_ref, branch, copies)]
 
 
-def _copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequence[Copy]) -> list[_Copied]:
-    argument_types.items(copies, Copy)
+def _copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequence[Copy]) -> list[_CopiedEntry]:
+    argument_types.check_items(copies, Copy)
     pairs = [(ids.object_path(item.source), ids.object_path(item.destination)) for item in copies]
-    check_distinct([Placement(destination, None, referenced=False) for _, destination in pairs])
-    copied: dict[Path, _Copied] = {}
+    check_distinct([Placement(destination, None, is_referenced=False) for _, destination in pairs])
+    copied: dict[Path, _CopiedEntry] = {}
     overwrites: dict[Path, Address] = {}
     for _ in range(ATTEMPTS):
         waiting = [pair for pair in pairs if pair[1] not in copied]
         if not waiting:
             return [copied[destination] for _, destination in pairs]
-        copied |= _attempt(ctx, refs.resolve(ctx, source_ref), branch, waiting, overwrites)
+        copied |= _copy_once(ctx, refs.resolve(ctx, source_ref), branch, waiting, overwrites)
     raise Contention(f"the source on {source_ref!r} kept changing while it was copied; make the same call again")
 
 
@@ -81,7 +81,7 @@ def move_many(ctx: Context, branch: BranchName, to: BranchName, moves: Sequence[
 
     A crash in between leaves both names, and the address referenced.
     """
-    argument_types.items(moves, Copy)
+    argument_types.check_items(moves, Copy)
     onto_itself = next((item.source for item in moves if branch == to and item.source == item.destination), None)
     if onto_itself is not None:
         raise InvalidPath(f"{onto_itself!r} cannot be moved onto itself; give another destination")
@@ -89,19 +89,19 @@ def move_many(ctx: Context, branch: BranchName, to: BranchName, moves: Sequence[
     moved = {
         ids.object_path(item.source): copied_entry.source for item, copied_entry in zip(moves, copied, strict=True)
     }
-    delete_copied(ctx, branch, moved)
+    delete_sources(ctx, branch, moved)
     return [copied_entry.entry for copied_entry in copied]
 
 
-def _attempt(
-    ctx: Context, source: Ref, branch: BranchName, pairs: Sequence[tuple[Path, Path]], over: dict[Path, Address]
-) -> dict[Path, _Copied]:
+def _copy_once(
+    ctx: Context, source: ResolvedRef, branch: BranchName, pairs: Sequence[tuple[Path, Path]], over: dict[Path, Address]
+) -> dict[Path, _CopiedEntry]:
     """Try each pair once, and return the entries of those that were copied. The caller tries the others again.
 
     `over` collects, over all tries, the addresses that this call wrote over its own sources. Raises Conflict if such a
     source must be read again, because its earlier entry is no longer known.
     """
-    if source.from_history:
+    if source.is_pinned_to_commit:
         refs.check_mark(ctx, source.commit, [path for path, _ in pairs])
     resolved = resolve_many(ctx, source, [path for path, _ in pairs])
     missing = [path for path, _ in pairs if path not in resolved]
@@ -122,11 +122,11 @@ def _attempt(
         # a branch's head is checked too: a branch that was made at an expired commit, and not deleted again because of
         # a crash, has a marked head. The check comes before the entry is written as well as after it, because somebody
         # could copy the entry on before it is taken back
-        if not (source.from_history and commit == source.commit):
+        if not (source.is_pinned_to_commit and commit == source.commit):
             refs.check_mark(ctx, commit, paths)
-    token = ctx.branches.open(branch).record.token
+    token = ctx.branches.read_open(branch).record.token
     now = ctx.clock.now_ms()
-    copies = {dst: _copied(ctx, resolved[src].entry, now) for src, dst in pairs}
+    copies = {dst: _copy_of(ctx, resolved[src].entry, now) for src, dst in pairs}
     staged = [
         (src, dst) for src, dst in pairs if resolved[src].token is not None and is_own(resolved[src].entry.address)
     ]
@@ -134,23 +134,23 @@ def _attempt(
         [(copies[dst].address, Reference(token, dst, copies[dst].reference_id)) for _, dst in staged], on_empty=False
     )
     outcome = {dst: hold for (_, dst), hold in zip(staged, holds, strict=True)}
-    committed = _committed_after_all(
-        ctx, source, resolved, [src for src, dst in staged if outcome[dst] is AddOutcome.MISSING]
+    committed = _find_committed_sources(
+        ctx, source, resolved, [src for src, dst in staged if outcome[dst] is AddOutcome.NO_RECORD]
     )
     placements: list[Placement] = []
     for src, dst in pairs:
         entry = copies[dst]
         match outcome.get(dst):
             case AddOutcome.LISTED:
-                placements.append(Placement(dst, entry, referenced=True))
+                placements.append(Placement(dst, entry, is_referenced=True))
             case None:
-                placements.append(Placement(dst, entry, referenced=False))
-            case AddOutcome.MISSING if src in committed:
-                placements.append(Placement(dst, entry, referenced=False))
+                placements.append(Placement(dst, entry, is_referenced=False))
+            case AddOutcome.NO_RECORD if src in committed:
+                placements.append(Placement(dst, entry, is_referenced=False))
             case _:
                 continue
     if source.branch == branch:
-        placements = _not_over_sources(pairs, placements)
+        placements = _drop_overwriting(pairs, placements)
         # a commit may take these entries while the reference of another pair cannot follow; that pair then starts over
         over |= {
             item.path: item.entry.address
@@ -160,7 +160,7 @@ def _attempt(
             and item.entry.address != resolved[item.path].entry.address
         }
     source_of = {dst: resolved[src].entry for src, dst in pairs}
-    copied = {item.path: _Copied(source_of[item.path], item.entry) for item in placements if item.entry is not None}
+    copied = {item.path: _CopiedEntry(source_of[item.path], item.entry) for item in placements if item.entry is not None}
     if placements:
         try:
             place(ctx, branch, token, placements, on_empty=False, sources=sources)
@@ -170,7 +170,7 @@ def _attempt(
     return copied
 
 
-def _not_over_sources(pairs: Sequence[tuple[Path, Path]], placements: Sequence[Placement]) -> list[Placement]:
+def _drop_overwriting(pairs: Sequence[tuple[Path, Path]], placements: Sequence[Placement]) -> list[Placement]:
     """Return the placements that overwrite no source still to be copied.
 
     The references of the others stay until their token is processed.
@@ -185,8 +185,8 @@ def _not_over_sources(pairs: Sequence[tuple[Path, Path]], placements: Sequence[P
     return list(ready.values())
 
 
-def _committed_after_all(
-    ctx: Context, source: Ref, before: dict[Path, Resolved], paths: Sequence[Path]
+def _find_committed_sources(
+    ctx: Context, source: ResolvedRef, before: dict[Path, ResolvedEntry], paths: Sequence[Path]
 ) -> frozenset[Path]:
     """Return the sources without a reference key that still have the same entry: they are committed (rule 4)."""
     if not paths:
@@ -196,6 +196,6 @@ def _committed_after_all(
     return frozenset(path for path in paths if path in current and current[path] == before[path])
 
 
-def _copied(ctx: Context, source: Entry, now_ms: int) -> Entry:
+def _copy_of(ctx: Context, source: Entry, now_ms: int) -> Entry:
     """Return the copy's entry: the source's, with a modification time and a reference of its own."""
-    return msgspec.structs.replace(source, mtime_ms=now_ms, reference_id=ctx.ids.unique(now_ms))
+    return msgspec.structs.replace(source, mtime_ms=now_ms, reference_id=ctx.ids.new_id(now_ms))

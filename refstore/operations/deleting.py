@@ -13,15 +13,15 @@ from typing import Final
 
 from refstore.context import Context
 from refstore.core import ids, keys
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import BranchName, Path, Token
-from refstore.core.records import Branch, Entry, unreferenced
+from refstore.core.records import Branch, Entry, without_reference
 from refstore.errors import Conflict, Contention
 from refstore.kv.base import ABSENT, SetIf
-from refstore.operations.reading import Resolved, resolve_many, stream, while_still
-from refstore.operations.refs import Ref
-from refstore.operations.stage_entries import DELETED, Placement, check_distinct, place, replaced
-from refstore.versioning.markers import RESET
+from refstore.operations.reading import ResolvedEntry, resolve_many, stream_entries, read_consistent
+from refstore.operations.refs import ResolvedRef
+from refstore.operations.stage_entries import DELETED_CAUSE, Placement, check_distinct, place, releases_of_replaced
+from refstore.versioning.markers import RESET_CAUSE
 from refstore.versioning.staging import TOMBSTONE
 
 ATTEMPTS: Final = 16
@@ -33,8 +33,8 @@ BATCH: Final = 1000
 
 def delete_many(ctx: Context, branch: BranchName, paths: Sequence[str]) -> None:
     """Delete paths, whether they exist or not. What they name under the current token is released at once (rule 6)."""
-    token = ctx.branches.open(branch).record.token
-    placements = [Placement(ids.object_path(path), None, referenced=False) for path in paths]
+    token = ctx.branches.read_open(branch).record.token
+    placements = [Placement(ids.object_path(path), None, is_referenced=False) for path in paths]
     check_distinct(placements)
     if placements:
         place(ctx, branch, token, placements, on_empty=False)
@@ -48,7 +48,7 @@ def delete_prefix(ctx: Context, branch: BranchName, prefix: str) -> int:
     ids.path_prefix(prefix)
     count, after = 0, ""
     while True:
-        page = while_still(ctx, branch, lambda record, start=after: _page_of_paths(ctx, record, prefix, start))
+        page = read_consistent(ctx, branch, lambda record, start=after: _page_of_paths(ctx, record, prefix, start))
         if page:
             delete_many(ctx, branch, page)
             count += len(page)
@@ -57,26 +57,26 @@ def delete_prefix(ctx: Context, branch: BranchName, prefix: str) -> int:
         after = page[-1]
 
 
-def delete_copied(ctx: Context, branch: BranchName, copied: dict[Path, Entry]) -> None:
+def delete_sources(ctx: Context, branch: BranchName, copied: dict[Path, Entry]) -> None:
     """Delete the paths that still have the entry that was copied; entries that somebody wrote there meanwhile stay.
 
     So does a new entry of the same address: a move back put it there, and released the copy.
     """
     branches = ctx.branches
     references = ctx.references
-    ref = Ref.to_branch(branch)
+    ref = ResolvedRef.of_branch(branch)
     rewrites: set[Path] = set()
     for _ in range(ATTEMPTS):
-        token = branches.open(branch).record.token
+        token = branches.read_open(branch).record.token
         paths = sorted(copied)
-        raws = ctx.kv.get_many(keys.entry_many(ctx.repo, token, paths))
+        raws = ctx.kv.get_many(keys.entries(ctx.repo, token, paths))
         current = resolve_many(ctx, ref, paths)
         unchanged = [
             (path, raw)
             for path, raw in zip(paths, raws, strict=True)
             # a tombstone under a token that was sealed meanwhile may have come too late for the commit under way: write
             # it again
-            if (path in current and _still(current[path], copied[path]))
+            if (path in current and _is_unchanged(current[path], copied[path]))
             or (path in rewrites and path not in current and raw is ABSENT)
         ]
         if not unchanged:
@@ -85,12 +85,12 @@ def delete_copied(ctx: Context, branch: BranchName, copied: dict[Path, Entry]) -
         *outcomes, raw_branch = ctx.kv.execute(
             [
                 *(SetIf(keys.entry(ctx.repo, token, path), raw, TOMBSTONE) for path, raw in unchanged),
-                branches.get_op(branch),
+                branches.get_operation(branch),
             ]
         )
         if branches.parse_open(branch, raw_branch).record.token == token:
             deleted = [(path, raw) for (path, raw), ok in zip(unchanged, outcomes, strict=True) if ok]
-            references.release(replaced(token, deleted, DELETED), guess=True)
+            references.release(releases_of_replaced(token, deleted, DELETED_CAUSE), guess=True)
             copied = {path: copied[path] for (path, _), ok in zip(unchanged, outcomes, strict=True) if not ok}
             rewrites = set()
         else:
@@ -103,8 +103,8 @@ def reset_paths(ctx: Context, branch: BranchName, *, path: str | None = None, pr
 
     Raises Conflict while a commit is under way or was left unfinished: a part of its sealed changes cannot be reset.
     """
-    open_branch = ctx.branches.open(branch)
-    if open_branch.record.sealed:
+    open_branch = ctx.branches.read_open(branch)
+    if open_branch.record.sealed_tokens:
         raise Conflict(f"branch {branch!r} has an unfinished commit; commit or reset the whole branch first")
     token = open_branch.record.token
     if path is not None:
@@ -112,12 +112,12 @@ def reset_paths(ctx: Context, branch: BranchName, *, path: str | None = None, pr
         value = ctx.kv.get(keys.entry(ctx.repo, token, name))
         return 0 if value is ABSENT else reset_batch(ctx, branch, token, [(name, value)])
     changes = ((Path(name), value) for name, value in ctx.staging.scan(token, prefix=ids.path_prefix(prefix or "")))
-    return sum(reset_batch(ctx, branch, token, batch) for batch in batched(changes, BATCH))
+    return sum(reset_batch(ctx, branch, token, batch) for batch in split_batches(changes, BATCH))
 
 
 def reset_batch(ctx: Context, branch: BranchName, token: Token, batch: Sequence[tuple[Path, bytes]]) -> int:
     """Remove staged changes that are still as they were read, and return how many were removed. Raises Contention."""
-    removed, stood_still = take_staged(ctx, branch, token, batch, cause=RESET)
+    removed, stood_still = remove_staged(ctx, branch, token, batch, cause=RESET_CAUSE)
     if not stood_still:
         raise Contention(
             f"branch {branch!r} was committed or reset meanwhile; check its changes, and reset again if needed"
@@ -125,7 +125,7 @@ def reset_batch(ctx: Context, branch: BranchName, token: Token, batch: Sequence[
     return len(removed)
 
 
-def take_staged(
+def remove_staged(
     ctx: Context,
     branch: BranchName,
     token: Token,
@@ -140,19 +140,19 @@ def take_staged(
     """
     branches = ctx.branches
     *outcomes, raw = ctx.kv.execute(
-        [*(SetIf(keys.entry(ctx.repo, token, path), value, ABSENT) for path, value in batch), branches.get_op(branch)]
+        [*(SetIf(keys.entry(ctx.repo, token, path), value, ABSENT) for path, value in batch), branches.get_operation(branch)]
     )
     removed = [(path, value) for (path, value), ok in zip(batch, outcomes, strict=True) if ok]
     if branches.parse_open(branch, raw).record.token != token:
         return removed, False  # their references stay until the token is processed
-    ctx.references.release(replaced(token, removed, cause), guess=True)
+    ctx.references.release(releases_of_replaced(token, removed, cause), guess=True)
     return removed, True
 
 
-def _still(current: Resolved, copied: Entry) -> bool:
+def _is_unchanged(current: ResolvedEntry, copied: Entry) -> bool:
     """Return whether a path still has the entry that was copied, which may have been committed since."""
-    return current.entry == copied if current.token is not None else unreferenced(current.entry) == unreferenced(copied)
+    return current.entry == copied if current.token is not None else without_reference(current.entry) == without_reference(copied)
 
 
 def _page_of_paths(ctx: Context, record: Branch, prefix: str, after: str) -> list[str]:
-    return [path for path, _ in islice(stream(ctx, record, prefix, after, BATCH), BATCH)]
+    return [path for path, _ in islice(stream_entries(ctx, record, prefix, after, BATCH), BATCH)]

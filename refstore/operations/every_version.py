@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import keys
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import CommitId
 from refstore.core.records import Branch, Commit, Entry, decode, decode_staged_many
 from refstore.gc_marks.commit_marks import CommitMarks
@@ -24,7 +24,7 @@ class VersionedEntry(NamedTuple):
     entry: Entry
 
 
-def every_entry(ctx: Context, *, prefixes: Sequence[str] = ("",)) -> Iterator[VersionedEntry]:
+def scan_versions(ctx: Context, *, prefixes: Sequence[str] = ("",)) -> Iterator[VersionedEntry]:
     """Yield the entries of staging areas, then of commits, in the order in which entries move; of each of them those
     below any of the prefixes. An entry that stands in many commits is yielded under one of them; heads come first.
     """
@@ -32,30 +32,30 @@ def every_entry(ctx: Context, *, prefixes: Sequence[str] = ("",)) -> Iterator[Ve
     for branch, _, record in list(ctx.branches.scan()):
         if isinstance(record, Branch):
             heads.setdefault(record.head, branch)
-            for token, prefix in product(record.live, prefixes):
-                for page in batched(ctx.staging.scan(token, prefix=prefix), PAGE):
+            for token, prefix in product(record.live_tokens, prefixes):
+                for page in split_batches(ctx.staging.scan(token, prefix=prefix), PAGE):
                     entries = decode_staged_many([value for _, value in page])
                     for (path, _), entry in zip(page, entries, strict=True):
                         if isinstance(entry, Entry):
                             yield VersionedEntry(branch, path, entry)
     seen: set[tuple[str, str]] = set()
-    for ref, commit_id, commit in _commits(ctx, heads):
+    for ref, commit_id, commit in _readable_commits(ctx, heads):
         for prefix in prefixes:
             for path, entry in entries_of_commit(ctx, commit_id, commit, prefix, seen):
                 yield VersionedEntry(ref, path, entry)
 
 
-def _commits(ctx: Context, heads: Mapping[CommitId, str]) -> Iterator[tuple[str, CommitId, Commit]]:
+def _readable_commits(ctx: Context, heads: Mapping[CommitId, str]) -> Iterator[tuple[str, CommitId, Commit]]:
     """Yield the heads under their branches' names, then all other commits but those that are swept: nobody can read or
     unmark these.
     """
-    for page in batched(list(heads.items()), PAGE):
+    for page in split_batches(list(heads.items()), PAGE):
         values = ctx.kv.get_many([keys.commit(ctx.repo, commit) for commit, _ in page])
         for (head, branch), value in zip(page, values, strict=True):
             if isinstance(value, bytes):
                 yield branch, head, decode(value, Commit)
-    for page in batched(ctx.kv.scan_all(keys.commits(ctx.repo)), PAGE):
-        marks = CommitMarks(ctx).of([CommitId(name) for name, _ in page])
+    for page in split_batches(ctx.kv.scan_all(keys.commits(ctx.repo)), PAGE):
+        marks = CommitMarks(ctx).read_marks([CommitId(name) for name, _ in page])
         for (name, value), mark in zip(page, marks, strict=True):
             if mark is None or mark.prefixes or not mark.sweeping_ms:
                 yield name, CommitId(name), decode(value, Commit)

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import deadline
-from refstore.core.ids import Address, BranchName, CommitId, is_own, made_ms
-from refstore.core.units import sum_of_sizes
+from refstore.core.ids import Address, BranchName, CommitId, is_own, address_time_ms
+from refstore.core.units import sum_sizes
 from refstore.errors import BranchNotFound, Contention, DirtyBranch, NothingToCommit
 from refstore.operations import committing, refs, tagging
 from refstore.operations.committing import CommitOptions
@@ -38,7 +38,7 @@ class HeadExpiry(NamedTuple):
     objects: int = 0
     size_bytes: int = 0
     commits: int = 0
-    left: str = ""
+    remaining_reason: str = ""
     """Why paths may be left; '' where none are."""
 
 
@@ -51,10 +51,10 @@ class RangeAges:
 
     oldest_ms: dict[str, int] = field(default_factory=dict[str, int])
 
-    def oldest(self, ctx: Context, range_id: str) -> int:
+    def oldest_made_ms(self, ctx: Context, range_id: str) -> int:
         oldest_ms = self.oldest_ms.get(range_id)
         if oldest_ms is None:
-            oldest_ms = self.oldest_ms[range_id] = _oldest(ctx.trees.addresses_of_range(range_id))
+            oldest_ms = self.oldest_ms[range_id] = _oldest_made_ms(ctx.trees.addresses_of_range(range_id))
         return oldest_ms
 
 
@@ -72,7 +72,7 @@ _NOTHING: Final = _RemovalPage([], 0, "")
 
 def protected_commits(ctx: Context, rules: Rules) -> set[CommitId]:
     """Return the commits that tags and pins hold: nothing is removed from a branch whose head is one of them."""
-    tagged = {tag.commit for name, tag in tagging.scan(ctx, prefix="", after="") if rules.holds_tag(name)}
+    tagged = {tag.commit for name, tag in tagging.scan_tags(ctx, prefix="", after="") if rules.holds_tag(name)}
     return tagged | {CommitId(commit) for commit in rules.pins.commits}
 
 
@@ -92,7 +92,7 @@ def expire_head(
     total, after = HeadExpiry(), ""
     while True:
         try:
-            with deadline.operation(ctx.clock, ctx.safety.operation_deadline_seconds):
+            with deadline.limit_operation(ctx.clock, ctx.safety.operation_deadline_seconds):
                 page, was_made = _remove_page(ctx, branch, rule, protected, ages, after, dry_run=dry_run)
         except BranchNotFound:
             return total
@@ -119,8 +119,8 @@ def _remove_page(
     dry_run: bool,
 ) -> tuple[_RemovalPage, bool]:
     """Return the removed page, and whether a commit was made."""
-    head = ctx.branches.open(branch).record.head
-    page = _page(ctx, head, rule, protected, ages, after)
+    head = ctx.branches.read_open(branch).record.head
+    page = _next_removal_page(ctx, head, rule, protected, ages, after)
     if not page.paths:
         return page, False
     if dry_run:
@@ -130,55 +130,55 @@ def _remove_page(
     def paths_of(head: CommitId) -> list[str]:
         nonlocal page
         # read again: the branch may have moved on since, and may show something else there
-        page = _page(ctx, head, rule, protected, ages, after)
+        page = _next_removal_page(ctx, head, rule, protected, ages, after)
         return page.paths
 
     message = f"Remove what was made more than {rule.days} days ago" + (
         f" below {rule.prefix!r}" if rule.prefix else ""
     )
     try:
-        committing.remove(
-            ctx, branch, CommitOptions(message=message, committer=COMMITTER, metadata=metadata_of(rule)), paths_of
+        committing.commit_removal(
+            ctx, branch, CommitOptions(message=message, committer=COMMITTER, metadata=commit_metadata(rule)), paths_of
         )
     except NothingToCommit:
         return page, False
     return page, True
 
 
-def _page(
+def _next_removal_page(
     ctx: Context, head: CommitId, rule: LatestViewRule, protected: Set[CommitId], ages: RangeAges, after: str
 ) -> _RemovalPage:
     if head in protected:
         return _NOTHING
     paths: list[str] = []
     size_bytes = 0
-    ranges = ctx.trees.stretches(refs.head_commit(ctx, head).metarange, prefix=rule.prefix, after=after)
+    ranges = ctx.trees.overlapping_ranges(refs.head_commit(ctx, head).metarange, prefix=rule.prefix, after=after)
     for number, row in enumerate(ranges):
         if number >= RANGES_MAX or len(paths) >= REMOVED_MAX:
             return _RemovalPage(paths, size_bytes, ranges[number - 1].last_path)
-        if ages.oldest(ctx, row.id) >= rule.made_before_ms:
+        if ages.oldest_made_ms(ctx, row.id) >= rule.made_before_ms:
             continue
         for path, entry in ctx.trees.entries_of_range(row.id, prefix=rule.prefix, after=after):
-            if rule.expires(path, _made_ms(entry.address)):
+            if rule.expires(path, _entry_made_ms(entry.address)):
                 paths.append(path)
-                size_bytes = sum_of_sizes((size_bytes, entry.size_bytes))
+                size_bytes = sum_sizes((size_bytes, entry.size_bytes))
     return _RemovalPage(paths, size_bytes, "")
 
 
-def _oldest(addresses: Sequence[Address]) -> int:
+def _oldest_made_ms(addresses: Sequence[Address]) -> int:
     """Return when the oldest address was made. Own addresses sort by time, and parsing one is cheaper than all."""
     first = min(addresses, default=None)
-    oldest_ms = _made_ms(first) if first is not None else None
+    oldest_ms = _entry_made_ms(first) if first is not None else None
     if oldest_ms is not None:
         return oldest_ms
-    return min((each for each in map(_made_ms, addresses) if each is not None), default=NEVER_MS)
+    return min((each for each in map(_entry_made_ms, addresses) if each is not None), default=NEVER_MS)
 
 
-def _made_ms(address: Address) -> int | None:
-    return made_ms(address) if is_own(address) else None
+def _entry_made_ms(address: Address) -> int | None:
+    return address_time_ms(address) if is_own(address) else None
 
 
-def metadata_of(rule: LatestViewRule) -> dict[str, str]:
+def commit_metadata(rule: LatestViewRule) -> dict[str, str]:
     """Return the commit's metadata, which says why it was made."""
     return {"refstore.rule": "all", "refstore.rule.prefix": rule.prefix, "refstore.rule.days": str(rule.days)}
 

@@ -14,16 +14,16 @@ from refstore.context import Context
 from refstore.core import deadline, keys
 from refstore.core.ids import BranchName, Path, Token, is_own
 from refstore.core.records import Entry, Listed, decode_reference_many, decode_staged
-from refstore.core.units import sum_of_sizes
+from refstore.core.units import sum_sizes
 from refstore.errors import BranchNotFound, Contention
-from refstore.operations.deleting import take_staged
+from refstore.operations.deleting import remove_staged
 from refstore.operations.reading import resolve_many
-from refstore.operations.refs import Ref
-from refstore.retention.path_rules import uncommitted_before
+from refstore.operations.refs import ResolvedRef
+from refstore.retention.path_rules import uncommitted_expiry_ms
 from refstore.retention.rules import Rules
 
 PAGE: Final = 1000
-EXPIRED: Final = "expired"
+EXPIRED_CAUSE: Final = "expired"
 """The cause that `trash` and the journal show."""
 
 
@@ -34,28 +34,28 @@ class StagedExpiry(NamedTuple):
     """How many were reset."""
     next_after: str = ""
     """The path after which to continue; '' at the end."""
-    left: bool = False
+    is_incomplete: bool = False
     """Whether changes were left: the branch has an unfinished commit, or was committed, reset or deleted meanwhile."""
     size_bytes: int = 0
 
     def __add__(self, other: StagedExpiry) -> StagedExpiry:  # type: ignore[override]  # of counts, not of tuples
         return StagedExpiry(
-            self.objects + other.objects, other.next_after, self.left or other.left, self.size_bytes + other.size_bytes
+            self.objects + other.objects, other.next_after, self.is_incomplete or other.is_incomplete, self.size_bytes + other.size_bytes
         )
 
 
-def any_rule(rules: Rules) -> bool:
+def has_uncommitted_rule(rules: Rules) -> bool:
     return any(rule.expiration.uncommitted or rule.expiration.all for rule in rules.path_rules)
 
 
-def expire_branch(ctx: Context, rules: Rules, branch: BranchName, *, dry_run: bool = False) -> StagedExpiry:
+def expire_staged_entries(ctx: Context, rules: Rules, branch: BranchName, *, dry_run: bool = False) -> StagedExpiry:
     """Reset a branch's expired staged changes page by page, each page in an operation of its own.
 
     `dry_run`: only count them.
     """
     total = StagedExpiry()
-    while any_rule(rules):
-        with deadline.operation(ctx.clock, ctx.safety.operation_deadline_seconds):
+    while has_uncommitted_rule(rules):
+        with deadline.limit_operation(ctx.clock, ctx.safety.operation_deadline_seconds):
             total += expire_page(ctx, rules, branch, total.next_after, dry_run=dry_run)
         if not total.next_after:
             break
@@ -65,35 +65,35 @@ def expire_branch(ctx: Context, rules: Rules, branch: BranchName, *, dry_run: bo
 def expire_page(ctx: Context, rules: Rules, branch: BranchName, after: str, *, dry_run: bool = False) -> StagedExpiry:
     """Reset the expired ones among the next page of staged changes after the path `after`."""
     try:
-        record = ctx.branches.open(branch).record
-        if record.sealed:
-            return StagedExpiry(left=True)
+        record = ctx.branches.read_open(branch).record
+        if record.sealed_tokens:
+            return StagedExpiry(is_incomplete=True)
         page = list(islice(ctx.staging.scan(record.token, after=after), PAGE))
-        due = _due(ctx, rules, branch, record.token, page)
+        due = _find_expired(ctx, rules, branch, record.token, page)
         removed, stood_still = (
-            (due, True) if dry_run or not due else take_staged(ctx, branch, record.token, due, cause=EXPIRED)
+            (due, True) if dry_run or not due else remove_staged(ctx, branch, record.token, due, cause=EXPIRED_CAUSE)
         )
         if not stood_still:
-            removed = _not_there(ctx, branch, removed)
+            removed = _find_removed(ctx, branch, removed)
     except (BranchNotFound, Contention):
-        return StagedExpiry(left=True)
-    size_bytes = sum_of_sizes(
+        return StagedExpiry(is_incomplete=True)
+    size_bytes = sum_sizes(
         entry.size_bytes for _, value in removed if isinstance(entry := decode_staged(value), Entry)
     )
     return StagedExpiry(
         len(removed),
         page[-1][0] if stood_still and len(page) == PAGE else "",
-        left=not stood_still,
+        is_incomplete=not stood_still,
         size_bytes=size_bytes,
     )
 
 
-def _not_there(ctx: Context, branch: BranchName, removed: Sequence[tuple[Path, bytes]]) -> list[tuple[Path, bytes]]:
+def _find_removed(ctx: Context, branch: BranchName, removed: Sequence[tuple[Path, bytes]]) -> list[tuple[Path, bytes]]:
     """Return the removed entries that the branch does not show any more.
 
     The branch was committed or reset meanwhile, and the commit may have read the other ones before.
     """
-    current = resolve_many(ctx, Ref.to_branch(branch), [path for path, _ in removed])
+    current = resolve_many(ctx, ResolvedRef.of_branch(branch), [path for path, _ in removed])
     return [
         (path, value)
         for path, value in removed
@@ -102,7 +102,7 @@ def _not_there(ctx: Context, branch: BranchName, removed: Sequence[tuple[Path, b
     ]
 
 
-def _due(
+def _find_expired(
     ctx: Context, rules: Rules, branch: BranchName, token: Token, page: Sequence[tuple[str, bytes]]
 ) -> list[tuple[Path, bytes]]:
     """Return the expired staged objects of a page, as they were read."""
@@ -111,12 +111,12 @@ def _due(
     for path, value in page:
         entry = decode_staged(value)
         before = (
-            uncommitted_before(rules, branch, path, now) if isinstance(entry, Entry) and is_own(entry.address) else None
+            uncommitted_expiry_ms(rules, branch, path, now) if isinstance(entry, Entry) and is_own(entry.address) else None
         )
         if before is not None and isinstance(entry, Entry):
             candidates.append((Path(path), value, entry, before))
     records = decode_reference_many(
-        ctx.kv.get_many(keys.reference_many(ctx.repo, [entry.address for _, _, entry, _ in candidates]))
+        ctx.kv.get_many(keys.reference_keys(ctx.repo, [entry.address for _, _, entry, _ in candidates]))
     )
     return [
         (path, value)

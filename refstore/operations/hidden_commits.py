@@ -11,37 +11,37 @@ from collections.abc import Sequence
 from refstore.context import Context
 from refstore.core import keys
 from refstore.core.ids import Path
-from refstore.core.records import GcRun, Mark, RetentionRecord, decode, maybe
+from refstore.core.records import GcRun, Mark, RetentionRecord, decode, decode_optional
 from refstore.operations import refs
-from refstore.operations.refs import Ref
+from refstore.operations.refs import ResolvedRef
 
 
-def marks_of(ctx: Context, ref: Ref) -> list[Mark]:
+def read_marks(ctx: Context, ref: ResolvedRef) -> list[Mark]:
     """Return the mark of a ref's commit, and behind it those of its parts that were swept before. A branch has none."""
     found: list[Mark] = []
-    mark = maybe(ctx.kv.get(keys.mark(ctx.repo, ref.commit)), Mark) if ref.from_history else None
+    mark = decode_optional(ctx.kv.get(keys.mark(ctx.repo, ref.commit)), Mark) if ref.is_pinned_to_commit else None
     while mark is not None:
         found.append(mark)
-        mark = decode(mark.earlier, Mark) if mark.earlier else None
+        mark = decode(mark.earlier_marks, Mark) if mark.earlier_marks else None
     return found
 
 
-def check_hidden(ctx: Context, ref: Ref, marks: Sequence[Mark], paths: Sequence[Path] | None = None) -> None:
-    """Raise Gone, with the date of the deletion, where the rules hide the commit. `marks`: those of `marks_of`.
+def check_hidden(ctx: Context, ref: ResolvedRef, marks: Sequence[Mark], paths: Sequence[Path] | None = None) -> None:
+    """Raise Gone, with the date of the deletion, where the rules hide the commit. `marks`: those of `read_marks`.
 
     `paths`: the only paths that the caller reads. None: it reads all of the commit.
     """
     for mark in marks:
         covers = not mark.prefixes if paths is None else mark.covers(paths)
-        if covers and _is_finished(ctx, mark) and _rules_hide(ctx):
-            raise refs.marked(ref.commit, mark)
+        if covers and _is_swept(ctx, mark) and _rules_hide(ctx):
+            raise refs.marked_error(ref.commit, mark)
 
 
-def _is_finished(ctx: Context, mark: Mark) -> bool:
+def _is_swept(ctx: Context, mark: Mark) -> bool:
     # imported here, as below: few reads meet a mark, and every reader would start later
     from refstore.gc_marks.runs import RunState
 
-    run = maybe(ctx.kv.get(keys.gc_run(ctx.repo, mark.mark_id)), GcRun)
+    run = decode_optional(ctx.kv.get(keys.gc_run(ctx.repo, mark.mark_id)), GcRun)
     hiding = (RunState.MARKED, RunState.NEEDS_CONFIRMATION, RunState.SWEEPING, RunState.SWEPT)
     return run is not None and run.state in hiding
 
@@ -49,5 +49,5 @@ def _is_finished(ctx: Context, mark: Mark) -> bool:
 def _rules_hide(ctx: Context) -> bool:
     from refstore.retention.rules import read_rules
 
-    record = maybe(ctx.kv.get(keys.retention_rules(ctx.repo)), RetentionRecord)
+    record = decode_optional(ctx.kv.get(keys.retention_rules(ctx.repo)), RetentionRecord)
     return record is not None and read_rules(record.document).rules.hide_marked

@@ -23,18 +23,18 @@ from refstore.core import deadline, ids
 from refstore.core.ids import BranchName, CommitId
 from refstore.core.records import Commit, ImportSource
 from refstore.core.redaction import redact_url
-from refstore.core.units import sum_of_sizes
+from refstore.core.units import sum_sizes
 from refstore.errors import Conflict, ForeignNotAllowed, Invalid, ObjectNotFound, StoreMisconfigured
 from refstore.namespaces import Namespaces
-from refstore.objects.base import ListedPage, ObjectInfo, ObjectStore, Skipped
-from refstore.objects.foreign_objects import ForeignLocation, ForeignStores, Prefixes, parse_place
+from refstore.objects.base import ObjectPage, ObjectInfo, ObjectStore, SkippedKeys
+from refstore.objects.foreign_objects import ForeignLocation, ForeignStores, AllowedPrefixes, parse_location
 from refstore.objects.local import LocalObjects
 from refstore.operations import committing, refs
 from refstore.operations.committing import CommitOptions
 from refstore.versioning.commits import imported
-from refstore.versioning.commits.imported import Spool
+from refstore.versioning.commits.imported import ImportSpool
 
-Watch = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Called with the number of objects listed so far, and of those left out. If it raises, the import ends, and nothing
 lands.
 """
@@ -42,7 +42,7 @@ lands.
 SOURCES_MAX: Final = 1000
 """How many sources one import may have."""
 
-LEFT_OUT: Final = "refstore.left_out"
+SKIPPED_METADATA_KEY: Final = "refstore.left_out"
 """The key of a commit's metadata that says how many names of the sources are not in it."""
 
 
@@ -54,30 +54,30 @@ class ImportResult(NamedTuple):
     record: Commit | None
     objects: int
     size_bytes: int
-    there: int
+    existing_paths: int
     """How many paths the destinations had before."""
-    removed: int
+    removed_paths: int
     """How many of those the branch lost because they were not imported again; 0 in a dry run."""
-    skipped: int
+    skipped_objects: int
     """How many entries of the sources cannot be named: links, and names that are no paths."""
-    examples: tuple[tuple[str, str], ...]
+    skipped_examples: tuple[tuple[str, str], ...]
     """(name, why it was left out) of the first few."""
 
 
-class _Source(NamedTuple):
+class _ImportListing(NamedTuple):
     """Where to list a source, and how its keys become paths and addresses."""
 
-    given: ImportSource
+    source: ImportSource
     store: ObjectStore
     prefix: str
-    cut: int
+    prefix_length: int
     destination: str
     root: str
     key: str = ""
     """The key of a single object; '' for a prefix."""
 
 
-def nothing_to_tell(_objects: int, _skipped: int) -> None:
+def ignore_progress(_objects: int, _skipped: int) -> None:
     return
 
 
@@ -88,7 +88,7 @@ def import_objects(
     options: CommitOptions,
     *,
     only_allowed: bool = False,
-    watch: Watch = nothing_to_tell,
+    watch: ProgressCallback = ignore_progress,
     about_to_land: Callable[[CommitId], None] = lambda _commit: None,
     dry_run: bool = False,
 ) -> ImportResult:
@@ -103,19 +103,19 @@ def import_objects(
     Raises Invalid (there is no source, or a source or destination is none), ObjectNotFound (a source holds nothing),
     DirtyBranch, NothingToCommit, BranchNotFound, Unavailable, Contention. Nothing is changed then.
     """
-    planned = check(ctx, sources, only_allowed=only_allowed)
-    prefixes = _outermost([source.destination for source in planned if not source.key])
+    planned = prepare_sources(ctx, sources, only_allowed=only_allowed)
+    prefixes = _drop_nested([source.destination for source in planned if not source.key])
     committing.check_clean(ctx, branch)
-    skipped = Skipped()
-    spool = Spool(lambda: watch(spool.objects, skipped.count))
+    skipped = SkippedKeys()
+    spool = ImportSpool(lambda: watch(spool.objects, skipped.count))
     with spool:
         try:
-            size_bytes = _list(planned, spool, skipped, watch)
+            size_bytes = _list_sources(planned, spool, skipped, watch)
         except StoreMisconfigured as error:  # the source's, which is not this lake's to mend
             raise Invalid(f"nothing was imported, as the source cannot be read: {error}") from error
         totals = spool.objects, size_bytes
         left_out = skipped.count, tuple(skipped.examples)
-        with deadline.operation(ctx.clock, ctx.safety.operation_deadline_seconds):
+        with deadline.limit_operation(ctx.clock, ctx.safety.operation_deadline_seconds):
             if dry_run:
                 head = refs.resolve(ctx, branch).commit
                 return ImportResult(
@@ -126,13 +126,13 @@ def import_objects(
                     0,
                     *left_out,
                 )
-            noted = _note_left_out(options, skipped.count)
-            (new, made), tree = committing.replace(ctx, branch, noted, spool, prefixes, about_to_land)
-        existing_count = tree.replaced + tree.removed + tree.unchanged
-        return ImportResult(new, made, *totals, existing_count, tree.removed, *left_out)
+            noted = _with_skipped_count(options, skipped.count)
+            (new, made), tree = committing.commit_replacement(ctx, branch, noted, spool, prefixes, about_to_land)
+        existing_count = tree.replaced_entries + tree.removed_entries + tree.unchanged_entries
+        return ImportResult(new, made, *totals, existing_count, tree.removed_entries, *left_out)
 
 
-def _note_left_out(options: CommitOptions, count: int) -> CommitOptions:
+def _with_skipped_count(options: CommitOptions, count: int) -> CommitOptions:
     """Write into the commit how many names were left out: lakeFS's clients show nothing else that could say so."""
     if not count:
         return options
@@ -140,11 +140,11 @@ def _note_left_out(options: CommitOptions, count: int) -> CommitOptions:
     return replace(
         options,
         message=f"{options.message} ({names} left out)",
-        metadata={**options.metadata, LEFT_OUT: str(count)},
+        metadata={**options.metadata, SKIPPED_METADATA_KEY: str(count)},
     )
 
 
-def check(ctx: Context, sources: Sequence[ImportSource], *, only_allowed: bool) -> list[_Source]:
+def prepare_sources(ctx: Context, sources: Sequence[ImportSource], *, only_allowed: bool) -> list[_ImportListing]:
     """Check the sources, and prepare to list them. Raises what `import_objects` raises for a source."""
     if not sources:
         raise Invalid("an import needs at least one source; name a prefix, or an object, and its destination")
@@ -154,46 +154,46 @@ def check(ctx: Context, sources: Sequence[ImportSource], *, only_allowed: bool) 
         )
     namespaces = Namespaces.read(ctx.kv)
     allowed = ctx.foreign.allowed if only_allowed else None
-    return [_planned(source, namespaces, ctx.foreign.stores, allowed) for source in sources]
+    return [_prepare_source(source, namespaces, ctx.foreign.stores, allowed) for source in sources]
 
 
-def _planned(source: ImportSource, namespaces: Namespaces, stores: ForeignStores, allowed: Prefixes | None) -> _Source:
-    place = parse_place(source.url).real()
+def _prepare_source(source: ImportSource, namespaces: Namespaces, stores: ForeignStores, allowed: AllowedPrefixes | None) -> _ImportListing:
+    place = parse_location(source.url).resolve_links()
     folder = None
     if allowed is not None:
         if place.options:  # otherwise a caller could make this process send its credentials to the caller's own server
             raise Invalid(f"{place.url[:200]!r} has options; leave them out: the operator sets how a bucket is reached")
-        folder = allowed.covering(place)
+        folder = allowed.find_covering(place)
         if folder is None:
             raise ForeignNotAllowed(f"{source.url[:200]!r} cannot be imported: {allowed.refusal}")
     if source.is_object:
         ids.object_path(source.destination)
         namespaces.check_object(place.url)
-        store, key = stores.store_of(place, folder)
+        store, key = stores.find_store(place, folder)
         # of a file the store begins above it, and the address above that
         root = ForeignLocation(place.kind, place.bucket, place.path.removesuffix(key)).url
-        return _Source(source, store, "", len(key), source.destination, root, key)
+        return _ImportListing(source, store, "", len(key), source.destination, root, key)
     destination = source.destination
     if destination and not destination.endswith("/"):
         destination += "/"
     ids.path_prefix(destination)
     if place.kind == "file":
         place = place._replace(path=place.path.rstrip("/") + "/")
-        _check_folder(place, source.url)
+        _check_is_folder(place, source.url)
         namespaces.check_source(place.url)
         # from the allowed folder downward, where no link is followed: what was resolved a moment ago may be a link by
         # now
         top = folder or place
         below = place.path.removeprefix(top.path)
-        return _Source(
+        return _ImportListing(
             source, LocalObjects("/" + top.path, fsync=False, make=False), below, len(below), destination, top.url
         )
     namespaces.check_source(place.url)
     # relative to the last slash, as lakeFS has it: s3://bucket/a/b brings b/c, and s3://bucket/a/b/ brings c
-    return _Source(source, stores.bucket(place), place.path, place.path.rfind("/") + 1, destination, place.root)
+    return _ImportListing(source, stores.open_bucket(place), place.path, place.path.rfind("/") + 1, destination, place.root)
 
 
-def _check_folder(place: ForeignLocation, url: str) -> None:
+def _check_is_folder(place: ForeignLocation, url: str) -> None:
     """Raise what `import_objects` raises unless the place is a folder. `url`: the place as it was given, which alone is
     shown: where its links lead is not every caller's business.
     """
@@ -209,7 +209,7 @@ def _check_folder(place: ForeignLocation, url: str) -> None:
     raise ObjectNotFound(f"{shown!r} is not there; nothing was imported")
 
 
-def _list(sources: Sequence[_Source], spool: Spool, skipped: Skipped, watch: Watch) -> int:
+def _list_sources(sources: Sequence[_ImportListing], spool: ImportSpool, skipped: SkippedKeys, watch: ProgressCallback) -> int:
     """List all sources into the spool, single objects last because later rows win, and return the bytes."""
     size_bytes = 0
     for source in sources:
@@ -218,64 +218,64 @@ def _list(sources: Sequence[_Source], spool: Spool, skipped: Skipped, watch: Wat
         spool.start_run()
         before = spool.objects
         for page in source.store.list_pages(source.prefix, skipped=skipped):
-            fitting = _with_paths(source, page, skipped)
-            size_bytes = sum_of_sizes((size_bytes, *fitting.sizes_bytes))
+            fitting = _drop_invalid_paths(source, page, skipped)
+            size_bytes = sum_sizes((size_bytes, *fitting.sizes_bytes))
             if fitting.keys:
-                spool.add(imported.rows_of(fitting, cut=source.cut, destination=source.destination, root=source.root))
+                spool.add(imported.rows_of(fitting, cut=source.prefix_length, destination=source.destination, root=source.root))
             watch(spool.objects, skipped.count)
         if spool.objects == before:
             left_out = f" that can be named ({skipped.count} were left out)" if skipped.count else ""
             raise ObjectNotFound(
-                f"{source.given.url!r} holds no objects{left_out}; nothing was imported, and {source.destination!r} is "
+                f"{source.source.url!r} holds no objects{left_out}; nothing was imported, and {source.destination!r} is "
                 "as it was"
             )
-    singles = {source.given.destination: source for source in sources if source.key}
+    singles = {source.source.destination: source for source in sources if source.key}
     if singles:
         spool.start_run()
     for path in sorted(singles):
         source = singles[path]
-        listed = _look(source)
-        size_bytes = sum_of_sizes((size_bytes, listed.sizes_bytes[0]))
-        spool.add(imported.rows_of(listed, cut=source.cut, destination=path, root=source.root))
+        listed = _list_single(source)
+        size_bytes = sum_sizes((size_bytes, listed.sizes_bytes[0]))
+        spool.add(imported.rows_of(listed, cut=source.prefix_length, destination=path, root=source.root))
         watch(spool.objects, skipped.count)
     return size_bytes
 
 
-def _with_paths(source: _Source, page: ListedPage, skipped: Skipped) -> ListedPage:
+def _drop_invalid_paths(source: _ImportListing, page: ObjectPage, skipped: SkippedKeys) -> ObjectPage:
     """Return the page without the objects whose paths would be too long, or begin with a slash."""
-    if not source.destination and any(key.startswith("/", source.cut) for key in page.keys):
+    if not source.destination and any(key.startswith("/", source.prefix_length) for key in page.keys):
         for key in page.keys:
-            if key.startswith("/", source.cut):
+            if key.startswith("/", source.prefix_length):
                 skipped.add(key, "its path would begin with '/'; import it below a folder")
-        page = page.where([not key.startswith("/", source.cut) for key in page.keys])
+        page = page.select([not key.startswith("/", source.prefix_length) for key in page.keys])
     room = ids.PATH_BYTES_MAX - len(source.destination.encode())
     if max(map(len, page.keys), default=0) * 4 <= room:  # no character takes more than four bytes
         return page
-    fits = [len(key[source.cut :].encode()) <= room for key in page.keys]
+    fits = [len(key[source.prefix_length :].encode()) <= room for key in page.keys]
     if all(fits):
         return page
     for key, short in zip(page.keys, fits, strict=True):
         if not short:
             skipped.add(key, f"its path would have over {ids.PATH_BYTES_MAX} bytes")
-    return page.where(fits)
+    return page.select(fits)
 
 
-def _look(source: _Source) -> ListedPage:
+def _list_single(source: _ImportListing) -> ObjectPage:
     """List a single object. Raises ObjectNotFound."""
     if isinstance(source.store, LocalObjects):
-        return _page(source.store.head(source.key))
+        return _single_page(source.store.head(source.key))
     # a listing says what `head` does not: the ETag
-    page = next(source.store.list_pages(source.key, skipped=Skipped()), None)
+    page = next(source.store.list_pages(source.key, skipped=SkippedKeys()), None)
     if page is None or page.keys[:1] != [source.key]:
-        raise ObjectNotFound(f"there is no object at {source.given.url!r}; nothing was imported")
-    return page.where([True])
+        raise ObjectNotFound(f"there is no object at {source.source.url!r}; nothing was imported")
+    return page.select([True])
 
 
-def _page(info: ObjectInfo) -> ListedPage:
-    return ListedPage([info.key], [info.size_bytes], [info.mtime_ms], [""])
+def _single_page(info: ObjectInfo) -> ObjectPage:
+    return ObjectPage([info.key], [info.size_bytes], [info.mtime_ms], [""])
 
 
-def _outermost(destinations: Sequence[str]) -> list[str]:
+def _drop_nested(destinations: Sequence[str]) -> list[str]:
     """Return the prefixes that do not lie in another one."""
     outer: list[str] = []
     for prefix in sorted(set(destinations)):

@@ -10,14 +10,14 @@ from typing import Final, NamedTuple
 from refstore.context import Context
 from refstore.core import deadline
 from refstore.core.ids import BranchName, CommitId, Path
-from refstore.core.records import Branch, Commit, Complete, Entry, Mark, decode_staged, unreferenced
-from refstore.gc_marks import Marks, ShownMark
+from refstore.core.records import Branch, Commit, NothingToDelete, Entry, Mark, decode_staged, without_reference
+from refstore.gc_marks import Marks, MarkStatus
 from refstore.operations import refs
-from refstore.operations.comparing import Comparison
-from refstore.operations.hidden_commits import check_hidden, marks_of
-from refstore.operations.reading import while_still
+from refstore.operations.comparing import ContentComparison
+from refstore.operations.hidden_commits import check_hidden, read_marks
+from refstore.operations.reading import read_consistent
 from refstore.versioning.commits import graph
-from refstore.versioning.commits.diffing import Change, Kind
+from refstore.versioning.commits.diffing import PathChange, PathChangeKind
 from refstore.versioning.commits.filters import PathFilter
 
 LOG_PAGE = 100
@@ -37,17 +37,17 @@ def log(
     return graph.log(lambda commit: refs.get_commit(ctx, commit), head, first_parent=first_parent, since_ms=since_ms)
 
 
-def changed(ctx: Context, commit: Commit, only: PathFilter) -> bool:
+def has_changed_paths(ctx: Context, commit: Commit, only: PathFilter) -> bool:
     """Return whether the commit changed one of these paths against its first parent, by one diff for all paths."""
     deadline.check()  # cached ranges make no request, and only requests check the deadline
     if not commit.parents:
         return False  # a repository begins empty
     parent = refs.get_commit(ctx, commit.parents[0])
     changes = ctx.trees.diff(parent.metarange, commit.metarange, only=only)
-    return next(Comparison(ctx).without_equal(changes), None) is not None
+    return next(ContentComparison(ctx).drop_equal(changes), None) is not None
 
 
-class Lifetime(StrEnum):
+class CommitLifetime(StrEnum):
     """The state of a commit's data, under the one name that people and programs get for it."""
 
     ACTIVE = "active"
@@ -59,7 +59,7 @@ class Lifetime(StrEnum):
     """Tagged for the bucket to delete, which has not deleted all of it yet."""
     SWEPT = "swept"
     """What only expired commits named of it is deleted."""
-    COMPLETE = "expired, complete"
+    NOTHING_TO_DELETE = "expired, complete"
     """Expired, but other commits keep all of its data: it can be read, copied and branched from."""
     PARTLY_MARKED = "partly marked"
     """Only its paths below some prefixes have expired; so it is for the next three."""
@@ -70,15 +70,15 @@ class Lifetime(StrEnum):
     """A part of it was swept, and the rest, or another part, is marked."""
 
 
-READABLE_IN_PART: Final = frozenset(
+PARTLY_READABLE: Final = frozenset(
     (
-        Lifetime.SWEEPING,
-        Lifetime.TAGGED,
-        Lifetime.SWEPT,
-        Lifetime.PARTLY_SWEEPING,
-        Lifetime.PARTLY_TAGGED,
-        Lifetime.PARTLY_SWEPT,
-        Lifetime.PARTLY_SWEPT_MARKED,
+        CommitLifetime.SWEEPING,
+        CommitLifetime.TAGGED,
+        CommitLifetime.SWEPT,
+        CommitLifetime.PARTLY_SWEEPING,
+        CommitLifetime.PARTLY_TAGGED,
+        CommitLifetime.PARTLY_SWEPT,
+        CommitLifetime.PARTLY_SWEPT_MARKED,
     )
 )
 """A sweep has begun, so some of the commit's data may be gone."""
@@ -90,31 +90,31 @@ class LogEntry(NamedTuple):
     commit: CommitId
     record: Commit
     mark: Mark | None
-    complete: Complete | None = None
-    examined_by: str = ""
+    nothing_to_delete: NothingToDelete | None = None
+    examining_run: str = ""
     """The run that has yet to find whether anything of it goes; '': none."""
 
     @property
-    def lifetime(self) -> Lifetime:
-        return lifetime_of(ShownMark(self.mark, self.complete, self.examined_by))
+    def lifetime(self) -> CommitLifetime:
+        return lifetime_of(MarkStatus(self.mark, self.nothing_to_delete, self.examining_run))
 
 
-def lifetime_of(shown: ShownMark) -> Lifetime:
+def lifetime_of(shown: MarkStatus) -> CommitLifetime:
     """Return the state of a commit's data."""
     mark = shown.mark
     if mark is None:
-        if shown.complete is not None:
-            return Lifetime.COMPLETE
-        return Lifetime.EXAMINED if shown.examined_by else Lifetime.ACTIVE
+        if shown.nothing_to_delete is not None:
+            return CommitLifetime.NOTHING_TO_DELETE
+        return CommitLifetime.EXAMINED if shown.examining_run else CommitLifetime.ACTIVE
     if mark.swept_ms:
-        return Lifetime.PARTLY_SWEPT if mark.prefixes else Lifetime.SWEPT
+        return CommitLifetime.PARTLY_SWEPT if mark.prefixes else CommitLifetime.SWEPT
     if mark.tagged_ms:
-        return Lifetime.PARTLY_TAGGED if mark.prefixes else Lifetime.TAGGED
+        return CommitLifetime.PARTLY_TAGGED if mark.prefixes else CommitLifetime.TAGGED
     if mark.sweeping_ms:
-        return Lifetime.PARTLY_SWEEPING if mark.prefixes else Lifetime.SWEEPING
-    if mark.earlier:
-        return Lifetime.PARTLY_SWEPT_MARKED
-    return Lifetime.PARTLY_MARKED if mark.prefixes else Lifetime.MARKED
+        return CommitLifetime.PARTLY_SWEEPING if mark.prefixes else CommitLifetime.SWEEPING
+    if mark.earlier_marks:
+        return CommitLifetime.PARTLY_SWEPT_MARKED
+    return CommitLifetime.PARTLY_MARKED if mark.prefixes else CommitLifetime.MARKED
 
 
 def history(ctx: Context, ref: str, *, first_parent: bool) -> Iterator[LogEntry]:
@@ -131,7 +131,7 @@ def merge_base(ctx: Context, left: str, right: str) -> CommitId | None:
     return graph.merge_base(lambda commit: refs.get_commit(ctx, commit), ours, theirs)
 
 
-def diff_refs(ctx: Context, left: str, right: str, *, prefix: str = "", after: str = "") -> Iterator[Change]:
+def diff_refs(ctx: Context, left: str, right: str, *, prefix: str = "", after: str = "") -> Iterator[PathChange]:
     """Yield the changes from the left ref's commit to the right one's, in path order; staged changes do not count.
 
     What was swept counts as well: the trees of swept commits stay. Raises Gone where the rules hide one of the two.
@@ -143,11 +143,11 @@ def diff_refs(ctx: Context, left: str, right: str, *, prefix: str = "", after: s
 def resolve_shown(ctx: Context, text: str) -> CommitId:
     """Return the commit that a ref names. Raises Gone where the rules hide it."""
     ref = refs.resolve(ctx, text)
-    check_hidden(ctx, ref, marks_of(ctx, ref))
+    check_hidden(ctx, ref, read_marks(ctx, ref))
     return ref.commit
 
 
-def changes_of(ctx: Context, commit: CommitId) -> Iterator[Change]:
+def changes_of(ctx: Context, commit: CommitId) -> Iterator[PathChange]:
     """Yield what a commit changed against its first parent; nothing for a repository's first commit. Raises Gone where
     the rules hide the commit.
     """
@@ -158,36 +158,36 @@ def changes_of(ctx: Context, commit: CommitId) -> Iterator[Change]:
 
 def diff_commits(
     ctx: Context, left: CommitId, right: CommitId, *, prefix: str = "", after: str = ""
-) -> Iterator[Change]:
+) -> Iterator[PathChange]:
     """Yield the changes between two commits, hidden or not: nobody may have asked for a merge base or a parent."""
     trees = [refs.get_commit(ctx, commit).metarange for commit in (left, right)]
-    return Comparison(ctx).without_equal(ctx.trees.diff(trees[0], trees[1], prefix=prefix, after=after))
+    return ContentComparison(ctx).drop_equal(ctx.trees.diff(trees[0], trees[1], prefix=prefix, after=after))
 
 
-def diff_staged(ctx: Context, branch: BranchName, *, prefix: str = "", after: str = "") -> Iterator[Change]:
+def diff_staged(ctx: Context, branch: BranchName, *, prefix: str = "", after: str = "") -> Iterator[PathChange]:
     """Yield the staged changes of a branch against its head, in path order, each page under one branch record."""
     while True:
-        page, after = while_still(ctx, branch, lambda record, start=after: _staged_page(ctx, record, prefix, start))
+        page, after = read_consistent(ctx, branch, lambda record, start=after: _staged_page(ctx, record, prefix, start))
         yield from page
         if not after:
             return
 
 
-def _staged_page(ctx: Context, record: Branch, prefix: str, after: str) -> tuple[list[Change], str]:
+def _staged_page(ctx: Context, record: Branch, prefix: str, after: str) -> tuple[list[PathChange], str]:
     """Return (the changes, where to continue; '' at the end)."""
-    staged = list(islice(ctx.staging.merged(record.live, prefix=prefix, after=after), PAGE))
+    staged = list(islice(ctx.staging.scan_merged(record.live_tokens, prefix=prefix, after=after), PAGE))
     head = ctx.trees.get_many(refs.head_commit(ctx, record.head).metarange, [Path(path) for path, _, _ in staged])
-    changes: list[Change] = []
+    changes: list[PathChange] = []
     for path, value, _token in staged:
         new = decode_staged(value)
         old = head.get(Path(path))
         if isinstance(new, Entry):
-            new = unreferenced(new)
+            new = without_reference(new)
             if old is None:
-                changes.append(Change(Path(path), Kind.ADDED, None, new))
+                changes.append(PathChange(Path(path), PathChangeKind.ADDED, None, new))
             else:
-                changes.append(Change(Path(path), Kind.CHANGED, old, new))
+                changes.append(PathChange(Path(path), PathChangeKind.CHANGED, old, new))
         elif old is not None:
-            changes.append(Change(Path(path), Kind.REMOVED, old, None))
-    noticed = list(Comparison(ctx).without_equal(iter(changes)))
+            changes.append(PathChange(Path(path), PathChangeKind.REMOVED, old, None))
+    noticed = list(ContentComparison(ctx).drop_equal(iter(changes)))
     return noticed, staged[-1][0] if len(staged) == PAGE else ""

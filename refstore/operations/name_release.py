@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import keys
-from refstore.core.clock import utc_text
+from refstore.core.clock import format_utc
 from refstore.core.records import RepositoryRecord, TokenRecord, decode
 from refstore.versioning import due_hints
 
@@ -18,41 +18,41 @@ READ_MAX: Final = 1000
 """Tokens, and due hints of a shard, that are read at most."""
 
 
-class NameRelease(NamedTuple):
+class DeletedNameHold(NamedTuple):
     """From when on a reaper frees a name."""
 
-    at_ms: int
-    because: str
+    until_ms: int
+    reason: str
     """Why not before."""
 
 
-def name_release(ctx: Context, record: RepositoryRecord) -> NameRelease:
+def deleted_name_hold(ctx: Context, record: RepositoryRecord) -> DeletedNameHold:
     """Return when the name of a deleted repository is free. Raises Unavailable, Corrupt."""
     longest_ms = int(ctx.waits.scrub_after_seconds * 1000)
     reasons = [
-        *_of_tokens(ctx, longest_ms),
-        *_of_objects(ctx),
-        NameRelease(record.closed_ms + longest_ms, "operations that began before its deletion may still be under way"),
+        *_token_holds(ctx, longest_ms),
+        *_object_holds(ctx),
+        DeletedNameHold(record.closed_ms + longest_ms, "operations that began before its deletion may still be under way"),
     ]
-    return max(reasons, key=lambda reason: reason.at_ms)
+    return max(reasons, key=lambda reason: reason.until_ms)
 
 
-def taken_words(ctx: Context, record: RepositoryRecord) -> str:
+def describe_hold(ctx: Context, record: RepositoryRecord) -> str:
     """Say that the name is taken, until when, and why."""
-    release = name_release(ctx, record)
-    what = f"repository {ctx.name!r} was deleted at {utc_text(record.closed_ms)}, and its name is taken"
-    if release.at_ms <= ctx.clock.now_ms():
+    release = deleted_name_hold(ctx, record)
+    what = f"repository {ctx.name!r} was deleted at {format_utc(record.closed_ms)}, and its name is taken"
+    if release.until_ms <= ctx.clock.now_ms():
         return (
             f"{what} until a reaper has scrubbed what is left of it; run `refstore reaper --once --scrub`, or choose "
             "another name"
         )
     return (
-        f"{what} until {utc_text(release.at_ms)}, because {release.because}; then a reaper frees it at its next scrub. "
+        f"{what} until {format_utc(release.until_ms)}, because {release.reason}; then a reaper frees it at its next scrub. "
         "Wait for that, or choose another name"
     )
 
 
-def _of_tokens(ctx: Context, longest_ms: int) -> list[NameRelease]:
+def _token_holds(ctx: Context, longest_ms: int) -> list[DeletedNameHold]:
     """A staging area is forgotten when the last operation that may write there has ended."""
     tokens = [decode(value, TokenRecord) for _, value in ctx.kv.scan(keys.tokens(ctx.repo), limit=READ_MAX)]
     if not tokens:
@@ -61,16 +61,16 @@ def _of_tokens(ctx: Context, longest_ms: int) -> list[NameRelease]:
     if unprocessed:  # what is staged there loses its references then, and its grace window begins
         begins_ms = ctx.clock.now_ms()
         at_ms = begins_ms + max(longest_ms, int(ctx.grace_seconds * 1000))
-        return [NameRelease(at_ms, f"no reaper has processed its staging areas yet, of which it had {unprocessed}")]
+        return [DeletedNameHold(at_ms, f"no reaper has processed its staging areas yet, of which it had {unprocessed}")]
     last_ms = max(token.processed_ms for token in tokens)
-    return [NameRelease(last_ms + longest_ms, "operations may still write to its staging areas")]
+    return [DeletedNameHold(last_ms + longest_ms, "operations may still write to its staging areas")]
 
 
-def _of_objects(ctx: Context) -> list[NameRelease]:
+def _object_holds(ctx: Context) -> list[DeletedNameHold]:
     """An uncommitted object is deleted when its grace window is over."""
     count = last_ms = 0
     for shard in range(keys.SHARDS):
         hints = due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=None, limit=READ_MAX)
         count += sum(len(hint.addresses) for hint in hints)
         last_ms = max([last_ms, *(hint.due_ms for hint in hints)])
-    return [NameRelease(last_ms, f"{count:,} uncommitted objects of it can be restored until then")] if count else []
+    return [DeletedNameHold(last_ms, f"{count:,} uncommitted objects of it can be restored until then")] if count else []

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import keys
-from refstore.core.records import PurgeRecord, encode, maybe
+from refstore.core.records import PurgeRecord, encode, decode_optional
 from refstore.errors import Contention, CorruptRecord, InvalidPurge, NotFound
 from refstore.kv.base import Absent
 from refstore.operations import branching
@@ -15,7 +15,7 @@ from refstore.purging.document import PurgeDocument, read_document
 ATTEMPTS: Final = 16
 
 
-class Onboarded(NamedTuple):
+class OnboardedDocument(NamedTuple):
     """The document that is in force."""
 
     text: str
@@ -26,7 +26,7 @@ class Onboarded(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def onboard(ctx: Context, text: str, *, by: str) -> Onboarded:
+def onboard(ctx: Context, text: str, *, by: str) -> OnboardedDocument:
     """Replace the whole document. Raises InvalidPurge, RepositoryNotFound, Contention."""
     document, warnings = read_document(text)
     key = keys.purge_document(ctx.repo)
@@ -34,19 +34,19 @@ def onboard(ctx: Context, text: str, *, by: str) -> Onboarded:
         branching.check_open(ctx)
         raw = ctx.kv.get(key)  # not decoded: a document that cannot be read is replaced as well
         now = ctx.clock.now_ms()
-        record = PurgeRecord(text, now, by, ctx.ids.unique(now))
+        record = PurgeRecord(text, now, by, ctx.ids.new_id(now))
         with ctx.audit.change(
-            "purge.onboard", repository=ctx.name, before=_shown(raw), after=_shown(encode(record))
+            "purge.onboard", repository=ctx.name, before=_audit_values(raw), after=_audit_values(encode(record))
         ) as draft:
             draft.happened = ctx.kv.set_if(key, raw, encode(record))
         if draft.happened:
-            return Onboarded(text, document, now, by, warnings)
+            return OnboardedDocument(text, document, now, by, warnings)
     raise Contention(f"others kept changing the purge document of {ctx.name!r}; make the same call again")
 
 
-def get(ctx: Context) -> Onboarded:
+def get_document(ctx: Context) -> OnboardedDocument:
     """Return the document in force. Raises NotFound (nothing is onboarded), CorruptRecord; then nothing is purged."""
-    record = maybe(ctx.kv.get(keys.purge_document(ctx.repo)), PurgeRecord)
+    record = decode_optional(ctx.kv.get(keys.purge_document(ctx.repo)), PurgeRecord)
     if record is None:
         raise NotFound(
             f"nothing is onboarded for the purge in {ctx.name!r}; describe its data sets in a document (docs/purge.md) "
@@ -58,13 +58,13 @@ def get(ctx: Context) -> Onboarded:
         raise CorruptRecord(
             f"the purge document of {ctx.name!r} cannot be read ({error}); onboard it again before anything is purged"
         ) from error
-    return Onboarded(record.document, document, record.set_ms, record.set_by, warnings)
+    return OnboardedDocument(record.document, document, record.set_ms, record.set_by, warnings)
 
 
-def _shown(raw: bytes | Absent) -> dict[str, object] | None:
+def _audit_values(raw: bytes | Absent) -> dict[str, object] | None:
     """Return the document as the audit log shows it."""
     try:
-        record = maybe(raw, PurgeRecord)
+        record = decode_optional(raw, PurgeRecord)
     except CorruptRecord:
         return {"unreadable": True}
     return {"document": record.document, "set_by": record.set_by} if record is not None else None

@@ -19,7 +19,7 @@ HIDDEN_BRANCHES: Final = "refstore-purge-"
 """What the names of a run's hidden branches begin with."""
 
 
-class Role(StrEnum):
+class AddressRole(StrEnum):
     IDENTITY = "identity"
     """Commits and references name it."""
     CONTENT = "content"
@@ -30,7 +30,7 @@ class Role(StrEnum):
     """A restore has replaced it."""
     ATTEMPT = "attempt"
     """A run writes there, or was about to."""
-    GOING = "going"
+    LEFTOVER = "going"
     """The next cleaning deletes it, or whoever deletes the identity."""
 
 
@@ -39,7 +39,7 @@ class PurgeRole(NamedTuple):
 
     identity: Address
     """The address that commits name."""
-    role: Role
+    role: AddressRole
     content: Address
     """Where the identity's content lies now; '': it was erased, or is being deleted."""
     run: str
@@ -52,8 +52,8 @@ class PurgeRole(NamedTuple):
 
 
 class PurgeRoleSearch(NamedTuple):
-    found: PurgeRole | None
-    complete: bool
+    purge_role: PurgeRole | None
+    is_complete: bool
     """Whether all records were read."""
 
 
@@ -66,9 +66,9 @@ def role_of_identity(ctx: Context, address: Address) -> PurgeRole | None:
         return None
     current = own.current
     if current is None:
-        return PurgeRole(address, Role.IDENTITY, Address(""), "", 0, own)
+        return PurgeRole(address, AddressRole.IDENTITY, Address(""), "", 0, own)
     return PurgeRole(
-        address, Role.IDENTITY, current.address, current.run, current.written_ms, own, _is_overdue(ctx, own)
+        address, AddressRole.IDENTITY, current.address, current.run, current.written_ms, own, _is_overdue(ctx, own)
     )
 
 
@@ -78,29 +78,29 @@ def role_of_content(ctx: Context, address: Address, *, records_max: int | None =
     Raises CorruptRecord.
     """
     if not ids.is_own(address) or not ctx.locations.are_announced():
-        return PurgeRoleSearch(None, complete=True)
+        return PurgeRoleSearch(None, is_complete=True)
     records = ctx.locations.scan_addresses()
     for identity, addresses in islice(records, records_max):
         if address in addresses and address != identity:
             (location,) = ctx.locations.get_many([identity])
             if location is not None and address in location.addresses():
-                return PurgeRoleSearch(_role(ctx, LocatedIdentity(identity, location), address), complete=True)
-    return PurgeRoleSearch(None, complete=records_max is None or next(records, None) is None)
+                return PurgeRoleSearch(_role_in(ctx, LocatedIdentity(identity, location), address), is_complete=True)
+    return PurgeRoleSearch(None, is_complete=records_max is None or next(records, None) is None)
 
 
-def _role(ctx: Context, each: LocatedIdentity, address: Address) -> PurgeRole:
+def _role_in(ctx: Context, each: LocatedIdentity, address: Address) -> PurgeRole:
     location, current, intent = each.location, each.location.current, each.location.intent
     content = current.address if current is not None else Address("")
     if current is not None and address == content:
-        return PurgeRole(each.identity, Role.CONTENT, content, current.run, current.written_ms, location)
+        return PurgeRole(each.identity, AddressRole.CONTENT, content, current.run, current.written_ms, location)
     for backup in location.backups:
         if backup.content.address == address:
-            role = Role.TRASH if backup.by_restore else Role.BACKUP
+            role = AddressRole.TRASH if backup.is_trash else AddressRole.BACKUP
             return PurgeRole(each.identity, role, content, backup.replaced_by, backup.replaced_ms, location)
     if intent is not None and intent.address == address:
         is_overdue = _is_overdue(ctx, location)
-        return PurgeRole(each.identity, Role.ATTEMPT, content, intent.run, intent.since_ms, location, is_overdue)
-    return PurgeRole(each.identity, Role.GOING, content, "", 0, location)
+        return PurgeRole(each.identity, AddressRole.ATTEMPT, content, intent.run, intent.since_ms, location, is_overdue)
+    return PurgeRole(each.identity, AddressRole.LEFTOVER, content, "", 0, location)
 
 
 def _is_overdue(ctx: Context, location: Location) -> bool:
@@ -111,32 +111,32 @@ def _is_overdue(ctx: Context, location: Location) -> bool:
     return location.intent.since_ms < ctx.clock.now_ms() - int(longest * 1000)
 
 
-def describe(role: PurgeRole, *, is_there: bool = True) -> str:
+def describe_role(role: PurgeRole, *, is_there: bool = True) -> str:
     """Say what purges have done, or are going to do, as a sentence without its end. `is_there`: whether an object lies
     at the address.
     """
     identity = role.identity
     match role.role:
-        case Role.IDENTITY:
+        case AddressRole.IDENTITY:
             return _describe_identity(role)
-        case Role.CONTENT:
+        case AddressRole.CONTENT:
             missing = "" if is_there else "; it is missing"
             return f"it is the content of the object {identity}, and stays as long as that is named{missing}"
-        case Role.BACKUP:
+        case AddressRole.BACKUP:
             until = "`refstore purge backups` says until when"
             return f"it is a backup of the object {identity}, whose content the run {role.run} replaced; {until}"
-        case Role.TRASH:
+        case AddressRole.TRASH:
             until = "`refstore purge backups` says until when"
             return f"it is trash: the restore {role.run} replaced it as the content of the object {identity}; {until}"
-        case Role.ATTEMPT if role.is_overdue:
+        case AddressRole.ATTEMPT if role.is_overdue:
             left = "the next cleaning deletes it" if is_there else "nothing was written"
             return f"the run {role.run} was killed, or gave up, before it published this for {identity}; {left}"
-        case Role.ATTEMPT:
+        case AddressRole.ATTEMPT:
             doing = "has written this, or is writing it," if is_there else "is about to write this"
             return f"the run {role.run} {doing} for the object {identity}, and has not published it"
-        case Role.GOING if role.location.current is None:
+        case AddressRole.LEFTOVER if role.location.current is None:
             return f"the object {identity} is being deleted, and this with it"
-        case Role.GOING:
+        case AddressRole.LEFTOVER:
             return f"it was written for the object {identity} and is not needed any more; the next cleaning deletes it"
 
 
@@ -149,7 +149,7 @@ def _describe_identity(role: PurgeRole) -> str:
         parts.append(f"the run {current.run} has erased its content")
     elif current.address != role.identity:
         parts.append(f"the run {current.run} has put its content at {current.address}")
-    elif location.replaced:
+    elif location.replacement_count:
         parts.append("a restore has put back what was uploaded")
     if current.address != role.identity and any(each.content.address == role.identity for each in location.backups):
         parts.append("what was uploaded still lies here, as a backup")

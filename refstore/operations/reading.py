@@ -16,13 +16,13 @@ import msgspec
 from refstore.context import Context
 from refstore.core import keys, user_metadata
 from refstore.core.ids import Address, BranchName, CommitId, Path, Token, is_own
-from refstore.core.records import Branch, Commit, Content, Entry, Mark, StagedRecord, Tombstone, decode_staged, maybe
+from refstore.core.records import Branch, Commit, Content, Entry, Mark, StagedRecord, Tombstone, decode_staged, decode_optional
 from refstore.errors import CommitNotFound, Contention, CorruptObject, Gone, ObjectNotFound
 from refstore.kv.base import ABSENT, SCAN_LIMIT
-from refstore.objects.checked_reading import checked
+from refstore.objects.checked_reading import verify_body
 from refstore.operations import refs
-from refstore.operations.hidden_commits import check_hidden, marks_of
-from refstore.operations.refs import Ref, head_commit
+from refstore.operations.hidden_commits import check_hidden, read_marks
+from refstore.operations.refs import ResolvedRef, head_commit
 from refstore.versioning.branches import OpenBranch
 
 ATTEMPTS: Final = 64
@@ -38,7 +38,7 @@ PAGE_SWEPT_MAX: Final = 10_000
 T = TypeVar("T")
 
 
-class Resolved(NamedTuple):
+class ResolvedEntry(NamedTuple):
     """A path's entry, and the level it was read from."""
 
     entry: Entry
@@ -66,7 +66,7 @@ class ListingPage(NamedTuple):
         return self.searched_to or (self.results[-1].path if self.results else "")
 
 
-def resolve_many(ctx: Context, ref: Ref, paths: Sequence[Path]) -> dict[Path, Resolved]:
+def resolve_many(ctx: Context, ref: ResolvedRef, paths: Sequence[Path]) -> dict[Path, ResolvedEntry]:
     """Return the entries at the paths, as they are committed or staged; paths without one are left out.
 
     Raises Gone where the rules hide the commit, or the object at a path was swept.
@@ -74,41 +74,41 @@ def resolve_many(ctx: Context, ref: Ref, paths: Sequence[Path]) -> dict[Path, Re
     return _resolve_many(ctx, ref, paths)[0]
 
 
-def _resolve_many(ctx: Context, ref: Ref, paths: Sequence[Path]) -> tuple[dict[Path, Resolved], bool]:
+def _resolve_many(ctx: Context, ref: ResolvedRef, paths: Sequence[Path]) -> tuple[dict[Path, ResolvedEntry], bool]:
     """Return the entries, and whether their content may lie elsewhere than their addresses say (rule 22)."""
     if ref.branch is None:
-        marks = marks_of(ctx, ref)
+        marks = read_marks(ctx, ref)
         check_hidden(ctx, ref, marks, paths)
-        metarange, announced = _metarange(ctx, ref.commit)
-        committed = _committed(ctx, ref.commit, metarange, paths)
-        if _was_swept(marks):
-            from refstore.operations.swept_entries import swept_by  # few reads need it, and it imports pyarrow
+        metarange, announced = _read_metarange(ctx, ref.commit)
+        committed = _committed_entries(ctx, ref.commit, metarange, paths)
+        if _is_swept(marks):
+            from refstore.operations.swept_entries import find_sweeping_marks  # few reads need it, and it imports pyarrow
 
-            for mark in swept_by(ctx, marks, [(path, resolved.entry) for path, resolved in committed.items()]):
+            for mark in find_sweeping_marks(ctx, marks, [(path, resolved.entry) for path, resolved in committed.items()]):
                 if mark is not None:
-                    raise refs.marked(ref.commit, mark)
+                    raise refs.marked_error(ref.commit, mark)
         return committed, announced
 
-    def read(branch: Branch, staged: dict[Path, tuple[StagedRecord, Token]]) -> dict[Path, Resolved]:
+    def read(branch: Branch, staged: dict[Path, tuple[StagedRecord, Token]]) -> dict[Path, ResolvedEntry]:
         resolved = {
-            path: Resolved(record, token) for path, (record, token) in staged.items() if isinstance(record, Entry)
+            path: ResolvedEntry(record, token) for path, (record, token) in staged.items() if isinstance(record, Entry)
         }
         unstaged = [path for path in paths if path not in staged]
         if unstaged:
-            resolved |= _committed(ctx, branch.head, head_commit(ctx, branch.head).metarange, unstaged)
+            resolved |= _committed_entries(ctx, branch.head, head_commit(ctx, branch.head).metarange, unstaged)
         return resolved
 
     branches = ctx.branches
-    open_branch = branches.open(ref.branch)
+    open_branch = branches.read_open(ref.branch)
     for _ in range(ATTEMPTS):
-        keys_read = [(token, path) for token in open_branch.record.live for path in paths]
+        keys_read = [(token, path) for token in open_branch.record.live_tokens for path in paths]
         *values, flag = ctx.kv.get_many(
             [*(keys.entry(ctx.repo, token, path) for token, path in keys_read), keys.locations_flag(ctx.repo)]
         )
         # a call of its own: within one batch of Gets the KV chooses the order, and could read the branch before an
         # entry is removed, and the entry after that
-        again = branches.open(ref.branch)
-        if _same(open_branch.record, again.record):
+        again = branches.read_open(ref.branch)
+        if _is_same_view(open_branch.record, again.record):
             staged: dict[Path, tuple[StagedRecord, Token]] = {}
             for (token, path), value in zip(keys_read, values, strict=True):
                 if isinstance(value, bytes) and path not in staged:
@@ -118,25 +118,25 @@ def _resolve_many(ctx: Context, ref: Ref, paths: Sequence[Path]) -> tuple[dict[P
     raise branches.contention(ref.branch)
 
 
-def _metarange(ctx: Context, commit: CommitId) -> tuple[str, bool]:
+def _read_metarange(ctx: Context, commit: CommitId) -> tuple[str, bool]:
     """Return a commit's metarange, and whether content may lie elsewhere. One round trip. Raises CommitNotFound."""
     value, flag = ctx.kv.get_many([keys.commit(ctx.repo, commit), keys.locations_flag(ctx.repo)])
-    record = maybe(value, Commit)
+    record = decode_optional(value, Commit)
     if record is None:
         raise CommitNotFound(f"commit {commit} does not exist")
     return record.metarange, flag is not ABSENT
 
 
-def stat_many(ctx: Context, ref: Ref, paths: Sequence[Path]) -> dict[Path, Entry]:
+def stat_many(ctx: Context, ref: ResolvedRef, paths: Sequence[Path]) -> dict[Path, Entry]:
     """Return the entries at the paths as they are shown: with the address, size, checksums and time of their
     content.
     """
     found, announced = _resolve_many(ctx, ref, paths)
     entries = [resolved.entry for resolved in found.values()]
-    return dict(zip(found, _shown(ctx, entries) if announced else entries, strict=True))
+    return dict(zip(found, _with_current_content(ctx, entries) if announced else entries, strict=True))
 
 
-def stat(ctx: Context, ref: Ref, path: Path) -> Entry:
+def stat(ctx: Context, ref: ResolvedRef, path: Path) -> Entry:
     """Return one of them. Raises ObjectNotFound."""
     entry = stat_many(ctx, ref, (path,)).get(path)
     if entry is None:
@@ -144,11 +144,11 @@ def stat(ctx: Context, ref: Ref, path: Path) -> Entry:
     return entry
 
 
-def _shown(ctx: Context, entries: Sequence[Entry]) -> list[Entry]:
+def _with_current_content(ctx: Context, entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries with what is true of their content now (rule 22). Operations take them as they are committed:
     those have the identity.
     """
-    found = contents(ctx, entries)
+    found = current_contents(ctx, entries)
     return [
         entry
         if (content := found.get(entry.address)) is None
@@ -165,7 +165,7 @@ def _shown(ctx: Context, entries: Sequence[Entry]) -> list[Entry]:
     ]
 
 
-def contents(ctx: Context, entries: Sequence[Entry]) -> dict[Address, Content]:
+def current_contents(ctx: Context, entries: Sequence[Entry]) -> dict[Address, Content]:
     """Return the current content of the entries that have a location, by identity; others are left out (rule 22).
 
     One round trip. The caller has read the flag of locations.
@@ -193,12 +193,12 @@ def have_content(ctx: Context, addresses: Sequence[Address]) -> list[bool]:
     return [not place or place in there for place in places]
 
 
-def resolve(ctx: Context, ref: Ref, path: Path) -> Resolved:
+def resolve(ctx: Context, ref: ResolvedRef, path: Path) -> ResolvedEntry:
     """Return the entry at one path. Raises ObjectNotFound."""
-    return _found(resolve_many(ctx, ref, (path,)), ref, path)
+    return _require_entry(resolve_many(ctx, ref, (path,)), ref, path)
 
 
-def _found(found: dict[Path, Resolved], ref: Ref, path: Path) -> Resolved:
+def _require_entry(found: dict[Path, ResolvedEntry], ref: ResolvedRef, path: Path) -> ResolvedEntry:
     resolved = found.get(path)
     if resolved is None:
         raise ObjectNotFound(f"{path!r} is not on {ref.text!r}")
@@ -212,7 +212,7 @@ def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None)
     CorruptObject where a whole object does not arrive as it was uploaded.
     """
     for _ in range(ATTEMPTS):
-        resolved, content = _located(ctx, refs.resolve(ctx, ref), path)
+        resolved, content = _resolve_content(ctx, refs.resolve(ctx, ref), path)
         if not is_own(resolved.entry.address):
             return ctx.foreign.get(resolved.entry.address, resolved.entry.size_bytes, start, end)
         if content is not None and content.is_erased:
@@ -220,11 +220,11 @@ def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None)
         stored = content if content is not None else resolved.entry
         try:
             chunks = ctx.objects.get(stored.address, start=start, end=end)
-            return verified(ctx, chunks, stored, start, end, f"{path!r} on {ref!r}")
+            return verify_chunks(ctx, chunks, stored, start, end, f"{path!r} on {ref!r}")
         except ObjectNotFound:
-            if _located(ctx, refs.resolve(ctx, ref), path) == (resolved, content):
+            if _resolve_content(ctx, refs.resolve(ctx, ref), path) == (resolved, content):
                 if resolved.commit is not None and (mark := refs.swept_mark(ctx, resolved.commit, path)) is not None:
-                    raise refs.marked(resolved.commit, mark) from None
+                    raise refs.marked_error(resolved.commit, mark) from None
                 raise CorruptObject(
                     f"{path!r} on {ref!r} names {stored.address}, which is gone; do not run any collection, and"
                     " report this"
@@ -232,70 +232,70 @@ def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None)
     raise Contention(f"{path!r} on {ref!r} kept changing while it was read; make the same call again")
 
 
-def verified(
+def verify_chunks(
     ctx: Context, chunks: Iterator[bytes], stored: Entry | Content, start: int, end: int | None, what: str
 ) -> Iterator[bytes]:
     """Return the chunks of an own object, checked while they are read if they are the whole of one that can be checked.
     `what`: the object, as an error names it.
     """
     is_whole = start == 0 and (end is None or end >= stored.size_bytes)
-    return checked(chunks, stored.size_bytes, stored.checksum, what) if is_whole and can_check(ctx, stored) else chunks
+    return verify_body(chunks, stored.size_bytes, stored.checksum, what) if is_whole and is_verifiable(ctx, stored) else chunks
 
 
-def can_check(ctx: Context, stored: Entry | Content) -> bool:
+def is_verifiable(ctx: Context, stored: Entry | Content) -> bool:
     """Return whether readers check the whole object: it comes over a network, and refstore computed its checksum (those
     with an MD5; a linker may give any).
     """
     return ctx.objects.is_remote and bool(stored.md5) and is_own(stored.address)
 
 
-def _located(ctx: Context, ref: Ref, path: Path) -> tuple[Resolved, Content | None]:
+def _resolve_content(ctx: Context, ref: ResolvedRef, path: Path) -> tuple[ResolvedEntry, Content | None]:
     """Return the entry at one path, and its content if it has a location. Raises ObjectNotFound."""
     found, announced = _resolve_many(ctx, ref, (path,))
-    resolved = _found(found, ref, path)
-    content = contents(ctx, (resolved.entry,)).get(resolved.entry.address) if announced else None
+    resolved = _require_entry(found, ref, path)
+    content = current_contents(ctx, (resolved.entry,)).get(resolved.entry.address) if announced else None
     return resolved, content
 
 
-def list_page(ctx: Context, ref: Ref, *, prefix: str, after: str, amount: int, delimiter: str) -> ListingPage:
+def list_page(ctx: Context, ref: ResolvedRef, *, prefix: str, after: str, amount: int, delimiter: str) -> ListingPage:
     """Return one page as it is shown, in path order. Paths with the delimiter after the prefix are folded into common
     prefixes.
     """
     if ref.branch is None:
-        marks = marks_of(ctx, ref)
+        marks = read_marks(ctx, ref)
         check_hidden(ctx, ref, marks)
-        metarange, announced = _metarange(ctx, ref.commit)
+        metarange, announced = _read_metarange(ctx, ref.commit)
         source = partial(_committed_stream, ctx, metarange, prefix, page=amount)
-        if _was_swept(marks):
-            page = _page_of_swept(ctx, marks, source, prefix, after, amount, delimiter)
+        if _is_swept(marks):
+            page = _swept_page(ctx, marks, source, prefix, after, amount, delimiter)
         else:
             page = _page(source, prefix, after, amount, delimiter)
     else:
         branches = ctx.branches
         value, flag = ctx.kv.get_many([branches.key(ref.branch), keys.locations_flag(ctx.repo)])
         announced = flag is not ABSENT
-        page = while_still(
+        page = read_consistent(
             ctx,
             ref.branch,
             lambda branch: _page(
-                lambda start: stream(ctx, branch, prefix, start, amount), prefix, after, amount, delimiter
+                lambda start: stream_entries(ctx, branch, prefix, start, amount), prefix, after, amount, delimiter
             ),
             branches.parse_open(ref.branch, value),
         )
     if not announced:
         return page
-    entries = iter(_shown(ctx, [each.entry for each in page.results if each.entry is not None]))
+    entries = iter(_with_current_content(ctx, [each.entry for each in page.results if each.entry is not None]))
     return page._replace(
         results=tuple(each if each.entry is None else each._replace(entry=next(entries)) for each in page.results)
     )
 
 
-def _was_swept(marks: Sequence[Mark]) -> bool:
+def _is_swept(marks: Sequence[Mark]) -> bool:
     """Return whether a sweep of the commit, or of a part of it, has begun."""
     return any(mark.sweeping_ms for mark in marks)
 
 
-def _page_of_swept(
+def _swept_page(
     ctx: Context,
     marks: Sequence[Mark],
     source: Callable[[str], Iterator[tuple[str, Entry]]],
@@ -305,33 +305,33 @@ def _page_of_swept(
     delimiter: str,
 ) -> ListingPage:
     """Return a page of what is still there of a swept commit."""
-    from refstore.operations.swept_entries import UnsweptStream
+    from refstore.operations.swept_entries import ReadableEntries
 
     # in the middle of a folder a page by folders cannot end: the next one would begin after the folder
-    unswept = UnsweptStream(ctx, marks, None if delimiter else PAGE_SWEPT_MAX)
+    unswept = ReadableEntries(ctx, marks, None if delimiter else PAGE_SWEPT_MAX)
     page = _page(lambda start: unswept.read(source(start)), prefix, after, amount, delimiter)
     return page._replace(has_more=True, searched_to=unswept.cut_at) if unswept.cut_at and not page.has_more else page
 
 
-def while_still(
+def read_consistent(
     ctx: Context, name: BranchName, read: Callable[[Branch], T], open_branch: OpenBranch | None = None
 ) -> T:
     """Call `read` with the branch record, again until the record did not change meanwhile (rule 12)."""
     branches = ctx.branches
-    open_branch = open_branch or branches.open(name)
+    open_branch = open_branch or branches.read_open(name)
     for _ in range(ATTEMPTS):
         result = read(open_branch.record)
-        again = branches.open(name)
-        if _same(open_branch.record, again.record):
+        again = branches.read_open(name)
+        if _is_same_view(open_branch.record, again.record):
             return result
         open_branch = again
     raise Contention(f"branch {name!r} kept moving while it was read; make the same call again")
 
 
-def stream(ctx: Context, branch: Branch, prefix: str, after: str, amount: int) -> Iterator[tuple[str, Entry]]:
+def stream_entries(ctx: Context, branch: Branch, prefix: str, after: str, amount: int) -> Iterator[tuple[str, Entry]]:
     """Yield a branch's entries after `after` under the record; the caller checks that the record did not change."""
     page = min(SCAN_LIMIT, amount + 1)
-    staged = ctx.staging.merged(branch.live, prefix=prefix, after=after, page=page)
+    staged = ctx.staging.scan_merged(branch.live_tokens, prefix=prefix, after=after, page=page)
     metarange = head_commit(ctx, branch.head).metarange
     if not metarange:
         for path, value, _token in staged:
@@ -378,7 +378,7 @@ def _page(
                 continue
             if len(results) == amount or size_bytes >= PAGE_BYTES_MAX:
                 return ListingPage(tuple(results), has_more=True)
-            size_bytes += len(common or path) + (0 if common else user_metadata.size_of(entry.metadata))
+            size_bytes += len(common or path) + (0 if common else user_metadata.metadata_bytes(entry.metadata))
             if common:
                 results.append(ListedPath(common, None))
                 folded, cursor = common, common + keys.LAST_CODE_POINT
@@ -396,10 +396,10 @@ def _common_prefix(path: str, prefix: str, delimiter: str) -> str:
     return "" if at < 0 else path[: at + len(delimiter)]
 
 
-def _committed(ctx: Context, commit: CommitId, metarange: str, paths: Sequence[Path]) -> dict[Path, Resolved]:
-    return {Path(path): Resolved(entry, None, commit) for path, entry in ctx.trees.get_many(metarange, paths).items()}
+def _committed_entries(ctx: Context, commit: CommitId, metarange: str, paths: Sequence[Path]) -> dict[Path, ResolvedEntry]:
+    return {Path(path): ResolvedEntry(entry, None, commit) for path, entry in ctx.trees.get_many(metarange, paths).items()}
 
 
-def _same(one: Branch, other: Branch) -> bool:
+def _is_same_view(one: Branch, other: Branch) -> bool:
     """Return whether head and live tokens are equal, so that a reader may trust what it read between the two."""
-    return (one.head, one.token, one.sealed) == (other.head, other.token, other.sealed)
+    return (one.head, one.token, one.sealed_tokens) == (other.head, other.token, other.sealed_tokens)

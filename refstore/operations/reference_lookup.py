@@ -15,7 +15,7 @@ ATTEMPTS: Final = 16
 """How often a list is read again because it changed while its entries were read; each time somebody made progress."""
 
 
-class Lookup(NamedTuple):
+class ReferenceLookup(NamedTuple):
     """The names that an address still has, in the order they were added, and the entries that are left of them."""
 
     names: tuple[Reference, ...]
@@ -23,14 +23,14 @@ class Lookup(NamedTuple):
     error: RefstoreError | None = None
 
 
-def look_up(ctx: Context, addresses: Sequence[Address]) -> list[Lookup]:
+def look_up(ctx: Context, addresses: Sequence[Address]) -> list[ReferenceLookup]:
     """Read each address's list, then the entries that its names have under their tokens.
 
     The reaper first takes a name off the list, whose record keeps the entry then, and only then removes the entry from
     its token. So if no entry is found the list is read again, until it has the entry or did not change.
     """
     references = ctx.references
-    lookups: dict[int, Lookup] = {}
+    lookups: dict[int, ReferenceLookup] = {}
     before: dict[int, ReferenceRecord | None] = {}
     for _ in range(ATTEMPTS):
         waiting = [index for index in range(len(addresses)) if index not in lookups]
@@ -40,15 +40,15 @@ def look_up(ctx: Context, addresses: Sequence[Address]) -> list[Lookup]:
         records = references.get_many([addresses[index] for index in waiting])
         for index, record in zip(waiting, records, strict=True):
             match record:
-                case Emptied(last=last, entry=Entry() as entry):
-                    lookups[index] = Lookup((last,), {last: entry})
-                case Emptied(last=last):
+                case Emptied(last_reference=last, entry=Entry() as entry):
+                    lookups[index] = ReferenceLookup((last,), {last: entry})
+                case Emptied(last_reference=last):
                     names[index] = (last,)
                 case Listed(listed):
                     names[index] = listed
                 case _:
-                    lookups[index] = Lookup((), {}, _not_in_grace(addresses[index], record))
-        entries = _entries(ctx, [(addresses[index], name) for index, listed in names.items() for name in listed])
+                    lookups[index] = ReferenceLookup((), {}, _not_restorable(addresses[index], record))
+        entries = _read_entries(ctx, [(addresses[index], name) for index, listed in names.items() for name in listed])
         for index, record in zip(waiting, records, strict=True):
             if index in names:
                 own_entries = {
@@ -57,12 +57,12 @@ def look_up(ctx: Context, addresses: Sequence[Address]) -> list[Lookup]:
                     if (addresses[index], name) in entries
                 }
                 if own_entries or (index in before and before[index] == record):
-                    lookups[index] = Lookup(names[index], own_entries)
+                    lookups[index] = ReferenceLookup(names[index], own_entries)
                 before[index] = record
     raise Contention("others kept changing the references of one address; make the same call again")
 
 
-def _entries(ctx: Context, names: Sequence[tuple[Address, Reference]]) -> dict[tuple[Address, Reference], Entry]:
+def _read_entries(ctx: Context, names: Sequence[tuple[Address, Reference]]) -> dict[tuple[Address, Reference], Entry]:
     """Return the entries under each name's token at its path, where they still name the address."""
     unique = list(dict.fromkeys((name.token, name.path) for _, name in names))
     values = dict(
@@ -93,7 +93,7 @@ def describe_contents(ctx: Context, addresses: Sequence[Address]) -> dict[Addres
     return found
 
 
-def _not_in_grace(address: Address, record: ReferenceRecord | None) -> RefstoreError:
+def _not_restorable(address: Address, record: ReferenceRecord | None) -> RefstoreError:
     if isinstance(record, Issued):
         return AddressNotFound(f"{address} was issued and never linked; link it instead")
     return Gone(

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import ids, keys
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import Address, Token, branch_of
 from refstore.core.records import (
     Branch,
@@ -27,13 +27,13 @@ from refstore.core.records import (
 from refstore.operations.reference_lookup import describe_contents, look_up
 
 PAGE: Final = 1000
-TRASH_OF: Final = "trash of "
+TRASH_REF_PREFIX: Final = "trash of "
 """What stands before the branch, where an object is in the trash."""
 
 
 class ReferencedEntry(NamedTuple):
     ref: str
-    """The branch that it is staged on, or `TRASH_OF` the branch that it was staged on."""
+    """The branch that it is staged on, or `TRASH_REF_PREFIX` the branch that it was staged on."""
     path: str
     entry: Entry
     is_described: bool
@@ -42,7 +42,7 @@ class ReferencedEntry(NamedTuple):
     """
 
 
-class _NamedAddress(NamedTuple):
+class _ReferencedAddress(NamedTuple):
     address: Address
     names: list[Reference]
     entry: Entry | None
@@ -57,58 +57,58 @@ def referenced_entries(ctx: Context, prefixes: Sequence[str]) -> Iterator[Refere
     if not prefixes:
         return
     live = _live_tokens(ctx)
-    for page in batched(_named(ctx, tuple(prefixes)), PAGE):
+    for page in split_batches(_referenced_addresses(ctx, tuple(prefixes)), PAGE):
         yield from _entries(ctx, page, live)
 
 
 def referenced_names(ctx: Context, addresses: Sequence[Address]) -> Iterator[tuple[Address, str, str]]:
     """Yield the (address, ref, path) under which references name these addresses."""
     live = _live_tokens(ctx)
-    for page in batched(addresses, PAGE):
+    for page in split_batches(addresses, PAGE):
         for address, record in zip(page, ctx.references.get_many(page), strict=True):
-            for name in _names_of(record):
-                yield address, _ref(name, live), name.path
+            for name in _references_of(record):
+                yield address, _ref_of(name, live), name.path
 
 
-def entries_by_now(ctx: Context, addresses: Sequence[Address]) -> dict[Address, Entry]:
+def read_new_entries(ctx: Context, addresses: Sequence[Address]) -> dict[Address, Entry]:
     """Return the entries of those whose upload or restore has come to its entry meanwhile."""
     return {
         address: next(iter(lookup.entries.values()))
-        for page in batched(addresses, PAGE)
+        for page in split_batches(addresses, PAGE)
         for address, lookup in zip(page, look_up(ctx, page), strict=True)
         if lookup.entries
     }
 
 
-def _named(ctx: Context, prefixes: tuple[str, ...]) -> Iterator[_NamedAddress]:
+def _referenced_addresses(ctx: Context, prefixes: tuple[str, ...]) -> Iterator[_ReferencedAddress]:
     for shard in range(keys.SHARDS):
-        for page in batched(ctx.kv.scan_all(keys.references(ctx.repo, shard), page=PAGE), PAGE):
+        for page in split_batches(ctx.kv.scan_all(keys.references(ctx.repo, shard), page=PAGE), PAGE):
             records = decode_reference_many([value for _, value in page])
             for (address, _), record in zip(page, records, strict=True):
-                names = [name for name in _names_of(record) if name.path.startswith(prefixes)]
+                names = [name for name in _references_of(record) if name.path.startswith(prefixes)]
                 if names:
                     entry = record.entry if isinstance(record, Emptied) else None
-                    yield _NamedAddress(ids.own_address(address), names, entry)
+                    yield _ReferencedAddress(ids.own_address(address), names, entry)
 
 
-def _names_of(record: ReferenceRecord | None) -> tuple[Reference, ...]:
+def _references_of(record: ReferenceRecord | None) -> tuple[Reference, ...]:
     match record:
         case Listed(references):
             return references
-        case Emptied(last=last):
+        case Emptied(last_reference=last):
             return (last,)
         case _:  # it is issued and never linked, or being deleted: nothing restores it
             return ()
 
 
-def _entries(ctx: Context, page: Sequence[_NamedAddress], live: set[Token]) -> Iterator[ReferencedEntry]:
+def _entries(ctx: Context, page: Sequence[_ReferencedAddress], live: set[Token]) -> Iterator[ReferencedEntry]:
     waiting = [each.address for each in page if each.entry is None]
     lookups = dict(zip(waiting, look_up(ctx, waiting), strict=True))
     bare = describe_contents(ctx, [each for each, lookup in lookups.items() if not lookup.entries and not lookup.error])
     for each in page:
         lookup = lookups.get(each.address)
         for name in each.names:
-            ref = _ref(name, live)
+            ref = _ref_of(name, live)
             if lookup is None:
                 assert each.entry is not None  # noqa: S101  # else it was looked up
                 yield ReferencedEntry(ref, name.path, each.entry, is_described=True)
@@ -120,9 +120,9 @@ def _entries(ctx: Context, page: Sequence[_NamedAddress], live: set[Token]) -> I
 
 
 def _live_tokens(ctx: Context) -> set[Token]:
-    return {token for _, _, record in ctx.branches.scan() if isinstance(record, Branch) for token in record.live}
+    return {token for _, _, record in ctx.branches.scan() if isinstance(record, Branch) for token in record.live_tokens}
 
 
-def _ref(name: Reference, live: set[Token]) -> str:
+def _ref_of(name: Reference, live: set[Token]) -> str:
     branch = branch_of(name.token)
-    return branch if name.token in live else f"{TRASH_OF}{branch}"
+    return branch if name.token in live else f"{TRASH_REF_PREFIX}{branch}"

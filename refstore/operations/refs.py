@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import keys
-from refstore.core.clock import utc_text
+from refstore.core.clock import format_utc
 from refstore.core.ids import BranchName, CommitId, Path, branch_name, tag_name
-from refstore.core.records import Commit, GcFlag, Mark, Tag, decode, maybe
+from refstore.core.records import Commit, GcFlag, Mark, Tag, decode, decode_optional
 from refstore.errors import BranchNotFound, CommitNotFound, Corrupt, Gone, InvalidName, NotFound
 from refstore.kv.base import ABSENT
 
@@ -39,7 +39,7 @@ _STEP = re.compile(r"([~^])(\d*)")
 _HEX = re.compile(rf"[0-9a-f]{{{PREFIX_DIGITS_MIN},64}}")
 
 
-class Ref(NamedTuple):
+class ResolvedRef(NamedTuple):
     """The commit that an expression names, or the branch itself."""
 
     text: str
@@ -47,16 +47,16 @@ class Ref(NamedTuple):
     """The branch, where the ref means it with its staged changes; else None."""
     commit: CommitId
     """The commit; for a branch, its head when it was read."""
-    from_history: bool
+    is_pinned_to_commit: bool
     """Whether the expression names the commit otherwise than as a branch's head, so that it may be marked (rule 13)."""
 
     @classmethod
-    def to_branch(cls, branch: BranchName, head: CommitId | None = None) -> Ref:
+    def of_branch(cls, branch: BranchName, head: CommitId | None = None) -> ResolvedRef:
         """A ref to the branch with its staged changes; without `head` it serves only to read the branch itself."""
         return cls(branch, branch, head or CommitId(""), from_history=False)
 
 
-def resolve(ctx: Context, text: str) -> Ref:
+def resolve(ctx: Context, text: str) -> ResolvedRef:
     """Resolve an expression. Raises NotFound, InvalidName."""
     match = _EXPRESSION.fullmatch(text)
     if match is None:
@@ -69,7 +69,7 @@ def resolve(ctx: Context, text: str) -> Ref:
         raise InvalidName(
             f"{text[:80]!r} goes more than {STEPS_MAX:,} steps back; give the commit's id, which a log shows"
         )
-    branch, commit = _base(ctx, base)
+    branch, commit = _resolve_base(ctx, base)
     base_commit = commit
     for kind, number in steps:
         for which in repeat(1, number) if kind == "~" else repeat(number, min(number, 1)):
@@ -78,12 +78,12 @@ def resolve(ctx: Context, text: str) -> Ref:
                 raise CommitNotFound(f"{text[:80]!r} goes further back than the history of {base!r} does")
             commit = parents[which - 1]
     staged = branch if branch is not None and not at and not steps else None
-    return Ref(text, staged, commit, from_history=branch is None or commit != base_commit)
+    return ResolvedRef(text, staged, commit, is_pinned_to_commit=branch is None or commit != base_commit)
 
 
 def get_commit(ctx: Context, commit: CommitId) -> Commit:
     """Return a commit's record. Raises CommitNotFound."""
-    record = maybe(ctx.kv.get(keys.commit(ctx.repo, commit)), Commit)
+    record = decode_optional(ctx.kv.get(keys.commit(ctx.repo, commit)), Commit)
     if record is None:
         raise CommitNotFound(f"commit {commit} does not exist")
     return record
@@ -104,52 +104,52 @@ def check_mark(ctx: Context, commit: CommitId, paths: Sequence[Path] | None = No
 
     `paths`: the only paths that the caller uses. None: the whole commit, so that a mark on a part of it counts.
     """
-    mark = maybe(ctx.kv.get(keys.mark(ctx.repo, commit)), Mark)
+    mark = decode_optional(ctx.kv.get(keys.mark(ctx.repo, commit)), Mark)
     if mark is not None and (paths is None or mark.covers(paths)):
-        on = maybe(ctx.kv.get(keys.gc_flag(ctx.repo)), GcFlag) if not mark.sweeping_ms else None
+        on = decode_optional(ctx.kv.get(keys.gc_flag(ctx.repo)), GcFlag) if not mark.sweeping_ms else None
         if on is not None and on.mark_id == mark.mark_id:
             raise Gone(
                 f"commit {commit} has expired, and the run {mark.mark_id} that is on has yet to find whether anything "
                 "of it goes;"
                 " if nothing does, the same call works when that run has finished"
             )
-        raise marked(commit, mark)
+        raise marked_error(commit, mark)
 
 
 def swept_mark(ctx: Context, commit: CommitId, path: Path) -> Mark | None:
     """Return the mark whose sweep deletes, or deleted, what the commit alone named at the path; None if none does."""
-    mark = maybe(ctx.kv.get(keys.mark(ctx.repo, commit)), Mark)
-    if mark is not None and mark.earlier and not mark.sweeping_ms:
-        mark = decode(mark.earlier, Mark)  # a part was swept before the rest was marked
+    mark = decode_optional(ctx.kv.get(keys.mark(ctx.repo, commit)), Mark)
+    if mark is not None and mark.earlier_marks and not mark.sweeping_ms:
+        mark = decode(mark.earlier_marks, Mark)  # a part was swept before the rest was marked
     return mark if mark is not None and mark.sweeping_ms and mark.covers((path,)) else None
 
 
-def marked(commit: CommitId, mark: Mark) -> Gone:
+def marked_error(commit: CommitId, mark: Mark) -> Gone:
     by = f"mark {mark.mark_id or 'without an id'}"
     if mark.prefixes:
         by += ", paths " + ", ".join(f"{prefix}*" for prefix in mark.prefixes[:PREFIXES_SHOWN])
     if mark.swept_ms:
         return Gone(
             f"commit {commit} had expired and the data that only expired commits named was deleted on "
-            f"{utc_text(mark.swept_ms)} by {by}; only a backup has it"
+            f"{format_utc(mark.swept_ms)} by {by}; only a backup has it"
         )
     if mark.tagged_ms:
         return Gone(
             f"commit {commit} has expired and the data that only expired commits named was tagged on "
-            f"{utc_text(mark.tagged_ms)} for the bucket to delete, by {by}; only a backup will have it"
+            f"{format_utc(mark.tagged_ms)} for the bucket to delete, by {by}; only a backup will have it"
         )
     if mark.sweeping_ms:
         return Gone(f"commit {commit} has expired and its data is being deleted by {by}; only a backup will have it")
     return Gone(
-        f"commit {commit} has expired and its data will be deleted from {utc_text(mark.deletes_at_ms)} on ({by});"
+        f"commit {commit} has expired and its data will be deleted from {format_utc(mark.deletes_at_ms)} on ({by});"
         " until it is swept an operator can unmark it"
     )
 
 
-def _base(ctx: Context, base: str) -> tuple[BranchName | None, CommitId]:
+def _resolve_base(ctx: Context, base: str) -> tuple[BranchName | None, CommitId]:
     try:
         branch = branch_name(base)
-        return branch, ctx.branches.open(branch).record.head
+        return branch, ctx.branches.read_open(branch).record.head
     except (InvalidName, BranchNotFound):
         pass
     try:
@@ -163,7 +163,7 @@ def _base(ctx: Context, base: str) -> tuple[BranchName | None, CommitId]:
         found_ids = [
             CommitId(name) for name, _ in ctx.kv.scan(keys.commits(ctx.repo), prefix=base, limit=PREFIX_MATCHES_MAX)
         ]
-        matches = [commit for commit in found_ids if markers.landed(commit)]
+        matches = [commit for commit in found_ids if markers.has_landed(commit)]
         if len(matches) == 1:
             return None, matches[0]
         if matches:

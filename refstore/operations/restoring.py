@@ -15,22 +15,22 @@ import msgspec
 
 from refstore.context import Context
 from refstore.core import ids
-from refstore.core.ids import Address, BranchName, Path, Token, branch_of, made_ms
+from refstore.core.ids import Address, BranchName, Path, Token, branch_of, address_time_ms
 from refstore.core.records import Entry, Reference
 from refstore.errors import AlreadyExists, Contention, Gone, ObjectNotFound, RefstoreError
-from refstore.operations.expire_staged import EXPIRED
-from refstore.operations.reading import Resolved, resolve_many
-from refstore.operations.reference_lookup import Lookup, describe_contents, look_up
-from refstore.operations.refs import Ref
-from refstore.operations.stage_entries import DELETED, Placement, TokenMoved, check_committed, check_distinct, place
-from refstore.operations.trash import InGrace
+from refstore.operations.expire_staged import EXPIRED_CAUSE
+from refstore.operations.reading import ResolvedEntry, resolve_many
+from refstore.operations.reference_lookup import ReferenceLookup, describe_contents, look_up
+from refstore.operations.refs import ResolvedRef
+from refstore.operations.stage_entries import DELETED_CAUSE, Placement, TokenMoved, check_committed, check_distinct, place
+from refstore.operations.trash import TrashItem
 from refstore.versioning.address_state import AddOutcome
-from refstore.versioning.markers import BRANCH_DELETED, RESET
+from refstore.versioning.markers import BRANCH_DELETED_CAUSE, RESET_CAUSE
 
 BATCH: Final = 1000
 """How many addresses share their round trips."""
 
-LOSSES: Final = (RESET, BRANCH_DELETED, DELETED, EXPIRED)
+LOSS_CAUSES: Final = (RESET_CAUSE, BRANCH_DELETED_CAUSE, DELETED_CAUSE, EXPIRED_CAUSE)
 """Causes by which a path loses its entry. The others leave older versions, and the remains of uploads that died."""
 
 
@@ -93,24 +93,24 @@ def restore_many(
         ctx, [each for each, lookup in zip(addresses, lookups, strict=True) if not lookup.entries and not lookup.error]
     )
 
-    token = branches.open(branch).record.token
+    token = branches.read_open(branch).record.token
     requested_paths = {path for path in paths if path is not None} | {
         name.path for path, lookup in zip(paths, lookups, strict=True) if path is None for name in lookup.names
     }
-    current = _on_branch(ctx, branch, sorted(requested_paths))
+    current = _current_entries(ctx, branch, sorted(requested_paths))
     for index, (address, path, lookup) in enumerate(zip(addresses, paths, lookups, strict=True)):
         same = next(
-            (name for name in _paths(path, lookup) if name in current and current[name].entry.address == address), None
+            (name for name in _candidate_paths(path, lookup) if name in current and current[name].entry.address == address), None
         )
         if same is not None:
             results[index] = RestoreResult(address, same, current[same].entry, RestoreOutcome.UNCHANGED)
             continue
-        error = lookup.error or (None if lookup.entries or bare[address] else _not_written(address))
+        error = lookup.error or (None if lookup.entries or bare[address] else _blob_missing(address))
         if error is not None:
             results[index] = RestoreResult(address, path or Path(""), None, RestoreOutcome.TOO_LATE, error)
             continue
-        name, entry = _choose(branch, path, lookup)
-        each = plans[index] = _PlannedRestore(address, name, entry or _bare(address, bare))
+        name, entry = _choose_path(branch, path, lookup)
+        each = plans[index] = _PlannedRestore(address, name, entry or _entry_without_record(address, bare))
         if not force and name in current and _is_newer(current[name], address):
             error = AlreadyExists(
                 f"{name!r} on {branch!r} was written since; give another path, or use force to replace it by {address}"
@@ -118,27 +118,27 @@ def restore_many(
             results[index] = RestoreResult(address, each.path, None, RestoreOutcome.CONFLICT, error)
             del plans[index]
 
-    check_distinct([Placement(item.path, None, referenced=False) for item in plans.values()])
+    check_distinct([Placement(item.path, None, is_referenced=False) for item in plans.values()])
     for index, item in plans.items():
         results[index] = RestoreResult(item.address, item.path, item.entry, RestoreOutcome.RESTORED)
     if plans and not dry_run:
-        results |= _put_back(ctx, branch, token, plans)
+        results |= _restore_references(ctx, branch, token, plans)
     return [results[index] for index in range(len(requests))]
 
 
-def choose(lost_names: Iterable[InGrace], *, by_path: bool) -> tuple[list[InGrace], list[InGrace]]:
+def select_latest(lost_names: Iterable[TrashItem], *, by_path: bool) -> tuple[list[TrashItem], list[TrashItem]]:
     """Split what one branch lost into the last lost entry of each path, and the older rest.
 
     Without `by_path`, entries that were only overwritten belong to the rest.
     """
-    newest: dict[Path, InGrace] = {}
-    older: list[InGrace] = []
+    newest: dict[Path, TrashItem] = {}
+    older: list[TrashItem] = []
     for item in lost_names:
-        if not by_path and item.cause not in LOSSES:
+        if not by_path and item.cause not in LOSS_CAUSES:
             older.append(item)
             continue
         before = newest.get(item.path)
-        if before is None or _order(before) < _order(item):
+        if before is None or _loss_order(before) < _loss_order(item):
             newest[item.path], rest = item, before
         else:
             rest = item
@@ -149,27 +149,27 @@ def choose(lost_names: Iterable[InGrace], *, by_path: bool) -> tuple[list[InGrac
     return list(newest.values()), older
 
 
-def _order(item: InGrace) -> tuple[str, int, str]:
+def _loss_order(item: TrashItem) -> tuple[str, int, str]:
     """Return a sort key: the token, because the reaper may come late to it; then the time of the loss."""
     return item.token.rpartition(":")[2], item.since_ms, item.address
 
 
-def _bare(address: Address, bare: dict[Address, Entry | None]) -> Entry:
+def _entry_without_record(address: Address, bare: dict[Address, Entry | None]) -> Entry:
     entry = bare[address]
     assert entry is not None  # noqa: S101  # what was never written is done with by then
     return entry
 
 
-def _on_branch(ctx: Context, branch: BranchName, paths: Sequence[Path]) -> dict[Path, Resolved]:
-    return resolve_many(ctx, Ref.to_branch(branch), paths) if paths else {}
+def _current_entries(ctx: Context, branch: BranchName, paths: Sequence[Path]) -> dict[Path, ResolvedEntry]:
+    return resolve_many(ctx, ResolvedRef.of_branch(branch), paths) if paths else {}
 
 
-def _paths(path: Path | None, lookup: Lookup) -> list[Path]:
+def _candidate_paths(path: Path | None, lookup: ReferenceLookup) -> list[Path]:
     """Return the paths at which the branch may already name the address."""
     return [path] if path is not None else [name.path for name in lookup.names]
 
 
-def _choose(branch: BranchName, path: Path | None, lookup: Lookup) -> tuple[Path, Entry | None]:
+def _choose_path(branch: BranchName, path: Path | None, lookup: ReferenceLookup) -> tuple[Path, Entry | None]:
     """Return the path to restore to, and the entry: of a name on this branch first, then of one with an entry."""
     best = max(
         lookup.names, key=lambda name: (branch_of(name.token) == branch, name.path == path, name in lookup.entries)
@@ -179,22 +179,22 @@ def _choose(branch: BranchName, path: Path | None, lookup: Lookup) -> tuple[Path
     )
 
 
-def _is_newer(current: Resolved, address: Address) -> bool:
+def _is_newer(current: ResolvedEntry, address: Address) -> bool:
     """Return whether the entry at a path was written since: it is staged, or its object is newer than the address."""
     if current.token is not None:
         return True
-    current_made_ms = made_ms(current.entry.address) if ids.is_own(current.entry.address) else current.entry.mtime_ms
-    return current_made_ms is not None and current_made_ms > (made_ms(address) or 0)
+    current_made_ms = address_time_ms(current.entry.address) if ids.is_own(current.entry.address) else current.entry.mtime_ms
+    return current_made_ms is not None and current_made_ms > (address_time_ms(address) or 0)
 
 
-def _put_back(
+def _restore_references(
     ctx: Context, branch: BranchName, token: Token, plans: dict[int, _PlannedRestore]
 ) -> dict[int, RestoreResult]:
     """Restore each address under a reference of its own (rule 1), whether its list is empty or has names (rule 17)."""
     references = ctx.references
     now = ctx.clock.now_ms()
     entries = {
-        index: msgspec.structs.replace(item.entry, reference_id=ctx.ids.unique(now)) for index, item in plans.items()
+        index: msgspec.structs.replace(item.entry, reference_id=ctx.ids.new_id(now)) for index, item in plans.items()
     }
     new_references = [
         (item.address, Reference(token, item.path, entries[index].reference_id)) for index, item in plans.items()
@@ -205,7 +205,7 @@ def _put_back(
     for index, item in plans.items():
         if outcomes[index] is AddOutcome.LISTED:
             results[index] = RestoreResult(item.address, item.path, entries[index], RestoreOutcome.RESTORED)
-            placements.append(Placement(item.path, entries[index], referenced=True))
+            placements.append(Placement(item.path, entries[index], is_referenced=True))
         else:
             error = Gone(f"{item.address} left its grace window while it was being restored; nothing was changed")
             results[index] = RestoreResult(item.address, item.path, None, RestoreOutcome.TOO_LATE, error)
@@ -225,5 +225,5 @@ def _put_back(
     return results
 
 
-def _not_written(address: Address) -> ObjectNotFound:
+def _blob_missing(address: Address) -> ObjectNotFound:
     return ObjectNotFound(f"nothing was written to {address}; its upload died before, or is under way")

@@ -19,8 +19,8 @@ from refstore.core.ids import CommitId
 from refstore.core.records import Branch
 from refstore.errors import BranchNotFound, Contention, InvalidRules
 from refstore.operations import reading
-from refstore.operations.refs import Ref
-from refstore.retention.rules import Filter, ParsedRules, Rules
+from refstore.operations.refs import ResolvedRef
+from refstore.retention.rules import PathRuleFilter, ParsedRules, Rules
 
 BRANCHES_MAX: Final = 1000
 """How many branches are searched for one prefix; what only the others show is not known."""
@@ -36,7 +36,7 @@ def read_filters(ctx: Context, parsed: ParsedRules) -> ParsedRules:
         if rule.filter.branch or not candidates:
             continue
         as_branch = [f'{{"branch": "{name}", "prefix": "{prefix[len(name) + 1 :]}"}}' for name in candidates]
-        if len(candidates) > 1 or shows(ctx, prefix) is not False:
+        if len(candidates) > 1 or has_path_with_prefix(ctx, prefix) is not False:
             as_path = f'{{"branch": "*", "prefix": "{prefix}"}}'
             raise InvalidRules(
                 f"prefix {prefix!r} begins with the name of a branch, and may be a path; write "
@@ -44,7 +44,7 @@ def read_filters(ctx: Context, parsed: ParsedRules) -> ParsedRules:
                 place=f"rules[{index}].filter.prefix",
             )
         read_as[prefix] = candidates[0]
-    rules = bind(parsed.rules, read_as)
+    rules = bind_filters(parsed.rules, read_as)
     known_filters: set[tuple[str, str]] = set()
     for index, rule in enumerate(rules.rules):
         own = (rule.filter.prefix, rule.filter.own_branch)
@@ -58,10 +58,10 @@ def read_filters(ctx: Context, parsed: ParsedRules) -> ParsedRules:
     return parsed._replace(rules=rules, read_as=read_as)
 
 
-def bind(rules: Rules, read_as: Mapping[str, str]) -> Rules:
+def bind_filters(rules: Rules, read_as: Mapping[str, str]) -> Rules:
     """Return `rules` with those prefixes split into branch and path that were when the document was set."""
     bound = tuple(
-        msgspec.structs.replace(rule, filter=Filter(rule.filter.prefix[len(branch) + 1 :], branch))
+        msgspec.structs.replace(rule, filter=PathRuleFilter(rule.filter.prefix[len(branch) + 1 :], branch))
         if not rule.filter.branch and (branch := read_as.get(rule.filter.prefix)) is not None
         else rule
         for rule in rules.rules
@@ -69,7 +69,7 @@ def bind(rules: Rules, read_as: Mapping[str, str]) -> Rules:
     return msgspec.structs.replace(rules, rules=bound)
 
 
-def shows(ctx: Context, prefix: str, branch: str = "") -> bool | None:
+def has_path_with_prefix(ctx: Context, prefix: str, branch: str = "") -> bool | None:
     """Return whether a branch (that one, or any) has a path that starts with `prefix`; None: not all were searched.
 
     Branches with the same head and nothing staged show the same, and are searched once.
@@ -80,11 +80,11 @@ def shows(ctx: Context, prefix: str, branch: str = "") -> bool | None:
     for number, (name, record) in enumerate(islice(chosen, BRANCHES_MAX + 1)):
         if number == BRANCHES_MAX:
             return None
-        if _same_as_seen(ctx, record, prefix, heads):
+        if _is_same_filter(ctx, record, prefix, heads):
             continue
         try:
             page = reading.list_page(
-                ctx, Ref.to_branch(name, record.head), prefix=prefix, after="", amount=1, delimiter=""
+                ctx, ResolvedRef.of_branch(name, record.head), prefix=prefix, after="", amount=1, delimiter=""
             )
         except (BranchNotFound, Contention):  # it was deleted meanwhile, or is being written to
             continue
@@ -93,9 +93,9 @@ def shows(ctx: Context, prefix: str, branch: str = "") -> bool | None:
     return False
 
 
-def _same_as_seen(ctx: Context, record: Branch, prefix: str, heads: set[CommitId]) -> bool:
+def _is_same_filter(ctx: Context, record: Branch, prefix: str, heads: set[CommitId]) -> bool:
     staging = ctx.staging
-    if any(next(staging.scan(token, prefix=prefix, page=1), None) is not None for token in record.live):
+    if any(next(staging.scan(token, prefix=prefix, page=1), None) is not None for token in record.live_tokens):
         return False
     if record.head in heads:
         return True

@@ -11,80 +11,80 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core.ids import CommitId
-from refstore.core.suggestions import nearest
+from refstore.core.suggestions import find_nearest
 from refstore.errors import CorruptRecord
 from refstore.gc_marks import Marks
 from refstore.operations import rule_filters, rules_document
-from refstore.retention.active_commits import CommitExpiry, Refs, State, compute_expiry
-from refstore.retention.rule_changes import NO_RULES, UNREADABLE, ChangeKind, RuleChange, compare
-from refstore.retention.rules import Periods, Rules, warnings
+from refstore.retention.active_commits import CommitExpiry, Refs, ExpiryState, compute_expiry
+from refstore.retention.rule_changes import NO_RULES, UNREADABLE, ChangeKind, RuleChange, compare_rules
+from refstore.retention.rules import BranchPeriods, Rules, rule_warnings
 
 MARKS_PAGE: Final = 1000
 NAMES_SHOWN: Final = 5
 
 
-class Review(NamedTuple):
+class RuleReview(NamedTuple):
     changes: tuple[RuleChange, ...]
     """What the rules add, remove and change against those in force."""
     warnings: tuple[str, ...]
-    unused: tuple[str, ...]
+    unused_rules: tuple[str, ...]
     """The `branch_id` of rules that apply to no branch that is there now."""
-    commits: int
-    expired: int
+    total_commits: int
+    expired_commits: int
     """How many commits have expired by these rules, now."""
-    unmarked: int
+    unmarked_commits: int
     """How many of these no run has marked yet; the next run marks them."""
 
 
-def review(ctx: Context, rules: Rules) -> Review:
+def review_rules(ctx: Context, rules: Rules) -> RuleReview:
     """Review rules against the whole history. Raises CorruptRecord: a part of it cannot be read."""
     history, refs = rules_document.read_history(ctx)
     return review_history(ctx, rules, compute_expiry(history, refs, rules, ctx.clock.now_ms()), refs)
 
 
-def review_history(ctx: Context, rules: Rules, expiry: CommitExpiry, refs: Refs) -> Review:
+def review_history(ctx: Context, rules: Rules, expiry: CommitExpiry, refs: Refs) -> RuleReview:
     """Review rules against a history that was read already."""
-    expired = expiry.commits(State.EXPIRED)
-    unmarked = _unmarked(ctx, expired)
-    unused = _unused(rules, refs)
+    expired = expiry.commits(ExpiryState.EXPIRED)
+    unmarked = _count_unmarked(ctx, expired)
+    unused = _find_unused(rules, refs)
     messages = [
-        *warnings(rules),
-        *_of_latest_views(rules, expiry, refs),
-        *_of_branches(rules, refs, unused),
-        *_of_filters(ctx, rules, refs),
+        *rule_warnings(rules),
+        *_latest_view_warnings(rules, expiry, refs),
+        *_branch_warnings(rules, refs, unused),
+        *_filter_warnings(ctx, rules, refs),
     ]
     if unmarked:
         messages.append(
             f"by these rules {unmarked} of {len(expiry.history)} commits expire tonight: the next collection marks them"
         )
-    return Review(changes_by(ctx, rules), tuple(messages), unused, len(expiry.history), len(expired), unmarked)
+    return RuleReview(compare_with_current(ctx, rules), tuple(messages), unused, len(expiry.history), len(expired), unmarked)
 
 
-def changes_by(ctx: Context, rules: Rules) -> tuple[RuleChange, ...]:
+def compare_with_current(ctx: Context, rules: Rules) -> tuple[RuleChange, ...]:
     """Return what rules change against those in force."""
     try:
-        in_force = rules_document.get(ctx)
+        in_force = rules_document.get_rules(ctx)
     except CorruptRecord as error:
         unreadable = RuleChange(
-            change=ChangeKind.REMOVED, what="rules", name=UNREADABLE, before=str(error), needs_consent=True
+            change=ChangeKind.REMOVED, subject="rules", name=UNREADABLE, before=str(error), needs_consent=True
         )
         return (unreadable,)
-    return compare(in_force.rules if in_force is not None else NO_RULES, rules)
+    return compare_rules(in_force.rules if in_force is not None else NO_RULES, rules)
 
 
-def _unmarked(ctx: Context, commits: list[CommitId]) -> int:
+def _count_unmarked(ctx: Context, commits: list[CommitId]) -> int:
     marks = Marks(ctx)
     pages = (commits[start : start + MARKS_PAGE] for start in range(0, len(commits), MARKS_PAGE))
     return sum(mark is None or bool(mark.prefixes) for page in pages for mark in marks.commits.of(page))
 
 
-def _unused(rules: Rules, refs: Refs) -> tuple[str, ...]:
-    periods = Periods(rules)
-    used = {periods.of(name).branch_id for name in refs.heads}
+def _find_unused(rules: Rules, refs: Refs) -> tuple[str, ...]:
+    periods = BranchPeriods(rules)
+    used = {periods.period_of(name).branch_id for name in refs.heads}
     return tuple(rule.branch_id for rule in rules.branches if rule.branch_id not in used)
 
 
-def _of_latest_views(rules: Rules, expiry: CommitExpiry, refs: Refs) -> Iterator[str]:
+def _latest_view_warnings(rules: Rules, expiry: CommitExpiry, refs: Refs) -> Iterator[str]:
     """Name the branches that would keep their latest view by default, where the rules lift that."""
     if rules.keeps_latest_view(uses_types=True):
         return
@@ -102,47 +102,47 @@ def _of_latest_views(rules: Rules, expiry: CommitExpiry, refs: Refs) -> Iterator
         )
 
 
-def _of_branches(rules: Rules, refs: Refs, unused: tuple[str, ...]) -> Iterator[str]:
-    periods = Periods(rules)
+def _branch_warnings(rules: Rules, refs: Refs, unused: tuple[str, ...]) -> Iterator[str]:
+    periods = BranchPeriods(rules)
     for name in unused:
-        yield f"{name!r} is the rule of no branch that is there now{_meant(name, refs, periods)}"
+        yield f"{name!r} is the rule of no branch that is there now{_suggest_branch(name, refs, periods)}"
 
 
-def _meant(name: str, refs: Refs, periods: Periods) -> str:
+def _suggest_branch(name: str, refs: Refs, periods: BranchPeriods) -> str:
     """Suggest a branch with nearly that name, with its period."""
-    close = nearest(name, [branch for branch in refs.heads if periods.of(branch).branch_id != branch])
+    close = find_nearest(name, [branch for branch in refs.heads if periods.period_of(branch).branch_id != branch])
     if not close:
         return ""
-    chosen = periods.of(close)
+    chosen = periods.period_of(close)
     days = "never expires" if chosen.days is None else f"is kept for {chosen.days} days"
     return f"; did you mean {close!r}, which by {chosen.rule} {days}?"
 
 
-def _of_filters(ctx: Context, rules: Rules, refs: Refs) -> Iterator[str]:
+def _filter_warnings(ctx: Context, rules: Rules, refs: Refs) -> Iterator[str]:
     for hold in rules.legal_holds:
-        if rule_filters.shows(ctx, hold.prefix) is False:
+        if rule_filters.has_path_with_prefix(ctx, hold.prefix) is False:
             yield (
                 f"the legal hold on {hold.prefix!r} matches nothing that a branch shows "
-                f"now{_as_branch(hold.prefix, refs)}"
+                f"now{_suggest_branch_filter(hold.prefix, refs)}"
             )
     for rule in rules.path_rules:
         prefix, branch = rule.filter.prefix, rule.filter.own_branch
         if branch and branch not in refs.heads:
-            close = nearest(branch, refs.heads)
+            close = find_nearest(branch, refs.heads)
             hint = f"; did you mean {close!r}?" if close else ""
             yield f"the filter for branch {branch!r} matches nothing: there is no such branch{hint}"
-        elif rule_filters.shows(ctx, prefix, branch) is False:
+        elif rule_filters.has_path_with_prefix(ctx, prefix, branch) is False:
             where = f"branch {branch!r} shows" if branch else "a branch shows"
             yield (
                 f"the filter for prefix {prefix!r} matches nothing that {where} "
-                f"now{'' if branch else _as_branch(prefix, refs)}"
+                f"now{'' if branch else _suggest_branch_filter(prefix, refs)}"
             )
 
 
-def _as_branch(prefix: str, refs: Refs) -> str:
+def _suggest_branch_filter(prefix: str, refs: Refs) -> str:
     """Suggest a branch where the prefix may be meant as `branch/path`."""
     first, slash, rest = prefix.partition("/")
-    close = nearest(first, refs.heads) if slash and first not in refs.heads else None
+    close = find_nearest(first, refs.heads) if slash and first not in refs.heads else None
     if close is None:
         return ""
     return f"; there is no branch {first!r} either: did you mean {close + '/' + rest!r}?"

@@ -15,15 +15,15 @@ import msgspec
 from refstore.context import Context
 from refstore.core import ids, keys
 from refstore.core.ids import CommitId
-from refstore.core.records import Commit, RetentionRecord, decode, encode, maybe
+from refstore.core.records import Commit, RetentionRecord, decode, encode, decode_optional
 from refstore.errors import Conflict, ConsentNeeded, Contention, CorruptRecord, InvalidRules, NotFound
 from refstore.kv.base import ABSENT, Absent
 from refstore.operations import branching, tagging
-from refstore.operations.rule_filters import bind, read_filters
+from refstore.operations.rule_filters import bind_filters, read_filters
 from refstore.retention.active_commits import Refs
-from refstore.retention.commit_arrays import CommitRow, History, HistoryBuilder, TransactionType
+from refstore.retention.commit_arrays import CommitRow, CommitHistory, CommitHistoryBuilder, TransactionType
 from refstore.retention.rule_changes import NO_RULES, UNREADABLE, check_consent
-from refstore.retention.rules import GcRules, ParsedRules, Rules, read_rules, render, with_gc_rules
+from refstore.retention.rules import GcRules, ParsedRules, Rules, read_rules, render_rules, replace_gc_rules
 
 ATTEMPTS: Final = 16
 FETCH: Final = 1000
@@ -31,7 +31,7 @@ ROUNDS: Final = 10_000
 """How often missing parents are fetched; each round goes one commit further back."""
 
 
-class Retention(NamedTuple):
+class RetentionRules(NamedTuple):
     """The rules that are in force."""
 
     document: str
@@ -41,76 +41,76 @@ class Retention(NamedTuple):
     set_by: str
 
 
-def get(ctx: Context) -> Retention | None:
+def get_rules(ctx: Context) -> RetentionRules | None:
     """Return the rules in force; None: no commit expires.
 
     Raises CorruptRecord: then no job may go on by other rules, or by none.
     """
-    return _read(ctx)[1]
+    return _read_record(ctx)[1]
 
 
-def set_rules(ctx: Context, document: str, *, by: str, remove: Collection[str] = ()) -> Retention:
+def set_rules(ctx: Context, document: str, *, by: str, remove: Collection[str] = ()) -> RetentionRules:
     """Replace the whole document. `remove`: the legal holds and pins that it removes, by their names
     (`retention/rule_changes.py`). Raises InvalidRules, ConsentNeeded, RepositoryNotFound, Contention.
     """
-    parsed = check(ctx, document)
+    parsed = parse_rules(ctx, document)
     for _ in range(ATTEMPTS):
         raw = ctx.kv.get(keys.retention_rules(ctx.repo))
         try:
-            check_consent(_decoded(ctx, raw), parsed.rules, remove)
+            check_consent(_decode_rules(ctx, raw), parsed.rules, remove)
         except CorruptRecord as error:  # they are replaced as well, but nobody can say what they protect
             if UNREADABLE not in remove:
                 raise ConsentNeeded(
                     f"{error}; they may have legal holds and pins: name {UNREADABLE} in the parameter remove",
                     [UNREADABLE],
                 ) from error
-        done = _replace(ctx, "rules.set", raw, _record(ctx, document, by, parsed.read_as), parsed.rules)
+        done = _replace(ctx, "rules.set", raw, _new_record(ctx, document, by, parsed.read_as), parsed.rules)
         if done is not None:
             return done
     raise _contention(ctx)
 
 
-def set_gc_rules(ctx: Context, new: GcRules | None, *, by: str) -> Retention | None:
+def set_gc_rules(ctx: Context, new: GcRules | None, *, by: str) -> RetentionRules | None:
     """Replace lakeFS's part of the rules (None: remove it); what lakeFS's format cannot express stays as it was set.
 
     Return None where nothing is left of the document. Raises InvalidRules, Contention.
     """
     key = keys.retention_rules(ctx.repo)
     for _ in range(ATTEMPTS):
-        raw, old = _read(ctx)
-        rules = with_gc_rules(old.rules if old is not None else None, new)
-        if new is None and not rules.extended:
+        raw, old = _read_record(ctx)
+        rules = replace_gc_rules(old.rules if old is not None else None, new)
+        if new is None and not rules.is_extended:
             if raw is ABSENT:
                 return None
-            with ctx.audit.change("rules.delete", repository=ctx.name, before=_shown(raw)) as draft:
+            with ctx.audit.change("rules.delete", repository=ctx.name, before=_audit_values(raw)) as draft:
                 draft.happened = ctx.kv.set_if(key, raw, ABSENT)
             if draft.happened:
                 return None
             continue
-        done = _replace(ctx, "rules.set", raw, _record(ctx, render(rules), by), rules)
+        done = _replace(ctx, "rules.set", raw, _new_record(ctx, render_rules(rules), by), rules)
         if done is not None:
             return done
     raise _contention(ctx)
 
 
-def pin(ctx: Context, commits: Iterable[CommitId], *, by: str) -> Retention:
+def pin_commits(ctx: Context, commits: Iterable[CommitId], *, by: str) -> RetentionRules:
     """Add commits to `pins.commits`: they never expire from then on. All else stays. Raises InvalidRules (one never
     landed), Contention.
     """
     pinned = list(commits)
     for _ in range(ATTEMPTS):
-        raw, old = _read(ctx)
+        raw, old = _read_record(ctx)
         rules = old.rules if old is not None else Rules()
         pins = msgspec.structs.replace(rules.pins, commits=tuple(dict.fromkeys((*rules.pins.commits, *pinned))))
-        document = render(msgspec.structs.replace(rules, pins=pins))
-        parsed = check(ctx, document)
-        done = _replace(ctx, "rules.pin", raw, _record(ctx, document, by), parsed.rules)
+        document = render_rules(msgspec.structs.replace(rules, pins=pins))
+        parsed = parse_rules(ctx, document)
+        done = _replace(ctx, "rules.pin", raw, _new_record(ctx, document, by), parsed.rules)
         if done is not None:
             return done
     raise _contention(ctx)
 
 
-def delete(ctx: Context, *, remove: Collection[str] = ()) -> Retention:
+def delete_rules(ctx: Context, *, remove: Collection[str] = ()) -> RetentionRules:
     """Delete the rules: from then on no commit expires. `remove`: see `set_rules`. Raises NotFound, ConsentNeeded,
     Conflict.
 
@@ -118,11 +118,11 @@ def delete(ctx: Context, *, remove: Collection[str] = ()) -> Retention:
     now may have a legal hold that somebody set after it.
     """
     key = keys.retention_rules(ctx.repo)
-    raw, rules = _read(ctx)
+    raw, rules = _read_record(ctx)
     if rules is None:
-        raise no_rules(ctx)
+        raise no_rules_error(ctx)
     check_consent(rules.rules, Rules(), remove)
-    with ctx.audit.change("rules.delete", repository=ctx.name, before=_shown(raw)):
+    with ctx.audit.change("rules.delete", repository=ctx.name, before=_audit_values(raw)):
         if not ctx.kv.set_if(key, raw, ABSENT) and ctx.kv.get(key) is not ABSENT:
             raise Conflict(
                 f"the retention rules of {ctx.name!r} were changed while they were deleted; look at them, and delete "
@@ -131,15 +131,15 @@ def delete(ctx: Context, *, remove: Collection[str] = ()) -> Retention:
     return rules
 
 
-def check(ctx: Context, document: str) -> ParsedRules:
+def parse_rules(ctx: Context, document: str) -> ParsedRules:
     """Parse a document and resolve its filters for this repository (`rule_filters.py`).
 
     Raises InvalidRules, also for a pinned commit that does not exist and for a prefix that can be read in two ways.
     """
     parsed = read_filters(ctx, read_rules(document))
     pinned = parsed.rules.pins.commits
-    pinned_rows = _rows_of(ctx, [CommitId(commit) for commit in pinned])
-    landed = {row.id for row in pinned_rows if row.landed}
+    pinned_rows = _read_rows(ctx, [CommitId(commit) for commit in pinned])
+    landed = {row.id for row in pinned_rows if row.has_landed}
     for index, commit in enumerate(pinned):
         if commit not in landed:
             raise InvalidRules(
@@ -151,7 +151,7 @@ def check(ctx: Context, document: str) -> ParsedRules:
 
 def check_no_holds(ctx: Context) -> None:
     """Raise Conflict where a legal hold forbids to delete the repository: its paths would be unknown then."""
-    in_force = get(ctx)
+    in_force = get_rules(ctx)
     if in_force is not None and in_force.rules.legal_holds:
         prefix = in_force.rules.legal_holds[0].prefix
         raise Conflict(
@@ -164,37 +164,37 @@ def _contention(ctx: Context) -> Contention:
     return Contention(f"others kept changing the retention rules of {ctx.name!r}; make the same call again")
 
 
-def no_rules(ctx: Context) -> NotFound:
+def no_rules_error(ctx: Context) -> NotFound:
     return NotFound(
         f"repository {ctx.name!r} has no retention rules, so nothing that was committed expires; set some with:"
         f" refstore retention set {ctx.name} FILE"
     )
 
 
-def read_history(ctx: Context) -> tuple[History, Refs]:
+def read_history(ctx: Context) -> tuple[CommitHistory, Refs]:
     """Read all commits, then all branches and tags. Raises CorruptRecord: a commit that something names is missing."""
-    builder = HistoryBuilder()
-    for row in _scan(ctx):
+    builder = CommitHistoryBuilder()
+    for row in _scan_commits(ctx):
         builder.add(row)
     branches = ctx.branches
     heads: dict[str, CommitId] = {name: record.head for name, record in branches.scan_open()}
-    refs = Refs(heads, {name: tag.commit for name, tag in tagging.scan(ctx, prefix="", after="")})
+    refs = Refs(heads, {name: tag.commit for name, tag in tagging.scan_tags(ctx, prefix="", after="")})
     named = [*refs.heads.values(), *refs.tags.values()]
     for _ in range(ROUNDS):
-        missing = builder.missing(named)
+        missing = builder.find_missing(named)
         if not missing:
             break
-        fetched = _rows_of(ctx, missing)
+        fetched = _read_rows(ctx, missing)
         if not fetched:
             raise CorruptRecord(
                 f"commit {missing[0]} is named and has no record; restore the KV from a backup before anything expires"
             )
         for row in fetched:
             builder.add(row)
-    return builder.done(), refs
+    return builder.build(), refs
 
 
-def _scan(ctx: Context) -> Iterator[CommitRow]:
+def _scan_commits(ctx: Context) -> Iterator[CommitRow]:
     """Yield every commit, with whether it landed; both partitions are read in order of id."""
     landed = (name for name, _ in ctx.kv.scan_all(keys.landed_commits(ctx.repo)))
     mark = next(landed, None)
@@ -202,65 +202,65 @@ def _scan(ctx: Context) -> Iterator[CommitRow]:
         while mark is not None and mark < name:
             mark = next(landed, None)
         commit = decode(value, Commit)
-        yield _row(ids.commit_id(name), commit, landed=mark == name)
+        yield _commit_row(ids.commit_id(name), commit, landed=mark == name)
 
 
-def _rows_of(ctx: Context, commits: Iterable[CommitId]) -> list[CommitRow]:
+def _read_rows(ctx: Context, commits: Iterable[CommitId]) -> list[CommitRow]:
     """Return the rows of those commits that have a record."""
     rows: list[CommitRow] = []
     unique = list(dict.fromkeys(commits))
     for start in range(0, len(unique), FETCH):
         page = unique[start : start + FETCH]
         records = ctx.kv.get_many([keys.commit(ctx.repo, commit) for commit in page])
-        landed = ctx.kv.get_many([keys.landed(ctx.repo, commit) for commit in page])
+        landed = ctx.kv.get_many([keys.landed_mark(ctx.repo, commit) for commit in page])
         for commit, value, mark in zip(page, records, landed, strict=True):
-            record = maybe(value, Commit)
+            record = decode_optional(value, Commit)
             if record is not None:
-                rows.append(_row(commit, record, landed=mark is not ABSENT))
+                rows.append(_commit_row(commit, record, landed=mark is not ABSENT))
     return rows
 
 
-def _row(name: CommitId, commit: Commit, *, landed: bool) -> CommitRow:
-    return CommitRow(name, commit.parents, commit.retention_date_ms, landed, TransactionType.of(commit.metadata))
+def _commit_row(name: CommitId, commit: Commit, *, landed: bool) -> CommitRow:
+    return CommitRow(name, commit.parents, commit.retention_date_ms, landed, TransactionType.from_metadata(commit.metadata))
 
 
-def _read(ctx: Context) -> tuple[bytes | Absent, Retention | None]:
+def _read_record(ctx: Context) -> tuple[bytes | Absent, RetentionRules | None]:
     raw = ctx.kv.get(keys.retention_rules(ctx.repo))
-    record = maybe(raw, RetentionRecord)
+    record = decode_optional(raw, RetentionRecord)
     if record is None:
         return raw, None
-    return raw, Retention(record.document, _decoded(ctx, raw), record.set_ms, record.set_by)
+    return raw, RetentionRules(record.document, _decode_rules(ctx, raw), record.set_ms, record.set_by)
 
 
-def _decoded(ctx: Context, raw: bytes | Absent) -> Rules:
+def _decode_rules(ctx: Context, raw: bytes | Absent) -> Rules:
     """Return the rules of a record; NO_RULES without one. Raises CorruptRecord."""
-    record = maybe(raw, RetentionRecord)
+    record = decode_optional(raw, RetentionRecord)
     if record is None:
         return NO_RULES
     try:
-        return bind(read_rules(record.document).rules, record.read_as)
+        return bind_filters(read_rules(record.document).rules, record.read_as)
     except InvalidRules as error:
         raise CorruptRecord(
             f"the retention rules of {ctx.name!r} cannot be read ({error}); set them again before anything expires"
         ) from error
 
 
-def _record(ctx: Context, document: str, by: str, read_as: Mapping[str, str] | None = None) -> RetentionRecord:
+def _new_record(ctx: Context, document: str, by: str, read_as: Mapping[str, str] | None = None) -> RetentionRecord:
     now = ctx.clock.now_ms()
-    return RetentionRecord(document, now, by, ctx.ids.unique(now), dict(read_as or {}))
+    return RetentionRecord(document, now, by, ctx.ids.new_id(now), dict(read_as or {}))
 
 
-def _replace(ctx: Context, action: str, raw: bytes | Absent, record: RetentionRecord, rules: Rules) -> Retention | None:
+def _replace(ctx: Context, action: str, raw: bytes | Absent, record: RetentionRecord, rules: Rules) -> RetentionRules | None:
     """Write the record where the rules are still what was read; None: they are not."""
-    with ctx.audit.change(action, repository=ctx.name, before=_shown(raw), after=_shown(encode(record))) as draft:
+    with ctx.audit.change(action, repository=ctx.name, before=_audit_values(raw), after=_audit_values(encode(record))) as draft:
         draft.happened = ctx.kv.set_if(keys.retention_rules(ctx.repo), raw, encode(record))
-        return _written(ctx, record, rules) if draft.happened else None
+        return _confirm_written(ctx, record, rules) if draft.happened else None
 
 
-def _shown(raw: bytes | Absent) -> dict[str, object] | None:
+def _audit_values(raw: bytes | Absent) -> dict[str, object] | None:
     """The rules as the audit log shows them."""
     try:
-        record = maybe(raw, RetentionRecord)
+        record = decode_optional(raw, RetentionRecord)
     except CorruptRecord:
         return {"unreadable": True}
     return (
@@ -268,7 +268,7 @@ def _shown(raw: bytes | Absent) -> dict[str, object] | None:
     )
 
 
-def _written(ctx: Context, record: RetentionRecord, rules: Rules) -> Retention:
+def _confirm_written(ctx: Context, record: RetentionRecord, rules: Rules) -> RetentionRules:
     """Return the rules that were written; if the repository was deleted meanwhile, delete them and raise.
 
     The repository's record changes with its rules. A deletion of the repository reads the record before it looks for
@@ -282,5 +282,5 @@ def _written(ctx: Context, record: RetentionRecord, rules: Rules) -> Retention:
             raise
         changed = msgspec.structs.replace(repository, rules_id=record.write_id)
         if ctx.kv.set_if(keys.repository(ctx.name), raw, encode(changed)):
-            return Retention(record.document, rules, record.set_ms, record.set_by)
+            return RetentionRules(record.document, rules, record.set_ms, record.set_by)
     raise Contention(f"others kept changing repository {ctx.name!r}; make the same call again")

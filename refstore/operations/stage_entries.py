@@ -22,8 +22,8 @@ from refstore.core.records import Entry, Listed, Mark, Reference, decode, decode
 from refstore.errors import AlreadyExists, Contention, InvalidPath, OutcomeUnknown
 from refstore.kv.base import ABSENT, Absent, Exchange, Get, Result, SetIf
 from refstore.kv.unknown_outcomes import UnknownOutcomes
-from refstore.operations.reading import Resolved, resolve_many
-from refstore.operations.refs import Ref, marked
+from refstore.operations.reading import ResolvedEntry, resolve_many
+from refstore.operations.refs import ResolvedRef, marked_error
 from refstore.versioning.address_state import AddOutcome
 from refstore.versioning.manifest import EntriesPlaced, PlacedEntry
 from refstore.versioning.references import Release
@@ -32,30 +32,30 @@ from refstore.versioning.staging import TOMBSTONE
 ATTEMPTS: Final = 16
 """How often the token may move under one placement. Each move is a commit or reset of the branch."""
 
-OVERWRITTEN: Final = "overwritten"
-REFUSED: Final = "refused: something is at the path"
-DELETED: Final = "deleted"
+OVERWRITTEN_CAUSE: Final = "overwritten"
+REFUSED_CAUSE: Final = "refused: something is at the path"
+DELETED_CAUSE: Final = "deleted"
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
     path: Path
     entry: Entry | None
     """None: a tombstone."""
-    referenced: bool
+    is_referenced: bool
     """Whether the entry needs a reference: it does unless its address is committed or outside the namespace."""
     if_absent: bool = False
     """Whether to refuse the entry where the path has one. Such a placement has an entry, and a reference."""
-    issued: Address = Address("")
+    issued_address: Address = Address("")
     """The issued address that is linked, where the entry names a copy."""
 
-    def again(self, reference_id: str) -> Placement:
+    def with_new_reference(self, reference_id: str) -> Placement:
         """Return the placement with a new reference, because the old one may have been released since."""
-        if self.entry is None or not self.referenced:
+        if self.entry is None or not self.is_referenced:
             return self
         return msgspec.structs.replace(self, entry=msgspec.structs.replace(self.entry, reference_id=reference_id))
 
     @property
-    def encoded(self) -> bytes:
+    def encoded_entry(self) -> bytes:
         return TOMBSTONE if self.entry is None else encode(self.entry)
 
 
@@ -94,36 +94,36 @@ def place(
     moved: list[Placement] = []
     unknown = UnknownOutcomes(ctx.clock)
     for _ in range(ATTEMPTS):
-        names = keys.entry_many(ctx.repo, token, [item.path for item in placements])
-        writes = [Exchange(key, item.encoded) for key, item in zip(names, placements, strict=True)]
+        names = keys.entries(ctx.repo, token, [item.path for item in placements])
+        writes = [Exchange(key, item.encoded_entry) for key, item in zip(names, placements, strict=True)]
         marks = [Get(keys.mark(ctx.repo, commit)) for commit in sources or ()]
         try:
             # one round trip: first the entries, then the marks and the branch (rules 2 and 13)
-            results = ctx.kv.execute([*writes, *marks, branches.get_op(branch)])
+            results = ctx.kv.execute([*writes, *marks, branches.get_operation(branch)])
         except OutcomeUnknown as error:
             unknown.wait(error)
             # an entry that landed may have been overwritten and released since, so none is written again as it was
-            released = _released(ctx, token, placements)
-            open_branch = branches.open(branch)  # in this order
+            released = _find_released(ctx, token, placements)
+            open_branch = branches.read_open(branch)  # in this order
             if token == open_branch.record.token:
-                placements = _without(placements, released)
-            placements = [item.again(ctx.ids.unique(ctx.clock.now_ms())) for item in placements]
+                placements = _drop_placed(placements, released)
+            placements = [item.with_new_reference(ctx.ids.new_id(ctx.clock.now_ms())) for item in placements]
         else:
             old = cast("list[bytes | Absent]", results[: len(writes)])
-            _take_back_if_marked(ctx, writes, old, sources or {}, results[len(writes) : -1])
+            _undo_if_marked(ctx, writes, old, sources or {}, results[len(writes) : -1])
             open_branch = branches.parse_open(branch, results[-1])
             if open_branch.record.token == token:
-                references.release(_overwritten(token, placements, old), guess=True)
+                references.release(_releases_of_overwritten(token, placements, old), guess=True)
                 if witness:
-                    _witness(ctx, [(token, item) for item in placements])
+                    _write_witness(ctx, [(token, item) for item in placements])
                 break
         token = open_branch.record.token
-        following = [(item.path, item.entry) for item in placements if item.entry is not None and item.referenced]
+        following = [(item.path, item.entry) for item in placements if item.entry is not None and item.is_referenced]
         new_references = [(entry.address, Reference(token, path, entry.reference_id)) for path, entry in following]
         outcomes = references.add(new_references, on_empty=on_empty)
         unlisted = {path for (path, _), hold in zip(following, outcomes, strict=True) if hold is not AddOutcome.LISTED}
         moved += [item for item in placements if item.path in unlisted]
-        placements = _without(placements, unlisted)
+        placements = _drop_placed(placements, unlisted)
         if not placements:
             break
     else:
@@ -132,17 +132,17 @@ def place(
         raise TokenMoved(moved)
 
 
-def _without(placements: Sequence[Placement], paths: Container[Path]) -> list[Placement]:
+def _drop_placed(placements: Sequence[Placement], paths: Container[Path]) -> list[Placement]:
     return [item for item in placements if item.path not in paths]
 
 
-def _released(ctx: Context, token: Token, placements: Sequence[Placement]) -> set[Path]:
+def _find_released(ctx: Context, token: Token, placements: Sequence[Placement]) -> set[Path]:
     """Return the paths of placements whose reference is not listed any more.
 
     If the token is current after that, these entries landed and were replaced. A missing key tells nothing (rule 4):
     the address may be committed under another name, which a copy or `restore` gave it.
     """
-    own_entries = [(item.path, item.entry) for item in placements if item.entry is not None and item.referenced]
+    own_entries = [(item.path, item.entry) for item in placements if item.entry is not None and item.is_referenced]
     records = ctx.references.get_many([entry.address for _, entry in own_entries])
     return {
         path
@@ -155,14 +155,14 @@ def _released(ctx: Context, token: Token, placements: Sequence[Placement]) -> se
 def find_existing(ctx: Context, branch: BranchName, placements: Sequence[Placement]) -> dict[Path, AlreadyExists]:
     """Return what `place_if_absent` would refuse, before anything is written."""
     paths = [item.path for item in placements if item.if_absent]
-    return {path: _already_exists(branch, path) for path in _current(ctx, branch, paths)} if paths else {}
+    return {path: _already_exists(branch, path) for path in _read_current(ctx, branch, paths)} if paths else {}
 
 
-def _witness(ctx: Context, placed: Sequence[tuple[Token, Placement]]) -> None:
+def _write_witness(ctx: Context, placed: Sequence[tuple[Token, Placement]]) -> None:
     """Write to the manifest which entries stand under which tokens (rule 21)."""
     if placed:
-        entries = tuple(PlacedEntry(token, item.path, item.encoded, item.issued) for token, item in placed)
-        call = EntriesPlaced(ctx.ids.unique(ctx.clock.now_ms()), entries)
+        entries = tuple(PlacedEntry(token, item.path, item.encoded_entry, item.issued_address) for token, item in placed)
+        call = EntriesPlaced(ctx.ids.new_id(ctx.clock.now_ms()), entries)
         more = f" and {len(entries) - 1} more of the same call" if len(entries) > 1 else ""
         ctx.manifest.add_landed(call, f"{placed[0][1].path!r}{more} was staged")
 
@@ -191,7 +191,7 @@ def place_if_absent(
             except Contention as error:
                 refused[item.path] = error
     if witness:
-        _witness(ctx, placed)
+        _write_witness(ctx, placed)
     return refused
 
 
@@ -214,10 +214,10 @@ def _place_one_if_absent(
         entry = cast("Entry", item.entry)
         key = keys.entry(ctx.repo, token, item.path)
         raw = ctx.kv.get(key)
-        current = _current(ctx, branch, [item.path]).get(item.path)
+        current = _read_current(ctx, branch, [item.path]).get(item.path)
         if current is not None and current.entry.address != entry.address:
             own = Reference(token, item.path, entry.reference_id)
-            references.release([Release(entry.address, own, REFUSED, None)])
+            references.release([Release(entry.address, own, REFUSED_CAUSE, None)])
             if was_visible:  # others may have read it, or a commit taken it, so nobody can tell which entry was first
                 raise Contention(
                     f"{item.path!r} on {branch!r} was changed by others while it was written; look what is there now"
@@ -233,14 +233,14 @@ def _place_one_if_absent(
             unknown.wait(error)
             # it may have landed and been removed since, or it may land later: its reference stays until its token is
             # processed
-            released = _released(ctx, token, [item])
-            now = branches.open(branch).record.token  # in this order
+            released = _find_released(ctx, token, [item])
+            now = branches.read_open(branch).record.token  # in this order
             if now == token and released:
                 return []  # it had landed; the client that removed it released its reference
-            item = item.again(ctx.ids.unique(ctx.clock.now_ms()))
+            item = item.with_new_reference(ctx.ids.new_id(ctx.clock.now_ms()))
             token, was_visible = now, True
         else:
-            now = branches.open(branch).record.token
+            now = branches.read_open(branch).record.token
             if now == token:
                 if is_placed:
                     return [(token, item)]
@@ -252,15 +252,15 @@ def _place_one_if_absent(
     raise branches.contention(branch)
 
 
-def _current(ctx: Context, branch: BranchName, paths: Sequence[Path]) -> dict[Path, Resolved]:
-    return resolve_many(ctx, Ref.to_branch(branch), paths)
+def _read_current(ctx: Context, branch: BranchName, paths: Sequence[Path]) -> dict[Path, ResolvedEntry]:
+    return resolve_many(ctx, ResolvedRef.of_branch(branch), paths)
 
 
 def _already_exists(branch: BranchName, path: Path) -> AlreadyExists:
     return AlreadyExists(f"{path!r} is on {branch!r} already; it was not changed")
 
 
-def replaced(token: Token, old: Sequence[tuple[Path, bytes | Absent]], cause: str) -> list[Release]:
+def releases_of_replaced(token: Token, old: Sequence[tuple[Path, bytes | Absent]], cause: str) -> list[Release]:
     """Return releases of the references that replaced or removed entries carried.
 
     The caller releases them if the token stayed current (rule 6).
@@ -280,7 +280,7 @@ def check_committed(ctx: Context, branch: BranchName, moved: TokenMoved) -> None
     reset, or the entry was replaced, after it had been written.
     """
     paths = [item.path for item in moved.placements]
-    now = _current(ctx, branch, paths)
+    now = _read_current(ctx, branch, paths)
     for item in moved.placements:
         current_entry = now.get(item.path)
         if current_entry is None or item.entry is None or current_entry.entry.address != item.entry.address:
@@ -290,10 +290,10 @@ def check_committed(ctx: Context, branch: BranchName, moved: TokenMoved) -> None
             )
 
 
-def _overwritten(token: Token, placements: Sequence[Placement], old: Sequence[bytes | Absent]) -> list[Release]:
+def _releases_of_overwritten(token: Token, placements: Sequence[Placement], old: Sequence[bytes | Absent]) -> list[Release]:
     deletions = [(item.path, value) for item, value in zip(placements, old, strict=True) if item.entry is None]
     others = [(item.path, value) for item, value in zip(placements, old, strict=True) if item.entry is not None]
-    return [*replaced(token, deletions, DELETED), *replaced(token, others, OVERWRITTEN)]
+    return [*releases_of_replaced(token, deletions, DELETED_CAUSE), *releases_of_replaced(token, others, OVERWRITTEN_CAUSE)]
 
 
 def check_distinct(placements: Sequence[Placement]) -> None:
@@ -304,7 +304,7 @@ def check_distinct(placements: Sequence[Placement]) -> None:
         raise InvalidPath(f"{twice!r} is written twice in one call; give each path once")
 
 
-def _take_back_if_marked(
+def _undo_if_marked(
     ctx: Context,
     writes: Sequence[Exchange],
     replaced: Sequence[bytes | Absent],
@@ -318,11 +318,11 @@ def _take_back_if_marked(
     """
     for (commit, paths), mark in zip(sources.items(), marks, strict=True):
         if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):
-            with deadline.lifted():  # an operation that comes this late may have outlived the wait of the marking run
+            with deadline.lift():  # an operation that comes this late may have outlived the wait of the marking run
                 ctx.kv.set_if_many(
                     [
                         SetIf(op.key, op.value, ABSENT if old == op.value else old)
                         for op, old in zip(writes, replaced, strict=True)
                     ]
                 )
-            raise marked(commit, decode(mark, Mark))
+            raise marked_error(commit, decode(mark, Mark))

@@ -15,25 +15,25 @@ from typing import Final
 from refstore.context import Context
 from refstore.core import keys
 from refstore.core.ids import Address, is_own
-from refstore.core.records import Entry, Mark, RetentionRecord, maybe
-from refstore.gc_marks.sweep_records import RunFilesLost, outcomes_of
+from refstore.core.records import Entry, Mark, RetentionRecord, decode_optional
+from refstore.gc_marks.sweep_records import RunFilesMissing, read_outcomes
 from refstore.operations.reading import have_content
 from refstore.retention.rules import read_rules
 
 FIRST_PAGE: Final = 16
 PAGE: Final = 1000
 """How many entries the store is asked for at a time: few at first, as a listing by folders needs one of each."""
-DROPPED_OUT: Final = "dropped out"
+EXCLUDED_OUTCOME: Final = "dropped out"
 """The outcome of what a sweep left."""
 
 
-def swept_by(ctx: Context, marks: Sequence[Mark], entries: Sequence[tuple[str, Entry]]) -> list[Mark | None]:
+def find_sweeping_marks(ctx: Context, marks: Sequence[Mark], entries: Sequence[tuple[str, Entry]]) -> list[Mark | None]:
     """Return for each entry the mark whose sweep took its object; None: it can be read.
 
     `marks`: those of the commit, the newest first.
     """
-    takers = [_taker(marks, path) if is_own(entry.address) else None for path, entry in entries]
-    tagged = _tagged(ctx, [(path, entry, mark) for (path, entry), mark in zip(entries, takers, strict=True) if mark])
+    takers = [_find_sweeping_mark(marks, path) if is_own(entry.address) else None for path, entry in entries]
+    tagged = _find_tagged(ctx, [(path, entry, mark) for (path, entry), mark in zip(entries, takers, strict=True) if mark])
     asked = [
         entry.address
         for (_, entry), mark in zip(entries, takers, strict=True)
@@ -46,7 +46,7 @@ def swept_by(ctx: Context, marks: Sequence[Mark], entries: Sequence[tuple[str, E
     ]
 
 
-class UnsweptStream:
+class ReadableEntries:
     """The entries of a stream that can be read. It ends when `most` were gone; `cut_at` then says where."""
 
     def __init__(self, ctx: Context, marks: Sequence[Mark], most: int | None = None) -> None:
@@ -58,7 +58,7 @@ class UnsweptStream:
     def read(self, entries: Iterable[tuple[str, Entry]]) -> Iterator[tuple[str, Entry]]:
         waiting, amount = iter(entries), FIRST_PAGE
         while page := list(islice(waiting, amount)):
-            gone = swept_by(self._ctx, self._marks, page)
+            gone = find_sweeping_marks(self._ctx, self._marks, page)
             yield from (each for each, mark in zip(page, gone, strict=True) if mark is None)
             if self._left is not None:
                 self._left -= sum(mark is not None for mark in gone)
@@ -68,12 +68,12 @@ class UnsweptStream:
             amount = min(PAGE, amount * 4)
 
 
-def _taker(marks: Sequence[Mark], path: str) -> Mark | None:
+def _find_sweeping_mark(marks: Sequence[Mark], path: str) -> Mark | None:
     """Return the newest mark that was swept, or is being swept, and covers the path."""
     return next((mark for mark in marks if mark.sweeping_ms and mark.covers((path,))), None)
 
 
-def _tagged(ctx: Context, entries: Iterable[tuple[str, Entry, Mark]]) -> set[Address]:
+def _find_tagged(ctx: Context, entries: Iterable[tuple[str, Entry, Mark]]) -> set[Address]:
     """Return the addresses that wait for the bucket, by the outcomes of their sweeps. Not what a legal hold covers by
     now: that is read for as long as the bucket leaves it.
     """
@@ -83,14 +83,14 @@ def _tagged(ctx: Context, entries: Iterable[tuple[str, Entry, Mark]]) -> set[Add
             waiting.setdefault(mark.mark_id, []).append((path, entry.address))
     if not waiting:
         return set()
-    record = maybe(ctx.kv.get(keys.retention_rules(ctx.repo)), RetentionRecord)
+    record = decode_optional(ctx.kv.get(keys.retention_rules(ctx.repo)), RetentionRecord)
     holds = tuple(hold.prefix for hold in read_rules(record.document).rules.legal_holds) if record is not None else ()
     found: set[Address] = set()
     for mark_id, items in waiting.items():
         addresses = [address for path, address in items if not path.startswith(holds)]
         try:
-            outcomes = outcomes_of(ctx.objects, mark_id, addresses)
-        except RunFilesLost:  # the sweep cannot go on without them either; the store says what is gone
+            outcomes = read_outcomes(ctx.objects, mark_id, addresses)
+        except RunFilesMissing:  # the sweep cannot go on without them either; the store says what is gone
             continue
-        found |= {Address(address) for address, outcome in outcomes.items() if outcome != DROPPED_OUT}
+        found |= {Address(address) for address, outcome in outcomes.items() if outcome != EXCLUDED_OUTCOME}
     return found

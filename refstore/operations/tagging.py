@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from refstore.context import Context
 from refstore.core import ids, keys
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import BranchName, CommitId, TagName
-from refstore.core.records import Branch, Tag, decode, encode, maybe
+from refstore.core.records import Branch, Tag, decode, encode, decode_optional
 from refstore.errors import AlreadyExists, Conflict, Gone, TagNotFound
 from refstore.kv.base import ABSENT, SCAN_LIMIT
 from refstore.operations import refs
 
 
-def create(ctx: Context, name: TagName, source: str) -> CommitId:
+def create_tag(ctx: Context, name: TagName, source: str) -> CommitId:
     """Tag a ref's commit. Raises AlreadyExists (a tag or a branch has the name), NotFound, Gone (the commit is
     marked), ObjectsUnavailable (the tag was created, and its entry in the manifest comes later).
 
@@ -34,7 +34,7 @@ def create(ctx: Context, name: TagName, source: str) -> CommitId:
     except (AlreadyExists, Gone):  # a store's failure leaves the tag, as a crash would: others may have read it by then
         ctx.kv.set_if(key, ours, ABSENT)  # only our own record, not one that others wrote since
         raise
-    ctx.manifest.keep(key, ours, f"tag {name!r} was created")
+    ctx.manifest.add_record(key, ours, f"tag {name!r} was created")
     return commit
 
 
@@ -46,38 +46,38 @@ def _check_no_branch(ctx: Context, name: TagName) -> None:
         )
 
 
-def hidden_by_branches(ctx: Context) -> Iterator[TagName]:
+def tags_hidden_by_branches(ctx: Context) -> Iterator[TagName]:
     """Yield the tags whose name a branch has, too: a ref of that name means the branch.
 
     Such tags are refused when they are created; one whose creator died just then may be left.
     """
-    for page in batched((name for name, _ in scan(ctx, prefix="", after="")), SCAN_LIMIT):
+    for page in split_batches((name for name, _ in scan_tags(ctx, prefix="", after="")), SCAN_LIMIT):
         values = ctx.kv.get_many([ctx.branches.key(BranchName(name)) for name in page])
         for name, value in zip(page, values, strict=True):
             if isinstance(ctx.branches.decode(value), Branch):
                 yield name
 
 
-def get(ctx: Context, name: TagName) -> Tag:
+def get_tag(ctx: Context, name: TagName) -> Tag:
     """Raises TagNotFound."""
-    tag = maybe(ctx.kv.get(keys.tag(ctx.repo, name)), Tag)
+    tag = decode_optional(ctx.kv.get(keys.tag(ctx.repo, name)), Tag)
     if tag is None:
-        raise _not_found(name)
+        raise _tag_not_found(name)
     return tag
 
 
-def delete(ctx: Context, name: TagName) -> None:
+def delete_tag(ctx: Context, name: TagName) -> None:
     """Delete the tag that is there now. Raises TagNotFound, Conflict (others made another one under its name
     meanwhile).
     """
     key = keys.tag(ctx.repo, name)
     raw = ctx.kv.get(key)
     if raw is ABSENT:
-        raise _not_found(name)
+        raise _tag_not_found(name)
     tag = decode(raw, Tag)
     before = {"commit": tag.commit, "created_ms": tag.created_ms}
     with ctx.audit.act("tag.delete", repository=ctx.name, target=name, before=before) as draft:
-        ctx.manifest.give_up(key, raw)
+        ctx.manifest.add_record_removal(key, raw)
         if not ctx.kv.set_if(key, raw, ABSENT):
             if ctx.kv.get(key) is not ABSENT:
                 raise Conflict(
@@ -86,10 +86,10 @@ def delete(ctx: Context, name: TagName) -> None:
             draft.happened = False
 
 
-def scan(ctx: Context, *, prefix: str, after: str) -> Iterator[tuple[TagName, Tag]]:
+def scan_tags(ctx: Context, *, prefix: str, after: str) -> Iterator[tuple[TagName, Tag]]:
     for name, value in ctx.kv.scan_all(keys.tags(ctx.repo), prefix=prefix, after=after):
         yield ids.tag_name(name), decode(value, Tag)
 
 
-def _not_found(name: TagName) -> TagNotFound:
+def _tag_not_found(name: TagName) -> TagNotFound:
     return TagNotFound(f"tag {name!r} does not exist; list the tags to see which do", unknown=name)

@@ -16,23 +16,23 @@ from urllib.parse import quote, unquote
 
 from refstore.context import Context
 from refstore.core import ids, keys
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.ids import Address, BranchName, Path, Token, branch_of
 from refstore.core.records import Emptied, Entry, Listed, Reference, decode_staged_many
 from refstore.errors import Invalid, InvalidName
 from refstore.kv.base import ABSENT, Key
 from refstore.versioning import due_hints
 from refstore.versioning.address_state import may_delete_at_ms
-from refstore.versioning.due_hints import Hint
-from refstore.versioning.markers import COMMITTED, commit_of
+from refstore.versioning.due_hints import DueHint
+from refstore.versioning.markers import COMMITTED_CAUSE_PREFIX, commit_of
 
 _PAGE: Final = 500
 
-_RELEASED: Final = "released"
-_DUE: Final = "due"
+_RELEASED_PART: Final = "released"
+_DUE_PART: Final = "due"
 
 
-class InGrace(NamedTuple):
+class TrashItem(NamedTuple):
     """The last name of an address whose blob is still there."""
 
     address: Address
@@ -49,37 +49,37 @@ class InGrace(NamedTuple):
     """Give this as `after` to continue the listing."""
 
 
-class _Retired(NamedTuple):
+class _TokenRetirement(NamedTuple):
     """Why and when a token was retired."""
 
     cause: str
     at_ms: int
 
 
-def in_grace(ctx: Context, *, branch: BranchName | None = None, prefix: str = "", after: str = "") -> Iterator[InGrace]:
+def list_trash(ctx: Context, *, branch: BranchName | None = None, prefix: str = "", after: str = "") -> Iterator[TrashItem]:
     """Yield what could be restored now: by token and path, then by shard and time. Raises Invalid.
 
     `after`: the cursor of the last item that the caller has. Only staging areas of retired tokens and the due hints are
     read, never all references.
     """
-    kind, within, name = _cursor(after)
-    if kind == _RELEASED:
-        yield from _released(ctx, branch, prefix, within, name)
-    for shard in range(int(within, 16) if kind == _DUE else 0, keys.SHARDS):
-        start = name if kind == _DUE and shard == int(within, 16) else ""
-        for page in batched(_hinted(ctx, shard, start), _PAGE):
-            yield from _due(ctx, shard, page, branch, prefix)
+    kind, within, name = _parse_cursor(after)
+    if kind == _RELEASED_PART:
+        yield from _released_entries(ctx, branch, prefix, within, name)
+    for shard in range(int(within, 16) if kind == _DUE_PART else 0, keys.SHARDS):
+        start = name if kind == _DUE_PART and shard == int(within, 16) else ""
+        for page in split_batches(_hinted_addresses(ctx, shard, start), _PAGE):
+            yield from _trash_of_hints(ctx, shard, page, branch, prefix)
 
 
-def released_sizes(ctx: Context) -> Iterator[int]:
+def trash_sizes(ctx: Context) -> Iterator[int]:
     """Yield the size of each object that can be restored and of which no reaper has begun the grace window."""
-    for item in _released(ctx, None, "", "", "", first_names=True):
+    for item in _released_entries(ctx, None, "", "", "", first_names=True):
         yield item.entry.size_bytes if item.entry is not None else 0
 
 
-def _released(
+def _released_entries(
     ctx: Context, branch: BranchName | None, prefix: str, from_token: str, after: str, *, first_names: bool = False
-) -> Iterator[InGrace]:
+) -> Iterator[TrashItem]:
     """Yield the entries under retired tokens that no commit took and no live token names. `first_names`: of the names
     of one object only the first.
     """
@@ -90,33 +90,33 @@ def _released(
         area = ctx.kv.scan_all(
             keys.staging(ctx.repo, token), prefix=prefix, after=after if token == from_token else "", page=_PAGE
         )
-        for page in batched(area, _PAGE):
-            yield from _last_names(ctx, retired, token, page, first_names=first_names)
+        for page in split_batches(area, _PAGE):
+            yield from _last_names_of(ctx, retired, token, page, first_names=first_names)
 
 
-def _retired_tokens(ctx: Context) -> dict[Token, _Retired]:
+def _retired_tokens(ctx: Context) -> dict[Token, _TokenRetirement]:
     """Return the retired tokens that the reaper has not processed, without those that a commit took.
 
     The commit names most entries of the latter.
     """
     now = ctx.clock.now_ms()
-    retired: dict[Token, _Retired] = {}
+    retired: dict[Token, _TokenRetirement] = {}
     for _, _, record in ctx.branches.scan():
-        retired |= {token: _Retired(fate, now) for token, fate in record.retired if commit_of(fate) is None}
-    for token, marker in ctx.markers.deleted():
-        if not marker.cause.startswith(COMMITTED):
-            retired[token] = _Retired(marker.cause, marker.at_ms)
+        retired |= {token: _TokenRetirement(fate, now) for token, fate in record.retired_tokens if commit_of(fate) is None}
+    for token, marker in ctx.markers.scan_deleted():
+        if not marker.cause.startswith(COMMITTED_CAUSE_PREFIX):
+            retired[token] = _TokenRetirement(marker.cause, marker.at_ms)
     return retired
 
 
-def _last_names(
+def _last_names_of(
     ctx: Context,
-    retired: dict[Token, _Retired],
+    retired: dict[Token, _TokenRetirement],
     token: Token,
     page: Sequence[tuple[str, bytes]],
     *,
     first_names: bool,
-) -> Iterator[InGrace]:
+) -> Iterator[TrashItem]:
     records = decode_staged_many([value for _, value in page])
     entries = [
         (Path(path), record)
@@ -134,11 +134,11 @@ def _last_names(
             and (not first_names or own == names.references[0])
         ):
             cause, at_ms = retired[token]
-            cursor = f"{_RELEASED}/{quote(token, safe='')}/{path}"
-            yield InGrace(entry.address, branch_of(token), path, token, cause, at_ms, None, entry, cursor)
+            cursor = f"{_RELEASED_PART}/{quote(token, safe='')}/{path}"
+            yield TrashItem(entry.address, branch_of(token), path, token, cause, at_ms, None, entry, cursor)
 
 
-class _Hinted(NamedTuple):
+class _HintedAddress(NamedTuple):
     """An address that a due hint names."""
 
     due_ms: int
@@ -147,29 +147,29 @@ class _Hinted(NamedTuple):
     """The hint's name, and the number of the address in it."""
 
 
-def _hinted(ctx: Context, shard: int, after: str) -> Iterator[_Hinted]:
+def _hinted_addresses(ctx: Context, shard: int, after: str) -> Iterator[_HintedAddress]:
     """Yield what a shard's hints name, after the position."""
     name, _, number = after.partition("#")
     if number:  # the rest of the hint of which a caller has the first addresses; nothing if it went meanwhile
-        key = Key(keys.due_shard(ctx.repo, shard), name)
+        key = Key(keys.due_hint_shard(ctx.repo, shard), name)
         value = ctx.kv.get(key)
         hints = [] if value is ABSENT else [due_hints.parse(key.partition, key.name, value)]
-        yield from _named_by(hints, int(number) + 1)
+        yield from _first_hinted(hints, int(number) + 1)
     page = due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=None, after=name, limit=due_hints.PAGE)
     while page:
-        yield from _named_by(page, 0)
+        yield from _first_hinted(page, 0)
         page = due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=None, after=page[-1].key.name, limit=due_hints.PAGE)
 
 
-def _named_by(hints: Sequence[Hint], first: int) -> Iterator[_Hinted]:
+def _first_hinted(hints: Sequence[DueHint], first: int) -> Iterator[_HintedAddress]:
     for hint in hints:
         for number, address in enumerate(hint.addresses[first:], start=first):
-            yield _Hinted(hint.due_ms, address, f"{hint.key.name}#{number}")
+            yield _HintedAddress(hint.due_ms, address, f"{hint.key.name}#{number}")
 
 
-def _due(
-    ctx: Context, shard: int, page: Sequence[_Hinted], branch: BranchName | None, prefix: str
-) -> Iterator[InGrace]:
+def _trash_of_hints(
+    ctx: Context, shard: int, page: Sequence[_HintedAddress], branch: BranchName | None, prefix: str
+) -> Iterator[TrashItem]:
     records = ctx.references.get_many([address for _, address, _ in page])
     delays = ctx.deletion_delays
     found = [
@@ -179,28 +179,28 @@ def _due(
     ]
     # an address that was restored, and lost its name again, has a hint of each time: it is shown at the last one
     others = [(hint, (at_ms, hint.address)) for hint, _, at_ms in found if hint.due_ms != at_ms]
-    known = due_hints.are_hinted(ctx.kv, ctx.repo, [due for _, due in others])
+    known = due_hints.have_hints(ctx.kv, ctx.repo, [due for _, due in others])
     outdated = {hint for (hint, _), is_known in zip(others, known, strict=True) if is_known}
     for hint, record, at_ms in found:
         last = record.last
         of = branch_of(last.token)
         if hint not in outdated and branch in (None, of):
             cursor = f"{_DUE}/{shard:02x}/{hint.position}"
-            yield InGrace(
+            yield TrashItem(
                 hint.address, of, last.path, last.token, record.cause, record.since_ms, at_ms, record.entry, cursor
             )
 
 
-def _cursor(text: str) -> tuple[str, str, str]:
+def _parse_cursor(text: str) -> tuple[str, str, str]:
     """Parse a cursor: (released or due, the token or shard, the name in it). Raises Invalid."""
     if not text:
-        return _RELEASED, "", ""
+        return _RELEASED_PART, "", ""
     kind, _, rest = text.partition("/")
     within, _, name = rest.partition("/")
     try:
-        if kind == _RELEASED:
+        if kind == _RELEASED_PART:
             return kind, ids.staging_token(unquote(within)), name
-        if kind == _DUE and 0 <= int(within, 16) < keys.SHARDS and int(name.partition("#")[2] or 0) >= 0:
+        if kind == _DUE_PART and 0 <= int(within, 16) < keys.SHARDS and int(name.partition("#")[2] or 0) >= 0:
             return kind, within, name
     except (ValueError, InvalidName):
         pass

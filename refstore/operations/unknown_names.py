@@ -8,20 +8,20 @@ from typing import Final
 
 from refstore.context import Context
 from refstore.core import keys
-from refstore.core.suggestions import nearest
+from refstore.core.suggestions import find_nearest
 from refstore.errors import BranchNotFound, Corrupt, NotFound, TagNotFound, Unavailable
 
 NAMES_MAX: Final = 1000
 """How many branches, and how many tags, are compared with an unknown name."""
 
 
-def suggest(ctx: Context, error: NotFound) -> None:
+def suggest_name(ctx: Context, error: NotFound) -> None:
     """Add to an error that names an unknown branch, tag or ref which one may be meant: for a branch, only a branch."""
     unknown, error.unknown = error.unknown, ""  # once
     if not unknown:
         return
     with suppress(Unavailable, Corrupt):  # the error itself says more than that the search failed
-        open_branches = ((name, record.hidden) for name, record in ctx.branches.scan_open())
+        open_branches = ((name, record.is_hidden) for name, record in ctx.branches.scan_open())
         branches = [name for name, hidden in islice(open_branches, NAMES_MAX) if not hidden]
         tags = [name for name, _ in ctx.kv.scan(keys.tags(ctx.repo), limit=NAMES_MAX)]
         names = [*branches, *tags]
@@ -30,5 +30,5 @@ def suggest(ctx: Context, error: NotFound) -> None:
             error.args = (f"{head}; {unknown!r} is a {'tag' if unknown in tags else 'branch'}",)
             return
         fitting = branches if isinstance(error, BranchNotFound) else tags if isinstance(error, TagNotFound) else names
-        if close := nearest(unknown, fitting):
+        if close := find_nearest(unknown, fitting):
             error.args = (f"{head}; did you mean {close!r}?",)

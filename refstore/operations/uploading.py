@@ -29,7 +29,7 @@ from refstore.errors import (
 from refstore.kv.base import Result
 from refstore.kv.unknown_outcomes import UnknownOutcomes
 from refstore.namespaces import Namespaces
-from refstore.objects.base import ObjectInfo, Stored
+from refstore.objects.base import ObjectInfo, StoredObject
 from refstore.objects.foreign_objects import check_address
 from refstore.operations import bodies
 from refstore.operations.blob_writes import copy_all, put_all
@@ -42,11 +42,11 @@ from refstore.operations.stage_entries import (
     place,
     place_if_absent,
 )
-from refstore.versioning.issuance import Claims
+from refstore.versioning.issuance import IssuedAddressClaims
 from refstore.versioning.references import Release
 
-UPLOAD_FAILED: Final = "upload failed"
-LINKED_AS_COPY: Final = "linked as a copy"
+UPLOAD_FAILED_CAUSE: Final = "upload failed"
+LINKED_AS_COPY_CAUSE: Final = "linked as a copy"
 
 BATCH: Final = 1000
 """How many objects of a bulk call share their round trips. More would delay a batch's first object."""
@@ -55,13 +55,13 @@ METADATA_BYTES_MAX: Final = 8192
 """User metadata of one object, keys and values together; S3 allows 2 KiB, lakeFS bounds it by its request size."""
 
 
-class _Upload(msgspec.Struct, frozen=True):
+class _UploadFields(msgspec.Struct, frozen=True):
     path: str
-    body: bodies.Source
+    body: bodies.UploadBody
     """Bytes, a readable binary file, an iterable of bytes, or the path of a file (`pathlib.Path`)."""
 
 
-class Upload(_Upload, frozen=True, kw_only=True):
+class Upload(_UploadFields, frozen=True, kw_only=True):
     """One object to upload: `Upload("2026/11/21.csv", b"...")`."""
 
     metadata: dict[str, str] = {}
@@ -72,12 +72,12 @@ class Upload(_Upload, frozen=True, kw_only=True):
     """Whether it is refused where something is at the path already (AlreadyExists)."""
 
 
-class _Stage(msgspec.Struct, frozen=True):
+class _ForeignObjectFields(msgspec.Struct, frozen=True):
     path: str
     url: str
 
 
-class Stage(_Stage, frozen=True, kw_only=True):
+class Stage(_ForeignObjectFields, frozen=True, kw_only=True):
     """One object that exists outside the namespace, to be named and never deleted."""
 
     size_bytes: int
@@ -97,12 +97,12 @@ class IssuedAddress(NamedTuple):
     expires_ms: int
 
 
-class _Link(msgspec.Struct, frozen=True):
+class _LinkFields(msgspec.Struct, frozen=True):
     path: str
     token: str
 
 
-class Link(_Link, frozen=True, kw_only=True):
+class Link(_LinkFields, frozen=True, kw_only=True):
     """One issued address that has been written to."""
 
     address: str = ""
@@ -118,8 +118,8 @@ class Link(_Link, frozen=True, kw_only=True):
     """Whether it is refused where something is at the path already (AlreadyExists)."""
 
 
-Item = TypeVar("Item", Upload, Link)
-Outcome = TypeVar("Outcome", bound=Entry | RefstoreError)
+UploadItem = TypeVar("UploadItem", Upload, Link)
+UploadOutcome = TypeVar("UploadOutcome", bound=Entry | RefstoreError)
 
 
 def upload_many(ctx: Context, branch: BranchName, uploads: Sequence[Upload]) -> list[Entry]:
@@ -145,11 +145,11 @@ def upload_each(
 def _write_all(
     ctx: Context,
     branch: BranchName,
-    items: Sequence[Item],
-    write: Callable[[Context, BranchName, Sequence[Item], Sequence[Path]], Sequence[Entry | RefstoreError]],
+    items: Sequence[UploadItem],
+    write: Callable[[Context, BranchName, Sequence[UploadItem], Sequence[Path]], Sequence[Entry | RefstoreError]],
 ) -> list[Entry]:
     """Write all items, then raise the first refusal. Entries after the refused one stay on the branch."""
-    planned = _planned(items)
+    planned = _plan_placements(items)
     for error in find_existing(ctx, branch, planned).values():
         raise error
     entries: list[Entry] = []
@@ -163,11 +163,11 @@ def _write_all(
 def _write_each(
     ctx: Context,
     branch: BranchName,
-    items: Sequence[Item],
-    write: Callable[[Context, BranchName, Sequence[Item], Sequence[Path]], Sequence[Outcome]],
-) -> list[Outcome | AlreadyExists]:
+    items: Sequence[UploadItem],
+    write: Callable[[Context, BranchName, Sequence[UploadItem], Sequence[Path]], Sequence[UploadOutcome]],
+) -> list[UploadOutcome | AlreadyExists]:
     """Write the items whose paths are free, and return the outcome of each item in order."""
-    planned = _planned(items)
+    planned = _plan_placements(items)
     refused = find_existing(ctx, branch, planned)
     accepted = [(item, each.path) for item, each in zip(items, planned, strict=True) if each.path not in refused]
     outcomes = iter(
@@ -178,14 +178,14 @@ def _write_each(
 
 def _check_uploads(uploads: Sequence[Upload]) -> None:
     """Check the types of what a record will hold, and that there is a body. Raises Invalid."""
-    argument_types.items(uploads, Upload)
+    argument_types.check_items(uploads, Upload)
     for item in uploads:
-        bodies.check(item.body, item.path)
+        bodies.check_body(item.body, item.path)
 
 
-def _planned(items: Sequence[Upload | Link]) -> list[Placement]:
+def _plan_placements(items: Sequence[Upload | Link]) -> list[Placement]:
     """Return placements without entries yet, after every check that needs no store. Raises Invalid."""
-    planned = [Placement(ids.object_path(item.path), None, referenced=True, if_absent=item.if_absent) for item in items]
+    planned = [Placement(ids.object_path(item.path), None, is_referenced=True, if_absent=item.if_absent) for item in items]
     check_distinct(planned)
     for item in items:
         _check_metadata(item.metadata)
@@ -197,16 +197,16 @@ def _upload(
     ctx: Context, branch: BranchName, uploads: Sequence[Upload], paths: Sequence[Path]
 ) -> list[Entry | AlreadyExists | Contention]:
     """Upload to free paths. Raises what `place` does, and what the stores do."""
-    token = ctx.branches.open(branch).record.token
+    token = ctx.branches.read_open(branch).record.token
     now = ctx.clock.now_ms()
     reserved = _reserve(ctx, token, paths)
     addresses = [address for address, _ in reserved]
     began = ctx.clock.monotonic_seconds()
-    with _withdrawn_on_error(ctx, reserved):
+    with _withdraw_on_error(ctx, reserved):
         stored = put_all(ctx, [(address, item.body) for address, item in zip(addresses, uploads, strict=True)])
-        _check_held(ctx, branch, reserved, began, again="upload again")
+        _recheck_references(ctx, branch, reserved, began, again="upload again")
     placements = [
-        Placement(path, _entry(address, blob, item, now), referenced=True, if_absent=item.if_absent)
+        Placement(path, _make_entry(address, blob, item, now), is_referenced=True, if_absent=item.if_absent)
         for path, address, blob, item in zip(paths, addresses, stored, uploads, strict=True)
     ]
     refused = _place(ctx, branch, token, placements)
@@ -214,7 +214,7 @@ def _upload(
 
 
 @contextmanager
-def _withdrawn_on_error(ctx: Context, reserved: Sequence[tuple[Address, Reference]]) -> Generator[None, None, None]:
+def _withdraw_on_error(ctx: Context, reserved: Sequence[tuple[Address, Reference]]) -> Generator[None, None, None]:
     try:
         yield
     except Exception:
@@ -223,7 +223,7 @@ def _withdrawn_on_error(ctx: Context, reserved: Sequence[tuple[Address, Referenc
         raise
 
 
-def _check_held(
+def _recheck_references(
     ctx: Context, branch: BranchName, reserved: Sequence[tuple[Address, Reference]], began: float, *, again: str
 ) -> None:
     """Check again that the references are listed, if the blobs took long to write (rule 11). Raises Contention."""
@@ -242,7 +242,7 @@ def _withdraw(ctx: Context, reserved: Sequence[tuple[Address, Reference]]) -> No
     done with an address before its blob was written, the blob is left to the offline job.
     """
     references = ctx.references
-    references.release([Release(*item, UPLOAD_FAILED, None) for item in reserved])
+    references.release([Release(*item, UPLOAD_FAILED_CAUSE, None) for item in reserved])
     addresses = [address for address, _ in reserved]
     records = references.get_many(addresses)
     leaving = [address for address, record in zip(addresses, records, strict=True) if isinstance(record, Deleting)]
@@ -274,7 +274,7 @@ def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list
     Raises InvalidName for objects inside the lake and for an address that cannot be parsed; Invalid for a size that no
     object has.
     """
-    argument_types.items(items, Stage)
+    argument_types.check_items(items, Stage)
     placements: list[Placement] = []
     namespaces = Namespaces.read(ctx.kv, ctx.objects.url)
     now = ctx.clock.now_ms()
@@ -286,8 +286,8 @@ def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list
         check_address(item.url)
         mtime = now if item.mtime_ms is None else item.mtime_ms
         entry = Entry(Address(item.url), item.size_bytes, item.checksum, mtime, item.metadata, item.content_type)
-        placements.append(Placement(ids.object_path(item.path), entry, referenced=False))
-    token = ctx.branches.open(branch).record.token
+        placements.append(Placement(ids.object_path(item.path), entry, is_referenced=False))
+    token = ctx.branches.read_open(branch).record.token
     place(ctx, branch, token, placements, on_empty=False)
     return [item.entry for item in placements if item.entry is not None]
 
@@ -297,8 +297,8 @@ def issue_many(ctx: Context, branch: BranchName, paths: Sequence[str]) -> list[I
     checked = [ids.object_path(path) for path in paths]
     unknown = UnknownOutcomes(ctx.clock)
     while True:  # `unknown` ends it
-        ctx.branches.open(branch)
-        with unknown.tolerated():  # try new addresses then: these may have been issued, and expire unused
+        ctx.branches.read_open(branch)
+        with unknown.tolerate():  # try new addresses then: these may have been issued, and expire unused
             return _issue(ctx, branch, checked)
 
 
@@ -309,8 +309,8 @@ def _issue(ctx: Context, branch: BranchName, checked: Sequence[Path]) -> list[Is
     records: list[tuple[Address, Issued]] = []
     for path in checked:
         address = ids.new_address(ctx.ids, now)
-        token_id = ctx.ids.unique(now)
-        token = ctx.issuer.sign(Claims(ctx.repo, branch, path, address, token_id, expires))
+        token_id = ctx.ids.new_id(now)
+        token = ctx.issuer.sign(IssuedAddressClaims(ctx.repo, branch, path, address, token_id, expires))
         records.append((address, Issued(token_id, expires, branch, path)))
         issued.append(IssuedAddress(branch, path, address, token, expires))
     ctx.references.issue(records)
@@ -322,7 +322,7 @@ def link_many(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[E
 
     Raises AlreadyLinked; and AlreadyExists before anything is linked where that is known by then.
     """
-    argument_types.items(items, Link)
+    argument_types.check_items(items, Link)
     return _write_all(ctx, branch, items, _link)
 
 
@@ -334,7 +334,7 @@ def link_each(
     Everything is checked before anything is linked. A refused token leaves its address to expire. Raises InvalidToken,
     ObjectNotFound.
     """
-    argument_types.items(items, Link)
+    argument_types.check_items(items, Link)
     return _write_each(ctx, branch, items, _link)
 
 
@@ -345,12 +345,12 @@ def _link(
     references = ctx.references
     claims = [ctx.issuer.verify(item.token, ctx.repo, branch, path) for item, path in zip(items, paths, strict=True)]
     # one round trip, in any order: only the `set_if` of `references.link` counts (rule 10)
-    results = ctx.kv.execute([branches.get_op(branch), *references.get_ops([claim.address for claim in claims])])
+    results = ctx.kv.execute([branches.get_operation(branch), *references.get_operations([claim.address for claim in claims])])
     token = branches.parse_open(branch, results[0]).record.token
     if any(item.address and item.address != claim.address for item, claim in zip(items, claims, strict=True)):
         raise InvalidToken("the token was issued for another physical address; link the one that it came with")
     infos = [
-        _written(item, claim, info)
+        _stat_written(item, claim, info)
         for item, claim, info in zip(
             items, claims, ctx.objects.head_many([claim.address for claim in claims]), strict=True
         )
@@ -358,7 +358,7 @@ def _link(
     if ctx.safety.copy_linked == "always":
         placements, linked_flags = _take_copies(ctx, branch, token, items, claims, results[1:])
     else:
-        placements, linked_flags = _take(ctx, token, items, claims, infos, results[1:])
+        placements, linked_flags = _take_issued(ctx, token, items, claims, infos, results[1:])
     linked = [item for item, ok in zip(placements, linked_flags, strict=True) if ok]
     refused = _place(ctx, branch, token, linked, witness=ctx.safety.witness == "always")
     entries = {item.path: item.entry for item in linked}
@@ -374,21 +374,21 @@ def _link(
     ]
 
 
-def _take(
+def _take_issued(
     ctx: Context,
     token: Token,
     items: Sequence[Link],
-    claims: Sequence[Claims],
+    claims: Sequence[IssuedAddressClaims],
     infos: Sequence[ObjectInfo],
     values: Sequence[Result],
 ) -> tuple[list[Placement], list[bool]]:
     """Put a reference of the path in place of `issued`, and return the placements, and for which ones it worked."""
     now = ctx.clock.now_ms()
     # a reference of its own: a repeated link must not mistake the other one's for its own
-    references = [Reference(token, claim.path, ctx.ids.unique(now)) for claim in claims]
+    references = [Reference(token, claim.path, ctx.ids.new_id(now)) for claim in claims]
     placements = [
         Placement(
-            claim.path, _linked_entry(item, claim.address, info, ref.id), referenced=True, if_absent=item.if_absent
+            claim.path, _make_linked_entry(item, claim.address, info, ref.id), is_referenced=True, if_absent=item.if_absent
         )
         for item, claim, info, ref in zip(items, claims, infos, references, strict=True)
     ]
@@ -401,34 +401,34 @@ def _take_copies(
     branch: BranchName,
     token: Token,
     items: Sequence[Link],
-    claims: Sequence[Claims],
+    claims: Sequence[IssuedAddressClaims],
     values: Sequence[Result],
 ) -> tuple[list[Placement], list[bool]]:
-    """Copy what was written to new addresses, as uploads, take the issued ones, and return as `_take` does.
+    """Copy what was written to new addresses, as uploads, take the issued ones, and return as `_take_issued` does.
 
     A URL that writes to the issued address may work on for a while. So what counts is what the copy has.
     """
     reserved = _reserve(ctx, token, [claim.path for claim in claims])
     began = ctx.clock.monotonic_seconds()
-    with _withdrawn_on_error(ctx, reserved):
+    with _withdraw_on_error(ctx, reserved):
         copies = copy_all(ctx, [(claim.address, address) for claim, (address, _) in zip(claims, reserved, strict=True)])
         placements = [
             Placement(
                 claim.path,
-                _linked_entry(item, address, _written(item, claim, info), ""),
-                referenced=True,
+                _make_linked_entry(item, address, _stat_written(item, claim, info), ""),
+                is_referenced=True,
                 if_absent=item.if_absent,
-                issued=claim.address,
+                issued_address=claim.address,
             )
             for item, claim, (address, _), info in zip(items, claims, reserved, copies, strict=True)
         ]
-        _check_held(ctx, branch, reserved, began, again="link again")
+        _recheck_references(ctx, branch, reserved, began, again="link again")
         now = ctx.clock.now_ms()
-        taken = [(claim, Reference(token, claim.path, ctx.ids.unique(now))) for claim in claims]
-        flags = ctx.references.take(
+        taken = [(claim, Reference(token, claim.path, ctx.ids.new_id(now))) for claim in claims]
+        flags = ctx.references.replace_issued(
             [(claim.address, claim.token_id, ref) for claim, ref in taken],
             values,
-            cause=LINKED_AS_COPY,
+            cause=LINKED_AS_COPY_CAUSE,
             due_ms=[claim.expires_ms for claim in claims],
         )
     if refused := [each for each, is_taken in zip(reserved, flags, strict=True) if not is_taken]:
@@ -436,7 +436,7 @@ def _take_copies(
     return placements, flags
 
 
-def _written(item: Link, claim: Claims, info: ObjectInfo | None) -> ObjectInfo:
+def _stat_written(item: Link, claim: IssuedAddressClaims, info: ObjectInfo | None) -> ObjectInfo:
     """Return what the store has. Raises ObjectNotFound, InvalidPath: its size is not what the writer believes."""
     if info is None:
         raise ObjectNotFound(f"nothing was uploaded to {claim.address}; write the data there first, then link it")
@@ -447,7 +447,7 @@ def _written(item: Link, claim: Claims, info: ObjectInfo | None) -> ObjectInfo:
     return info
 
 
-def _linked_entry(item: Link, address: Address, info: ObjectInfo, reference_id: str) -> Entry:
+def _make_linked_entry(item: Link, address: Address, info: ObjectInfo, reference_id: str) -> Entry:
     return Entry(
         address,
         info.size_bytes,
@@ -466,13 +466,13 @@ def _reserve(ctx: Context, token: Token, paths: Sequence[Path]) -> list[tuple[Ad
     while True:  # `unknown` ends it
         now = ctx.clock.now_ms()
         reserved = [(ids.new_address(ctx.ids, now), Reference(token, path)) for path in paths]
-        with unknown.tolerated():  # try new addresses then: nothing was written to these
+        with unknown.tolerate():  # try new addresses then: nothing was written to these
             ctx.references.create(reserved)
             return reserved
         deadline.check()
 
 
-def _entry(address: Address, stored: Stored, item: Upload, now_ms: int) -> Entry:
+def _make_entry(address: Address, stored: StoredObject, item: Upload, now_ms: int) -> Entry:
     mtime = now_ms if item.mtime_ms is None else item.mtime_ms
     return Entry(
         address, stored.size_bytes, stored.checksum, mtime, dict(item.metadata), item.content_type, md5=stored.md5
@@ -482,7 +482,7 @@ def _entry(address: Address, stored: Stored, item: Upload, now_ms: int) -> Entry
 def _check_metadata(metadata: dict[str, str]) -> None:
     if metadata == {}:
         return
-    argument_types.metadata(metadata, "metadata")
-    size = user_metadata.size_of(metadata)
+    argument_types.check_metadata(metadata, "metadata")
+    size = user_metadata.metadata_bytes(metadata)
     if size > METADATA_BYTES_MAX:
         raise InvalidPath(f"metadata of {size} bytes is more than {METADATA_BYTES_MAX}; keep large things in an object")

@@ -34,19 +34,19 @@ NAME_FORM: Final = "use up to 255 letters, digits and '_ . -', beginning with a 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 
 FileFormat = Literal["parquet", "orc", "avro", "json", "csv"]
-FORMATS: Final[tuple[FileFormat, ...]] = get_args(FileFormat)
-Mode = Literal["keep-history", "rewrite", "erase"]
+FILE_FORMATS: Final[tuple[FileFormat, ...]] = get_args(FileFormat)
+PurgeMode = Literal["keep-history", "rewrite", "erase"]
 
 KEEP_HISTORY: Final = "keep-history"
 REWRITE: Final = "rewrite"
 ERASE: Final = "erase"
 
 
-class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class _DocumentPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A part of the document."""
 
 
-class Dataset(_Part, frozen=True):
+class Dataset(_DocumentPart, frozen=True):
     """A data set: everything below a prefix."""
 
     name: str
@@ -54,7 +54,7 @@ class Dataset(_Part, frozen=True):
     """Ends with '/'. Below it, folders `key=value/` are partitions."""
     identifier: str
     """The column that has the ids; a dot leads into a struct: `metadata.guestid`. Of CSV: a field of the header."""
-    mode: Mode
+    mode: PurgeMode
     """`keep-history`: the branches' heads only, by commits; `rewrite` and `erase`: every version."""
     format: FileFormat | None = None
     """None: objects that cannot be rewritten; only the mode `erase` knows them."""
@@ -74,45 +74,45 @@ class Dataset(_Part, frozen=True):
     @property
     def template(self) -> PathTemplate | None:
         """The template of `path`, if there is one."""
-        return _template(self.path, self.identifier) if self.path else None
+        return _parse_template(self.path, self.identifier) if self.path else None
 
     def has_branch(self, name: str) -> bool:
-        return not self.branches or any(globs.matches(glob, name) for glob in self.branches)
+        return not self.branches or any(globs.matches_glob(glob, name) for glob in self.branches)
 
 
 @lru_cache(maxsize=1000)
-def _template(text: str, identifier: str) -> PathTemplate:
+def _parse_template(text: str, identifier: str) -> PathTemplate:
     return PathTemplate(text, identifier)
 
 
-class Backup(_Part, frozen=True):
+class BackupPolicy(_DocumentPart, frozen=True):
     """An original goes when it is older than `days`, or not among the newest `versions`, whichever comes first."""
 
     days: Annotated[int, msgspec.Meta(ge=0, le=DAYS_MAX)] = 30
     versions: Annotated[int, msgspec.Meta(ge=0, le=VERSIONS_MAX)] = 2
 
 
-class Trash(_Part, frozen=True):
+class TrashPolicy(_DocumentPart, frozen=True):
     """What a restore replaced goes after `days`."""
 
     days: Annotated[int, msgspec.Meta(ge=0, le=DAYS_MAX)] = 7
 
 
-class PurgeDocument(_Part, frozen=True):
+class PurgeDocument(_DocumentPart, frozen=True):
     whitelist: tuple[str, ...] = ()
     """Names and globs of data sets."""
     datasets: tuple[Dataset, ...] = ()
-    backup: Backup = Backup()
-    trash: Trash = Trash()
+    backup: BackupPolicy = BackupPolicy()
+    trash: TrashPolicy = TrashPolicy()
 
-    def allows(self, dataset: Dataset) -> bool:
+    def is_whitelisted(self, dataset: Dataset) -> bool:
         """Return whether a data set is on the whitelist."""
-        return any(globs.matches(glob, dataset.name) for glob in self.whitelist)
+        return any(globs.matches_glob(glob, dataset.name) for glob in self.whitelist)
 
     @property
-    def onboarded(self) -> tuple[Dataset, ...]:
+    def onboarded_datasets(self) -> tuple[Dataset, ...]:
         """The data sets that are on both lists, in order of their prefixes."""
-        return tuple(sorted(filter(self.allows, self.datasets), key=lambda dataset: dataset.prefix))
+        return tuple(sorted(filter(self.is_whitelisted, self.datasets), key=lambda dataset: dataset.prefix))
 
 
 class ParsedPurge(NamedTuple):
@@ -120,7 +120,7 @@ class ParsedPurge(NamedTuple):
     warnings: tuple[str, ...]
 
 
-_FIELDS: Final = sorted({name for part in (PurgeDocument, Dataset, Backup, Trash) for name in part.__struct_fields__})
+_FIELDS: Final = sorted({name for part in (PurgeDocument, Dataset, BackupPolicy, TrashPolicy) for name in part.__struct_fields__})
 
 
 def read_document(text: str) -> ParsedPurge:
@@ -132,17 +132,17 @@ def read_document(text: str) -> ParsedPurge:
                 f"{glob[:80]!r} is neither a data set's name nor a glob; {globs.GLOB_FORM}", place=f"whitelist[{index}]"
             )
     for index, dataset in enumerate(document.datasets):
-        _check(dataset, f"datasets[{index}]")
-    _refuse_twice(document)
+        _check_dataset(dataset, f"datasets[{index}]")
+    _refuse_duplicates(document)
     return ParsedPurge(document, tuple(_warnings(document)))
 
 
-def schema() -> dict[str, Any]:
+def json_schema() -> dict[str, Any]:
     """Return the document's JSON schema. It cannot say everything: `read_document` does."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(PurgeDocument)}
 
 
-def _check(dataset: Dataset, place: str) -> None:
+def _check_dataset(dataset: Dataset, place: str) -> None:
     if not _NAME.fullmatch(dataset.name):
         raise InvalidPurge(f"{dataset.name[:80]!r} is not a name of a data set; {NAME_FORM}", place=f"{place}.name")
     try:
@@ -189,7 +189,7 @@ def _check(dataset: Dataset, place: str) -> None:
             )
 
 
-def _refuse_twice(document: PurgeDocument) -> None:
+def _refuse_duplicates(document: PurgeDocument) -> None:
     names: dict[str, int] = {}
     for index, dataset in enumerate(document.datasets):
         if dataset.name in names:
@@ -211,7 +211,7 @@ def _warnings(document: PurgeDocument) -> list[str]:
     found = [
         f"data set {dataset.name!r} is not on the whitelist: it is not purged"
         for dataset in document.datasets
-        if not document.allows(dataset)
+        if not document.is_whitelisted(dataset)
     ]
     found += [
         f"data set {dataset.name!r} has a format, which the mode 'erase' does not look at"
@@ -221,5 +221,5 @@ def _warnings(document: PurgeDocument) -> list[str]:
     return found + [
         f"nothing is described for {glob!r} of the whitelist"
         for glob in document.whitelist
-        if not any(globs.matches(glob, dataset.name) for dataset in document.datasets)
+        if not any(globs.matches_glob(glob, dataset.name) for dataset in document.datasets)
     ]

@@ -1,6 +1,6 @@
 """The key of the purge: what it keeps about ids is hashed with it, so that nobody who lacks it can guess ids.
 
-It stands in the settings (`purge_key`), and neither in the KV nor in the namespace. With `--data DIR` it may lie in a
+It stands in the settings (`read_purge_key`), and neither in the KV nor in the namespace. With `--data DIR` it may lie in a
 file of its own in that folder instead, which is made at first use.
 """
 
@@ -16,7 +16,7 @@ FILE: Final = "purge.key"
 PURGE_KEY_CHARACTERS: Final = 32
 
 
-def purge_key(setting: str, data: Path | None) -> bytes | None:
+def read_purge_key(setting: str, data: Path | None) -> bytes | None:
     """Return the key: the setting's, or that of the file in the embedded default's folder, which is made if it is
     missing. None: the stores were given by URL, and no key is set.
 

@@ -32,11 +32,11 @@ class PathTemplate:
         if parts.count("**") > 1 or parts[-1] == "**":
             raise ValueError(FORM)
         at = parts.index("**") if "**" in parts else None
-        self._before = [_compiled(part) for part in parts[:at]]
-        self._behind = [] if at is None else [_compiled(part) for part in parts[at + 1 :]]
+        self._before = [_compile_part(part) for part in parts[:at]]
+        self._behind = [] if at is None else [_compile_part(part) for part in parts[at + 1 :]]
         self._any_folders = at is not None
 
-    def value_of(self, path: str) -> str | None:
+    def identifier_of(self, path: str) -> str | None:
         """Return the identifier in a path below the data set's prefix; None: the template does not fit."""
         parts = path.split("/")
         fixed = len(self._before) + len(self._behind)
@@ -55,7 +55,7 @@ class PathTemplate:
         return value
 
 
-def _compiled(part: str) -> re.Pattern[str]:
+def _compile_part(part: str) -> re.Pattern[str]:
     pieces = [piece for piece in _PARTS.split(part) if piece]
     wild = [piece for piece in pieces if _PARTS.fullmatch(piece)]
     groups = [piece for piece in wild if piece != "*"]

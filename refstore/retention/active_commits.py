@@ -23,8 +23,8 @@ from typing import Final
 
 from refstore.core.ids import CommitId
 from refstore.errors import CorruptRecord
-from refstore.retention.commit_arrays import NONE, History, TransactionType
-from refstore.retention.rules import DAY_MS, Periods, Rules
+from refstore.retention.commit_arrays import NONE, CommitHistory, TransactionType
+from refstore.retention.rules import DAY_MS, BranchPeriods, Rules
 
 FOREVER_MS: Final = 2**63 - 1
 """The expiry of a commit that never expires, as long as nothing changes."""
@@ -36,11 +36,11 @@ _NONE: Final = -1
 """The period of an ignored branch, which holds nothing: shorter than zero days."""
 
 
-class Why(IntEnum):
+class RetentionReason(IntEnum):
     """What keeps a commit active longest; of several reasons without end, the first of these."""
 
     NOTHING = 0
-    """The commit never landed: its commit operation is under way, or was given up. See `State.UNLANDED`."""
+    """The commit never landed: its commit operation is under way, or was given up. See `ExpiryState.UNLANDED`."""
     HEAD = 1
     TAG = 2
     PIN = 3
@@ -53,7 +53,7 @@ class Why(IntEnum):
     """It is part of what a branch's latest view was made of (`Rules.keeps_latest_view`)."""
 
 
-class State(IntEnum):
+class ExpiryState(IntEnum):
     EXPIRED = 0
     ACTIVE = 1
     UNLANDED = 2
@@ -72,13 +72,13 @@ class Refs:
 class CommitExpiry:
     """Until when each commit is active, and why; sequences are indexed by the commit's number in `history`."""
 
-    history: History
+    history: CommitHistory
     now_ms: int
     expires_ms: Sequence[int]
     """The first moment at which the commit is not active any more, if nothing changes until then; FOREVER_MS: never."""
-    why: Sequence[int]
-    """`Why`: the reason that keeps it until `expires_ms`."""
-    holder: Sequence[int]
+    reasons: Sequence[int]
+    """`RetentionReason`: the reason that keeps it until `expires_ms`."""
+    holders: Sequence[int]
     """The index in `branches` of the branch that keeps it; NONE: no branch."""
     branches: Sequence[str]
     on_branch: bytearray
@@ -86,35 +86,35 @@ class CommitExpiry:
     retained_by: bytearray
     """All reasons that keep it for ever: a bit `1 << Why` for each of HEAD, TAG, PIN, KEEP_LAST, LATEST_VIEW."""
 
-    def state(self, number: int) -> State:
-        if self.why[number] == Why.NOTHING:
-            return State.UNLANDED
-        return State.ACTIVE if self.expires_ms[number] > self.now_ms else State.EXPIRED
+    def state(self, number: int) -> ExpiryState:
+        if self.reasons[number] == RetentionReason.NOTHING:
+            return ExpiryState.UNLANDED
+        return ExpiryState.ACTIVE if self.expires_ms[number] > self.now_ms else ExpiryState.EXPIRED
 
     def states(self) -> bytearray:
-        """Return the `State` of all commits, by number."""
-        now, nothing = self.now_ms, Why.NOTHING
+        """Return the `ExpiryState` of all commits, by number."""
+        now, nothing = self.now_ms, RetentionReason.NOTHING
         return bytearray(
             2 if why == nothing else expires > now  # UNLANDED, ACTIVE, EXPIRED
-            for why, expires in zip(self.why, self.expires_ms, strict=True)
+            for why, expires in zip(self.reasons, self.expires_ms, strict=True)
         )
 
-    def commits(self, state: State) -> list[CommitId]:
+    def commits(self, state: ExpiryState) -> list[CommitId]:
         states = self.states()
         return [commit for commit, number in self.history.numbers.items() if states[number] == state]
 
 
-MostDays = Callable[[str | None], int | None]
+DaysLimit = Callable[[str | None], int | None]
 """Returns the longest period allowed for a branch, or for lines without one (called with None); None: no limit."""
 
 
 def compute_expiry(
-    history: History,
+    history: CommitHistory,
     refs: Refs,
     rules: Rules,
     now_ms: int,
     *,
-    most_days: MostDays = lambda _branch: None,
+    most_days: DaysLimit = lambda _branch: None,
     ignored_branches: Set[str | None] = frozenset(),
 ) -> CommitExpiry:
     """Compute until when each commit is active. Raises CorruptRecord: a commit is missing, or descends from itself.
@@ -124,7 +124,7 @@ def compute_expiry(
     """
     count, first, created = len(history), history.first_parents, history.created_ms
     branches = sorted(refs.heads)
-    periods = Periods(rules)
+    periods = BranchPeriods(rules)
     period = array("q", [_UNKNOWN]) * count
     """The longest period among the branches that the commit is on; _UNKNOWN: no branch and no dangling line has it."""
     holder = array("i", [_NO_BRANCH]) * count
@@ -132,12 +132,12 @@ def compute_expiry(
     keep = array("i", [0]) * count
     viewed = bytearray(count)
     """Whether the commit is in the latest view of some branch."""
-    on_branch, landed = bytearray(count), bytearray(history.landed)
+    on_branch, landed = bytearray(count), bytearray(history.landed_flags)
     expires = array("q", [-FOREVER_MS]) * count
     why, retained_by = bytearray(count), bytearray(count)
     holders = array("i", [NONE]) * count
 
-    def retain_forever(number: int, reason: Why, branch: int = NONE) -> None:
+    def retain_forever(number: int, reason: RetentionReason, branch: int = NONE) -> None:
         landed[number] = 1
         retained_by[number] |= 1 << reason
         if expires[number] != FOREVER_MS or reason < why[number]:
@@ -145,16 +145,16 @@ def compute_expiry(
 
     def period_end(left_ms: int, period_ms: int) -> int:
         """Return when a period ends that began then. An ignored branch's period is over, even if it begins later."""
-        return min(left_ms, now_ms) if period_ms == _NONE else _after(left_ms, period_ms)
+        return min(left_ms, now_ms) if period_ms == _NONE else _period_end_ms(left_ms, period_ms)
 
     for index, branch in enumerate(branches):
         head = history.number(refs.heads[branch], f"branch {branch!r}")
         on_branch[head] = landed[head] = 1
         if branch in ignored_branches:
-            _longer(expires, why, holders, head, period_end(created[head], _NONE), Why.BRANCH, index)
+            _keep_longer(expires, why, holders, head, period_end(created[head], _NONE), RetentionReason.BRANCH, index)
         else:
-            retain_forever(head, Why.HEAD, index)
-        own = _NONE if branch in ignored_branches else _shorter(periods.of(branch).period_ms, most_days(branch))
+            retain_forever(head, RetentionReason.HEAD, index)
+        own = _NONE if branch in ignored_branches else _limit_period(periods.period_of(branch).period_ms, most_days(branch))
         if own > period[head]:
             period[head], holder[head] = own, index
         keep[head] = rules.keep_last
@@ -163,10 +163,10 @@ def compute_expiry(
         )
     for tag, commit in refs.tags.items():
         if rules.holds_tag(tag):
-            retain_forever(history.number(commit, f"tag {tag!r}"), Why.TAG)
+            retain_forever(history.number(commit, f"tag {tag!r}"), RetentionReason.TAG)
     for commit in rules.pins.commits:
-        retain_forever(history.number(CommitId(commit), "a pin of the retention rules"), Why.PIN)
-    default = _NONE if None in ignored_branches else _shorter(periods.default.period_ms, most_days(None))
+        retain_forever(history.number(CommitId(commit), "a pin of the retention rules"), RetentionReason.PIN)
+    default = _NONE if None in ignored_branches else _limit_period(periods.default.period_ms, most_days(None))
 
     waiting = array("i", [0]) * count
     for parent in first:
@@ -181,11 +181,11 @@ def compute_expiry(
         if landed[child]:
             if period[child] == _UNKNOWN:  # no branch and no dangling line has it: it is the tip of a dangling line
                 period[child] = default
-                _longer(expires, why, holders, child, period_end(created[child], default), Why.DANGLING, NONE)
+                _keep_longer(expires, why, holders, child, period_end(created[child], default), RetentionReason.DANGLING, NONE)
             if keep[child]:
-                retain_forever(child, Why.KEEP_LAST)
+                retain_forever(child, RetentionReason.KEEP_LAST)
             if viewed[child]:
-                retain_forever(child, Why.LATEST_VIEW)
+                retain_forever(child, RetentionReason.LATEST_VIEW)
             if parent >= 0:
                 viewed[parent] |= viewed[child] and history.transactions[child] != TransactionType.SNAPSHOT
                 landed[parent] = 1
@@ -193,9 +193,9 @@ def compute_expiry(
                 keep[parent] = max(keep[parent], keep[child] - 1)
                 until = period_end(max(created[child], created[parent]), period[child])
                 if holder[child] == _NO_BRANCH:
-                    _longer(expires, why, holders, parent, until, Why.DANGLING, NONE)
+                    _keep_longer(expires, why, holders, parent, until, RetentionReason.DANGLING, NONE)
                 else:
-                    _longer(expires, why, holders, parent, until, Why.BRANCH, holder[child])
+                    _keep_longer(expires, why, holders, parent, until, RetentionReason.BRANCH, holder[child])
                 if period[child] > period[parent] or (
                     period[child] == period[parent] and holder[child] < holder[parent]
                 ):
@@ -210,23 +210,23 @@ def compute_expiry(
             "anything expires"
         )
     for number in range(count):
-        if why[number] == Why.NOTHING:
+        if why[number] == RetentionReason.NOTHING:
             expires[number] = FOREVER_MS  # a caller that checks only the time must not treat it as expired
     return CommitExpiry(history, now_ms, expires, why, holders, branches, on_branch, retained_by)
 
 
-def _shorter(period_ms: int | None, most_days: int | None) -> int:
+def _limit_period(period_ms: int | None, most_days: int | None) -> int:
     own = FOREVER_MS if period_ms is None else period_ms
     return own if most_days is None else min(own, most_days * DAY_MS)
 
 
-def _after(at_ms: int, period_ms: int) -> int:
+def _period_end_ms(at_ms: int, period_ms: int) -> int:
     """Return when a period ends; FOREVER_MS for one without end."""
     return FOREVER_MS if period_ms == FOREVER_MS else min(at_ms + period_ms, FOREVER_MS)
 
 
-def _longer(
-    expires: array[int], why: bytearray, holders: array[int], number: int, until_ms: int, reason: Why, branch: int
+def _keep_longer(
+    expires: array[int], why: bytearray, holders: array[int], number: int, until_ms: int, reason: RetentionReason, branch: int
 ) -> None:
     """Record a reason if it keeps the commit longer than the known one, or as long and sorts before it."""
     known_ms = expires[number]

@@ -37,7 +37,7 @@ class TransactionType(IntEnum):
     """It begins a view."""
 
     @classmethod
-    def of(cls, metadata: Mapping[str, str]) -> TransactionType:
+    def from_metadata(cls, metadata: Mapping[str, str]) -> TransactionType:
         value = metadata.get(TRANSACTION)
         return cls.NONE if value is None else cls.SNAPSHOT if value == SNAPSHOT else cls.APPEND
 
@@ -47,31 +47,31 @@ class CommitRow(NamedTuple):
     parents: Sequence[CommitId]
     created_ms: int
     """The date that counts (`Commit.retention_date_ms`)."""
-    landed: bool = True
+    has_landed: bool = True
     """Whether a branch's head was ever moved to it. Otherwise the commit is under way, or was given up."""
     transaction: TransactionType = TransactionType.NONE
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class CommitHistory:
     numbers: dict[CommitId, int]
     """Commit id -> number, in the order of the numbers."""
     first_parents: Sequence[int]
     """NONE: a root."""
     created_ms: Sequence[int]
-    landed: bytearray
+    landed_flags: bytearray
     transactions: bytearray
     """The `TransactionType` of each."""
     uses_types: bytearray
     """Whether the commit, or one before it on its line of first parents, says its transaction type."""
 
     @classmethod
-    def of(cls, rows: Iterable[CommitRow]) -> History:
+    def from_rows(cls, rows: Iterable[CommitRow]) -> CommitHistory:
         """Raises CorruptRecord: a parent is missing, a commit is there twice, or a date cannot be one."""
-        builder = HistoryBuilder()
+        builder = CommitHistoryBuilder()
         for row in rows:
             builder.add(row)
-        return builder.done()
+        return builder.build()
 
     def __len__(self) -> int:
         return len(self.created_ms)
@@ -91,7 +91,7 @@ class History:
         return list(self.numbers)
 
 
-class HistoryBuilder:
+class CommitHistoryBuilder:
     """Collects commits as they are read, and tells which are missing, so that the caller can fetch these by id."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class HistoryBuilder:
         self._seen = bytearray()
 
     def add(self, row: CommitRow) -> None:
-        me = self._number(row.id)
+        me = self._assign_number(row.id)
         if self._seen[me]:
             raise CorruptRecord(f"commit {row.id} was read twice; read the commits again")
         if not -_DATE_MS_MAX <= row.created_ms <= _DATE_MS_MAX:
@@ -111,32 +111,32 @@ class HistoryBuilder:
         self._seen[me], self._created[me], self._landed[me], self._transactions[me] = (
             1,
             row.created_ms,
-            row.landed,
+            row.has_landed,
             row.transaction,
         )
-        parents = [self._number(parent) for parent in row.parents]
+        parents = [self._assign_number(parent) for parent in row.parents]
         if parents:
             self._first[me] = parents[0]
 
-    def missing(self, named: Iterable[CommitId] = ()) -> list[CommitId]:
+    def find_missing(self, named: Iterable[CommitId] = ()) -> list[CommitId]:
         """Return the parents, and those of `named`, that were not added yet."""
         missing_commits = {commit for commit in named if commit not in self._numbers}
         if 0 in self._seen:
             missing_commits |= {commit for commit, at in self._numbers.items() if not self._seen[at]}
         return sorted(missing_commits)
 
-    def done(self) -> History:
+    def build(self) -> CommitHistory:
         """Raises CorruptRecord: a parent is missing."""
-        missing = self.missing()
+        missing = self.find_missing()
         if missing:
             raise CorruptRecord(
                 f"commit {missing[0]} is some commit's parent and has no record; restore the KV from a backup before "
                 "anything expires"
             )
-        uses_types = _use_types(self._first, self._transactions)
-        return History(self._numbers, self._first, self._created, self._landed, self._transactions, uses_types)
+        uses_types = _lines_with_types(self._first, self._transactions)
+        return CommitHistory(self._numbers, self._first, self._created, self._landed, self._transactions, uses_types)
 
-    def _number(self, commit: CommitId) -> int:
+    def _assign_number(self, commit: CommitId) -> int:
         index = self._numbers.setdefault(commit, len(self._first))
         if index == len(self._first):
             self._first.append(NONE)
@@ -147,7 +147,7 @@ class HistoryBuilder:
         return index
 
 
-def _use_types(first_parents: Sequence[int], transactions: bytearray) -> bytearray:
+def _lines_with_types(first_parents: Sequence[int], transactions: bytearray) -> bytearray:
     """Return whether the line that ends with each commit uses transaction types. Each commit is visited once."""
     if not any(transactions):
         return bytearray(len(transactions))

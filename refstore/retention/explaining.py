@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from refstore.core.ids import CommitId
-from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, State, Why
+from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, ExpiryState, RetentionReason
 from refstore.retention.commit_arrays import NONE, TransactionType
-from refstore.retention.rules import DAY_MS, Periods, Rules
+from refstore.retention.rules import DAY_MS, BranchPeriods, Rules
 
 SOON_DAYS: Final = (1, 7, 30)
 
@@ -18,7 +18,7 @@ SOON_DAYS: Final = (1, 7, 30)
 class HoldReason(NamedTuple):
     """One reason that keeps a commit active, or kept it."""
 
-    why: Why
+    reason: RetentionReason
     name: str
     """The branch or tag; of a dangling line the commit at its tip."""
     rule: str
@@ -32,80 +32,80 @@ class BranchLine(NamedTuple):
     days: int | None
     rule: str
     commits: int
-    active: int
+    active_commits: int
     """How many are active for any reason, not only by this branch."""
-    expired: int
+    expired_commits: int
     next_expires_ms: int | None
     uses_types: bool = False
     """Whether some of its commits say their transaction types."""
     keeps_latest_view: bool = False
 
 
-class Totals(NamedTuple):
+class ExpiryTotals(NamedTuple):
     commits: int
-    active: int
-    expired: int
-    unlanded: int
+    active_commits: int
+    expired_commits: int
+    unlanded_commits: int
     """How many never landed: under way, or given up."""
-    dangling: int
+    dangling_commits: int
     """How many landed ones are on no branch's line."""
     next_expires_ms: int | None
-    soon: dict[int, int]
+    expiring_soon: dict[int, int]
     """How many expire within so many days."""
-    dated_ahead: int
+    future_dated: int
     """How many have dates in the future: their periods begin late."""
-    dated_back: int
+    back_dated: int
     """How many are dated before their first parents: the later of the two dates counts."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Children:
+class _CommitChildren:
     """The children of each commit by first parent, as linked lists."""
 
     first: array[int]
     next: array[int]
 
     @classmethod
-    def of(cls, first_parents: array[int]) -> _Children:
+    def from_parents(cls, first_parents: array[int]) -> _CommitChildren:
         first, following = array("i", [NONE]) * len(first_parents), array("i", [NONE]) * len(first_parents)
         for child, parent in enumerate(first_parents):
             if parent >= 0:
                 following[child], first[parent] = first[parent], child
         return cls(first, following)
 
-    def among(self, number: int) -> Iterator[int]:
+    def children_of(self, number: int) -> Iterator[int]:
         child = self.first[number]
         while child != NONE:
             yield child
             child = self.next[child]
 
 
-def reasons(expiry: CommitExpiry, refs: Refs, rules: Rules, commit: CommitId) -> list[HoldReason]:
+def hold_reasons(expiry: CommitExpiry, refs: Refs, rules: Rules, commit: CommitId) -> list[HoldReason]:
     """Return all reasons that keep or kept a commit, the longest first. Each descendant is visited once."""
-    history, periods = expiry.history, Periods(rules)
+    history, periods = expiry.history, BranchPeriods(rules)
     me = history.number(commit, "the question")
     ids = history.ids()
     heads: dict[int, list[str]] = {}
     for branch, head in refs.heads.items():
         heads.setdefault(history.number(head, f"branch {branch!r}"), []).append(branch)
-    hold_reasons = [HoldReason(Why.HEAD, branch, "heads never expire", FOREVER_MS) for branch in heads.get(me, [])]
+    hold_reasons = [HoldReason(RetentionReason.HEAD, branch, "heads never expire", FOREVER_MS) for branch in heads.get(me, [])]
     hold_reasons += [
-        HoldReason(Why.TAG, tag, "pins.tags", FOREVER_MS)
+        HoldReason(RetentionReason.TAG, tag, "pins.tags", FOREVER_MS)
         for tag, at in refs.tags.items()
         if at == commit and rules.holds_tag(tag)
     ]
     if commit in rules.pins.commits:
-        hold_reasons.append(HoldReason(Why.PIN, commit, "pins", FOREVER_MS))
-    children = _Children.of(array("i", history.first_parents))
-    landed = [child for child in children.among(me) if expiry.why[child] != Why.NOTHING]
-    if not landed and me not in heads and expiry.why[me] != Why.NOTHING:
+        hold_reasons.append(HoldReason(RetentionReason.PIN, commit, "pins", FOREVER_MS))
+    children = _CommitChildren.from_parents(array("i", history.first_parents))
+    landed = [child for child in children.children_of(me) if expiry.reasons[child] != RetentionReason.NOTHING]
+    if not landed and me not in heads and expiry.reasons[me] != RetentionReason.NOTHING:
         hold_reasons.append(
             HoldReason(
-                Why.DANGLING, commit, periods.default.rule, _after(history.created_ms[me], periods.default.period_ms)
+                RetentionReason.DANGLING, commit, periods.default.rule, _period_end_ms(history.created_ms[me], periods.default.period_ms)
             )
         )
     hold_reasons += [
-        HoldReason(Why.KEEP_LAST, branch, f"keep_last {rules.keep_last}", FOREVER_MS)
+        HoldReason(RetentionReason.KEEP_LAST, branch, f"keep_last {rules.keep_last}", FOREVER_MS)
         for branch in heads.get(me, [])
         if rules.keep_last
     ]
@@ -114,7 +114,7 @@ def reasons(expiry: CommitExpiry, refs: Refs, rules: Rules, commit: CommitId) ->
         return rules.keeps_latest_view(uses_types=bool(history.uses_types[head]))
 
     hold_reasons += [
-        HoldReason(Why.LATEST_VIEW, branch, rules.latest_view_rule, FOREVER_MS)
+        HoldReason(RetentionReason.LATEST_VIEW, branch, rules.latest_view_rule, FOREVER_MS)
         for branch in heads.get(me, [])
         if is_view_kept(me)
     ]
@@ -125,47 +125,47 @@ def reasons(expiry: CommitExpiry, refs: Refs, rules: Rules, commit: CommitId) ->
             below, steps, same_view = waiting.pop()
             same_view = same_view and history.transactions[below] != TransactionType.SNAPSHOT
             for branch in heads.get(below, []):
-                chosen = periods.of(branch)
-                hold_reasons.append(HoldReason(Why.BRANCH, branch, chosen.rule, _after(left_ms, chosen.period_ms)))
+                chosen = periods.period_of(branch)
+                hold_reasons.append(HoldReason(RetentionReason.BRANCH, branch, chosen.rule, _period_end_ms(left_ms, chosen.period_ms)))
                 if steps < rules.keep_last:
-                    hold_reasons.append(HoldReason(Why.KEEP_LAST, branch, f"keep_last {rules.keep_last}", FOREVER_MS))
+                    hold_reasons.append(HoldReason(RetentionReason.KEEP_LAST, branch, f"keep_last {rules.keep_last}", FOREVER_MS))
                 if same_view and is_view_kept(below):
-                    hold_reasons.append(HoldReason(Why.LATEST_VIEW, branch, rules.latest_view_rule, FOREVER_MS))
+                    hold_reasons.append(HoldReason(RetentionReason.LATEST_VIEW, branch, rules.latest_view_rule, FOREVER_MS))
             further = [
-                (each, steps + 1, same_view) for each in children.among(below) if expiry.why[each] != Why.NOTHING
+                (each, steps + 1, same_view) for each in children.children_of(below) if expiry.reasons[each] != RetentionReason.NOTHING
             ]
             if not further and below not in heads:
                 hold_reasons.append(
                     HoldReason(
-                        Why.DANGLING, ids[below], periods.default.rule, _after(left_ms, periods.default.period_ms)
+                        RetentionReason.DANGLING, ids[below], periods.default.rule, _period_end_ms(left_ms, periods.default.period_ms)
                     )
                 )
             waiting += further
-    return sorted(hold_reasons, key=lambda reason: (-reason.until_ms, reason.why, reason.name))
+    return sorted(hold_reasons, key=lambda reason: (-reason.until_ms, reason.reason, reason.name))
 
 
-def lines(expiry: CommitExpiry, refs: Refs, rules: Rules) -> list[BranchLine]:
+def branch_lines(expiry: CommitExpiry, refs: Refs, rules: Rules) -> list[BranchLine]:
     """Return the counts of every branch, in order of name. Each commit is visited once, from the roots on."""
-    history, periods = expiry.history, Periods(rules)
+    history, periods = expiry.history, BranchPeriods(rules)
     count, first = len(history), history.first_parents
-    children = _Children.of(array("i", first))
+    children = _CommitChildren.from_parents(array("i", first))
     states = expiry.states()
     depth, active, following = array("i", [0]) * count, array("i", [0]) * count, array("q", [FOREVER_MS]) * count
     waiting = [number for number in range(count) if first[number] == NONE]
     while waiting:
         me = waiting.pop()
         parent = first[me]
-        is_active = states[me] == State.ACTIVE
+        is_active = states[me] == ExpiryState.ACTIVE
         depth[me] = 1 + (depth[parent] if parent >= 0 else 0)
         active[me] = is_active + (active[parent] if parent >= 0 else 0)
         following[me] = min(
             following[parent] if parent >= 0 else FOREVER_MS, expiry.expires_ms[me] if is_active else FOREVER_MS
         )
-        waiting += children.among(me)
+        waiting += children.children_of(me)
     branch_lines: list[BranchLine] = []
     for branch in expiry.branches:
         head = history.number(refs.heads[branch], f"branch {branch!r}")
-        chosen = periods.of(branch)
+        chosen = periods.period_of(branch)
         uses_types = bool(history.uses_types[head])
         branch_lines.append(
             BranchLine(
@@ -175,7 +175,7 @@ def lines(expiry: CommitExpiry, refs: Refs, rules: Rules) -> list[BranchLine]:
                 depth[head],
                 active[head],
                 depth[head] - active[head],
-                _known(following[head]),
+                _none_if_unknown(following[head]),
                 uses_types,
                 rules.keeps_latest_view(uses_types=uses_types),
             )
@@ -183,33 +183,33 @@ def lines(expiry: CommitExpiry, refs: Refs, rules: Rules) -> list[BranchLine]:
     return branch_lines
 
 
-def totals(expiry: CommitExpiry) -> Totals:
+def expiry_totals(expiry: CommitExpiry) -> ExpiryTotals:
     history, now = expiry.history, expiry.now_ms
     states = expiry.states()
     active = [
         until
         for until, state in zip(expiry.expires_ms, states, strict=True)
-        if state == State.ACTIVE and until != FOREVER_MS
+        if state == ExpiryState.ACTIVE and until != FOREVER_MS
     ]
-    return Totals(
+    return ExpiryTotals(
         commits=len(history),
-        active=states.count(State.ACTIVE),
-        expired=states.count(State.EXPIRED),
-        unlanded=states.count(State.UNLANDED),
-        dangling=sum(state != State.UNLANDED and not on for state, on in zip(states, expiry.on_branch, strict=True)),
+        active_commits=states.count(ExpiryState.ACTIVE),
+        expired_commits=states.count(ExpiryState.EXPIRED),
+        unlanded_commits=states.count(ExpiryState.UNLANDED),
+        dangling_commits=sum(state != ExpiryState.UNLANDED and not on for state, on in zip(states, expiry.on_branch, strict=True)),
         next_expires_ms=min(active, default=None),
-        soon={days: sum(until <= now + days * DAY_MS for until in active) for days in SOON_DAYS},
-        dated_ahead=sum(at > now for at in history.created_ms),
-        dated_back=sum(
+        expiring_soon={days: sum(until <= now + days * DAY_MS for until in active) for days in SOON_DAYS},
+        future_dated=sum(at > now for at in history.created_ms),
+        back_dated=sum(
             parent >= 0 and history.created_ms[parent] > at
             for parent, at in zip(history.first_parents, history.created_ms, strict=True)
         ),
     )
 
 
-def _after(at_ms: int, period_ms: int | None) -> int:
+def _period_end_ms(at_ms: int, period_ms: int | None) -> int:
     return FOREVER_MS if period_ms is None else min(at_ms + period_ms, FOREVER_MS)
 
 
-def _known(at_ms: int) -> int | None:
+def _none_if_unknown(at_ms: int) -> int | None:
     return None if at_ms == FOREVER_MS else at_ms

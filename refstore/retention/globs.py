@@ -24,7 +24,7 @@ def is_valid(text: str) -> bool:
     return _GLOB.fullmatch(text) is not None
 
 
-def matches(glob: str, name: str) -> bool:
+def matches_glob(glob: str, name: str) -> bool:
     return fnmatchcase(name, glob)
 
 
@@ -34,7 +34,7 @@ def specificity(glob: str) -> tuple[int, int, int]:
     return len(glob) - stars - ones, ones, -stars
 
 
-def overlap(left: str, right: str) -> bool:
+def may_overlap(left: str, right: str) -> bool:
     """Return whether some name matches both globs.
 
     If both have a star, or neither has, the characters at their ends decide: a star of one glob matches everything
@@ -44,7 +44,7 @@ def overlap(left: str, right: str) -> bool:
         return False
     if ("*" in left) == ("*" in right):
         return "*" in left or len(left) == len(right)
-    return _overlap(_folded(left), _folded(right))
+    return _overlap_exactly(_fold_stars(left), _fold_stars(right))
 
 
 def _may_begin_alike(left: str, right: str) -> bool:
@@ -57,12 +57,12 @@ def _may_begin_alike(left: str, right: str) -> bool:
     return True
 
 
-def _folded(glob: str) -> str:
+def _fold_stars(glob: str) -> str:
     return re.sub(r"\*+", "*", glob)
 
 
 @lru_cache(maxsize=1024)
-def _overlap(left: str, right: str) -> bool:
+def _overlap_exactly(left: str, right: str) -> bool:
     # Row by row: `reached[j]` says whether left[:i] and right[:j] can stand for the same text.
     reached = [True] + [False] * len(right)
     for j, other in enumerate(right):

@@ -5,7 +5,7 @@ never take from a commit that a tag, a pin or `keep_last` holds. They take from 
 with `allow_deletion_from_latest_view`.
 
 The promise that every unmarked commit keeps what it names (rule 13 of the protocol) is broken by a path rule that acts
-on an active commit: a copy made from it at such a path would name what is about to go. `Plan.partly` says which commits
+on an active commit: a copy made from it at such a path would name what is about to go. `RetentionPlan.partly_expired_commits` says which commits
 and prefixes must refuse that first.
 """
 
@@ -17,12 +17,12 @@ from enum import IntEnum
 from typing import Final
 
 from refstore.core.ids import CommitId
-from refstore.retention.active_commits import CommitExpiry, Refs, State, Why, compute_expiry
-from refstore.retention.commit_arrays import History
+from refstore.retention.active_commits import CommitExpiry, Refs, ExpiryState, RetentionReason, compute_expiry
+from refstore.retention.commit_arrays import CommitHistory
 from refstore.retention.rules import DAY_MS, Rules
 
 
-class Keeps(IntEnum):
+class KeepLevel(IntEnum):
     """What a commit keeps of its entries at the paths of a class."""
 
     NOTHING = 0
@@ -37,15 +37,15 @@ class PathClass:
     """The class has the paths that start with this, but with no longer prefix of another class."""
     on_hold: bool
     """Whether a legal hold keeps what any commit names here."""
-    keeps: bytes
-    """`Keeps` of each commit, by its number. A commit that did not land keeps all, because it still may land."""
+    keep_levels: bytes
+    """`KeepLevel` of each commit, by its number. A commit that did not land keeps all, because it still may land."""
     made_from_ms: int | None
-    narrows: bool
+    has_path_rule: bool
     """Whether a path rule acts on what was committed here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RetentionPlan:
     """What stays and what may go, by the rules alone."""
 
     expiry: CommitExpiry
@@ -55,31 +55,31 @@ class Plan:
     def class_of(self, path: str) -> PathClass:
         return next(each for each in self.classes if path.startswith(each.prefix))
 
-    def keeps(self, number: int, path: str, made_ms: int) -> bool:
+    def keeps_entry(self, number: int, path: str, made_ms: int) -> bool:
         """Return whether a commit's entry keeps its object. Every faster implementation must agree with this."""
         path_class = self.class_of(path)
-        level = path_class.keeps[number]
-        return level == Keeps.ALL or (
-            level == Keeps.YOUNG and path_class.made_from_ms is not None and made_ms >= path_class.made_from_ms
+        level = path_class.keep_levels[number]
+        return level == KeepLevel.ALL or (
+            level == KeepLevel.YOUNG and path_class.made_from_ms is not None and made_ms >= path_class.made_from_ms
         )
 
-    def partly(self) -> Iterator[tuple[CommitId, tuple[str, ...]]]:
+    def partly_expired_commits(self) -> Iterator[tuple[CommitId, tuple[str, ...]]]:
         """Yield the active commits that do not keep all their entries, with the prefixes where they do not."""
-        narrow = [each for each in self.classes if each.narrows]
+        narrow = [each for each in self.classes if each.has_path_rule]
         if not narrow:
             return
         states = self.expiry.states()
         for commit, number in self.expiry.history.numbers.items():
-            if states[number] == State.ACTIVE:
-                prefixes = tuple(each.prefix for each in narrow if each.keeps[number] != Keeps.ALL)
+            if states[number] == ExpiryState.ACTIVE:
+                prefixes = tuple(each.prefix for each in narrow if each.keep_levels[number] != KeepLevel.ALL)
                 if prefixes:
                     yield commit, prefixes
 
 
-_HELD: Final = 1 << Why.TAG | 1 << Why.PIN | 1 << Why.KEEP_LAST
+_HELD_CLASS: Final = 1 << RetentionReason.TAG | 1 << RetentionReason.PIN | 1 << RetentionReason.KEEP_LAST
 
 
-def plan(history: History, refs: Refs, rules: Rules, now_ms: int) -> Plan:
+def make_plan(history: CommitHistory, refs: Refs, rules: Rules, now_ms: int) -> RetentionPlan:
     """Compute what each commit keeps, by class of paths. Raises CorruptRecord."""
     general = compute_expiry(history, refs, rules, now_ms)
     classes: list[PathClass] = []
@@ -87,11 +87,11 @@ def plan(history: History, refs: Refs, rules: Rules, now_ms: int) -> Plan:
         {"", *(hold.prefix for hold in rules.legal_holds), *(rule.filter.prefix for rule in rules.path_rules)}, key=len
     ):
         on_hold = any(prefix.startswith(hold.prefix) for hold in rules.legal_holds)
-        classes.append(_class(general, refs, rules, prefix, on_hold=on_hold))
-    return Plan(general, tuple(reversed(classes)))
+        classes.append(_make_class(general, refs, rules, prefix, on_hold=on_hold))
+    return RetentionPlan(general, tuple(reversed(classes)))
 
 
-def uncommitted_before(rules: Rules, branch: str, path: str, now_ms: int) -> int | None:
+def uncommitted_expiry_ms(rules: Rules, branch: str, path: str, now_ms: int) -> int | None:
     """Return the time before which staged objects at the path have expired, by the shorter of `uncommitted` and `all`.
 
     None: none expire.
@@ -100,7 +100,7 @@ def uncommitted_before(rules: Rules, branch: str, path: str, now_ms: int) -> int
         return None
     rule = rules.path_rule(path, branch)
     kinds = (rule.expiration.uncommitted, rule.expiration.all) if rule is not None else ()
-    return _ago(now_ms, min((period.total_days for period in kinds if period is not None), default=None))
+    return _days_ago(now_ms, min((period.total_days for period in kinds if period is not None), default=None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +137,14 @@ def latest_view_rules(rules: Rules, branch: str, now_ms: int) -> Iterator[Latest
             yield LatestViewRule(prefix, period.total_days, now_ms - period.total_days * DAY_MS, others)
 
 
-def _class(general: CommitExpiry, refs: Refs, rules: Rules, prefix: str, *, on_hold: bool) -> PathClass:
+def _make_class(general: CommitExpiry, refs: Refs, rules: Rules, prefix: str, *, on_hold: bool) -> PathClass:
     """Compute what each commit keeps at the paths of a class.
 
     Of several branches the one that keeps a commit longest decides, so a rule of one branch takes nothing that another
     branch holds. If several have `all`, the longest of their periods decides for all.
     """
     if on_hold:
-        return PathClass(prefix, True, bytes([Keeps.ALL]) * len(general.history), None, False)
+        return PathClass(prefix, True, bytes([KeepLevel.ALL]) * len(general.history), None, False)
     expirations = {
         branch: rule.expiration
         for branch in (*refs.heads, None)
@@ -158,24 +158,24 @@ def _class(general: CommitExpiry, refs: Refs, rules: Rules, prefix: str, *, on_h
         return PathClass(
             prefix,
             False,
-            bytes(Keeps.NOTHING if state == State.EXPIRED else Keeps.ALL for state in states),
+            bytes(KeepLevel.NOTHING if state == ExpiryState.EXPIRED else KeepLevel.ALL for state in states),
             None,
             bool(capped),
         )
     others = compute_expiry(
         general.history, refs, rules, general.now_ms, most_days=capped.get, ignored_branches=aged.keys()
     ).states()
-    always = _HELD if rules.allow_deletion_from_latest_view else _HELD | 1 << Why.HEAD | 1 << Why.LATEST_VIEW
+    always = _HELD_CLASS if rules.allow_deletion_from_latest_view else _HELD_CLASS | 1 << RetentionReason.HEAD | 1 << RetentionReason.LATEST_VIEW
     keeps = bytes(
-        Keeps.NOTHING
-        if state == State.EXPIRED
-        else Keeps.YOUNG
-        if state == State.ACTIVE and other != State.ACTIVE and not holds & always
-        else Keeps.ALL
+        KeepLevel.NOTHING
+        if state == ExpiryState.EXPIRED
+        else KeepLevel.YOUNG
+        if state == ExpiryState.ACTIVE and other != ExpiryState.ACTIVE and not holds & always
+        else KeepLevel.ALL
         for state, other, holds in zip(states, others, own.retained_by, strict=True)
     )
-    return PathClass(prefix, False, keeps, _ago(general.now_ms, max(aged.values())), narrows=True)
+    return PathClass(prefix, False, keeps, _days_ago(general.now_ms, max(aged.values())), has_path_rule=True)
 
 
-def _ago(now_ms: int, days: int | None) -> int | None:
+def _days_ago(now_ms: int, days: int | None) -> int | None:
     return None if days is None else now_ms - days * DAY_MS

@@ -44,7 +44,7 @@ class RuleChange(msgspec.Struct, frozen=True, kw_only=True):
     """One difference between two documents."""
 
     change: ChangeKind
-    what: str
+    subject: str
     """`legal hold`, `pin`, `branch rule`, `path rule`, or `setting`."""
     name: str
     """What it applies to; of a legal hold or a pin the name that removes it."""
@@ -57,23 +57,23 @@ class RuleChange(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """Return the change as a line."""
         values = " -> ".join(value for value in (self.before, self.after) if value)
-        return f"{self.change.value}: {self.what} {self.name}{f' ({values})' if values else ''}"
+        return f"{self.change.value}: {self.subject} {self.name}{f' ({values})' if values else ''}"
 
 
-def compare(old: Rules, new: Rules) -> tuple[RuleChange, ...]:
+def compare_rules(old: Rules, new: Rules) -> tuple[RuleChange, ...]:
     """Return the differences: of legal holds and pins first."""
     return (
-        *_differences("legal hold", _holds(old), _holds(new), lost=_lost_holds(old, new)),
-        *_differences("pin", _pins(old), _pins(new), lost=_lost_pins(old, new)),
+        *_differences("legal hold", _hold_texts(old), _hold_texts(new), lost=_removed_holds(old, new)),
+        *_differences("pin", _pin_texts(old), _pin_texts(new), lost=_removed_pins(old, new)),
         *_differences("branch rule", _branch_rules(old), _branch_rules(new)),
         *_differences("path rule", _path_rules(old), _path_rules(new)),
-        *_settings(old, new),
+        *_setting_changes(old, new),
     )
 
 
 def check_consent(old: Rules, new: Rules, remove: Collection[str]) -> None:
     """Raise ConsentNeeded where the new rules remove a legal hold or a pin that `remove` does not name."""
-    unnamed = [each.name for each in compare(old, new) if each.needs_consent and each.name not in remove]
+    unnamed = [each.name for each in compare_rules(old, new) if each.needs_consent and each.name not in remove]
     if unnamed:
         raise ConsentNeeded(
             f"these rules remove {', '.join(unnamed)}, which keeps data whatever other rules say; put it back, or name "
@@ -89,33 +89,33 @@ def _differences(
         before, after = old.get(name), new.get(name)
         if after is None:
             yield RuleChange(
-                change=ChangeKind.REMOVED, what=what, name=name, before=before or "", needs_consent=name in lost
+                change=ChangeKind.REMOVED, subject=what, name=name, before=before or "", needs_consent=name in lost
             )
         elif before is None:
-            yield RuleChange(change=ChangeKind.ADDED, what=what, name=name, after=after)
+            yield RuleChange(change=ChangeKind.ADDED, subject=what, name=name, after=after)
         elif before != after:
-            yield RuleChange(change=ChangeKind.CHANGED, what=what, name=name, before=before, after=after)
+            yield RuleChange(change=ChangeKind.CHANGED, subject=what, name=name, before=before, after=after)
 
 
-def _holds(rules: Rules) -> dict[str, str]:
+def _hold_texts(rules: Rules) -> dict[str, str]:
     return {f"hold:{hold.prefix}": hold.reason for hold in rules.legal_holds}
 
 
-def _lost_holds(old: Rules, new: Rules) -> set[str]:
+def _removed_holds(old: Rules, new: Rules) -> set[str]:
     """Return the holds that no hold on a shorter prefix replaces."""
     prefixes = tuple(hold.prefix for hold in new.legal_holds)
     return {f"hold:{hold.prefix}" for hold in old.legal_holds if not hold.prefix.startswith(prefixes)}
 
 
-def _pins(rules: Rules) -> dict[str, str]:
+def _pin_texts(rules: Rules) -> dict[str, str]:
     tags = rules.pins.tags
     globs = (("*",) if tags else ()) if isinstance(tags, bool) else tags
     return {**{f"pin:{commit}": "" for commit in rules.pins.commits}, **{f"tag:{glob}": "" for glob in globs}}
 
 
-def _lost_pins(old: Rules, new: Rules) -> set[str]:
-    left = _pins(new)
-    return {name for name in _pins(old) if name not in left and not (name.startswith("tag:") and _ALL_TAGS in left)}
+def _removed_pins(old: Rules, new: Rules) -> set[str]:
+    left = _pin_texts(new)
+    return {name for name in _pin_texts(old) if name not in left and not (name.startswith("tag:") and _ALL_TAGS in left)}
 
 
 def _branch_rules(rules: Rules) -> dict[str, str]:
@@ -140,12 +140,12 @@ def _periods(rule: PathRule) -> str:
     return ", ".join(f"{kind} {period.total_days} days" for kind, period in kinds if period is not None)
 
 
-def _settings(old: Rules, new: Rules) -> Iterator[RuleChange]:
+def _setting_changes(old: Rules, new: Rules) -> Iterator[RuleChange]:
     for name in _SETTINGS:
-        before, after = (_value(getattr(rules, name)) for rules in (old, new))
+        before, after = (_show_value(getattr(rules, name)) for rules in (old, new))
         if before != after:
-            yield RuleChange(change=ChangeKind.CHANGED, what="setting", name=name, before=before, after=after)
+            yield RuleChange(change=ChangeKind.CHANGED, subject="setting", name=name, before=before, after=after)
 
 
-def _value(value: object) -> str:
+def _show_value(value: object) -> str:
     return "none" if value is None else str(value).lower()

@@ -47,17 +47,17 @@ ALL_BRANCHES: Final = "*"
 Days = Annotated[int, msgspec.Meta(ge=0, le=DAYS_MAX)]
 
 
-class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class _RulesPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A part of the document."""
 
 
-class BranchRule(_Part, frozen=True):
+class BranchRule(_RulesPart, frozen=True):
     branch_id: str
     """A branch's name, or a glob (`globs.py`)."""
     retention_days: Days
 
 
-class Pins(_Part, frozen=True):
+class Pins(_RulesPart, frozen=True):
     """Commits that never expire."""
 
     tags: bool | tuple[str, ...] = True
@@ -65,14 +65,14 @@ class Pins(_Part, frozen=True):
     commits: tuple[str, ...] = ()
 
 
-class LegalHold(_Part, frozen=True):
+class LegalHold(_RulesPart, frozen=True):
     """Everything that was ever committed at these paths stays, whatever other rules say."""
 
     prefix: str
     reason: str = ""
 
 
-class Period(_Part, frozen=True):
+class RulePeriod(_RulesPart, frozen=True):
     days: Annotated[int, msgspec.Meta(ge=0, le=DAYS_MAX)] = 0
     weeks: Annotated[int, msgspec.Meta(ge=0, le=DAYS_MAX // 7)] = 0
 
@@ -81,16 +81,16 @@ class Period(_Part, frozen=True):
         return self.days + 7 * self.weeks
 
 
-class Expiration(_Part, frozen=True):
-    all: Period | None = None
+class Expiration(_RulesPart, frozen=True):
+    all: RulePeriod | None = None
     """How long after the object was made."""
-    noncurrent: Period | None = None
+    noncurrent: RulePeriod | None = None
     """How long after the last branch head that named the object."""
-    uncommitted: Period | None = None
+    uncommitted: RulePeriod | None = None
     """How long after the object was staged, if it was not committed."""
 
 
-class Filter(_Part, frozen=True):
+class PathRuleFilter(_RulesPart, frozen=True):
     prefix: str = ""
     branch: str = ""
     """Only entries committed or staged on this branch. '': all branches, and lines without one; `*`: the same."""
@@ -105,17 +105,17 @@ class Filter(_Part, frozen=True):
         return self.own_branch in ("", branch)
 
 
-class PathRule(_Part, frozen=True):
+class PathRule(_RulesPart, frozen=True):
     """The rule for paths that start with a prefix; of several enabled ones the longest prefix is a path's only rule."""
 
     expiration: Expiration
-    filter: Filter = Filter()
+    filter: PathRuleFilter = PathRuleFilter()
     status: Literal["enabled", "disabled"] = "enabled"
     description: str = ""
     """For people."""
 
 
-class Rules(_Part, frozen=True):
+class Rules(_RulesPart, frozen=True):
     default_retention_days: Days | None = None
     """For branches that no rule names, and for commits that are on no branch any more. None: those never expire."""
     branches: tuple[BranchRule, ...] = ()
@@ -140,7 +140,7 @@ class Rules(_Part, frozen=True):
     """Whether marked commits are hidden from the mark on, instead of only after their sweep."""
 
     @property
-    def extended(self) -> bool:
+    def is_extended(self) -> bool:
         """Whether the document has more than lakeFS's format can express."""
         return msgspec.structs.replace(self, default_retention_days=None, branches=()) != Rules()
 
@@ -153,7 +153,7 @@ class Rules(_Part, frozen=True):
         return uses_types and not self.allow_deletion_from_latest_view
 
     @property
-    def lifts_latest_view(self) -> bool:
+    def allows_latest_view_expiry(self) -> bool:
         """Whether these rules let something expire that the default keeps: data of the latest view of a branch."""
         return self.allow_deletion_from_latest_view or self.keep_latest_view is False
 
@@ -177,7 +177,7 @@ class Rules(_Part, frozen=True):
 
     def holds_tag(self, name: str) -> bool:
         tags = self.pins.tags
-        return tags if isinstance(tags, bool) else any(globs.matches(glob, name) for glob in tags)
+        return tags if isinstance(tags, bool) else any(globs.matches_glob(glob, name) for glob in tags)
 
     def digest(self) -> str:
         """Return a hash that is equal for documents that mean the same, whatever their descriptions."""
@@ -212,7 +212,7 @@ class BranchPeriod(NamedTuple):
         return None if self.days is None else self.days * DAY_MS
 
 
-class Periods:
+class BranchPeriods:
     """Finds the period of a branch: a rule with its name, else the most specific glob, else the default."""
 
     def __init__(self, rules: Rules) -> None:
@@ -223,12 +223,12 @@ class Periods:
         among = [rule for rule in rules.branches if globs.is_glob(rule.branch_id)]
         self._globs = sorted(among, key=lambda rule: globs.specificity(rule.branch_id), reverse=True)
 
-    def of(self, branch: str) -> BranchPeriod:
+    def period_of(self, branch: str) -> BranchPeriod:
         days = self._exact.get(branch)
         if days is not None:
             return BranchPeriod(days, branch)
         for rule in self._globs:
-            if globs.matches(rule.branch_id, branch):
+            if globs.matches_glob(rule.branch_id, branch):
                 return BranchPeriod(rule.retention_days, rule.branch_id)
         return self.default
 
@@ -247,7 +247,7 @@ def read_rules(text: str) -> ParsedRules:
     return ParsedRules(rules)
 
 
-def render(rules: Rules) -> str:
+def render_rules(rules: Rules) -> str:
     """Return the rules as a document for people to read."""
     return msgspec.json.format(_encoder.encode(rules), indent=2).decode() + "\n"
 
@@ -259,17 +259,17 @@ def gc_rules(rules: Rules) -> GcRules | None:
     return GcRules(DAYS_MAX if rules.default_retention_days is None else rules.default_retention_days, rules.branches)
 
 
-def with_gc_rules(rules: Rules | None, new: GcRules | None) -> Rules:
+def replace_gc_rules(rules: Rules | None, new: GcRules | None) -> Rules:
     """Replace lakeFS's part of the rules (None: remove it). Raises InvalidRules if the result is not valid."""
     replaced = msgspec.structs.replace(
         rules or Rules(),
         default_retention_days=None if new is None else new.default_retention_days,
         branches=() if new is None else new.branches,
     )
-    return read_rules(render(replaced)).rules
+    return read_rules(render_rules(replaced)).rules
 
 
-def warnings(rules: Rules) -> Iterator[str]:
+def rule_warnings(rules: Rules) -> Iterator[str]:
     """Yield warnings of rules that are valid, and may still not be meant."""
     if rules.default_retention_days is None:
         yield "there is no default_retention_days: branches that no rule names, and commits on no branch, never expire"
@@ -303,7 +303,7 @@ _encoder: Final = msgspec.json.Encoder(order="sorted")
 _FIELDS: Final = sorted(
     {
         name
-        for kind in (Rules, BranchRule, Pins, LegalHold, PathRule, Filter, Expiration, Period)
+        for kind in (Rules, BranchRule, Pins, LegalHold, PathRule, PathRuleFilter, Expiration, RulePeriod)
         for name in kind.__struct_fields__
     }
 )
@@ -334,7 +334,7 @@ def _check_branches(rules: Rules) -> None:
         )
     for at, (index, name) in enumerate(patterns):
         for other_index, other in patterns[:at]:
-            if globs.specificity(name) == globs.specificity(other) and globs.overlap(name, other):
+            if globs.specificity(name) == globs.specificity(other) and globs.may_overlap(name, other):
                 raise InvalidRules(
                     f"globs {other!r} (branches[{other_index}]) and {name!r} can match one name, and neither is more "
                     "specific; spell one of them out further",
@@ -354,15 +354,15 @@ def _check_pins(rules: Rules) -> None:
             ids.commit_id(commit)
         except InvalidName as error:
             raise InvalidRules(str(error), place=f"pins.commits[{index}]") from None
-    _refuse_twice(tags, "pins.tags[{}]", "tag")
-    _refuse_twice(rules.pins.commits, "pins.commits[{}]", "commit")
+    _refuse_duplicates(tags, "pins.tags[{}]", "tag")
+    _refuse_duplicates(rules.pins.commits, "pins.commits[{}]", "commit")
 
 
 def _check_holds(rules: Rules) -> None:
     prefixes = [hold.prefix for hold in rules.legal_holds]
     for index, prefix in enumerate(prefixes):
         _check_prefix(prefix, f"legal_holds[{index}].prefix")
-    _refuse_twice(prefixes, "legal_holds[{}].prefix", "the legal hold of prefix")
+    _refuse_duplicates(prefixes, "legal_holds[{}].prefix", "the legal hold of prefix")
 
 
 def _check_path_rules(rules: Rules) -> None:
@@ -409,7 +409,7 @@ def _check_prefix(prefix: str, place: str) -> None:
         raise InvalidRules(str(error), place=place) from None
 
 
-def _refuse_twice(values: Sequence[str], place: str, what: str) -> None:
+def _refuse_duplicates(values: Sequence[str], place: str, what: str) -> None:
     """`place`: where a value stands, with `{}` for its number."""
     seen: set[str] = set()
     for index, value in enumerate(values):

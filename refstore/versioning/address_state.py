@@ -45,9 +45,9 @@ class AddOutcome(Enum):
     LISTED = "listed"
     EMPTY = "empty"
     """The list is empty, so it takes no new copy (rule 5)."""
-    LEAVING = "leaving"
+    NOT_NAMEABLE = "leaving"
     """The address is `deleting`, or issued and not linked, so it must not be named."""
-    MISSING = "missing"
+    NO_RECORD = "missing"
     """There is no key: the address is committed or deleted. Only reading the source again tells (rule 4)."""
 
 
@@ -77,7 +77,7 @@ def begin_deletion(state: Emptied | Issued, now_ms: int, delays: DeletionDelays)
     if may_delete_at_ms(state, delays) > now_ms:
         return None
     if isinstance(state, Emptied):
-        return Deleting(now_ms, state.last, state.cause, state.entry.size_bytes if state.entry else -1)
+        return Deleting(now_ms, state.last_reference, state.cause, state.entry.size_bytes if state.entry else -1)
     return Deleting(now_ms, Reference(Token(""), state.path), NOT_LINKED, -1)
 
 
@@ -97,7 +97,7 @@ def add_reference(
     """
     match state:
         case None:
-            return AddOutcome.MISSING
+            return AddOutcome.NO_RECORD
         case Listed(references) if reference in references:  # a retry, or a reply that was lost
             return AddOutcome.LISTED
         case Listed(references):
@@ -105,7 +105,7 @@ def add_reference(
         case Emptied():
             return Listed((reference,), now_ms) if on_empty else AddOutcome.EMPTY
         case Issued() | Deleting():
-            return AddOutcome.LEAVING
+            return AddOutcome.NOT_NAMEABLE
 
 
 def list_again(state: ReferenceRecord, reference: Reference, now_ms: int) -> Listed:
@@ -115,9 +115,9 @@ def list_again(state: ReferenceRecord, reference: Reference, now_ms: int) -> Lis
 
 
 def after_release(
-    left: tuple[Reference, ...], last: Reference, cause: str, entry: Entry | None, now_ms: int
+    left: tuple[Reference, ...], last_reference: Reference, cause: str, entry: Entry | None, now_ms: int
 ) -> Listed | Emptied:
     """Return the state after references were removed from a list. `left`: the others. `last`, `cause` and `entry`: what
     is recorded if there are none.
     """
-    return Listed(left, now_ms) if left else Emptied(now_ms, last, cause, entry)
+    return Listed(left, now_ms) if left else Emptied(now_ms, last_reference, cause, entry)

@@ -14,7 +14,7 @@ import msgspec
 from refstore.core import keys
 from refstore.core.clock import Clock
 from refstore.core.ids import BranchName, CommitId, Ids, RepositoryId, TagName, Token
-from refstore.core.records import Branch, BranchRecord, ClosedBranch, Retired, decode_branch, encode
+from refstore.core.records import Branch, BranchRecord, ClosedBranch, RetiredToken, decode_branch, encode
 from refstore.errors import AlreadyExists, BranchNotFound, Contention
 from refstore.kv.base import ABSENT, KV, Absent, Get, Key, Result
 
@@ -39,16 +39,16 @@ class Branches:
     def key(self, name: BranchName) -> Key:
         return keys.branch(self._repo, name)
 
-    def get_op(self, name: BranchName) -> Get:
+    def get_operation(self, name: BranchName) -> Get:
         """Return the read for the token check of rule 2, which an operation adds to its batch after its entries."""
         return Get(self.key(name))
 
-    def open(self, name: BranchName) -> OpenBranch:
+    def read_open(self, name: BranchName) -> OpenBranch:
         """Read an open branch. Raises BranchNotFound, also for a closed one."""
         return self.parse_open(name, self._kv.get(self.key(name)))
 
     def parse_open(self, name: BranchName, value: Result) -> OpenBranch:
-        """Decode the result of a `get_op`. Raises BranchNotFound."""
+        """Decode the result of a `get_operation`. Raises BranchNotFound."""
         record = self.decode(value)
         if not isinstance(value, bytes) or not isinstance(record, Branch):
             raise BranchNotFound(
@@ -60,7 +60,7 @@ class Branches:
     def decode(self, value: Result) -> BranchRecord | None:
         return decode_branch(value) if isinstance(value, bytes) else None
 
-    def raw(self, name: BranchName) -> bytes | Absent:
+    def read_raw(self, name: BranchName) -> bytes | Absent:
         return self._kv.get(self.key(name))
 
     def scan(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[BranchName, bytes, BranchRecord]]:
@@ -94,7 +94,7 @@ class Branches:
         if none is given.
         """
         now = self._clock.now_ms()
-        reserved = encode(ClosedBranch((), self._ids.unique(now)))
+        reserved = encode(ClosedBranch((), self._ids.new_id(now)))
         if not self._kv.set_if(self.key(name), ABSENT, reserved):
             return None
         if self.has_tag(name):
@@ -103,7 +103,7 @@ class Branches:
                 f"a tag is named {name!r}, and a ref could not tell them apart; choose another name for the branch, or"
                 " delete the tag first"
             )
-        record = Branch(head, token, (), (), self._ids.unique(now), created_ms or now, hidden, id=branch_id or token)
+        record = Branch(head, token, (), (), self._ids.new_id(now), created_ms or now, hidden, id=branch_id or token)
         raw = encode(record)
         return raw if self._kv.set_if(self.key(name), reserved, raw) else None
 
@@ -122,7 +122,7 @@ class Branches:
             record = self.decode(raw)
             if record is None or isinstance(record, Branch):
                 return record is not None
-            if record.retired or self._kv.set_if(key, raw, ABSENT):
+            if record.retired_tokens or self._kv.set_if(key, raw, ABSENT):
                 return False
         raise self.contention(BranchName(name))
 
@@ -138,8 +138,8 @@ class Branches:
         current again. Raises BranchNotFound, Contention.
         """
         for _ in range(ATTEMPTS):
-            open_branch = self.open(name)
-            sealed = (*open_branch.record.sealed, open_branch.record.token)
+            open_branch = self.read_open(name)
+            sealed = (*open_branch.record.sealed_tokens, open_branch.record.token)
             new = msgspec.structs.replace(
                 open_branch.record, token=new_token(), sealed=sealed, write_id=self._write_id()
             )
@@ -154,24 +154,24 @@ class Branches:
         later stay sealed.
         """
         for _ in range(ATTEMPTS):
-            open_branch = self.open(name)
+            open_branch = self.read_open(name)
             record = open_branch.record
-            if record.head != base or record.sealed[: len(sealed)] != sealed:
+            if record.head != base or record.sealed_tokens[: len(sealed)] != sealed:
                 return False
-            retired = (*record.retired, *(Retired(token, fate) for token in sealed))
-            if self.change(name, open_branch, head=head, sealed=record.sealed[len(sealed) :], retired=retired):
+            retired = (*record.retired_tokens, *(RetiredToken(token, fate) for token in sealed))
+            if self.change(name, open_branch, head=head, sealed=record.sealed_tokens[len(sealed) :], retired=retired):
                 return True
         raise self.contention(name)
 
     def close(self, name: BranchName, open_branch: OpenBranch, cause: str) -> bool:
         """Retire every token on a closed record (rule 3); the name is free again once they are published."""
         record = open_branch.record
-        retired = tuple(Retired(token, cause) for token in (*record.sealed, record.token))
-        closed = ClosedBranch((*record.retired, *retired), self._write_id(), record.id)
+        retired = tuple(RetiredToken(token, cause) for token in (*record.sealed_tokens, record.token))
+        closed = ClosedBranch((*record.retired_tokens, *retired), self._write_id(), record.id)
         return self._kv.set_if(self.key(name), open_branch.raw, encode(closed))
 
     def contention(self, name: BranchName) -> Contention:
         return Contention(f"other operations kept changing branch {name!r}; make the same call again")
 
     def _write_id(self) -> str:
-        return self._ids.unique(self._clock.now_ms())
+        return self._ids.new_id(self._clock.now_ms())

@@ -13,7 +13,7 @@ from typing import Final
 
 from refstore.core import ids, keys
 from refstore.core.ids import Address, RepositoryId
-from refstore.core.records import Due, DueMany, decode, encode
+from refstore.core.records import DueHintRecord, SharedDueHintRecord, decode, encode
 from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT, KV, Key
 
@@ -23,19 +23,19 @@ ADDRESSES_MAX: Final = 100
 PAGE: Final = 500
 """Hints that are read at a time: at most 2 MB."""
 
-_DUE: Final = encode(Due())
+_DUE: Final = encode(DueHintRecord())
 
 
-class Hint:
+class DueHint:
     """A hint as it was read, and which of its addresses still need it."""
 
-    __slots__ = ("addresses", "due_ms", "key", "waiting")
+    __slots__ = ("addresses", "due_ms", "key", "pending_addresses")
 
     def __init__(self, key: Key, due_ms: int, addresses: Sequence[Address]) -> None:
         self.key = key
         self.due_ms = due_ms
         self.addresses = addresses
-        self.waiting = set(addresses)
+        self.pending_addresses = set(addresses)
 
 
 def encode_many(repo: RepositoryId, due: Iterable[tuple[int, Address]]) -> list[tuple[Key, bytes]]:
@@ -51,10 +51,10 @@ def encode_many(repo: RepositoryId, due: Iterable[tuple[int, Address]]) -> list[
         for start in range(0, len(addresses), ADDRESSES_MAX):
             several = addresses[start : start + ADDRESSES_MAX]
             if len(several) == 1:
-                hints.append((keys.due(repo, at_ms, several[0]), _DUE))
+                hints.append((keys.due_hint(repo, at_ms, several[0]), _DUE))
             else:
                 digest = blake2b("\n".join(several).encode(), digest_size=16).hexdigest()
-                hints.append((keys.due_many(repo, shard, at_ms, digest), encode(DueMany(several))))
+                hints.append((keys.shared_due_hint(repo, shard, at_ms, digest), encode(SharedDueHintRecord(several))))
     return hints
 
 
@@ -64,25 +64,25 @@ def write(kv: KV, repo: RepositoryId, due: Iterable[tuple[int, Address]]) -> Non
         kv.set_many(hints)
 
 
-def parse(partition: str, name: str, value: bytes) -> Hint:
+def parse(partition: str, name: str, value: bytes) -> DueHint:
     """Parse a hint. Raises CorruptRecord."""
-    due_ms, address = keys.parse_due(name)
+    due_ms, address = keys.parse_due_hint(name)
     if address is not None:
-        return Hint(Key(partition, name), due_ms, (address,))
-    addresses = decode(value, DueMany).addresses
+        return DueHint(Key(partition, name), due_ms, (address,))
+    addresses = decode(value, SharedDueHintRecord).addresses
     if not addresses or not ids.are_own(addresses):
         raise CorruptRecord(f"the due hint {name[:120]!r} names no addresses; nothing that depends on it is deleted")
-    return Hint(Key(partition, name), due_ms, addresses)
+    return DueHint(Key(partition, name), due_ms, addresses)
 
 
-def scan_due(kv: KV, repo: RepositoryId, shard: int, *, now_ms: int | None, limit: int, after: str = "") -> list[Hint]:
+def scan_due(kv: KV, repo: RepositoryId, shard: int, *, now_ms: int | None, limit: int, after: str = "") -> list[DueHint]:
     """Return the shard's oldest hints after the name, at most `limit`: those due by `now_ms`, or all (None).
 
     Raises CorruptRecord.
     """
-    partition = keys.due_shard(repo, shard)
-    bound = keys.due_time(now_ms) if now_ms is not None else "~"
-    hints: list[Hint] = []
+    partition = keys.due_hint_shard(repo, shard)
+    bound = keys.format_due_time(now_ms) if now_ms is not None else "~"
+    hints: list[DueHint] = []
     for name, value in kv.scan(partition, after=after, limit=limit):
         if name[: len(bound)] > bound:
             break
@@ -94,8 +94,8 @@ def count(kv: KV, repo: RepositoryId, shard: int, *, now_ms: int | None, limit: 
     """Count a shard's addresses with hints due by `now_ms`, or any (None), up to `limit`. A damaged hint counts as one
     address.
     """
-    partition = keys.due_shard(repo, shard)
-    bound = keys.due_time(now_ms) if now_ms is not None else "~"
+    partition = keys.due_hint_shard(repo, shard)
+    bound = keys.format_due_time(now_ms) if now_ms is not None else "~"
     found = 0
     for name, value in kv.scan_all(partition, page=PAGE):
         if name[: len(bound)] > bound or found >= limit:
@@ -107,19 +107,19 @@ def count(kv: KV, repo: RepositoryId, shard: int, *, now_ms: int | None, limit: 
     return min(found, limit)
 
 
-def are_hinted(kv: KV, repo: RepositoryId, due: Sequence[tuple[int, Address]]) -> list[bool]:
+def have_hints(kv: KV, repo: RepositoryId, due: Sequence[tuple[int, Address]]) -> list[bool]:
     """Return whether each address has a hint of the very time. Raises CorruptRecord."""
     if not due:
         return []
-    values = kv.get_many([keys.due(repo, at_ms, address) for at_ms, address in due])
+    values = kv.get_many([keys.due_hint(repo, at_ms, address) for at_ms, address in due])
     rest = {
         (at_ms, keys.shard_of(address)) for (at_ms, address), value in zip(due, values, strict=True) if value is ABSENT
     }
-    shared = {(at_ms, address) for at_ms, shard in rest for address in _in_shared_hints(kv, repo, shard, at_ms)}
+    shared = {(at_ms, address) for at_ms, shard in rest for address in _shared_hint_addresses(kv, repo, shard, at_ms)}
     return [value is not ABSENT or pair in shared for pair, value in zip(due, values, strict=True)]
 
 
-def _in_shared_hints(kv: KV, repo: RepositoryId, shard: int, at_ms: int) -> Iterator[Address]:
-    partition = keys.due_shard(repo, shard)
-    for name, value in kv.scan_all(partition, prefix=keys.due_many(repo, shard, at_ms, "").name):
+def _shared_hint_addresses(kv: KV, repo: RepositoryId, shard: int, at_ms: int) -> Iterator[Address]:
+    partition = keys.due_hint_shard(repo, shard)
+    for name, value in kv.scan_all(partition, prefix=keys.shared_due_hint(repo, shard, at_ms, "").name):
         yield from parse(partition, name, value).addresses

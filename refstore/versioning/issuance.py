@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from refstore.core import keys, signed_tokens
-from refstore.core.clock import Clock, utc_text
+from refstore.core.clock import Clock, format_utc
 from refstore.core.ids import Address, BranchName, Path, RepositoryId, own_address
 from refstore.core.signed_tokens import UnknownSigningKey
 from refstore.core.signing_keys import SigningKey
@@ -19,7 +19,7 @@ from refstore.errors import InvalidSettings, InvalidToken
 from refstore.kv.base import ABSENT, KV
 
 
-class Claims(NamedTuple):
+class IssuedAddressClaims(NamedTuple):
     repo: RepositoryId
     branch: BranchName
     path: Path
@@ -28,14 +28,14 @@ class Claims(NamedTuple):
     expires_ms: int
 
 
-class Issuer:
+class AddressTokenIssuer:
     def __init__(self, signing_keys: Sequence[SigningKey], clock: Clock) -> None:
         if not signing_keys:
             raise InvalidSettings("at least one signing key is needed to issue physical addresses")
         self._keys = signing_keys
         self._clock = clock
 
-    def sign(self, claims: Claims) -> str:
+    def sign(self, claims: IssuedAddressClaims) -> str:
         payload = {
             "aud": claims.repo,
             "jti": claims.token_id,
@@ -47,11 +47,11 @@ class Issuer:
         }
         return signed_tokens.sign(payload, self._keys[0])
 
-    def verify(self, token: str, repo: RepositoryId, branch: BranchName, path: Path) -> Claims:
+    def verify(self, token: str, repo: RepositoryId, branch: BranchName, path: Path) -> IssuedAddressClaims:
         """Return the claims of a valid token for this repository, branch and path. Raises InvalidToken."""
         try:
             payload = signed_tokens.verify(token, self._keys, audience=repo, required=["jti", "iat"])
-            claims = Claims(
+            claims = IssuedAddressClaims(
                 repo,
                 payload["branch"],
                 payload["path"],
@@ -66,14 +66,14 @@ class Issuer:
             raise InvalidToken("the token is not valid for this repository; get a new physical address") from error
         if claims.expires_ms <= self._clock.now_ms():
             raise InvalidToken(
-                f"the token expired at {utc_text(claims.expires_ms)}; get a new physical address and upload again"
+                f"the token expired at {format_utc(claims.expires_ms)}; get a new physical address and upload again"
             )
         if claims.branch != branch or claims.path != path:
             raise InvalidToken("the token was issued for another branch or path; link it where it was issued for")
         return claims
 
 
-def keys_of(kv: KV, configured: Sequence[SigningKey]) -> Sequence[SigningKey]:
+def signing_keys_of(kv: KV, configured: Sequence[SigningKey]) -> Sequence[SigningKey]:
     """Return the configured keys, or else a key that is made on first use and shared through the KV."""
     if configured:
         return configured

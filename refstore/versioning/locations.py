@@ -22,10 +22,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from refstore.core import ids, keys
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.clock import Clock
 from refstore.core.ids import Address, RepositoryId
-from refstore.core.records import Backup, Content, Intent, Location, LocationsFlag, decode, encode, maybe
+from refstore.core.records import Backup, Content, Intent, Location, LocationsFlag, decode, encode, decode_optional
 from refstore.errors import Contention, CorruptRecord, Gone, InvalidName, NotFound
 from refstore.kv.base import ABSENT, KV, Absent, SetIf
 
@@ -38,23 +38,23 @@ _EMPTY: Final = msgspec.Raw(b"\x90")
 """An empty array."""
 
 
-class _Outline(msgspec.Struct, frozen=True, array_like=True, tag=85, gc=False):
+class _PartialLocation(msgspec.Struct, frozen=True, array_like=True, tag=85, gc=False):
     """A location of which only the first field is decoded: a million of them take seconds less."""
 
     current: list[str | int] | None
     """The fields of a `Content`, its address first."""
-    replaced: int = 0
+    replacement_count: int = 0
     intent: msgspec.Raw = _NIL
     backups: msgspec.Raw = _EMPTY
-    going: msgspec.Raw = _EMPTY
+    pending_deletions: msgspec.Raw = _EMPTY
 
     @property
     def is_at_rest(self) -> bool:
         """Whether there is no intent, no backup and nothing to delete: nil, and two empty arrays."""
-        return self.intent == _NIL and self.backups == _EMPTY and self.going == _EMPTY
+        return self.intent == _NIL and self.backups == _EMPTY and self.pending_deletions == _EMPTY
 
 
-_decode_outline: Final = msgspec.msgpack.Decoder(_Outline).decode
+_decode_outline: Final = msgspec.msgpack.Decoder(_PartialLocation).decode
 
 
 class LocatedIdentity(NamedTuple):
@@ -64,7 +64,7 @@ class LocatedIdentity(NamedTuple):
     location: Location
 
 
-class Intention(NamedTuple):
+class RewriteIntent(NamedTuple):
     """An object that a run is about to rewrite."""
 
     identity: Address
@@ -74,10 +74,10 @@ class Intention(NamedTuple):
     """A new address of this attempt alone."""
 
 
-class Publication(NamedTuple):
+class WrittenContent(NamedTuple):
     """A content that was written, and the record that it was written for."""
 
-    intended: LocatedIdentity
+    intent_record: LocatedIdentity
     content: Content
 
 
@@ -105,7 +105,7 @@ class Locations:
 
     def get_many(self, identities: Sequence[Address]) -> list[Location | None]:
         """Return the records; None: the content lies at the identity. One round trip."""
-        return [maybe(value, Location) for value in self._values(identities)]
+        return [decode_optional(value, Location) for value in self._read_values(identities)]
 
     def scan(self, page: int = 1000) -> Iterator[LocatedIdentity]:
         """Yield every record. Raises CorruptRecord."""
@@ -117,13 +117,13 @@ class Locations:
         CorruptRecord.
         """
         for name, value in self._scan(page):
-            if not _outline(name, value).is_at_rest:
+            if not _decode_partial(name, value).is_at_rest:
                 yield LocatedIdentity(name, decode(value, Location))
 
     def scan_addresses(self, page: int = 1000) -> Iterator[tuple[Address, Sequence[Address]]]:
         """Yield each identity with every address that its record names. Raises CorruptRecord."""
         for name, value in self._scan(page):
-            outline = _outline(name, value)
+            outline = _decode_partial(name, value)
             if outline.is_at_rest:
                 address = str(outline.current[0]) if outline.current else ""
                 yield name, (Address(address),) if address else ()
@@ -133,16 +133,16 @@ class Locations:
     def _scan(self, page: int) -> Iterator[tuple[Address, bytes]]:
         """Yield identities, which are checked, and records, which are not."""
         for shard in range(keys.SHARDS):
-            for found in batched(self._kv.scan_all(keys.locations(self._repo, shard), page=page), page):
+            for found in split_batches(self._kv.scan_all(keys.locations(self._repo, shard), page=page), page):
                 pairs = [(Address(name), value) for name, value in found]
                 if not ids.are_own([identity for identity, _ in pairs]):
                     for name, _ in found:
-                        _identity(name)
+                        _parse_identity(name)
                 yield from pairs
 
     # ---- a run
 
-    def intend(self, items: Sequence[Intention], run: str) -> list[LocatedIdentity | None]:
+    def intend(self, items: Sequence[RewriteIntent], run: str) -> list[LocatedIdentity | None]:
         """Write the intent of an attempt at each object, before its content is read and before anything is written.
 
         None: the identity is being deleted, or others kept changing it. The intent of an earlier attempt goes with what
@@ -154,18 +154,18 @@ class Locations:
         for _ in range(ATTEMPTS):
             if not waiting:
                 break
-            values = self._values([items[index].identity for index in waiting])
+            values = self._read_values([items[index].identity for index in waiting])
             planned: list[tuple[int, Absent | bytes, Location]] = []
             for index, value in zip(waiting, values, strict=True):
                 item = items[index]
-                before = maybe(value, Location) or Location(item.original)
+                before = decode_optional(value, Location) or Location(item.original)
                 if before.current is not None:
                     abandoned = (before.intent.address,) if before.intent else ()
-                    location = _changed(
+                    location = _with_fields(
                         before,
                         intent=Intent(item.address, run, now),
-                        going=(*before.going, *abandoned),
-                        unpublished=(*before.unpublished, *abandoned),
+                        going=(*before.pending_deletions, *abandoned),
+                        unpublished=(*before.unpublished_attempts, *abandoned),
                     )
                     planned.append((index, value, location))
             written = self._set_if([(items[index].identity, value, after) for index, value, after in planned])
@@ -179,25 +179,25 @@ class Locations:
             waiting = [index for index, _, _ in planned if index not in done]
         return [done.get(index) for index in range(len(items))]
 
-    def publish(self, items: Sequence[Publication], run: str) -> list[LocatedIdentity | None]:
+    def publish(self, items: Sequence[WrittenContent], run: str) -> list[LocatedIdentity | None]:
         """Make what was written the content; what it replaces becomes a backup. None: the record changed since its
         intent, so that the content may be of something else by now; the caller deletes what it wrote, if
         `unpublished` says so.
         """
         now = self._clock.now_ms()
         after = [
-            LocatedIdentity(item.intended.identity, _published(item.intended.location, item.content, run, now))
+            LocatedIdentity(item.intent_record.identity, _publish_content(item.intent_record.location, item.content, run, now))
             for item in items
         ]
         written = self._set_if(
             [
-                (item.intended.identity, encode(item.intended.location), each.location)
+                (item.intent_record.identity, encode(item.intent_record.location), each.location)
                 for item, each in zip(items, after, strict=True)
             ]
         )
         return [each if ok else None for each, ok in zip(after, written, strict=True)]
 
-    def unpublished(self, items: Sequence[tuple[Address, Address]]) -> list[Address]:
+    def find_unpublished(self, items: Sequence[tuple[Address, Address]]) -> list[Address]:
         """Return the addresses, of (identity, address that an attempt wrote), that are no content and no backup. The
         attempt that wrote one deletes it: it was not published, or has been replaced and retired since.
         """
@@ -205,7 +205,7 @@ class Locations:
         return [
             address
             for (_, address), record in zip(items, records, strict=True)
-            if record is None or address not in {each.address for each in _contents(record)}
+            if record is None or address not in {each.address for each in _contents_of(record)}
         ]
 
     def withdraw(self, items: Sequence[LocatedIdentity]) -> None:
@@ -213,7 +213,7 @@ class Locations:
         as it is.
         """
         self._set_if(
-            [(each.identity, encode(each.location), _at_rest(_changed(each.location, intent=None))) for each in items]
+            [(each.identity, encode(each.location), _drop_if_at_rest(_with_fields(each.location, intent=None))) for each in items]
         )
 
     # ---- restore
@@ -224,8 +224,8 @@ class Locations:
         Raises NotFound (there is no such backup), Gone (the identity is being deleted), Contention.
         """
         for _ in range(ATTEMPTS):
-            (value,) = self._values([identity])
-            before = maybe(value, Location)
+            (value,) = self._read_values([identity])
+            before = decode_optional(value, Location)
             if before is not None and before.current is None:
                 raise Gone(f"{identity} is being deleted, because nothing names it any more")
             backups = before.backups if before is not None else ()
@@ -234,11 +234,11 @@ class Locations:
                 raise NotFound(
                     f"{identity} has no backup at {address!r}; what was not purged, or is past its days, has none"
                 )
-            trash = Backup(before.current, self._clock.now_ms(), run, by_restore=True)
-            after = _changed(
+            trash = Backup(before.current, self._clock.now_ms(), run, is_trash=True)
+            after = _with_fields(
                 before,
                 current=chosen.content,
-                replaced=before.replaced + 1,
+                replaced=before.replacement_count + 1,
                 backups=(*(each for each in before.backups if each is not chosen), trash),
             )
             if self._kv.set_if(keys.location(self._repo, identity), value, encode(after)):
@@ -258,33 +258,33 @@ class Locations:
         """
         planned: list[tuple[LocatedIdentity, Location]] = []
         for each, ending in items:
-            before, going = each.location, list(each.location.going)
+            before, going = each.location, list(each.location.pending_deletions)
             kept = tuple(backup for backup in before.backups if backup.content.address not in ending)
             going += [address for address in ending if address and address not in going]  # what was erased has none
-            intent, unpublished = before.intent, before.unpublished
+            intent, unpublished = before.intent, before.unpublished_attempts
             if intent is not None and intent.since_ms < intents_before_ms:
                 going.append(intent.address)
                 unpublished = (*unpublished, intent.address)
                 intent = None
             if before.current is not None and (going or len(kept) < len(before.backups)):
-                after = _changed(before, intent=intent, backups=kept, going=tuple(going), unpublished=unpublished)
+                after = _with_fields(before, intent=intent, backups=kept, going=tuple(going), unpublished=unpublished)
                 planned.append((each, after))
         written = self._set_if([(each.identity, encode(each.location), after) for each, after in planned])
         return [LocatedIdentity(each.identity, after) for (each, after), ok in zip(planned, written, strict=True) if ok]
 
-    def forget_going(self, items: Sequence[tuple[LocatedIdentity, Sequence[Address]]]) -> None:
+    def forget_deleted(self, items: Sequence[tuple[LocatedIdentity, Sequence[Address]]]) -> None:
         """Take addresses off whose objects are deleted. A record that says nothing any more goes."""
         self._set_if(
             [
                 (
                     each.identity,
                     encode(each.location),
-                    _at_rest(
-                        _changed(
+                    _drop_if_at_rest(
+                        _with_fields(
                             each.location,
-                            going=tuple(address for address in each.location.going if address not in deleted),
+                            going=tuple(address for address in each.location.pending_deletions if address not in deleted),
                             unpublished=tuple(
-                                address for address in each.location.unpublished if address not in deleted
+                                address for address in each.location.unpublished_attempts if address not in deleted
                             ),
                         )
                     ),
@@ -295,7 +295,7 @@ class Locations:
 
     # ---- after a loss
 
-    def put_back(self, items: Sequence[tuple[Address, Location]], *, dry_run: bool = False) -> list[str]:
+    def restore_records(self, items: Sequence[tuple[Address, Location]], *, dry_run: bool = False) -> list[str]:
         """Write records again that the KV has lost, and whose contents are there; return what became of each, or would.
 
         A record of an earlier number is replaced, and what it alone names goes.
@@ -304,16 +304,16 @@ class Locations:
         waiting = list(range(len(items)))
         for _ in range(ATTEMPTS):
             planned: list[tuple[int, Absent | bytes, Location]] = []
-            for index, value in zip(waiting, self._values([items[index][0] for index in waiting]), strict=True):
-                there, told = maybe(value, Location), items[index][1]
+            for index, value in zip(waiting, self._read_values([items[index][0] for index in waiting]), strict=True):
+                there, told = decode_optional(value, Location), items[index][1]
                 if there is not None and there.current is None:
                     outcomes[index] = "left: its identity is being deleted"
-                elif there is not None and there.replaced >= told.replaced:
+                elif there is not None and there.replacement_count >= told.replacement_count:
                     outcomes[index] = "left: another run has published since; run the earlier purge again"
                 else:
                     named = there.addresses() if there is not None else ()
-                    going = (*told.going, *(address for address in named if address not in told.addresses()))
-                    planned.append((index, value, _changed(told, going=going)))
+                    going = (*told.pending_deletions, *(address for address in named if address not in told.addresses()))
+                    planned.append((index, value, _with_fields(told, going=going)))
             writes = [(items[index][0], value, after) for index, value, after in planned]
             written = [True] * len(writes) if dry_run else self._set_if(writes)
             waiting = [index for (index, _, _), ok in zip(planned, written, strict=True) if not ok]
@@ -334,14 +334,14 @@ class Locations:
         waiting: list[Address] = list(identities)
         for _ in range(ATTEMPTS):
             planned: list[tuple[Address, bytes, Location]] = []
-            for identity, value in zip(waiting, self._values(waiting), strict=True):
-                record = maybe(value, Location)
+            for identity, value in zip(waiting, self._read_values(waiting), strict=True):
+                record = decode_optional(value, Location)
                 if record is None or isinstance(value, Absent):
                     continue
                 if record.current is None:
                     gone.append(LocatedIdentity(identity, record))
                 else:
-                    planned.append((identity, value, Location(None, record.replaced, going=record.addresses())))
+                    planned.append((identity, value, Location(None, record.replacement_count, pending_deletions=record.addresses())))
             written = self._set_if(planned)
             waiting = []
             for (identity, _, after), ok in zip(planned, written, strict=True):
@@ -359,7 +359,7 @@ class Locations:
 
     # ---- the KV
 
-    def _values(self, identities: Sequence[Address]) -> list[bytes | Absent]:
+    def _read_values(self, identities: Sequence[Address]) -> list[bytes | Absent]:
         return self._kv.get_many([keys.location(self._repo, identity) for identity in identities])
 
     def _set_if(self, items: Sequence[tuple[Address, bytes | Absent, Location | None]]) -> list[bool]:
@@ -375,38 +375,38 @@ class Locations:
         )
 
 
-def _outline(name: str, value: bytes) -> _Outline:
+def _decode_partial(name: str, value: bytes) -> _PartialLocation:
     try:
         return _decode_outline(value)
     except msgspec.DecodeError as error:
         raise CorruptRecord(f"the location of {name} cannot be read ({error}); nothing will be deleted") from error
 
 
-def _changed(location: Location, **fields: object) -> Location:
+def _with_fields(location: Location, **fields: object) -> Location:
     return msgspec.structs.replace(location, **fields)
 
 
-def _published(intended: Location, content: Content, run: str, now_ms: int) -> Location:
+def _publish_content(intended: Location, content: Content, run: str, now_ms: int) -> Location:
     if intended.current is None:
         raise ValueError("nothing is published to an identity that is being deleted")
     backups = (*intended.backups, Backup(intended.current, now_ms, run))
     return Location(
-        content, intended.replaced + 1, backups=backups, going=intended.going, unpublished=intended.unpublished
+        content, intended.replacement_count + 1, backups=backups, pending_deletions=intended.pending_deletions, unpublished_attempts=intended.unpublished_attempts
     )
 
 
-def _contents(location: Location) -> list[Content]:
+def _contents_of(location: Location) -> list[Content]:
     return [*([location.current] if location.current else []), *(backup.content for backup in location.backups)]
 
 
-def _at_rest(location: Location) -> Location | None:
+def _drop_if_at_rest(location: Location) -> Location | None:
     """Return the record, or None if it says nothing: no run has replaced the content, and nothing is left to do."""
     return (
-        None if not (location.replaced or location.intent or location.going or location.current is None) else location
+        None if not (location.replacement_count or location.intent or location.pending_deletions or location.current is None) else location
     )
 
 
-def _identity(name: str) -> Address:
+def _parse_identity(name: str) -> Address:
     try:
         return ids.own_address(name)
     except InvalidName as error:

@@ -26,8 +26,8 @@ from refstore.kv.base import KV, Key
 from refstore.objects.base import ObjectStore
 from refstore.objects.reading_many import read_many
 
-WAITING: Final = "_refstore/manifest/waiting/"
-CONFIRMED: Final = "_refstore/manifest/confirmed/"
+WAITING_FOLDER: Final = "_refstore/manifest/waiting/"
+CONFIRMED_FOLDER: Final = "_refstore/manifest/confirmed/"
 
 MERGED_AT: Final = 100
 MERGED_BYTES: Final = 4 * 1024 * 1024
@@ -67,7 +67,7 @@ class BranchCreated(ManifestEntry, frozen=True, tag="branch"):
     branch_id: str
     head: CommitId
     created_ms: int
-    hidden: bool = False
+    is_hidden: bool = False
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class BranchDeleted(ManifestEntry, frozen=True, tag="branch-deleted"):
         return (self.branch, self.branch_id)
 
 
-class RecordKept(ManifestEntry, frozen=True, tag="record"):
+class RecordCreated(ManifestEntry, frozen=True, tag="record"):
     """A record that never changes, such as a tag."""
 
     kind: ClassVar[str] = "record"
@@ -141,7 +141,7 @@ class PlacedEntry(NamedTuple):
     path: Path
     record: bytes
     """The `Entry`, as the KV has it."""
-    issued: Address = Address("")
+    issued_address: Address = Address("")
     """The issued address that was linked, where the entry names a copy."""
 
 
@@ -157,7 +157,7 @@ class EntriesPlaced(ManifestEntry, frozen=True, tag="entries"):
         return (self.id,)
 
 
-class KeptLocation(NamedTuple):
+class ManifestLocation(NamedTuple):
     """Where the content of one identity lies."""
 
     identity: Address
@@ -165,18 +165,18 @@ class KeptLocation(NamedTuple):
     """The `Location`, as the KV has it."""
 
 
-class LocationsKept(ManifestEntry, frozen=True, tag="locations"):
+class LocationsPublished(ManifestEntry, frozen=True, tag="locations"):
     """A purge, or a restore of one, has published contents (rule 22)."""
 
     kind: ClassVar[str] = "locations"
     id: str
-    items: tuple[KeptLocation, ...]
+    items: tuple[ManifestLocation, ...]
 
     @property
     def identity(self) -> tuple[str, ...]:
         return (self.id, self.items[0].identity if len(self.items) == 1 else "")
 
-    def each(self) -> Iterator[LocationsKept]:
+    def split(self) -> Iterator[LocationsPublished]:
         """Yield an entry for each item: one alone may be lost."""
         for item in self.items:
             yield msgspec.structs.replace(self, items=(item,))
@@ -186,25 +186,25 @@ class LossAccepted(ManifestEntry, frozen=True, tag="loss-accepted"):
     """An operator gave an entry up, or what it says was put back under another name: the KV need not know it."""
 
     kind: ClassVar[str] = "loss-accepted"
-    lost_kind: str
-    lost: tuple[str, ...]
+    accepted_kind: str
+    accepted_identity: tuple[str, ...]
     """The `identity` of the entry that was given up. Of a commit only its branch is: its record stays."""
 
     @property
     def identity(self) -> tuple[str, ...]:
-        return (self.lost_kind, *self.lost)
+        return (self.accepted_kind, *self.accepted_identity)
 
 
 AnyEntry = (
     CommitLanded
     | BranchCreated
     | BranchDeleted
-    | RecordKept
+    | RecordCreated
     | RecordRemoved
     | RepositoryCreated
     | RepositoryDeleted
     | EntriesPlaced
-    | LocationsKept
+    | LocationsPublished
     | LossAccepted
 )
 
@@ -225,11 +225,11 @@ class Manifest:
         """Write an entry; writing it again writes the same. Raises ObjectsUnavailable."""
         self._objects.put(waiting_key(entry), _encoder.encode(entry))
 
-    def keep(self, key: Key, value: bytes, what: str) -> None:
+    def add_record(self, key: Key, value: bytes, what: str) -> None:
         """Write the entry of a record that the KV has and that never changes. Raises as `add_landed`."""
-        self.add_landed(RecordKept(key.partition, key.name, value), what)
+        self.add_landed(RecordCreated(key.partition, key.name, value), what)
 
-    def give_up(self, key: Key, value: bytes) -> None:
+    def add_record_removal(self, key: Key, value: bytes) -> None:
         """Write that the record is about to be removed: one that is missing without this entry was lost."""
         self.add_deletion(RecordRemoved(key.partition, key.name, value))
 
@@ -259,26 +259,26 @@ class Manifest:
         except ObjectsUnavailable:
             self._kv.set(self._unwritten_key(entry), _encoder.encode(entry))
 
-    def unwritten(self) -> list[AnyEntry]:
+    def read_unwritten(self) -> list[AnyEntry]:
         """Read the entries that the object store has not taken yet. Raises CorruptObject."""
-        return [_decoded(value, name) for name, value in self._kv.scan_all(self._unwritten)]
+        return [_decode_entry(value, name) for name, value in self._kv.scan_all(self._unwritten)]
 
     def write_unwritten(self) -> None:
         """Write them. Raises ObjectsUnavailable."""
-        for entry in self.unwritten():
+        for entry in self.read_unwritten():
             self.add(entry)
             self._kv.delete(self._unwritten_key(entry))
 
     def _unwritten_key(self, entry: AnyEntry) -> Key:
-        return Key(self._unwritten, waiting_key(entry).removeprefix(WAITING))
+        return Key(self._unwritten, waiting_key(entry).removeprefix(WAITING_FOLDER))
 
-    def waiting(self) -> list[AnyEntry]:
+    def read_waiting(self) -> list[AnyEntry]:
         """Read the entries that wait. Raises CorruptObject, ObjectsUnavailable."""
-        found = read_many(self._objects, [info.key for info in self._objects.list(WAITING)])
-        return [_decoded(body, key) for key, body in found if body is not None]  # else it has just been confirmed
+        found = read_many(self._objects, [info.key for info in self._objects.list(WAITING_FOLDER)])
+        return [_decode_entry(body, key) for key, body in found if body is not None]  # else it has just been confirmed
 
     def has_waiting(self) -> bool:
-        return next(iter(self._objects.list(WAITING)), None) is not None
+        return next(iter(self._objects.list(WAITING_FOLDER)), None) is not None
 
     def confirm(self, entries: Sequence[AnyEntry], batch_id: str) -> None:
         """Move entries to the confirmed ones, but for placed entries, which soon have another fate. A crash in between
@@ -289,29 +289,29 @@ class Manifest:
         kept = [entry for entry in entries if not isinstance(entry, EntriesPlaced)]
         if kept:
             lines = b"".join(_encoder.encode(entry) + b"\n" for entry in kept)
-            self._objects.put(f"{CONFIRMED}{batch_id}.jsonl", lines)
+            self._objects.put(f"{CONFIRMED_FOLDER}{batch_id}.jsonl", lines)
         self._objects.delete_many([waiting_key(entry) for entry in entries])
 
-    def confirmed(self) -> Iterator[AnyEntry]:
+    def read_confirmed(self) -> Iterator[AnyEntry]:
         """Read the confirmed entries. Raises CorruptObject, ObjectsUnavailable."""
         seen: set[str] = set()
         is_whole = False
         while not is_whole:
             is_whole = True
-            keys = [info.key for info in self._objects.list(CONFIRMED) if info.key not in seen]
+            keys = [info.key for info in self._objects.list(CONFIRMED_FOLDER) if info.key not in seen]
             for key, body in read_many(self._objects, keys):
                 seen.add(key)
                 if body is None:
                     is_whole = False  # it was merged meanwhile: its entries are in an object that is new
                     continue
                 for line in body.splitlines():
-                    yield _decoded(line, key)
+                    yield _decode_entry(line, key)
 
     def merge_confirmed(self, batch_id: str) -> None:
         """Write many small objects of confirmed entries as one. A crash in between leaves entries twice, which is
         harmless. Raises ObjectsUnavailable.
         """
-        small = [info.key for info in self._objects.list(CONFIRMED) if info.size_bytes < MERGED_BYTES]
+        small = [info.key for info in self._objects.list(CONFIRMED_FOLDER) if info.size_bytes < MERGED_BYTES]
         if len(small) < MERGED_AT:
             return
         lines: dict[bytes, None] = {}
@@ -321,7 +321,7 @@ class Manifest:
             own = (body or b"").splitlines()
             try:
                 for line in own:
-                    _decoded(line, key)
+                    _decode_entry(line, key)
             except CorruptObject:
                 continue  # it alone is to be restored
             taken.append(key)
@@ -329,27 +329,27 @@ class Manifest:
             size += len(body or b"")
             if size >= MERGED_BYTES:
                 break
-        self._objects.put(f"{CONFIRMED}{batch_id}.jsonl", b"".join(line + b"\n" for line in lines))
+        self._objects.put(f"{CONFIRMED_FOLDER}{batch_id}.jsonl", b"".join(line + b"\n" for line in lines))
         self._objects.delete_many(taken)
 
-    def all(self) -> Iterator[AnyEntry]:
+    def read_all(self) -> Iterator[AnyEntry]:
         """Read every entry, some perhaps twice. Entries move in this order."""
-        yield from self.unwritten()
-        yield from self.waiting()
-        yield from self.confirmed()
+        yield from self.read_unwritten()
+        yield from self.read_waiting()
+        yield from self.read_confirmed()
 
 
-def given_up(entry: AnyEntry) -> LossAccepted:
+def accept_loss(entry: AnyEntry) -> LossAccepted:
     """Return the entry that says that the KV need not know `entry`."""
     return LossAccepted(entry.kind, entry.identity)
 
 
 def waiting_key(entry: AnyEntry) -> str:
     """Return the entry's key: its content decides, so that writing it again writes the same."""
-    return f"{WAITING}{entry.kind}.{sha256(_encoder.encode(entry)).hexdigest()[:40]}.json"
+    return f"{WAITING_FOLDER}{entry.kind}.{sha256(_encoder.encode(entry)).hexdigest()[:40]}.json"
 
 
-def _decoded(line: bytes, key: str) -> AnyEntry:
+def _decode_entry(line: bytes, key: str) -> AnyEntry:
     try:
         return _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

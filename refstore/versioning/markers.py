@@ -18,7 +18,7 @@ from refstore.core.records import (
     ClosedBranch,
     CommittedTokens,
     DeletedToken,
-    Retired,
+    RetiredToken,
     decode,
     decode_branch,
     encode,
@@ -28,13 +28,13 @@ from refstore.kv.base import ABSENT, KV
 from refstore.versioning.branches import Branches, OpenBranch
 from refstore.versioning.manifest import BranchDeleted, CommitLanded, Manifest
 
-RESET: Final = "reset"
-BRANCH_DELETED: Final = "branch-deleted"
-REPOSITORY_DELETED: Final = "repository-deleted"
-NOTHING_COMMITTED: Final = "nothing-committed"
+RESET_CAUSE: Final = "reset"
+BRANCH_DELETED_CAUSE: Final = "branch-deleted"
+REPOSITORY_DELETED_CAUSE: Final = "repository-deleted"
+NOTHING_COMMITTED_CAUSE: Final = "nothing-committed"
 """Fates of a token that no commit took; each is also the cause in the journal."""
 
-COMMITTED: Final = "committed "
+COMMITTED_CAUSE_PREFIX: Final = "committed "
 """The beginning of the cause of a token that a commit took: entries that the commit did not keep are released."""
 
 _ATTEMPTS: Final = 8
@@ -55,13 +55,13 @@ class Markers:
         failure: the winner sees the same list and publishes it again. Raises ObjectsUnavailable.
         """
         for _ in range(_ATTEMPTS):
-            raw = branches.raw(name)
+            raw = branches.read_raw(name)
             record = branches.decode(raw)
-            if record is None or (isinstance(record, Branch) and not record.retired):
+            if record is None or (isinstance(record, Branch) and not record.retired_tokens):
                 return 0
             assert raw is not ABSENT  # noqa: S101  # a decoded record had bytes
-            self._enter({retired.fate for retired in record.retired} - {own}, name, record.id)
-            self._write(record.retired)
+            self._add_to_manifest({retired.fate for retired in record.retired_tokens} - {own}, name, record.id)
+            self._write_markers(record.retired_tokens)
             if isinstance(record, ClosedBranch) and record.id:
                 self._manifest.add_deletion(BranchDeleted(name, record.id))
             match record:
@@ -70,30 +70,30 @@ class Markers:
                 case ClosedBranch():
                     is_current = self._kv.set_if(branches.key(name), raw, ABSENT)
             if is_current:
-                return len(record.retired)
+                return len(record.retired_tokens)
         return 0
 
-    def landed(self, commit: CommitId) -> bool:
+    def has_landed(self, commit: CommitId) -> bool:
         """Return whether a branch's head was ever moved to the commit; a record alone may be of an abandoned commit.
 
         Between the move and its publication only the branch record knows, so the branches are read too.
         """
-        if self._kv.get(keys.landed(self._repo, commit)) is not ABSENT:
+        if self._kv.get(keys.landed_mark(self._repo, commit)) is not ABSENT:
             return True
         for name, value in self._kv.scan_all(keys.branches(self._repo)):
             record = decode_branch(value)
-            if any(retired.fate == commit for retired in record.retired):
+            if any(retired.fate == commit for retired in record.retired_tokens):
                 # what the caller makes of it must not be ahead of the commit's entry
-                self._enter({commit}, BranchName(name), record.id)
+                self._add_to_manifest({commit}, BranchName(name), record.id)
                 return True
-        return self._kv.get(keys.landed(self._repo, commit)) is not ABSENT  # it may have been published meanwhile
+        return self._kv.get(keys.landed_mark(self._repo, commit)) is not ABSENT  # it may have been published meanwhile
 
-    def _enter(self, fates: Iterable[str | None], name: BranchName, branch_id: str) -> None:
+    def _add_to_manifest(self, fates: Iterable[str | None], name: BranchName, branch_id: str) -> None:
         """Write the manifest entries of commits that have no landed mark yet."""
         commits = sorted(commit for fate in fates if fate and (commit := commit_of(fate)) is not None)
         if not commits:
             return
-        marks = self._kv.get_many([keys.landed(self._repo, commit) for commit in commits])
+        marks = self._kv.get_many([keys.landed_mark(self._repo, commit) for commit in commits])
         for commit in [commit for commit, mark in zip(commits, marks, strict=True) if mark is ABSENT]:
             record = self._kv.get(keys.commit(self._repo, commit))
             if record is ABSENT:
@@ -103,11 +103,11 @@ class Markers:
                 )
             self._manifest.add(CommitLanded(commit, record, name, branch_id))
 
-    def committed(self) -> Iterator[tuple[CommitId, CommittedTokens]]:
+    def scan_committed(self) -> Iterator[tuple[CommitId, CommittedTokens]]:
         for name, value in self._kv.scan_all(keys.committed_tokens(self._repo)):
             yield commit_id(name), decode(value, CommittedTokens)
 
-    def deleted(self) -> Iterator[tuple[Token, DeletedToken]]:
+    def scan_deleted(self) -> Iterator[tuple[Token, DeletedToken]]:
         for name, value in self._kv.scan_all(keys.deleted_tokens(self._repo)):
             yield Token(name), decode(value, DeletedToken)
 
@@ -116,12 +116,12 @@ class Markers:
         self._kv.set_many([(keys.deleted_token(self._repo, token), marker) for token in tokens])
 
     def remove_committed(self, commit: CommitId) -> None:
-        self._kv.delete(keys.committed(self._repo, commit))
+        self._kv.delete(keys.committed_marker(self._repo, commit))
 
     def remove_deleted(self, token: Token) -> None:
         self._kv.delete(keys.deleted_token(self._repo, token))
 
-    def _write(self, retired: tuple[Retired, ...]) -> None:
+    def _write_markers(self, retired: tuple[RetiredToken, ...]) -> None:
         """Record first that a commit landed, then publish its marker: a ref by commit id resolves only from then on."""
         now = self._clock.now_ms()
         by_commit: dict[CommitId, list[Token]] = {}
@@ -131,10 +131,10 @@ class Markers:
                 self.set_deleted((token,), fate)
             else:
                 by_commit.setdefault(taken_by, []).append(token)
-        self._kv.set_many([(keys.landed(self._repo, commit), b"") for commit in by_commit])
+        self._kv.set_many([(keys.landed_mark(self._repo, commit), b"") for commit in by_commit])
         self._kv.set_many(
             [
-                (keys.committed(self._repo, commit), encode(CommittedTokens(tuple(tokens), now)))
+                (keys.committed_marker(self._repo, commit), encode(CommittedTokens(tuple(tokens), now)))
                 for commit, tokens in by_commit.items()
             ]
         )

@@ -50,13 +50,13 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 class ReleaseResult(NamedTuple):
     """What `release` really did."""
 
-    removed: int
+    removed_references: int
     """How many references were removed."""
     emptied: int
     """How many addresses lost their last reference."""
     deleting: dict[Address, Deleting]
     """Those of them that are `deleting` already, for the caller to delete."""
-    missed: int = 0
+    missing_references: int = 0
     """How many lists were not as `guess` assumed."""
 
 
@@ -69,12 +69,12 @@ class References:
         self._delays = delays
 
     def get_many(self, addresses: Sequence[Address]) -> list[ReferenceRecord | None]:
-        values = self._kv.get_many(keys.reference_many(self._repo, addresses))
+        values = self._kv.get_many(keys.reference_keys(self._repo, addresses))
         return [None if value is ABSENT else decode_reference(value) for value in values]
 
-    def get_ops(self, addresses: Sequence[Address]) -> list[Get]:
+    def get_operations(self, addresses: Sequence[Address]) -> list[Get]:
         """Return the reads whose results `link` takes, so that an operation reads more in the same call."""
-        return [Get(key) for key in keys.reference_many(self._repo, addresses)]
+        return [Get(key) for key in keys.reference_keys(self._repo, addresses)]
 
     def create(self, items: Sequence[tuple[Address, Reference]]) -> None:
         """Write the first reference of new addresses (rule 1), which nobody else has a key for.
@@ -84,10 +84,10 @@ class References:
         """
         now = self._clock.now_ms()
         lists = [
-            encode(Listed((reference,), now if (made_ms := ids.made_ms(address)) is None else made_ms))
+            encode(Listed((reference,), now if (made_ms := ids.address_time_ms(address)) is None else made_ms))
             for address, reference in items
         ]
-        names = keys.reference_many(self._repo, [address for address, _ in items])
+        names = keys.reference_keys(self._repo, [address for address, _ in items])
         self._create_many(set_ifs(names, [ABSENT] * len(items), lists))
 
     def issue(self, items: Sequence[tuple[Address, Issued]]) -> None:
@@ -107,13 +107,13 @@ class References:
     def link(self, items: Sequence[tuple[Address, str, Reference]], values: Sequence[Result]) -> list[bool]:
         """`issued -> [reference]`, once, for the token id it was issued with (rule 10).
 
-        `values`: the results of `get_ops`.
+        `values`: the results of `get_operations`.
 
         Return False for an address that was linked before, has expired, or was never issued. A retry after a lost reply
         finds its reference on the list, and returns True.
         """
         now = self._clock.now_ms()
-        names = keys.reference_many(self._repo, [address for address, _, _ in items])
+        names = keys.reference_keys(self._repo, [address for address, _, _ in items])
         writes: list[SetIf] = []
         linkable: list[int] = []
         for index, (key, value, (_, token_id, ref)) in enumerate(zip(names, values, items, strict=True)):
@@ -132,7 +132,7 @@ class References:
             )
         return [linked.get(index, False) for index in range(len(items))]
 
-    def take(
+    def replace_issued(
         self,
         items: Sequence[tuple[Address, str, Reference]],
         values: Sequence[Result],
@@ -163,7 +163,7 @@ class References:
                 return [outcomes[index] for index in range(len(items))]
             now = self._clock.now_ms()
             round_ = _first_of_each_address(waiting, items)
-            names = keys.reference_many(self._repo, [items[index][0] for index in round_])
+            names = keys.reference_keys(self._repo, [items[index][0] for index in round_])
             values = self._kv.get_many(names)
             writes: dict[int, SetIf] = {}
             for index, key, value in zip(round_, names, values, strict=True):
@@ -224,14 +224,14 @@ class References:
         """
         untouched: list[bytes] = []
         for item in items:
-            made_ms = ids.made_ms(item.address)
+            made_ms = ids.address_time_ms(item.address)
             if made_ms is None or item.reference.id:
                 return items  # an entry was placed again: copied, moved or retried
             untouched.append(encode(Listed((item.reference,), made_ms)))
         addresses = [item.address for item in items]
         if len(set(addresses)) < len(addresses):
             return items  # a batch never names one key twice
-        names = keys.reference_many(self._repo, addresses)
+        names = keys.reference_keys(self._repo, addresses)
         after = [progress.state_after_last(item) for item in items]
         written = self._kv.set_if_many(set_ifs(names, untouched, [encode(state) for state in after]))
         progress.note_emptied(dict(compress(zip(addresses, after, strict=True), written)))
@@ -242,7 +242,7 @@ class References:
     def _release_read(self, items: Sequence[Release], progress: _Progress) -> Sequence[Release]:
         """Read the lists, and release one reference from each. Return the items that are to be tried again."""
         chosen, later = _one_per_address(items)
-        names = keys.reference_many(self._repo, [item.address for item in chosen])
+        names = keys.reference_keys(self._repo, [item.address for item in chosen])
         values = self._kv.get_many(names)
         writes: list[SetIf] = []
         planned: list[tuple[Release, int, ReferenceRecord]] = []
@@ -250,7 +250,7 @@ class References:
             if not isinstance(state, Listed):
                 progress.complete(item, state)
                 continue
-            left = _without(state.references, item.reference, progress.whole_token)
+            left = _remove_reference(state.references, item.reference, progress.whole_token)
             if len(left) < len(state.references):
                 after = progress.state_after(item, left)
                 planned.append((item, len(state.references) - len(left), after))
@@ -272,12 +272,12 @@ class References:
                 self._kv, self._repo, [(may_delete_at_ms(state, delays), each) for each, state in states.items()]
             )
 
-    def forget(self, addresses: Collection[Address]) -> None:
+    def delete_records(self, addresses: Collection[Address]) -> None:
         """Delete the keys of committed addresses; their blobs stay (rule 7)."""
-        self._kv.delete_many(keys.reference_many(self._repo, addresses))
+        self._kv.delete_many(keys.reference_keys(self._repo, addresses))
 
 
-def _without(references: tuple[Reference, ...], reference: Reference, whole_token: bool) -> tuple[Reference, ...]:
+def _remove_reference(references: tuple[Reference, ...], reference: Reference, whole_token: bool) -> tuple[Reference, ...]:
     if len(references) == 1:  # nearly always
         return (
             () if references[0] == reference or (whole_token and references[0].token == reference.token) else references
@@ -313,8 +313,8 @@ class _Progress:
             return state
         return address_state.begin_deletion(state, self._now_ms, self._at_once) or state
 
-    def note(self, item: Release, removed: int, state: ReferenceRecord) -> None:
-        self._removed += removed
+    def note(self, item: Release, removed_references: int, state: ReferenceRecord) -> None:
+        self._removed += removed_references
         if isinstance(state, Emptied | Deleting):
             self._emptied[item.address] = state
 
@@ -327,7 +327,7 @@ class _Progress:
         """Complete what a reaper left unfinished under the same token."""
         if not (self.whole_token and isinstance(state, Emptied | Deleting)):
             return  # it was released before, or committed
-        if state.last.token == item.reference.token:
+        if state.last_reference.token == item.reference.token:
             is_for_caller = isinstance(state, Deleting) and self._at_once is not None
             (self._emptied if is_for_caller else self._completed)[item.address] = state
 

@@ -39,7 +39,7 @@ class Staging:
             if not remaining:
                 break
             for path, value in zip(
-                remaining, self._kv.get_many(keys.entry_many(self._repo, token, remaining)), strict=True
+                remaining, self._kv.get_many(keys.entries(self._repo, token, remaining)), strict=True
             ):
                 if value is not ABSENT:
                     entries[path] = (decode_staged(value), token)
@@ -54,7 +54,7 @@ class Staging:
         """Yield (path, encoded record) under one token, in path order."""
         return self._kv.scan_all(keys.staging(self._repo, token), prefix=prefix, after=after, page=page)
 
-    def merged(
+    def scan_merged(
         self, tokens: Sequence[Token], *, prefix: str = "", after: str = "", page: int = SCAN_LIMIT
     ) -> Iterator[tuple[str, bytes, Token]]:
         """Yield (path, encoded record, token) over several tokens, in path order.
@@ -67,7 +67,7 @@ class Staging:
             )
             return
         streams = [
-            _ranked(rank, self.scan(token, prefix=prefix, after=after, page=page)) for rank, token in enumerate(tokens)
+            _add_rank(rank, self.scan(token, prefix=prefix, after=after, page=page)) for rank, token in enumerate(tokens)
         ]
         previous: str | None = None
         for path, rank, value in heapq.merge(*streams):
@@ -76,6 +76,6 @@ class Staging:
                 previous = path
 
 
-def _ranked(rank: int, stream: Iterator[tuple[str, bytes]]) -> Iterator[tuple[str, int, bytes]]:
+def _add_rank(rank: int, stream: Iterator[tuple[str, bytes]]) -> Iterator[tuple[str, int, bytes]]:
     """Add the token's rank to a stream, so that a heap takes the newest token first where paths are equal."""
     return ((path, rank, value) for path, value in stream)

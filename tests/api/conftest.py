@@ -28,7 +28,7 @@ from lakefs_spec import LakeFSFileSystem
 
 from refstore import access_keys
 from refstore.core.safety import Safety
-from refstore.core.settings import Settings, embedded
+from refstore.core.settings import Settings, embedded_urls
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore_api import create_app
@@ -122,7 +122,7 @@ def serving(
 def embedded_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("serve")
     (folder / "lake").mkdir()
-    with serving(folder, *embedded(folder / "lake")) as running:
+    with serving(folder, *embedded_urls(folder / "lake")) as running:
         yield running
 
 
@@ -197,7 +197,7 @@ def asgi() -> Iterator[Asgi]:
     clock = FakeClock()
     objects = f"memory://{secrets.token_hex(8)}"
     with Lake(MemoryKV(), objects, clock=clock, safety=Safety(grace_seconds=3600)) as lake, asyncio.Runner() as runner:
-        access_keys.create(lake, access_keys.Role.OPERATOR, id=KEY_ID, secret=SECRET)
+        access_keys.create_key(lake, access_keys.Role.OPERATOR, id=KEY_ID, secret=SECRET)
         app = create_app(Settings(data=None, kv="memory://", objects=objects), lake=lake)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         http = httpx.AsyncClient(transport=transport, base_url="http://lake.test/api/v1", auth=(KEY_ID, SECRET))

@@ -19,8 +19,8 @@ SECRET = "a-secret-that-only-these-tests-know"
 
 def pages_of(lake: Lake, *paths: str, role: Role = Role.OPERATOR) -> list[str]:
     """Return the text of these pages, for one who has signed in; `paths` are below `/ui`."""
-    if access_keys.find(lake.kv, role.name) is None:
-        access_keys.create(lake, role, id=role.name, secret=SECRET)
+    if access_keys.find_key(lake.kv, role.name) is None:
+        access_keys.create_key(lake, role, id=role.name, secret=SECRET)
     settings = Settings(data=None, kv="memory://", objects=lake.objects_url)
     app = create_app(settings, lake=lake, reaper_control=_Operations())
 

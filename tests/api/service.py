@@ -80,7 +80,7 @@ def application(
     ):
         for name, value in (constants or {}).items():
             patch.setattr(f"refstore_api.{name}", value)
-        access_keys.ensure(lake, KEY_ID, SECRET)
+        access_keys.ensure_key(lake, KEY_ID, SECRET)
         own_settings = Settings(data=None, kv="memory://", objects=where, api=settings or ApiSettings())
         process = read_process(lake, own_settings) if read_process is not None else None
         app = create_app(own_settings, lake=lake, reaper_control=operations, read_process=process)

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from refstore.audit import AuditLog, Entry
+from refstore.audit import AuditLog, AuditEntry
 from refstore.audit.audit_reader import entries_newest_first
-from refstore.audit.verification import Verification
+from refstore.audit.verification import AuditVerification
 from refstore.gc_marks import Marks
 from refstore.kv.memory import MemoryKV
 from tests.api.conftest import KEY_ID, SECRET
@@ -51,7 +51,7 @@ def app() -> Iterator[Application]:
         yield made
 
 
-def entries(app: Application) -> list[Entry]:
+def entries(app: Application) -> list[AuditEntry]:
     return [read.entry for read in entries_newest_first(app.lake.kv, app.lake.own_store) if read.entry]
 
 
@@ -73,7 +73,7 @@ def test_an_entry_says_which_key_did_it_from_where(app: Application, action: str
         assert (act.action, act.repository) == (action, "sales")
         assert (act.actor.kind, act.actor.id, act.actor.address) == ("http", KEY_ID, "127.0.0.1")
         assert act.actor.command.startswith(f"{method} /repositories/{{repository}}")
-    assert list(Verification(app.lake.kv, app.lake.own_store).findings()) == []
+    assert list(AuditVerification(app.lake.kv, app.lake.own_store).findings()) == []
 
 
 @pytest.mark.parametrize("action", CALLS)

@@ -10,7 +10,7 @@ import pytest
 from refstore import access_keys
 from refstore.access_keys import Role
 from refstore.operations import rules_document
-from refstore.retention.active_commits import State, compute_expiry
+from refstore.retention.active_commits import ExpiryState, compute_expiry
 from tests.api.service import Application, application
 
 DAY_SECONDS = 86_400
@@ -40,7 +40,7 @@ def test_a_writers_date_is_shown_and_retention_counts_from_the_services_clock(
     repo = service.lake.repository("sales")
     old_head = repo.commit("main", "old head", allow_empty=True).id
     service.clock.advance(400 * DAY_SECONDS)
-    key = access_keys.create(service.lake, role)
+    key = access_keys.create_key(service.lake, role)
     body = {"message": "dated", "date": date, "allow_empty": True}
     made = service("POST", "/repositories/sales/branches/main/commits", json=body, auth=(key.key.id, key.secret)).json()
     assert made["creation_date"] == date
@@ -50,4 +50,4 @@ def test_a_writers_date_is_shown_and_retention_counts_from_the_services_clock(
     now_ms = repo.context.clock.now_ms()
     retention = repo.retention()
     assert retention is not None
-    assert (old_head in compute_expiry(history, refs, retention.rules, now_ms).commits(State.EXPIRED)) == expires
+    assert (old_head in compute_expiry(history, refs, retention.rules, now_ms).commits(ExpiryState.EXPIRED)) == expires

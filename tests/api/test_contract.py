@@ -73,7 +73,7 @@ class Served(NamedTuple):
 def served() -> Iterator[Served]:
     clock = FakeClock()
     with Lake(MemoryKV(), OBJECTS, clock=clock) as lake:
-        access_keys.create(lake, access_keys.Role.OPERATOR, id=KEY_ID, secret=SECRET)
+        access_keys.create_key(lake, access_keys.Role.OPERATOR, id=KEY_ID, secret=SECRET)
         repo = lake.create_repository("contract")
         repo.upload("main", "p", b"a body", metadata={"by": "us"})
         repo.commit("main", "first")

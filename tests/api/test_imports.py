@@ -21,9 +21,9 @@ from lakefs_sdk import CommitCreation, ImportCreation, ImportLocation
 from lakefs_sdk.exceptions import BadRequestException
 from lakefs_sdk.exceptions import ForbiddenException as SdkForbidden
 
-from refstore.background_imports import COMPLETED, Imports
-from refstore.core.settings import embedded
-from refstore.objects.base import ListedPage, Skipped
+from refstore.background_imports import COMPLETED, BackgroundImports
+from refstore.core.settings import embedded_urls
+from refstore.objects.base import ObjectPage, SkippedKeys
 from refstore.objects.local import LocalObjects
 from tests.api.conftest import Running, client_of, serving
 from tests.api.service import Application, application
@@ -48,7 +48,7 @@ def local_service(tmp_path_factory: pytest.TempPathFactory, landing: Path) -> It
     folder = tmp_path_factory.mktemp("serve-imports")
     (folder / "lake").mkdir()
     allowed = {"REFSTORE_IMPORT_FROM": f"file://{landing}/ file://{folder}/lake/"}
-    with serving(folder, *embedded(folder / "lake"), environment=allowed) as running:
+    with serving(folder, *embedded_urls(folder / "lake"), environment=allowed) as running:
         yield running
 
 
@@ -254,7 +254,7 @@ def test_staged_addresses_are_read_where_imports_may_be_and_nowhere_else(local_s
 
 def test_without_import_from_an_import_is_refused_and_foreign_data_is_unreadable(tmp_path: Path, landing: Path) -> None:
     (tmp_path / "lake").mkdir()
-    stores = embedded(tmp_path / "lake")
+    stores = embedded_urls(tmp_path / "lake")
     with serving(tmp_path / "with", *stores, environment={"REFSTORE_IMPORT_FROM": f"file://{landing}/"}) as running:
         repo = new_repository(running)
         repo.branch("main").import_data("x").prefix(f"file://{landing}/", "in/").run()
@@ -352,15 +352,15 @@ class TestStates:
     ) -> None:
         with application(import_from=(f"file://{landing}/",)) as app:
             repo = app.lake.create_repository("sales")
-            tell = Imports.changed
+            tell = BackgroundImports.change_record
 
-            def die_at_the_end(imports: Imports, *given: Any, **changes: Any) -> Any:
+            def die_at_the_end(imports: BackgroundImports, *given: Any, **changes: Any) -> Any:
                 if changes.get("state") == COMPLETED:
                     raise SystemExit
                 return tell(imports, *given, **changes)
 
             with monkeypatch.context() as patch:
-                patch.setattr(Imports, "changed", die_at_the_end)
+                patch.setattr(BackgroundImports, "changed", die_at_the_end)
                 import_id = begin(app, landing)
                 assert until_over(app, import_id)["completed"] is False
             landed = repo.get_branch("main").head
@@ -385,7 +385,7 @@ class TestStates:
                 held.go_on()
                 stopping.join(30)
             assert status(app, import_id)["completed"] is False  # this process ends, and takes up none
-            service.imports = Imports(at_once=1)
+            service.imports = BackgroundImports(at_once=1)
             status(app, import_id)
             assert until_over(app, import_id)["completed"] is True
 
@@ -437,7 +437,7 @@ class Held:
     def __enter__(self) -> Held:
         real = LocalObjects.list_pages
 
-        def held(store: LocalObjects, prefix: str = "", *, skipped: Skipped) -> Iterator[ListedPage]:
+        def held(store: LocalObjects, prefix: str = "", *, skipped: SkippedKeys) -> Iterator[ObjectPage]:
             self._listing.set()
             assert self._decided.wait(30)
             if self._dies:

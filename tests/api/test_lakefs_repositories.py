@@ -19,7 +19,7 @@ from lakefs.exceptions import (
 from lakefs_sdk import ApiException
 from lakefs_sdk.client import LakeFSClient
 
-from refstore.core.settings import embedded
+from refstore.core.settings import embedded_urls
 from tests.api.conftest import Running, client_of, serving
 
 
@@ -157,7 +157,7 @@ def test_branches_and_tags_are_listed_in_order_by_prefix_and_page_by_page(repo: 
 
 def test_several_workers_answer_on_one_port(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
-    with serving(tmp_path, *embedded(tmp_path / "lake"), "--workers", "2", "--no-reaper") as running:
+    with serving(tmp_path, *embedded_urls(tmp_path / "lake"), "--workers", "2", "--no-reaper") as running:
         branch = lakefs.Repository("shared", client_of(running)).create("local://shared").branch("main")
         paths = [f"{number:02}" for number in range(20)]
         with ThreadPoolExecutor(4) as together:  # each thread has its own connections, so both workers have some

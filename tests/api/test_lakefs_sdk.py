@@ -129,7 +129,7 @@ def test_an_upload_is_allowed_or_not_before_it_is_made(
     sdk.internal_api.upload_object_preflight(repo.id, "main", "a")
     refused(404, lambda: sdk.internal_api.upload_object_preflight(repo.id, "nowhere", "a"))
     with service.open() as lake:
-        made = access_keys.create(lake, access_keys.Role.READER)
+        made = access_keys.create_key(lake, access_keys.Role.READER)
     reader = client_of(service, made.key.id, made.secret).sdk_client
     assert "writer" in refused(403, lambda: reader.internal_api.upload_object_preflight(repo.id, "main", "a"))
 

@@ -17,7 +17,7 @@ import pytest
 
 from refstore import access_keys
 from refstore.core import keys
-from refstore.core.settings import ReaperSettings, embedded
+from refstore.core.settings import ReaperSettings, embedded_urls
 from refstore.errors import AlreadyExists, Conflict
 from refstore.lake import Lake
 from refstore.operations.uploading import Link
@@ -46,7 +46,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         "REFSTORE_API_UPLOAD_IDLE_SECONDS": str(IDLE_SECONDS),
         "REFSTORE_GRACE_SECONDS": "0",
     }
-    with serving(folder, *embedded(folder / "lake"), "--no-reaper", environment=environment) as running:
+    with serving(folder, *embedded_urls(folder / "lake"), "--no-reaper", environment=environment) as running:
         with running.open() as lake:
             lake.create_repository("alpha", grace_seconds=0)
         yield running
@@ -379,7 +379,7 @@ def test_of_clients_that_create_one_path_at_once_one_wins(limited: Running) -> N
 @pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.server)])
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
     """The URLs of a lake's stores."""
-    kv, objects = embedded(tmp_path)
+    kv, objects = embedded_urls(tmp_path)
     if request.param == "sqlite":
         yield kv, objects
     else:
@@ -499,10 +499,10 @@ def test_no_secret_is_in_the_log(tmp_path: Path) -> None:
     secrets: set[str] = {SECRET, authorization().split()[1]}
     environment = {"REFSTORE_LOG_LEVEL": "debug", "REFSTORE_SIGNING_KEYS": "one:" + "s" * 40}
     secrets.add("s" * 40)
-    with serving(tmp_path, *embedded(tmp_path / "lake"), environment=environment) as running, running.http() as http:
+    with serving(tmp_path, *embedded_urls(tmp_path / "lake"), environment=environment) as running, running.http() as http:
         with running.open() as lake:
             lake.create_repository("alpha")
-            made = access_keys.create(lake, access_keys.Role.READER)
+            made = access_keys.create_key(lake, access_keys.Role.READER)
         secrets.add(made.secret)
         token = http.post("/auth/login", json={"access_key_id": KEY_ID, "secret_access_key": SECRET}).json()["token"]
         issued = http.get(
@@ -543,7 +543,7 @@ def test_an_object_larger_than_the_memory_goes_up_and_down(tmp_path: Path) -> No
         for _ in range(blocks):
             yield block
 
-    kv, objects = embedded(tmp_path / "lake")
+    kv, objects = embedded_urls(tmp_path / "lake")
     with serving(tmp_path, kv, objects + "?fsync=0") as running, running.http() as http:
         with running.open() as lake:
             lake.create_repository("alpha")

@@ -63,13 +63,13 @@ def fill(kv: KV, now_ms: int) -> None:
             marked=amount,
             next_sweep_ms=now_ms + 1,
             questions=1,
-            stopped="x",
+            stop_reason="x",
             error="y",
-            refused=1,
+            refused_objects=1,
             reclaimed=tuple(reversed(days)),
         )
         kv.set(keys.figures(repo, figures.REAPER), encode(reaper))
-        gc = GcFigures(marked_ms=now_ms - 1, orphans=amount, error="z", failed=1, reclaimed=tuple(reversed(days)))
+        gc = GcFigures(marked_ms=now_ms - 1, orphans=amount, error="z", failed_objects=1, reclaimed=tuple(reversed(days)))
         kv.set(keys.figures(repo, figures.GC), encode(gc))
 
 
@@ -78,7 +78,7 @@ def lake() -> Iterator[Lake]:
     clock = FakeClock()
     with Lake(CountingKV(), f"memory://{secrets.token_hex(8)}", clock=clock) as opened:
         fill(opened.kv, clock.now_ms())
-        access_keys.create(opened, Role.READER, id="READER", secret=SECRET)
+        access_keys.create_key(opened, Role.READER, id="READER", secret=SECRET)
         yield opened
 
 

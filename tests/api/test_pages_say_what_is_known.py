@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from refstore.core.clock import utc_text
+from refstore.core.clock import format_utc
 from refstore.kv.base import Server
-from refstore_api.request_metrics import lake_text
+from refstore_api.request_metrics import render_lake_metrics
 from refstore_reaper.reaper_metrics import FileMetrics, read_metrics_file
 from tests.api.pages import pages_of
 from tests.reaper_world import World
@@ -28,12 +28,12 @@ def test_what_no_reaper_has_measured_is_not_shown_as_nothing(world: World) -> No
     assert all("not measured yet" in page.lower() for page in before)
     assert "Staged entries not measured yet" in before[1]
     assert "Orphans, last run no run yet" in before[1]
-    assert b'_staged_entries{repository="lake"}' not in lake_text(world.lake)
+    assert b'_staged_entries{repository="lake"}' not in render_lake_metrics(world.lake)
     world.run_once()
     after = pages_of(world.lake, "", "/repositories/lake")
     assert not any("not measured yet" in page.lower() for page in after)
     assert "Staged entries 1 " in after[1]
-    assert b'_staged_entries{repository="lake"} 1.0' in lake_text(world.lake)
+    assert b'_staged_entries{repository="lake"} 1.0' in render_lake_metrics(world.lake)
 
 
 def test_the_pages_and_metrics_say_until_when_nothing_is_deleted(world: World, tmp_path: Path) -> None:
@@ -50,17 +50,17 @@ def test_the_pages_and_metrics_say_until_when_nothing_is_deleted(world: World, t
     assert "refstore_reaper_settling_seconds 0.0" in run_once()
     places = ("", "/repositories/lake", "/reapers")
     assert not any("settling" in page.lower() for page in pages_of(world.lake, *places))
-    assert b"refstore_settling_seconds 0.0" in lake_text(world.lake)
+    assert b"refstore_settling_seconds 0.0" in render_lake_metrics(world.lake)
     identity = "run-2"
     longest = world.safety.operation_deadline_seconds + world.safety.io_timeout_seconds
     longest += 2 * world.safety.clock_skew_seconds
     assert f"refstore_reaper_settling_seconds {longest}" in run_once()
-    until = utc_text(world.clock.now_ms() + int(longest * 1000))
+    until = format_utc(world.clock.now_ms() + int(longest * 1000))
     for page in pages_of(world.lake, *places):
         assert f"Settling until {until}, because other servers of the KV answer than before" in page
-    assert f"refstore_settling_seconds {longest}".encode() in lake_text(world.lake)
+    assert f"refstore_settling_seconds {longest}".encode() in render_lake_metrics(world.lake)
     world.clock.advance(longest)
     assert all("until a reaper has looked for lost writes" in page for page in pages_of(world.lake, *places))
     assert "refstore_reaper_settling_seconds 0.0" in run_once()
     assert not any("settling" in page.lower() for page in pages_of(world.lake, *places))
-    assert b"refstore_settling_seconds 0.0" in lake_text(world.lake)
+    assert b"refstore_settling_seconds 0.0" in render_lake_metrics(world.lake)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from refstore.core.safety import Safety
-from refstore.operations.uploading import LINKED_AS_COPY
+from refstore.operations.uploading import LINKED_AS_COPY_CAUSE
 from tests.api.service import Application, application
 from tests.servers.s3_base import S3Server
 
@@ -51,7 +51,7 @@ def test_by_a_setting_the_link_copies_and_the_url_writes_to_nothing_that_is_name
         assert service.blobs("sales") == [b"right"], "what was written to the issued address is garbage"
         address = given["physical_address"].partition("?")[0].rpartition("/data/")[2]
         why = service.lake.repository("sales").why(f"data/{address}")
-        assert LINKED_AS_COPY in str(why)
+        assert LINKED_AS_COPY_CAUSE in str(why)
 
 
 def test_without_the_setting_the_bytes_change_until_the_url_expires(rgw_server: S3Server) -> None:

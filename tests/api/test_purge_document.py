@@ -94,7 +94,7 @@ def test_readers_of_the_repository_see_it_and_operators_set_it() -> None:
             (access_keys.Role.OPERATOR, ("other",), 403, 403),
             (access_keys.Role.OPERATOR, ("sales",), 200, 200),
         ]:
-            made = access_keys.create(service.lake, role, repositories=repositories)
+            made = access_keys.create_key(service.lake, role, repositories=repositories)
             auth = (made.key.id, made.secret)
             assert service("GET", PURGE, auth=auth).status_code == seen, (role, repositories)
             assert service("PUT", PURGE, auth=auth, json={"document": "{}"}).status_code == status, (role, repositories)

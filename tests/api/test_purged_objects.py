@@ -10,7 +10,7 @@ import pytest
 from refstore.core.ids import Address
 from refstore.core.records import Content
 from refstore.repository import Repository
-from refstore.versioning.locations import Publication
+from refstore.versioning.locations import WrittenContent
 from tests.api.service import Application, application
 from tests.purging import announce, content_of, intend, rewrite
 
@@ -32,7 +32,7 @@ def erase(repo: Repository) -> None:
     announce(repo)
     intended = intend(repo, "main", "a")
     assert intended is not None
-    repo.context.locations.publish([Publication(intended, Content(Address(""), 0, "", run="run-1"))], "run-1")
+    repo.context.locations.publish([WrittenContent(intended, Content(Address(""), 0, "", run="run-1"))], "run-1")
 
 
 @pytest.mark.parametrize("ref", ["main", "v1"])

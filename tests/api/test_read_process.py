@@ -106,7 +106,7 @@ def test_what_nobody_foresaw_is_logged_with_the_requests_id_and_frees_the_slot(
         ("request_crashed", "mine"),
         ("request", "mine"),
     ]
-    assert reads_of(lake).slots.in_use() == 0
+    assert reads_of(lake).slots.count_used() == 0
 
 
 def test_an_answer_that_cannot_be_made_frees_the_slot_too(lake: Application, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_an_answer_that_cannot_be_made_frees_the_slot_too(lake: Application, mon
     monkeypatch.setattr(read_process, "_answer", fail)
     answered = lake("GET", LISTING)
     assert (answered.status_code, answered.json()["code"]) == (500, "internal")
-    assert reads_of(lake).slots.in_use() == 0
+    assert reads_of(lake).slots.count_used() == 0
 
 
 def test_a_process_that_ends_fails_what_it_was_asked_and_is_replaced(
@@ -138,12 +138,12 @@ def test_a_process_that_ends_fails_what_it_was_asked_and_is_replaced(
     async def lose() -> None:
         asked = asyncio.create_task(lake.http.get("/repositories"))
         await until(begun.is_set)
-        assert slots.in_use() == 1
+        assert slots.count_used() == 1
         processes.started[0].kill()
         answered = await asked
         assert (answered.status_code, answered.headers["retry-after"]) == (503, "1")
         assert "the process for expensive reads ended" in answered.json()["message"]
-        assert slots.in_use() == 0
+        assert slots.count_used() == 0
         assert (await lake.http.get(LISTING)).status_code == 200  # by a thread, meanwhile
         await until(processes.is_ready)
         assert len(processes.started) == 2

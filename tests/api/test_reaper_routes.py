@@ -23,7 +23,7 @@ def test_what_the_breaker_stops_is_let_go_on_in_a_deleted_repository_too() -> No
         assert (answered.status_code, "goes on" in answered.json()["message"]) == (200, True)
         state = breaker.read_state(service.lake.kv, ctx.repo)
         assert state is not None
-        assert (state.tripped_ms, state.let_objects) == (0, 7)
+        assert (state.tripped_ms, state.allowed_objects) == (0, 7)
 
 
 def test_why_says_who_deleted_an_address_and_under_which_rule() -> None:

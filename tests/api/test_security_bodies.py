@@ -20,7 +20,7 @@ from refstore.access_keys import Role
 from refstore_api import fast_parameters, json_bodies
 from refstore_api.fast_parameters import FastRoute, parameter_plan
 from refstore_api.json_bodies import DEPTH_MAX, OPEN_BYTES_MAX, ROUTE_BYTES_MAX, VALUES_MAX
-from refstore_api.lazy_routes import include_all_now
+from refstore_api.lazy_routes import include_all
 from refstore_api.routes.objects import upload_object
 from refstore_api.routes.staging import put_signed
 from tests.api.conftest import KEY_ID, SECRET
@@ -57,7 +57,7 @@ class Asked(NamedTuple):
 def service() -> Iterator[Application]:
     with application(constants={"auth.WRONG_SECRETS_MAX": 0}) as found:
         found.lake.create_repository("alpha")
-        include_all_now(found.app)
+        include_all(found.app)
         yield found
 
 
@@ -145,7 +145,7 @@ def test_a_login_of_many_connections_holds_little(service: Application) -> None:
 
 @pytest.mark.parametrize("role", [Role.READER, Role.WRITER])
 def test_the_role_comes_before_the_body(service: Application, role: Role) -> None:
-    key = basic(access_keys.create(service.lake, role))
+    key = basic(access_keys.create_key(service.lake, role))
     refused = 0
     for route in routes(service):
         for method in methods_of(route):

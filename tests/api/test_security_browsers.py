@@ -127,7 +127,7 @@ def logged(tmp_path: Path) -> Iterator[Logged]:
     file = tmp_path / "log"
     (tmp_path / "objects").mkdir()
     with file.open("w", buffering=1) as stream, application(objects=f"file://{tmp_path / 'objects'}") as found:
-        logs.configure(LogSettings(format="json"), stream)
+        logs.configure_logs(LogSettings(format="json"), stream)
         found.lake.create_repository("alpha")
         yield Logged(found, file)
 
@@ -159,7 +159,7 @@ def test_a_line_of_a_refusal_does_too(logged: Logged, method: str) -> None:
     assert said(logged) == WHERE | WHAT | {"key": None, "claimed_key": KEY_ID}
     assert logged.asgi(method, UPLOAD, params={"path": "p"}, auth=(KEY_ID, WRONG)).status_code == 429
     assert said(logged) == WHERE | WHAT | {"key": None, "claimed_key": KEY_ID}
-    made = access_keys.create(logged.asgi.lake, access_keys.Role.READER)
+    made = access_keys.create_key(logged.asgi.lake, access_keys.Role.READER)
     assert logged.asgi(method, UPLOAD, params={"path": "p"}, auth=(made.key.id, made.secret)).status_code == 403
     assert said(logged) == WHERE | WHAT | {"key": made.key.id}
     assert logged.asgi(method, UPLOAD, params={"path": "p"}, auth=None).status_code == 401

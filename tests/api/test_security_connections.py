@@ -20,17 +20,17 @@ import httpx
 import pytest
 import uvicorn
 
-from refstore.core.settings import ApiSettings, embedded
+from refstore.core.settings import ApiSettings, embedded_urls
 from refstore.errors import InvalidSettings
 from refstore_api.connection_slots import (
     LOG_EVERY_SECONDS,
-    Proxies,
-    Slots,
+    ProxyNetworks,
+    ConnectionSlots,
     connection_slots,
     plain_address,
     request_slots,
 )
-from refstore_api.http_protocol import HEAD_BYTES_MAX, PIPELINED_MAX, protocol_of
+from refstore_api.http_protocol import HEAD_BYTES_MAX, PIPELINED_MAX, make_protocol
 from refstore_api.request_bodies import BodyLimits, BodyTimer
 from tests.api.conftest import KEY_ID, Running, serving
 from tests.api.service import application
@@ -55,7 +55,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         "REFSTORE_API_IDLE_SECONDS": "1",
         "REFSTORE_API_CONNECTIONS_MAX": str(CONNECTIONS_MAX),
     }
-    with serving(folder, *embedded(folder / "lake"), "--no-reaper", environment=environment) as running:
+    with serving(folder, *embedded_urls(folder / "lake"), "--no-reaper", environment=environment) as running:
         yield running
 
 
@@ -219,7 +219,7 @@ class Answering:
     """A server of this protocol with very short timers, whose application answers `/slow` when it is let."""
 
     def __init__(self, *, keep_alive_seconds: int, head_seconds: float) -> None:
-        class Protocol(protocol_of(ApiSettings())):
+        class Protocol(make_protocol(ApiSettings())):
             pass
 
         Protocol.head_seconds = head_seconds
@@ -410,7 +410,7 @@ class Monotonic:
 
 def test_slots_are_bounded_by_site_and_in_all_and_given_back() -> None:
     clock = Monotonic()
-    slots = Slots("connections", 4, 2, monotonic_seconds=clock)
+    slots = ConnectionSlots("connections", 4, 2, monotonic_seconds=clock)
     with collecting_events() as told:
         assert [slots.take("192.0.2.1") for _ in range(4)] == [True, True, False, False]
         assert [slots.take(f"2001:db8:1:2::{n}") for n in range(3)] == [True, True, False], "one site, one client"
@@ -430,7 +430,7 @@ def test_slots_are_bounded_by_site_and_in_all_and_given_back() -> None:
 
 
 def test_an_address_of_many_clients_has_no_bound_but_the_total() -> None:
-    slots = Slots("connections", 4, 1)
+    slots = ConnectionSlots("connections", 4, 1)
     assert [slots.take("192.0.2.1", shared=True) for _ in range(5)] == [True] * 4 + [False]
     slots.release("192.0.2.1", shared=True)
     assert slots.take("192.0.2.9")
@@ -451,7 +451,7 @@ def test_no_more_connections_are_taken_than_files_may_be_opened(monkeypatch: pyt
 def test_an_address_is_one_however_a_socket_names_it() -> None:
     assert plain_address("::ffff:192.0.2.1") == "192.0.2.1"
     assert plain_address("2001:db8::1") == "2001:db8::1"
-    proxies = Proxies(("10.0.0.0/8", "2001:db8::/32", "192.0.2.7"))
+    proxies = ProxyNetworks(("10.0.0.0/8", "2001:db8::/32", "192.0.2.7"))
     assert [
         address in proxies for address in ("10.1.2.3", "2001:db8::9", "192.0.2.7", "192.0.2.8", "", "a socket")
     ] == [True] * 3 + [False] * 3

@@ -16,9 +16,9 @@ from refstore import access_keys
 from refstore.kv.base import Get, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore_api.auth import WRONG_SECRETS_MAX
-from refstore_api.caller_cache import OWNERS_MAX, TOKENS_MAX, CallerCache, Secret, Token
-from refstore_api.error_responses import TooManyGuesses
-from refstore_api.login_throttle import ADDRESS_TIMES, KNOWN_MAX, WINDOW_SECONDS, Caller, LoginThrottle
+from refstore_api.caller_cache import OWNERS_MAX, TOKENS_MAX, CallerCache, SecretCredential, TokenCredential
+from refstore_api.error_responses import TooManyWrongSecrets
+from refstore_api.login_throttle import ADDRESS_TIMES, KNOWN_MAX, WINDOW_SECONDS, LoginCaller, LoginThrottle
 from refstore_api.principals import Principal
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
@@ -72,7 +72,7 @@ def hammer(asgi: Application, key_id: str = KEY_ID, **options: Any) -> None:
 
 
 def another(asgi: Application) -> tuple[str, str]:
-    made = access_keys.create(asgi.lake, access_keys.Role.READER)
+    made = access_keys.create_key(asgi.lake, access_keys.Role.READER)
     return made.key.id, made.secret
 
 
@@ -138,7 +138,7 @@ def test_who_logged_in_before_is_not_held_up(asgi: Application) -> None:
 def test_a_secret_that_was_right_once_is_a_guess_like_any_other(asgi: Application, kv: CountingKV) -> None:
     key_id, secret = another(asgi)
     assert ask(asgi, key_id, secret).status_code == 200
-    access_keys.revoke(asgi.lake, key_id)
+    access_keys.revoke_key(asgi.lake, key_id)
     said = [ask(asgi, key_id, secret).status_code for _ in range(WRONG_MAX + 1)]
     assert said == [401] * WRONG_MAX + [429]
 
@@ -275,43 +275,43 @@ def principal(key_id: str) -> Principal:
 def test_no_key_has_more_than_its_share_of_the_known() -> None:
     known = CallerCache(3600)
     for number in range(3 * TOKENS_MAX):
-        known.add(Token(f"{number}"), principal("one"))
-    known.add(Token("other"), principal("two"))
+        known.add(TokenCredential(f"{number}"), principal("one"))
+    known.add(TokenCredential("other"), principal("two"))
     assert len(known) == TOKENS_MAX + 1
-    assert known.get(Token("0")) == (None, False)
-    assert known.get(Token(f"{3 * TOKENS_MAX - 1}")) == (principal("one"), True)
-    assert known.get(Token("other")) == (principal("two"), True)
+    assert known.get(TokenCredential("0")) == (None, False)
+    assert known.get(TokenCredential(f"{3 * TOKENS_MAX - 1}")) == (principal("one"), True)
+    assert known.get(TokenCredential("other")) == (principal("two"), True)
     for number in range(3 * TOKENS_MAX):
-        known.forget(Token(f"{number}"))
-    known.forget(Token("other"))
+        known.remove(TokenCredential(f"{number}"))
+    known.remove(TokenCredential("other"))
     assert len(known) == len(known._known) == 0
 
 
 def test_the_known_are_bounded_in_all() -> None:
     known = CallerCache(0)
     for number in range(OWNERS_MAX + 10):
-        known.add(Secret(f"{number}", "s"), principal(f"{number}"))
+        known.add(SecretCredential(f"{number}", "s"), principal(f"{number}"))
     assert len(known) == len(known._known) == OWNERS_MAX
-    assert known.get(Secret("9", "s")) == (None, False)
-    assert known.get(Secret("10", "s")) == (None, True), "to be looked up again, but it was right"
+    assert known.get(SecretCredential("9", "s")) == (None, False)
+    assert known.get(SecretCredential("10", "s")) == (None, True), "to be looked up again, but it was right"
 
 
 def test_an_id_and_a_secret_are_not_mixed_up() -> None:
     known = CallerCache(3600)
-    known.add(Secret("ab", "c"), principal("ab"))
-    for other in (Secret("a", "bc"), Token("2:abc"), Token("abc")):
+    known.add(SecretCredential("ab", "c"), principal("ab"))
+    for other in (SecretCredential("a", "bc"), TokenCredential("2:abc"), TokenCredential("abc")):
         assert known.get(other) == (None, False)
 
 
 # ---- the table
 
 
-def flooded(guesses: LoginThrottle, callers: Sequence[Caller]) -> None:
+def flooded(guesses: LoginThrottle, callers: Sequence[LoginCaller]) -> None:
     for caller in callers:
         try:
             guesses.check(caller)
             guesses.record_wrong_secret(caller)
-        except TooManyGuesses:
+        except TooManyWrongSecrets:
             pass
 
 
@@ -320,7 +320,7 @@ def test_the_table_does_not_grow_with_the_attack() -> None:
     flooded(
         guesses,
         [
-            Caller(f"AKIA{number}" * 50, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+            LoginCaller(f"AKIA{number}" * 50, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
             for number in range(KNOWN_MAX)
         ],
     )
@@ -331,31 +331,31 @@ def test_the_table_does_not_grow_with_the_attack() -> None:
 def test_one_that_is_held_up_stays_so_while_others_come() -> None:
     """What is evicted is what was quiet for longest."""
     guesses = LoginThrottle(FakeClock(), 1)
-    flooded(guesses, [Caller("ONE", HERE)])
-    flooded(guesses, [Caller(f"AKIA{number}", ELSEWHERE) for number in range(KNOWN_MAX - 100)])
-    with pytest.raises(TooManyGuesses):
-        guesses.check(Caller("ONE", HERE))
+    flooded(guesses, [LoginCaller("ONE", HERE)])
+    flooded(guesses, [LoginCaller(f"AKIA{number}", ELSEWHERE) for number in range(KNOWN_MAX - 100)])
+    with pytest.raises(TooManyWrongSecrets):
+        guesses.check(LoginCaller("ONE", HERE))
 
 
 def test_a_site_of_ipv6_is_one_address() -> None:
     guesses = LoginThrottle(FakeClock(), 2)
-    flooded(guesses, [Caller(KEY_ID, f"2001:db8:1:2:{number:x}::1") for number in range(2)])
-    with pytest.raises(TooManyGuesses):
-        guesses.check(Caller(KEY_ID, "2001:db8:1:2:ffff::9"))
-    guesses.check(Caller(KEY_ID, "2001:db8:1:3::1"))
+    flooded(guesses, [LoginCaller(KEY_ID, f"2001:db8:1:2:{number:x}::1") for number in range(2)])
+    with pytest.raises(TooManyWrongSecrets):
+        guesses.check(LoginCaller(KEY_ID, "2001:db8:1:2:ffff::9"))
+    guesses.check(LoginCaller(KEY_ID, "2001:db8:1:3::1"))
 
 
 def test_an_address_of_ipv4_is_the_same_by_its_ipv6_name() -> None:
     guesses = LoginThrottle(FakeClock(), 1)
-    flooded(guesses, [Caller(KEY_ID, HERE)])
-    with pytest.raises(TooManyGuesses):
-        guesses.check(Caller(KEY_ID, f"::ffff:{HERE}"))
-    guesses.check(Caller(KEY_ID, f"::ffff:{ELSEWHERE}"))
+    flooded(guesses, [LoginCaller(KEY_ID, HERE)])
+    with pytest.raises(TooManyWrongSecrets):
+        guesses.check(LoginCaller(KEY_ID, f"::ffff:{HERE}"))
+    guesses.check(LoginCaller(KEY_ID, f"::ffff:{ELSEWHERE}"))
 
 
 @pytest.mark.parametrize("address", ["", "a socket", "fe80::1%eth0", "\ud800"])
 def test_any_name_of_an_address_counts(address: str) -> None:
     guesses = LoginThrottle(FakeClock(), 1)
-    flooded(guesses, [Caller("\ud800", address)])
-    with pytest.raises(TooManyGuesses):
-        guesses.check(Caller("\ud800", address))
+    flooded(guesses, [LoginCaller("\ud800", address)])
+    with pytest.raises(TooManyWrongSecrets):
+        guesses.check(LoginCaller("\ud800", address))

@@ -108,18 +108,18 @@ def browser(asgi: Application) -> Browser:
 
 
 def test_nobody_revokes_a_key_unseen(asgi: Application, browser: Browser) -> None:
-    one, other = (access_keys.create(asgi.lake, Role.READER).key.id for _ in range(2))
+    one, other = (access_keys.create_key(asgi.lake, Role.READER).key.id for _ in range(2))
     form = {"form_token": browser.form_token("/ui")}
     seen = proof(browser("GET", f"/ui/keys/{other}/revoke").text)
     for confirmed in ({}, {"confirmed": "yes"}, {"confirmed": "0" * 64}, {"confirmed": seen}):
         assert browser("POST", f"/ui/keys/{one}/revoke", data=form | confirmed).status_code == 409
-    assert {key.id for key in access_keys.scan(asgi.lake.kv)} >= {one, other}
+    assert {key.id for key in access_keys.scan_keys(asgi.lake.kv)} >= {one, other}
     assert browser("POST", f"/ui/keys/{other}/revoke", data=form | {"confirmed": seen}).status_code == 200
-    assert other not in {key.id for key in access_keys.scan(asgi.lake.kv)}
+    assert other not in {key.id for key in access_keys.scan_keys(asgi.lake.kv)}
 
 
 def test_what_one_session_has_seen_another_has_not(asgi: Application, browser: Browser) -> None:
-    key = access_keys.create(asgi.lake, Role.READER).key.id
+    key = access_keys.create_key(asgi.lake, Role.READER).key.id
     again = Browser(asgi)
     again.sign_in()
     form = {"form_token": browser.form_token("/ui"), "confirmed": proof(again("GET", f"/ui/keys/{key}/revoke").text)}
@@ -264,7 +264,7 @@ def test_readers_do_not_learn_hosts_and_processes() -> None:
         repo = found.lake.create_repository("alpha", grace_seconds=0)
         address = repo.upload("main", "p", b"x").address
         repo.delete("main", "p")
-        key = access_keys.create(found.lake, Role.READER)
+        key = access_keys.create_key(found.lake, Role.READER)
         operator, reader = Browser(found), Browser(found)
         operator.sign_in()
         reader.sign_in(access_key_id=key.key.id, secret_access_key=key.secret)

@@ -54,7 +54,7 @@ def asgi(kv: CountingUses) -> Iterator[Application]:
 
 
 def made(asgi: Application, **options: Any) -> access_keys.NewKey:
-    return access_keys.create(asgi.lake, access_keys.Role.READER, **options)
+    return access_keys.create_key(asgi.lake, access_keys.Role.READER, **options)
 
 
 def ask(asgi: Application, key: access_keys.NewKey | str, secret: str | None = None) -> httpx.Response:
@@ -89,7 +89,7 @@ def test_an_expired_key_opens_nothing_and_says_so_to_its_owner_only(asgi: Applic
 def test_a_token_ends_no_later_than_its_key_and_its_secret(asgi: Application) -> None:
     key = made(asgi, expires_ms=asgi.clock.now_ms() + 60_000)
     rotated = made(asgi)
-    access_keys.rotate(asgi.lake, rotated.key.id, overlap_ms=30_000)
+    access_keys.rotate_secret(asgi.lake, rotated.key.id, overlap_ms=30_000)
     now = asgi.clock.now_ms() // 1000
     for each, seconds in ((key, 60), (rotated, 30)):
         answered = log_in(asgi, each).json()
@@ -100,7 +100,7 @@ def test_a_token_ends_no_later_than_its_key_and_its_secret(asgi: Application) ->
 def test_the_old_secret_and_its_tokens_end_with_the_overlap(asgi: Application) -> None:
     old = made(asgi)
     token = token_of(asgi, old)  # before the rotation, so for a day
-    new = access_keys.rotate(asgi.lake, old.key.id, overlap_ms=60_000)
+    new = access_keys.rotate_secret(asgi.lake, old.key.id, overlap_ms=60_000)
     fresh = token_of(asgi, new)
     assert [ask(asgi, each).status_code for each in (old, token, new, fresh)] == [200] * 4
     asgi.clock.advance(60)
@@ -113,14 +113,14 @@ def test_the_old_secret_and_its_tokens_end_with_the_overlap(asgi: Application) -
 def test_a_rotation_without_overlap_ends_the_old_secret_and_its_tokens_at_once(asgi: Application) -> None:
     old = made(asgi)
     token = token_of(asgi, old)
-    new = access_keys.rotate(asgi.lake, old.key.id, overlap_ms=0)
+    new = access_keys.rotate_secret(asgi.lake, old.key.id, overlap_ms=0)
     assert [ask(asgi, each).status_code for each in (old, token, new)] == [401, 401, 200]
 
 
 def test_an_overlap_that_is_ended_ends_the_old_secret_and_its_tokens(asgi: Application) -> None:
     old = made(asgi)
     token = token_of(asgi, old)
-    new = access_keys.rotate(asgi.lake, old.key.id, overlap_ms=DAY_MS)
+    new = access_keys.rotate_secret(asgi.lake, old.key.id, overlap_ms=DAY_MS)
     access_keys.end_overlap(asgi.lake, old.key.id)
     assert [ask(asgi, each).status_code for each in (old, token, new)] == [401, 401, 200]
 
@@ -128,7 +128,7 @@ def test_an_overlap_that_is_ended_ends_the_old_secret_and_its_tokens(asgi: Appli
 def test_a_secret_from_before_the_last_two_rotations_is_like_any_wrong_one(asgi: Application) -> None:
     old = made(asgi)
     for _ in range(2):
-        access_keys.rotate(asgi.lake, old.key.id, overlap_ms=0)
+        access_keys.rotate_secret(asgi.lake, old.key.id, overlap_ms=0)
     assert ask(asgi, old).json() == asgi("GET", "/user", auth=("NOBODY", WRONG)).json()
 
 
@@ -145,7 +145,7 @@ def test_tokens_that_were_ended_are_refused_and_the_secret_goes_on(asgi: Applica
 
 def test_tokens_of_both_secrets_are_ended_during_an_overlap(asgi: Application) -> None:
     old = made(asgi)
-    new = access_keys.rotate(asgi.lake, old.key.id, overlap_ms=DAY_MS)
+    new = access_keys.rotate_secret(asgi.lake, old.key.id, overlap_ms=DAY_MS)
     tokens = [token_of(asgi, old), token_of(asgi, new)]
     access_keys.end_tokens(asgi.lake, old.key.id)
     assert [ask(asgi, each).status_code for each in (*tokens, old, new)] == [401, 401, 200, 200]
@@ -155,7 +155,7 @@ def test_ended_tokens_do_not_come_back_by_a_rotation(asgi: Application) -> None:
     old = made(asgi)
     token = token_of(asgi, old)
     access_keys.end_tokens(asgi.lake, old.key.id)
-    access_keys.rotate(asgi.lake, old.key.id, overlap_ms=DAY_MS)
+    access_keys.rotate_secret(asgi.lake, old.key.id, overlap_ms=DAY_MS)
     assert ask(asgi, token).status_code == 401
 
 
@@ -170,7 +170,7 @@ def test_what_ended_is_known_no_longer_than_key_seconds(monkeypatch: pytest.Monk
         if how == "expired":
             asgi.clock.advance(1)
         elif how == "rotated":
-            access_keys.rotate(asgi.lake, key.key.id, overlap_ms=0)
+            access_keys.rotate_secret(asgi.lake, key.key.id, overlap_ms=0)
         else:
             access_keys.end_tokens(asgi.lake, key.key.id)
         now += KEY_SECONDS - 0.1
@@ -217,4 +217,4 @@ def test_a_use_that_cannot_be_written_fails_no_request_and_is_not_tried_with_eac
 
 
 def used_ms(asgi: Application, key: access_keys.NewKey) -> int:
-    return next(each.last_used_ms for each in access_keys.scan(asgi.lake.kv) if each.id == key.key.id)
+    return next(each.last_used_ms for each in access_keys.scan_keys(asgi.lake.kv) if each.id == key.key.id)

@@ -74,7 +74,7 @@ class Diffs:
             self._abandoned.append(abandoned)
             return pausing_check(priority, abandoned)
 
-        pausing_check = ShortRequestPriority.pausing_check
+        pausing_check = ShortRequestPriority.make_pause_check
         monkeypatch.setattr(Trees, "diff", counted)
         monkeypatch.setattr(ShortRequestPriority, "pausing_check", checking)
 
@@ -88,7 +88,7 @@ def reads_of(lake: Application) -> ExpensiveReads:
 
 
 def reader_of(lake: Application, name: str) -> httpx.AsyncClient:
-    access_keys.create(lake.lake, access_keys.Role.READER, id=name, secret=SECRET)
+    access_keys.create_key(lake.lake, access_keys.Role.READER, id=name, secret=SECRET)
     transport = httpx.ASGITransport(lake.app)
     return httpx.AsyncClient(transport=transport, base_url="http://lake.test/api/v1", auth=(name, SECRET))
 
@@ -139,7 +139,7 @@ def test_a_read_ends_at_its_deadline(lake: Application, monkeypatch: pytest.Monk
     assert (answered.status_code, answered.json()["code"]) == (503, "deadline_exceeded")
     assert "the read did not end within 30 s" in answered.json()["message"]
     assert begun == 2
-    assert reads_of(lake).slots.in_use() == 0
+    assert reads_of(lake).slots.count_used() == 0
 
 
 @pytest.mark.parametrize("steps", ["~1001", "~100000", "~600~401", "^" * 1001, "~999^2~1"])
@@ -172,15 +172,15 @@ def test_a_key_takes_no_more_than_its_share_and_others_are_answered(
     async def attack() -> None:
         async with reader_of(lake, "greedy") as greedy, reader_of(lake, "other") as other:
             asked = [asyncio.create_task(greedy.get(route)) for _ in range(20)]
-            await until(lambda: slots.waiting("greedy") == 18 and diffs.begun == 2)
-            assert slots.in_use("greedy") == slots.in_use() == 2
+            await until(lambda: slots.count_waiting("greedy") == 18 and diffs.begun == 2)
+            assert slots.count_used("greedy") == slots.count_used() == 2
             assert (await lake.http.get(STAT, params={"path": "part-0/0"})).status_code == 200
             assert (await lake.http.get("/repositories/alpha/refs/main/objects/ls")).status_code == 200
             own = asyncio.create_task(other.get(route))
-            await until(lambda: slots.in_use("other") == 1 and diffs.begun == 3)
+            await until(lambda: slots.count_used("other") == 1 and diffs.begun == 3)
             diffs.gate.set()
             assert {answered.status_code for answered in await asyncio.gather(own, *asked)} == {200}
-        await until(lambda: slots.in_use() == 0)
+        await until(lambda: slots.count_used() == 0)
 
     lake.runner.run(attack())
 
@@ -193,7 +193,7 @@ def test_more_reads_than_may_wait_are_refused(lake: Application, monkeypatch: py
     async def attack() -> None:
         async with reader_of(lake, "greedy") as greedy:
             asked = [asyncio.create_task(greedy.get(DIFF)) for _ in range(5)]
-            await until(lambda: slots.waiting("greedy") == 3 and slots.in_use("greedy") == 2)
+            await until(lambda: slots.count_waiting("greedy") == 3 and slots.count_used("greedy") == 2)
             refused = await greedy.get(DIFF)
             assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests")
             assert refused.headers["retry-after"]
@@ -215,7 +215,7 @@ def test_keys_take_turns_whoever_asked_first() -> None:
             slots.release(key)
 
         await asyncio.gather(*(read(key) for key in ["a", "a", "a", "a", "b", "b", "c"]))
-        assert slots.in_use() == 0
+        assert slots.count_used() == 0
         return order
 
     assert asyncio.run(ask()) == ["a", "a", "b", "c", "a", "b", "a"]
@@ -229,11 +229,11 @@ def test_whoever_gives_up_the_line_gives_up_no_slot() -> None:
         await asyncio.sleep(0)
         waiting[0].cancel()
         await asyncio.sleep(0)
-        assert slots.waiting("a") == 0
+        assert slots.count_waiting("a") == 0
         slots.release("a")
         waiting[1].cancel()  # in the very moment in which its turn has come
         await asyncio.gather(*waiting, return_exceptions=True)
-        assert slots.in_use() == 0
+        assert slots.count_used() == 0
         slots.waiting_max = 0
         with pytest.raises(TooManyRequests):
             await slots.take("a")
@@ -278,17 +278,17 @@ def test_the_work_of_a_client_that_has_gone_stops(lake: Application, monkeypatch
 
     async def leave() -> None:
         clients = [Client(lake, LOG, "prefixes=nowhere/") for _ in range(10)]
-        await until(lambda: diffs.begun == 2 and slots.waiting(KEY_ID) == 8)
+        await until(lambda: diffs.begun == 2 and slots.count_waiting(KEY_ID) == 8)
         for client in clients:
             client.gone.set()
-        await until(lambda: slots.waiting(KEY_ID) == 0)
-        assert slots.in_use(KEY_ID) == 2  # until their threads have stopped
+        await until(lambda: slots.count_waiting(KEY_ID) == 0)
+        assert slots.count_used(KEY_ID) == 2  # until their threads have stopped
         await until(diffs.all_told_to_stop)
         diffs.gate.set()
         for client in clients:
             await asyncio.wait_for(client.answered, 60)
             assert client.sent == []
-        await until(lambda: slots.in_use() == 0)
+        await until(lambda: slots.count_used() == 0)
 
     lake.runner.run(leave())
     assert diffs.begun == 2  # of the first commit each, and nobody's second
@@ -309,10 +309,10 @@ def test_a_read_that_is_cancelled_keeps_its_slot_until_its_thread_stops(
             await asyncio.sleep(0.05)  # it waits for what was begun to stop
         client.answered.cancel()
         await asyncio.gather(client.answered, return_exceptions=True)
-        assert slots.in_use(KEY_ID) == 1
+        assert slots.count_used(KEY_ID) == 1
         await until(diffs.all_told_to_stop)
         diffs.gate.set()
-        await until(lambda: slots.in_use() == 0)
+        await until(lambda: slots.count_used() == 0)
 
     lake.runner.run(cancel())
     assert diffs.begun == 1
@@ -341,7 +341,7 @@ def test_a_read_gives_way_to_others_and_ends_although_they_never_do() -> None:
     priority = ShortRequestPriority()
     busy = priority.is_idle = Busy()
     gone = threading.Event()
-    check = priority.pausing_check(gone)
+    check = priority.make_pause_check(gone)
     assert [check() for _ in range(3)] == [False] * 3
     assert len(busy.pauses) == 3
     assert max(busy.pauses) <= PAUSE_SECONDS_MAX
@@ -352,8 +352,8 @@ def test_a_read_gives_way_to_others_and_ends_although_they_never_do() -> None:
 def test_a_read_pauses_only_while_others_are_at_work() -> None:
     priority = ShortRequestPriority()
     assert priority.is_idle.is_set()
-    with priority.short_request():
-        with priority.short_request():
+    with priority.mark_short_request():
+        with priority.mark_short_request():
             pass
         assert not priority.is_idle.is_set()
     assert priority.is_idle.is_set()

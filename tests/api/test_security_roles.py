@@ -78,7 +78,7 @@ def service() -> Iterator[Application]:
 @pytest.fixture(scope="module")
 def keys(service: Application) -> Keys:
     def made(role: access_keys.Role, *repositories: str) -> tuple[str, str]:
-        new = access_keys.create(service.lake, role, repositories=repositories)
+        new = access_keys.create_key(service.lake, role, repositories=repositories)
         return new.key.id, new.secret
 
     return Keys(

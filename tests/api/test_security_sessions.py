@@ -246,7 +246,7 @@ def test_a_form_is_bounded_by_its_page(asgi: Application) -> None:
 
 def test_a_reader_sends_no_form_that_is_anothers(asgi: Application) -> None:
     """The role comes before the form is read."""
-    key = access_keys.create(asgi.lake, Role.READER)
+    key = access_keys.create_key(asgi.lake, Role.READER)
     browser = Browser(asgi)
     browser.sign_in(access_key_id=key.key.id, secret_access_key=key.secret)
     assert browser("POST", "/ui/keys/create", content=b"x" * (5 << 20)).status_code == 403

@@ -24,7 +24,7 @@ from refstore.lake import Lake
 from refstore_api import create_app
 from refstore_api.auth import AUDIENCE as LOGIN
 from refstore_api.auth import KEY_SECONDS, Authenticator
-from refstore_api.caller_cache import Token
+from refstore_api.caller_cache import TokenCredential
 from refstore_api.signed_urls import AUDIENCE as SIGNED
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
@@ -87,7 +87,7 @@ def asgi() -> Iterator[Application]:
 def attacked(asgi: Application) -> Attacked:
     asgi.lake.create_repository("alpha")
     asgi.lake.create_repository("beta")
-    (key,) = asgi.lake.signing()
+    (key,) = asgi.lake.current_signing_keys()
     return Attacked(asgi, key.kid, key.secret)
 
 
@@ -352,7 +352,7 @@ def test_a_link_token_of_a_repository_that_was_made_again_under_its_name_is_refu
 class TestRevoked:
     @pytest.fixture
     def key(self, attacked: Attacked) -> access_keys.NewKey:
-        return access_keys.create(attacked.asgi.lake, access_keys.Role.WRITER)
+        return access_keys.create_key(attacked.asgi.lake, access_keys.Role.WRITER)
 
     @pytest.fixture
     def asgi(self) -> Iterator[Application]:
@@ -361,19 +361,19 @@ class TestRevoked:
 
     def test_a_revoked_key_is_refused(self, attacked: Attacked, key: access_keys.NewKey) -> None:
         assert attacked("GET", "/user", auth=(key.key.id, key.secret)).status_code == 200
-        access_keys.revoke(attacked.asgi.lake, key.key.id)
+        access_keys.revoke_key(attacked.asgi.lake, key.key.id)
         assert attacked("GET", "/user", auth=(key.key.id, key.secret)).status_code == 401
 
     def test_a_revoked_keys_token_is_refused(self, attacked: Attacked, key: access_keys.NewKey) -> None:
         token = attacked.login(key.key.id, key.secret)
         assert attacked.bearer(token).status_code == 200
-        access_keys.revoke(attacked.asgi.lake, key.key.id)
+        access_keys.revoke_key(attacked.asgi.lake, key.key.id)
         assert attacked.bearer(token).status_code == 401
 
     def test_a_token_does_not_outlive_its_key_into_another_of_the_same_id(self, attacked: Attacked) -> None:
         """As when the operator's secret is changed in the environment because it became known."""
         token = attacked.login()
-        access_keys.ensure(attacked.asgi.lake, KEY_ID, "the-new-secret-of-the-operator")
+        access_keys.ensure_key(attacked.asgi.lake, KEY_ID, "the-new-secret-of-the-operator")
         assert attacked.bearer(token).status_code == 401
         assert attacked("GET", "/user").status_code == 401
         assert attacked("GET", "/user", auth=(KEY_ID, "the-new-secret-of-the-operator")).status_code == 200
@@ -404,7 +404,7 @@ def test_a_revoked_key_is_good_no_longer_than_key_seconds(attacked: Attacked, mo
     now = time.monotonic()
     monkeypatch.setattr("refstore_api.caller_cache.time.monotonic", lambda: now)
     assert attacked("GET", "/user").status_code == 200
-    access_keys.revoke(attacked.asgi.lake, KEY_ID)
+    access_keys.revoke_key(attacked.asgi.lake, KEY_ID)
     now += KEY_SECONDS - 0.1
     assert attacked("GET", "/user").status_code == 200
     now += 0.2
@@ -461,7 +461,7 @@ def test_a_token_signed_with_the_key_before_a_rotation_goes_on() -> None:
     first, second = "one:" + "1" * 32, "two:" + "2" * 32
     clock = FakeClock()
     kv = MemoryKV()
-    access_keys.create(Lake(kv, "memory://rotating", clock=clock), access_keys.Role.OPERATOR, id=KEY_ID, secret=SECRET)
+    access_keys.create_key(Lake(kv, "memory://rotating", clock=clock), access_keys.Role.OPERATOR, id=KEY_ID, secret=SECRET)
 
     def using(*signing: str) -> Any:
 
@@ -472,7 +472,7 @@ def test_a_token_signed_with_the_key_before_a_rotation_goes_on() -> None:
     token, _ = asyncio.run(using(first).login(KEY_ID, SECRET, "127.0.0.1"))
 
     def look_up(found: Authenticator) -> str:
-        return found._look_up(Token(token), "127.0.0.1", was_right=False).key_id
+        return found._look_up(TokenCredential(token), "127.0.0.1", was_right=False).key_id
 
     assert look_up(using(second, first)) == KEY_ID
     with pytest.raises(Exception, match="not signed with a key in use"):

@@ -16,9 +16,9 @@ import redis
 from refstore import access_keys
 from refstore.access_keys import Role
 from refstore.core.records import ReaperFigures
-from refstore.figures import change_reaper
+from refstore.figures import change_reaper_figures
 from refstore.kv.redis import open_redis
-from refstore.kv.retrying import ATTEMPTS, Retrying
+from refstore.kv.retrying import ATTEMPTS, RetryingKV
 from refstore_api.error_responses import ASK
 from tests.api.pages import pages_of
 from tests.api.service import Application, application
@@ -80,7 +80,7 @@ def take_writes(client: redis.Redis, how: str) -> None:
 @contextlib.contextmanager
 def on_redis(url: str) -> Iterator[tuple[Application, FakeClock]]:
     clock = FakeClock()
-    with application(kv=Retrying(open_redis(url, clock), clock=clock)) as app:
+    with application(kv=RetryingKV(open_redis(url, clock), clock=clock)) as app:
         repo = app.lake.create_repository("alpha")
         repo.upload("main", "committed", b"1")
         repo.commit("main", "first")
@@ -88,7 +88,7 @@ def on_redis(url: str) -> Iterator[tuple[Application, FakeClock]]:
         repo.upload("main", "second", b"2")
         repo.commit("main", "second")
         repo.upload("main", "staged", b"3")
-        access_keys.create(app.lake, Role.READER, id=READER[0], secret=READER[1])
+        access_keys.create_key(app.lake, Role.READER, id=READER[0], secret=READER[1])
         yield app, clock
 
 
@@ -184,7 +184,7 @@ def test_an_object_store_that_refuses_the_service_is_told_to_the_log_and_to_nobo
         url = moto_s3_server.url().replace(moto_s3_server.endpoint, proxy.endpoint)
         with application(objects=url) as app, collecting_events() as events:
             app.lake.create_repository("alpha").upload("main", "a", b"1")
-            access_keys.create(app.lake, Role.READER, id=READER[0], secret=READER[1])
+            access_keys.create_key(app.lake, Role.READER, id=READER[0], secret=READER[1])
             proxy.plan = lambda _: fault
             read = app("GET", "/repositories/alpha/refs/main/objects", params={"path": "a"}, auth=READER)
             written = app("POST", f"{BRANCH}/objects", params={"path": "b"}, content=b"x")
@@ -210,7 +210,7 @@ def test_pages_show_the_words_of_a_store_to_operators_only() -> None:
         def fail(before: ReaperFigures) -> ReaperFigures:
             return msgspec.structs.replace(before, error=reason, error_ms=app.clock.now_ms(), versions=reason)
 
-        change_reaper(app.lake.kv, repo.context.repo, "write", fail)
+        change_reaper_figures(app.lake.kv, repo.context.repo, "write", fail)
         places = ("/repositories/alpha", "/reapers")
         assert all(reason in page for page in pages_of(app.lake, *places))
         for page in pages_of(app.lake, *places, role=Role.READER):

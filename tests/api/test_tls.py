@@ -27,9 +27,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from lakefs.client import Client
 
-from refstore.core.settings import ApiSettings, embedded
+from refstore.core.settings import ApiSettings, embedded_urls
 from refstore.errors import InvalidSettings
-from refstore_api.server import _Server
+from refstore_api.server import _UvicornServer
 from refstore_api.tls import Certificate
 from tests.api.conftest import KEY_ID, SECRET, Running, serving
 from tests.api.test_limits import wait_until
@@ -90,7 +90,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory, served_pair: Pair) -> Itera
     folder = tmp_path_factory.mktemp("secure")
     (folder / "lake").mkdir()
     environment = {"REFSTORE_API_CONNECTIONS_MAX": str(CONNECTIONS_MAX)}
-    with serving(folder, *embedded(folder / "lake"), *arguments(served_pair), environment=environment) as running:
+    with serving(folder, *embedded_urls(folder / "lake"), *arguments(served_pair), environment=environment) as running:
         yield running
 
 
@@ -174,7 +174,7 @@ def test_a_renewal_that_is_wrong_leaves_the_old_certificate(secure: Running, ser
 @pytest.mark.slow
 def test_all_workers_read_a_renewed_certificate(tmp_path: Path, pair: Pair) -> None:
     (tmp_path / "lake").mkdir()
-    with serving(tmp_path, *embedded(tmp_path / "lake"), *arguments(pair), "--workers", "2") as running:
+    with serving(tmp_path, *embedded_urls(tmp_path / "lake"), *arguments(pair), "--workers", "2") as running:
         wait_until(lambda: serial_of(running) > 0)
         second = pair.renew()
         os.kill(running.process.pid, signal.SIGHUP)
@@ -188,7 +188,7 @@ def test_a_certificate_that_is_renewed_while_a_process_starts_is_read(pair: Pair
     pair.renew()
 
     async def start() -> None:
-        with _Server(uvicorn.Config(lambda: None), None, certificate).capture_signals():
+        with _UvicornServer(uvicorn.Config(lambda: None), None, certificate).capture_signals():
             assert certificate.context is not before
 
     asyncio.run(start())
@@ -265,7 +265,7 @@ def test_a_wrong_file_is_an_error_at_the_start(
     Pair(tmp_path / "other-chain.pem", tmp_path / "other.pem").renew()
     Pair(tmp_path / "locked-chain.pem", tmp_path / "locked.pem").renew(password=b"secret")
     with pytest.raises(InvalidSettings, match=message):
-        Certificate.of(
+        Certificate.from_settings(
             ApiSettings(tls_certificate=str(tmp_path / certificate), tls_key=str(tmp_path / key) if key else "")
         )
 

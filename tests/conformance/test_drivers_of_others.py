@@ -17,11 +17,11 @@ import pytest
 import refstore
 from refstore.conformance import ObjectStoreSuite
 from refstore.conformance.kv_suite import RACES
-from refstore.core.settings import load
+from refstore.core.settings import load_settings
 from refstore.errors import InvalidSettings
 from refstore.kv import open_kv
 from refstore.kv.memory import MemoryKV
-from refstore.kv.retrying import Retrying
+from refstore.kv.retrying import RetryingKV
 from refstore.objects import open_objects
 from refstore.objects.memory import MemoryObjects
 
@@ -143,7 +143,7 @@ def test_an_object_store_without_its_lock_fails_the_test_of_atomicity() -> None:
 @pytest.mark.usefixtures("site")
 def test_a_lake_lives_in_stores_of_others() -> None:
     kv, objects = f"dict://user:secret@{uuid.uuid4().hex}", f"shelf://{uuid.uuid4().hex}/lake?wood=oak"
-    assert load({"kv": kv, "objects": objects}, {}, default_data=Path("unused")).settings.objects == objects
+    assert load_settings({"kv": kv, "objects": objects}, {}, default_data=Path("unused")).settings.objects == objects
     for turn in range(2):
         with refstore.open(kv=kv, objects=objects) as lake:
             repo = lake.repository("sales") if turn else lake.create_repository("sales")
@@ -166,8 +166,8 @@ def test_an_unknown_scheme_says_what_there_is_and_how_to_add_one() -> None:
 def test_a_built_in_scheme_is_never_anothers(site: Path) -> None:
     install(site, {"refstore.kv": {"Memory": "refstore_thief:open_kv"}}, "refstore-thief")
     kv = open_kv("memory:")
-    assert isinstance(kv, Retrying)
-    assert isinstance(kv.wrapped, MemoryKV)
+    assert isinstance(kv, RetryingKV)
+    assert isinstance(kv.inner_kv, MemoryKV)
     with pytest.raises(InvalidSettings, match=r"built in: Memory = refstore_thief:open_kv of refstore-thief$"):
         open_kv("etcd://host")
 

@@ -11,9 +11,9 @@ from refstore.core.clock import SystemClock
 from refstore.errors import StoreMisconfigured
 from refstore.kv.base import KV
 from refstore.kv.redis import RedisKV
-from refstore.kv.redis_servers import Single
-from refstore.kv.redis_url import parse
-from refstore.kv.retrying import Retrying
+from refstore.kv.redis_servers import SingleServer
+from refstore.kv.redis_url import parse_redis_url
+from refstore.kv.retrying import RetryingKV
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def kv() -> KV:
     # fakeredis makes a database without a lock when it is first used: threads that come first together get one each.
     fakeredis.FakeRedis(server=server).ping()
     pool = redis.ConnectionPool(connection_class=fakeredis.FakeRedisConnection, server=server, protocol=2)
-    return Retrying(RedisKV(Single(pool), parse("redis://fake"), SystemClock()), attempts=1)
+    return RetryingKV(RedisKV(SingleServer(pool), parse_redis_url("redis://fake"), SystemClock()), attempts=1)
 
 
 class TestFakeRedis(KVSuite):

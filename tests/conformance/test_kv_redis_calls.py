@@ -13,9 +13,9 @@ import redis
 from refstore.core.clock import SystemClock
 from refstore.kv.base import ABSENT, Delete, Exchange, Get, Key, Op, Set, SetIf
 from refstore.kv.redis import RedisKV, open_redis
-from refstore.kv.redis_calls import CALL_BYTES, CALL_OPS, Command, Reply, key_of, runs_of
-from refstore.kv.redis_servers import Connection, Pool, Servers, Single
-from refstore.kv.redis_url import Address, parse
+from refstore.kv.redis_calls import CALL_BYTES, CALL_OPS, Command, Reply, partition_key, group_calls
+from refstore.kv.redis_servers import RedisConnection, ConnectionPool, RedisServers, SingleServer
+from refstore.kv.redis_url import ServerAddress, parse_redis_url
 
 
 @pytest.fixture
@@ -38,11 +38,11 @@ class Trace:
 
 
 class TracedPool:
-    def __init__(self, pool: Pool, trace: Trace) -> None:
+    def __init__(self, pool: ConnectionPool, trace: Trace) -> None:
         self._pool = pool
         self._trace = trace
 
-    def get_connection(self) -> Connection:
+    def get_connection(self) -> RedisConnection:
         return TracedConnection(self._pool.get_connection(), self._trace, id(self._pool))
 
     def release(self, connection: Any) -> None:
@@ -53,7 +53,7 @@ class TracedPool:
 
 
 class TracedConnection:
-    def __init__(self, inner: Connection, trace: Trace, node: int) -> None:
+    def __init__(self, inner: RedisConnection, trace: Trace, node: int) -> None:
         self.inner = inner
         self._trace = trace
         self._node = node
@@ -76,21 +76,21 @@ class TracedConnection:
 
 
 class TracedServers:
-    def __init__(self, servers: Servers, trace: Trace) -> None:
+    def __init__(self, servers: RedisServers, trace: Trace) -> None:
         self._servers = servers
         self._trace = trace
         self._pools: dict[int, TracedPool] = {}
-        self.ordered = servers.ordered
+        self.is_ordered = servers.is_ordered
 
-    def pool_of(self, key: bytes) -> Pool:
+    def pool_of(self, key: bytes) -> ConnectionPool:
         pool = self._servers.pool_of(key)
         return self._pools.setdefault(id(pool), TracedPool(pool, self._trace))
 
-    def pool_at(self, address: Address) -> Pool:
+    def pool_at(self, address: ServerAddress) -> ConnectionPool:
         return self._servers.pool_at(address)
 
-    def forget(self) -> None:
-        self._servers.forget()
+    def forget_slot_map(self) -> None:
+        self._servers.forget_slot_map()
 
     def close(self) -> None:
         self._servers.close()
@@ -103,9 +103,9 @@ def trace() -> Trace:
 
 @pytest.fixture
 def traced(redis_url: str, trace: Trace) -> Iterator[RedisKV]:
-    at = parse(redis_url)
+    at = parse_redis_url(redis_url)
     pool = redis.ConnectionPool(host=at.addresses[0].host, port=at.addresses[0].port, protocol=2)
-    kv = RedisKV(TracedServers(Single(pool), trace), at, SystemClock())
+    kv = RedisKV(TracedServers(SingleServer(pool), trace), at, SystemClock())
     yield kv
     kv.close()
 
@@ -148,7 +148,7 @@ def test_a_cluster_asks_its_nodes_at_once_and_waits_where_the_kind_changes(
     redis_cluster_url: str, trace: Trace, part: str
 ) -> None:
     plain = open_redis(redis_cluster_url, SystemClock())
-    kv = RedisKV(TracedServers(plain._servers, trace), parse(redis_cluster_url), SystemClock())  # its servers, watched
+    kv = RedisKV(TracedServers(plain._servers, trace), parse_redis_url(redis_cluster_url), SystemClock())  # its servers, watched
     with contextlib.closing(kv):
         keys = [Key(f"{part}/{i}", "k") for i in range(60)]
         kv.set_many([(key, b"1") for key in keys])
@@ -183,7 +183,7 @@ def test_calls_are_bounded(kind: str, value_bytes: int) -> None:
         "delete": Delete,
     }[kind]
     ops: list[Op] = [make(Key(f"p{i % 3}", f"name{i:05d}")) for i in range(1600)]
-    (run,) = runs_of(ops, "refstore")
+    (run,) = group_calls(ops, "refstore")
     assert sorted(place for call in run for place in call.places) == list(range(1600))
     for call in run:
         argument_bytes = sum(len(argument) for argument in call.command[3:] if isinstance(argument, bytes))
@@ -199,17 +199,17 @@ def test_what_would_break_the_encoding_is_refused(key: Key) -> None:
 
     for op in (Get(key), Set(key, b""), SetIf(key, ABSENT, b""), Exchange(key, b""), Delete(key)):
         with pytest.raises(InvalidName, match="NUL"):
-            runs_of([op], "refstore")
+            group_calls([op], "refstore")
 
 
 @pytest.mark.server
 def test_the_partition_decides_the_slot(redis_cluster_url: str, part: str) -> None:
-    at = parse(redis_cluster_url).addresses[0]
+    at = parse_redis_url(redis_cluster_url).addresses[0]
     with contextlib.closing(redis.Redis(host=at.host, port=at.port, protocol=2)) as client:
         for partition in (part, "repo.01jv/references/3f", "a:b/c d"):
             slots = {
                 client.execute_command("CLUSTER", "KEYSLOT", key)
-                for key in (key_of("refstore", partition), key_of("other", partition))
+                for key in (partition_key("refstore", partition), partition_key("other", partition))
             }
             assert slots == {client.execute_command("CLUSTER", "KEYSLOT", partition)}
 
@@ -220,7 +220,7 @@ def test_the_partition_decides_the_slot(redis_cluster_url: str, part: str) -> No
 @contextlib.contextmanager
 def both(url: str) -> Iterator[tuple[redis.Redis, RedisKV]]:
     """A plain client and a KV of the same server."""
-    at = parse(url).addresses[0]
+    at = parse_redis_url(url).addresses[0]
     with (
         contextlib.closing(redis.Redis(host=at.host, port=at.port, protocol=2)) as client,
         contextlib.closing(open_redis(url, SystemClock())) as kv,

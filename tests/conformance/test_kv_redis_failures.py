@@ -20,7 +20,7 @@ from refstore.errors import KVRefused, KVUnavailable, OutcomeUnknown, RefstoreEr
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, POSITIONS, Delete, Exchange, Get, Key, Op, Server, Set, SetIf
 from refstore.kv.redis import CHECK_SECONDS, RedisKV, open_redis
-from refstore.kv.redis_calls import key_of
+from refstore.kv.redis_calls import partition_key
 from tests.kit.clock import FakeClock
 from tests.kit.logged_events import collecting_events
 from tests.servers.redis_servers import RedisCluster, RedisSentinels, RedisServer, until, valkey_binary
@@ -299,7 +299,7 @@ def test_a_server_that_evicts_is_refused_each_time(server: RedisServer, key: Key
             for _ in range(3):
                 with pytest.raises(StoreMisconfigured, match="noeviction"):
                     kv.set(key, b"1")
-            assert client.exists(key_of("refstore", key.partition).decode()) == 0
+            assert client.exists(partition_key("refstore", key.partition).decode()) == 0
             client.config_set("maxmemory-policy", "volatile-lru")
             kv.set(key, b"1")
 
@@ -425,7 +425,7 @@ def test_a_refused_write_among_reads_is_known_to_have_done_nothing(
 
 def test_a_key_that_is_not_ours(server: RedisServer, part: str) -> None:
     with driver(server.url) as kv, contextlib.closing(server.client()) as client:
-        client.set(key_of("refstore", part).decode(), "theirs")
+        client.set(partition_key("refstore", part).decode(), "theirs")
         with pytest.raises(StoreMisconfigured, match="prefix"):
             kv.set(Key(part, "k"), b"1")
         with driver(server.url + "?prefix=ours") as other:
@@ -448,7 +448,7 @@ def test_wait_counts_replicas(tmp_path: Path, key: Key) -> None:
             with driver(master.url + "?wait=1&wait_timeout=4") as kv:
                 kv.set(key, b"2")
                 assert kv.execute([Exchange(key, b"3"), Get(key)]) == [b"2", b"3"]
-                assert client.zrangebylex(key_of("refstore", key.partition), "-", "+") == ["k\0003"]
+                assert client.zrangebylex(partition_key("refstore", key.partition), "-", "+") == ["k\0003"]
             for query in ("", "?wait=1"):
                 with driver(replica.url + query) as kv, pytest.raises(KVUnavailable, match="replica") as caught:
                     kv.set(key, b"4")
@@ -500,7 +500,7 @@ def test_a_master_that_is_demoted_amid_writes(tmp_path: Path, key: Key) -> None:
         assert kv.get(key) == str(number).encode()
         with contextlib.closing(sentinels.master().client()) as client:
             until(lambda: client.info("replication")["role"] == "master", "the promotion")
-            assert client.zrangebylex(key_of("refstore", key.partition), "-", "+") == [f"k\0{number}"]
+            assert client.zrangebylex(partition_key("refstore", key.partition), "-", "+") == [f"k\0{number}"]
 
 
 # ---- clusters
@@ -518,7 +518,7 @@ def test_slots_that_move(tmp_path: Path, part: str) -> None:
         keys = [Key(f"{part}/{i}", "k") for i in range(30)]
         kv.set_many([(key, b"0") for key in keys])
         for moving in keys[:6]:
-            raw = key_of("refstore", moving.partition)
+            raw = partition_key("refstore", moving.partition)
             source = cluster.owner_of(raw)
             target = next(node for node in cluster.nodes if node is not source)
             # a target that has not heard of the last move's epoch takes the slot under an older one, and loses it again
@@ -554,7 +554,7 @@ def test_a_cluster_without_one_of_its_masters(tmp_path: Path, part: str) -> None
     with RedisCluster(tmp_path) as cluster, driver(cluster.url + "?socket_timeout=2") as kv:
         keys = [Key(f"{part}/{i}", "k") for i in range(30)]
         kv.set_many([(key, b"1") for key in keys])
-        down = cluster.owner_of(key_of("refstore", keys[0].partition))
+        down = cluster.owner_of(partition_key("refstore", keys[0].partition))
         down.kill()
         with pytest.raises(KVUnavailable):
             kv.get(keys[0])
@@ -575,7 +575,7 @@ def test_a_cluster_failover(tmp_path: Path, part: str) -> None:
             kv.set_many([(key, b"1") for key in keys])
         with contextlib.closing(open_kv(cluster.url + "?socket_timeout=2", attempts=40)) as kv:
             assert kv.get_many(keys) == [b"1"] * 30
-            cluster.owner_of(key_of("refstore", keys[0].partition)).kill()
+            cluster.owner_of(partition_key("refstore", keys[0].partition)).kill()
             assert kv.set_if_many([SetIf(key, b"1", b"2") for key in keys]) == [True] * 30
             assert kv.get_many(keys) == [b"2"] * 30
 
@@ -704,7 +704,7 @@ def test_a_sentinel_failover_gives_another_server(tmp_path: Path, part: str, *, 
             assert after[0].identity.startswith(client.info("server")["run_id"])
         kv.set(Key(after[0].partition, "k"), b"1")
         with contextlib.closing(sentinels.master().client(password="pw")) as client:
-            assert client.zcard(key_of("refstore", after[0].partition).decode()) == 1
+            assert client.zcard(partition_key("refstore", after[0].partition).decode()) == 1
 
 
 @pytest.mark.slow
@@ -722,7 +722,7 @@ def test_a_cluster_failover_gives_one_other_server(tmp_path: Path, *, comes_back
         owners = owners_of(cluster, partitions)
         lost = next(partition for partition, owner in owners.items() if owner is not cluster.nodes[0])
         owners[lost].pause() if comes_back else owners[lost].kill()
-        until(lambda: cluster.owner_of(key_of("refstore", lost)) is not owners[lost], "the failover")
+        until(lambda: cluster.owner_of(partition_key("refstore", lost)) is not owners[lost], "the failover")
         if comes_back:
             owners[lost].resume()
         after = kv.servers()
@@ -732,13 +732,13 @@ def test_a_cluster_failover_gives_one_other_server(tmp_path: Path, *, comes_back
         assert now[lost] is not owners[lost]
         for server in after:
             with contextlib.closing(now[server.partition].client()) as client:
-                assert client.zcard(key_of("refstore", server.partition).decode()) == 1
+                assert client.zcard(partition_key("refstore", server.partition).decode()) == 1
                 assert server.identity.startswith(client.info("server")["run_id"])
 
 
 def owners_of(cluster: RedisCluster, partitions: Sequence[str]) -> dict[str, RedisServer]:
     """Return the master of each partition. All are different."""
-    owners = {partition: cluster.owner_of(key_of("refstore", partition)) for partition in partitions}
+    owners = {partition: cluster.owner_of(partition_key("refstore", partition)) for partition in partitions}
     assert len({owner.port for owner in owners.values()}) == len(partitions)
     return owners
 
@@ -791,7 +791,7 @@ def test_masters_that_disagree_on_their_slots_are_not_identified() -> None:
             ranges |= dict.fromkeys("ab", slots((0, 8190, a), (8191, 8191, b), (8192, 16383, a)))
             (of_a, of_b) = sorted(kv.servers(), key=lambda server: server.identity)
             assert of_a.partition != of_b.partition, "a master with a single slot has a partition, too"
-            assert redis.crc.key_slot(key_of("refstore", of_b.partition)) == 8191
+            assert redis.crc.key_slot(partition_key("refstore", of_b.partition)) == 8191
             ranges |= dict.fromkeys("ab", slots((0, 8191, a), (8193, 16383, b)))
             with pytest.raises(KVUnavailable, match="no node of the cluster holds slot 8192"):
                 kv.servers()

@@ -446,7 +446,7 @@ def test_a_connection_of_another_thread_to_a_replaced_file_is_noticed(path: Path
     kv.close()
     copy = copy_of(path)
     kv = opened(path)
-    with kv._connection() as busy:
+    with kv._borrow_connection() as busy:
         busy.execute("SELECT 1").fetchall()
         copy.replace(path)
         with pytest.raises(KVUnavailable, match="replaced or removed"):

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from refstore.conformance.objects_suite import ObjectStoreSuite, in_threads
 from refstore.core.clock import SystemClock
-from refstore.core.file_modes import Modes
+from refstore.core.file_modes import FileModes
 from refstore.errors import (
     AlreadyExists,
     Conflict,
@@ -33,9 +33,9 @@ from refstore.errors import (
     StoreMisconfigured,
 )
 from refstore.objects import ObjectStore, open_objects
-from refstore.objects.base import Deletion
+from refstore.objects.base import DeleteResult
 from refstore.objects.local import LocalObjects
-from refstore.objects.local_walk import make
+from refstore.objects.local_walk import make_directory
 from tests.conformance.local_files import Later, staged
 from tests.small_disk import fill, mounted
 
@@ -169,7 +169,7 @@ def test_a_planted_link_leads_nowhere(store: LocalObjects, directory: Path, outs
         with pytest.raises(StoreMisconfigured, match="symbolic link"):
             attempt()
     deletion = store.delete_many([key, f"{planted}/deeper/secret"])
-    assert [key for key, reason in deletion.failed if "ELOOP" in reason] == [key, f"{planted}/deeper/secret"]
+    assert [key for key, reason in deletion.failed_keys if "ELOOP" in reason] == [key, f"{planted}/deeper/secret"]
     assert list(store.list()) == []
     store.sweep_temporary(older_than_seconds=3600, clock=Later(86_400))
     assert {str(path.relative_to(outside)) for path in outside.rglob("*")} == {"secret", "deeper", "deeper/secret"}
@@ -186,7 +186,7 @@ def test_a_planted_link_at_the_key_itself(store: LocalObjects, directory: Path, 
     assert store.read("data/x") == b"mine", "the link was replaced, not followed"
     assert (outside / "secret").read_text() == "secret"
     (directory / "data" / "y").symlink_to(outside / "secret")
-    assert store.delete_many(["data/y"]).deleted == ("data/y",)
+    assert store.delete_many(["data/y"]).deleted_keys == ("data/y",)
     assert (outside / "secret").exists()
 
 
@@ -225,7 +225,7 @@ def test_a_key_cannot_be_the_directory_of_another(store: LocalObjects):
     for look in (store.get, store.head):
         with pytest.raises(ObjectNotFound):
             look("a/b/c")
-    assert store.delete_many(["a/b/c", "a"]) == Deletion((), ("a/b/c", "a"), ())
+    assert store.delete_many(["a/b/c", "a"]) == DeleteResult((), ("a/b/c", "a"), ())
     assert store.read("a/b") == b"x"
 
 
@@ -283,10 +283,10 @@ def test_a_deletion_that_could_not_be_synced_is_not_confirmed(store: LocalObject
 
     monkeypatch.setattr(os, "fsync", broken)
     reason = "EIO: Input/output error"
-    assert store.delete_many(["a/x", "a/y"]) == Deletion((), (), (("a/x", reason), ("a/y", reason)))
-    assert store.delete_many(["a/x"]) == Deletion((), (), (("a/x", reason),)), "that it is missing is not synced either"
+    assert store.delete_many(["a/x", "a/y"]) == DeleteResult((), (), (("a/x", reason), ("a/y", reason)))
+    assert store.delete_many(["a/x"]) == DeleteResult((), (), (("a/x", reason),)), "that it is missing is not synced either"
     monkeypatch.undo()
-    assert store.delete_many(["a/x"]) == Deletion((), ("a/x",), ())
+    assert store.delete_many(["a/x"]) == DeleteResult((), ("a/x",), ())
 
 
 def test_who_puts_between_the_look_and_the_name_is_not_overwritten(
@@ -359,9 +359,9 @@ def test_a_put_that_loses_its_directory_makes_it_again(
 ):
     times = 5
 
-    def make_and_lose(root: int, name: str, modes: Modes) -> bool:
+    def make_and_lose(root: int, name: str, modes: FileModes) -> bool:
         nonlocal times
-        made = make(root, name, modes)
+        made = make_directory(root, name, modes)
         if name == "data/1" and times:
             times -= 1
             shutil.rmtree(directory / what)
@@ -389,7 +389,7 @@ def test_puts_and_sweeps_at_once_lose_nothing(directory: Path):
             try:
                 for turn in range(300):
                     store.put(f"data/{turn % 3}/{number}-{turn}", b"x", if_absent=turn % 2 == 0)
-                    assert store.delete_many([f"data/{turn % 3}/{number}-{turn}"]).deleted
+                    assert store.delete_many([f"data/{turn % 3}/{number}-{turn}"]).deleted_keys
             finally:
                 over.set()
             return 0
@@ -428,7 +428,7 @@ def test_a_full_disk(small_disk: Path):
     assert [info.key for info in store.list()] == ["data/1/small"]
     assert staged(small_disk / "store") == []
     store.put("data/1/fits", bytes(100_000))
-    assert store.delete_many(["data/1/fits"]).deleted == ("data/1/fits",)
+    assert store.delete_many(["data/1/fits"]).deleted_keys == ("data/1/fits",)
     # What refstore writes itself (journal, witness, marks' files) may take the last bytes, which uploads leave.
     fill(small_disk, leave_bytes=40_960)
     with pytest.raises(ObjectsUnavailable, match=f"bytes are free at {small_disk}"):

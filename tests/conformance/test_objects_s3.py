@@ -204,12 +204,12 @@ class TestRgw(SignedS3Suite):
         keys = [f"data/1/{number}" for number in range(120)]
         fill(store, keys)
         tagging = store.tag_many([*keys, "data/1/nothing"], {"refstore": "expired", "why": "a b"})
-        assert (sorted(tagging.tagged), tagging.missing, tagging.failed) == (sorted(keys), ("data/1/nothing",), ())
+        assert (sorted(tagging.tagged_keys), tagging.missing_keys, tagging.failed_keys) == (sorted(keys), ("data/1/nothing",), ())
         prefix = url.removeprefix(f"s3://{BUCKET}/").partition("?")[0]
         with server.client() as client:
             tags = client.get_object_tagging(Bucket=BUCKET, Key=f"{prefix}/data/1/7")["TagSet"]
         assert sorted((tag["Key"], tag["Value"]) for tag in tags) == [("refstore", "expired"), ("why", "a b")]
-        assert store.tag_many(["data/1/7"], {}).tagged == ("data/1/7",)
+        assert store.tag_many(["data/1/7"], {}).tagged_keys == ("data/1/7",)
         with server.client() as client:
             assert client.get_object_tagging(Bucket=BUCKET, Key=f"{prefix}/data/1/7")["TagSet"] == []
 

@@ -17,7 +17,7 @@ from refstore.conformance.objects_suite import MIB, fill, pattern
 from refstore.core.clock import SystemClock
 from refstore.errors import AlreadyExists, ObjectNotFound, ObjectsRefused, ObjectsUnavailable
 from refstore.objects import ObjectStore, open_objects
-from refstore.objects.base import Deletion
+from refstore.objects.base import DeleteResult
 from tests.servers.s3_base import BUCKET, S3Server
 from tests.servers.s3_proxy import (
     CutBody,
@@ -159,7 +159,7 @@ def test_now_and_then_a_503_is_not_noticed(bench: Bench):
     assert bench.store.read("b") == b"b"
     assert bench.store.head("large").size_bytes == 9 * MIB
     assert [info.key for info in bench.store.list()] == ["a", "b", "c", "large"]
-    assert bench.store.delete_many(["a", "b", "large"]) == Deletion(("a", "b", "large"), (), ())
+    assert bench.store.delete_many(["a", "b", "large"]) == DeleteResult(("a", "b", "large"), (), ())
     assert bench.keys() == ["c"]
     assert len([fault for _, fault in bench.proxy.log if fault]) > 3
 
@@ -191,7 +191,7 @@ def test_keys_that_fail_once_are_deleted_in_the_next_round(bench: Bench):
     failing = [keys[0], keys[500], keys[999]]
     fill(bench.direct, [*failing, keys[1], keys[499], keys[998]])  # S3 says of what is not there that it was deleted
     bench.once(FailKeys(bench.full(failing)), bulk_delete)
-    assert bench.store.delete_many(keys) == Deletion(tuple(keys), (), ())
+    assert bench.store.delete_many(keys) == DeleteResult(tuple(keys), (), ())
     assert bench.keys() == []
     first, second = bench.asked(bulk_delete)
     assert len(first.delete_keys) == 1000
@@ -205,9 +205,9 @@ def test_keys_that_keep_failing_are_told_and_are_still_there(bench: Bench):
     fill(bench.direct, [*failing, keys[1], keys[499], keys[998]])  # S3 says of what is not there that it was deleted
     bench.always(FailKeys(bench.full(failing)), bulk_delete)
     deletion = bench.store.delete_many(keys)
-    assert sorted(deletion.failed) == [(key, "InternalError (by plan)") for key in failing]
-    assert set(deletion.deleted) == set(keys) - set(failing)
-    assert deletion.missing == ()
+    assert sorted(deletion.failed_keys) == [(key, "InternalError (by plan)") for key in failing]
+    assert set(deletion.deleted_keys) == set(keys) - set(failing)
+    assert deletion.missing_keys == ()
     assert bench.keys() == failing
     assert len(bench.asked(bulk_delete)) == 4, "a bounded number of rounds"
     assert all(0 <= pause <= 1 for pause in bench.clock.slept_seconds)
@@ -217,14 +217,14 @@ def test_keys_that_keep_failing_are_told_and_are_still_there(bench: Bench):
 def test_a_key_that_may_not_be_deleted_is_not_asked_for_again(quick: Bench):
     fill(quick.direct, ["a", "b"])
     quick.always(FailKeys(quick.full(["a"]), code="AccessDenied"), bulk_delete)
-    assert quick.store.delete_many(["a", "b"]) == Deletion(("b",), (), (("a", "AccessDenied (by plan)"),))
+    assert quick.store.delete_many(["a", "b"]) == DeleteResult(("b",), (), (("a", "AccessDenied (by plan)"),))
     assert len(quick.asked(bulk_delete)) == 1
 
 
 def test_a_server_that_tells_what_is_missing(quick: Bench):
     quick.direct.put("a", b"x")
     quick.always(FailKeys(quick.full(["gone"]), code="NoSuchKey"), bulk_delete)
-    assert quick.store.delete_many(["a", "gone"]) == Deletion(("a",), ("gone",), ())
+    assert quick.store.delete_many(["a", "gone"]) == DeleteResult(("a",), ("gone",), ())
 
 
 def test_one_batch_of_three_that_fails_whole(quick: Bench):
@@ -233,9 +233,9 @@ def test_one_batch_of_three_that_fails_whole(quick: Bench):
     poisoned = f"{quick.prefix}/{keys[1500]}"
     quick.always(Refuse(), lambda request: poisoned in request.delete_keys)
     deletion = quick.store.delete_many(keys)
-    assert [key for key, _ in deletion.failed] == keys[1000:2000]
-    assert all("SlowDown" in reason for _, reason in deletion.failed)
-    assert set(deletion.deleted) == set(keys) - set(keys[1000:2000])
+    assert [key for key, _ in deletion.failed_keys] == keys[1000:2000]
+    assert all("SlowDown" in reason for _, reason in deletion.failed_keys)
+    assert set(deletion.deleted_keys) == set(keys) - set(keys[1000:2000])
     assert quick.keys() == keys[1000:1005]
 
 
@@ -253,7 +253,7 @@ def test_a_server_that_takes_fewer_keys(quick: Bench):
     fill(quick.direct, keys[::100])
     quick.always(Refuse(400, "MalformedXML"), lambda request: len(request.delete_keys) > 300)
     deletion = quick.store.delete_many(keys)
-    assert (sorted(deletion.deleted), deletion.failed) == (sorted(keys), ())
+    assert (sorted(deletion.deleted_keys), deletion.failed_keys) == (sorted(keys), ())
     assert quick.keys() == []
 
 
@@ -269,8 +269,8 @@ def test_an_error_about_a_key_that_was_not_asked_for_confirms_nothing(quick: Ben
     error = b"<DeleteResult><Error><Key>%73omething-else</Key><Code>InternalError</Code></Error></DeleteResult>"
     quick.always(Reply(error), bulk_delete)
     deletion = quick.store.delete_many(["a", "b"])
-    assert deletion.deleted == deletion.missing == ()
-    assert [key for key, _ in deletion.failed] == ["a", "b"]
+    assert deletion.deleted_keys == deletion.missing_keys == ()
+    assert [key for key, _ in deletion.failed_keys] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_an_error_about_a_key_that_was_not_asked_for_confirms_nothing(quick: Ben
 def test_a_reply_that_is_lost_is_asked_for_again(bench: Bench, fault: Fault):
     fill(bench.direct, ["a", "b"])
     bench.once(fault, bulk_delete)
-    assert bench.store.delete_many(["a", "b"]) == Deletion(("a", "b"), (), ())
+    assert bench.store.delete_many(["a", "b"]) == DeleteResult(("a", "b"), (), ())
     assert bench.keys() == []
     assert len(bench.asked(bulk_delete)) == 2
 
@@ -667,5 +667,5 @@ def act(store: ObjectStore, action: str, key: str, turn: int, several: list[str]
             return None
     if action == "delete":
         deletion = store.delete_many(several)
-        return set(deletion.deleted), {key for key, _ in deletion.failed}
+        return set(deletion.deleted_keys), {key for key, _ in deletion.failed_keys}
     return [info.key for info in store.list()]

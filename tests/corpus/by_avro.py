@@ -13,7 +13,7 @@ from typing import Any, Final
 import fastavro
 import polars as pl
 
-from refstore_purge.formats.base import Kind
+from refstore_purge.formats.base import IdKind
 from tests.corpus import by_pyarrow
 from tests.corpus.case import GONE, ROWS, WANTED, Case, guests, spread
 
@@ -94,7 +94,7 @@ def _identifiers() -> Iterator[Case]:
 
 
 def _identified(
-    what: str, type_: Any, column: list[Any], keys: list[Any], wanted: tuple[Any, ...] = WANTED, kind: Kind = "string",
+    what: str, type_: Any, column: list[Any], keys: list[Any], wanted: tuple[Any, ...] = WANTED, kind: IdKind = "string",
     identifier: str = "guest", map_part: str = "value",
 ) -> Case:  # fmt: skip
     rows = [{"n": row, "guest": value} for row, value in enumerate(column)]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import duckdb
 
-from refstore_purge.formats.base import Kind
+from refstore_purge.formats.base import IdKind
 from tests.corpus.case import Case
 
 ROWS: Final = 5000
@@ -142,7 +142,7 @@ def _identifiers() -> Iterator[Case]:
 
 
 def _identified(
-    what: str, column: str, keys: list[Any], kind: Kind = "string", identifier: str = "guest", map_part: str = "value"
+    what: str, column: str, keys: list[Any], kind: IdKind = "string", identifier: str = "guest", map_part: str = "value"
 ) -> Case:
     keyed = [keys[row] for row in GONE]
     wanted = tuple(each for key in keyed if key for each in (key if isinstance(key, list) else [key]))

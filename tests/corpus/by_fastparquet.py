@@ -12,7 +12,7 @@ import fastparquet
 import numpy as np
 import pandas as pd
 
-from refstore_purge.formats.base import Kind
+from refstore_purge.formats.base import IdKind
 from tests.corpus.case import GONE, GROUP_ROWS, ROWS, WANTED, Case, guests, spread
 
 _DAYS: Final = pd.date_range("1969-12-30", periods=ROWS, freq="7h13min").astype("datetime64[ns]")
@@ -105,7 +105,7 @@ def _mixed() -> Any:
     return _frame(n=range(ROWS), amount=np.arange(ROWS) / 7, word=spread(["x", "y"]), moment=_DAYS)
 
 
-def _identified(what: str, column: Any, keys: list[Any], kind: Kind = "string", **options: Any) -> Case:
+def _identified(what: str, column: Any, keys: list[Any], kind: IdKind = "string", **options: Any) -> Case:
     write = partial(_write, partial(_frame, guest=column, n=range(ROWS)), **options)
     wanted = tuple(keys[row] for row in GONE if keys[row] is not None)
     return Case("fastparquet", "parquet", what, write, keys, wanted, kind, is_text_id=kind != "integer")

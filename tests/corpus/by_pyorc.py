@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from refstore_purge.formats.base import Kind
+from refstore_purge.formats.base import IdKind
 from tests.corpus.case import GONE, ROWS, WANTED, Case, guests, spread
 
 pyorc: Any = import_module("pyorc")
@@ -146,7 +146,7 @@ def _identifiers() -> Iterator[Case]:
 
 
 def _identified(
-    what: str, type_: str, column: Sequence[Any], keys: list[Any], kind: Kind = "string", identifier: str = "guest",
+    what: str, type_: str, column: Sequence[Any], keys: list[Any], kind: IdKind = "string", identifier: str = "guest",
     map_part: str = "value", set_null: tuple[str, ...] = (),
 ) -> Case:  # fmt: skip
     schema = f"struct<n:bigint,guest:{type_},word:string>"

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from refstore_purge.formats.base import Kind
+from refstore_purge.formats.base import IdKind
 from tests.corpus.case import GONE, ROWS, Case
 
 _GUEST: Final = "concat('guest-', lpad(id, 5, '0'), '-spark')"
@@ -134,7 +134,7 @@ class _Maker:
 
     def case(
         self, what: str, columns: tuple[str, ...], options: dict[str, str] | None = None, *, rows: int = ROWS,
-        set_null: tuple[str, ...] = (), keys: list[Any] | None = None, kind: Kind = "string", identifier: str = "guest",
+        set_null: tuple[str, ...] = (), keys: list[Any] | None = None, kind: IdKind = "string", identifier: str = "guest",
         map_part: str = "value",
     ) -> Case:  # fmt: skip
         found = [_guest(row) for row in range(rows)] if keys is None else keys

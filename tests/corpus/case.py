@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from refstore_purge.formats.base import Kind
+from refstore_purge.formats.base import IdKind
 
 ROWS: Final = 120
 GROUP_ROWS: Final = 40
@@ -34,7 +34,7 @@ class Case:
     """Of each row the value at the identifier, or all of them as a list."""
     wanted: tuple[Any, ...]
     """The ids whose rows go."""
-    kind: Kind = "string"
+    kind: IdKind = "string"
     identifier: str = "guest"
     map_part: str = "value"
     set_null: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from refstore_purge.formats.base import Kind
+from refstore_purge.formats.base import IdKind
 from tests.corpus.case import GONE, ROWS, WANTED, guest, guests
 
 pa_: Any = pa
@@ -20,7 +20,7 @@ class Identified(NamedTuple):
     """Of the name `guest`, or of what the identifier begins with."""
     keys: list[Any]
     wanted: tuple[Any, ...]
-    kind: Kind = "string"
+    kind: IdKind = "string"
     identifier: str = "guest"
     map_part: str = "value"
     is_text_id: bool = True

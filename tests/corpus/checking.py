@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from refstore_purge.formats.base import Kind, PurgeError, Task
-from refstore_purge.formats.registry import format_of
+from refstore_purge.formats.base import IdKind, PurgeError, FormatTask
+from refstore_purge.formats.registry import load_format
 from refstore_purge.ids import IdSet
 from tests.corpus import avro_kept, orc_kept, parquet_kept, parquet_layout, text_kept
 from tests.corpus.arrow_values import taken
@@ -20,7 +20,7 @@ from tests.corpus.readers import FAMILIES, READERS, Read
 from tests.corpus.same import difference
 from tests.purge.looking import id_set
 
-NOBODY: Final[dict[Kind, Any]] = {"string": "nobody-at-all", "integer": 4_611_686_018_427_400_000, "binary": b"nobody"}
+NOBODY: Final[dict[IdKind, Any]] = {"string": "nobody-at-all", "integer": 4_611_686_018_427_400_000, "binary": b"nobody"}
 TOLD: Final = 3
 """How many faults of a file are told."""
 
@@ -77,7 +77,7 @@ def check(
 
 
 @cache
-def _ids(wanted: tuple[Any, ...], kind: Kind) -> IdSet:
+def _ids(wanted: tuple[Any, ...], kind: IdKind) -> IdSet:
     is_large = kind == "integer" and max(wanted) >= 2**63
     return id_set(*wanted, kind=kind, type_=pa.uint64() if is_large else None)
 
@@ -85,9 +85,9 @@ def _ids(wanted: tuple[Any, ...], kind: Kind) -> IdSet:
 def _purged(case: Case, purge: Purge, old: Path, found: list[str]) -> Path:
     """Return the purged file. Raises PurgeError."""
     format_: Any = case.format
-    module = format_of(format_)
+    module = load_format(format_)
     part: Any = case.map_part
-    task = Task(tuple(case.identifier.split(".")), part, tuple(tuple(name.split(".")) for name in purge.set_null))
+    task = FormatTask(tuple(case.identifier.split(".")), part, tuple(tuple(name.split(".")) for name in purge.set_null))
     ids = _ids(purge.wanted, case.kind)
     new = old.with_name(f"new.{case.format}")
     with old.open("rb") as source, new.open("w+b") as target:
@@ -95,10 +95,10 @@ def _purged(case: Case, purge: Purge, old: Path, found: list[str]) -> Path:
     with old.open("rb") as source:
         seen = module.find(source, task, ids)
     expected = (len(case.keys), len(purge.changed))
-    if (made.rows, made.matched) != expected:
-        found.append(f"rewrite says {made.matched} of {made.rows} rows, instead of {expected[1]} of {expected[0]}")
-    if (seen.rows, seen.matched) != expected:
-        found.append(f"find says {seen.matched} of {seen.rows} rows, instead of {expected[1]} of {expected[0]}")
+    if (made.rows, made.matched_rows) != expected:
+        found.append(f"rewrite says {made.matched_rows} of {made.rows} rows, instead of {expected[1]} of {expected[0]}")
+    if (seen.rows, seen.matched_rows) != expected:
+        found.append(f"find says {seen.matched_rows} of {seen.rows} rows, instead of {expected[1]} of {expected[0]}")
     return new
 
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 def spark(spark_engines: Engines, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A session, which is among the readers, too."""
     spark_engines.for_objects(0)
-    session: Any = spark_session.active()
+    session: Any = spark_session.active_session()
 
     def read(path: Path) -> readers.Read:
         frame = session.read.format(path.suffix[1:]).load(str(path))

@@ -13,7 +13,7 @@ import yaml
 
 import refstore
 from refstore import access_keys
-from refstore.core.settings import load
+from refstore.core.settings import load_settings
 from tests.api.service import application
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def test_the_example_of_settings_is_read(tmp_path: Path) -> None:
     assert tomllib.loads(text) == {}
     written = tmp_path / "refstore.toml"
     written.write_text(re.sub(r"^# (?=[\[a-z_]+(?:\]| =))", "", text, flags=re.MULTILINE))
-    settings = load({}, {"REFSTORE_CONFIG": str(written)}, [], default_data=tmp_path).settings
+    settings = load_settings({}, {"REFSTORE_CONFIG": str(written)}, [], default_data=tmp_path).settings
     assert (settings.kv, settings.reaper.rate_per_second) == ("redis://redis:6379/0", 500)
 
 
@@ -73,7 +73,7 @@ def test_prometheus_is_given_a_key_and_files_that_are_there() -> None:
 def test_a_readers_key_scrapes_the_service() -> None:
     """As prometheus.yml says: by the key as user and password. Without one, nobody does."""
     with application() as service:
-        new = access_keys.create(service.lake, access_keys.Role.READER, description="Prometheus")
+        new = access_keys.create_key(service.lake, access_keys.Role.READER, description="Prometheus")
         scraped = service("GET", "http://lake.test/metrics", auth=(new.key.id, new.secret))
         assert scraped.status_code == 200
         assert "refstore_kv_probe_seconds" in scraped.text

@@ -84,10 +84,10 @@ def test_a_listing_folds_what_lies_behind_a_delimiter(repo: Repository) -> None:
 def test_a_listing_goes_on_behind_any_path_or_prefix_in_pages(repo: Repository) -> None:
     for path in ("a/1", "a/2", "b", "c/1", "d"):
         repo.upload("main", path, b"")
-    page = repo.page("main", amount=2, delimiter="/")
+    page = repo.list_page("main", amount=2, delimiter="/")
     assert [item.path for item in page.results] == ["a/", "b"]
     assert page.has_more
-    page = repo.page("main", after=page.next_after, amount=2, delimiter="/")
+    page = repo.list_page("main", after=page.next_after, amount=2, delimiter="/")
     assert [item.path for item in page.results] == ["c/", "d"]
     assert not page.has_more
-    assert [item.path for item in repo.page("main", after="a/", delimiter="/").results] == ["b", "c/", "d"]
+    assert [item.path for item in repo.list_page("main", after="a/", delimiter="/").results] == ["b", "c/", "d"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from refstore.core.ids import Address
-from refstore.core.records import unreferenced
+from refstore.core.records import without_reference
 from refstore.errors import Gone, RepositoryNotFound
 from refstore.lake import Lake
 from refstore.operations.address_info import AddressState, ReferenceState
@@ -144,9 +144,9 @@ def test_in_its_grace_window_an_address_can_be_taken_back(repo: Repository, stor
     entry = repo.upload("main", "a", b"1", metadata={"k": "v"})
     repo.reset("main")
     release_all(repo)
-    assert [(item.address, item.path, item.cause) for item in repo.in_grace()] == [(entry.address, "a", "reset")]
+    assert [(item.address, item.path, item.cause) for item in repo.list_trash()] == [(entry.address, "a", "reset")]
     repo.restore("main", entry.address)
-    assert unreferenced(repo.stat("main", "a")) == entry
+    assert without_reference(repo.stat("main", "a")) == entry
     after_grace()
     assert stored() == {entry.address}
 
@@ -159,7 +159,7 @@ def test_what_was_taken_back_and_is_unnamed_again_has_one_window_from_then_on(
         clock.advance(60)
         repo.reset("main")
         release_all(repo)
-        found = [(item.address, item.deletes_at_ms) for item in repo.in_grace()]
+        found = [(item.address, item.deletes_at_ms) for item in repo.list_trash()]
         assert found == [(entry.address, clock.now_ms() + 3_600_000)]
         repo.restore("main", entry.address)
 

@@ -12,7 +12,7 @@ import pytest
 from refstore import access_keys
 from refstore.access_keys import Role
 from refstore.audit.audit_reader import entries_newest_first
-from refstore.audit.verification import FindingKind, Verification
+from refstore.audit.verification import FindingKind, AuditVerification
 from refstore.core import keys
 from refstore.kv import open_kv
 from refstore.lake import Lake
@@ -111,13 +111,13 @@ def test_the_log_on_a_real_kv(request: pytest.FixtureRequest, tmp_path: Path, kv
     ):
         repo = lake.create_repository("sales")
         repo.create_branch("dev", "main")
-        access_keys.create(other, Role.READER, id="key")
+        access_keys.create_key(other, Role.READER, id="key")
         repo.delete_branch("dev")
-        access_keys.revoke(other, "key")
+        access_keys.revoke_key(other, "key")
         found = [read.entry.act.action for read in entries_newest_first(lake.kv, lake.own_store) if read.entry]
         assert found == ["key.revoke", "key.revoke", "branch.delete", "key.create", "key.create"]
-        assert list(Verification(lake.kv, lake.own_store).findings()) == []
+        assert list(AuditVerification(lake.kv, lake.own_store).findings()) == []
         assert lake.kv.count(keys.AUDIT_WAITING, limit=1) == 0
         last = max(info.key for info in lake.own_store.list("_refstore/audit/"))
         lake.own_store.delete_many([last])
-        assert [finding.kind for finding in Verification(lake.kv, lake.own_store).findings()] == [FindingKind.CUT]
+        assert [finding.kind for finding in AuditVerification(lake.kv, lake.own_store).findings()] == [FindingKind.CUT]

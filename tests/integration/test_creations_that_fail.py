@@ -23,10 +23,10 @@ from refstore.errors import (
 )
 from refstore.kv.base import ABSENT, Key, Op, Result
 from refstore.kv.memory import MemoryKV
-from refstore.kv.retrying import Retrying
+from refstore.kv.retrying import RetryingKV
 from refstore.lake import Lake
-from refstore.namespaces import NAMESPACE_OBJECT, as_folder
-from refstore.objects.base import Body, ObjectStore, Stored
+from refstore.namespaces import NAMESPACE_OBJECT, folder_url
+from refstore.objects.base import Body, ObjectStore, StoredObject
 from refstore.objects.memory import MemoryObjects
 from tests.integration.test_every_step_may_fail import FailingKV, FailingObjects, Plan
 from tests.kit.clock import FakeClock
@@ -42,15 +42,15 @@ class World:
         self.memory = MemoryKV()
         self.kv = FailingKV(self.memory)
         self.stores: dict[str, FailingObjects] = {}
-        kv = Retrying(self.kv, clock=FakeClock()) if retrying else self.kv
+        kv = RetryingKV(self.kv, clock=FakeClock()) if retrying else self.kv
         self.lake = Lake(kv, "memory://lake", clock=FakeClock(), open_store=self.open_store)
 
     def open_store(self, url: str) -> FailingObjects:
-        return self.stores.setdefault(as_folder(url), FailingObjects(MemoryObjects(name=url)))
+        return self.stores.setdefault(folder_url(url), FailingObjects(MemoryObjects(name=url)))
 
     @property
     def claim(self) -> bytes | None:
-        found = self.memory.get(Key(NAMESPACES, as_folder(URL)))
+        found = self.memory.get(Key(NAMESPACES, folder_url(URL)))
         return None if found is ABSENT else bytes(found)
 
     @property
@@ -137,8 +137,8 @@ def test_what_another_repository_has_stays_its_own() -> None:
         with pytest.raises(Conflict):
             world.lake.create_repository("second", namespace=url)
     assert (world.claim, world.marker) == (first, first)
-    assert [name for name, _ in world.memory.scan_all(NAMESPACES)] == [as_folder(URL)]
-    assert as_folder(URL + "/below") not in world.stores  # nothing is even opened in another's namespace
+    assert [name for name, _ in world.memory.scan_all(NAMESPACES)] == [folder_url(URL)]
+    assert folder_url(URL + "/below") not in world.stores  # nothing is even opened in another's namespace
 
 
 @pytest.mark.parametrize("landed", [False, True])
@@ -202,11 +202,11 @@ def test_who_loses_the_race_for_the_name_gives_its_namespace_back() -> None:
     world = World()
 
     class Late(FailingObjects):
-        def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+        def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
             Lake(world.memory, "memory://lake", open_store=World.open_store.__get__(world)).create_repository("sales")
             return super().put(key, body, if_absent=if_absent)
 
-    world.stores[as_folder(URL)] = Late(MemoryObjects(name=URL))
+    world.stores[folder_url(URL)] = Late(MemoryObjects(name=URL))
     with pytest.raises(AlreadyExists):
         world.lake.create_repository("sales", namespace=URL)
     assert (world.claim, world.marker) == (None, None)

@@ -14,7 +14,7 @@ import pytest
 
 from refstore.agreed_durations import read_record
 from refstore.core import keys
-from refstore.core.settings import Settings, embedded
+from refstore.core.settings import Settings, embedded_urls
 from refstore.errors import DurationsDiffer
 from refstore.lake import Lake
 from refstore_api import create_app
@@ -38,7 +38,7 @@ REFUSAL = (
 @pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.server)])
 def lake(request: pytest.FixtureRequest, refstore: Command, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
     """A lake with the default durations, which every command finds."""
-    kv, objects = embedded(refstore.folder / "lake")
+    kv, objects = embedded_urls(refstore.folder / "lake")
     (refstore.folder / "lake").mkdir()
     with ExitStack() as stack:
         if request.param == "redis":

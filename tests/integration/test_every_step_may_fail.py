@@ -27,9 +27,9 @@ from refstore.errors import (
 )
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
 from refstore.kv.memory import MemoryKV
-from refstore.kv.retrying import Retrying
+from refstore.kv.retrying import RetryingKV
 from refstore.lake import Lake
-from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored
+from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject
 from refstore.objects.memory import MemoryObjects
 from refstore.operations.uploading import IssuedAddress, Upload
 from refstore.repository import Repository
@@ -102,7 +102,7 @@ class FailingObjects(ObjectStore):
             raise ObjectsUnavailable("planted: the reply was lost")
         return result
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         return self._step(lambda: self.inner.put(key, body, if_absent=if_absent))
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
@@ -114,7 +114,7 @@ class FailingObjects(ObjectStore):
     def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         return self.inner.list(prefix, after=after, before=before)
 
-    def delete_many(self, keys: Sequence[str]) -> Deletion:
+    def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         return self._step(lambda: self.inner.delete_many(keys))
 
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
@@ -135,7 +135,7 @@ class World:
         self.clock = FakeClock()
         self.kv = FailingKV(MemoryKV())
         self.stores: dict[str, FailingObjects] = {}
-        kv: KV = Retrying(self.kv, clock=self.clock) if retrying else self.kv
+        kv: KV = RetryingKV(self.kv, clock=self.clock) if retrying else self.kv
         self.lake = Lake(
             kv, "memory://world", clock=self.clock, safety=Safety(grace_seconds=3600), open_store=self.open_store
         )
@@ -295,7 +295,7 @@ def check(world: World) -> None:
     named = {item.entry.address for ref in (*refs, *history) for item in world.repo.list(ref) if item.entry is not None}
     stored = {info.key for info in world.repo.context.objects.list("data/")}
     assert {address for address in named if is_own(address)} <= stored
-    live = {token for _, branch in world.repo.branches() for token in branch.live}
+    live = {token for _, branch in world.repo.branches() for token in branch.live_tokens}
     for address in stored - named:
         assert any(ref.token in live for ref in world.repo.address(address).references), (
             f"{address} is left and nobody names it"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from refstore.core.disk_space import Space
+from refstore.core.disk_space import DiskSpace
 from refstore.core.settings import ReaperSettings
 from refstore.errors import KVUnavailable
 from refstore.lake import Lake
@@ -74,7 +74,7 @@ def test_a_reaper_frees_room_on_a_full_disk(sales: Command, disk: Path) -> None:
     sales.ok("upload", "sales", "main", "-", "small", stdin=b"x" * 1000)
     refused = sales("upload", "sales", "main", "-", "large", stdin=b"x" * 3 * MIB)
     assert (refused.code, f"bytes are free at {disk}" in refused.err) == (5, True), refused.err
-    assert Space(str(disk), 0, 24 * MIB).last_bytes > MIB, "what uploads leave free, a reaper can write"
+    assert DiskSpace(str(disk), 0, 24 * MIB).reserved_bytes > MIB, "what uploads leave free, a reaper can write"
 
 
 def test_without_a_reserve_nothing_is_deleted_on_a_full_disk(

@@ -16,10 +16,10 @@ from refstore.core.settings import ReaperSettings
 from refstore.errors import ObjectsRefused
 from refstore.lake import Lake
 from refstore.objects import open_objects
-from refstore.objects.base import Deletion, KeptVersions
+from refstore.objects.base import DeleteResult, VersioningStatus
 from refstore_gc import deleted_repositories, purge_cleaning, run
-from refstore_gc.run import Options
-from refstore_gc.run_summary import KEPT, Count
+from refstore_gc.run import GcOptions
+from refstore_gc.run_summary import KEPT_AS_VERSION_OUTCOME, ObjectCount
 from refstore_reaper import repository_removal
 from refstore_reaper.daemon import Reaper
 from tests.durations import AT_ONCE, unchecked_lake
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.server
 
-NOW = Options(grace_days=0, min_age_seconds=0)
+NOW = GcOptions(grace_days=0, min_age_seconds=0)
 DELETE = "&delete_versions=1"
 UNTIL = datetime(2038, 1, 1, tzinfo=UTC)
 
@@ -113,9 +113,9 @@ def test_what_stays_as_a_version_is_not_counted_as_reclaimed(bucket: KeepingBuck
     assert "NoncurrentVersionExpiration" in checks["versions of deleted objects"]["what_to_do"]
     with unchecked_lake(kv, bucket.url()) as lake:
         repo = lake.repository("sales")
-        own = figures.read(lake.kv, repo.context.repo)
-        assert sum(day.bytes for day in own.reclaimed) == 0
-        concerns = [each.concern for each in figures.warnings(own, 0, lake.clock.now_ms())]
+        own = figures.read_figures(lake.kv, repo.context.repo)
+        assert sum(day.bytes for day in own.reclaimed_days) == 0
+        concerns = [each.concern for each in figures.find_warnings(own, 0, lake.clock.now_ms())]
         assert figures.Concern.KEEPS_VERSIONS in concerns
 
     # The option comes later, and holds for repositories that were created without it.
@@ -155,7 +155,7 @@ def test_the_store_deletes_all_versions_of_a_key_and_nothing_else(bucket: Keepin
         for key in ("a", "a/b", "a2", "twice", "held", "retained", "_refstore/own", "hidden"):
             plain.put(key, b"x")
         plain.put("twice", b"y")
-        assert [key for key, _ in plain.delete_many(["hidden"]).kept] == ["hidden"]
+        assert [key for key, _ in plain.delete_many(["hidden"]).kept_keys] == ["hidden"]
         for key in ("lake/held", "lake/_refstore/own"):
             client.put_object_legal_hold(Bucket=bucket.name, Key=key, LegalHold={"Status": "ON"})
         client.put_object_retention(
@@ -163,14 +163,14 @@ def test_the_store_deletes_all_versions_of_a_key_and_nothing_else(bucket: Keepin
         )
         client.put_object(Bucket=bucket.name, Key="lake/held", Body=b"newer, and not held")
         deletion = store.delete_many(["a", "twice", "held", "retained", "_refstore/own", "hidden", "never"])
-        assert (deletion.deleted, deletion.missing) == (("a", "twice", "hidden", "_refstore/own"), ("never",))
-        reasons = dict(deletion.failed)
+        assert (deletion.deleted_keys, deletion.missing_keys) == (("a", "twice", "hidden", "_refstore/own"), ("never",))
+        reasons = dict(deletion.failed_keys)
         assert set(reasons) == {"held", "retained"}
         assert "legal hold" in reasons["held"]
         assert "governance" in reasons["retained"]
         assert "2038-01-01" in reasons["retained"]
         # An own file says nothing any more, though its bytes stay.
-        assert [key for key, _ in deletion.kept] == ["_refstore/own"]
+        assert [key for key, _ in deletion.kept_keys] == ["_refstore/own"]
         assert not store.is_stored("a")
         assert store.is_stored("_refstore/own")
         assert store.read("held") == b"newer, and not held", "an older content must not show again"
@@ -188,14 +188,14 @@ def test_a_bucket_that_cannot_be_asked_is_not_known(bucket: KeepingBucket) -> No
 
     with S3FaultProxy(bucket.server.endpoint, plan) as proxy:
         with closing(open_objects(bucket.url(endpoint=proxy.endpoint))) as store:
-            kept = store.kept_versions()
-            assert (kept.kept, "allow s3:GetBucketVersioning" in kept.warning) == (None, True)
+            kept = store.versioning_status()
+            assert (kept.keeps_versions, "allow s3:GetBucketVersioning" in kept.warning) == (None, True)
             store.put("a", b"x")
             # The answers to the deletions themselves say it.
-            assert [key for key, _ in store.delete_many(["a"]).kept] == ["a"]
+            assert [key for key, _ in store.delete_many(["a"]).kept_keys] == ["a"]
         with closing(open_objects(bucket.url(DELETE, proxy.endpoint))) as store:
             store.put("a", b"x")
-            assert store.delete_many(["a"]) == Deletion(("a",), (), ())
+            assert store.delete_many(["a"]) == DeleteResult(("a",), (), ())
             assert bucket.versions() == []
 
 
@@ -228,9 +228,9 @@ def test_a_server_without_versions_keeps_none(bucket: KeepingBucket, answer: Ref
     with S3FaultProxy(bucket.server.endpoint, plan) as proxy:
         for option in ("", DELETE):
             with closing(open_objects(bucket.url(option, proxy.endpoint))) as store:
-                assert store.kept_versions() == KeptVersions(kept=False, warning="")
+                assert store.versioning_status() == VersioningStatus(keeps_versions=False, warning="")
                 store.put("a", b"x")
-                assert store.delete_many(["a"]) == Deletion(("a",), (), ())
+                assert store.delete_many(["a"]) == DeleteResult(("a",), (), ())
 
 
 def test_who_may_not_list_versions_is_told_at_once(bucket: KeepingBucket) -> None:
@@ -264,17 +264,17 @@ def test_a_sweep_counts_what_the_bucket_keeps(bucket: KeepingBucket, kv: str, en
     with unchecked_lake(kv, bucket.url(option), safety=AT_ONCE) as lake:
         repo = lake.repository("sales")
         let_a_second_pass(repo, gone)
-        latest = run.run(repo.context, engines, NOW).latest
-        assert latest.swept is not None
-        counted = {name: count.objects for name, count in latest.swept.outcomes.items()}
+        latest = run.run_nightly(repo.context, engines, NOW).latest_summary
+        assert latest.sweep is not None
+        counted = {name: count.objects for name, count in latest.sweep.outcomes.items()}
         stays = bool(bucket.versions(gone))
         if option:
-            assert (counted, stays, latest.versions) == ({"deleted": 1}, False, "")
+            assert (counted, stays, latest.versions_warning) == ({"deleted": 1}, False, "")
         else:
-            assert (counted, stays, latest.swept.failed) == ({KEPT: 1}, True, 0)
-            assert latest.swept.failures == [f"bucket {bucket.name!r} keeps it as a version"]
-            assert "keeps versions" in latest.versions
-        assert bool(figures.read(lake.kv, repo.context.repo).gc.reclaimed) == bool(option)
+            assert (counted, stays, latest.sweep.failed_objects) == ({KEPT_AS_VERSION_OUTCOME: 1}, True, 0)
+            assert latest.sweep.failures == [f"bucket {bucket.name!r} keeps it as a version"]
+            assert "keeps versions" in latest.versions_warning
+        assert bool(figures.read_figures(lake.kv, repo.context.repo).gc.reclaimed) == bool(option)
 
 
 @pytest.mark.parametrize("option", ["", DELETE])
@@ -288,9 +288,9 @@ def test_what_ends_backups_and_repositories_counts_what_the_bucket_keeps(
         release_all(repo)
         rewrite(repo, "main", "a", b"less")
         lake.clock.sleep(31 * 86_400)
-        cleaned = purge_cleaning.clean(repo.context)
-        backup = Count(1, len(b"original"))
-        assert (cleaned.backups, cleaned.kept) == ((backup, Count()) if option else (Count(), backup))
+        cleaned = purge_cleaning.clean_up(repo.context)
+        backup = ObjectCount(1, len(b"original"))
+        assert (cleaned.backups, cleaned.kept_contents) == ((backup, ObjectCount()) if option else (ObjectCount(), backup))
         lake.delete_repository("sales")
         ((_, record),) = lake.all_repositories()
         for _ in range(3):
@@ -299,12 +299,12 @@ def test_what_ends_backups_and_repositories_counts_what_the_bucket_keeps(
             reap_all(repo)
         assert repository_removal.remove(repo.context, record)
     with unchecked_lake(kv, bucket.url(option), safety=AT_ONCE) as lake:
-        ((repo_id, record),) = deleted_repositories.closed(lake)
+        ((repo_id, record),) = deleted_repositories.closed_repositories(lake)
         store = lake.context(ids.repository_name("sales"), record).objects
         let_the_clock_pass(store, [info.key for info in store.list()])
-        cleared = deleted_repositories.clear(lake, repo_id, record, engines, NOW)
-        assert cleared.forgotten
-        assert cleared.swept is not None
-        assert set(cleared.swept.outcomes) == ({"deleted"} if option else {KEPT})
+        cleared = deleted_repositories.clear_repository(lake, repo_id, record, engines, NOW)
+        assert cleared.is_forgotten
+        assert cleared.sweep is not None
+        assert set(cleared.sweep.outcomes) == ({"deleted"} if option else {KEPT_AS_VERSION_OUTCOME})
         # Its own files (journal, reports, claim) go with their versions, too.
         assert bool(bucket.versions("/sales.")) == (not option)

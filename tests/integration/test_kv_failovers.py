@@ -19,14 +19,14 @@ import pytest
 from refstore.core.clock import SystemClock
 from refstore.core.ids import Address
 from refstore.core.records import Entry, decode_staged_many
-from refstore.core.safety import Safety, Witnessed
+from refstore.core.safety import Safety, WitnessMode
 from refstore.core.settings import ReaperSettings
 from refstore.errors import Invalid, KVSettling, KVWentBack, RefstoreError
 from refstore.lake import Lake
 from refstore.losses import reconciling
-from refstore.losses.fence import WITNESSES
+from refstore.losses.fence import WITNESSES_FOLDER
 from refstore.repository import Repository
-from refstore.versioning.manifest import WAITING
+from refstore.versioning.manifest import WAITING_FOLDER
 from refstore_reaper.daemon import Reaper
 from tests.durations import unchecked_lake
 from tests.servers.losing_kvs import LosingCluster, LosingKV, LosingRedis, LosingSentinels, LosingSqlite
@@ -61,7 +61,7 @@ class ShiftedClock(SystemClock):
 class Rounds:
     """One lake on a KV that loses writes, and what was acknowledged."""
 
-    def __init__(self, kv: LosingKV, folder: Path, *, one_server: bool, witness: Witnessed = "commits") -> None:
+    def __init__(self, kv: LosingKV, folder: Path, *, one_server: bool, witness: WitnessMode = "commits") -> None:
         self._kv = kv
         self._safety = replace(SAFETY, witness=witness)
         self._step_names = STEPS if witness == "commits" else WITNESSED_STEPS
@@ -168,7 +168,7 @@ class Rounds:
     def _accept(self) -> None:
         """Do what an operator does: `refstore kv reconcile`, then with `--accept`. No acknowledged commit is lost."""
         with self._lake() as lake:
-            reconciling.put_back(lake)
+            reconciling.restore_lost_records(lake)
             reconciling.settle_lake(lake, accept=True, clients_stopped=True)
             for commit in self._committed:
                 lake.repository("sales").get_commit(commit)
@@ -177,8 +177,8 @@ class Rounds:
         """Return what a loss must not take unnoticed: the witnesses, and the entries of what was made."""
         with self._lake() as lake:
             store = lake.own_store
-            witnesses = {store.read(info.key) for info in store.list(WITNESSES)}
-            waiting = {info.key for info in lake.repository("sales").context.objects.list(WAITING)}
+            witnesses = {store.read(info.key) for info in store.list(WITNESSES_FOLDER)}
+            waiting = {info.key for info in lake.repository("sales").context.objects.list(WAITING_FOLDER)}
         return witnesses, {key for key in waiting if "-deleted" not in key and "-removed" not in key}
 
     def _live(self) -> set[str]:
@@ -191,7 +191,7 @@ class Rounds:
         values = [
             value
             for _, branch in ctx.branches.scan_open()
-            for token in branch.live
+            for token in branch.live_tokens
             for _, value in ctx.kv.scan_all(f"{ctx.repo}/staging/{token}")
         ]
         return {record.address for record in decode_staged_many(values) if isinstance(record, Entry)}
@@ -224,7 +224,7 @@ ARRANGEMENTS: dict[str, Callable[[Path, Random], LosingKV]] = {
     ("arrangement", "witness"),
     [*((name, "commits") for name in ARRANGEMENTS), ("sqlite", "always"), ("redis", "always")],
 )
-def test_rounds_of_losses_and_switches(arrangement: str, witness: Witnessed, tmp_path: Path) -> None:
+def test_rounds_of_losses_and_switches(arrangement: str, witness: WitnessMode, tmp_path: Path) -> None:
     kv = ARRANGEMENTS[arrangement](tmp_path / "kv", Random(SEED))  # a repeatable test, no secret
     try:
         rounds = Rounds(kv, tmp_path, one_server=arrangement != "cluster", witness=witness)

@@ -7,7 +7,7 @@ import pytest
 import refstore
 from refstore.core.ids import SIZE_BYTES_MAX
 from refstore.core.settings import ApiSettings
-from refstore.core.units import SUM_BYTES_MAX, bytes_shown, size_shown, sum_of_sizes
+from refstore.core.units import SUM_BYTES_MAX, format_bytes, format_size, sum_sizes
 from refstore.errors import Invalid
 from refstore.operations.uploading import Stage
 from refstore.versioning.commits.metaranges import Metarange, RangeRow
@@ -57,14 +57,14 @@ def test_sums_of_what_is_there_stop_growing_and_say_so(sales: Command) -> None:
 
 def test_a_tree_of_many_ranges_is_as_large_as_a_sum_can_be() -> None:
     rows = [RangeRow(str(number), str(number), "id", 1, size) for number, size in enumerate((SUM_BYTES_MAX, 7, 7))]
-    assert Metarange.of(rows, "").size_bytes == SUM_BYTES_MAX
+    assert Metarange.from_rows(rows, "").size_bytes == SUM_BYTES_MAX
     # of a range that was written when its sum could begin again from below
-    assert Metarange.of([RangeRow("a", "b", "id", 2, -(1 << 63))], "").size_bytes == SUM_BYTES_MAX
+    assert Metarange.from_rows([RangeRow("a", "b", "id", 2, -(1 << 63))], "").size_bytes == SUM_BYTES_MAX
 
 
 def test_only_a_sum_that_stopped_growing_is_at_least_so_much() -> None:
-    assert (size_shown(SUM_BYTES_MAX - 1), bytes_shown(1500)) == ("9,223.4 PB", "1,500 bytes")
-    assert (size_shown(sum_of_sizes([HUGE] * 3)), size_shown(-SUM_BYTES_MAX)) == (
+    assert (format_size(SUM_BYTES_MAX - 1), format_bytes(1500)) == ("9,223.4 PB", "1,500 bytes")
+    assert (format_size(sum_sizes([HUGE] * 3)), format_size(-SUM_BYTES_MAX)) == (
         "at least 9,223.4 PB",
         "at most -9,223.4 PB",
     )

@@ -14,7 +14,7 @@ from refstore.errors import Gone
 from refstore.gc_marks import Marks, RunState
 from refstore.kv import open_kv
 from refstore.lake import Lake
-from refstore.operations.log_and_diff import Lifetime
+from refstore.operations.log_and_diff import CommitLifetime
 from refstore.repository import Repository
 from refstore_reaper import reference_release
 from tests.kit import collecting
@@ -36,9 +36,9 @@ def reap(repo: Repository) -> None:
     ctx = repo.context
     reference_release.publish_markers(ctx)
     markers = ctx.markers
-    for commit, committed in list(markers.committed()):
+    for commit, committed in list(markers.scan_committed()):
         reference_release.process_committed(ctx, commit, committed)
-    for token, deleted in list(markers.deleted()):
+    for token, deleted in list(markers.scan_deleted()):
         reference_release.process_deleted(ctx, token, deleted)
 
 
@@ -69,19 +69,19 @@ def test_a_night(lake: Lake) -> None:
     assert [name for name, _ in ctx.kv.scan_all(keys.gc_pins(ctx.repo))] == []
     assert {*of_tuesday.data} == {repo.stat(first, "shared").address, own}
 
-    assert collecting.sweep(ctx, "tuesday", of_tuesday.data).deleted == (), "what Monday marked can still be unmarked"
-    assert repo.unmark(first).unmarked == 1
+    assert collecting.sweep(ctx, "tuesday", of_tuesday.data).deleted_keys == (), "what Monday marked can still be unmarked"
+    assert repo.unmark(first).unmarked_commits == 1
     assert repo.read(first, "shared") == b"1"
 
     wednesday, of_wednesday = collecting.mark(ctx, [first])
-    assert collecting.sweep(ctx, wednesday.mark_id, of_wednesday.data).deleted == tuple(of_tuesday.data)
+    assert collecting.sweep(ctx, wednesday.mark_id, of_wednesday.data).deleted_keys == tuple(of_tuesday.data)
     collecting.sweep(ctx, monday.mark_id, of_monday.data)
     assert {each.state for each in marks.runs.all()} == {RunState.SWEPT}
     assert [line.lifetime for line in repo.history("main")] == [
-        Lifetime.ACTIVE,
-        Lifetime.SWEPT,
-        Lifetime.SWEPT,
-        Lifetime.ACTIVE,
+        CommitLifetime.ACTIVE,
+        CommitLifetime.SWEPT,
+        CommitLifetime.SWEPT,
+        CommitLifetime.ACTIVE,
     ]
     with pytest.raises(Gone, match="by mark"):
         repo.read(second, "shared")

@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 
 import refstore
 from refstore.core.safety import Safety
-from refstore.core.settings import embedded
+from refstore.core.settings import embedded_urls
 from refstore.distribution import DISTRIBUTION
 from tests.durations import AT_ONCE, AT_ONCE_ENVIRONMENT, set_agreed
 from tests.servers.redis_servers import until
@@ -162,7 +162,7 @@ def test_beside_an_application_with_an_api_of_its_own_everything_runs(environmen
     check_serve(environment, names)
     run("refstore", "reaper", "--once", "--grace-seconds", "0", "--yes")
     assert json.loads(run("refstore", "--json", "trash", "sales") or "[]") == []
-    kv, _ = embedded(environment / "app" / names["REFSTORE_DATA"])
+    kv, _ = embedded_urls(environment / "app" / names["REFSTORE_DATA"])
     set_agreed(kv, AT_ONCE)
     run("refstore", "gc", "run", "--all", **AT_ONCE_ENVIRONMENT)
     set_agreed(kv, Safety())
@@ -218,10 +218,10 @@ def test_without_extras_the_nightly_job_runs_and_starts_no_java(environment: Pat
     run("refstore", "retention", "set", "sales", "rules.json")
     run("refstore", "upload", "sales", "main", "rules.json", "a")
     run("refstore", "commit", "sales", "main", "-m", "first")
-    set_agreed(embedded(environment / "app" / "base")[0], AT_ONCE)
+    set_agreed(embedded_urls(environment / "app" / "base")[0], AT_ONCE)
     nightly = ("refstore", "gc", "run", "--all", "--min-age-seconds", "0", "--json")
     (ran,) = json.loads(run(*nightly, **AT_ONCE_ENVIRONMENT))["runs"]
-    set_agreed(embedded(environment / "app" / "base")[0], Safety())
+    set_agreed(embedded_urls(environment / "app" / "base")[0], Safety())
     assert (ran["engine"], ran["kept"]["objects"] > 0, ran["marked"]["objects"]) == ("local", True, 0)
     assert run("refstore", "cat", "sales", "main", "a").startswith("{")
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 
 from refstore.errors import AlreadyExists, ObjectNotFound
 from refstore.kv.base import ABSENT, Delete, Exchange, Get, Key, Op, Server, Set, SetIf
-from refstore.objects.base import Deletion
+from refstore.objects.base import DeleteResult
 from tests.kit.steps import (
     CLOCK,
     EXCHANGE,
@@ -265,7 +265,7 @@ class DeleteObjects:
 
     def start(self, names: Interned) -> Progress | Done:
         del names
-        return () if self.names else Done(Deletion((), (), ()))
+        return () if self.names else Done(DeleteResult((), (), ()))
 
     def steps(self, progress: Progress, names: Interned) -> tuple[Step, ...]:
         return (Step(EXCHANGE, names.key(Key(OBJECTS, self.names[len(cast(_Keys, progress))])), NOTHING),)
@@ -277,7 +277,7 @@ class DeleteObjects:
             return there
         deleted = tuple(name for name, was in zip(self.names, there, strict=True) if was)
         missing = tuple(name for name, was in zip(self.names, there, strict=True) if not was)
-        return Done(Deletion(deleted, missing, ()))
+        return Done(DeleteResult(deleted, missing, ()))
 
 
 @dataclass(frozen=True, slots=True)

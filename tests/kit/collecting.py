@@ -15,15 +15,15 @@ from refstore.context import Context
 from refstore.core import keys
 from refstore.core.ids import Address, CommitId, is_own
 from refstore.core.records import Entry
-from refstore.gc_marks import LiveBatch, LiveCommit, Marks, Run, new_mark_id
+from refstore.gc_marks import LiveBatch, LiveCommit, Marks, OfflineRun, new_mark_id
 from refstore.gc_marks.sweep_records import ROOT, outcome_key
 from refstore.kv.base import ABSENT
-from refstore.objects.base import Deletion
+from refstore.objects.base import DeleteResult
 from refstore.versioning.commits import names
 from refstore.versioning.commits.columns import pa, pq
 
 DATA = "data/"
-METADATA = (names.RANGES, names.METARANGES, names.ADDED)
+METADATA = (names.RANGES, names.METARANGES, names.ADDED_ADDRESSES)
 
 Keeps = Callable[[CommitId, str, Entry], bool]
 """Whether a commit keeps its entry at a path of which a part of it has expired (`Kept.but_for`): what path rules say.
@@ -40,7 +40,7 @@ class MayGo(NamedTuple):
 
 def may_go(
     ctx: Context,
-    run: Run,
+    run: OfflineRun,
     *,
     min_age_ms: int = 0,
     keeps: Keeps | None = None,
@@ -84,7 +84,7 @@ def mark(
     grace_ms: int = 0,
     partly: Iterable[tuple[CommitId, tuple[str, ...]]] = (),
     folders: tuple[str, ...] = (DATA, *METADATA),
-) -> tuple[Run, MayGo]:
+) -> tuple[OfflineRun, MayGo]:
     """Mark, wait, list, look. Takes over from whoever else is at it."""
     marks = Marks(ctx)
     run = marks.mark_run.begin("", grace_ms, expired, new_mark_id(ctx), partly=partly, take_over=True)
@@ -94,7 +94,7 @@ def mark(
     return marks.mark_run.finish(run, {"objects": len(found.data), "metadata": len(found.metadata)}), found
 
 
-def complete(ctx: Context, run: Run, going: Collection[str]) -> list[CommitId]:
+def complete(ctx: Context, run: OfflineRun, going: Collection[str]) -> list[CommitId]:
     """What this run marked although nothing of it goes, nor is on its way by an earlier mark. Nothing that never
     landed.
     """
@@ -121,7 +121,7 @@ def write_tagged(ctx: Context, mark_id: str, tagged: Iterable[str], left: Iterab
     ctx.objects.put(f"{ROOT}{mark_id}/mark.json", msgspec.json.encode({"units": [[unit, outcomes[0][0]]]}))
 
 
-def sweep(ctx: Context, mark_id: str, candidates: Iterable[str]) -> Deletion:
+def sweep(ctx: Context, mark_id: str, candidates: Iterable[str]) -> DeleteResult:
     """First no mark can be taken back; then what was, drops out; then the objects go."""
     marks = Marks(ctx)
     run = marks.sweeps.begin(mark_id)
@@ -131,8 +131,8 @@ def sweep(ctx: Context, mark_id: str, candidates: Iterable[str]) -> Deletion:
         for key in _entries_of(ctx, LiveCommit(commit, record), None)
     }
     deletion = ctx.objects.delete_many([key for key in candidates if key not in dropped])
-    if not deletion.failed:
-        marks.sweeps.finish(mark_id, {"deleted": len(deletion.deleted), "missing": len(deletion.missing)})
+    if not deletion.failed_keys:
+        marks.sweeps.finish(mark_id, {"deleted": len(deletion.deleted_keys), "missing": len(deletion.missing_keys)})
     return deletion
 
 
@@ -160,6 +160,6 @@ def _objects_of(ctx: Context, commit: LiveCommit) -> set[str]:
     )
     if record.metarange:
         found.add(names.key(names.METARANGES, record.metarange))
-    if record.added:
-        found.add(names.key(names.ADDED, record.added))
+    if record.added_addresses_id:
+        found.add(names.key(names.ADDED_ADDRESSES, record.added_addresses_id))
     return found

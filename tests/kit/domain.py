@@ -21,14 +21,14 @@ from refstore.core.records import Entry, encode
 from refstore.core.safety import Safety
 from refstore.core.signing_keys import SigningKey
 from refstore.kv.base import Key
-from refstore.kv.retrying import Retrying
+from refstore.kv.retrying import RetryingKV
 from refstore.lake import Lake
 from refstore.objects import reading_many
 from refstore.objects.base import ObjectStore
 from refstore.operations import blob_writes
 from refstore.repository import Repository
 from refstore.versioning.commits.applying import WrittenTree
-from refstore.versioning.commits.diffing import Change
+from refstore.versioning.commits.diffing import PathChange
 from refstore.versioning.commits.filters import PathFilter
 from refstore.versioning.commits.trees import SCAN_LIMIT, Trees
 from tests.kit import losing
@@ -70,15 +70,15 @@ def simulated() -> Generator[None]:
     """While worlds are built and explored: one shard, no batch written by several threads, no word about a million
     retries.
     """
-    before = keys.SHARDS, blob_writes.WRITERS, reading_many.FEW
-    keys.SHARDS = blob_writes.WRITERS = 1  # Finals, for the product
-    reading_many.FEW = 1_000_000
+    before = keys.SHARDS, blob_writes.WRITE_THREADS, reading_many.SEQUENTIAL_READS_MAX
+    keys.SHARDS = blob_writes.WRITE_THREADS = 1  # Finals, for the product
+    reading_many.SEQUENTIAL_READS_MAX = 1_000_000
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
         logging.disable(logging.NOTSET)
-        keys.SHARDS, blob_writes.WRITERS, reading_many.FEW = before
+        keys.SHARDS, blob_writes.WRITE_THREADS, reading_many.SEQUENTIAL_READS_MAX = before
 
 
 class RememberedTrees(Trees):
@@ -117,12 +117,12 @@ class RememberedTrees(Trees):
             ("encoded", base, changes, self._counting.position), lambda: Trees.apply_encoded(self, base, changes)
         )
 
-    def read_added(self, listing: str) -> Iterator[list[Address]]:
-        return iter(self._remembered(("added", listing), lambda: list(Trees.read_added(self, listing))))
+    def read_added_addresses(self, listing: str) -> Iterator[list[Address]]:
+        return iter(self._remembered(("added", listing), lambda: list(Trees.read_added_addresses(self, listing))))
 
     def diff(
         self, left: str, right: str, *, prefix: str = "", after: str = "", only: PathFilter | None = None
-    ) -> Iterator[Change]:
+    ) -> Iterator[PathChange]:
         if only is not None:
             return Trees.diff(self, left, right, prefix=prefix, after=after, only=only)
         key = ("diff", left, right, prefix, after)
@@ -227,7 +227,7 @@ class RepositoryDomain:
         self.watch = Watch(self._repo, private)
 
     def bind(self, stores: Stores) -> Tools:
-        kv = Retrying(stores.kv, clock=stores.clock, random=_Still())
+        kv = RetryingKV(stores.kv, clock=stores.clock, random=_Still())
         lake = Lake(
             kv,
             "memory://simulated",

@@ -16,7 +16,7 @@ from typing import Final
 from refstore.core.clock import Clock
 from refstore.errors import InvalidSettings, KVUnavailable, ObjectsUnavailable
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
-from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored
+from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject
 
 _REFUSED: Final = "injected: the request was lost"
 _LOST: Final = "injected: the reply was lost"
@@ -138,7 +138,7 @@ class FaultyObjects(ObjectStore):
     def conditional_put(self) -> bool:
         return self._objects.conditional_put
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         fault = self._dice.roll()
         if fault in ("request", "cut"):
             raise ObjectsUnavailable(_REFUSED)
@@ -170,7 +170,7 @@ class FaultyObjects(ObjectStore):
     def _list_now(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
         return self._objects.list(prefix, after=after)
 
-    def delete_many(self, keys: Sequence[str]) -> Deletion:
+    def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         """A batch that is cut off says so key by key, as a store does."""
         fault = self._dice.roll()
         if fault == "request":
@@ -178,7 +178,7 @@ class FaultyObjects(ObjectStore):
         if fault == "cut":
             at = self._dice.part(len(keys))
             done = self._objects.delete_many(keys[:at])
-            return Deletion(done.deleted, done.missing, (*done.failed, *((key, "injected") for key in keys[at:])))
+            return DeleteResult(done.deleted_keys, done.missing_keys, (*done.failed_keys, *((key, "injected") for key in keys[at:])))
         done = self._objects.delete_many(keys)
         if fault:
             raise ObjectsUnavailable(_LOST)

@@ -17,7 +17,7 @@ from refstore.kv.base import ABSENT
 from refstore.losses import settling
 from refstore.losses.fence import Fence
 from refstore.losses.known import check_repository
-from refstore.losses.settling import forget_added, is_live
+from refstore.losses.settling import delete_added_references, has_live_token
 from refstore.versioning import due_hints
 from refstore.versioning.manifest import AnyEntry, CommitLanded
 from refstore_reaper import deletion, reference_release, scrub
@@ -58,13 +58,13 @@ def settle() -> tuple[Stage, ...]:
 
 def _begin(tools: Tools, number: int, scrubs: bool) -> Then:  # a stage's arguments are positional
     ctx = tools.ctx
-    deleter = f"{ctx.ids.unique(0)}-{number}{SCRUB if scrubs else ''}"
+    deleter = f"{ctx.ids.new_id(0)}-{number}{SCRUB if scrubs else ''}"
     fence = _fence(tools, deleter)
 
     def settle_all() -> None:
         tools.stores.wait_for_others()
-        check_repository(ctx, others_answer=True)
-        settling.settle(ctx)
+        check_repository(ctx, servers_changed=True)
+        settling.settle_repository(ctx)
 
     fence.begin(settle_all)
     waiting = tuple(check_repository(ctx))
@@ -82,22 +82,22 @@ def _publish(tools: Tools) -> None:
 
 
 def _committed(tools: Tools, known: Known) -> Then:
-    found = [commit for commit, _ in tools.ctx.markers.committed()]
+    found = [commit for commit, _ in tools.ctx.markers.scan_committed()]
     return Then(tuple(Stage("process-committed", _process_committed, (known, commit)) for commit in found))
 
 
 def _process_committed(tools: Tools, known: Known, commit: CommitId) -> None:
     ctx = tools.ctx
     _fence_of(tools, known).check_servers()
-    raw = ctx.kv.get(keys.committed(ctx.repo, commit))
+    raw = ctx.kv.get(keys.committed_marker(ctx.repo, commit))
     if raw is not ABSENT:
         marker = decode(raw, CommittedTokens)
-        if not is_live(ctx, marker.tokens):
+        if not has_live_token(ctx, marker.tokens):
             reference_release.process_committed(ctx, commit, marker)
 
 
 def _deleted(tools: Tools, known: Known) -> Then:
-    found = [token for token, _ in tools.ctx.markers.deleted()]
+    found = [token for token, _ in tools.ctx.markers.scan_deleted()]
     return Then(tuple(Stage("process-deleted", _process_deleted, (known, token)) for token in found))
 
 
@@ -105,7 +105,7 @@ def _process_deleted(tools: Tools, known: Known, token: Token) -> None:
     ctx = tools.ctx
     _fence_of(tools, known).check_servers()
     raw = ctx.kv.get(keys.deleted_token(ctx.repo, token))
-    if raw is not ABSENT and not is_live(ctx, (token,)):
+    if raw is not ABSENT and not has_live_token(ctx, (token,)):
         marker = decode(raw, DeletedToken)
         reference_release.process_deleted(ctx, token, marker)
 
@@ -146,15 +146,15 @@ def _finish(tools: Tools, known: Known, waiting: tuple[AnyEntry, ...]) -> None:
 def _confirm(tools: Tools, fence: Fence, waiting: tuple[AnyEntry, ...]) -> None:
     ctx = tools.ctx
     commits = [entry.commit for entry in waiting if isinstance(entry, CommitLanded)]
-    markers = ctx.kv.get_many([keys.committed(ctx.repo, commit) for commit in commits]) if commits else []
+    markers = ctx.kv.get_many([keys.committed_marker(ctx.repo, commit) for commit in commits]) if commits else []
     unfinished = {commit for commit, marker in zip(commits, markers, strict=True) if marker is not ABSENT}
     for commit in commits:
         if commit not in unfinished:
-            forget_added(ctx, commit)
+            delete_added_references(ctx, commit)
     done = [entry for entry in waiting if not (isinstance(entry, CommitLanded) and entry.commit in unfinished)]
     if done:
         fence.pass_through()
-        ctx.manifest.confirm(done, ctx.ids.unique(0))
+        ctx.manifest.confirm(done, ctx.ids.new_id(0))
 
 
 def _fence(tools: Tools, deleter: str) -> Fence:

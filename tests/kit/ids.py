@@ -27,7 +27,7 @@ class CountingIds:
         """Where in which sequence the next id is."""
         return self._label, self.given
 
-    def unique(self, at_ms: int) -> str:
+    def new_id(self, at_ms: int) -> str:
         """They sort as they were made, not by time."""
         del at_ms
         self.given += 1

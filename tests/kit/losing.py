@@ -14,8 +14,8 @@ import msgspec
 from refstore.core import keys
 from refstore.core.records import Deleting, Entry, Location, decode, decode_reference, decode_staged
 from refstore.kv.base import Key
-from refstore.losses.fence import WITNESSES, Fence, Witness
-from refstore.versioning.manifest import CONFIRMED, WAITING, AnyEntry, CommitLanded, EntriesPlaced, LocationsKept
+from refstore.losses.fence import WITNESSES_FOLDER, Fence, Witness
+from refstore.versioning.manifest import CONFIRMED_FOLDER, WAITING_FOLDER, AnyEntry, CommitLanded, EntriesPlaced, LocationsPublished
 from tests.kit import guarded_reaping
 from tests.kit.calls import positions_of
 from tests.kit.steps import OBJECTS, SERVERS, Interned, body_of
@@ -53,7 +53,7 @@ def begin(world: World, shards: tuple[str, ...]) -> None:
     ctx = world.repo.context
     fence = Fence(ctx.kv, ctx.lake_objects, ctx.clock, ctx.durations, "first")
     fence.begin(lambda: None)
-    ctx.manifest.confirm(ctx.manifest.waiting(), "first")
+    ctx.manifest.confirm(ctx.manifest.read_waiting(), "first")
 
 
 def shard_of(repo: RepositoryId, partition: str, shards: tuple[str, ...]) -> str:
@@ -108,7 +108,7 @@ class LosingDomain:
             return why
         for key, value in store.items():
             name = names.keys[key].name
-            if names.keys[key].partition == OBJECTS and name.startswith((WAITING, CONFIRMED)):
+            if names.keys[key].partition == OBJECTS and name.startswith((WAITING_FOLDER, CONFIRMED_FOLDER)):
                 for gone in self._named(value, names):
                     if gone not in there:
                         return f"{names.keys[gone].name} is gone, but an acknowledged call named it ({name})"
@@ -149,7 +149,7 @@ class LosingDomain:
     def _is_witnessed(self, store: Mapping[int, int], names: Interned) -> bool:
         """Whether the KV holds what every witness says."""
         for key, value in store.items():
-            if names.keys[key].partition == OBJECTS and names.keys[key].name.startswith(WITNESSES):
+            if names.keys[key].partition == OBJECTS and names.keys[key].name.startswith(WITNESSES_FOLDER):
                 witness = msgspec.json.decode(body_of(names.values[value]), type=Witness)
                 for partition, number in witness.positions.items():
                     held = store.get(names.key(Key(partition, witness.deleter)))
@@ -185,12 +185,12 @@ class LosingDomain:
         """What a KV that lost a location still takes for the content, if the manifest knows where that lies."""
         newest: dict[str, Location] = {}
         for key, value in store.items():
-            if names.keys[key].partition == OBJECTS and names.keys[key].name.startswith((WAITING, CONFIRMED)):
+            if names.keys[key].partition == OBJECTS and names.keys[key].name.startswith((WAITING_FOLDER, CONFIRMED_FOLDER)):
                 for line in body_of(names.values[value]).splitlines():
                     entry = msgspec.json.decode(line, type=AnyEntry)
-                    for item in entry.items if isinstance(entry, LocationsKept) else ():
+                    for item in entry.items if isinstance(entry, LocationsPublished) else ():
                         told = decode(item.record, Location)
-                        if item.identity not in newest or newest[item.identity].replaced < told.replaced:
+                        if item.identity not in newest or newest[item.identity].replacement_count < told.replacement_count:
                             newest[item.identity] = told
         if not newest:
             return set()

@@ -14,11 +14,11 @@ from unittest import mock
 from refstore.core.ids import Address, own_address
 from refstore.core.records import Content
 from refstore.errors import Contention, Gone, NotFound, NothingToCommit, ObjectNotFound
-from refstore.losses.fence import NoGuard
-from refstore.purging.document import REWRITE, Backup, Dataset, PurgeDocument, Trash
+from refstore.losses.fence import DryRunGuard
+from refstore.purging.document import REWRITE, BackupPolicy, Dataset, PurgeDocument, TrashPolicy
 from refstore_gc import purge_cleaning
 from refstore_purge import plan, version_plan
-from refstore_purge.replacing import Attempt, Original, replace
+from refstore_purge.replacing import ReplacementAttempt, OriginalContent, replace_contents
 from tests.kit.reaping import NoJournal
 from tests.kit.replay import Stage
 
@@ -66,7 +66,7 @@ def restore_content(identity: str, address: str) -> Stage:
 
 def _purge(tools: Tools, run: str, identity: Address, size_bytes: int, then_read: str) -> None:
     tools.ctx.locations.announce()
-    _replace(tools, run, [Original(identity, Content(identity, size_bytes, ""))])
+    _replace(tools, run, [OriginalContent(identity, Content(identity, size_bytes, ""))])
     if then_read:
         body = tools.repo.read("main", then_read)
         assert f"-{run}".encode() in body, f"the run {run} was acknowledged, and its rows are there: {body!r}"
@@ -76,10 +76,10 @@ def _purge_all(tools: Tools, run: str) -> None:
     with mock.patch.object(plan, "held_prefixes", return_value=()):
         planned = version_plan.plan_versions(tools.repo, [EVERYTHING], {EVERYTHING.name: "ids"})
     originals = [
-        Original(Address(piece.address), piece.original)
-        for unit in planned.units
-        for piece in unit.pieces.values()
-        if piece.original is not None
+        OriginalContent(Address(piece.address), piece.original_content)
+        for unit in planned.partitions
+        for piece in unit.objects.values()
+        if piece.original_content is not None
     ]
     if originals:
         tools.ctx.locations.announce()
@@ -94,11 +94,11 @@ def _restore_and_read(tools: Tools, run: str, path: str, identity: Address) -> N
         assert f"-{run}".encode() in body, f"the run {run} was acknowledged, and its rows are restored: {body!r}"
 
 
-def _replace(tools: Tools, run: str, originals: Sequence[Original]) -> None:
+def _replace(tools: Tools, run: str, originals: Sequence[OriginalContent]) -> None:
     """Until nothing is busy, at most three times."""
     ctx, mark = tools.ctx, f"-{run}".encode()
 
-    def write(attempts: Sequence[Attempt]) -> list[Content | None]:
+    def write(attempts: Sequence[ReplacementAttempt]) -> list[Content | None]:
         made: list[Content | None] = []
         for attempt in attempts:
             try:
@@ -109,12 +109,12 @@ def _replace(tools: Tools, run: str, originals: Sequence[Original]) -> None:
             if body.endswith(mark) or mark + b"-" in body:
                 made.append(None)  # no rows of the run are left
                 continue
-            ctx.objects.put(attempt.to, body + mark, if_absent=True)
-            made.append(Content(attempt.to, len(body + mark), "", run=run))
+            ctx.objects.put(attempt.target_address, body + mark, if_absent=True)
+            made.append(Content(attempt.target_address, len(body + mark), "", run=run))
         return made
 
     for _ in range(3):
-        if not replace(ctx, run, originals, write, lambda _: None):
+        if not replace_contents(ctx, run, originals, write, lambda _: None):
             return
     raise Contention("others kept changing it")  # a run reports it as not purged
 
@@ -131,7 +131,7 @@ def _clean(tools: Tools, waits: bool, fence: bool) -> None:  # a stage's argumen
     if waits:
         tools.stores.wait_for_others()
     with _only_the_protocol(), nullcontext() if fence else _without_a_fence():
-        purge_cleaning.clean(tools.ctx)
+        purge_cleaning.clean_up(tools.ctx)
 
 
 def _restore(tools: Tools, identity: Address, address: Address) -> None:
@@ -140,7 +140,7 @@ def _restore(tools: Tools, identity: Address, address: Address) -> None:
 
 @contextmanager
 def _only_the_protocol() -> Generator[None]:
-    everything = PurgeDocument(backup=Backup(0, 0), trash=Trash(0))
+    everything = PurgeDocument(backup=BackupPolicy(0, 0), trash=TrashPolicy(0))
     results: dict[str, object] = {
         "delete_abandoned": 0,
         "_document": everything,
@@ -154,4 +154,4 @@ def _only_the_protocol() -> Generator[None]:
 
 
 def _without_a_fence() -> AbstractContextManager[object]:
-    return mock.patch.object(purge_cleaning.kv_guard, "begin", return_value=NoGuard())
+    return mock.patch.object(purge_cleaning.kv_guard, "begin", return_value=DryRunGuard())

@@ -14,12 +14,12 @@ from refstore.core.settings import ReaperSettings
 from refstore.deletions.journal_format import PendingDelete
 from refstore.errors import CorruptRecord, RepositoryNotFound
 from refstore.kv.base import Key
-from refstore.losses.fence import NoGuard
-from refstore.objects.base import Deletion
+from refstore.losses.fence import DryRunGuard
+from refstore.objects.base import DeleteResult
 from refstore.operations import branching
 from refstore.versioning import due_hints
-from refstore.versioning.due_hints import Hint
-from refstore.versioning.markers import REPOSITORY_DELETED
+from refstore.versioning.due_hints import DueHint
+from refstore.versioning.markers import REPOSITORY_DELETED_CAUSE
 from refstore_reaper import deletion, reference_release, scrub
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
 from refstore_reaper.breaker import Breaker, Permit
@@ -38,7 +38,7 @@ class NoJournal:
 
     def record_start(self, batch: Sequence[PendingDelete]) -> None: ...
 
-    def record_end(self, batch: Sequence[PendingDelete], confirmed: Deletion) -> None: ...
+    def record_end(self, batch: Sequence[PendingDelete], confirmed: DeleteResult) -> None: ...
 
 
 class NoBreaker(Breaker):
@@ -96,7 +96,7 @@ def _publish(tools: Tools) -> None:
 
 
 def _committed(tools: Tools, page: int) -> Then:
-    found = list(tools.ctx.markers.committed())
+    found = list(tools.ctx.markers.scan_committed())
     return Then(tuple(Stage("process-committed", _process_committed, (*item, page)) for item in found))
 
 
@@ -105,7 +105,7 @@ def _process_committed(tools: Tools, commit: CommitId, marker: CommittedTokens, 
 
 
 def _deleted(tools: Tools, direct: bool, page: int) -> Then:  # a stage's arguments are positional
-    found = list(tools.ctx.markers.deleted())
+    found = list(tools.ctx.markers.scan_deleted())
     return Then(tuple(Stage("process-deleted", _process_deleted, (*item, direct, page)) for item in found))
 
 
@@ -128,7 +128,7 @@ def _hints(tools: Tools, any_hint: bool) -> Then:  # a stage's arguments are pos
 
 
 def _delete_batch(tools: Tools, *hints: tuple[Key, int, tuple[Address, ...]]) -> None:
-    due = deletion.due_addresses([Hint(*hint) for hint in hints])
+    due = deletion.due_addresses([DueHint(*hint) for hint in hints])
     deleter = _deleter(tools)
     with Pipeline() as pipeline:
         pipeline.start(deleter.delete_batch(Permit(len(due)), due=due))
@@ -147,7 +147,7 @@ def _deleter(tools: Tools) -> BatchDeleter:
         NoJournal(),
         delays=tools.ctx.deletion_delays,
         async_deleter=None,
-        guard=NoGuard(),
+        guard=DryRunGuard(),
         on_corrupt=on_corrupt,
     )
 
@@ -165,4 +165,4 @@ def _close(tools: Tools) -> None:
     try:
         branching.check_open(tools.ctx)
     except RepositoryNotFound:
-        branching.close_all(tools.ctx, REPOSITORY_DELETED)
+        branching.close_all(tools.ctx, REPOSITORY_DELETED_CAUSE)

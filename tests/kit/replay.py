@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, cast
 from refstore.core.clock import Clock
 from refstore.errors import KVUnavailable, ObjectNotFound, ObjectsUnavailable
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
-from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored, Tally, chunks_of
+from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject, BodyDigest, chunks_of
 from tests.kit.calls import (
     Barrier,
     Count,
@@ -124,7 +124,7 @@ class ReplayObjects(ObjectStore):
         self._private = private
         self._clock = clock
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         whole = b"".join(chunks_of(body))
         if is_private(key, may_lose=self._may_lose):
             if self._private.setdefault(key, whole) != whole:
@@ -133,9 +133,9 @@ class ReplayObjects(ObjectStore):
                 )
         else:
             self._replay.ask(Put(key, stored(whole, self._clock.now_ms()), if_absent))
-        tally = Tally(key)
+        tally = BodyDigest(key)
         tally.add(whole)
-        return tally.stored
+        return tally.stored_object
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         if is_private(key, may_lose=self._may_lose):
@@ -154,8 +154,8 @@ class ReplayObjects(ObjectStore):
         names: Sequence[str] = self._replay.ask(ListObjects(prefix, after))
         return iter([ObjectInfo(name, 0, 0) for name in names if not before or name < before])
 
-    def delete_many(self, keys: Sequence[str]) -> Deletion:
-        return cast(Deletion, self._replay.ask(DeleteObjects(tuple(dict.fromkeys(keys)))))
+    def delete_many(self, keys: Sequence[str]) -> DeleteResult:
+        return cast(DeleteResult, self._replay.ask(DeleteObjects(tuple(dict.fromkeys(keys)))))
 
     @property
     def url(self) -> str:

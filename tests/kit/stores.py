@@ -11,7 +11,7 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from refstore.core.clock import Clock
 from refstore.errors import AlreadyExists, ObjectNotFound
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Server, Set, SetIf
-from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored, Tally, chunks_of
+from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject, BodyDigest, chunks_of
 from tests.kit.calls import positions_of
 from tests.kit.steps import SERVERS, body_of, info_of, stored
 
@@ -72,14 +72,14 @@ class DictObjects(ObjectStore):
         self.contents = contents
         self._clock = clock
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         whole = b"".join(chunks_of(body))
         if if_absent and key in self.contents:
             raise AlreadyExists(f"there is an object at {key!r} already")
         self.contents[key] = stored(whole, self._clock.now_ms())
-        tally = Tally(key)
+        tally = BodyDigest(key)
         tally.add(whole)
-        return tally.stored
+        return tally.stored_object
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         return iter((body_of(self._find(key))[start:end],))
@@ -91,9 +91,9 @@ class DictObjects(ObjectStore):
         found = sorted((key, value) for key, value in self.contents.items() if key.startswith(prefix) and key > after)
         return iter([info_of(key, value) for key, value in found if not before or key < before])
 
-    def delete_many(self, keys: Sequence[str]) -> Deletion:
+    def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         gone = [key for key in dict.fromkeys(keys) if self.contents.pop(key, None) is not None]
-        return Deletion(tuple(gone), tuple(key for key in dict.fromkeys(keys) if key not in gone), ())
+        return DeleteResult(tuple(gone), tuple(key for key in dict.fromkeys(keys) if key not in gone), ())
 
     @property
     def url(self) -> str:

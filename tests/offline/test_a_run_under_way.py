@@ -16,12 +16,12 @@ from refstore.core.ids import CommitId
 from refstore.core.records import encode
 from refstore.deletions import explain
 from refstore.errors import Gone
-from refstore.gc_marks import Marks, ShownMark, new_mark_id
+from refstore.gc_marks import Marks, MarkStatus, new_mark_id
 from refstore.operations.refs import check_mark
 from refstore_api.commit_answers import commit_model
 from refstore_gc import run
-from refstore_gc.run import Options
-from refstore_gc.run_progress import Progress
+from refstore_gc.run import GcOptions
+from refstore_gc.run_progress import StepProgress
 from tests.api.pages import pages_of
 from tests.offline.world import World
 from tests.reaping import release_all
@@ -29,9 +29,9 @@ from tests.reaping import release_all
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
-LATER = Options(grace_days=7, min_age_seconds=0)
+LATER = GcOptions(grace_days=7, min_age_seconds=0)
 
-Looking = Callable[[Callable[[Progress], None]], None]
+Looking = Callable[[Callable[[StepProgress], None]], None]
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def expired(world: World) -> CommitId:
 def looking(world: World, engines: Engines) -> Looking:
     """Make a mark, and call a function each time that it reports its wait."""
 
-    def mark(look: Callable[[Progress], None]) -> None:
+    def mark(look: Callable[[StepProgress], None]) -> None:
         run.mark(world.ctx, engines, LATER, lambda now: look(now) if now.wait_seconds is not None else None)
 
     return mark
@@ -67,7 +67,7 @@ def test_a_wait_counts_down_to_its_end(
     monkeypatch.setenv("COLUMNS", "200")
     with gc_job.show_progress() as terminal:
 
-        def look(now: Progress) -> None:
+        def look(now: StepProgress) -> None:
             nonlocal page
             assert now.wait_seconds is not None
             left.append(now.wait_seconds)
@@ -110,7 +110,7 @@ def test_nothing_is_scheduled_for_deletion_before_its_mark_stands(
             str(commit_model(world.repo, expired, line.record).deletes_at is not None),
         )
 
-    def look(_now: Progress) -> None:
+    def look(_now: StepProgress) -> None:
         if not seen:
             seen.append(states())
             with pytest.raises(Gone, match="has yet to find whether anything of it goes"):
@@ -125,12 +125,12 @@ def test_a_run_that_was_abandoned_schedules_nothing(world: World, expired: Commi
     marks = Marks(world.ctx)
     begun = marks.mark_run.begin("", 0, [expired], new_mark_id(world.ctx))
     (before,) = marks.shown.of([expired])
-    assert before == ShownMark(examined_by=begun.mark_id)
+    assert before == MarkStatus(examining_run=begun.mark_id)
     (mark,) = marks.commits.of([expired])
     assert mark is not None
     marks.mark_run.abandon(begun)
     world.lake.kv.set(keys.mark(world.ctx.repo, expired), encode(mark))  # it was marked late, after a take-over
-    assert marks.shown.of([expired]) == [ShownMark()]
+    assert marks.shown.of([expired]) == [MarkStatus()]
 
 
 @pytest.mark.parametrize("is_service", [True, False])
@@ -138,6 +138,6 @@ def test_the_end_of_a_wait_is_no_plain_line_in_a_services_log(
     is_service: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with gc_job.show_progress(is_service=is_service) as tell:
-        tell(Progress("waiting", 0, None, 1.0, wait_seconds=1.0))
-        tell(Progress("waiting", 0, None, 2.0, wait_seconds=0.0))
+        tell(StepProgress("waiting", 0, None, 1.0, wait_seconds=1.0))
+        tell(StepProgress("waiting", 0, None, 2.0, wait_seconds=0.0))
     assert capsys.readouterr().err.count("the wait is over") == (not is_service)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refstore.core import ids
-from refstore_gc.address_codec import CUT_BYTES, Cuts, among, keys_of, split
+from refstore_gc.address_codec import CUT_BYTES, BucketBounds, are_among, encode_addresses, split_by_bucket
 
 OWN = st.builds(
     lambda at_ms: str(ids.new_address(ids.RandomIds(), at_ms)), st.integers(1_700_000_000_000, 1_700_030_000_000)
@@ -28,39 +28,39 @@ def test_an_address_is_in_the_bucket_of_the_last_cut_that_is_not_above_it(
 ) -> None:
     ordered = sorted(cuts, key=str.encode)
     plain = [cut.encode()[:CUT_BYTES] for cut in ordered]
-    found = Cuts.of(ordered).buckets_of(pa.array(addresses, pa.string()))
+    found = BucketBounds.from_addresses(ordered).buckets_of(pa.array(addresses, pa.string()))
     assert found.tolist() == [bisect_right(plain, address.encode()[:CUT_BYTES]) for address in addresses]
 
 
 @given(ADDRESSES, st.integers(0, 2**64 - 1))
 def test_an_address_has_one_key_whatever_stands_beside_it(addresses: list[str], seed: int) -> None:
-    together = keys_of(pa.array(addresses, pa.string()), seed)
-    assert together.tolist() == [int(keys_of(pa.array([address], pa.string()), seed)[0]) for address in addresses]
+    together = encode_addresses(pa.array(addresses, pa.string()), seed)
+    assert together.tolist() == [int(encode_addresses(pa.array([address], pa.string()), seed)[0]) for address in addresses]
     if len(addresses) > 2:
         sliced = pa.array(addresses, pa.string()).slice(1, len(addresses) - 2)
-        assert keys_of(sliced, seed).tolist() == together.tolist()[1:-1]
+        assert encode_addresses(sliced, seed).tolist() == together.tolist()[1:-1]
 
 
 @given(ADDRESSES)
 def test_different_addresses_have_different_keys(addresses: list[str]) -> None:
     """By chance they may share one, in one of some billion billions."""
     different = sorted(set(addresses))
-    assert len(set(keys_of(pa.array(different, pa.string()), 7).tolist())) == len(different)
+    assert len(set(encode_addresses(pa.array(different, pa.string()), 7).tolist())) == len(different)
 
 
 @given(ADDRESSES, ADDRESSES)
 def test_what_is_among_others_is_found_bucket_by_bucket(addresses: list[str], named: list[str]) -> None:
-    cuts = Cuts.of(sorted(named[::7], key=str.encode))
+    cuts = BucketBounds.from_addresses(sorted(named[::7], key=str.encode))
     listed, kept = pa.array(addresses, pa.string()), pa.array(named, pa.string())
-    buckets = dict(split(cuts.buckets_of(kept), keys_of(kept, 3)))
-    own, places = keys_of(listed, 3), cuts.buckets_of(listed)
+    buckets = dict(split_by_bucket(cuts.buckets_of(kept), encode_addresses(kept, 3)))
+    own, places = encode_addresses(listed, 3), cuts.buckets_of(listed)
     found = [
-        bool(among(own[at : at + 1], [buckets[place]] if place in buckets else [])[0])
+        bool(are_among(own[at : at + 1], [buckets[place]] if place in buckets else [])[0])
         for at, place in enumerate(places.tolist())
     ]
     assert found == [address in set(named) for address in addresses]
 
 
 def test_nothing_is_among_nothing() -> None:
-    assert among(np.array([1, 2], np.uint64), []).tolist() == [False, False]
-    assert among(np.array([], np.uint64), [np.array([1], np.uint64)]).tolist() == []
+    assert are_among(np.array([1, 2], np.uint64), []).tolist() == [False, False]
+    assert are_among(np.array([], np.uint64), [np.array([1], np.uint64)]).tolist() == []

@@ -17,7 +17,7 @@ from refstore.gc_marks import Marks
 from refstore.retention.commit_arrays import SNAPSHOT, TRANSACTION
 from refstore.versioning.commits import names
 from refstore_gc import run
-from refstore_gc.run import Options
+from refstore_gc.run import GcOptions
 from tests.offline.world import World, marked_in
 from tests.reaping import release_all
 
@@ -111,7 +111,7 @@ def test_a_mark_holds_what_a_plain_walk_finds_unnamed(tmp_path: Path, both_engin
     release_all(world.repo)
     orphan = world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
     world.age()
-    summary = run.mark(world.ctx, both_engines, Options())
+    summary = run.mark(world.ctx, both_engines, GcOptions())
     wanted, ranges = obviously(world), ranges_of_commits(world)
     found = {
         address: reason for address, reason in marked_in(world, summary.mark_id).items() if address.startswith("data/")
@@ -134,7 +134,7 @@ def test_no_mark_has_a_commit_of_a_latest_view(tmp_path: Path, engines: Engines,
     live_happily(world, random.Random(seed), typed=True)
     release_all(world.repo)
     world.age()
-    summary = run.mark(world.ctx, engines, Options())
+    summary = run.mark(world.ctx, engines, GcOptions())
     views = latest_views(world)
     marked = {commit for commit, _ in Marks(world.ctx).commits.scan()}
     assert marked

@@ -15,8 +15,8 @@ import pytest
 from refstore.core import ids
 from refstore.gc_marks import Marks, RunState
 from refstore_gc import run
-from refstore_gc.run import Options
-from refstore_gc.simulate import simulate
+from refstore_gc.run import GcOptions
+from refstore_gc.simulate_mark import simulate_mark
 from refstore_purge import run as purging
 from tests.offline.test_going_on import DAY, RULES, live_for_a_day
 from tests.offline.world import World, marked_in
@@ -69,14 +69,14 @@ def nights(folder: Path, engines: Engines, seed: int) -> list[Any]:
             for each in list(Marks(world.ctx).runs.all())
             if each.state is RunState.MARKED and each.record.deletes_at_ms <= world.clock.now_ms()
         ]
-        simulated = simulate(world.ctx, engines, Options())
-        marked = run.mark(world.ctx, engines, Options(full_days=11))
+        simulated = simulate_mark(world.ctx, engines, Options())
+        marked = run.mark(world.ctx, engines, GcOptions(complete_every_days=11))
         told.append(
             (
                 without_sizes(report_of(simulated)),
                 without_sizes(report_of(marked)),
                 bodies_of(world, marked_in(world, marked.mark_id)),
-                [(each.swept.outcomes["deleted"].objects if each.swept else 0) for each in swept],
+                [(each.sweep.outcomes["deleted"].objects if each.sweep else 0) for each in swept],
                 sorted((world.blobs / key).read_bytes() for key in world.data()),
             )
         )
@@ -113,11 +113,11 @@ def purged(folder: Path, engines: Engines, seed: int) -> tuple[Any, dict[str, by
     world.repo.commit("main", "data")
     file = folder / "ids.parquet"
     pq.write_table(pa.table({"id": rng.sample(datasets.GUESTS, 5)}), file)
-    report = purging.run(world.repo, engines, purging.Options(ids=file, share=1), lambda _: None)
+    report = purging.run_purge(world.repo, engines, purging.PurgeOptions(ids=file, share=1), lambda _: None)
     files = {item.path: without_time(world.repo.read("main", item.path)) for item in world.repo.list("main")}
     rows = [msgspec.to_builtins(row) for row in report.rows]
     world.close()
-    return (report.state, report.ids, report.not_purged_count, rows), files
+    return (report.state, report.ids, report.skipped_count, rows), files
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -14,9 +14,9 @@ from refstore.errors import Gone
 from refstore.gc_marks import Marks
 from refstore.versioning.commits import names
 from refstore_gc import run
-from refstore_gc.run import Options
-from refstore_gc.run_summary import Count, Online
-from refstore_gc.simulate import simulate
+from refstore_gc.run import GcOptions
+from refstore_gc.run_summary import ObjectCount, BranchRuleResult
+from refstore_gc.simulate_mark import simulate_mark
 from tests.offline.world import World, everything_in, marked_in
 from tests.reaping import delete_due, release_all
 
@@ -50,8 +50,8 @@ def staged(world: World) -> World:
 
 def test_what_was_staged_too_long_ago_is_reset_and_the_online_path_deletes_it(staged: World, engines: Engines) -> None:
     address, other = staged.address("main", "tmp/a"), staged.address("main", "other")
-    summary = run.run(staged.ctx, engines, Options()).latest
-    assert summary.online == Online(staged=Count(1, 4))
+    summary = run.run_nightly(staged.ctx, engines, GcOptions()).latest_summary
+    assert summary.branch_rules == BranchRuleResult(staged=ObjectCount(1, 4))
     assert [each.path for each in staged.repo.list("main")] == ["other"]
     assert address not in marked_in(staged, summary.mark_id)
     wait(staged, 1)
@@ -61,7 +61,7 @@ def test_what_was_staged_too_long_ago_is_reset_and_the_online_path_deletes_it(st
 
 def test_a_simulation_says_what_would_be_reset_and_resets_nothing(staged: World, engines: Engines) -> None:
     before = everything_in(staged)
-    assert simulate(staged.ctx, engines, Options()).online == Online(staged=Count(1, 4))
+    assert simulate_mark(staged.ctx, engines, GcOptions()).branch_rules == BranchRuleResult(staged=ObjectCount(1, 4))
     assert everything_in(staged) == before
     assert [each.path for each in staged.repo.list("main")] == ["other", "tmp/a"]
 
@@ -71,8 +71,8 @@ def test_a_branch_that_could_not_be_looked_through_is_named(staged: World, engin
     staged.commit(old=b"old")
     wait(staged, 6)
     staged.repo.upload("main", "staged", b"")
-    summary = run.mark(staged.ctx, engines, Options())
-    assert summary.online.left == ["paths * of branch 'main': it has uncommitted changes"]
+    summary = run.mark(staged.ctx, engines, GcOptions())
+    assert summary.branch_rules.incomplete_branches == ["paths * of branch 'main': it has uncommitted changes"]
 
 
 @pytest.fixture
@@ -90,19 +90,19 @@ def old(world: World) -> World:
 
 def test_the_latest_view_is_left_by_a_commit_and_the_object_goes_after_its_grace(old: World, engines: Engines) -> None:
     before, address = old.repo.get_branch("main").head, old.address("main", "logs/a")
-    summary = run.mark(old.ctx, engines, Options(grace_days=7))
-    assert summary.online == Online(latest_view=Count(1, 4), commits=1)
+    summary = run.mark(old.ctx, engines, GcOptions(grace_days=7))
+    assert summary.branch_rules == BranchRuleResult(latest_view=ObjectCount(1, 4), commits=1)
     assert [each.path for each in old.repo.list("main")] == ["other"]
     assert old.repo.get_commit("main")[1].parents == (before,)
     assert address in marked_in(old, summary.mark_id)
     assert old.repo.read(before, "logs/a") == b"1234"
     wait(old, 8)
-    run.run(old.ctx, engines, Options())
+    run.run_nightly(old.ctx, engines, GcOptions())
     assert old.data() == {old.address("main", "other")}
 
 
 def test_until_then_it_can_be_taken_back(old: World, engines: Engines) -> None:
-    summary = run.mark(old.ctx, engines, Options(grace_days=7))
+    summary = run.mark(old.ctx, engines, GcOptions(grace_days=7))
     Marks(old.ctx).decisions.unmark(old.repo.get_commit("main~1")[0])
     old.repo.revert("main", "main@")
     release_all(old.repo)
@@ -116,7 +116,7 @@ def test_what_another_branch_shows_stays_while_it_does(old: World, engines: Engi
     """One with staged changes, which is left as it is."""
     old.repo.create_branch("dev", "main")
     old.repo.upload("dev", "mine", b"mine")
-    run.run(old.ctx, engines, Options())
+    run.run_nightly(old.ctx, engines, GcOptions())
     assert [each.path for each in old.repo.list("main")] == ["other"]
     assert old.repo.read("dev", "logs/a") == b"1234"
     assert old.repo.read("dev", "mine") == b"mine"
@@ -124,15 +124,15 @@ def test_what_another_branch_shows_stays_while_it_does(old: World, engines: Engi
 
 def test_without_the_flag_nothing_leaves_a_branch(old: World, engines: Engines) -> None:
     rules(old, rule("logs/", "all", 10))
-    ran = run.run(old.ctx, engines, Options())
-    assert ran.latest.online == Online()
-    assert ran.latest.marked.objects == 0
+    ran = run.run_nightly(old.ctx, engines, GcOptions())
+    assert ran.latest_summary.branch_rules == BranchRuleResult()
+    assert ran.latest_summary.marked.objects == 0
     assert old.repo.read("main", "logs/a") == b"1234"
 
 
 def test_a_simulation_says_what_would_leave_the_latest_view_and_touches_nothing(old: World, engines: Engines) -> None:
     before = everything_in(old)
-    assert simulate(old.ctx, engines, Options()).online == Online(latest_view=Count(1, 4))
+    assert simulate_mark(old.ctx, engines, GcOptions()).branch_rules == BranchRuleResult(latest_view=ObjectCount(1, 4))
     assert everything_in(old) == before
 
 
@@ -141,9 +141,9 @@ def test_the_counts_say_where_what_goes_had_lain(world: World, engines: Engines)
     world.commit(days_ago=8, a=b"new")
     release_all(world.repo)
     world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()), b"12345")
-    world.plant(names.key(names.RANGES, names.new_id("0" * 64, world.ctx.ids.unique(world.clock.now_ms()))), b"x")
+    world.plant(names.key(names.RANGES, names.new_id("0" * 64, world.ctx.ids.new_id(world.clock.now_ms()))), b"x")
     world.age()
-    summary = run.run(world.ctx, engines, Options()).latest
-    assert summary.by_prefix == {"data/": Count(2, 8), "_refstore/ranges/": Count(1, 1)}
-    assert summary.swept is not None
-    assert summary.swept.by_prefix == {"data/": {"deleted": Count(2, 8)}, "_refstore/ranges/": {"deleted": Count(1, 1)}}
+    summary = run.run_nightly(world.ctx, engines, GcOptions()).latest_summary
+    assert summary.by_prefix == {"data/": ObjectCount(2, 8), "_refstore/ranges/": ObjectCount(1, 1)}
+    assert summary.sweep is not None
+    assert summary.sweep.by_prefix == {"data/": {"deleted": ObjectCount(2, 8)}, "_refstore/ranges/": {"deleted": ObjectCount(1, 1)}}

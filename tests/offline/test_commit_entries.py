@@ -11,20 +11,20 @@ from refstore.context import Context
 from refstore.core import keys
 from refstore.core.ids import CommitId
 from refstore.core.records import Entry, Mark, encode
-from refstore.core.settings import embedded
+from refstore.core.settings import embedded_urls
 from refstore.errors import CorruptRange
 from refstore.gc_marks import Marks
 from refstore.operations import refs
 from refstore.operations.commit_entries import entries_of_commit
-from refstore.operations.every_version import every_entry
+from refstore.operations.every_version import scan_versions
 from refstore.purging.document import Dataset
 from refstore.repository import Repository
 from refstore.versioning.commits import names
 from refstore.versioning.commits.trees import Trees
 from refstore_gc import run
-from refstore_gc.run import Options
-from refstore_purge.standing import every_name
-from refstore_purge.verify_objects import in_every_version
+from refstore_gc.run import GcOptions
+from refstore_purge.standing import scan_names
+from refstore_purge.verify_objects import scan_version_targets
 from tests.durations import unchecked_lake
 from tests.offline.world import World
 from tests.reaping import reap_all, release_all
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 LANDED, NEVER = True, False
 SWEEPING = Mark(1, 1, "m", sweeping_ms=2)
 DATASET = Dataset("all", "", "guest", "rewrite", "csv")
-AT_ONCE = Options(grace_days=0, min_age_seconds=0)
+AT_ONCE = GcOptions(grace_days=0, min_age_seconds=0)
 WALKS: dict[str, Callable[[Repository], Iterator[tuple[str, str]]]] = {
-    "every_entry": lambda repo: ((each.ref, each.path) for each in every_entry(repo.context)),
-    "every_name": lambda repo: ((each.ref, each.path) for each in every_name(repo.context)),
-    "in_every_version": lambda repo: ((each.ref, each.path) for each in in_every_version(repo, DATASET)),
+    "every_entry": lambda repo: ((each.ref, each.path) for each in scan_versions(repo.context)),
+    "every_name": lambda repo: ((each.ref, each.path) for each in scan_names(repo.context)),
+    "in_every_version": lambda repo: ((each.ref, each.path) for each in scan_version_targets(repo, DATASET)),
 }
 
 
 @pytest.fixture
 def reader(world: World) -> Iterator[Repository]:
     """The same repository as another process sees it, whose cache has no tree."""
-    kv, objects = embedded(world.folder)
+    kv, objects = embedded_urls(world.folder)
     with unchecked_lake(kv, objects) as lake:
         yield lake.repository("sales")
 
@@ -68,7 +68,7 @@ def test_a_commit_that_never_landed_is_swept_before_its_tree_is_read(
     if begun:
         Marks(world.ctx).sweeps.begin(mark_id)
     never_read = refs.get_commit(world.ctx, never).metarange
-    stretches = Trees.stretches
+    stretches = Trees.overlapping_ranges
     sweeps: list[str] = []
 
     def late(trees: Trees, metarange: str, **options: Any) -> Any:
@@ -137,7 +137,7 @@ def shared(world: World, *, landed: bool, mark: Mark | None) -> tuple[CommitId, 
     release_all(world.repo)
     ctx = world.ctx
     if not landed:
-        ctx.kv.delete(keys.landed(ctx.repo, commit))
+        ctx.kv.delete(keys.landed_mark(ctx.repo, commit))
     if mark is not None:
         ctx.kv.set(keys.mark(ctx.repo, commit), encode(mark))
     metarange = refs.get_commit(ctx, commit).metarange

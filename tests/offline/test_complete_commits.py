@@ -12,18 +12,18 @@ from refstore.core.ids import CommitId
 from refstore.errors import Gone, OutcomeUnknown
 from refstore.gc_marks import Marks, RunState
 from refstore.gc_marks.mark_run import MarkRun
-from refstore.operations.log_and_diff import Lifetime
+from refstore.operations.log_and_diff import CommitLifetime
 from refstore_gc import complete_commits, run
-from refstore_gc.run import Options
-from refstore_gc.run_summary import Summary
-from refstore_gc.simulate import simulate
+from refstore_gc.run import GcOptions
+from refstore_gc.run_summary import GcSummary
+from refstore_gc.simulate_mark import simulate_mark
 from tests.offline.world import World, marked_in
 from tests.reaping import release_all
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
-COMPLETE, MARKED, SWEPT, ACTIVE = Lifetime.COMPLETE, Lifetime.MARKED, Lifetime.SWEPT, Lifetime.ACTIVE
+COMPLETE, MARKED, SWEPT, ACTIVE = CommitLifetime.NOTHING_TO_DELETE, CommitLifetime.MARKED, CommitLifetime.SWEPT, CommitLifetime.ACTIVE
 
 
 def rules(world: World, **fields: Any) -> None:
@@ -36,7 +36,7 @@ def settled(world: World) -> None:
     world.age()
 
 
-def lifetimes(world: World, *commits: CommitId) -> list[Lifetime]:
+def lifetimes(world: World, *commits: CommitId) -> list[CommitLifetime]:
     known = {line.commit: line.lifetime for branch, _ in world.repo.branches() for line in world.repo.history(branch)}
     return [known[commit] for commit in commits]
 
@@ -47,7 +47,7 @@ def ever_marked(world: World) -> set[CommitId]:
     return {
         CommitId(name)
         for each in marks.runs.all()
-        for name, _ in kv.scan_all(keys.gc_marked_by(world.ctx.repo, each.mark_id))
+        for name, _ in kv.scan_all(keys.gc_marked_commits(world.ctx.repo, each.mark_id))
     }
 
 
@@ -79,12 +79,12 @@ def two_views(world: World) -> tuple[CommitId, ...]:
 def test_a_policy_on_abc_does_not_mark_what_is_in_the_latest_view_of_xyz(world: World, engines: Engines) -> None:
     first, second, third, fourth, fifth = two_views(world)
     rules(world)
-    run.run(world.ctx, engines, Options(grace_days=0))
+    run.run_nightly(world.ctx, engines, GcOptions(grace_days=0))
     assert ever_marked(world).isdisjoint((first, second, third, fourth, fifth))
     assert set(lifetimes(world, first, second, third, fourth, fifth)) == {ACTIVE}
     world.repo.delete_branch("xyz")
     settled(world)
-    run.run(world.ctx, engines, Options(grace_days=0))
+    run.run_nightly(world.ctx, engines, GcOptions(grace_days=0))
     assert ever_marked(world) >= {first, second}
     assert ever_marked(world).isdisjoint((third, fourth))
     assert lifetimes(world, first, second, third, fourth) == [SWEPT, SWEPT, ACTIVE, ACTIVE]
@@ -94,7 +94,7 @@ def test_expired_commits_are_complete_while_a_head_names_their_data(world: World
     first, second, third, fourth, fifth = two_views(world)
     rules(world, keep_latest_view=False)
     before = world.data()
-    done = run.run(world.ctx, engines, Options(grace_days=0)).latest
+    done = run.run_nightly(world.ctx, engines, GcOptions(grace_days=0)).latest_summary
     assert world.data() == before
     assert lifetimes(world, first, second, third, fourth, fifth) == [COMPLETE, COMPLETE, COMPLETE, ACTIVE, ACTIVE]
     assert (done.commits["complete"], done.commits["commits_marked"]) == (3, 0)
@@ -110,7 +110,7 @@ def test_expired_commits_are_complete_while_a_head_names_their_data(world: World
     repo.delete_tag("v1")
     repo.reset("abc")
     settled(world)
-    run.run(world.ctx, engines, Options(grace_days=0))
+    run.run_nightly(world.ctx, engines, GcOptions(grace_days=0))
     assert lifetimes(world, first, second, third, fourth) == [SWEPT, SWEPT, COMPLETE, ACTIVE]
     assert len(world.data()) == 2
 
@@ -131,7 +131,7 @@ def test_those_of_which_something_goes_stay_marked(
     made = lines_of(world, 6)
     made += [world.commit(days_ago=20, day__03=None), world.commit(days_ago=19, last=b"last")]
     settled(world)
-    summary = run.mark(world.ctx, engines, Options())
+    summary = run.mark(world.ctx, engines, GcOptions())
     assert lifetimes(world, *made) == [COMPLETE] * 3 + [MARKED] * 3 + [COMPLETE, ACTIVE]
     assert list(marked_in(world, summary.mark_id)) == [world.address(made[3], "day/03")]
     with pytest.raises(Gone, match="will be deleted from"):
@@ -152,29 +152,29 @@ def test_a_night_with_complete_commits_goes_on_and_reads_nothing_of_them(
         return reads(work, ranges)
 
     monkeypatch.setattr(complete_commits, "_read_ranges", counted)
-    first = run.mark(world.ctx, engines, Options())
+    first = run.mark(world.ctx, engines, GcOptions())
     assert first.commits["complete"] == 12
     assert read
     read.clear()
-    second = run.mark(world.ctx, engines, Options())
-    assert (second.goes_on_from, second.commits["complete"], read) == (first.mark_id, 12, [])
+    second = run.mark(world.ctx, engines, GcOptions())
+    assert (second.baseline_mark_id, second.commits["complete"], read) == (first.mark_id, 12, [])
     world.repo.create_branch("at-a-complete-one", made[3])
     world.commit(days_ago=1, of_today=b"today")
     world.plant("data/2020010100/00000000000000000000000000")
     settled(world)
-    third = run.mark(world.ctx, engines, Options())
-    assert third.goes_on_from == second.mark_id, "a commit that was complete and is a head now ends nothing"
+    third = run.mark(world.ctx, engines, GcOptions())
+    assert third.baseline_mark_id == second.mark_id, "a commit that was complete and is a head now ends nothing"
     assert lifetimes(world, *made) == [COMPLETE] * 3 + [ACTIVE] + [COMPLETE] * 8
     world.repo.delete_branch("at-a-complete-one")
     world.commit(day__05=None)
     world.commit(then=b"then")
     settled(world)
-    fourth = run.mark(world.ctx, engines, Options())
-    assert fourth.goes_on_from == third.mark_id
+    fourth = run.mark(world.ctx, engines, GcOptions())
+    assert fourth.baseline_mark_id == third.mark_id
     assert lifetimes(world, *made) == [COMPLETE] * 5 + [MARKED] * 7
     assert world.address(made[5], "day/05") in marked_in(world, fourth.mark_id)
-    fifth = run.mark(world.ctx, engines, Options())
-    assert (fifth.goes_on_from, fifth.commits["commits_marked"]) == (fourth.mark_id, 0)
+    fifth = run.mark(world.ctx, engines, GcOptions())
+    assert (fifth.baseline_mark_id, fifth.commits["commits_marked"]) == (fourth.mark_id, 0)
     assert lifetimes(world, *made) == [COMPLETE] * 5 + [MARKED] * 7
 
 
@@ -185,12 +185,12 @@ def test_an_incremental_run_marks_a_complete_commit_once_its_shared_data_expires
     old = world.commit(days_ago=9, a=b"a", b=b"b")
     world.commit(days_ago=8)  # the same tree
     settled(world)
-    first = run.mark(world.ctx, engines, Options())
+    first = run.mark(world.ctx, engines, GcOptions())
     assert lifetimes(world, old) == [COMPLETE]
     world.commit(days_ago=7, a=None)
     settled(world)
-    second = run.mark(world.ctx, engines, Options())
-    assert second.goes_on_from == first.mark_id
+    second = run.mark(world.ctx, engines, GcOptions())
+    assert second.baseline_mark_id == first.mark_id
     assert world.address(old, "a") in marked_in(world, second.mark_id)
     assert lifetimes(world, old) == [MARKED]
 
@@ -203,10 +203,10 @@ def test_what_an_older_mark_leaves_is_not_complete(world: World, engines: Engine
     world.commit(days_ago=8, a=None)
     world.commit(days_ago=7, b=b"b")
     settled(world)
-    older = run.mark(world.ctx, engines, Options())
-    assert world.repo.unmark(old).unmarked == 1
-    assert world.repo.unmark(old, dry_run=True).expired == [old]
-    newer = run.mark(world.ctx, engines, Options())
+    older = run.mark(world.ctx, engines, GcOptions())
+    assert world.repo.unmark(old).unmarked_commits == 1
+    assert world.repo.unmark(old, dry_run=True).expired_commits == [old]
+    newer = run.mark(world.ctx, engines, GcOptions())
     assert lifetimes(world, old) == [MARKED]
     assert [mark.mark_id for mark in Marks(world.ctx).commits.of([old]) if mark] == [newer.mark_id]
     assert Marks(world.ctx).runs.get(older.mark_id).state is RunState.MARKED
@@ -228,14 +228,14 @@ def test_a_run_that_dies_while_it_unmarks_leaves_everything_active(
 
     monkeypatch.setattr(MarkRun, "unmark_complete", dies)
     with pytest.raises(OutcomeUnknown, match="planted"):
-        run.mark(world.ctx, engines, Options())
+        run.mark(world.ctx, engines, GcOptions())
     assert Marks(world.ctx).commits.of(made) == [None] * 4
     monkeypatch.undo()
-    assert _states(run.mark(world.ctx, engines, Options())) == (2, 4)
+    assert _states(run.mark(world.ctx, engines, GcOptions())) == (2, 4)
     assert lifetimes(world, *made) == [MARKED] * 4
 
 
-def _states(summary: Summary) -> tuple[int, int]:
+def _states(summary: GcSummary) -> tuple[int, int]:
     return summary.commits["complete"], summary.commits["commits_marked"]
 
 
@@ -250,9 +250,9 @@ def test_a_part_of_which_nothing_goes_leaves_its_commit_as_it_is(world: World, e
     world.commit(days_ago=7, tmp__c=None)
     world.commit(days_ago=6, other=b"o")
     settled(world)
-    summary = run.mark(world.ctx, engines, Options())
+    summary = run.mark(world.ctx, engines, GcOptions())
     assert [bool(mark) for mark in Marks(world.ctx).commits.of([kept, gone])] == [False, True]
-    assert lifetimes(world, kept, gone) == [ACTIVE, Lifetime.PARTLY_MARKED]
+    assert lifetimes(world, kept, gone) == [ACTIVE, CommitLifetime.PARTLY_MARKED]
     assert summary.commits["complete"] == 0
     world.repo.copy(kept, "tmp/a", "main", "copied")
 
@@ -260,5 +260,5 @@ def test_a_part_of_which_nothing_goes_leaves_its_commit_as_it_is(world: World, e
 def test_a_simulation_says_how_many_would_be_complete(world: World, engines: Engines) -> None:
     rules(world)
     lines_of(world, 4)
-    assert simulate(world.ctx, engines, Options()).commits["complete"] == 4
+    assert simulate_mark(world.ctx, engines, GcOptions()).commits["complete"] == 4
     assert ever_marked(world) == set()

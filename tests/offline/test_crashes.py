@@ -12,8 +12,8 @@ import pytest
 from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server, Set, SetIf
 from refstore_gc import run
-from refstore_gc.run import Options
-from refstore_gc.run_progress import Progress
+from refstore_gc.run import GcOptions
+from refstore_gc.run_progress import StepProgress
 from tests.offline.world import World
 from tests.reaping import release_all
 
@@ -101,15 +101,15 @@ def test_a_run_that_dies_in_a_step_is_made_good_by_the_next(tmp_path: Path, engi
     dying = DyingKV(kv, -1, behind=False)
     with_kv(world, dying)
 
-    def die(now: Progress) -> None:
+    def die(now: StepProgress) -> None:
         if now.step.startswith(step):
             dying.dead = True
             raise Died
 
     with pytest.raises(Died):
-        run.run(world.ctx, engines, Options(), die)
+        run.run_nightly(world.ctx, engines, GcOptions(), die)
     with_kv(world, kv)
-    run.run(world.ctx, engines, Options(take_over=True))
+    run.run_nightly(world.ctx, engines, GcOptions(take_over=True))
     assert world.data() == left
     assert Marks(world.ctx).runs.on() is None
     assert {each.state for each in Marks(world.ctx).runs.all()} <= {RunState.SWEPT, RunState.ABANDONED}
@@ -119,7 +119,7 @@ def test_a_run_that_dies_in_a_step_is_made_good_by_the_next(tmp_path: Path, engi
 def test_the_run_may_die_at_its_writes_to_the_kv(tmp_path: Path, engines: Engines) -> None:
     counted, _ = lake_with_history(tmp_path / "counted")
     counting = DyingKV(counted.lake.kv, -1, behind=False)
-    run.run(with_kv(counted, counting).ctx, engines, Options())
+    run.run_nightly(with_kv(counted, counting).ctx, engines, GcOptions())
     counted.close()
     assert counting.writes >= 6, counting.writes
     # a few of them, in their order: each by itself is looked at where marks are tested
@@ -127,8 +127,8 @@ def test_the_run_may_die_at_its_writes_to_the_kv(tmp_path: Path, engines: Engine
         world, left = lake_with_history(tmp_path / f"at-{at}")
         kv = world.lake.kv
         with pytest.raises(Died):
-            run.run(with_kv(world, DyingKV(kv, at, behind=at % 2 == 1)).ctx, engines, Options())
-        run.run(with_kv(world, kv).ctx, engines, Options(take_over=True))
+            run.run_nightly(with_kv(world, DyingKV(kv, at, behind=at % 2 == 1)).ctx, engines, GcOptions())
+        run.run_nightly(with_kv(world, kv).ctx, engines, GcOptions(take_over=True))
         assert world.data() == left, f"died at write {at}"
         world.close()
 
@@ -136,7 +136,7 @@ def test_the_run_may_die_at_its_writes_to_the_kv(tmp_path: Path, engines: Engine
 def test_a_sweep_that_died_goes_on_where_it_stopped(tmp_path: Path, both_engines: Engines) -> None:
     """What an earlier sweep wrote down is not deleted a second time."""
     world, left = lake_with_history(tmp_path)
-    summary = run.mark(world.ctx, both_engines, Options())
+    summary = run.mark(world.ctx, both_engines, GcOptions())
     kv = world.lake.kv
     dying = DyingKV(
         kv, 2, behind=False
@@ -146,7 +146,7 @@ def test_a_sweep_that_died_goes_on_where_it_stopped(tmp_path: Path, both_engines
     with_kv(world, kv)
     outcomes = sorted((world.blobs / "_refstore" / "gc" / summary.mark_id / "sweep").glob("*.parquet"))
     written = [file.stat().st_mtime_ns for file in outcomes]
-    swept = run.sweep(world.ctx, both_engines, summary.mark_id).swept
+    swept = run.sweep(world.ctx, both_engines, summary.mark_id).sweep
     assert swept is not None
     assert {name: count.objects for name, count in swept.outcomes.items()} == {"deleted": 2}
     assert [file.stat().st_mtime_ns for file in outcomes] == written

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from refstore.context import Context
-from refstore.gc_marks import Marks, Run, RunState, new_mark_id
+from refstore.gc_marks import Marks, OfflineRun, RunState, new_mark_id
 from refstore.gc_marks.runs import Runs
 from refstore_gc import rules_recheck
 from refstore_gc.live_in_commits import LiveCommits
@@ -19,7 +19,7 @@ class ConfirmedMeanwhile(Runs):
         super().__init__(ctx)
         self._marks = marks
 
-    def get(self, mark_id: str) -> Run:
+    def get(self, mark_id: str) -> OfflineRun:
         found = super().get(mark_id)
         if found.state is RunState.NEEDS_CONFIRMATION:
             self._marks.decisions.confirm(mark_id, "an operator")
@@ -34,10 +34,10 @@ def test_what_was_held_since_stays_though_the_mark_was_confirmed_a_moment_ago(wo
     marks.mark_run.finish(run, {}, question="so much?")
     world.repo.set_retention(HELD)
     marks.runs = ConfirmedMeanwhile(marks, world.ctx)
-    begun = rules_recheck.begin(world.ctx, marks, run.mark_id)
+    begun = rules_recheck.begin_sweep(world.ctx, marks, run.mark_id)
     assert begun.run.state is RunState.SWEEPING
     wanted = LiveCommits()
     for commit, record in marks.sweeps.excluded_commits(begun.run):
         wanted.add(commit, record, None)
-    rules_recheck.keep(marks, begun, wanted)
+    rules_recheck.exclude_kept_commits(marks, begun, wanted)
     assert old in set(wanted.commits()), "a legal hold keeps what it names"

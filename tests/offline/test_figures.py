@@ -15,10 +15,10 @@ from refstore.gc_marks import Marks, RunState
 from refstore_gc import mark as mark_module
 from refstore_gc import run as nightly
 from refstore_gc import sweep as sweep_module
-from refstore_gc.mark_breaker import Limits
-from refstore_gc.run import Options
+from refstore_gc.mark_breaker import BreakerLimits
+from refstore_gc.run import GcOptions
 from refstore_gc.run_context import RunContext
-from refstore_gc.run_progress import Progress
+from refstore_gc.run_progress import StepProgress
 from refstore_reaper.survey import survey
 from tests.offline.world import World
 from tests.reaping import release_all
@@ -41,33 +41,33 @@ def world(tmp_path: Path) -> World:
 
 
 def figures_of(world: World) -> figures.Figures:
-    return figures.read(world.ctx.kv, world.ctx.repo)
+    return figures.read_figures(world.ctx.kv, world.ctx.repo)
 
 
 def test_a_run_tells_what_it_found_and_what_it_deleted(world: World, engines: Engines) -> None:
     seen: list[str] = []
 
-    def watch(progress: Progress) -> None:
-        seen.extend(each.progress.kind for each in run_control.runs_under_way(world.ctx))
+    def watch(progress: StepProgress) -> None:
+        seen.extend(each.progress.kind for each in run_control.active_runs(world.ctx))
 
-    nightly.run(world.ctx, engines, Options(min_age_seconds=0), watch)
+    nightly.run_nightly(world.ctx, engines, GcOptions(min_age_seconds=0), watch)
     gc = figures_of(world).gc
     assert gc.marked_ms
     assert gc.run_ms >= gc.marked_ms
     assert gc.orphans.objects == 1
     assert [(day.objects, day.bytes) for day in gc.reclaimed] == [(2, 3 + len(b"orphan"))]
-    assert (gc.error, gc.failed) == ("", 0)
+    assert (gc.error, gc.failed_objects) == ("", 0)
     assert {"mark", "sweep"} <= set(seen)
-    assert not list(run_control.runs_under_way(world.ctx))  # it has ended
+    assert not list(run_control.active_runs(world.ctx))  # it has ended
 
 
 def test_a_mark_that_waits_is_measured_by_the_reaper(world: World, engines: Engines) -> None:
-    limits = Limits(share=0.01, floor_objects=1)
-    nightly.run(world.ctx, engines, Options(min_age_seconds=0, grace_days=3, limits=limits))
+    limits = BreakerLimits(share_max=0.01, floor_objects=1)
+    nightly.run_nightly(world.ctx, engines, GcOptions(min_age_seconds=0, grace_days=3, limits=limits))
     found = survey(world.ctx, world.repo.record, lambda: True)
     assert found is not None
     assert (found.marked.objects, found.questions, found.next_sweep_ms) == (2, 1, 0)
-    warned = figures.warnings(figures.Figures(found), 0, world.clock.now_ms())
+    warned = figures.find_warnings(figures.Figures(found), 0, world.clock.now_ms())
     assert Concern.QUESTION in [each.concern for each in warned]
     Marks(world.ctx).decisions.confirm(next(Marks(world.ctx).runs.all()).mark_id, "a-test")
     found = survey(world.ctx, world.repo.record, lambda: True)
@@ -85,26 +85,26 @@ def test_a_run_that_fails_says_why_until_one_succeeds(
     with monkeypatch.context() as patch:
         patch.setattr(mark_module, "decide", fail)
         with pytest.raises(NotFound):
-            nightly.run(world.ctx, engines, Options(min_age_seconds=0))
+            nightly.run_nightly(world.ctx, engines, GcOptions(min_age_seconds=0))
     assert figures_of(world).gc.error == "there is no such thing; make one"
-    nightly.run(world.ctx, engines, Options(min_age_seconds=0))
+    nightly.run_nightly(world.ctx, engines, GcOptions(min_age_seconds=0))
     assert figures_of(world).gc.error == ""
 
 
 def test_a_marking_that_is_stopped_marks_nothing(world: World, engines: Engines) -> None:
-    def stop(progress: Progress) -> None:
+    def stop(progress: StepProgress) -> None:
         if progress.step.startswith("waiting"):
-            for each in run_control.runs_under_way(world.ctx):
-                run_control.request_stop(world.ctx, each.run, "ada")
+            for each in run_control.active_runs(world.ctx):
+                run_control.request_stop(world.ctx, each.run_id, "ada")
 
     with pytest.raises(RunStopped, match=r"ada stopped the run"):
-        nightly.mark(world.ctx, engines, Options(min_age_seconds=0), stop)
+        nightly.mark(world.ctx, engines, GcOptions(min_age_seconds=0), stop)
     (run,) = Marks(world.ctx).runs.all()
     assert run.state is RunState.ABANDONED
-    assert "ada stopped the run" in run.record.ended
+    assert "ada stopped the run" in run.record.end_reason
     assert not list(Marks(world.ctx).commits.scan())
     assert figures_of(world).gc.error == ""  # nobody is warned of what an operator did
-    assert nightly.run(world.ctx, engines, Options(min_age_seconds=0)).marked.marked.objects == 2
+    assert nightly.run_nightly(world.ctx, engines, GcOptions(min_age_seconds=0)).mark_summary.marked.objects == 2
 
 
 def test_a_sweep_that_is_stopped_goes_on_with_the_next_run(
@@ -117,11 +117,11 @@ def test_a_sweep_that_is_stopped_goes_on_with_the_next_run(
     with monkeypatch.context() as patch:
         patch.setattr(sweep_module, "sweep_units", sweep_for_long)
         with pytest.raises(RunStopped, match=r"ada stopped the run"):
-            nightly.run(world.ctx, both_engines, Options(min_age_seconds=0))
+            nightly.run_nightly(world.ctx, both_engines, GcOptions(min_age_seconds=0))
     assert [run.state for run in Marks(world.ctx).runs.all()] == [RunState.SWEEPING]
-    assert not list(run_control.runs_under_way(world.ctx))
-    done = nightly.run(world.ctx, both_engines, Options(min_age_seconds=0))
-    assert {each.state for each in done.swept} == {"swept"}
+    assert not list(run_control.active_runs(world.ctx))
+    done = nightly.run_nightly(world.ctx, both_engines, GcOptions(min_age_seconds=0))
+    assert {each.state for each in done.sweep_summaries} == {"swept"}
     assert sum(day.objects for day in figures_of(world).gc.reclaimed) == 2
 
 

@@ -9,7 +9,7 @@ import pytest
 from refstore.core import ids
 from refstore.errors import Gone, ObjectNotFound
 from refstore_gc import run
-from refstore_gc.run import Options
+from refstore_gc.run import GcOptions
 from refstore_gc.run_summary import PurgedObjects, read_manifest
 from tests.offline.world import World
 from tests.purging import announce, content_of, content_to_be, intend, rewrite, write
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
 
-def in_the_night(world: World, engines: Engines, *, full: bool) -> run.Ran:
+def in_the_night(world: World, engines: Engines, *, full: bool) -> run.NightlyResult:
     world.age()
-    return run.run(world.ctx, engines, Options(full=full))
+    return run.run_nightly(world.ctx, engines, GcOptions(is_complete=full))
 
 
 @pytest.mark.parametrize("full", [True, False])
 def test_content_stays_whose_identity_has_no_object_of_its_own(world: World, engines: Engines, full: bool) -> None:
     world.commit(a=b"all rows", b=b"untouched")
     release_all(world.repo)
-    assert in_the_night(world, engines, full=full).marked.marked.objects == 0
+    assert in_the_night(world, engines, full=full).mark_summary.marked.objects == 0
     identity = world.address("main", "a")
     published = rewrite(world.repo, "main", "a", b"fewer rows")
     world.ctx.objects.delete_many([identity])  # its backup has ended
@@ -60,7 +60,7 @@ def test_a_purge_between_mark_and_sweep_loses_nothing(world: World, engines: Eng
     release_all(world.repo)
     world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))  # so the mark stands when nothing else is in it
     world.age()
-    summary = run.mark(world.ctx, engines, Options())
+    summary = run.mark(world.ctx, engines, GcOptions())
     assert summary.marked.objects == 2
     identity = world.address(expired, "a")
     published = rewrite(world.repo, expired, "a", b"fewer old rows")
@@ -107,8 +107,8 @@ class TestWhatNobodyNames:
         assert content_of(published) not in world.data()
         assert world.data() == {world.address("main", "a")}
         assert world.ctx.locations.get_many([ids.own_address(identity)]) == [None]
-        assert ran.latest.swept is not None
-        assert ran.latest.swept.purged == PurgedObjects(objects=1, contents=2)
+        assert ran.latest_summary.sweep is not None
+        assert ran.latest_summary.sweep.purged_objects == PurgedObjects(objects=1, contents=2)
         with pytest.raises(Gone):
             world.repo.read(old, "a")
 
@@ -122,12 +122,12 @@ class TestWhatNobodyNames:
         world.ctx.objects.delete_many([identity])
         world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))  # the mark stands without the commit
         world.age()
-        summary = run.mark(world.ctx, engines, Options(full=True))
+        summary = run.mark(world.ctx, engines, GcOptions(is_complete=True))
         assert read_manifest(world.ctx.objects, summary.mark_id).dead_identities
         world.repo.unmark(old)
         swept = run.sweep(world.ctx, engines, summary.mark_id)
-        assert swept.swept is not None
-        assert swept.swept.purged.objects == 0
+        assert swept.sweep is not None
+        assert swept.sweep.purged_objects.objects == 0
         assert world.repo.read(old, "a") == b"fewer old rows"
         assert content_of(published) in world.data()
 
@@ -140,7 +140,7 @@ class TestWhatNobodyNames:
         release_all(world.repo)
         content = content_of(rewrite(world.repo, old, "a", b"fewer old rows"))
         world.age()
-        summary = run.mark(world.ctx, engines, Options(full=True))
+        summary = run.mark(world.ctx, engines, GcOptions(is_complete=True))
         real = type(world.ctx.objects).delete_many
 
         def refusing(self: Any, keys: Any) -> Any:
@@ -149,10 +149,10 @@ class TestWhatNobodyNames:
 
         monkeypatch.setattr(type(world.ctx.objects), "delete_many", refusing)
         swept = run.sweep(world.ctx, engines, summary.mark_id)
-        assert swept.swept is not None
-        assert (swept.swept.failed, swept.swept.purged.objects) == (1, 0)
+        assert swept.sweep is not None
+        assert (swept.sweep.failed_objects, swept.sweep.purged_objects.objects) == (1, 0)
         monkeypatch.undo()
         again = run.sweep(world.ctx, engines, summary.mark_id)
-        assert again.swept is not None
-        assert (again.swept.failed, again.swept.purged.objects) == (0, 1)
+        assert again.sweep is not None
+        assert (again.sweep.failed_objects, again.sweep.purged_objects.objects) == (0, 1)
         assert world.data() == {world.address("main", "a")}

@@ -16,7 +16,7 @@ from examples.git_history import comparing, replaying
 from examples.git_history.__main__ import Outcome, prove
 from examples.git_history.expected import Rules
 from examples.git_history.plumbing import Git
-from refstore.core.settings import embedded
+from refstore.core.settings import embedded_urls
 from refstore.gc_marks import live_set
 from refstore.lake import Lake
 from refstore_gc import mark
@@ -36,7 +36,7 @@ def proven(
     folder: Path, lake: Path, rules: Rules, engines: Engines, *, most: int = 500, dangling: bool = True
 ) -> Outcome:
     git = Git(folder)
-    kv, objects = embedded(lake)
+    kv, objects = embedded_urls(lake)
     lake.mkdir()
     return prove(
         git, replaying.chosen(git, most=most, dangling=dangling), rules, kv, f"{objects}?fsync=0", engines, silent
@@ -84,8 +84,8 @@ class TestAHistoryOfAllKinds:
         }  # fmt: skip
 
     def test_expired_data_is_gone_and_says_so(self, outcome: Outcome) -> None:
-        assert outcome.summary.swept is not None
-        assert outcome.summary.swept.outcomes["deleted"].objects == len(outcome.done.blobs) - outcome.compared.objects
+        assert outcome.summary.sweep is not None
+        assert outcome.summary.sweep.outcomes["deleted"].objects == len(outcome.done.blobs) - outcome.compared.objects
         assert outcome.compared.expired > 0
         assert outcome.compared.refused > 0
 
@@ -104,8 +104,8 @@ def test_this_projects_own_history(tmp_path: Path, engines: Engines) -> None:
     assert (
         outcome.compared.expired == len(outcome.done.made) - 5
     )  # more than 40 were made where a merge had its conflicts resolved
-    assert outcome.summary.swept is not None
-    assert outcome.summary.swept.outcomes["deleted"].objects > 0
+    assert outcome.summary.sweep is not None
+    assert outcome.summary.sweep.outcomes["deleted"].objects > 0
 
 
 @pytest.mark.parametrize("kind", ["bare", "shallow", "detached"])
@@ -120,7 +120,7 @@ def test_bare_repositories_and_shallow_clones_are_replayed_as_they_are(tmp_path:
     git = Git(tmp_path / "clone")
     history = replaying.chosen(git, most=500, dangling=True)
     (tmp_path / "lake").mkdir()
-    kv, objects = embedded(tmp_path / "lake")
+    kv, objects = embedded_urls(tmp_path / "lake")
     with Lake.open(kv, f"{objects}?fsync=0") as lake:
         done = replaying.replay(lake, "cloned", git, history, silent)
         every = {each.id for each in done.made}
@@ -150,7 +150,7 @@ class TestTheComparisonCanFail:
         git = Git(plain.folder)
         history = replaying.chosen(git, most=500, dangling=True)
         (tmp_path / "lake").mkdir()
-        kv, objects = embedded(tmp_path / "lake")
+        kv, objects = embedded_urls(tmp_path / "lake")
         with Lake.open(kv, objects) as lake:
             done = replaying.replay(lake, "plain", git, history, silent)
             store = done.repo.context.objects

@@ -24,12 +24,12 @@ from refstore_gc.engines.local import LocalEngine
 from refstore_gc.engines.shared_work import SharedWork
 from refstore_gc.engines.worker_processes import Worker
 from refstore_gc.incremental import baseline_files
-from refstore_gc.live_in_commits import ALL, NOTHING, CommitReads, Filter, LiveCommits, Part
-from refstore_gc.run_context import Options, RunContext
-from refstore_gc.run_layout import layout_of
-from refstore_gc.run_progress import Steps, silent
-from refstore_gc.run_summary import Summary
-from refstore_gc.simulate import simulate
+from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, CommitReads, TreeFilter, LiveCommits, FilterPart
+from refstore_gc.run_context import GcOptions, RunContext
+from refstore_gc.run_layout import make_layout
+from refstore_gc.run_progress import RunSteps, ignore_progress
+from refstore_gc.run_summary import GcSummary
+from refstore_gc.simulate_mark import simulate_mark
 from tests.engines import OneEngine
 from tests.offline.test_against_the_obvious import obviously
 from tests.offline.world import World, marked_in
@@ -81,7 +81,7 @@ def live_for_a_day(world: World, rng: random.Random, day: int) -> None:
         release_all(repo)
 
 
-def counted(summary: Summary) -> Summary:
+def counted(summary: GcSummary) -> GcSummary:
     """Return what two engines must agree on."""
     return msgspec.structs.replace(summary, mark_id="", engine="", began_ms=0, deletes_at_ms=0, seconds={})
 
@@ -92,15 +92,15 @@ def sweep_due(world: World, engines: Engines) -> None:
             run.sweep(world.ctx, engines, each.mark_id)
 
 
-def a_world_of_a_few_days(folder: Path, engines: Engines) -> tuple[World, Summary]:
+def a_world_of_a_few_days(folder: Path, engines: Engines) -> tuple[World, GcSummary]:
     """Marked completely, and two days on."""
     world = World(folder, rules=json.dumps(RULES))
     for day in range(16):
         world.commit(kept=b"kept", **{f"file__{day}": b"%d" % day, "over__it": b"%d" % day})
         world.stamp()
         world.clock.sleep(DAY)
-    first = run.mark(world.ctx, engines, Options())
-    assert first.goes_on_from == ""
+    first = run.mark(world.ctx, engines, GcOptions())
+    assert first.baseline_mark_id == ""
     for day in range(16, 18):
         world.commit(over__it=b"%d" % day)
         world.stamp()
@@ -109,8 +109,8 @@ def a_world_of_a_few_days(folder: Path, engines: Engines) -> tuple[World, Summar
 
 
 def a_run(world: World, engines: Engines, full_days: float = 7.0) -> RunContext:
-    options, layout, engine = Options(full_days=full_days), layout_of(world.ctx, "mark-1", 1), engines.for_objects(0)
-    return RunContext(repository=world.ctx, engine=engine, options=options, steps=Steps(engine, silent), layout=layout)
+    options, layout, engine = GcOptions(complete_every_days=full_days), make_layout(world.ctx, "mark-1", 1), engines.for_objects(0)
+    return RunContext(repository=world.ctx, engine=engine, options=options, steps=RunSteps(engine, ignore_progress), layout=layout)
 
 
 def forget_references(world: World) -> None:
@@ -133,13 +133,13 @@ def old_enough(world: World) -> set[str]:
     return {key for key in world.data() if (world.blobs / key).stat().st_mtime <= cutoff}
 
 
-def complete_and_others(world: World, summary: Summary, going: set[str]) -> tuple[int, int]:
+def complete_and_others(world: World, summary: GcSummary, going: set[str]) -> tuple[int, int]:
     """How many commits the run unmarked as complete, and how many it did not; each as what it names says."""
     marks = Marks(world.ctx)
-    listed = [CommitId(name) for name, _ in world.lake.kv.scan_all(keys.gc_marked_by(world.ctx.repo, summary.mark_id))]
+    listed = [CommitId(name) for name, _ in world.lake.kv.scan_all(keys.gc_marked_commits(world.ctx.repo, summary.mark_id))]
     counts = [0, 0]
     for commit, mark, complete in zip(listed, marks.commits.of(listed), marks.commits.complete(listed), strict=True):
-        if world.lake.kv.get(keys.landed(world.ctx.repo, commit)) is ABSENT:
+        if world.lake.kv.get(keys.landed_mark(world.ctx.repo, commit)) is ABSENT:
             assert complete is None
             assert mark is not None
             continue
@@ -175,9 +175,9 @@ def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(
         if day % 3 != 2:
             continue
         sweep_due(world, spark_engines if day % 2 else engines)
-        whole = simulate(world.ctx, spark_engines, Options())
-        assert counted(simulate(world.ctx, engines, Options())) == counted(whole)
-        summary = run.mark(world.ctx, rng.choice((engines, spark_engines)), Options(full_days=11))
+        whole = simulate_mark(world.ctx, spark_engines, GcOptions())
+        assert counted(simulate_mark(world.ctx, engines, GcOptions())) == counted(whole)
+        summary = run.mark(world.ctx, rng.choice((engines, spark_engines)), GcOptions(complete_every_days=11))
         found = {each for each in marked_in(world, summary.mark_id) if each.startswith("data/")}
         assert found == (obviously(world) & old_enough(world)) - in_earlier_marks(world, summary.mark_id), f"day {day}"
         assert summary.by_kind == whole.by_kind, f"day {day}"
@@ -185,14 +185,14 @@ def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(
         assert (summary.commits["complete"], whole.commits["complete"]) == (complete, complete), f"day {day}"
         were_complete += complete
         were_not += others
-        went_on += summary.goes_on_from != ""
+        went_on += summary.baseline_mark_id != ""
         marked += len(found)
     assert went_on >= 3, "most runs go on from the one before"
     assert marked >= 20
     assert were_complete >= 10
     assert were_not >= 5
     Marks(world.ctx).decisions.unmark(summary.mark_id)
-    again = run.mark(world.ctx, engines, Options(full=True))
+    again = run.mark(world.ctx, engines, GcOptions(is_complete=True))
     assert marked_in(world, again.mark_id) == marked_in(world, summary.mark_id)
     world.close()
 
@@ -200,12 +200,12 @@ def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(
 def test_it_lists_and_reads_only_what_changed(tmp_path: Path, engines: Engines) -> None:
     world, first = a_world_of_a_few_days(tmp_path, engines)
     release_all(world.repo)
-    second = run.mark(world.ctx, engines, Options())
-    assert second.goes_on_from == first.mark_id
+    second = run.mark(world.ctx, engines, GcOptions())
+    assert second.baseline_mark_id == first.mark_id
     assert second.marked.objects >= 2, "what was overwritten days ago, and what commits wrote of their own"
     assert second.listed_by_kind["data"].objects + second.young.objects < first.listed_by_kind["data"].objects / 2
-    third = run.mark(world.ctx, engines, Options())
-    assert third.goes_on_from == second.mark_id
+    third = run.mark(world.ctx, engines, GcOptions())
+    assert third.baseline_mark_id == second.mark_id
     assert (third.marked.objects, third.sources) == (0, {"trees": 0, "listings": 0, "ranges": 0})
     world.close()
 
@@ -213,12 +213,12 @@ def test_it_lists_and_reads_only_what_changed(tmp_path: Path, engines: Engines) 
 def test_it_begins_anew_where_a_commit_keeps_again_what_it_did_not(tmp_path: Path, engines: Engines) -> None:
     world, _ = a_world_of_a_few_days(tmp_path, engines)
     release_all(world.repo)
-    first = run.mark(world.ctx, engines, Options())
+    first = run.mark(world.ctx, engines, GcOptions())
     marks = Marks(world.ctx)
     marks.decisions.unmark(next(iter(marks.commits.marked(first.mark_id))))
     world.repo.set_retention(json.dumps({**RULES, "default_retention_days": 600, "branches": []}))
-    second = run.mark(world.ctx, engines, Options())
-    assert (second.goes_on_from, second.why_complete) == ("", "a commit keeps what it names again")
+    second = run.mark(world.ctx, engines, GcOptions())
+    assert (second.baseline_mark_id, second.complete_reason) == ("", "a commit keeps what it names again")
     found = {each for each in marked_in(world, second.mark_id) if each.startswith("data/")}
     assert found == (obviously(world) & old_enough(world)) - in_earlier_marks(world, second.mark_id)
     world.close()
@@ -229,16 +229,16 @@ def test_what_it_does_not_go_on_from(tmp_path: Path, engines: Engines) -> None:
     marks, context = Marks(world.ctx), a_run(world, engines)
     usable, why = baseline_files.usable(context)
     assert usable is not None, why
-    assert "was given up" in usable.unfit(LiveCommits(), LiveCommits().reads(), usable.cutoff_ms)
+    assert "was given up" in usable.find_mismatch(LiveCommits(), LiveCommits().read_names(), usable.cutoff_ms)
     nothing = msgspec.structs.replace(usable, units=CommitReads(set(), set(), set(), set()))
-    assert nothing.unfit(LiveCommits(), LiveCommits().reads(), usable.cutoff_ms) == ""
-    assert "reaches further back than that of the last run" in nothing.unfit(
-        LiveCommits(), LiveCommits().reads(), usable.cutoff_ms - 1
+    assert nothing.find_mismatch(LiveCommits(), LiveCommits().read_names(), usable.cutoff_ms) == ""
+    assert "reaches further back than that of the last run" in nothing.find_mismatch(
+        LiveCommits(), LiveCommits().read_names(), usable.cutoff_ms - 1
     )
     wanted = LiveCommits()
     head = world.repo.get_commit("main")
-    wanted.add(*head, Filter((Part("", ALL), Part("a/", NOTHING))))
-    assert "keep only a part" in nothing.unfit(wanted, wanted.reads(), usable.cutoff_ms)
+    wanted.add(*head, TreeFilter((FilterPart("", KEEP_ALL), FilterPart("a/", KEEP_NOTHING))))
+    assert "keep only a part" in nothing.find_mismatch(wanted, wanted.read_names(), usable.cutoff_ms)
     assert "days ago" in baseline_files.usable(a_run(world, engines, full_days=2))[1]
     file = world.blobs / "_refstore" / "gc" / first.mark_id / baseline_files.FILE
     body = file.read_bytes()
@@ -260,9 +260,9 @@ def test_damage_that_only_the_tasks_see_ends_the_run_and_the_next_one_begins_ane
     damaged.write_bytes(damaged.read_bytes()[:-8])
     before = world.data()
     with pytest.raises(Corrupt, match="mark again"):
-        run.mark(world.ctx, both_engines, Options())
-    again = run.mark(world.ctx, both_engines, Options())
-    assert again.goes_on_from == ""
+        run.mark(world.ctx, both_engines, GcOptions())
+    again = run.mark(world.ctx, both_engines, GcOptions())
+    assert again.baseline_mark_id == ""
     assert world.data() == before
     world.close()
 
@@ -276,13 +276,13 @@ def test_what_the_kv_let_go_of_and_nobody_deleted_is_found_where_it_is_still_the
     left = world.repo.upload("main", "left", b"2").address
     world.stamp()
     world.clock.sleep(3 * DAY)
-    first = run.mark(world.ctx, both_engines, Options())
+    first = run.mark(world.ctx, both_engines, GcOptions())
     world.repo.reset("main")
     release_all(world.repo)
     forget_references(world)
     (world.blobs / gone).unlink()
-    second = run.mark(world.ctx, both_engines, Options())
-    assert second.goes_on_from == first.mark_id
+    second = run.mark(world.ctx, both_engines, GcOptions())
+    assert second.baseline_mark_id == first.mark_id
     assert marked_in(world, second.mark_id) == {left: "orphan blob"}
     world.close()
 
@@ -298,11 +298,11 @@ def test_a_bucket_in_which_nothing_changed_is_carried_on(
     lost = world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
     world.stamp()
     world.clock.sleep(3 * DAY)
-    first = run.mark(world.ctx, both_engines, Options())
-    second = run.mark(world.ctx, both_engines, Options())
-    assert second.goes_on_from == first.mark_id
+    first = run.mark(world.ctx, both_engines, GcOptions())
+    second = run.mark(world.ctx, both_engines, GcOptions())
+    assert second.baseline_mark_id == first.mark_id
     assert (marked_in(world, first.mark_id), marked_in(world, second.mark_id)) == ({lost: "orphan blob"}, {})
-    third = run.mark(world.ctx, both_engines, Options(full=True))
+    third = run.mark(world.ctx, both_engines, GcOptions(is_complete=True))
     assert third.marked == second.marked
     world.close()
 
@@ -331,11 +331,11 @@ class EverythingInAWorker(SharedWork):
 def test_what_worker_processes_do_is_what_this_process_would_do(tmp_path: Path, engines: Engines) -> None:
     world, first = a_world_of_a_few_days(tmp_path, engines)
     release_all(world.repo)
-    whole = simulate(world.ctx, engines, Options())
+    whole = simulate_mark(world.ctx, engines, GcOptions())
     shared = EverythingInAWorker()
     helped = OneEngine(LocalEngine(shared=shared))
-    second = run.mark(world.ctx, helped, Options())
-    assert second.goes_on_from == first.mark_id
+    second = run.mark(world.ctx, helped, GcOptions())
+    assert second.baseline_mark_id == first.mark_id
     assert shared.seen >= {"list_interval", "read_files", "read_ranges", "open_trees", "join_bucket"}
     assert second.by_kind == whole.by_kind
     assert second.marked.objects >= 2
@@ -343,6 +343,6 @@ def test_what_worker_processes_do_is_what_this_process_would_do(tmp_path: Path, 
     for damaged in (world.blobs / "_refstore" / "ranges").iterdir():
         damaged.write_bytes(damaged.read_bytes()[:-1])
     with pytest.raises(CorruptRange, match="hash"):
-        run.mark(world.ctx, helped, Options())
+        run.mark(world.ctx, helped, GcOptions())
     shared.stop()
     world.close()

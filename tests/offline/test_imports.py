@@ -11,8 +11,8 @@ import pytest
 
 from refstore.core.records import ImportSource
 from refstore.core.settings import ReaperSettings
-from refstore.versioning.commits.imported import Spool
-from refstore_gc.run import Options, run
+from refstore.versioning.commits.imported import ImportSpool
+from refstore_gc.run import GcOptions, run_nightly
 from refstore_reaper.daemon import Reaper
 from tests.offline.world import World
 
@@ -58,10 +58,10 @@ def test_expired_imports_lose_their_commits_and_their_owner_loses_nothing(
     world.clock.sleep(40 * 86_400)
     reap(world)
     world.age(days=90)
-    ran = run(world.ctx, engines, Options(min_age_seconds=0, foreign=True))
-    (swept,) = ran.swept
-    assert swept.swept is not None
-    assert swept.swept.outcomes["deleted"].objects > 0, "the run had something of its own to delete"
+    ran = run_nightly(world.ctx, engines, GcOptions(min_age_seconds=0, includes_foreign=True))
+    (swept,) = ran.sweep_summaries
+    assert swept.sweep is not None
+    assert swept.sweep.outcomes["deleted"].objects > 0, "the run had something of its own to delete"
     assert files(landing) == before
     assert world.repo.read("main", "at-1/part-1/1.csv") == b"number 1"
     world.lake.delete_repository("sales")
@@ -85,9 +85,9 @@ def test_a_run_in_the_middle_of_a_long_listing_takes_nothing_of_it(
     """
     world.commit(a=b"kept")
     ran: list[object] = []
-    add = Spool.add
+    add = ImportSpool.add
 
-    def add_and_write(self: Spool, rows: object) -> None:
+    def add_and_write(self: ImportSpool, rows: object) -> None:
         add(self, rows)
         self.early = world.ctx.trees._apply("", pages(rows))
 
@@ -95,10 +95,10 @@ def test_a_run_in_the_middle_of_a_long_listing_takes_nothing_of_it(
         if not ran:
             world.clock.sleep(10 * 86_400)
             world.age(days=9)
-            ran.append(run(world.ctx, engines, Options(min_age_seconds=0)))
+            ran.append(run_nightly(world.ctx, engines, GcOptions(min_age_seconds=0)))
 
     if early:
-        monkeypatch.setattr(Spool, "add", add_and_write)
+        monkeypatch.setattr(ImportSpool, "add", add_and_write)
         monkeypatch.setattr(
             "refstore.versioning.commits.trees.Trees.replace", lambda _self, _base, spool, _prefixes: spool.early
         )
@@ -121,4 +121,4 @@ def test_a_run_in_the_middle_of_a_long_listing_takes_nothing_of_it(
 def pages(rows: object) -> object:
     from refstore.versioning.commits import imported
 
-    return imported.changes_of(iter([rows]), iter(()))
+    return imported.replacement_changes(iter([rows]), iter(()))

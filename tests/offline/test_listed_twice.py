@@ -11,20 +11,20 @@ import pytest
 
 from refstore.objects.base import ObjectStore
 from refstore_gc import garbage, listing
-from refstore_gc.address_codec import Cuts, keys_of
-from refstore_gc.anti_join import JoinInputs, bucket_bounds, chunk_batches, join
+from refstore_gc.address_codec import BucketBounds, encode_addresses
+from refstore_gc.anti_join import JoinInputs, bucket_bounds, chunk_batches, join_buckets
 from refstore_gc.batches import Batch, BatchKind
 from refstore_gc.bucket_join import BucketTask, join_bucket
 from refstore_gc.checked_files import write_value
 from refstore_gc.engines.local import LocalEngine
 from refstore_gc.garbage import MarkedCount
-from refstore_gc.incremental.known_keys import KnownKeys
-from refstore_gc.listing import Interval, list_interval
-from refstore_gc.live_in_commits import Sources
+from refstore_gc.incremental.known_keys import BaselineKeys
+from refstore_gc.listing import KeyInterval, list_interval
+from refstore_gc.live_in_commits import CommitSources
 from refstore_gc.live_in_kv import AddressWriter
-from refstore_gc.run_layout import layout_of
+from refstore_gc.run_layout import make_layout
 from refstore_gc.run_summary import UnitRow
-from refstore_gc.sweep_tasks import Unit, sweep_unit
+from refstore_gc.sweep_tasks import SweepUnit, sweep_unit
 from refstore_gc.untyped_arrow import pa
 from tests.offline.world import World
 
@@ -34,20 +34,20 @@ def test_two_attempts_of_a_listing_task_do_not_mix_their_files(world: World, mon
     monkeypatch.setattr("refstore_gc.anti_join.BUCKET_ROWS", 2)
     world.commit(a=b"a", b=b"b", c=b"c", d=b"d", e=b"e")
     addresses = sorted(world.data())
-    work = layout_of(world.ctx, "mark-1", 1)
-    lost = list_interval(work, world.clock.now_ms() + 1000, False, (0, Interval("data/")))
+    work = make_layout(world.ctx, "mark-1", 1)
+    lost = list_interval(work, world.clock.now_ms() + 1000, False, (0, KeyInterval("data/")))
     next(lost)  # and goes on later
     world.ctx.objects.delete_many(addresses[:1])  # the reaper does so all day
-    chunks = list(list_interval(work, world.clock.now_ms() + 1000, False, (0, Interval("data/"))))
+    chunks = list(list_interval(work, world.clock.now_ms() + 1000, False, (0, KeyInterval("data/"))))
     for _ in lost:
         pass
     keeper = AddressWriter(world.ctx.objects, work)
     keeper.add(addresses[1:])
     bounds = bucket_bounds(chunks)
     live = [(key, BatchKind.LIVE_IN_KV) for key in keeper.finish()]
-    sources = Sources([], [], [])
+    sources = CommitSources([], [], [])
     inputs = JoinInputs(BucketTask(layout=work), bounds, chunk_batches(chunks, bounds), live, [], sources)
-    rows = join(LocalEngine(), inputs)
+    rows = join_buckets(LocalEngine(), inputs)
     assert [row for row in rows if isinstance(row, MarkedCount)] == [], "all that is there is named"
 
 
@@ -58,11 +58,11 @@ def test_two_attempts_of_a_marking_task_do_not_mix_their_units(world: World, mon
     monkeypatch.setattr(garbage, "UNIT_ROWS", 2)
     world.commit(a=b"a", b=b"b", c=b"c", d=b"d")
     addresses = sorted(world.data())
-    store, work = world.ctx.objects, layout_of(world.ctx, "mark-1", 1)
-    listed = keys_of(pa.array(addresses), work.seed)
-    write_value(store, "_refstore/gc/mark-0/known", KnownKeys.of([], listed[:0], [], [listed], [np.ones(4, np.int64)]))
+    store, work = world.ctx.objects, make_layout(world.ctx, "mark-1", 1)
+    listed = encode_addresses(pa.array(addresses), work.seed)
+    write_value(store, "_refstore/gc/mark-0/known", BaselineKeys.from_arrays([], listed[:0], [], [listed], [np.ones(4, np.int64)]))
     told = [
-        Batch.of_value(0, BatchKind.EARLIER_KEYS, "_refstore/gc/mark-0/known"),
+        Batch.from_value(0, BatchKind.EARLIER_KEYS, "_refstore/gc/mark-0/known"),
         Batch(0, BatchKind.FORMERLY_IN_KV, 4, "".join(addresses).encode()),
     ]
     task = BucketTask(layout=work, horizon="data0", is_recorded=True)
@@ -78,14 +78,14 @@ def test_two_attempts_of_a_marking_task_do_not_mix_their_units(world: World, mon
     monkeypatch.setattr(garbage, "write_table", overtaken)
     list(join_bucket(task, told))
     assert [row.first for row in done] == [addresses[1], addresses[3]]
-    cuts = Cuts.of([row.first for row in done[1:]])
+    cuts = BucketBounds.from_addresses([row.first for row in done[1:]])
     again = pa.array([addresses[2]])  # a commit that named it was unmarked
     bucket = int(cuts.buckets_of(again)[0])
     for number, row in enumerate(done):
         sweep_unit(
             work,
-            Unit(row.key, row.key.replace("/mark/", "/sweep/")),
-            [keys_of(again, 1)] * (number == bucket),
+            SweepUnit(row.key, row.key.replace("/mark/", "/sweep/")),
+            [encode_addresses(again, 1)] * (number == bucket),
             "delete",
         )
     assert world.data() == {addresses[2]}

@@ -12,10 +12,10 @@ import pytest
 from refstore.core import ids
 from refstore.core.ids import CommitId
 from refstore.gc_marks import Marks
-from refstore.operations.log_and_diff import Lifetime
+from refstore.operations.log_and_diff import CommitLifetime
 from refstore_gc import run
-from refstore_gc.run import Options
-from refstore_gc.run_summary import Summary
+from refstore_gc.run import GcOptions
+from refstore_gc.run_summary import GcSummary
 from tests.offline.world import World
 from tests.reaping import release_all
 
@@ -29,13 +29,13 @@ def rules(world: World, **fields: Any) -> None:
     world.repo.set_retention(json.dumps({"default_retention_days": 0, "grace_days": 7} | fields))
 
 
-def night(world: World, engines: Engines, *, days: float = 0, full: bool = False) -> Summary:
+def night(world: World, engines: Engines, *, days: float = 0, full: bool = False) -> GcSummary:
     """Run the nightly job so many days later."""
     world.clock.sleep(days * 86_400)
-    return run.run(world.ctx, engines, Options(full=full, full_days=30)).marked
+    return run.run_nightly(world.ctx, engines, GcOptions(is_complete=full, complete_every_days=30)).mark_summary
 
 
-def lifetime(world: World, commit: CommitId) -> Lifetime:
+def lifetime(world: World, commit: CommitId) -> CommitLifetime:
     return next(line.lifetime for line in world.repo.history("main") if line.commit == commit)
 
 
@@ -66,9 +66,9 @@ def test_its_data_goes_with_the_later_mark(
     assert second.marked.objects == 1
     assert second.by_reason == {"expired": second.marked}
     night(world, engines, days=15, full=full)
-    assert {run.mark_id: run.shown for run in Marks(world.ctx).runs.all()}.items() >= {(second.mark_id, "swept")}
+    assert {run.mark_id: run.state_text for run in Marks(world.ctx).runs.all()}.items() >= {(second.mark_id, "swept")}
     assert first.mark_id != second.mark_id
-    assert lifetime(world, old) is Lifetime.SWEPT
+    assert lifetime(world, old) is CommitLifetime.SWEPT
     assert gone not in world.data()
     assert world.repo.read(old, "b") == b"b"
     assert night(world, engines, full=True).drift == {}
@@ -86,7 +86,7 @@ def test_its_data_goes_with_the_later_mark_although_a_night_kept_it(
     rules(world)
     assert night(world, engines, days=1).marked.objects == 1
     night(world, engines, days=15)
-    assert lifetime(world, old) is Lifetime.SWEPT
+    assert lifetime(world, old) is CommitLifetime.SWEPT
     assert gone not in world.data()
 
 
@@ -102,10 +102,10 @@ def test_what_a_pinned_commit_keeps_is_not_called_swept(world: World, engines: E
     world.repo.unmark(pinned, pin=True)
     world.repo.unmark(other)
     night(world, engines, days=1)
-    assert lifetime(world, other) is Lifetime.COMPLETE
+    assert lifetime(world, other) is CommitLifetime.NOTHING_TO_DELETE
     night(world, engines, days=15)
     assert world.repo.read(other, "a") == b"a"
-    assert lifetime(world, other) is Lifetime.COMPLETE
+    assert lifetime(world, other) is CommitLifetime.NOTHING_TO_DELETE
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -119,7 +119,7 @@ def test_the_part_that_was_marked_before_goes_with_the_whole(world: World, engin
     assert night(world, engines, full=full).marked.objects == 1
     assert night(world, engines, days=3, full=full).marked.objects == 2
     night(world, engines, days=15, full=full)
-    assert lifetime(world, made) is Lifetime.SWEPT
+    assert lifetime(world, made) is CommitLifetime.SWEPT
     assert gone.isdisjoint(world.data())
     assert night(world, engines, full=True).drift == {}
 
@@ -140,9 +140,9 @@ def test_what_an_unmark_takes_back_is_told_nowhere_any_more(
     repo.unmark(old)
     assert repo.why(address).marked == ()
     assert [mark.mark_id for mark in repo.why(other).marked] == [mark_id]
-    counts = marks.shown.counts(marks.runs.get(mark_id))
+    counts = marks.state_text.counts(marks.runs.get(mark_id))
     assert (counts["commits_marked"], counts["commits_unmarked"], counts["objects"]) == (1, 1, 2 + orphan)
     repo.unmark(first)
     assert repo.why(other).marked == ()
-    assert marks.runs.get(mark_id).shown == ("marked" if orphan else "abandoned")
-    assert marks.shown.counts(marks.runs.get(mark_id))["commits_marked"] == (0 if orphan else 2)
+    assert marks.runs.get(mark_id).state_text == ("marked" if orphan else "abandoned")
+    assert marks.state_text.counts(marks.runs.get(mark_id))["commits_marked"] == (0 if orphan else 2)

@@ -11,12 +11,12 @@ import pytest
 
 from refstore.core import ids
 from refstore.objects import open_objects
-from refstore_gc.address_codec import Cuts
-from refstore_gc.anti_join import JoinInputs, join
+from refstore_gc.address_codec import BucketBounds
+from refstore_gc.anti_join import JoinInputs, join_buckets
 from refstore_gc.batches import Batch, BatchKind
-from refstore_gc.bucket_join import BucketTask, Chunk, ComparedCount
+from refstore_gc.bucket_join import BucketTask, ChunkReference, ComparedCount
 from refstore_gc.engines.spark import buckets_of_task
-from refstore_gc.live_in_commits import Sources
+from refstore_gc.live_in_commits import CommitSources
 from refstore_gc.run_layout import RunLayout, kind_of, read_table, write_table
 from refstore_gc.run_summary import UnitRow
 
@@ -30,7 +30,7 @@ def some_addresses(rng: random.Random, count: int, hours: int) -> list[str]:
     made = ids.RandomIds()
     blobs = [str(ids.new_address(made, 1_700_000_000_000 + rng.randrange(hours * 3_600_000))) for _ in range(count)]
     ranges = [
-        f"_refstore/ranges/{rng.randbytes(32).hex()}.{made.unique(1_700_000_000_000)}.parquet"
+        f"_refstore/ranges/{rng.randbytes(32).hex()}.{made.new_id(1_700_000_000_000)}.parquet"
         for _ in range(count // 5)
     ]
     return sorted(blobs + ranges)
@@ -51,7 +51,7 @@ def test_what_is_left_is_what_is_listed_and_named_by_nobody(tmp_path: Path, both
     firsts: list[str] = []
     for number, at in enumerate(range(0, len(listed), STRETCH)):
         some = listed[at : at + STRETCH]
-        key = work.place("listing", number)
+        key = work.file_key("listing", number)
         columns = {
             "address": pa.array(some),
             "size_bytes": pa.array([len(some)] * len(some), pa.int64()),
@@ -60,19 +60,19 @@ def test_what_is_left_is_what_is_listed_and_named_by_nobody(tmp_path: Path, both
         }
         write_table(store, key, pa.table(columns))
         firsts.append(some[0])
-        told.append(Batch.of_value(number, BatchKind.LISTED, Chunk(number, key)))
+        told.append(Batch.from_value(number, BatchKind.LISTED, ChunkReference(number, key)))
     files: list[tuple[str, BatchKind]] = []
     for number, (side, some) in enumerate(
         ((BatchKind.LIVE_IN_KV, named), (BatchKind.PENDING, sorted(pending)), (BatchKind.EXPIRED, sorted(expired)))
     ):
-        key = work.place("kept", number)
+        key = work.file_key("kept", number)
         write_table(store, key, pa.table({"address": pa.array(some)}))
         files.append((key, side))
-    assert Cuts.of(firsts[1:]).buckets == len(told)
+    assert BucketBounds.from_addresses(firsts[1:]).buckets == len(told)
     engine = both_engines.for_objects(0)
-    assert buckets_of_task(len(told), engine.parts) > 1
-    inputs = JoinInputs(BucketTask(layout=work), firsts[1:], told, files, [], Sources([], [], []))
-    rows = join(engine, inputs)
+    assert buckets_of_task(len(told), engine.parallelism) > 1
+    inputs = JoinInputs(BucketTask(layout=work), firsts[1:], told, files, [], CommitSources([], [], []))
+    rows = join_buckets(engine, inputs)
     found: dict[str, str] = {}
     for unit in (row for row in rows if isinstance(row, UnitRow)):
         table = read_table(store, unit.key)

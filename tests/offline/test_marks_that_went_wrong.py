@@ -11,13 +11,13 @@ import pytest
 from refstore.core.keys import NAMESPACES
 from refstore.errors import Conflict, Corrupt, Unavailable
 from refstore.gc_marks import Marks, RunState, new_mark_id
-from refstore.gc_marks.runs import Runs
+from refstore.gc_marks.runs import OfflineRuns
 from refstore.operations import refs
 from refstore.versioning.commits import names
 from refstore_gc import deleted_repositories, run
-from refstore_gc.run import Options
-from refstore_gc.run_summary import Manifest, read_summaries, write_manifest
-from refstore_gc.simulate import simulate
+from refstore_gc.run import GcOptions
+from refstore_gc.run_summary import SweepManifest, read_summaries, write_manifest
+from refstore_gc.simulate_mark import simulate_mark
 from tests.offline.test_leftovers import delete_and_drain
 from tests.offline.world import World, marked_in
 from tests.reaping import reap_all, release_all
@@ -34,19 +34,19 @@ def test_two_who_clear_one_namespace_leave_its_next_repository_its_claim(
     namespace = world.repo.record.namespace
     delete_and_drain(world)
     world.age()
-    ((repo, record),) = deleted_repositories.closed(world.lake)
+    ((repo, record),) = deleted_repositories.closed_repositories(world.lake)
     real = deleted_repositories.summarize_sweep
 
     def slowly(*args: Any, **options: Any) -> Any:
         """The other one, which began at the same time, is through by then; and somebody makes a repository there."""
         monkeypatch.setattr(deleted_repositories, "summarize_sweep", real)
-        assert deleted_repositories.clear(world.lake, repo, record, engines, Options(grace_days=0)).forgotten
+        assert deleted_repositories.clear_repository(world.lake, repo, record, engines, GcOptions(grace_days=0)).is_forgotten
         world.lake.create_repository("again", namespace=namespace)
         return real(*args, **options)
 
     monkeypatch.setattr(deleted_repositories, "summarize_sweep", slowly)
     with pytest.raises(Conflict, match="has the namespace"):
-        deleted_repositories.clear(world.lake, repo, record, engines, Options(grace_days=0))
+        deleted_repositories.clear_repository(world.lake, repo, record, engines, GcOptions(grace_days=0))
     assert [value for _, value in world.lake.kv.scan_all(NAMESPACES)] == [
         world.lake.repository("again").context.repo.encode()
     ]
@@ -60,27 +60,27 @@ def test_a_mark_whose_last_reply_was_lost_can_be_swept_or_taken_back(
     world.commit(a=b"one", days_ago=3)
     world.commit(a=None, b=b"two")
     world.age()
-    change, give_up = Runs.change, Runs.give_up
+    change, give_up = OfflineRuns.change, OfflineRuns.abandon
 
-    def lost(runs: Runs, of: Any, **changes: Any) -> Any:
+    def lost(runs: OfflineRuns, of: Any, **changes: Any) -> Any:
         done = change(runs, of, **changes)
         if "finished_ms" in changes:
 
             def down(*_: Any, **__: Any) -> Any:
                 raise Unavailable("the KV does not answer")
 
-            monkeypatch.setattr(Runs, "give_up", down)
+            monkeypatch.setattr(OfflineRuns, "give_up", down)
             raise Unavailable("the KV does not answer")
         return done
 
-    monkeypatch.setattr(Runs, "change", lost)
+    monkeypatch.setattr(OfflineRuns, "change", lost)
     with pytest.raises(Unavailable):
-        run.mark(world.ctx, engines, Options(grace_days=0, min_age_seconds=0))
-    monkeypatch.setattr(Runs, "change", change)
-    monkeypatch.setattr(Runs, "give_up", give_up)
+        run.mark(world.ctx, engines, GcOptions(grace_days=0, min_age_seconds=0))
+    monkeypatch.setattr(OfflineRuns, "change", change)
+    monkeypatch.setattr(OfflineRuns, "give_up", give_up)
     assert [each.state for each in Marks(world.ctx).runs.all()] == [RunState.MARKED]
-    ran = run.run(world.ctx, engines, Options(grace_days=0, min_age_seconds=0))
-    assert not ran.waiting
+    ran = run.run_nightly(world.ctx, engines, GcOptions(grace_days=0, min_age_seconds=0))
+    assert not ran.waiting_marks
 
 
 def lose(world: World, mark_id: str, what: str) -> None:
@@ -97,7 +97,7 @@ def test_a_mark_that_lost_its_files_can_be_unmarked_after_its_sweep_failed(
     world.commit(a=None, b=b"two")
     release_all(world.repo)
     world.age()
-    marked = run.mark(world.ctx, engines, Options(grace_days=0, min_age_seconds=0))
+    marked = run.mark(world.ctx, engines, GcOptions(grace_days=0, min_age_seconds=0))
     lose(world, marked.mark_id, lost)
     with pytest.raises(Corrupt, match="unmark it"):
         run.sweep(world.ctx, engines, marked.mark_id)
@@ -108,15 +108,15 @@ def test_a_mark_that_lost_its_files_can_be_unmarked_after_its_sweep_failed(
 def test_simulate_says_of_what_was_given_up_what_mark_does(world: World, engines: Engines) -> None:
     world.commit(a=b"one")
     world.age()
-    before = simulate(world.ctx, engines, Options()).marked.objects
+    before = simulate_mark(world.ctx, engines, GcOptions()).marked.objects
     assert before == 0
     given_up = aborted(world.repo)
     world.repo.reset("main")
     world.clock.sleep(world.ctx.safety.scrub_after_seconds + 1)
     reap_all(world.repo)
     world.age()
-    would = simulate(world.ctx, engines, Options()).by_kind
-    does = run.mark(world.ctx, engines, Options()).by_kind
+    would = simulate_mark(world.ctx, engines, GcOptions()).by_kind
+    does = run.mark(world.ctx, engines, GcOptions()).by_kind
     assert given_up in dict(Marks(world.ctx).commits.scan())
     assert would == does
 
@@ -130,9 +130,9 @@ def test_simulate_says_of_a_commit_of_which_a_part_is_marked_what_mark_does(worl
     marks = Marks(world.ctx)
     part = marks.mark_run.begin("digest", 10**9, [], new_mark_id(world.ctx), partly=[(old, ("tmp/",))])
     marks.mark_run.finish(part, {})
-    write_manifest(world.ctx.objects, Manifest(part.mark_id, 1, "delete", [], {}))
-    would = simulate(world.ctx, engines, Options()).marked
-    does = run.mark(world.ctx, engines, Options())
+    write_manifest(world.ctx.objects, SweepManifest(part.mark_id, 1, "delete", [], {}))
+    would = simulate_mark(world.ctx, engines, GcOptions()).marked
+    does = run.mark(world.ctx, engines, GcOptions())
     assert would == does.marked
 
 
@@ -144,7 +144,7 @@ def test_a_damaged_mark_stops_no_other_sweep_and_loses_none_of_its_own_objects(
     world.commit(a=b"second", days_ago=8)
     release_all(world.repo)
     world.age()
-    at_once = Options(grace_days=0, min_age_seconds=0)
+    at_once = GcOptions(grace_days=0, min_age_seconds=0)
     broken = run.mark(world.ctx, engines, at_once).mark_id
     lose(world, broken, lost)
     second = world.address("main", "a")
@@ -153,13 +153,13 @@ def test_a_damaged_mark_stops_no_other_sweep_and_loses_none_of_its_own_objects(
     world.age()
     good = run.mark(world.ctx, engines, at_once).mark_id
     with pytest.raises(Corrupt, match=broken):
-        run.run(world.ctx, engines, at_once)
+        run.run_nightly(world.ctx, engines, at_once)
     told: list[tuple[str, str]] = []
-    ran = run.run(world.ctx, engines, at_once, on_unswept=lambda mark_id, error: told.append((mark_id, error.code)))
+    ran = run.run_nightly(world.ctx, engines, at_once, on_sweep_error=lambda mark_id, error: told.append((mark_id, error.code)))
     assert told == [(broken, Corrupt.code)], "once, though it is looked for twice"
     states = {each.mark_id: each.state for each in Marks(world.ctx).runs.all()}
     assert (states[broken], states[good]) == (RunState.MARKED, RunState.SWEPT)
-    assert good in {each.mark_id for each in ran.swept}
+    assert good in {each.mark_id for each in ran.sweep_summaries}
     assert second not in world.data()
     world.repo.unmark(broken)
     assert (world.repo.read(old, "a"), world.repo.read(old, "both")) == (b"first", b"named by two")
@@ -174,12 +174,12 @@ def test_a_sweep_leaves_the_tree_of_a_commit_that_never_landed_and_that_a_damage
     world.clock.sleep(world.ctx.safety.scrub_after_seconds + 1)
     reap_all(world.repo)
     world.age()
-    at_once = Options(grace_days=0, min_age_seconds=0)
+    at_once = GcOptions(grace_days=0, min_age_seconds=0)
     broken = run.mark(world.ctx, engines, at_once).mark_id
     lose(world, broken, "mark/")
     good = run.mark(world.ctx, engines, at_once).mark_id
     record = refs.get_commit(world.ctx, never)
-    tree = {names.key(names.METARANGES, record.metarange), names.key(names.ADDED, record.added)}
+    tree = {names.key(names.METARANGES, record.metarange), names.key(names.ADDED_ADDRESSES, record.added_addresses_id)}
     assert tree <= marked_in(world, good).keys()
     run.sweep(world.ctx, engines, good)
     assert all(world.ctx.objects.is_stored(key) for key in tree)
@@ -191,10 +191,10 @@ def test_a_report_that_cannot_be_read_any_more_stops_no_later_job(world: World, 
     world.commit(a=b"second", days_ago=8)
     release_all(world.repo)
     world.age()
-    at_once = Options(grace_days=0, min_age_seconds=0)
-    swept = run.run(world.ctx, engines, at_once).marked.mark_id
+    at_once = GcOptions(grace_days=0, min_age_seconds=0)
+    swept = run.run_nightly(world.ctx, engines, at_once).mark_summary.mark_id
     world.ctx.objects.put(f"_refstore/gc/{swept}/summary.json", b'{"mark_id": 7}')
-    later = run.run(world.ctx, engines, at_once)
+    later = run.run_nightly(world.ctx, engines, at_once)
     assert later.latest.state == "swept"
     with pytest.raises(Corrupt, match=swept):
         read_summaries(world.ctx.objects, Marks(world.ctx).runs.all())

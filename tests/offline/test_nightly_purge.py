@@ -13,10 +13,10 @@ from refstore.cli import gc_job
 from refstore.cli.gc_job import AllRan, Job, make_options, run_all
 from refstore.cli.nightly_purge import reasons_of, row_of
 from refstore.errors import Conflict
-from refstore.objects.base import Deletion
+from refstore.objects.base import DeleteResult
 from refstore_gc import run as nightly
-from refstore_gc.run import Options as GcOptions
-from refstore_gc.run_progress import silent
+from refstore_gc.run import GcOptions as GcOptions
+from refstore_gc.run_progress import ignore_progress
 from refstore_purge import run
 from tests.commands import Command
 from tests.offline.world import World
@@ -35,12 +35,12 @@ def world(world: World) -> World:
 
 
 def purge(world: World, engines: Engines) -> None:
-    run.run(world.repo, engines, run.Options(ids=guestids(world.folder, "bob"), purge_key=KEY), lambda _: None)
+    run.run_purge(world.repo, engines, run.PurgeOptions(ids=guestids(world.folder, "bob"), purge_key=KEY), lambda _: None)
 
 
 def run_night(world: World, engines: Engines) -> AllRan:
     job = Job("run", partial(make_options, min_age_seconds=0.0), purge_key=KEY)
-    return run_all(world.lake, ["sales"], job, engines, silent)
+    return run_all(world.lake, ["sales"], job, engines, ignore_progress)
 
 
 def test_what_the_purge_left_is_said_and_left(world: World, engines: Engines) -> None:
@@ -90,7 +90,7 @@ def test_a_purge_that_fails_shows_each_sweep_once(
     ran = run_night(world, engines)
     assert [str(error) for _, error in ran.troubles] == ["more rows would go than anybody expects"]
     marks = [each.mark_id for each in ran.done]
-    assert any(each.swept is not None for each in ran.done)
+    assert any(each.sweep is not None for each in ran.done)
     assert len(marks) == len({*marks})
 
 
@@ -105,7 +105,7 @@ def test_a_backup_that_the_store_does_not_delete_counts_as_failed(
     store = type(world.ctx.objects)
     delete_many = store.delete_many
 
-    def refuse(self: Any, keys: Sequence[str]) -> Deletion:
+    def refuse(self: Any, keys: Sequence[str]) -> DeleteResult:
         some = delete_many(self, [key for key in keys if key != identity])
         return some._replace(failed=((identity, "slow down"),)) if identity in keys else some
 
@@ -126,7 +126,7 @@ def test_what_was_deleted_stands_in_the_table_of_the_report(refstore: Command, e
     purge(world, engines)
     for days, line in ((0, "purges: not deleted: backups that stay for now"), (2, "purges: backups past their days")):
         world.clock.sleep(days * 86_400)
-        nightly.run(world.ctx, engines, GcOptions())
+        nightly.run_nightly(world.ctx, engines, GcOptions())
         shown = refstore.ok("gc", "report", "sales").out
         (told,) = [each for each in shown.splitlines() if each.startswith("purges: ")]
         assert told.split("  ")[0] == line

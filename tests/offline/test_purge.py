@@ -19,8 +19,8 @@ from refstore.operations.purge_roles import HIDDEN_BRANCHES
 from refstore_gc.purge_cleaning import ABANDONED_MS
 from refstore_purge import heads, index, publish, report, run, verify
 from refstore_purge import plan as planning
-from refstore_purge.report import Report
-from refstore_purge.run import Options
+from refstore_purge.report import PurgeReport
+from refstore_purge.run import PurgeOptions
 from tests.kit.logged_events import collecting_events
 from tests.offline.world import World
 from tests.purge import datasets
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PATH = f"{PREFIX}{PARTITION}/part-0.parquet"
 
-Purge = Callable[..., Report]
+Purge = Callable[..., PurgeReport]
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def purge(world: World, engines: Engines) -> Purge:
 
 
 def purge_on(world: World, engines: Engines) -> Purge:
-    def made(*guests: str | None, **options: Any) -> Report:
+    def made(*guests: str | None, **options: Any) -> PurgeReport:
         ids = guestids(world.folder, *guests)
-        return run.run(world.repo, engines, Options(ids=ids, **options), lambda _: None)
+        return run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **options), lambda _: None)
 
     return made
 
@@ -74,19 +74,19 @@ def test_the_example_of_seed_002(world: World, both_engines: Engines) -> None:
     assert world.repo.stat("main", PATH).md5 == hashlib.md5(body, usedforsecurity=False).hexdigest()
     assert rows_at(world.repo, before, PATH) == rows  # the history stays
     assert world.address("main", other) == world.address(before, other)
-    (published,) = made.published
+    (published,) = made.published_commits
     head = world.repo.get_commit("main")
     assert (published.branch, published.commit, published.paths) == ("main", head.id, 1)
     assert head.record.metadata["refstore.purge"] == made.run
-    assert [(row.partition, row.objects, row.matched, row.rewritten) for row in made.rows] == [
+    assert [(row.partition, row.objects, row.matched_objects, row.rewritten_objects) for row in made.rows] == [
         (PARTITION, 1, 1, 1),
         (PARTITION[:-1] + "1", 1, 0, 0),
     ]
     assert [(row.rows_before, row.rows_changed, row.rows_after) for row in made.rows] == [(5, 2, 3), (0, 0, 0)]
     assert (made.state, made.ids, made.is_whole) == ("done", 2, True)
-    assert report.read(world.repo) == made
+    assert report.read_report(world.repo) == made
     again = purge("bob")
-    assert (again.published, again.rows[0].matched) == ([], 0)
+    assert (again.published_commits, again.rows[0].matched_objects) == ([], 0)
     assert not list(world.repo.branches(prefix=HIDDEN_BRANCHES))
     assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
     assert [left.rows for left in verify.verify(world.repo, guestids(world.folder, "ann"))] == [1]
@@ -126,9 +126,9 @@ def test_random_data_sets_lose_the_rows_of_the_ids_and_nothing_else(
         if seed:  # the run below reads what this one wrote
             other = world.folder / "other.parquet"
             pq.write_table(pa.table({"id": pa.array(["guest-7"] if names else [7])}), other)
-            run.run(world.repo, both_engines, Options(ids=other, dry_run=True, purge_key=TestIndex.KEY), lambda _: None)
+            run.run_purge(world.repo, both_engines, PurgeOptions(ids=other, dry_run=True, purge_key=TestIndex.KEY), lambda _: None)
         key = TestIndex.KEY if seed else None
-        made = run.run(world.repo, both_engines, Options(ids=file, share=1, purge_key=key), lambda _: None)
+        made = run.run_purge(world.repo, both_engines, PurgeOptions(ids=file, share=1, purge_key=key), lambda _: None)
 
         assert made.is_whole, made
         assert any(row.by_index for row in made.rows) == bool(seed)
@@ -145,7 +145,7 @@ def test_random_data_sets_lose_the_rows_of_the_ids_and_nothing_else(
             else:
                 changed[address] = len(rows) - len(kept)
         assert sum(row.rows_changed for row in made.rows) == sum(changed.values())
-        assert sum(row.rewritten for row in made.rows) == len(changed)
+        assert sum(row.rewritten_objects for row in made.rows) == len(changed)
         assert list(verify.verify(world.repo, file)) == []
 
 
@@ -166,7 +166,7 @@ class TestWhatIsLeft:
         world.repo.upload("main", f"{PREFIX}new.parquet", events("bob"))
         made = purge("bob")
         assert not made.is_whole
-        told = {each.path: each.reason for each in made.not_purged}
+        told = {each.path: each.reason for each in made.skipped_objects}
         assert told[f"{PREFIX}new.parquet"].startswith("staged: commit it")
         assert "uncommitted changes" in told[""]
         assert guests_at(world, "main") == ["bob"]
@@ -182,12 +182,12 @@ class TestWhatIsLeft:
         world.repo.copy("dev", PATH, "dev", "elsewhere/copy")
         world.repo.commit("dev", "copy")
         onboard(world.repo)
-        (left,) = purge("bob").not_purged
+        (left,) = purge("bob").skipped_objects
         assert "'elsewhere/copy' on 'dev'" in left.reason
         assert "--including-copies" in left.reason
         assert guests_at(world, "main") == ["bob", "ann"]
         made = purge("bob", including_copies=True)
-        assert (made.is_whole, sorted(each.branch for each in made.published)) == (True, ["dev", "main"])
+        assert (made.is_whole, sorted(each.branch for each in made.published_commits)) == (True, ["dev", "main"])
         assert guests_at(world, "main") == guests_at(world, "dev") == ["ann"]
         assert guests_at(world, "dev", "elsewhere/copy") == ["ann"]
 
@@ -198,7 +198,7 @@ class TestWhatIsLeft:
         )
         onboard(world.repo)
         made = purge("bob")
-        assert [each.reason for each in made.not_purged] == ["a legal hold covers it"]
+        assert [each.reason for each in made.skipped_objects] == ["a legal hold covers it"]
         assert guests_at(world, "main") == ["bob"]
 
     def test_a_file_that_cannot_be_read_fails_alone(self, world: World, purge: Purge) -> None:
@@ -206,9 +206,9 @@ class TestWhatIsLeft:
         commit(world, {PATH: events("bob"), broken: events("bob")[:-20]})
         onboard(world.repo)
         made = purge("bob")
-        assert [(each.path, "damaged" in each.reason) for each in made.not_purged] == [(broken, True)]
+        assert [(each.path, "damaged" in each.reason) for each in made.skipped_objects] == [(broken, True)]
         assert guests_at(world, "main") == []
-        assert sum(row.failed for row in made.rows) == 1
+        assert sum(row.failed_objects for row in made.rows) == 1
 
     def test_hidden_files_are_no_data(self, world: World, purge: Purge) -> None:
         commit(world, {PATH: events("bob"), f"{PREFIX}_SUCCESS": b"", f"{PREFIX}.x.crc": b"?"})
@@ -219,7 +219,7 @@ class TestWhatIsLeft:
         commit(world, {PATH: events("bob")})
         world.repo.create_branch("dev", "main")
         onboard(world.repo, branches=["d*"])
-        assert [each.branch for each in purge("bob").published] == ["dev"]
+        assert [each.branch for each in purge("bob").published_commits] == ["dev"]
         assert guests_at(world, "main") == ["bob"]
 
 
@@ -237,8 +237,8 @@ class TestWhatIsRefused:
         file = world.folder / "ids.parquet"
         pq.write_table(pa.table({"id": pa.array([1])}), file)
         with pytest.raises(Invalid, match="--id-type string"):
-            run.run(world.repo, engines, Options(ids=file), lambda _: None)
-        assert run.run(world.repo, engines, Options(ids=file, id_type="string"), lambda _: None).is_whole
+            run.run_purge(world.repo, engines, PurgeOptions(ids=file), lambda _: None)
+        assert run.run_purge(world.repo, engines, PurgeOptions(ids=file, id_type="string"), lambda _: None).is_whole
         assert guests_at(world, "main") == []
 
     @pytest.mark.parametrize("path", ["a", "z"])  # it is the first or the last that the run looks at
@@ -300,7 +300,7 @@ class TestWhatIsRefused:
         onboard(world.repo)
         with pytest.raises(Conflict, match=r"2 of 3 rows would go.*--breaker-share 1"):
             purge("bob", floor_rows=1)
-        assert report.read(world.repo).state == "failed"
+        assert report.read_report(world.repo).state == "failed"
         assert guests_at(world, "main") == ["bob", "bob", "ann"]
         assert purge("bob", floor_rows=1, share=1).is_whole
 
@@ -311,7 +311,7 @@ class TestRunningAgain:
         onboard(world.repo)
         data = world.data()
         made = purge("bob", dry_run=True)
-        assert (made.state, made.rows[0].matched, made.rows[0].rewritten, made.published) == ("dry run", 1, 0, [])
+        assert (made.state, made.rows[0].matched_objects, made.rows[0].rewritten_objects, made.published_commits) == ("dry run", 1, 0, [])
         assert (world.data(), world.repo.get_branch("main").head) == (data, head)
 
     def test_partitions_are_done_in_order_up_to_a_number_and_from_a_watermark(self, world: World, purge: Purge) -> None:
@@ -319,7 +319,7 @@ class TestRunningAgain:
         commit(world, paths)
         onboard(world.repo)
         made = purge("bob", max_units=2)
-        assert (made.units_left, made.watermark, made.is_whole) == (1, f"{PREFIX}day=1", False)
+        assert (made.partitions_left, made.watermark, made.is_whole) == (1, f"{PREFIX}day=1", False)
         assert [guests_at(world, "main", path) for path in paths] == [[], [], ["bob"]]
         assert purge("bob", max_units=2, after=made.watermark).is_whole
         assert guests_at(world, "main", f"{PREFIX}day=2/x") == []
@@ -330,15 +330,15 @@ class TestRunningAgain:
         other = f"{PREFIX}other.parquet"
         commit(world, {PATH: events("bob", "ann"), other: events("bob")})
         onboard(world.repo)
-        stage = publish.Publication.stage
+        stage = publish.BranchPublication.stage
 
-        def move_once(self: publish.Publication, rewritten: Any) -> list[str]:
+        def move_once(self: publish.BranchPublication, rewritten: Any) -> list[str]:
             staged = stage(self, rewritten)
-            monkeypatch.setattr(publish.Publication, "stage", stage)
+            monkeypatch.setattr(publish.BranchPublication, "stage", stage)
             commit(world, {PATH: events("bob", "cid", "bob"), f"{PREFIX}late.parquet": events("bob", "dan")})
             return staged
 
-        monkeypatch.setattr(publish.Publication, "stage", move_once)
+        monkeypatch.setattr(publish.BranchPublication, "stage", move_once)
         made = purge("bob")
         assert made.is_whole
         assert guests_at(world, "main") == ["cid"]
@@ -357,7 +357,7 @@ class TestRunningAgain:
         owner, name = {
             "its changes are listed": (planning, "_staged"),
             "copies are looked for": (heads, "_with_copies"),
-            "objects are staged": (publish.Publication, "stage"),
+            "objects are staged": (publish.BranchPublication, "stage"),
         }[when]
         real = getattr(owner, name)
 
@@ -370,7 +370,7 @@ class TestRunningAgain:
         made = purge("bob")
         assert made.is_whole, made
         assert guests_at(world, "main") == ["ann"]
-        assert [each.branch for each in made.published] == ["main"]
+        assert [each.branch for each in made.published_commits] == ["main"]
 
     def test_a_run_that_is_killed_leaves_nothing_that_the_next_one_minds(
         self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
@@ -379,14 +379,14 @@ class TestRunningAgain:
         onboard(world.repo)
         for step in ("issue", "stage", "publish"):
             with monkeypatch.context() as patched:
-                real = getattr(publish.Publication, step)
+                real = getattr(publish.BranchPublication, step)
 
-                def killed(self: publish.Publication, *args: Any, real: Any = real) -> None:
+                def killed(self: publish.BranchPublication, *args: Any, real: Any = real) -> None:
                     real(self, *args)
                     raise KeyboardInterrupt
 
-                patched.setattr(publish.Publication, step, killed)
-                patched.setattr(publish.Publication, "close", _nothing)
+                patched.setattr(publish.BranchPublication, step, killed)
+                patched.setattr(publish.BranchPublication, "close", _nothing)
                 with pytest.raises(KeyboardInterrupt):
                     purge("ann" if step == "publish" else "bob")
             assert guests_at(world, "main") == (["bob"] if step == "publish" else ["bob", "ann"])
@@ -397,7 +397,7 @@ class TestRunningAgain:
         assert guests_at(world, "main") == []
 
 
-def _nothing(_: publish.Publication) -> None: ...
+def _nothing(_: publish.BranchPublication) -> None: ...
 
 
 class TestSetNull:
@@ -410,7 +410,7 @@ class TestSetNull:
         nulled = {"metadata": {"guestid": "bob", "device": None}, "col_a": None, "col_b": 1}
         assert rows_at(world.repo, "main", PATH) == [nulled, rows[1]]
         assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
-        assert purge("bob").published == []
+        assert purge("bob").published_commits == []
 
 
 def test_no_id_stands_in_what_a_run_leaves_behind(
@@ -452,7 +452,7 @@ class TestIndex:
             (0, True, 1),
         ]
         again = purge("guest-0-7", "guest-3-none", dry_run=True, purge_key=self.KEY)
-        assert [(row.by_index, row.by_statistics, row.matched) for row in again.rows] == [
+        assert [(row.by_index, row.by_statistics, row.matched_objects) for row in again.rows] == [
             (0, 0, 1),
             (0, 1, 0),
             (0, 1, 0),
@@ -474,5 +474,5 @@ class TestIndex:
         purge("b", dry_run=True, purge_key=self.KEY)
         (info,) = world.ctx.objects.list(index.FOLDER)
         world.ctx.objects.put(info.key, b"no Parquet at all")
-        assert purge("bob", purge_key=self.KEY).published
+        assert purge("bob", purge_key=self.KEY).published_commits
         assert guests_at(world, "main") == ["ann", "cid"]

@@ -18,9 +18,9 @@ from refstore.cli.errors import exit_code
 from refstore.core import keys
 from refstore.core.records import DurationsRecord, encode
 from refstore.errors import ObjectsRefused
-from refstore.objects.base import Deletion
+from refstore.objects.base import DeleteResult
 from refstore.objects.local import LocalObjects
-from refstore_gc.purge_cleaning import backups
+from refstore_gc.purge_cleaning import scan_backups
 from refstore_purge.ids_file import FOLDER_PREFIX
 from tests.commands import Command
 from tests.durations import COLLECTOR
@@ -220,7 +220,7 @@ class TestEveryVersion:
         rewrite(lake.repo, "main", PATH, b"new")
         delete_many = LocalObjects.delete_many
 
-        def refuse(store: LocalObjects, paths: Sequence[str]) -> Deletion:
+        def refuse(store: LocalObjects, paths: Sequence[str]) -> DeleteResult:
             if any(path.startswith("data/") for path in paths):
                 raise ObjectsRefused("deleting failed: AccessDenied; allow these credentials DeleteObject")
             return delete_many(store, paths)
@@ -235,7 +235,7 @@ class TestEveryVersion:
             assert "DeleteObject" in night.json["runs"][0]["cleaned"]["failures"][0]
             assert exit_code(ObjectsRefused) == 5
         assert refstore.json("purge", "clean", "sales", "--yes")["going"]["objects"] == 1
-        assert list(backups(lake.ctx)) == []
+        assert list(scan_backups(lake.ctx)) == []
 
     def test_the_nightly_job_looks_for_what_came_late(self, refstore: Command, lake: World, ids: Path) -> None:
         agreed = DurationsRecord(shared_seconds(COLLECTOR), "a-test", 0)

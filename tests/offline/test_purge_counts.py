@@ -17,12 +17,12 @@ from refstore.errors import RefstoreError
 from refstore.run_control import DEAD_MS
 from refstore.versioning.locations import Locations
 from refstore_gc import purge_cleaning, run_progress
-from refstore_gc.run_summary import Count
+from refstore_gc.run_summary import ObjectCount
 from refstore_purge import heads, report, restoring, run, run_state, tasks, versions
-from refstore_purge.publish import METADATA, Publication
-from refstore_purge.report import Report
-from refstore_purge.restoring import Scope
-from refstore_purge.run import Options
+from refstore_purge.publish import METADATA, BranchPublication
+from refstore_purge.report import PurgeReport
+from refstore_purge.restoring import RestoreScope
+from refstore_purge.run import PurgeOptions
 from tests.offline.world import World
 from tests.purging import rewrite as rewrite_at
 
@@ -93,8 +93,8 @@ def ids_of(world: World) -> Path:
     return file
 
 
-def purged(world: World, engines: Engines, **options: Any) -> Report:
-    return run.run(world.repo, engines, Options(ids=ids_of(world), share=1, **options), lambda _: None)
+def purged(world: World, engines: Engines, **options: Any) -> PurgeReport:
+    return run.run_purge(world.repo, engines, PurgeOptions(ids=ids_of(world), share=1, **options), lambda _: None)
 
 
 # ---- what was changed
@@ -122,7 +122,7 @@ def landed(world: World, run_id: str) -> list[tuple[str, int]]:
     """Return the commits of a run that branches have, and how many paths each has changed."""
     found: list[tuple[str, int]] = []
     for branch, record in world.repo.branches():
-        if record.hidden:
+        if record.is_hidden:
             continue
         for commit in world.repo.log(branch, first_parent=True):
             if commit.record.metadata.get(METADATA) == run_id:
@@ -161,7 +161,7 @@ def _sum(replaced: list[tuple[bytes, bytes]]) -> Changes:
     )
 
 
-def counted(made: Report) -> dict[str, Changes]:
+def counted(made: PurgeReport) -> dict[str, Changes]:
     return {
         name: Changes(*(sum(getattr(row, field) for row in made.rows if row.dataset == name) for field in fields))
         for name in ("heads", "versions", "faces")
@@ -169,20 +169,20 @@ def counted(made: Report) -> dict[str, Changes]:
     }
 
 
-def check(world: World, made: Report) -> None:
+def check(world: World, made: PurgeReport) -> None:
     """Compare every count of what was done."""
     assert counted(made) == changes_of(world, made.run)
-    assert sorted((each.commit, each.paths) for each in made.published) == sorted(landed(world, made.run))
+    assert sorted((each.commit, each.paths) for each in made.published_commits) == sorted(landed(world, made.run))
     for row in made.rows:
         assert row.objects == row.by_partition + row.by_index + row.by_statistics + row.by_column or (
-            row.dataset == "faces" or row.failed
+            row.dataset == "faces" or row.failed_objects
         )
-        assert row.matched <= row.objects
+        assert row.matched_objects <= row.objects
         assert row.rows_before == row.rows_changed + row.rows_after
-        assert row.rows_changed <= row.rows_found
-        assert row.rewritten + row.erased <= row.matched
-    failed = sum(row.failed for row in made.rows)
-    assert len(made.not_purged) == made.not_purged_count >= failed
+        assert row.rows_changed <= row.matched_rows
+        assert row.rewritten_objects + row.erased_objects <= row.matched_objects
+    failed = sum(row.failed_objects for row in made.rows)
+    assert len(made.skipped_objects) == made.skipped_count >= failed
 
 
 # ---- others
@@ -190,7 +190,7 @@ def check(world: World, made: Report) -> None:
 
 def interfere(world: World, rng: random.Random, number: int) -> None:
     """Do what others do while a run goes on."""
-    branch = rng.choice([name for name, record in world.repo.branches() if not record.hidden])
+    branch = rng.choice([name for name, record in world.repo.branches() if not record.is_hidden])
     what = rng.choice(["new", "replace", "stage", "other", "delete", "purge", "nothing"])
     day = rng.randrange(3)
     try:
@@ -236,8 +236,8 @@ def disturbed(monkeypatch: pytest.MonkeyPatch, world: World, rng: random.Random,
 
     around(tasks, "run")
     around(heads, "_with_copies")
-    around(Publication, "publish")
-    around(Publication, "_land")
+    around(BranchPublication, "publish")
+    around(BranchPublication, "_land")
     around(versions, "replace")
     around(Locations, "publish")
 
@@ -252,13 +252,13 @@ def test_counts_are_what_was_done_however_others_disturb(
         disturbed(patched, world, rng, most=1 + seed % 6)
         made = purged(world, engines)
     check(world, made)
-    assert report.read(world.repo) == made
+    assert report.read_report(world.repo) == made
     for branch in ("main", "dev"):
         world.repo.commit(branch, "what others staged", allow_empty=True)
     again = purged(world, engines)
     check(world, again)
-    assert again.is_whole, again.not_purged
-    assert sum(row.matched for row in purged(world, engines).rows) == 0
+    assert again.is_whole, again.skipped_objects
+    assert sum(row.matched_objects for row in purged(world, engines).rows) == 0
 
 
 def test_what_was_looked_at_is_counted_once_for_each_content(world: World, engines: Engines) -> None:
@@ -275,12 +275,12 @@ def test_what_was_looked_at_is_counted_once_for_each_content(world: World, engin
         assert sum(row.objects for row in rows[name]) == len(contents)
     for name in ("heads", "versions"):
         counts = [sum(body.count(f"\n{each},".encode()) for each in IDS) for _, body in expected[name]]
-        assert sum(row.matched for row in rows[name]) == sum(map(bool, counts))
-        assert sum(row.rows_found for row in rows[name]) == sum(counts) == counted(made)[name].rows_changed
-        assert sum(row.rewritten for row in rows[name]) == sum(map(bool, counts))
+        assert sum(row.matched_objects for row in rows[name]) == sum(map(bool, counts))
+        assert sum(row.matched_rows for row in rows[name]) == sum(counts) == counted(made)[name].rows_changed
+        assert sum(row.rewritten_objects for row in rows[name]) == sum(map(bool, counts))
     assert counted(made)["faces"].erased == len(expected["faces"])
     check(world, made)
-    assert [(each.dataset, each.objects, each.untouched) for each in made.datasets] == [
+    assert [(each.dataset, each.objects, each.untouched_reason) for each in made.datasets] == [
         (name, len(expected[name]), "") for name in ("faces", "heads", "versions")
     ]
 
@@ -291,16 +291,16 @@ def test_a_branch_that_is_refused_twice_counts_once(
     """The case that was seen: 14 rows found, and 34 changed."""
     onboard(world, "heads")
     world.commit_files({f"{HEADS}day=1/x": csv_of("bob", "ann"), f"{HEADS}day=2/x": csv_of("bob", "bob", "cid")})
-    real, moves = Publication.publish, [0]
+    real, moves = BranchPublication.publish, [0]
 
-    def moved(self: Publication, *args: Any) -> Any:
+    def moved(self: BranchPublication, *args: Any) -> Any:
         moves[0] += 1
         if moves[0] < 3:  # the same path, so that the merge conflicts
             world.commit_files({f"{HEADS}day=3/x": csv_of("eve", str(moves[0]))})
             world.commit_files({f"{HEADS}day=2/x": csv_of("bob", "bob", "cid", str(moves[0]))})
         return real(self, *args)
 
-    monkeypatch.setattr(Publication, "publish", moved)
+    monkeypatch.setattr(BranchPublication, "publish", moved)
     made = purged(world, engines)
     check(world, made)
     assert moves == [3]
@@ -315,20 +315,20 @@ def test_an_object_of_two_branches_counts_once_although_one_is_refused(
     world.commit_files({f"{HEADS}day=1/x": csv_of("bob", "ann")})
     world.repo.create_branch("dev", "main")
     world.repo.upload("main", "elsewhere", b"staged until the last attempt")
-    real, calls = Publication.publish, [0]
+    real, calls = BranchPublication.publish, [0]
 
-    def committed(self: Publication, *args: Any) -> Any:
+    def committed(self: BranchPublication, *args: Any) -> Any:
         calls[0] += 1
         if calls[0] == 2:
             world.repo.commit("main", "what was staged")
         return real(self, *args)
 
-    monkeypatch.setattr(Publication, "publish", committed)
+    monkeypatch.setattr(BranchPublication, "publish", committed)
     made = purged(world, engines)
     check(world, made)
-    assert [each.branch for each in made.published] == ["dev", "main"]
-    assert (made.rows[0].matched, made.rows[0].rewritten, made.rows[0].rows_changed) == (1, 1, 1)
-    assert made.is_whole, made.not_purged
+    assert [each.branch for each in made.published_commits] == ["dev", "main"]
+    assert (made.rows[0].matched_objects, made.rows[0].rewritten_objects, made.rows[0].rows_changed) == (1, 1, 1)
+    assert made.is_whole, made.skipped_objects
 
 
 def test_what_was_staged_and_is_purged_by_the_end_is_not_listed(
@@ -337,7 +337,7 @@ def test_what_was_staged_and_is_purged_by_the_end_is_not_listed(
     onboard(world, "heads")
     world.commit_files({f"{HEADS}day=1/x": csv_of("bob", "ann")})
     world.repo.upload("main", f"{HEADS}day=2/x", csv_of("eve"))
-    real = heads._with_copies
+    real = heads._select_rewritable
 
     def committed(*args: Any) -> Any:
         monkeypatch.setattr(heads, "_with_copies", real)
@@ -347,7 +347,7 @@ def test_what_was_staged_and_is_purged_by_the_end_is_not_listed(
     monkeypatch.setattr(heads, "_with_copies", committed)
     made = purged(world, engines)
     check(world, made)
-    assert (made.is_whole, made.not_purged) == (True, [])
+    assert (made.is_whole, made.skipped_objects) == (True, [])
     assert counted(made)["heads"].rewritten == 2
 
 
@@ -359,7 +359,7 @@ def test_an_object_of_two_data_sets_is_looked_at_for_each(world: World, engines:
     world.commit_files({f"{HEADS}x": b"guest,at\nann,bob\ncid,dan\n"})
     world.repo.copy("main", f"{HEADS}x", "main", f"{VERSIONS}x")
     world.repo.commit("main", "copied")
-    assert "named outside" in purged(world, engines).not_purged[0].reason
+    assert "named outside" in purged(world, engines).skipped_objects[0].reason
     assert purged(world, engines, including_copies=True).is_whole
     assert world.repo.read("main", f"{VERSIONS}x") == b"guest,at\ncid,dan\n"
 
@@ -379,8 +379,8 @@ def kill(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, call: int, b
             real(*args, **more)
         for where in (report, run_state):
             monkeypatch.setattr(where, "write", _write_nothing)
-        monkeypatch.setattr(run_progress.Steps, "close", _nothing)
-        monkeypatch.setattr(Publication, "close", _nothing)
+        monkeypatch.setattr(run_progress.RunSteps, "close", _nothing)
+        monkeypatch.setattr(BranchPublication, "close", _nothing)
         monkeypatch.setattr("refstore_purge.replacing.keep_in_manifest", _nothing)
         monkeypatch.setattr("refstore_purge.replacing._delete_unpublished", _nothing)
         raise Killed
@@ -400,10 +400,10 @@ STEPS: list[tuple[Any, str]] = [
     (run, "plan_versions"),
     (heads, "_with_copies"),
     (tasks, "run"),
-    (Publication, "issue"),
-    (Publication, "stage"),
-    (Publication, "publish"),
-    (Publication, "_land"),
+    (BranchPublication, "issue"),
+    (BranchPublication, "stage"),
+    (BranchPublication, "publish"),
+    (BranchPublication, "_land"),
     (heads, "_note"),
     (Locations, "intend"),
     (Locations, "publish"),
@@ -427,18 +427,18 @@ def test_a_run_that_was_killed_says_what_it_had_done(
                 purged(world, engines)
             except Killed:
                 kills += 1
-                assert report.read(world.repo).state == "running"
+                assert report.read_report(world.repo).state == "running"
                 world.clock.sleep(3 * DEAD_MS / 1000)
-                made = report.read(world.repo)
+                made = report.read_report(world.repo)
                 assert (made.state, made.is_whole, made.ended_ms) == ("killed", False, 0)
                 check(world, made)
-        assert [each.state for each in report.scan(world.repo)].count("running") == 0
+        assert [each.state for each in report.scan_reports(world.repo)].count("running") == 0
     assert kills
     last = purged(world, engines)
     check(world, last)
     assert last.is_whole, last
-    assert sum(row.matched for row in purged(world, engines).rows) == 0
-    states = [each.state for each in report.scan(world.repo)]
+    assert sum(row.matched_objects for row in purged(world, engines).rows) == 0
+    states = [each.state for each in report.scan_reports(world.repo)]
     assert states[:2] == ["done", "done"]
 
 
@@ -450,7 +450,7 @@ def test_a_run_that_lasts_is_running_and_one_that_failed_counts_what_it_did(
 
     def failing(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
-            states.append(report.read(world.repo).state)
+            states.append(report.read_report(world.repo).state)
             real(*args)
             raise OSError("the disk is full")
 
@@ -461,9 +461,9 @@ def test_a_run_that_lasts_is_running_and_one_that_failed_counts_what_it_did(
         with pytest.raises(OSError, match="full"):
             purged(world, engines, max_units=8)
     assert states == ["running"]
-    made = report.read(world.repo)
+    made = report.read_report(world.repo)
     assert (made.state, made.failure, made.is_whole) == ("failed", "OSError", False)
-    assert (made.watermark, made.units_left) == ("", 0)  # nobody may go on from where it did not come to
+    assert (made.watermark, made.partitions_left) == ("", 0)  # nobody may go on from where it did not come to
     check(world, made)  # what was published when the reply was lost counts
     assert counted(made)["versions"].rewritten + counted(made)["faces"].erased > 0
 
@@ -483,13 +483,13 @@ class TestWhatAttemptsLeave:
                 with pytest.raises(Killed):
                     purged(world, engines)
         world.clock.sleep(2 * world.ctx.safety.operation_deadline_seconds)
-        left = Count(2, 2 * len(csv_of("ann")))
+        left = ObjectCount(2, 2 * len(csv_of("ann")))
         before = len(world.data())
         for dry_run in (True, False):
-            cleaned = purge_cleaning.clean(world.ctx, dry_run=dry_run)
-            assert (cleaned.attempts, cleaned.going, cleaned.failed) == (left, Count(), 0)
+            cleaned = purge_cleaning.clean_up(world.ctx, dry_run=dry_run)
+            assert (cleaned.attempts, cleaned.pending_deletions, cleaned.failed_objects) == (left, ObjectCount(), 0)
         assert len(world.data()) == before - 2
-        assert purge_cleaning.clean(world.ctx).attempts == Count()
+        assert purge_cleaning.clean_up(world.ctx).attempts == ObjectCount()
 
     def test_what_was_never_written_does_not_count(
         self, world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch
@@ -501,8 +501,8 @@ class TestWhatAttemptsLeave:
             with pytest.raises(Killed):
                 purged(world, engines)
         world.clock.sleep(2 * world.ctx.safety.operation_deadline_seconds)
-        assert purge_cleaning.clean(world.ctx, dry_run=True).attempts == Count()
-        assert purge_cleaning.clean(world.ctx).attempts == Count()
+        assert purge_cleaning.clean_up(world.ctx, dry_run=True).attempts == ObjectCount()
+        assert purge_cleaning.clean_up(world.ctx).attempts == ObjectCount()
         assert list(world.ctx.locations.scan_changing()) == []
 
 
@@ -511,10 +511,10 @@ class TestRestores:
         onboard(world, "versions")
         world.commit_files({f"{VERSIONS}day=1/x": csv_of("bob", "ann")})
         first = purged(world, engines)
-        assert restoring.restore(world.repo, Scope(run=first.run)).objects == 1
-        assert restoring.restore(world.repo, Scope(run=first.run)).already == 1
+        assert restoring.restore_backups(world.repo, RestoreScope(run=first.run)).objects == 1
+        assert restoring.restore_backups(world.repo, RestoreScope(run=first.run)).already_restored == 1
         second = purged(world, engines)
         check(world, second)
-        done = restoring.restore(world.repo, Scope(run=first.run))
-        assert (done.objects, done.already, done.not_restored_count) == (0, 0, 1)
+        done = restoring.restore_backups(world.repo, RestoreScope(run=first.run))
+        assert (done.objects, done.already_restored, done.not_restored_count) == (0, 0, 1)
         assert f"{second.run!r} has replaced it since" in done.not_restored[0].reason

@@ -21,15 +21,15 @@ from refstore_gc.engines.local import LocalEngine
 from refstore_gc.engines.shared_work import SharedWork
 from refstore_purge import run, tasks, verify_reading
 from refstore_purge.formats import parquet as parquet_format
-from refstore_purge.ids import write as write_ids
-from refstore_purge.onboarding_look import find_nothing
-from refstore_purge.reading_process import opened_store
-from refstore_purge.report import Report
-from refstore_purge.run import Options
-from refstore_purge.tasks import Done, Job, Work
-from refstore_purge.verify import Counts, verify
+from refstore_purge.ids import write_ids as write_ids
+from refstore_purge.onboarding_look import find_unmatched_datasets
+from refstore_purge.reading_process import open_store
+from refstore_purge.report import PurgeReport
+from refstore_purge.run import PurgeOptions
+from refstore_purge.tasks import ObjectResult, TaskSettings, ObjectTask
+from refstore_purge.verify import VerifyCounts, verify
 from refstore_purge.verify_ids import WantedIds
-from refstore_purge.verify_reading import Content, ReadResult
+from refstore_purge.verify_reading import ContentToVerify, ReadResult
 from tests.offline.world import World
 from tests.purge.tracking import guestids
 
@@ -59,15 +59,15 @@ def with_mark() -> bytes:
     return out.getvalue()
 
 
-def do_all_or_abort(job: Job, numbered: list[tuple[int, Work]]) -> Iterator[tuple[int, Done]]:
+def do_all_or_abort(job: TaskSettings, numbered: list[tuple[int, ObjectTask]]) -> Iterator[tuple[int, ObjectResult]]:
     """Do the work of a task, and abort at some objects, as a library may at what nobody knows yet."""
     vars(tasks)["_do"] = do_or_abort
     for number, work in numbered:
-        yield number, tasks.do(job, work)
+        yield number, tasks.run_task(job, work)
 
 
-def do_or_abort(job: Job, work: Work) -> Done:
-    if ABORTS in b"".join(opened_store(job.url, job.io_timeout_seconds).get(work.address)):
+def do_or_abort(job: TaskSettings, work: ObjectTask) -> ObjectResult:
+    if ABORTS in b"".join(open_store(job.url, job.io_timeout_seconds).get(work.address)):
         os.abort()
     return DO(job, work)
 
@@ -91,13 +91,13 @@ def sound(kind: str) -> bytes:
     return out.getvalue()
 
 
-def purged(world: World, engines: Engines, kind: str, mode: str, bad: dict[str, bytes]) -> Report:
+def purged(world: World, engines: Engines, kind: str, mode: str, bad: dict[str, bytes]) -> PurgeReport:
     """Purge eight sound files, and these."""
     world.commit_files({**{f"visits/{number}": sound(kind) for number in range(8)}, **bad})
     dataset = {"name": "visits", "prefix": "visits/", "format": kind, "identifier": "guest", "mode": mode}
     world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset]}), by="tests")
-    assert find_nothing(world.repo, world.repo.purge_document().document.onboarded) == []
-    made = run.run(world.repo, engines, Options(ids=guestids(world.folder, BOB), share=1), lambda _: None)
+    assert find_unmatched_datasets(world.repo, world.repo.purge_document().document.onboarded_datasets) == []
+    made = run.run_purge(world.repo, engines, PurgeOptions(ids=guestids(world.folder, BOB), share=1), lambda _: None)
     assert (made.state, made.failure) == ("done", "")
     return made
 
@@ -109,7 +109,7 @@ def test_the_others_are_purged_and_the_report_names_the_file(
     monkeypatch.setattr(tasks, "_do_all", do_all_or_abort)
     monkeypatch.setattr(tasks, "_do", DO)  # as it is again afterwards
     made = purged(world, both_engines, "parquet", mode, {"visits/3-bad": with_mark()})
-    assert [(each.path, each.reason.partition(":")[0]) for each in made.not_purged] == [
+    assert [(each.path, each.reason.partition(":")[0]) for each in made.skipped_objects] == [
         ("visits/3-bad", "the process that read or wrote it was ended by SIGABRT, twice"),
     ]
     assert (sum(row.rows_changed for row in made.rows), made.is_whole) == (8, False)
@@ -119,7 +119,7 @@ def test_the_others_are_purged_and_the_report_names_the_file(
 def test_statistics_that_lead_anywhere_cost_at_most_their_file(world: World, both_engines: Engines) -> None:
     """What such a file does to its reader depends on what lies in its memory: it crashes, fails, or nothing."""
     made = purged(world, both_engines, "orc", "rewrite", {"visits/3-bad": with_damaged_statistics()})
-    assert {each.path for each in made.not_purged} <= {"visits/3-bad"}
+    assert {each.path for each in made.skipped_objects} <= {"visits/3-bad"}
     assert sum(row.rows_changed for row in made.rows) >= 8
     assert {each.path for each in verify(world.repo, guestids(world.folder, BOB))} <= {"visits/3-bad"}
 
@@ -133,17 +133,17 @@ def test_a_file_that_takes_too_much_memory_costs_only_itself(world: World, monke
     store = world.repo.context.objects
     store.put("data/file", parquet())
     write_ids(world.folder / "ids", "string", [pa.array([BOB])])
-    job = Job(url=store.url, io_timeout_seconds=10, ids=SharedFolder(str(world.folder / "ids")))
-    work = Work(address="data/file", size_bytes=1, format="parquet", ids="", identifier=("guest",))
+    job = TaskSettings(url=store.url, io_timeout_seconds=10, ids=SharedFolder(str(world.folder / "ids")))
+    work = ObjectTask(address="data/file", size_bytes=1, format="parquet", ids="", identifier=("guest",))
     with monkeypatch.context() as patched:
         patched.setattr(parquet_format, "find", finds)
         patched.setattr(worker_processes, "call", lambda work: work())
-        done = tasks.do(job, work)
+        done = tasks.run_task(job, work)
     assert done.failure.startswith("reading or writing it takes more memory than there is")
 
 
 def read_or_abort(
-    open_: Callable[[Content], BufferedReader], contents: Sequence[Content], ids: WantedIds
+    open_: Callable[[ContentToVerify], BufferedReader], contents: Sequence[ContentToVerify], ids: WantedIds
 ) -> list[ReadResult]:
     """Read objects, and abort at some, as a library may at what nobody knows yet."""
     for content in contents:
@@ -160,13 +160,13 @@ def test_verify_looks_at_all_others_and_names_the_file(world: World, monkeypatch
     bad = {f"visits/{name}": b"guest\n" + ABORTS + name.encode() for name in ("3-bad", "9-bad")}
     world.commit_files({**sound, **bad})
     monkeypatch.setattr(verify_reading, "_read_here", read_or_abort)
-    counts, others = Counts(), set(worker_processes.idle())
+    counts, others = VerifyCounts(), set(worker_processes.idle())
     found = {each.path: each for each in verify(world.repo, guestids(world.folder, BOB), counts=counts)}
     assert {path: (each.rows, each.reason.partition(":")[0]) for path, each in found.items()} == {
         **dict.fromkeys(sound, (1, "")),
         **dict.fromkeys(bad, (0, "the process that read or wrote it was ended by SIGABRT, twice")),
     }
-    assert (counts.objects, counts.objects_left, counts.not_looked_at) == (7, 7, 2)
+    assert (counts.objects, counts.affected_objects, counts.unexamined_objects) == (7, 7, 2)
     assert set(worker_processes.idle()) <= others
 
 

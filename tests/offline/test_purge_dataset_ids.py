@@ -17,18 +17,18 @@ from pyarrow import orc
 
 from refstore.errors import Invalid, NotFound
 from refstore_purge import index, ledger, run
-from refstore_purge.report import Report
-from refstore_purge.run import Options
+from refstore_purge.report import PurgeReport
+from refstore_purge.run import PurgeOptions
 from tests.offline.world import World
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
 SECRET = b"a key of at least thirty-two characters"
-KEY = index.Key.of(SECRET)
+KEY = index.IndexKey.derive(SECRET)
 ANN, BOB, CID = (uuid.UUID(int=number * (2**128 // 7)) for number in (2, 3, 5))
 
-Purge = Callable[..., Report]
+Purge = Callable[..., PurgeReport]
 
 
 @pytest.fixture
@@ -38,12 +38,12 @@ def said() -> list[str]:
 
 @pytest.fixture
 def purge(world: World, engines: Engines, said: list[str]) -> Purge:
-    def purged(table: bytes | Path | None, *datasets: str, **options: Any) -> Report:
+    def purged(table: bytes | Path | None, *datasets: str, **options: Any) -> PurgeReport:
         file = world.folder / "forget.csv" if isinstance(table, bytes) else table
         if isinstance(table, bytes):
             (world.folder / "forget.csv").write_bytes(table)
-        made = Options(ids=file, datasets=datasets, **{"purge_key": SECRET, **options})
-        return run.run(world.repo, engines, made, lambda _: None, say=said.append)
+        made = PurgeOptions(ids=file, datasets=datasets, **{"purge_key": SECRET, **options})
+        return run.run_purge(world.repo, engines, made, lambda _: None, print_notice=said.append)
 
     return purged
 
@@ -102,7 +102,7 @@ class TestSeveralTypes:
         assert ids_at(world, "events/a") == [8, 9]
         assert ids_at(world, "clicks/a") == ["7", "9", ""]
         assert said == ["ids: 2 columns 'id' and 'dataset', 2 values, text; for clicks, events"]
-        entries = sorted((each.datasets, each.kind, each.ids) for each in ledger.scan(world.ctx.objects, KEY))
+        entries = sorted((each.datasets, each.kind, each.ids) for each in ledger.scan_ledger(world.ctx.objects, KEY))
         assert entries == [(("clicks",), "string", 1), (("events",), "integer", 1)]
 
     def test_of_json_lines_need_no_conversion(self, world: World, purge: Purge) -> None:
@@ -130,7 +130,7 @@ class TestSeveralTypes:
         onboard(world, "events", "clicks", "other")
         commit(world, {"other/late": parquet(["7", "8"])})
         made = purge(None)
-        assert (made.is_whole, made.ids, made.of_ledger) == (True, 2, True)
+        assert (made.is_whole, made.ids, made.is_from_ledger) == (True, 2, True)
         assert ids_at(world, "events/late") == [8]
         assert ids_at(world, "clicks/late") == ["7"]
         assert ids_at(world, "other/late") == ["7", "8"]
@@ -172,13 +172,13 @@ def test_an_object_of_two_data_sets_with_different_ids_is_left(world: World, pur
     world.repo.commit("main", "copy")
     onboard(world, "a", "b", a={"mode": mode}, b={"mode": mode})
     made = purge(b"id,dataset\n7,a\n8,b\n", id_column="id", dataset_column="dataset")
-    assert [each.reason for each in made.not_purged] == [
+    assert [each.reason for each in made.skipped_objects] == [
         "data set 'a' has the same object, and other ids; upload it anew in one of the two"
     ]
     assert not made.is_whole
     assert ids_at(world, "a/x") == ids_at(world, "b/x") == ["7", "8"]
     made = purge(b"id\n7\n", "a")  # its other name lies outside of this run
-    assert "also named outside the data sets of this run ('b/x'" in made.not_purged[0].reason
+    assert "also named outside the data sets of this run ('b/x'" in made.skipped_objects[0].reason
     assert purge(b"id\n7\n").is_whole
     assert ids_at(world, "a/x") == ids_at(world, "b/x") == ["8"]
 
@@ -197,7 +197,7 @@ class TestLedgerOfSeveralTypes:
         assert purge(None).is_whole
         assert ids_at(world, "a/x") == ["8"]
         commit(world, {"a/x": parquet([b"7", b"8"])})
-        (left,) = purge(None).not_purged
+        (left,) = purge(None).skipped_objects
         assert left.reason == "the ledger has no ids of the type binary of its identifiers; purge it once with --ids"
         assert ids_at(world, "a/x") == [b"7", b"8"]
         assert purge(b"id\n7\n", id_type="binary").is_whole
@@ -210,7 +210,7 @@ class TestLedgerOfSeveralTypes:
         purge(b"id\n8\n", "a", id_type="integer")
         commit(world, {"a/x": b"id\n7\n8\n", "b/x": parquet(["7", "8"])})
         made = purge(None)
-        assert [(each.path, each.reason) for each in made.not_purged] == [
+        assert [(each.path, each.reason) for each in made.skipped_objects] == [
             ("a/", "the ledger has ids of several types for it; run it alone with --id-type")
         ]
         assert ids_at(world, "b/x") == ["8"]
@@ -283,7 +283,7 @@ class TestUuids:
         paths = [f"a/id={text}/x" for text in (str(ANN), str(BOB), str(BOB).upper(), "none", "%C3%A9")]
         commit(world, {path: pq_without_ids(number) for number, path in enumerate(paths)})
         made = purge(f"id\n{BOB}\n".encode(), id_type="uuid")
-        assert (made.is_done, [row.partition for row in made.rows if row.matched]) == (
+        assert (made.is_done, [row.partition for row in made.rows if row.matched_objects]) == (
             True,
             sorted(path.split("/")[1] for path in paths[1:3]),
         )
@@ -293,7 +293,7 @@ class TestUuids:
         commit(world, {"a/0": b"damaged", "a/1": parquet(uuids("fixed"))})
         left = ids_at(world, "a/1")
         made = purge(f"id\n{BOB}\n".encode())
-        assert [each.path for each in made.not_purged] == ["a/0"]
+        assert [each.path for each in made.skipped_objects] == ["a/0"]
         assert len(ids_at(world, "a/1")) == len(left) - 1
 
     def test_and_text_of_two_data_sets_go_by_one_run(self, world: World, purge: Purge) -> None:

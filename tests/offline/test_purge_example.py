@@ -133,7 +133,7 @@ class TestTheSeedsLayout:
         world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [visits, faces]}), by="tests")
         ids = guestids(world.folder, "bob")
         assert len({left.path for left in verify.verify(world.repo, ids)}) == 6
-        made = run.run(world.repo, engines, run.Options(ids=ids, share=1), lambda _: None)
+        made = run.run_purge(world.repo, engines, run.PurgeOptions(ids=ids, share=1), lambda _: None)
         assert [(row.partition, row.objects) for row in made.rows if row.dataset == "visits"] == [
             ("day=1/guest=bob", 1),
             ("guest=bob", 2),

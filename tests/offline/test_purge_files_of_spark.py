@@ -58,7 +58,7 @@ def test_rows_that_stay_are_as_they_were(
     spark_engines: Engines, tmp_path: Path, kind: str, options: dict[str, str]
 ) -> None:
     spark_engines.for_objects(0)
-    spark: Any = spark_session.active()
+    spark: Any = spark_session.active_session()
     columns = [*COLUMNS, NTZ] if kind == "orc" else COLUMNS
     spark.range(40).selectExpr(*columns).coalesce(1).write.options(**options).format(kind).save(str(tmp_path / "old"))
     (old,) = (tmp_path / "old").glob("part-*")
@@ -81,7 +81,7 @@ def test_rows_that_stay_are_as_they_were(
 def test_java_reads_the_avro_files_that_it_wrote(spark_engines: Engines, tmp_path: Path, codec: str) -> None:
     """By the library that Hive and Spark have. Spark's own source of Avro is a package that pyspark does not bring."""
     spark_engines.for_objects(0)
-    session: Any = spark_session.active()
+    session: Any = spark_session.active_session()
     jvm = session.sparkContext._gateway.jvm
     java = jvm.org.apache.avro
     schema = java.Schema.Parser().parse(AVRO)
@@ -113,7 +113,7 @@ def test_java_reads_the_avro_files_that_it_wrote(spark_engines: Engines, tmp_pat
     for what, gone in ((task("guest"), {'"g7"', '"g12"'}), (task("tags"), {'"g27"', '"g36"'})):
         made = io.BytesIO()
         counts = avro.rewrite(io.BytesIO(body), made, what, id_set(*(name.strip('"') for name in gone)))
-        assert (counts.rows, counts.matched) == (40, 2)
+        assert (counts.rows, counts.matched_rows) == (40, 2)
         new.write_bytes(made.getvalue())
         name = what.identifier[0]
         assert rows(new) == [

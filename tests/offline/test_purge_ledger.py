@@ -15,9 +15,9 @@ from refstore.purging.document import read_document
 from refstore_purge import index, ledger, restoring, run
 from refstore_purge.ids import IdSet
 from refstore_purge.ledger import LedgerSet
-from refstore_purge.report import Report
-from refstore_purge.restoring import Scope
-from refstore_purge.run import Options
+from refstore_purge.report import PurgeReport
+from refstore_purge.restoring import RestoreScope
+from refstore_purge.run import PurgeOptions
 from tests.offline.world import World
 from tests.purge.tracking import DOCUMENT, PARTITION, PREFIX, event, guestids, onboard, parquet, rows_at
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
 SECRET = b"a key of at least thirty-two characters"
-KEY = index.Key.of(SECRET)
+KEY = index.IndexKey.derive(SECRET)
 PATH = f"{PREFIX}{PARTITION}/part-0.parquet"
 
-Purge = Callable[..., Report]
+Purge = Callable[..., PurgeReport]
 
 
 @pytest.fixture
 def purge(world: World, engines: Engines) -> Purge:
-    def made(*guests: str, **options: Any) -> Report:
+    def made(*guests: str, **options: Any) -> PurgeReport:
         ids = guestids(world.folder, *guests) if guests else None
-        return run.run(world.repo, engines, Options(ids=ids, **{"purge_key": SECRET, **options}), lambda _: None)
+        return run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **{"purge_key": SECRET, **options}), lambda _: None)
 
     return made
 
@@ -59,19 +59,19 @@ def test_what_comes_late_is_purged_without_the_ids(world: World, purge: Purge, m
     purge("cid")
     late = f"{PREFIX}late.parquet"
     commit(world, "bob", "cid", "dan", None, path=late)
-    assert [(each.ids, each.kind) for each in ledger.scan(world.ctx.objects, KEY)] == [(1, "string"), (1, "string")]
+    assert [(each.ids, each.kind) for each in ledger.scan_ledger(world.ctx.objects, KEY)] == [(1, "string"), (1, "string")]
     made = purge()
-    assert (made.of_ledger, made.ids, made.is_whole) == (True, 2, True)
+    assert (made.is_from_ledger, made.ids, made.is_whole) == (True, 2, True)
     assert guests_at(world, late) == ["dan", None]
-    assert len(list(ledger.scan(world.ctx.objects, KEY))) == 2
-    assert sum(row.matched for row in purge().rows) == 0
+    assert len(list(ledger.scan_ledger(world.ctx.objects, KEY))) == 2
+    assert sum(row.matched_objects for row in purge().rows) == 0
 
 
 def test_what_a_restore_brings_back_is_found(world: World, purge: Purge) -> None:
     commit(world, "ann", "bob")
     onboard(world.repo, mode="rewrite")
     first = purge("bob")
-    restoring.restore(world.repo, Scope(run=first.run))
+    restoring.restore_backups(world.repo, RestoreScope(run=first.run))
     assert guests_at(world) == ["ann", "bob"]
     assert purge().is_whole
     assert guests_at(world) == ["ann"]
@@ -83,16 +83,16 @@ def test_objects_are_erased_again(world: World, purge: Purge) -> None:
         world.repo.upload("main", f"{PREFIX}guestid=bob/{number}", b"a picture")
         world.repo.commit("main", "pictures")
         made = purge("bob") if not number else purge()
-        assert sum(row.erased for row in made.rows) == 1
+        assert sum(row.erased_objects for row in made.rows) == 1
 
 
 def test_a_run_is_forgotten(world: World, purge: Purge) -> None:
     commit(world, "ann", "bob")
     onboard(world.repo)
     first = purge("bob")
-    ledger.forget(world.ctx.objects, KEY, first.run)
+    ledger.forget_run(world.ctx.objects, KEY, first.run)
     with pytest.raises(NotFound, match="no run"):
-        ledger.forget(world.ctx.objects, KEY, first.run)
+        ledger.forget_run(world.ctx.objects, KEY, first.run)
     with pytest.raises(NotFound, match="the ledger has no ids"):
         purge()
 
@@ -116,7 +116,7 @@ def test_a_run_that_failed_or_only_looked_adds_nothing(world: World, purge: Purg
     purge("bob", dry_run=True)
     with pytest.raises(Exception, match="would go"):
         purge("bob", floor_rows=1)
-    assert list(ledger.scan(world.ctx.objects, KEY)) == []
+    assert list(ledger.scan_ledger(world.ctx.objects, KEY)) == []
 
 
 def test_a_damaged_ledger_stops_the_run(world: World, purge: Purge) -> None:
@@ -132,8 +132,8 @@ def test_a_damaged_ledger_stops_the_run(world: World, purge: Purge) -> None:
 def through_the_ledger(world: World, ids: IdSet, folder: Path) -> LedgerSet:
     """Write ids to the ledger as those of one data set, and load them."""
     dataset = read_document(json.dumps(DOCUMENT)).document.datasets[0]
-    ledger.write(world.ctx.objects, KEY, "run", [(ids, [dataset.name])], 1)
-    (name,) = ledger.load(world.ctx.objects, KEY, folder, [dataset]).sets[dataset.name]
+    ledger.write_ledger(world.ctx.objects, KEY, "run", [(ids, [dataset.name])], 1)
+    (name,) = ledger.load_ledger(world.ctx.objects, KEY, folder, [dataset]).sets[dataset.name]
     return LedgerSet(folder, prefix=name)
 
 
@@ -154,7 +154,7 @@ def test_values_are_compared_as_ids_are(world: World, tmp_path: Path, ids: Any, 
 
     file = tmp_path / "ids.parquet"
     pq.write_table(pa.table({"id": ids}), file)
-    ids_file.load(file, tmp_path / "ids")
+    ids_file.load_ids(file, tmp_path / "ids")
     opened = id_sets.IdSet(tmp_path / "ids")
     told = through_the_ledger(world, opened, tmp_path / "ledger")
     assert (told.kind, told.count) == (opened.kind, opened.count)
@@ -167,6 +167,6 @@ def test_ids_that_share_a_hash_are_told_apart(world: World, tmp_path: Path, monk
     monkeypatch.setattr(index, "hash_each", lambda values, *_: np.full(len(values), 7, np.uint64))
     from refstore_purge import ids as id_sets
 
-    id_sets.write(tmp_path / "ids", "string", [pa.array(["a", "b", "c"])])
+    id_sets.write_ids(tmp_path / "ids", "string", [pa.array(["a", "b", "c"])])
     told = through_the_ledger(world, id_sets.IdSet(tmp_path / "ids"), tmp_path / "ledger")
     assert told.matches(pa.array(["d", "c", "a"])).tolist() == [False, True, True]

@@ -35,11 +35,11 @@ from refstore.errors import Gone, NotFound, RefstoreError
 from refstore.gc_marks.commit_marks import CommitMarks
 from refstore_gc import purge_cleaning
 from refstore_gc import run as nightly
-from refstore_gc.run import Options as GcOptions
+from refstore_gc.run import GcOptions as GcOptions
 from refstore_purge import places, restoring, run, verify
-from refstore_purge.report import Report
-from refstore_purge.restoring import Scope
-from refstore_purge.run import Options
+from refstore_purge.report import PurgeReport
+from refstore_purge.restoring import RestoreScope
+from refstore_purge.run import PurgeOptions
 from tests.offline.killed import Killed, killed_at
 from tests.offline.world import World
 from tests.reaping import delete_due, release_all
@@ -88,7 +88,7 @@ class Known:
 class Ran:
     """A run that ended."""
 
-    report: Report
+    report: PurgeReport
     guests: set[str]
     before: set[str]
     """The files that were there when it began."""
@@ -144,7 +144,7 @@ class Model:
 
     def undelete(self) -> None:
         """Bring back from the trash."""
-        lost = list(self.world.repo.in_grace())
+        lost = list(self.world.repo.list_trash())
         if lost:
             item = self.rng.choice(lost)
             branch = item.branch if item.branch in self._branches() else "main"
@@ -169,9 +169,9 @@ class Model:
         before, names = self.world.data(), list(self._names())
         held = {identity for path, identity in names if self.held and path.startswith(self.held)}
         file = self._ids(guests)
-        made = run.run(self.world.repo, self.engines, Options(ids=file, share=1, max_units=max_units), lambda _: None)
+        made = run.run_purge(self.world.repo, self.engines, PurgeOptions(ids=file, share=1, max_partitions=max_units), lambda _: None)
         assert (
-            self.held or max_units or all(each.path.startswith("visits/") or not each.path for each in made.not_purged)
+            self.held or max_units or all(each.path.startswith("visits/") or not each.path for each in made.skipped_objects)
         )
         self.runs.append(Ran(made, guests, before))
         self._learn(guests)
@@ -191,10 +191,10 @@ class Model:
     def kill(self) -> None:
         """Kill a run at one of its writes."""
         guests = set(self.rng.sample(GUESTS, 2))
-        options = Options(ids=self._ids(guests), share=1)
+        options = PurgeOptions(ids=self._ids(guests), share=1)
         try:
             with killed_at(self.world, self.rng.randrange(1, 30)):
-                run.run(self.world.repo, self.engines, options, lambda _: None)
+                run.run_purge(self.world.repo, self.engines, options, lambda _: None)
         except Killed:
             pass
         self._learn(guests)
@@ -215,7 +215,7 @@ class Model:
         """Learn the new objects of the mode `keep-history`: each is one that was there, without some of its rows. A run
         that was killed may have left one that shows up much later, by a restore from the trash of its hidden branch.
         """
-        hidden = [name for name, record in self.world.repo.branches() if record.hidden]
+        hidden = [name for name, record in self.world.repo.branches() if record.is_hidden]
         for ref in [*self._refs(), *hidden]:
             for path, _ in self.world.repo.list(ref, prefix="visits/"):
                 address = self.world.repo.resolve(ref, path).entry.address
@@ -229,9 +229,9 @@ class Model:
         if not self.runs:
             return
         which = self.rng.choice(self.runs).report.run
-        kept = {(each.identity, each.run) for each in purge_cleaning.backups(self.world.ctx) if not each.is_trash}
+        kept = {(each.identity, each.run) for each in purge_cleaning.scan_backups(self.world.ctx) if not each.is_trash}
         try:
-            restoring.restore(self.world.repo, Scope(run=which))
+            restoring.restore_backups(self.world.repo, RestoreScope(run=which))
         except NotFound:
             return
         for identity, known in self.known.items():
@@ -252,11 +252,11 @@ class Model:
 
     def clean(self) -> None:
         with self._by_their_dates("refstore purge clean sales"):
-            purge_cleaning.clean(self.world.ctx)
+            purge_cleaning.clean_up(self.world.ctx)
 
     def night(self) -> None:
         self.world.age(days=2)
-        nightly.run(self.world.ctx, self.engines, GcOptions(full=self.rng.random() < 0.3))
+        nightly.run_nightly(self.world.ctx, self.engines, GcOptions(is_complete=self.rng.random() < 0.3))
 
     def reap(self) -> None:
         release_all(self.world.repo)
@@ -267,21 +267,21 @@ class Model:
     def _by_their_dates(self, command: str) -> Generator[None]:
         """Check that what this command ends goes if it has a date by now, and else stays."""
         self._refresh()
-        every = [place for ran in self.runs for place in ran.report.places if place.goes_ms]
-        told = [place for place in every if place.ended_by == command]
+        every = [place for ran in self.runs for place in ran.report.places if place.deletes_at_ms]
+        told = [place for place in every if place.ending_command == command]
         before = self.world.clock.now_ms()
         yield
         after, there = self.world.clock.now_ms(), self.world.data()
         for place in told:
-            if place.goes_ms <= before:
+            if place.deletes_at_ms <= before:
                 assert there.isdisjoint(place.addresses), (self.done, place)
-            elif place.goes_from_ms > after:
+            elif place.first_deletes_at_ms > after:
                 assert there.issuperset(place.addresses), (self.done, place)
 
     # ---- comparing the places
 
     def _refresh(self) -> None:
-        places.refresh(self.world.repo, [ran.report for ran in self.runs])
+        places.refresh_places(self.world.repo, [ran.report for ran in self.runs])
 
     def compare_places(self) -> None:
         self._refresh()
@@ -297,7 +297,7 @@ class Model:
             assert all(place.objects == len(place.addresses) for place in ran.report.places)
             unread_places = [place for place in ran.report.places if not place.has_rows]
             left = [place for place in unread_places if not ran.before.isdisjoint(place.addresses)]
-            assert all(each.dataset == "visits" or ran.report.units_left for each in left), (self.done, left)
+            assert all(each.dataset == "visits" or ran.report.partitions_left for each in left), (self.done, left)
             for kinds, addresses in shown:
                 of_kinds = {each for place in ran.report.places if place.kind in kinds for each in place.addresses}
                 assert of_kinds & set(certain) == addresses & set(certain), (self.done, kinds, ran.report.places)
@@ -312,13 +312,13 @@ class Model:
                 for path, entry in self.world.repo.list(ref):
                     address = self.world.repo.stat(ref, path).address if entry is not None else ""
                     (heads if ref in living else versions).add(address)
-        lost = [item.address for item in self.world.repo.in_grace()]
+        lost = [item.address for item in self.world.repo.list_trash()]
         records = self.world.ctx.locations.get_many(lost)
         contents = {
             record.current.address if record is not None and record.current is not None else address
             for address, record in zip(lost, records, strict=True)
         }
-        kept = {each.address for each in purge_cleaning.backups(self.world.ctx)}
+        kept = {each.address for each in purge_cleaning.scan_backups(self.world.ctx)}
         return [
             ({"branches"}, heads),
             ({"tags and pins", "earlier commits", "hidden branches"}, versions - heads),
@@ -352,7 +352,7 @@ class Model:
 
     def compare_store(self) -> None:
         """Behind complete runs the store has the contents and backups of what is named, and nothing else."""
-        assert list(self.world.repo.in_grace()) == []
+        assert list(self.world.repo.list_trash()) == []
         named = {identity for _, identity in self._names()}
         records = self.world.ctx.locations.get_many(sorted(named))
         wanted = set[str]()
@@ -362,7 +362,7 @@ class Model:
 
     def _names(self) -> Iterator[tuple[str, str]]:
         """Yield every path of every version that can be read, and of the trash, with the object's identity."""
-        for item in self.world.repo.in_grace():
+        for item in self.world.repo.list_trash():
             yield item.path, item.address
         for ref in self._refs():
             try:
@@ -391,7 +391,7 @@ class Model:
 
     def _branches(self) -> list[str]:
         """Return the branches but those that a run was killed over."""
-        return [name for name, record in self.world.repo.branches() if not record.hidden]
+        return [name for name, record in self.world.repo.branches() if not record.is_hidden]
 
     def _ids(self, guests: set[str]) -> Path:
         file = self.world.folder / "ids.csv"
@@ -440,7 +440,7 @@ def play(folder: Path, engines: Engines, seed: int, steps: int) -> None:
             world.clock.sleep(2 * 86_400)
             world.age(days=4)
             model.reap()
-            nightly.run(world.ctx, engines, GcOptions(full=True))
+            nightly.run_nightly(world.ctx, engines, GcOptions(is_complete=True))
             model.compare_places()
         model.compare()
         model.compare_store()

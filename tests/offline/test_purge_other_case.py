@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from refstore_purge import run, verify
-from refstore_purge.onboarding_look import find_nothing
-from refstore_purge.report import Report
-from refstore_purge.run import Options
+from refstore_purge.onboarding_look import find_unmatched_datasets
+from refstore_purge.report import PurgeReport
+from refstore_purge.run import PurgeOptions
 from refstore_purge.untyped_arrow import orc, pa, pq
 from tests.offline.world import World
 from tests.purge import avro_files
@@ -50,12 +50,12 @@ def put(world: World, **files: bytes) -> None:
     world.repo.commit("main", "files", allow_empty=True)
 
 
-def purged(world: World, engines: Engines) -> tuple[Report, dict[str, str]]:
+def purged(world: World, engines: Engines) -> tuple[PurgeReport, dict[str, str]]:
     """Run, and return with the report why objects were not purged; verify leaves the same."""
     file: Path = world.folder / "ids.csv"
     file.write_text("id\nbob\n")
-    made = run.run(world.repo, engines, Options(ids=file, share=1), lambda _: None)
-    left = {each.path.removeprefix("visits/"): each.reason for each in made.not_purged}
+    made = run.run_purge(world.repo, engines, PurgeOptions(ids=file, share=1), lambda _: None)
+    left = {each.path.removeprefix("visits/"): each.reason for each in made.skipped_objects}
     found = {each.path.removeprefix("visits/") for each in verify.verify(world.repo, file)}
     assert found == left.keys()
     return made, left
@@ -116,7 +116,7 @@ def test_onboarding_warns_of_a_data_set_whose_identifier_is_in_another_case(
 ) -> None:
     onboard(world, format_)
     put(world, a=body_of(format_, {"GUEST": "bob"}))
-    (warning,) = find_nothing(world.repo, world.repo.purge_document().document.onboarded)
+    (warning,) = find_unmatched_datasets(world.repo, world.repo.purge_document().document.onboarded_datasets)
     assert "has the column guest" in warning
     made, _ = purged(world, engines)
     assert not made.is_whole

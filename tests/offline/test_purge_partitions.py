@@ -17,8 +17,8 @@ from refstore.errors import Conflict, Invalid
 from refstore_gc.engines.local import LocalEngine
 from refstore_gc.engines.shared_work import SharedWork
 from refstore_purge import run, tasks, verify
-from refstore_purge.report import Report
-from refstore_purge.run import Options
+from refstore_purge.report import PurgeReport
+from refstore_purge.run import PurgeOptions
 from tests.engines import OneEngine
 from tests.offline.world import World
 from tests.purge import avro_files
@@ -27,14 +27,14 @@ from tests.purge.tracking import guestids
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
-Purge = Callable[[Path], Report]
+Purge = Callable[[Path], PurgeReport]
 FORMATS = ("parquet", "orc", "avro", "json", "csv")
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 @pytest.fixture
 def purge(world: World, engines: Engines) -> Purge:
-    return lambda file: run.run(world.repo, engines, Options(ids=file, purge_key=b"k" * 32), lambda _: None)
+    return lambda file: run.run_purge(world.repo, engines, PurgeOptions(ids=file, purge_key=b"k" * 32), lambda _: None)
 
 
 def written(format_: str, **columns: list[Any]) -> bytes:
@@ -111,7 +111,7 @@ def test_all_rows_of_a_partition_go_and_others_are_not_even_read(world: World, p
         "guest=bob": (1, 2),
     }
     assert list(verify.verify(world.repo, ids)) == []
-    assert purge(ids).published == []
+    assert purge(ids).published_commits == []
 
 
 class AheadEngine(LocalEngine):
@@ -135,7 +135,7 @@ def test_processes_start_ahead_where_there_is_much_to_read(
     world.repo.commit("main", "visits")
     monkeypatch.setattr(tasks, "LONG_BYTES", long_bytes)
     engine = AheadEngine()
-    options = Options(ids=guestids(world.folder, "bob"), dry_run=True)
+    options = PurgeOptions(ids=guestids(world.folder, "bob"), dry_run=True)
     run.run(world.repo, OneEngine(engine), options, lambda _: None)
     needed = ["refstore_purge.tasks", "refstore_purge.formats.csv"]
     assert engine.ahead == ([(needed, 2)] if long_bytes <= 20 else []), "of ann nothing is read"
@@ -154,7 +154,7 @@ def test_columns_of_a_partition_are_set_to_null(world: World, purge: Purge, form
     assert [row["mail"] or None for row in rows] == [None, None]
     assert [row["mail"] for row in read(format_, world.repo.read("main", "visits/guest=ann/p"))] == ["x@y", "z"]
     assert list(verify.verify(world.repo, ids)) == []
-    assert purge(ids).published == []
+    assert purge(ids).published_commits == []
 
 
 def test_integers_are_compared_as_numbers(world: World, purge: Purge) -> None:
@@ -182,8 +182,8 @@ def test_an_object_that_lies_in_partitions_of_two_guests_is_listed(world: World,
     world.repo.copy("main", "visits/guest=bob/p", "main", "visits/guest=ann/p")
     world.repo.commit("main", "copy")
     made = purge(guestids(world.folder, "bob"))
-    assert (made.published, made.is_whole) == ([], False)
-    assert "of another guest; upload it anew" in made.not_purged[0].reason
+    assert (made.published_commits, made.is_whole) == ([], False)
+    assert "of another guest; upload it anew" in made.skipped_objects[0].reason
 
 
 def test_rows_of_partitions_that_were_not_read_count_for_the_breaker(world: World, engines: Engines) -> None:
@@ -192,10 +192,10 @@ def test_rows_of_partitions_that_were_not_read_count_for_the_breaker(world: Worl
         world.repo.upload("main", f"visits/guest={guest}/p", written("parquet", n=list(range(50))))
     world.repo.commit("main", "visits")
 
-    def purged(share: float) -> Report:
-        options = Options(ids=guestids(world.folder, "bob"), share=share, floor_rows=0)
-        return run.run(world.repo, engines, options, lambda _: None)
+    def purged(share: float) -> PurgeReport:
+        options = PurgeOptions(ids=guestids(world.folder, "bob"), share=share, floor_rows=0)
+        return run.run_purge(world.repo, engines, options, lambda _: None)
 
     with pytest.raises(Conflict, match="50 of 200 rows"):
         purged(0.2)
-    assert len(purged(0.3).published) == 1
+    assert len(purged(0.3).published_commits) == 1

@@ -15,9 +15,9 @@ from refstore.errors import Conflict
 from refstore_gc import purge_cleaning
 from refstore_purge import places, publish, report, report_tables, restoring, run
 from refstore_purge.place import Place
-from refstore_purge.report import Report
-from refstore_purge.restoring import Scope
-from refstore_purge.run import Options
+from refstore_purge.report import PurgeReport
+from refstore_purge.restoring import RestoreScope
+from refstore_purge.run import PurgeOptions
 from tests.offline.test_purge_summaries import files_of, onboard
 from tests.offline.world import DAY_MS, World
 from tests.purging import intend, write
@@ -39,7 +39,7 @@ DOCUMENT: dict[str, Any] = {
     ],
 }
 
-Purge = Callable[..., Report]
+Purge = Callable[..., PurgeReport]
 
 
 @pytest.fixture
@@ -52,10 +52,10 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def purge(world: World, engines: Engines) -> Purge:
-    def made(*guests: str, **options: Any) -> Report:
+    def made(*guests: str, **options: Any) -> PurgeReport:
         file = world.folder / "ids.csv"
         file.write_text("guest\n" + "".join(f"{guest}\n" for guest in guests or ("bob",)))
-        return run.run(world.repo, engines, Options(ids=file, **{"share": 1, **options}), lambda _: None)
+        return run.run_purge(world.repo, engines, PurgeOptions(ids=file, **{"share": 1, **options}), lambda _: None)
 
     return made
 
@@ -74,9 +74,9 @@ def commit(world: World, *paths: str, body: bytes = BODY, branch: str = "main") 
     return world.repo.resolve(branch, paths[-1]).entry.address
 
 
-def now_of(world: World, made: Report) -> list[Place]:
+def now_of(world: World, made: PurgeReport) -> list[Place]:
     """Return the places of a run as they are now."""
-    places.refresh(world.repo, [made])
+    places.refresh_places(world.repo, [made])
     return made.places
 
 
@@ -90,27 +90,27 @@ def move_to(world: World, at_ms: int) -> None:
         world.clock.sleep(0.001)
 
 
-def check_date(world: World, made: Report, kind: str, end: Callable[[], object]) -> int:
+def check_date(world: World, made: PurgeReport, kind: str, end: Callable[[], object]) -> int:
     """Check that a place goes at its date: what ends it leaves it just before, and takes it at the date. Return the
     date.
     """
     (place,) = [each for each in now_of(world, made) if each.kind == kind]
     (address,) = place.addresses
-    assert place.goes_ms == place.goes_from_ms > world.clock.now_ms()
-    move_to(world, place.goes_ms - 60_000)
+    assert place.deletes_at_ms == place.first_deletes_at_ms > world.clock.now_ms()
+    move_to(world, place.deletes_at_ms - 60_000)
     end()
     assert address in world.data()
     assert kind in [each.kind for each in now_of(world, made)]
-    move_to(world, place.goes_ms)
+    move_to(world, place.deletes_at_ms)
     end()
     assert address not in world.data()
     assert kind not in [each.kind for each in now_of(world, made)]
-    return place.goes_ms
+    return place.deletes_at_ms
 
 
 def wait_ms(world: World) -> int:
     """How long readers, issued addresses and operations may need a content."""
-    return purge_cleaning.CleaningDates.read(world.ctx).wait_ms
+    return purge_cleaning.CleanupSchedule.read(world.ctx).wait_ms
 
 
 class TestDates:
@@ -121,10 +121,10 @@ class TestDates:
         set_days(world, days=days, versions=versions)
         commit(world, EVENT)
         made = purge()
-        (kept,) = purge_cleaning.backups(world.ctx)
-        goes_ms = check_date(world, made, "backups", lambda: purge_cleaning.clean(world.ctx))
+        (kept,) = purge_cleaning.scan_backups(world.ctx)
+        goes_ms = check_date(world, made, "backups", lambda: purge_cleaning.clean_up(world.ctx))
         lasts_ms = days * DAY_MS if versions else 0
-        assert goes_ms == kept.goes_ms == kept.replaced_ms + max(lasts_ms, wait_ms(world))
+        assert goes_ms == kept.deletes_at_ms == kept.replaced_ms + max(lasts_ms, wait_ms(world))
         assert made.is_final
 
     def test_signed_urls_are_waited_for(self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,8 +132,8 @@ class TestDates:
         set_days(world, days=30, versions=0)
         commit(world, EVENT)
         made = purge()
-        assert made.places[0].goes_ms > made.ended_ms + 2 * DAY_MS - 60_000
-        (kept,) = purge_cleaning.backups(world.ctx)
+        assert made.places[0].deletes_at_ms > made.ended_ms + 2 * DAY_MS - 60_000
+        (kept,) = purge_cleaning.scan_backups(world.ctx)
 
         def clean() -> None:
             purge_cleaning.clean(world.ctx)
@@ -144,14 +144,14 @@ class TestDates:
         set_days(world, versions=1)
         commit(world, EVENT, body=BODY + b"cid,3\n")
         first = purge()
-        assert first.places[0].goes_ms > first.ended_ms + 29 * DAY_MS
+        assert first.places[0].deletes_at_ms > first.ended_ms + 29 * DAY_MS
         world.clock.sleep(DAY_SECONDS)
         second = purge("ann")
         move_to(world, second.ended_ms)
         (place,) = now_of(world, first)
-        assert place.goes_ms < world.clock.now_ms()  # with the next cleaning
+        assert place.deletes_at_ms < world.clock.now_ms()  # with the next cleaning
         assert kinds(second.places) == [("backups", "events", 1), ("backups", "events", 1)]
-        purge_cleaning.clean(world.ctx)
+        purge_cleaning.clean_up(world.ctx)
         assert now_of(world, first) == []
         assert first.is_final
         assert kinds(now_of(world, second)) == [("backups", "events", 1)]
@@ -160,10 +160,10 @@ class TestDates:
     def test_the_trash_of_a_restore_has_days_of_its_own(self, world: World, purge: Purge) -> None:
         commit(world, EVENT)
         first = purge("ann")
-        restoring.restore(world.repo, Scope(run=first.run))
+        restoring.restore_backups(world.repo, RestoreScope(run=first.run))
         second = purge("bob")
         assert kinds(second.places) == [("backups", "events", 1), ("trash of restores", "events", 1)]
-        goes_ms = check_date(world, second, "trash of restores", lambda: purge_cleaning.clean(world.ctx))
+        goes_ms = check_date(world, second, "trash of restores", lambda: purge_cleaning.clean_up(world.ctx))
         assert abs(goes_ms - (second.began_ms + 7 * DAY_MS)) < 60_000
 
     def test_an_attempt_of_a_killed_run(self, world: World, purge: Purge) -> None:
@@ -174,7 +174,7 @@ class TestDates:
         write(world.repo, intended, BODY)
         made = purge()
         assert kinds(made.places) == [("attempts", "events", 1)]
-        check_date(world, made, "attempts", lambda: purge_cleaning.clean(world.ctx))
+        check_date(world, made, "attempts", lambda: purge_cleaning.clean_up(world.ctx))
 
     def test_an_attempt_that_a_run_has_put_aside(self, world: World, purge: Purge) -> None:
         commit(world, EVENT)
@@ -184,7 +184,7 @@ class TestDates:
         write(world.repo, intended, b"guest,at\nbob,2\n")
         made = purge()
         assert kinds(made.places) == [("backups", "events", 1), ("retired", "events", 1)]
-        purge_cleaning.clean(world.ctx)
+        purge_cleaning.clean_up(world.ctx)
         assert kinds(now_of(world, made)) == [("backups", "events", 1)]
 
     def test_the_undo_trash(self, world: World, purge: Purge) -> None:
@@ -200,9 +200,9 @@ class TestDates:
         world.repo.reset("main")
         made = purge()
         (place,) = made.places
-        assert (place.kind, place.goes_ms) == ("undo trash", 0)
+        assert (place.kind, place.deletes_at_ms) == ("undo trash", 0)
         assert "begins when the reaper processes it" in place.reason
-        assert "1 of them without a date" in made.ending
+        assert "1 of them without a date" in made.ending_text
         release_all(world.repo)
         check_date(world, made, "undo trash", lambda: delete_due(world.repo))
 
@@ -210,10 +210,10 @@ class TestDates:
         world.repo.upload("main", EVENT, BODY)
         world.repo.delete("main", EVENT)
         made = purge()
-        assert [(each.kind, each.restored_by) for each in made.places] == [
+        assert [(each.kind, each.restore_command) for each in made.places] == [
             ("backups", f"refstore purge restore sales {made.run}")
         ]
-        assert made.places[0].goes_ms < made.ended_ms + (GRACE_DAYS + 1) * DAY_MS
+        assert made.places[0].deletes_at_ms < made.ended_ms + (GRACE_DAYS + 1) * DAY_MS
         check_date(world, made, "backups", lambda: reap_all(world.repo))
 
     def test_an_upload_to_an_issued_address(self, world: World, purge: Purge) -> None:
@@ -228,25 +228,25 @@ class TestDates:
         made = purge()
         world.repo.set_retention(json.dumps({"legal_holds": [{"prefix": "events/", "reason": "a case"}]}))
         (place,) = now_of(world, made)
-        assert (place.kind, place.goes_ms) == ("backups", 0)
+        assert (place.kind, place.deletes_at_ms) == ("backups", 0)
         assert "legal hold" in place.reason
-        (kept,) = purge_cleaning.backups(world.ctx)
-        assert (kept.is_held, kept.is_due) == (True, False)
+        (kept,) = purge_cleaning.scan_backups(world.ctx)
+        assert (kept.is_on_hold, kept.is_due) == (True, False)
         world.clock.sleep(31 * DAY_SECONDS)
-        purge_cleaning.clean(world.ctx)
+        purge_cleaning.clean_up(world.ctx)
         assert now_of(world, made) == [place]
         world.repo.set_retention(json.dumps({}), remove=["hold:events/"])
-        assert now_of(world, made)[0].goes_ms < world.clock.now_ms()
-        assert next(purge_cleaning.backups(world.ctx)).is_due
+        assert now_of(world, made)[0].deletes_at_ms < world.clock.now_ms()
+        assert next(purge_cleaning.scan_backups(world.ctx)).is_due
 
 
 class TestWhatIsLive:
     def test_what_is_restored_is_live_until_the_next_run(self, world: World, purge: Purge) -> None:
         identity = commit(world, EVENT)
         made = purge()
-        restoring.restore(world.repo, Scope(run=made.run))
+        restoring.restore_backups(world.repo, RestoreScope(run=made.run))
         (place,) = now_of(world, made)
-        assert (place.kind, place.addresses, place.ended_by) == ("branches", [identity], "refstore purge run sales")
+        assert (place.kind, place.addresses, place.ending_command) == ("branches", [identity], "refstore purge run sales")
         again = purge()
         assert kinds(again.places) == [("backups", "events", 1)]
         assert kinds(now_of(world, made)) == [("backups", "events", 1), ("branches", "events", 1)]
@@ -255,16 +255,16 @@ class TestWhatIsLive:
         set_days(world, days=0, versions=0, trash=0)
         commit(world, EVENT)
         made = purge("bob")
-        restoring.restore(world.repo, Scope(run=made.run))
+        restoring.restore_backups(world.repo, RestoreScope(run=made.run))
         other = purge("ann")  # bob's rows are in what it writes
         move_to(world, other.ended_ms + 31 * DAY_MS)
-        purge_cleaning.clean(world.ctx)
+        purge_cleaning.clean_up(world.ctx)
         (place,) = now_of(world, made)
         assert (place.kind, place.has_rows) == ("branches", False)
-        assert "a later run wrote it" in place.why
+        assert "a later run wrote it" in place.explanation
         assert place.addresses == [world.repo.stat("main", EVENT).address]
         assert now_of(world, other) == []
-        assert purge("bob").rows[0].matched == 1
+        assert purge("bob").rows[0].matched_objects == 1
 
     def test_what_the_undo_trash_gives_back_is_live(self, world: World, purge: Purge) -> None:
         address = world.repo.upload("main", VISIT, BODY).address
@@ -280,9 +280,9 @@ class TestWhatIsLive:
         commit(world, "visits/y")
         made = purge()
         assert kinds(made.places) == [("earlier commits", "visits", 2)]
-        world.repo.create_tag("v1", world.repo.get_commit(made.published[0].commit).record.parents[0])
+        world.repo.create_tag("v1", world.repo.get_commit(made.published_commits[0].commit).record.parents[0])
         assert kinds(now_of(world, made)) == [("tags and pins", "visits", 2)]
-        world.repo.revert("main", made.published[0].commit)
+        world.repo.revert("main", made.published_commits[0].commit)
         assert kinds(now_of(world, made)) == [("branches", "visits", 2)]
 
     def test_earlier_commits_that_no_run_looked_at(self, world: World, purge: Purge) -> None:
@@ -291,7 +291,7 @@ class TestWhatIsLive:
         made = purge()
         (place,) = made.places
         assert (place.kind, place.objects, place.has_rows) == ("earlier commits", 1, False)
-        assert "not looked into" in place.why
+        assert "not looked into" in place.explanation
 
     def test_objects_that_are_not_purged(self, world: World, purge: Purge) -> None:
         commit(world, EVENT, "events/day=1/damaged", body=BODY)
@@ -327,21 +327,21 @@ class TestWhatIsLive:
         commit(world, EVENT)
         with pytest.raises(Conflict):
             purge(share=0.1, floor_rows=0)
-        made = report.read(world.repo)
+        made = report.read_report(world.repo)
         assert kinds(now_of(world, made)) == [("branches", "events", 1), ("run", "", 0)]
         assert not made.is_final
 
     def test_a_dry_run_lists_no_places(self, world: World, purge: Purge) -> None:
         commit(world, EVENT)
         made = purge(dry_run=True)
-        assert (now_of(world, made), made.ending, made.is_final) == ([], "", False)
+        assert (now_of(world, made), made.ending_text, made.is_final) == ([], "", False)
 
     def test_what_an_earlier_run_keeps_as_its_backup_is_found_by_a_later_one(self, world: World, purge: Purge) -> None:
         """The later run changes nothing: the content of today has no rows of its ids."""
         commit(world, EVENT)
         purge("ann", "bob")
         later = purge("bob")
-        assert [row.matched for row in later.rows] == [0]
+        assert [row.matched_objects for row in later.rows] == [0]
         assert kinds(later.places) == [("backups", "events", 1)]
 
     def test_faces_are_told_by_their_names(self, world: World, purge: Purge) -> None:
@@ -358,13 +358,13 @@ class TestWhatIsBeingDeleted:
         set_days(world, versions=0)
         commit(world, EVENT)
         made = purge()
-        move_to(world, made.places[0].goes_ms)
+        move_to(world, made.places[0].deletes_at_ms)
         with monkeypatch.context() as patched:
             patched.setattr(type(world.ctx.objects), "delete_many", _refusing)
-            purge_cleaning.clean(world.ctx)
+            purge_cleaning.clean_up(world.ctx)
         (place,) = now_of(world, made)
-        assert (place.kind, place.restored_by) == ("retired", "")
-        purge_cleaning.clean(world.ctx)
+        assert (place.kind, place.restore_command) == ("retired", "")
+        purge_cleaning.clean_up(world.ctx)
         assert now_of(world, made) == []
 
     def test_by_the_reaper(self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,16 +396,16 @@ class TestWhatIsBeingDeleted:
     def test_a_bucket_that_keeps_versions_is_never_final(
         self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from refstore.objects.base import KeptVersions
+        from refstore.objects.base import VersioningStatus
 
-        kept = KeptVersions(True, "the bucket keeps versions")
+        kept = VersioningStatus(True, "the bucket keeps versions")
         monkeypatch.setattr(type(world.ctx.objects), "kept_versions", lambda _: kept)
         set_days(world, versions=0)
         commit(world, EVENT)
         made = purge()
         assert kinds(made.places) == [("backups", "events", 1), ("versions of the bucket", "", 0)]
-        move_to(world, made.places[0].goes_ms)
-        purge_cleaning.clean(world.ctx)
+        move_to(world, made.places[0].deletes_at_ms)
+        purge_cleaning.clean_up(world.ctx)
         assert kinds(now_of(world, made)) == [("versions of the bucket", "", 1)]
         assert kinds(purge("eve").places) == []
 
@@ -414,7 +414,7 @@ class TestWhatIsBeingDeleted:
         world.plant("data/2026010101/orphan", BODY)
         made = purge()
         assert made.is_final
-        assert made.not_looked_at == [places.UNNAMED]
+        assert made.unexamined == [places.UNNAMED]
 
 
 def test_what_a_killed_run_left_on_its_hidden_branch(
@@ -426,14 +426,14 @@ def test_what_a_killed_run_left_on_its_hidden_branch(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(publish.Publication, "_land", killed)
-        patched.setattr(publish.Publication, "close", lambda _: None)
+        patched.setattr(publish.BranchPublication, "_land", killed)
+        patched.setattr(publish.BranchPublication, "close", lambda _: None)
         with pytest.raises(KeyboardInterrupt):
             purge("ann")
     made = purge()
     assert kinds(made.places) == [("earlier commits", "visits", 1), ("hidden branches", "visits", 1)]
     world.clock.sleep(2 * DAY_SECONDS)
-    purge_cleaning.clean(world.ctx)
+    purge_cleaning.clean_up(world.ctx)
     release_all(world.repo)
     assert "hidden branches" not in [each.kind for each in now_of(world, made)]
 
@@ -466,10 +466,10 @@ def test_the_tables_of_a_report_list_the_places(world: World, purge: Purge) -> N
         1,
         made.places[0].addresses,
     )
-    assert row["goes_ms"] == made.places[0].goes_ms
+    assert row["goes_ms"] == made.places[0].deletes_at_ms
 
 
 def _refusing(_: Any, keys: Any) -> Any:
-    from refstore.objects.base import Deletion
+    from refstore.objects.base import DeleteResult
 
-    return Deletion((), (), tuple((key, "slow down") for key in keys))
+    return DeleteResult((), (), tuple((key, "slow down") for key in keys))

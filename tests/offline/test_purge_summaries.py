@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from refstore.core.ids import CommitId
-from refstore.core.safety import Copied
+from refstore.core.safety import CopyMode
 from refstore_purge import report, restoring, run, versions
-from refstore_purge.report import Report
-from refstore_purge.run import Options
+from refstore_purge.report import PurgeReport
+from refstore_purge.run import PurgeOptions
 from refstore_purge.untyped_arrow import pa, pq
 from tests.offline.world import World
 from tests.purge.tracking import guestids
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 KEY = b"k" * 32
 BOTH = ("_metadata", "_common_metadata")
 
-Purge = Callable[..., Report]
+Purge = Callable[..., PurgeReport]
 
 
 @pytest.fixture
 def purge(world: World, engines: Engines) -> Purge:
-    def made(*guests: str, **options: Any) -> Report:
+    def made(*guests: str, **options: Any) -> PurgeReport:
         ids = guestids(world.folder, *guests)
-        return run.run(world.repo, engines, Options(ids=ids, **options), lambda _: None)
+        return run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **options), lambda _: None)
 
     return made
 
@@ -107,11 +107,11 @@ class TestEveryVersion:
         identities = {ref: world.repo.resolve(ref, "t/_metadata").entry for ref in (first, second)}
         assert len(has(bodies(world, first), b"bob-x")) == 3
         planned = purge("bob-x", dry_run=True)
-        assert sum(row.summaries for row in planned.rows) == 4
+        assert sum(row.rewritten_summaries for row in planned.rows) == 4
         made = purge("bob-x")
 
-        assert made.is_whole, made.not_purged
-        assert sum(row.summaries for row in made.rows) == 4
+        assert made.is_whole, made.skipped_objects
+        assert sum(row.rewritten_summaries for row in made.rows) == 4
         assert guests_by_summary(world, first) == guests_by_summary(world, "v1") == ["ann", "cid", "dan", "eve"]
         assert guests_by_summary(world, second) == ["ann", "cid", "dan", "eve", "fay"]
         for ref in (first, second, "v1", "main"):
@@ -121,7 +121,7 @@ class TestEveryVersion:
                 assert kept.metadata.keys() == {b"made", b"ARROW:schema"}
         assert {ref: world.repo.resolve(ref, "t/_metadata").entry for ref in identities} == identities
         again = purge("bob-x")
-        assert (again.is_whole, sum(row.summaries for row in again.rows)) == (True, 0)
+        assert (again.is_whole, sum(row.rewritten_summaries for row in again.rows)) == (True, 0)
 
     def test_also_where_no_statistics_had_the_id_and_after_a_kill(
         self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
@@ -138,7 +138,7 @@ class TestEveryVersion:
                 purge("zoe")
         assert has(bodies(world, "main"), b"zoe") == ["t/_metadata"]
         again = purge("nobody")
-        assert sum(row.summaries for row in again.rows) == 1
+        assert sum(row.rewritten_summaries for row in again.rows) == 1
         assert guests_by_summary(world, "main") == ["ann", "ann", "bob-x"]
 
     def test_what_describes_files_that_are_left_is_left(self, world: World, purge: Purge) -> None:
@@ -147,7 +147,7 @@ class TestEveryVersion:
         onboard(world, "rewrite")
         made = purge("bob-x", "dan")
         assert not made.is_whole
-        assert {(each.path, each.reason) for each in made.not_purged} == {
+        assert {(each.path, each.reason) for each in made.skipped_objects} == {
             ("t/day=1/part-0.parquet", "a legal hold covers it"),
             ("t/_metadata", "it describes files that still have an id; see why these were not purged"),
         }
@@ -163,21 +163,21 @@ class TestEveryVersion:
         assert purge("bob-x").is_whole
         assert guests_by_summary(world, first) == ["ann", "cid"]
         again = purge("bob-x")
-        assert (again.is_whole, sum(row.summaries for row in again.rows)) == (True, 0)
+        assert (again.is_whole, sum(row.rewritten_summaries for row in again.rows)) == (True, 0)
         assert purge("cid").is_whole
         assert guests_by_summary(world, first) == ["ann"]
 
     def test_a_dry_run_names_it_though_no_statistics_have_the_id(self, world: World, purge: Purge) -> None:
         commit(world, files_of(FIRST, group_rows=9))
         onboard(world, "rewrite")
-        assert sum(row.summaries for row in purge("bob-x", dry_run=True).rows) == 1
+        assert sum(row.rewritten_summaries for row in purge("bob-x", dry_run=True).rows) == 1
 
     @pytest.mark.parametrize("mode", ["rewrite", "keep-history"])
     def test_a_summary_of_files_that_were_changed_is_left(self, world: World, purge: Purge, mode: str) -> None:
         later = files_of({"1": ["bob-x", "zed"], "2": ["dan"]})
         commit(world, {**later, "t/_metadata": files_of(FIRST)["t/_metadata"]})
         onboard(world, mode)
-        (left,) = purge("bob-x").not_purged
+        (left,) = purge("bob-x").skipped_objects
         assert (left.path, "others by now" in left.reason) == ("t/_metadata", True)
 
     def test_a_summary_of_files_that_are_gone_is_left(self, world: World, purge: Purge) -> None:
@@ -185,7 +185,7 @@ class TestEveryVersion:
         commit(world, {path: body for path, body in files.items() if "day=2" not in path})
         onboard(world, "rewrite")
         made = purge("bob-x")
-        (left,) = made.not_purged
+        (left,) = made.skipped_objects
         assert (left.path, left.reason.split(",")[0]) == (
             "t/_metadata",
             "the files that it describes are others by now",
@@ -198,7 +198,7 @@ class TestEveryVersion:
         data = files_of({"1": ["ann"]})["t/day=1/part-0.parquet"]
         commit(world, {"t/_metadata": body or data})
         onboard(world, "rewrite")
-        (left,) = purge("bob-x").not_purged
+        (left,) = purge("bob-x").skipped_objects
         assert (left.path, told in left.reason) == ("t/_metadata", True)
 
     def test_a_path_that_no_object_can_have(self, world: World, purge: Purge) -> None:
@@ -210,7 +210,7 @@ class TestEveryVersion:
         footer.write_metadata_file(out)
         commit(world, {**files, "t/_metadata": out.getvalue()})
         onboard(world, "rewrite")
-        (left,) = purge("bob-x").not_purged
+        (left,) = purge("bob-x").skipped_objects
         assert (left.path, "others by now" in left.reason) == ("t/_metadata", True)
 
     def test_a_copy_elsewhere_is_named_or_included(self, world: World, purge: Purge) -> None:
@@ -218,7 +218,7 @@ class TestEveryVersion:
         world.repo.copy("main", "t/_common_metadata", "main", "elsewhere/x")
         world.repo.commit("main", "a copy")
         onboard(world, "rewrite")
-        (left,) = purge("bob-x").not_purged
+        (left,) = purge("bob-x").skipped_objects
         assert (left.path, "--including-copies" in left.reason) == ("t/_common_metadata", True)
         assert purge("bob-x", including_copies=True).is_whole
         assert b"bob-x" not in world.repo.read("main", "elsewhere/x")
@@ -228,7 +228,7 @@ class TestEveryVersion:
         commit(world, files)
         onboard(world, "rewrite")
         made = purge("bob-x")
-        restoring.restore(world.repo, restoring.Scope(run=made.run))
+        restoring.restore_backups(world.repo, restoring.RestoreScope(run=made.run))
         assert bodies(world, "main") == files
         assert purge("bob-x").is_whole
         assert has(bodies(world, "main"), b"bob-x") == []
@@ -241,7 +241,7 @@ class TestEveryVersion:
         onboard(world, "rewrite")
         made = purge(*guests)
         assert guests_by_summary(world, "main") == sorted({"ann", "cid", "dan", "eve", "fay"} - set(guests))
-        restoring.restore(world.repo, restoring.Scope(run=made.run, dataset="t", partition="day=3"))
+        restoring.restore_backups(world.repo, restoring.RestoreScope(run=made.run, dataset="t", partition="day=3"))
         assert purge("nobody").is_whole
         assert guests_by_summary(world, "main") == ["ann", "bob-x", "cid", "dan", "eve", "fay"]
 
@@ -249,9 +249,9 @@ class TestEveryVersion:
         commit(world, files_of(FIRST))
         onboard(world, "rewrite", set_null=["n"])
         made = purge("bob-x", "ann")
-        assert (made.is_whole, sum(row.summaries for row in made.rows)) == (True, 1)
+        assert (made.is_whole, sum(row.rewritten_summaries for row in made.rows)) == (True, 1)
         assert guests_by_summary(world, "main") == ["ann", "bob-x", "cid", "dan", "eve"]
-        assert sum(row.summaries for row in purge("bob-x", "ann").rows) == 0
+        assert sum(row.rewritten_summaries for row in purge("bob-x", "ann").rows) == 0
 
     def test_an_identifier_that_is_set_to_null_leaves_statistics(self, world: World, purge: Purge) -> None:
         commit(world, files_of(FIRST))
@@ -263,7 +263,7 @@ class TestEveryVersion:
         commit(world, files_of({"1": ["x"], "2": ["y"]}, owner="1"))
         onboard(world, "rewrite", identifier="day")
         made = purge("1")
-        assert (made.is_whole, sum(row.summaries for row in made.rows)) == (True, 2)
+        assert (made.is_whole, sum(row.rewritten_summaries for row in made.rows)) == (True, 2)
         assert guests_by_summary(world, "main") == ["y"]
 
     def test_ids_of_the_ledger(self, world: World, purge: Purge, engines: Engines) -> None:
@@ -271,7 +271,7 @@ class TestEveryVersion:
         onboard(world, "rewrite")
         assert purge("bob-x", "eve", purge_key=KEY).is_whole
         late = commit(world, files_of(FIRST, owner="bob-x"))
-        made = run.run(world.repo, engines, Options(ids=None, purge_key=KEY), lambda _: None)
+        made = run.run_purge(world.repo, engines, PurgeOptions(ids=None, purge_key=KEY), lambda _: None)
         assert made.is_whole
         assert has(bodies(world, late), b"bob-x") == []
         assert guests_by_summary(world, late) == ["ann", "cid", "dan"]
@@ -297,9 +297,9 @@ class TestEveryVersion:
         world.repo.delete("main", "t/_metadata")
         onboard(world, "rewrite")
         made = purge("bob-x")
-        (left,) = made.not_purged
+        (left,) = made.skipped_objects
         assert (left.path, "others by now" in left.reason) == ("t/_metadata", True)
-        assert sum(row.summaries for row in made.rows) == 2
+        assert sum(row.rewritten_summaries for row in made.rows) == 2
 
     def test_files_of_other_formats_have_no_summaries(self, world: World, purge: Purge) -> None:
         commit(world, {"t/_metadata": b"bob-x", "t/x.json": b'{"guest": "ann"}\n'})
@@ -309,7 +309,7 @@ class TestEveryVersion:
 
 class TestHeads:
     @pytest.mark.parametrize("copy_linked", ["never", "always"])
-    def test_one_commit_has_the_files_and_the_summaries(self, world: World, purge: Purge, copy_linked: Copied) -> None:
+    def test_one_commit_has_the_files_and_the_summaries(self, world: World, purge: Purge, copy_linked: CopyMode) -> None:
         """With copies the rewritten files have other addresses than they were written to."""
         world.lake.safety = dataclasses.replace(world.lake.safety, copy_linked=copy_linked)
         world.repo = world.lake.repository("sales")
@@ -317,18 +317,18 @@ class TestHeads:
         world.repo.create_branch("dev", before)
         commit(world, files_of({**FIRST, "4": ["bob-x", "gil"]}, owner="bob-x"), "dev")
         onboard(world, "keep-history")
-        assert sum(row.summaries for row in purge("bob-x", dry_run=True).rows) == 4
+        assert sum(row.rewritten_summaries for row in purge("bob-x", dry_run=True).rows) == 4
         made = purge("bob-x")
 
-        assert made.is_whole, made.not_purged
-        assert [(each.branch, each.paths) for each in made.published] == [("dev", 4), ("main", 3)]
-        assert sum(row.summaries for row in made.rows) == 4
+        assert made.is_whole, made.skipped_objects
+        assert [(each.branch, each.paths) for each in made.published_commits] == [("dev", 4), ("main", 3)]
+        assert sum(row.rewritten_summaries for row in made.rows) == 4
         assert guests_by_summary(world, "main") == ["ann", "cid", "dan", "eve"]
         assert guests_by_summary(world, "dev") == ["ann", "cid", "dan", "eve", "gil"]
         assert has(bodies(world, "main") | bodies(world, "dev"), b"bob-x") == []
         assert len(has(bodies(world, before), b"bob-x")) == 3
         again = purge("bob-x")
-        assert (again.is_whole, again.published) == (True, [])
+        assert (again.is_whole, again.published_commits) == (True, [])
 
     def test_after_every_version_was_purged(self, world: World, purge: Purge) -> None:
         commit(world, files_of(FIRST))
@@ -342,7 +342,7 @@ class TestHeads:
         commit(world, files_of(FIRST, group_rows=9))
         onboard(world, "keep-history")
         assert has(bodies(world, "main"), b"bob-x") == ["t/day=1/part-0.parquet"]
-        assert sum(row.summaries for row in purge("bob-x", dry_run=True).rows) == 1
+        assert sum(row.rewritten_summaries for row in purge("bob-x", dry_run=True).rows) == 1
         assert purge("bob-x").is_whole
         assert guests_by_summary(world, "main") == ["ann", "cid", "dan", "eve"]
 
@@ -350,7 +350,7 @@ class TestHeads:
         commit(world, files_of({"1": ["ann"]}, owner="bob-x"))
         onboard(world, "keep-history")
         made = purge("bob-x")
-        assert (made.is_whole, [each.paths for each in made.published]) == (True, [2])
+        assert (made.is_whole, [each.paths for each in made.published_commits]) == (True, [2])
         assert has(bodies(world, "main"), b"bob-x") == []
 
     def test_a_summary_that_cannot_be_written_is_left_and_the_rows_go(self, world: World, purge: Purge) -> None:
@@ -358,10 +358,10 @@ class TestHeads:
         commit(world, {path: body for path, body in files.items() if "day=2" not in path})
         onboard(world, "keep-history")
         made = purge("bob-x")
-        assert [(each.path, each.branch) for each in made.not_purged] == [("t/_metadata", "main")]
-        assert [each.paths for each in made.published] == [1]
+        assert [(each.path, each.branch) for each in made.skipped_objects] == [("t/_metadata", "main")]
+        assert [each.paths for each in made.published_commits] == [1]
         again = purge("dan")  # only the summary has that one
-        assert ([each.path for each in again.not_purged], again.published) == (["t/_metadata"], [])
+        assert ([each.path for each in again.skipped_objects], again.published_commits) == (["t/_metadata"], [])
 
 
 @pytest.mark.parametrize("mode", ["rewrite", "keep-history"])
@@ -374,13 +374,13 @@ def test_a_file_whose_metadata_alone_has_an_id_is_written_again(world: World, pu
     made = purge("bob-x", purge_key=KEY)
     (row,) = made.rows
     assert made.is_whole
-    assert (row.matched, row.rewritten, row.rows_found, row.rows_changed) == (1, 1, 0, 0)
-    assert (row.entries_found, row.by_index) == (2, 0)
+    assert (row.matched_objects, row.rewritten_objects, row.matched_rows, row.rows_changed) == (1, 1, 0, 0)
+    assert (row.matched_entries, row.by_index) == (2, 0)
     body = world.repo.read("main", "t/part-0.parquet")
     assert b"bob-x" not in body
     assert pq.read_table(io.BytesIO(body)).to_pylist() == [{"guest": "ann"}, {"guest": "cid"}]
-    assert purge("bob-x").rows[0].matched == 0
-    assert report.read(world.repo, made.run) == made
+    assert purge("bob-x").rows[0].matched_objects == 0
+    assert report.read_report(world.repo, made.run) == made
 
 
 @pytest.mark.parametrize("key", [None, KEY])

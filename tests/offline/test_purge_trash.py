@@ -18,9 +18,9 @@ from refstore.operations.referenced_entries import referenced_entries
 from refstore.operations.stage_entries import Placement, place
 from refstore_gc import purge_cleaning
 from refstore_purge import restoring, run, version_plan
-from refstore_purge.report import Report
-from refstore_purge.restoring import Scope
-from refstore_purge.run import Options
+from refstore_purge.report import PurgeReport
+from refstore_purge.restoring import RestoreScope
+from refstore_purge.run import PurgeOptions
 from tests.offline.world import World
 from tests.reaping import reap_all, release_all
 
@@ -38,7 +38,7 @@ DOCUMENT: dict[str, Any] = {
     ],
 }
 
-Purge = Callable[..., Report]
+Purge = Callable[..., PurgeReport]
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def purge(world: World, engines: Engines) -> Purge:
     file = world.folder / "ids.csv"
     file.write_text("guest\nbob\n")
 
-    def made(**options: Any) -> Report:
-        return run.run(world.repo, engines, Options(ids=file, share=1, **options), lambda _: None)
+    def made(**options: Any) -> PurgeReport:
+        return run.run_purge(world.repo, engines, PurgeOptions(ids=file, share=1, **options), lambda _: None)
 
     return made
 
@@ -113,11 +113,11 @@ def test_what_a_restore_brings_back_has_no_rows(
         release_all(world.repo)
     made = purge()
     assert made.is_whole, made
-    assert sum(row.rewritten for row in made.rows) == 1
+    assert sum(row.rewritten_objects for row in made.rows) == 1
     world.repo.restore("main", identity, path="events/restored", force=True)
     assert world.repo.read("main", "events/restored") == CLEAN
     assert world.repo.stat("main", "events/restored").size_bytes == len(CLEAN)
-    assert [row.matched for row in purge().rows if row.matched] == []
+    assert [row.matched_objects for row in purge().rows if row.matched_objects] == []
 
 
 def test_it_is_restored_when_its_backup_is_gone(world: World, purge: Purge) -> None:
@@ -126,7 +126,7 @@ def test_it_is_restored_when_its_backup_is_gone(world: World, purge: Purge) -> N
     purge()
     world.clock.sleep(2 * world.ctx.safety.operation_deadline_seconds)
     world.repo.onboard_purge(json.dumps({**DOCUMENT, "backup": {"days": 0, "versions": 0}}), by="tests")
-    assert purge_cleaning.clean(world.ctx).backups.objects == 1
+    assert purge_cleaning.clean_up(world.ctx).backups.objects == 1
     assert identity not in world.data()
     (restored,) = world.repo.restore_many("main")
     assert restored.error is None
@@ -139,7 +139,7 @@ def test_what_was_erased_is_restored_as_erased(world: World, purge: Purge) -> No
     world.repo.reset("main")
     made = purge()
     assert made.is_whole, made
-    assert sum(row.erased for row in made.rows) == 1
+    assert sum(row.erased_objects for row in made.rows) == 1
     assert {item.path for item in world.repo.restore_many("main")} == {PICTURE, "faces/guest=ann/1.jpg"}
     assert {path: entry.size_bytes for path, entry in world.repo.list("main") if entry is not None} == {
         PICTURE: 0,
@@ -152,8 +152,8 @@ def test_what_was_erased_is_restored_as_erased(world: World, purge: Purge) -> No
 def test_the_user_metadata_of_what_is_lost_says_whose_it_is(world: World, purge: Purge) -> None:
     world.repo.upload("main", "faces/1.jpg", b"a picture", metadata={"guest": "bob"})
     world.repo.reset("main")
-    assert sum(row.erased for row in purge().rows) == 1
-    assert sum(row.erased for row in purge().rows) == 0
+    assert sum(row.erased_objects for row in purge().rows) == 1
+    assert sum(row.erased_objects for row in purge().rows) == 0
 
 
 @pytest.mark.parametrize("path", [EVENTS, PICTURE])
@@ -165,12 +165,12 @@ def test_the_reaper_deletes_what_was_purged_at_the_end_of_its_grace_window(
     release_all(world.repo)
     purge()
     assert identity in world.data()  # as the backup
-    assert len(list(purge_cleaning.backups(world.ctx))) == 1
+    assert len(list(purge_cleaning.scan_backups(world.ctx))) == 1
     world.clock.sleep(31 * DAY_SECONDS)
     reap_all(world.repo)
     assert world.data() == set()
     assert world.ctx.locations.get_many([Address(identity)]) == [None]
-    assert list(purge_cleaning.backups(world.ctx)) == []
+    assert list(purge_cleaning.scan_backups(world.ctx)) == []
 
 
 def test_an_object_with_a_name_and_a_lost_one_is_purged_once(world: World, purge: Purge) -> None:
@@ -181,7 +181,7 @@ def test_an_object_with_a_name_and_a_lost_one_is_purged_once(world: World, purge
     world.repo.delete_branch("dev")
     world.repo.commit("main", "committed")
     made = purge()
-    assert [(row.objects, row.matched, row.rewritten) for row in made.rows] == [(1, 1, 1)]
+    assert [(row.objects, row.matched_objects, row.rewritten_objects) for row in made.rows] == [(1, 1, 1)]
 
 
 def test_a_lost_name_outside_the_data_sets_is_a_copy(world: World, purge: Purge) -> None:
@@ -190,7 +190,7 @@ def test_a_lost_name_outside_the_data_sets_is_a_copy(world: World, purge: Purge)
     world.repo.copy("main", EVENTS, "dev", "elsewhere/copy")
     world.repo.commit("main", "committed")
     world.repo.delete_branch("dev")
-    (left,) = purge().not_purged
+    (left,) = purge().skipped_objects
     assert "outside the data sets of this run ('elsewhere/copy' in 'trash of dev')" in left.reason
     assert purge(including_copies=True).is_whole
     world.repo.restore("main", identity, path="elsewhere/restored")
@@ -202,7 +202,7 @@ def test_a_legal_hold_keeps_what_is_lost_below_it(world: World, purge: Purge) ->
     hold = {"prefix": "events/day=1/", "reason": "a case"}
     world.repo.set_retention(json.dumps({"legal_holds": [hold]}))
     made = purge()
-    assert [(left.branch, left.path, left.reason) for left in made.not_purged] == [
+    assert [(left.branch, left.path, left.reason) for left in made.skipped_objects] == [
         ("trash of main", EVENTS, "a legal hold covers it")
     ]
     world.repo.restore("main", identity)
@@ -214,16 +214,16 @@ def test_a_legal_hold_keeps_the_backup_of_what_is_lost_below_it(world: World, pu
     purge()
     world.repo.set_retention(json.dumps({"legal_holds": [{"prefix": "events/", "reason": "a case"}]}))
     world.clock.sleep(60 * DAY_SECONDS)
-    assert purge_cleaning.clean(world.ctx).held == 1
+    assert purge_cleaning.clean_up(world.ctx).held_contents == 1
 
 
 @pytest.mark.parametrize(
-    "scope", [Scope(dataset="events"), Scope(dataset="events", partition="day=1"), Scope(path=EVENTS)]
+    "scope", [RestoreScope(dataset="events"), RestoreScope(dataset="events", partition="day=1"), RestoreScope(path=EVENTS)]
 )
-def test_the_content_of_what_is_lost_is_restored_by_its_path(world: World, purge: Purge, scope: Scope) -> None:
+def test_the_content_of_what_is_lost_is_restored_by_its_path(world: World, purge: Purge, scope: RestoreScope) -> None:
     identity = reset(world)
     made = purge()
-    assert restoring.restore(world.repo, scope._replace(run="" if scope.path else made.run)).objects == 1
+    assert restoring.restore_backups(world.repo, scope._replace(run="" if scope.path else made.run)).objects == 1
     world.repo.restore("main", identity)
     assert world.repo.read("main", EVENTS) == BODY
 
@@ -231,12 +231,12 @@ def test_the_content_of_what_is_lost_is_restored_by_its_path(world: World, purge
 def test_an_upload_that_died_before_its_entry_is_purged(world: World, purge: Purge) -> None:
     ctx = world.ctx
     address = ids.new_address(ctx.ids, ctx.clock.now_ms())
-    token: Token = ctx.branches.open(BranchName("main")).record.token
+    token: Token = ctx.branches.read_open(BranchName("main")).record.token
     ctx.references.create([(address, Reference(token, ids.object_path(EVENTS)))])
     ctx.objects.put(address, BODY)
     (shown,) = referenced_entries(ctx, ["events/"])
     assert (shown.ref, shown.path, shown.entry.size_bytes, shown.is_described) == ("main", EVENTS, len(BODY), False)
-    assert sum(row.rewritten for row in purge().rows) == 1
+    assert sum(row.rewritten_objects for row in purge().rows) == 1
     world.repo.restore("main", address)
     assert world.repo.read("main", EVENTS) == CLEAN
 
@@ -254,7 +254,7 @@ def test_what_is_being_deleted_or_was_never_linked_is_not_looked_at(world: World
 @pytest.fixture
 def meanwhile(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
     """Do something when the plan has read references, staging areas and commits."""
-    real = version_plan.every_entry
+    real = version_plan.scan_versions
 
     def set_act(act: Callable[[], object]) -> None:
         todo = [act]
@@ -292,11 +292,11 @@ class TestWhatMovesWhileTheRunLists:
         path, branch = ids.object_path("faces/1.jpg"), BranchName("main")
         world.repo.upload(branch, path, b"a picture", metadata={"guest": "bob"})
         world.repo.delete(branch, path)
-        (lost,) = world.repo.in_grace()
+        (lost,) = world.repo.list_trash()
         ctx, entry = world.ctx, lost.entry
         assert entry is not None
-        token = ctx.branches.open(branch).record.token
+        token = ctx.branches.read_open(branch).record.token
         ctx.references.add([(lost.address, Reference(token, path, entry.reference_id))], on_empty=True)
-        meanwhile(lambda: place(ctx, branch, token, [Placement(path, entry, referenced=True)], on_empty=True))
-        assert sum(row.erased for row in purge().rows) == 1
+        meanwhile(lambda: place(ctx, branch, token, [Placement(path, entry, is_referenced=True)], on_empty=True))
+        assert sum(row.erased_objects for row in purge().rows) == 1
         assert world.repo.stat("main", path).size_bytes == 0

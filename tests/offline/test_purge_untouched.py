@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from refstore_purge import onboarding_look, run, tasks
-from refstore_purge.onboarding_look import find_nothing
-from refstore_purge.report import Report
-from refstore_purge.run import Options
+from refstore_purge.onboarding_look import find_unmatched_datasets
+from refstore_purge.report import PurgeReport
+from refstore_purge.run import PurgeOptions
 from tests.commands import Command
 from tests.offline.test_purge_partitions import FORMATS, written
 from tests.offline.world import World
@@ -30,17 +30,17 @@ def onboard(world: World, **more: Any) -> None:
 
 
 def warned(world: World) -> list[str]:
-    return find_nothing(world.repo, world.repo.purge_document().document.onboarded)
+    return find_unmatched_datasets(world.repo, world.repo.purge_document().document.onboarded_datasets)
 
 
-def purged(world: World, engines: Engines, **options: Any) -> Report:
-    return run.run(world.repo, engines, Options(ids=guestids(world.folder, "bob"), **options), lambda _: None)
+def purged(world: World, engines: Engines, **options: Any) -> PurgeReport:
+    return run.run_purge(world.repo, engines, PurgeOptions(ids=guestids(world.folder, "bob"), **options), lambda _: None)
 
 
-def reason_of(made: Report) -> str:
+def reason_of(made: PurgeReport) -> str:
     (result,) = made.datasets
-    assert made.is_done == (not result.untouched and made.is_whole)
-    return result.untouched
+    assert made.is_done == (not result.untouched_reason and made.is_whole)
+    return result.untouched_reason
 
 
 @pytest.mark.parametrize(("mode", "where"), [("keep-history", "at any head"), ("rewrite", "in any version")])
@@ -157,7 +157,7 @@ def test_the_look_at_the_onboarding_opens_few_objects(world: World, monkeypatch:
     world.commit_files({f"visits/{number:02}": b'{"at":%d}\n' % number for number in range(30)})
     onboard(world)
     opened: list[str] = []
-    real = tasks.read_apart
+    real = tasks.read_in_process
 
     def counting(*args: Any) -> Any:
         opened.append(args[1])

@@ -25,11 +25,11 @@ from refstore.errors import Gone, Invalid
 from refstore.objects.local import LocalObjects
 from refstore_gc import run as nightly
 from refstore_gc.engines import worker_processes
-from refstore_gc.run import Options as GcOptions
+from refstore_gc.run import GcOptions as GcOptions
 from refstore_purge import run, verify
-from refstore_purge.report import Report
-from refstore_purge.run import Options
-from refstore_purge.verify_objects import found_again, in_every_version
+from refstore_purge.report import PurgeReport
+from refstore_purge.run import PurgeOptions
+from refstore_purge.verify_objects import find_replaced_content, scan_version_targets
 from tests.commands import Command
 from tests.offline.world import World
 from tests.purge import datasets
@@ -63,8 +63,8 @@ class Lake:
         pq.write_table(pa.table({"id": pa.array(values, type_)}), file)
         return file
 
-    def run(self, file: Path, **options: Any) -> Report:
-        return run.run(self.world.repo, self.engines, Options(ids=file, share=1, **options), lambda _: None)
+    def run(self, file: Path, **options: Any) -> PurgeReport:
+        return run.run_purge(self.world.repo, self.engines, PurgeOptions(ids=file, share=1, **options), lambda _: None)
 
     def verify(self, file: Path, **options: Any) -> dict[str, tuple[int, str]]:
         found = verify.verify(self.world.repo, file, **options)
@@ -163,12 +163,12 @@ def test_what_a_run_refuses_is_not_called_clean(lake: Lake, format_: str, body: 
     ids = lake.ids("bob")
     assert lake.verify(ids)["a"] == (1, "")
     made = lake.run(ids)
-    assert [each.path for each in made.not_purged] == ["visits/b"]
-    counts = verify.Counts()
+    assert [each.path for each in made.skipped_objects] == ["visits/b"]
+    counts = verify.VerifyCounts()
     left = lake.verify(ids, counts=counts)
     assert list(left) == ["b"]
     assert told in left["b"][1]
-    assert (counts.objects, counts.not_looked_at) == (1, 1)
+    assert (counts.objects, counts.unexamined_objects) == (1, 1)
 
 
 @pytest.mark.parametrize("format_", ["parquet", "orc", "avro", "json", "csv"])
@@ -346,7 +346,7 @@ def test_the_empty_text_is_an_id_where_a_run_takes_it_for_one(lake: Lake, format
     ids = lake.ids("", "bob", None) if is_parquet else file
     found = lake.verify(ids, column="id")
     dry = lake.run(ids, id_column="id", dry_run=True)
-    assert found == ({"a": (dry.rows[0].rows_found, "")} if dry.rows[0].rows_found else {})
+    assert found == ({"a": (dry.rows[0].matched_rows, "")} if dry.rows[0].matched_rows else {})
     lake.run(ids, id_column="id")
     assert lake.verify(ids, column="id") == {}
 
@@ -384,7 +384,7 @@ def test_commits_that_rules_hide_are_looked_at(tmp_path: Path, engines: Engines)
     world.age()
     ids = lake.ids("bob")
     reap_all(world.repo)
-    nightly.run(world.ctx, engines, GcOptions(min_age_seconds=0))
+    nightly.run_nightly(world.ctx, engines, GcOptions(min_age_seconds=0))
     with pytest.raises(Gone, match="will be deleted"):
         world.repo.read(first, "visits/a")
     (finding,) = verify.verify(world.repo, ids)
@@ -447,14 +447,14 @@ def test_an_object_that_a_run_replaces_meanwhile_is_found_again(lake: Lake) -> N
     lake.onboard("csv")
     lake.put("a", CSV)
     dataset = lake.world.repo.purge_document().document.datasets[0]
-    (target,) = in_every_version(lake.world.repo, dataset)
+    (target,) = scan_version_targets(lake.world.repo, dataset)
     lake.run(lake.ids("bob"))
-    again = found_again(lake.world.repo, target)
+    again = find_replaced_content(lake.world.repo, target)
     assert again is not None
     assert again.content == lake.world.address("main", "visits/a") != target.content
     lake.world.repo.delete("main", "visits/a")
     head = target._replace(is_shown=True)
-    assert found_again(lake.world.repo, head) is None
+    assert find_replaced_content(lake.world.repo, head) is None
 
 
 @pytest.mark.parametrize("mode", ["rewrite", "keep-history"])
@@ -465,7 +465,7 @@ def test_what_others_own_is_looked_at_while_it_can_be_read(lake: Lake, tmp_path:
         (tmp_path / "landing" / name).write_bytes(body)
     lake.world.repo.import_objects("main", [ImportSource(f"file://{tmp_path}/landing", "visits/")], "import")
     ids = lake.ids("bob")
-    assert {each.path for each in lake.run(ids).not_purged} == {"visits/a", "visits/b"}
+    assert {each.path for each in lake.run(ids).skipped_objects} == {"visits/a", "visits/b"}
     assert lake.verify(ids) == {"a": (1, "")}
     lake.world.repo.stage("main", "visits/0", "file:///etc/hostname", size_bytes=1)
     left = lake.verify(ids)
@@ -532,15 +532,15 @@ def test_verify_counts_as_a_run_does_and_reads_no_more(lake: Lake, seed: int) ->
         ids = lake.ids(*wanted)
         dry = lake.run(ids, dry_run=True)
         before = lake.verify(ids)
-        refused = {each.path for each in dry.not_purged}
-        by_run = {f"{row.dataset}/{row.partition}/part": row.rows_found for row in dry.rows}
+        refused = {each.path for each in dry.skipped_objects}
+        by_run = {f"{row.dataset}/{row.partition}/part": row.matched_rows for row in dry.rows}
         assert {path: rows for path, (rows, reason) in before.items() if not reason} == {
             path: rows for path, rows in by_run.items() if rows and path not in refused
         }
         assert {path for path, (_, reason) in before.items() if reason} == refused
         made = lake.run(ids)
         after = lake.verify(ids)
-        assert {each.path for each in made.not_purged} <= after.keys()
+        assert {each.path for each in made.skipped_objects} <= after.keys()
         assert all(reason for _, reason in after.values())
 
 
@@ -615,6 +615,6 @@ def test_columns_whose_types_pyarrow_does_not_know_hide_no_rows(lake: Lake) -> N
     wanted = lake.ids(str(guests[2]))
     assert lake.verify(wanted, id_type="uuid") == {"a": (1, "")}
     made = lake.run(wanted, id_type="uuid")
-    assert (made.rows[0].rows_changed, made.not_purged) == (1, [])
+    assert (made.rows[0].rows_changed, made.skipped_objects) == (1, [])
     assert lake.verify(wanted, id_type="uuid") == {}
     assert pl.read_parquet(lake.world.repo.read("main", "visits/a"))["n"].to_list() == [2**100, None, 0]

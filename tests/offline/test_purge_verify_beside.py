@@ -16,8 +16,8 @@ import pytest
 
 from refstore_purge import run, verify
 from refstore_purge.formats import orc as orc_format
-from refstore_purge.report import Report
-from refstore_purge.run import Options
+from refstore_purge.report import PurgeReport
+from refstore_purge.run import PurgeOptions
 from refstore_purge.untyped_arrow import orc, pa, pq
 from tests.commands import Command
 from tests.offline.world import World
@@ -59,8 +59,8 @@ class Lake:
         pq.write_table(pa.table({"id": pa.array(values, type_)}), file)
         return file
 
-    def run(self, file: Path, **options: Any) -> Report:
-        return run.run(self.world.repo, self.engines, Options(ids=file, share=1, **options), lambda _: None)
+    def run(self, file: Path, **options: Any) -> PurgeReport:
+        return run.run_purge(self.world.repo, self.engines, PurgeOptions(ids=file, share=1, **options), lambda _: None)
 
     def verify(self, file: Path, **options: Any) -> dict[str, Left]:
         """Return what verify finds by path. No reason shows an id."""
@@ -173,7 +173,7 @@ def test_a_key_that_stands_twice_is_found_and_purged(lake: Lake) -> None:
     lake.onboard()
     lake.put({"a": parquet(ANN, pa.KeyValueMetadata([("k", "ann"), ("k", BOB)]))})
     assert lake.verify(lake.ids(BOB))["a"].entries == 1
-    assert lake.run(lake.ids(BOB)).rows[0].entries_found == 1
+    assert lake.run(lake.ids(BOB)).rows[0].matched_entries == 1
     assert lake.verify(lake.ids(BOB)) == {}
 
 
@@ -243,7 +243,7 @@ def test_integers_in_other_forms_are_none(lake: Lake) -> None:
     texts = {str(number): text for number, text in enumerate(["042", "+42", "42.0", "٤٢", "4_2", " 42"], 100)}
     lake.put({"a": parquet(pa.table({"guest": [1]}), texts)})
     assert lake.verify(lake.ids(42)) == {}
-    assert lake.run(lake.ids(42), dry_run=True).rows[0].entries_found == 0
+    assert lake.run(lake.ids(42), dry_run=True).rows[0].matched_entries == 0
 
 
 # ---- summary files
@@ -258,7 +258,7 @@ def test_bounds_of_row_groups_are_found_in_a_summary(lake: Lake, mode: str) -> N
     ids = lake.ids(BOB)
     left = lake.verify(ids)
     assert left == {"_metadata": Left(0, 1, "an id stands in the highest 'guest' of a row group")}
-    assert [each.path for each in lake.run(ids).not_purged] == ["visits/_metadata"]
+    assert [each.path for each in lake.run(ids).skipped_objects] == ["visits/_metadata"]
     lake.world.repo.delete("main", "visits/_metadata")
     lake.world.repo.commit("main", "without")
     assert lake.verify(ids) == ({} if mode == "keep-history" else left)
@@ -286,7 +286,7 @@ def test_other_files_with_such_a_name_and_other_names_with_an_underscore(lake: L
     lake.put({"_metadata": parquet(pa.table({"guest": [BOB]})), "_x": parquet(ANN, {"owner": BOB}), "_SUCCESS": b""})
     left = lake.verify(lake.ids(BOB))
     assert left == {"_metadata": Left(0, 0, "it has rows of its own, and is no summary of other files")}
-    assert [each.path for each in lake.run(lake.ids(BOB)).not_purged] == ["visits/_metadata"]
+    assert [each.path for each in lake.run(lake.ids(BOB)).skipped_objects] == ["visits/_metadata"]
     lake.onboard("csv")
     assert lake.verify(lake.ids(BOB)) == {}
 
@@ -354,12 +354,12 @@ def test_encrypted_files_are_told_by_both(lake: Lake, name: str) -> None:
     lake.onboard()
     lake.put({name: encrypted(plain_footer=False)})
     assert lake.verify(lake.ids(BOB)) == {name: Left(0, 0, "it is encrypted")}
-    (told,) = lake.run(lake.ids(BOB)).not_purged
+    (told,) = lake.run(lake.ids(BOB)).skipped_objects
     assert told.path == f"visits/{name}"
     assert "encrypted" in told.reason
-    counts = verify.Counts()
+    counts = verify.VerifyCounts()
     lake.verify(lake.ids(BOB), counts=counts)
-    assert (counts.objects, counts.objects_left, counts.not_looked_at) == (0, 0, 1)
+    assert (counts.objects, counts.affected_objects, counts.unexamined_objects) == (0, 0, 1)
 
 
 @pytest.mark.parametrize("name", ["a", "_metadata", "_common_metadata"])
@@ -381,19 +381,19 @@ def test_damaged_summaries_and_schemas_are_told(lake: Lake) -> None:
     left = lake.verify(lake.ids(BOB))
     assert sorted(left) == [*(f"day={number}/_metadata" for number in range(5)), "day=9/_common_metadata", "p"]
     assert all(each.reason and not each.entries for each in left.values())
-    not_purged = {each.path.removeprefix("visits/") for each in lake.run(lake.ids(BOB)).not_purged}
+    not_purged = {each.path.removeprefix("visits/") for each in lake.run(lake.ids(BOB)).skipped_objects}
     assert not_purged == left.keys() - {"p"}  # no reader uses its schema of Arrow, and a run takes it for a text
 
 
 def test_every_cut_and_every_change_of_a_footer_is_read_or_refused(lake: Lake) -> None:
-    """No byte of a footer ends in another error than NotRead."""
-    from refstore_purge.verify_footer import pairs_of, pairs_of_arrow_schema, read_footer
-    from refstore_purge.verify_text import NotRead
+    """No byte of a footer ends in another error than VerifyReadError."""
+    from refstore_purge.verify_footer import read_pairs, pairs_of_arrow_schema, read_footer
+    from refstore_purge.verify_text import VerifyReadError
 
     schema = pa.schema([pa.field("guest", pa.string(), metadata={"k": "v"}), pa.field("n", NESTED)])
     body = parquet(schema.empty_table(), store_schema=True)
     length = int.from_bytes(body[-8:-4], "little")
-    (text,) = [value for key, value in pairs_of(read_footer(io.BytesIO(body))[5]) if key == b"ARROW:schema"]
+    (text,) = [value for key, value in read_pairs(read_footer(io.BytesIO(body))[5]) if key == b"ARROW:schema"]
     message = base64.b64decode(text)
     rng = random.Random(3)
     outcomes = {True: 0, False: 0}
@@ -403,10 +403,10 @@ def test_every_cut_and_every_change_of_a_footer_is_read_or_refused(lake: Lake) -
         at = rng.randrange(len(message))
         other = message[:at] + bytes([rng.randrange(256)]) + message[at + 1 :]
         try:
-            pairs_of(read_footer(io.BytesIO(changed)).get(5))
+            read_pairs(read_footer(io.BytesIO(changed)).get(5))
             pairs_of_arrow_schema(base64.b64encode(other))
             outcomes[True] += 1
-        except NotRead:
+        except VerifyReadError:
             outcomes[False] += 1
     assert min(outcomes.values()) > 100
 
@@ -449,11 +449,11 @@ def test_verify_finds_beside_the_rows_what_a_run_finds(lake: Lake, format_: str,
         ids = lake.ids(guests[0])
         dry = {f"{row.dataset}/{are_integers}/{row.partition}/p": row for row in lake.run(ids, dry_run=True).rows}
         assert {f"visits/{path}": (each.rows, each.entries) for path, each in lake.verify(ids).items()} == {
-            path: (row.rows_found, row.entries_found)
+            path: (row.matched_rows, row.matched_entries)
             for path, row in dry.items()
-            if row.rows_found or row.entries_found
+            if row.matched_rows or row.matched_entries
         }
-        found += sum(row.entries_found for row in dry.values())
+        found += sum(row.matched_entries for row in dry.values())
         assert lake.run(ids).is_whole
         assert lake.verify(ids) == {}
     assert found > 4
@@ -476,9 +476,9 @@ def test_verify_finds_in_summaries_what_a_run_finds(lake: Lake, seed: int) -> No
     for partition, row in dry.items():
         rows = sum(each.rows for path, each in left.items() if path.startswith(f"{partition}/"))
         with_ids = {path for path in left if path.startswith(f"{partition}/_")}
-        assert rows == row.rows_found
-        assert len(with_ids) <= row.summaries  # a run writes those again, too, that describe files which it replaces
-        assert row.rows_found or len(with_ids) == row.summaries
+        assert rows == row.matched_rows
+        assert len(with_ids) <= row.rewritten_summaries  # a run writes those again, too, that describe files which it replaces
+        assert row.matched_rows or len(with_ids) == row.rewritten_summaries
     assert lake.run(ids).is_whole
     assert lake.verify(ids) == {}
 

@@ -15,8 +15,8 @@ import pytest
 from refstore.core.ids import CommitId
 from refstore.errors import Conflict, Gone
 from refstore_purge import run, tasks, verify, versions
-from refstore_purge.report import Report
-from refstore_purge.run import Options
+from refstore_purge.report import PurgeReport
+from refstore_purge.run import PurgeOptions
 from tests.offline.world import World
 from tests.purge import datasets
 from tests.purge.tracking import DOCUMENT, PARTITION, PREFIX, event, guestids, onboard, parquet, rows_at
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 PATH = f"{PREFIX}{PARTITION}/part-0.parquet"
 
-Purge = Callable[..., Report]
+Purge = Callable[..., PurgeReport]
 
 
 @pytest.fixture
 def purge(world: World, engines: Engines) -> Purge:
-    def made(*guests: str | None, **options: Any) -> Report:
+    def made(*guests: str | None, **options: Any) -> PurgeReport:
         ids = guestids(world.folder, *guests)
-        return run.run(world.repo, engines, Options(ids=ids, **options), lambda _: None)
+        return run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **options), lambda _: None)
 
     return made
 
@@ -68,10 +68,10 @@ def test_rows_leave_every_version_and_the_history_stays(world: World, purge: Pur
     made = purge("bob")
 
     assert made.is_whole, made
-    assert [(row.objects, row.matched, row.rewritten, row.rows_changed) for row in made.rows] == [(3, 3, 3, 3)]
-    assert made.published == []
+    assert [(row.objects, row.matched_objects, row.rewritten_objects, row.rows_changed) for row in made.rows] == [(3, 3, 3, 3)]
+    assert made.published_commits == []
     assert [(each.kind, each.objects) for each in made.places] == [("backups", 3)]
-    assert made.ended_ms - 60_000 < made.places[0].goes_from_ms - 30 * 86_400_000 <= made.ended_ms
+    assert made.ended_ms - 60_000 < made.places[0].first_deletes_at_ms - 30 * 86_400_000 <= made.ended_ms
     assert not made.is_final
     assert guests_at(world, first) == guests_at(world, "v1") == ["ann"]
     assert guests_at(world, second) == guests_at(world, "main") == ["ann", "cid"]
@@ -86,7 +86,7 @@ def test_rows_leave_every_version_and_the_history_stays(world: World, purge: Pur
     assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
     assert len(list(verify.verify(world.repo, guestids(world.folder, "ann")))) >= 2
     again = purge("bob")
-    assert [(row.matched, row.rewritten) for row in again.rows] == [(0, 0)]
+    assert [(row.matched_objects, row.rewritten_objects) for row in again.rows] == [(0, 0)]
     purge("ann")
     assert guests_at(world, first) == []
     assert guests_at(world, "main") == ["cid"]
@@ -94,18 +94,18 @@ def test_rows_leave_every_version_and_the_history_stays(world: World, purge: Pur
 
 def test_the_kv_that_forgets_a_purge_is_found_out(world: World, purge: Purge) -> None:
     from refstore.core import keys
-    from refstore.losses.known import lost_of_repository
+    from refstore.losses.known import find_lost_entries
 
     commit(world, {PATH: events("ann", "bob")})
     onboard(world.repo, mode="rewrite")
     identity = world.repo.resolve("main", PATH).entry.address
     purge("bob")
-    waiting = world.ctx.manifest.waiting()
-    assert lost_of_repository(world.ctx, waiting) == []
+    waiting = world.ctx.manifest.read_waiting()
+    assert find_lost_entries(world.ctx, waiting) == []
     key = keys.location(world.ctx.repo, identity)
     record = world.ctx.kv.get(key)
     world.ctx.kv.delete(key)
-    (lost,) = lost_of_repository(world.ctx, waiting)
+    (lost,) = find_lost_entries(world.ctx, waiting)
     assert (lost.entry.kind, lost.reason) == ("locations", "it is not there")
     assert isinstance(record, bytes)
 
@@ -115,7 +115,7 @@ def test_what_matches_nothing_changes_nothing(world: World, purge: Purge) -> Non
     onboard(world.repo, mode="rewrite")
     assert purge("eve").is_whole
     assert not world.ctx.locations.are_announced()
-    assert [(row.matched, row.rows_found) for row in purge("bob", dry_run=True).rows] == [(1, 1)]
+    assert [(row.matched_objects, row.matched_rows) for row in purge("bob", dry_run=True).rows] == [(1, 1)]
     assert not world.ctx.locations.are_announced()
     assert guests_at(world, "main") == ["ann", "bob"]
 
@@ -145,7 +145,7 @@ def test_random_histories_lose_the_rows_of_the_ids_in_every_version(world: World
         ids = set(rng.sample(datasets.GUESTS, 4)) if names else set(rng.sample(range(200), 30))
         file = world.folder / "ids.parquet"
         pq.write_table(pa.table({"id": pa.array(sorted(ids))}), file)
-        made = run.run(world.repo, engines, Options(ids=file, share=1), lambda _: None)
+        made = run.run_purge(world.repo, engines, PurgeOptions(ids=file, share=1), lambda _: None)
         assert made.is_whole, made
         after = _contents(world, cases, refs)
         assert after.keys() == before.keys()
@@ -175,7 +175,7 @@ class TestWhatIsLeft:
         world.repo.commit("main", "deleted again")
         onboard(world.repo, mode="rewrite")
         made = purge("bob")
-        (left,) = made.not_purged
+        (left,) = made.skipped_objects
         assert "also named outside the data sets of this run ('elsewhere/copy'" in left.reason
         assert guests_at(world, "main") == ["ann", "bob"]
         assert purge("bob", including_copies=True).is_whole
@@ -188,7 +188,7 @@ class TestWhatIsLeft:
         world.repo.set_retention(json.dumps({"legal_holds": [{"prefix": f"{PREFIX}held/", "reason": "a case"}]}))
         onboard(world.repo, mode="rewrite")
         made = purge("bob")
-        assert [(left.path, left.reason) for left in made.not_purged] == [
+        assert [(left.path, left.reason) for left in made.skipped_objects] == [
             (f"{PREFIX}held/copy", "a legal hold covers it")
         ]
         assert guests_at(world, "main") == ["ann", "bob"]
@@ -199,7 +199,7 @@ class TestWhatIsLeft:
     ) -> None:
         commit(world, {PATH: events("ann", "bob", "cid")})
         onboard(world.repo, mode="rewrite")
-        real = tasks.run
+        real = tasks.run_tasks
         others: list[object] = []
 
         def meanwhile(engines: Any, job: Any, works: Any) -> Any:
@@ -214,7 +214,7 @@ class TestWhatIsLeft:
         assert guests_at(world, "main") == ["cid"]
         record = world.ctx.locations.get_many([world.repo.resolve("main", PATH).entry.address])[0]
         assert record is not None
-        assert record.replaced == 2
+        assert record.replacement_count == 2
         assert world.data() >= {each.content.address for each in record.backups}
 
     def test_what_takes_longer_than_an_operation_is_left(
@@ -222,7 +222,7 @@ class TestWhatIsLeft:
     ) -> None:
         commit(world, {PATH: events("ann", "bob")})
         onboard(world.repo, mode="rewrite")
-        real = tasks.run
+        real = tasks.run_tasks
 
         def slow(engines: Any, job: Any, works: Any) -> Any:
             done = real(engines, job, works)
@@ -232,8 +232,8 @@ class TestWhatIsLeft:
 
         monkeypatch.setattr(versions.tasks, "run", slow)
         made = purge("bob")
-        assert [row.failed for row in made.rows] == [1]
-        assert "within its deadline" in made.not_purged[0].reason
+        assert [row.failed_objects for row in made.rows] == [1]
+        assert "within its deadline" in made.skipped_objects[0].reason
         assert guests_at(world, "main") == ["ann", "bob"]
 
     def test_more_rows_than_anybody_expects(self, world: World, purge: Purge) -> None:
@@ -266,7 +266,7 @@ class TestErase:
         assert [left.path for left in verify.verify(world.repo, guestids(world.folder, "bob"))] == [path]
         made = purge("bob")
         assert made.is_whole, made
-        assert sum(row.erased for row in made.rows) == 1
+        assert sum(row.erased_objects for row in made.rows) == 1
         shown = world.repo.stat(first, path)
         assert (shown.address, shown.size_bytes) == ("", 0)
         with pytest.raises(Gone, match=f"was erased by the purge {made.run}"):
@@ -274,7 +274,7 @@ class TestErase:
         assert path in {name for name, _ in world.repo.list(first)}
         assert world.repo.read("main", "faces/guestid=ann/x-1.jpg") == b"of another guest"
         assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
-        assert sum(row.erased for row in purge("bob").rows) == 0
+        assert sum(row.erased_objects for row in purge("bob").rows) == 0
 
     @pytest.mark.parametrize("number", [7, -7, 2**63 + 1])
     def test_ids_may_be_integers_and_paths_may_have_none(self, world: World, engines: Engines, number: int) -> None:
@@ -285,7 +285,7 @@ class TestErase:
         world.repo.onboard_purge(json.dumps({"whitelist": ["faces"], "datasets": [faces]}), by="tests")
         file = world.folder / "ids.csv"
         file.write_text(f"guest\n{number}\n")
-        made = run.run(world.repo, engines, Options(ids=file, id_type="integer"), lambda _: None)
+        made = run.run_purge(world.repo, engines, PurgeOptions(ids=file, id_type="integer"), lambda _: None)
         assert made.is_whole, made
         erased = [path for path, entry in world.repo.list("main") if entry is not None and not entry.address]
         assert erased == [f"faces/guest={number}/1.jpg"]

@@ -16,10 +16,10 @@ from refstore.core.records import Entry, Reference, TokenRecord, encode
 from refstore.errors import CorruptObject, KVWentBack
 from refstore.gc_marks import Marks
 from refstore.kv.base import ABSENT, Exchange
-from refstore.losses.fence import WITNESSES
-from refstore.versioning.manifest import WAITING
+from refstore.losses.fence import WITNESSES_FOLDER
+from refstore.versioning.manifest import WAITING_FOLDER
 from refstore_gc import run
-from refstore_gc.run import Options
+from refstore_gc.run import GcOptions
 from refstore_reaper import scrub
 from tests.kit.independent_audit import Audit, audit
 from tests.offline.world import World
@@ -29,7 +29,7 @@ from tests.servers.losing_kvs import copy_sqlite
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
-NOW = Options(grace_days=0, min_age_seconds=0)
+NOW = GcOptions(grace_days=0, min_age_seconds=0)
 
 
 def back_up(world: World) -> Path:
@@ -46,10 +46,10 @@ def restore(world: World, copy: Path) -> None:
     for file in world.folder.glob("kv.sqlite*"):
         file.unlink()
     shutil.copy(copy, world.folder / "kv.sqlite")
-    from refstore.core.settings import embedded
+    from refstore.core.settings import embedded_urls
     from tests.durations import unchecked_lake
 
-    world.lake = unchecked_lake(embedded(world.folder)[0], url, safety=safety, clock=clock)
+    world.lake = unchecked_lake(embedded_urls(world.folder)[0], url, safety=safety, clock=clock)
     world.lake.open_store = open_store
     world.repo = world.lake.repository("sales")
 
@@ -67,7 +67,7 @@ def later(world: World) -> None:
 
 
 def live(world: World, branch: str) -> tuple[Token, ...]:
-    return world.ctx.branches.open(BranchName(branch)).record.live
+    return world.ctx.branches.read_open(BranchName(branch)).record.live_tokens
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def restored(world: World) -> tuple[World, dict[str, Any]]:
 
 def accept(world: World) -> None:
     """Do what an operator does who accepts the loss: the manifest and the witnesses say nothing of it any more."""
-    for store, folder in ((world.ctx.objects, WAITING), (world.lake.own_store, WITNESSES)):
+    for store, folder in ((world.ctx.objects, WAITING_FOLDER), (world.lake.own_store, WITNESSES_FOLDER)):
         store.delete_many([info.key for info in store.list(folder)])
 
 
@@ -112,7 +112,7 @@ class TestTheOfflineJob:
         world, _ = restored
         before = world.data()
         with pytest.raises(KVWentBack, match="does not know what repository 'sales' acknowledged"):
-            run.run(world.ctx, engines, NOW)
+            run.run_nightly(world.ctx, engines, NOW)
         assert world.data() == before
         assert [*Marks(world.ctx).runs.all()] == []
 
@@ -125,7 +125,7 @@ class TestTheOfflineJob:
         assert [item.what for item in before.lost] == [known["reset"]], (
             "deleted behind the backup: no job brings that back"
         )
-        run.run(world.ctx, engines, NOW)
+        run.run_nightly(world.ctx, engines, NOW)
         assert {path: world.repo.read("dev", path) for path in known["named"]} == known["named"]
         assert found(world).lost == before.lost
 
@@ -134,7 +134,7 @@ class TestTheOfflineJob:
     ) -> None:
         world, known = restored
         accept(world)
-        summary = run.run(world.ctx, engines, NOW).latest
+        summary = run.run_nightly(world.ctx, engines, NOW).latest_summary
         assert summary.drift["orphan blob"].objects == 3, "a3, c1, and what was staged"
         assert summary.drift["orphan range"].objects > 0
         assert world.data() == known["blobs"] - {known["reset"]}
@@ -146,7 +146,7 @@ class TestTheOfflineJob:
         accept(world)
         before = world.data()
         world.age(days=0.5)
-        summary = run.run(world.ctx, engines, Options(grace_days=0)).latest
+        summary = run.run_nightly(world.ctx, engines, GcOptions(grace_days=0)).latest_summary
         assert summary.marked.objects == 0
         assert world.data() == before
 
@@ -169,7 +169,7 @@ class TestTheOfflineJob:
         world.repo.delete_branch("dev")
         reap_all(world.repo)
         world.age()
-        run.run(world.ctx, engines, NOW)
+        run.run_nightly(world.ctx, engines, NOW)
         assert world.repo.read("other", "copied") == b"a1"
 
 
@@ -231,7 +231,7 @@ class TestTheReaper:
         accept(world)
         with pytest.raises(CorruptObject, match="which is gone"):
             world.repo.read("dev", "reset")
-        run.run(world.ctx, engines, NOW)
+        run.run_nightly(world.ctx, engines, NOW)
         later(world)
         assert world.repo.stat("dev", "reset").address == known["reset"]
         world.repo.delete("dev", "reset")

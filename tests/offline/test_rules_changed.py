@@ -17,12 +17,12 @@ from refstore.core.records import RetentionRecord, encode
 from refstore.errors import CorruptRecord, NotFound
 from refstore.gc_marks import LiveCommit, Marks, RunState
 from refstore.operations import rules_document
-from refstore.retention.path_rules import Plan, plan
+from refstore.retention.path_rules import RetentionPlan, make_plan
 from refstore_gc import mark_plan, rules_recheck, run
-from refstore_gc.live_in_commits import ALL, NOTHING, Filter, Part
-from refstore_gc.mark_plan import decide, filters_of
-from refstore_gc.run import Options
-from refstore_gc.run_summary import Summary
+from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, TreeFilter, FilterPart
+from refstore_gc.mark_plan import decide_marks, tree_filter_of
+from refstore_gc.run import GcOptions
+from refstore_gc.run_summary import GcSummary
 from tests.offline.world import World, marked_in
 from tests.reaping import release_all
 
@@ -52,23 +52,23 @@ def old(world: World) -> CommitId:
     return made
 
 
-def outcomes(summary: Summary) -> dict[str, int]:
-    assert summary.swept is not None
-    return {name: count.objects for name, count in summary.swept.outcomes.items()}
+def outcomes(summary: GcSummary) -> dict[str, int]:
+    assert summary.sweep is not None
+    return {name: count.objects for name, count in summary.sweep.outcomes.items()}
 
 
 def hold_set_after_the_mark(world: World, engines: Engines, old: CommitId) -> None:
     """The check: raises AssertionError where the held object is gone."""
     held, other = world.address(old, "held/a"), world.address(old, "other")
-    summary = run.mark(world.ctx, engines, Options())
+    summary = run.mark(world.ctx, engines, GcOptions())
     assert {held, other} <= set(marked_in(world, summary.mark_id))
     rules(world, legal_holds=HOLD)
     swept = run.sweep(world.ctx, engines, summary.mark_id)
     assert held in world.data()
     assert other not in world.data()
     assert outcomes(swept) == {"deleted": 1, "dropped out": 1}
-    assert swept.swept is not None
-    assert swept.swept.rules_changed
+    assert swept.sweep is not None
+    assert swept.sweep.have_rules_changed
 
 
 def test_a_legal_hold_that_is_set_after_the_mark_saves_the_data(world: World, engines: Engines, old: CommitId) -> None:
@@ -76,9 +76,9 @@ def test_a_legal_hold_that_is_set_after_the_mark_saves_the_data(world: World, en
     assert world.repo.read(old, "held/a") == b"held"
 
 
-def without_holds(*given: Any) -> Plan:
+def without_holds(*given: Any) -> RetentionPlan:
     history, refs, found, now_ms = given
-    return plan(history, refs, msgspec.structs.replace(found, legal_holds=()), now_ms)
+    return make_plan(history, refs, msgspec.structs.replace(found, legal_holds=()), now_ms)
 
 
 def test_were_the_hold_ignored_at_the_sweep_that_check_would_fail(
@@ -94,7 +94,7 @@ def test_and_no_later_run_takes_it_either(world: World, engines: Engines, old: C
     left = world.data()
     world.commit(days_ago=6, newer=b"newer")
     settled(world)
-    run.run(world.ctx, engines, Options())
+    run.run_nightly(world.ctx, engines, GcOptions())
     assert left <= world.data()
 
 
@@ -105,7 +105,7 @@ def test_were_the_hold_ignored_when_marking_that_check_would_fail(
     held = world.address(old, "held/a")
     monkeypatch.setattr(mark_plan, "plan", without_holds)
     monkeypatch.setattr(rules_recheck, "plan", without_holds)
-    run.run(world.ctx, engines, Options())
+    run.run_nightly(world.ctx, engines, GcOptions())
     assert held not in world.data()
 
 
@@ -113,7 +113,7 @@ def test_a_hold_that_is_set_while_the_sweep_reads_the_history_counts(
     world: World, engines: Engines, old: CommitId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = world.address(old, "held/a")
-    summary = run.mark(world.ctx, engines, Options())
+    summary = run.mark(world.ctx, engines, GcOptions())
     read = rules_document.read_history
 
     def read_history(ctx: Any) -> Any:
@@ -132,11 +132,11 @@ def test_a_hold_keeps_what_a_swept_commit_named_there_and_another_one_elsewhere(
     world.commit(days_ago=8, held__a=None, own=None)
     settled(world)
     address = world.address("main", "elsewhere")
-    run.run(world.ctx, engines, Options())
+    run.run_nightly(world.ctx, engines, GcOptions())
     assert Marks(world.ctx).commits.of([first])[0].swept_ms
     world.commit(days_ago=7, elsewhere=None)
     settled(world)
-    summary = run.mark(world.ctx, engines, Options())
+    summary = run.mark(world.ctx, engines, GcOptions())
     assert address in marked_in(world, summary.mark_id)
     rules(world, legal_holds=HOLD)
     run.sweep(world.ctx, engines, summary.mark_id)
@@ -166,7 +166,7 @@ def test_a_commit_that_the_rules_keep_by_now_is_active_again(
     orphan = world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
     world.age()
     before = world.data()
-    summary = run.mark(world.ctx, engines, Options())
+    summary = run.mark(world.ctx, engines, GcOptions())
     change(world)
     swept = run.sweep(world.ctx, engines, summary.mark_id)
     assert world.data() == before - {orphan}
@@ -176,11 +176,11 @@ def test_a_commit_that_the_rules_keep_by_now_is_active_again(
 
 
 def test_the_summary_says_how_many_the_rules_took_out(world: World, engines: Engines, old: CommitId) -> None:
-    summary = run.mark(world.ctx, engines, Options())
+    summary = run.mark(world.ctx, engines, GcOptions())
     rules(world, default_retention_days=30)
-    swept = run.sweep(world.ctx, engines, summary.mark_id).swept
+    swept = run.sweep(world.ctx, engines, summary.mark_id).sweep
     assert swept is not None
-    assert swept.commits_dropped_out == swept.dropped_out_by_rules == summary.commits["commits_marked"]
+    assert swept.excluded_commits == swept.excluded_by_rules == summary.commits["commits_marked"]
 
 
 def test_a_branch_that_keeps_longer_brings_back_what_came_before_it(
@@ -189,12 +189,12 @@ def test_a_branch_that_keeps_longer_brings_back_what_came_before_it(
     """The rules are what they were; the history is not."""
     rules(world, branches=[{"branch_id": "audit-*", "retention_days": 365}])
     held = world.address(old, "held/a")
-    summary = run.mark(world.ctx, engines, Options())
+    summary = run.mark(world.ctx, engines, GcOptions())
     world.repo.create_branch("audit-2026", "main")
-    swept = run.sweep(world.ctx, engines, summary.mark_id).swept
+    swept = run.sweep(world.ctx, engines, summary.mark_id).sweep
     assert held in world.data()
     assert swept is not None
-    assert swept.dropped_out_by_rules == summary.commits["commits_marked"]
+    assert swept.excluded_by_rules == summary.commits["commits_marked"]
 
 
 NONCURRENT = [{"filter": {"prefix": "logs/"}, "expiration": {"noncurrent": {"days": 3}}}]
@@ -219,7 +219,7 @@ def test_what_a_path_rule_had_marked_stays_if_the_rules_keep_it_by_now(
     world.commit(days_ago=0, new=b"new")
     settled(world)
     log = world.address("main~2", "logs/a")
-    summary = run.mark(world.ctx, engines, Options())
+    summary = run.mark(world.ctx, engines, GcOptions())
     assert log in marked_in(world, summary.mark_id)
     rules(world, **({"default_retention_days": 365} | fields))
     run.sweep(world.ctx, engines, summary.mark_id)
@@ -233,14 +233,14 @@ def test_the_sweep_unmarks_a_partly_marked_commit_that_todays_rules_keep_whole(w
     world.commit(days_ago=20, logs__a=None)
     world.commit(days_ago=0, new=b"new")
     settled(world)
-    summary = run.mark(world.ctx, engines, Options())
+    summary = run.mark(world.ctx, engines, GcOptions())
     assert [mark.prefixes for mark in Marks(world.ctx).commits.of([commit]) if mark] == [("logs/",)]
     rules(world, default_retention_days=365)
-    swept = run.sweep(world.ctx, engines, summary.mark_id).swept
+    swept = run.sweep(world.ctx, engines, summary.mark_id).sweep
     assert Marks(world.ctx).commits.of([commit]) == [None]
     assert world.repo.copy(commit, "logs/a", "main", "back").size_bytes == 3
     assert swept is not None
-    assert swept.dropped_out_by_rules == swept.commits_dropped_out == summary.commits["commits_partly_marked"]
+    assert swept.excluded_by_rules == swept.excluded_commits == summary.commits["commits_partly_marked"]
 
 
 def test_what_became_too_young_for_a_path_rule_stays(world: World, engines: Engines) -> None:
@@ -252,7 +252,7 @@ def test_what_became_too_young_for_a_path_rule_stays(world: World, engines: Engi
     world.clock.skipped_seconds += 5 * 86_400
     settled(world)
     log = world.address("main~1", "logs/a")
-    summary = run.mark(world.ctx, engines, Options())
+    summary = run.mark(world.ctx, engines, GcOptions())
     assert log in marked_in(world, summary.mark_id)
     rules(world, default_retention_days=365, rules=[days | {"expiration": {"all": {"days": 20}}}])
     run.sweep(world.ctx, engines, summary.mark_id)
@@ -262,7 +262,7 @@ def test_what_became_too_young_for_a_path_rule_stays(world: World, engines: Engi
 def test_rules_that_cannot_be_read_end_the_sweep_and_nothing_is_deleted(
     world: World, engines: Engines, old: CommitId
 ) -> None:
-    summary = run.mark(world.ctx, engines, Options())
+    summary = run.mark(world.ctx, engines, GcOptions())
     before = world.data()
     world.ctx.kv.set(
         keys.retention_rules(world.ctx.repo), encode(RetentionRecord('{"from_a_later_version": 1}', 0, "", "w"))
@@ -276,10 +276,10 @@ def test_rules_that_cannot_be_read_end_the_sweep_and_nothing_is_deleted(
 def test_a_hold_covers_a_commit_that_the_rules_know_nothing_of(world: World, old: CommitId) -> None:
     """One that came behind the reading of the history."""
     rules(world, legal_holds=HOLD)
-    kept_of = filters_of(decide(world.ctx).plan)
+    kept_of = tree_filter_of(decide_marks(world.ctx).plan)
     record = world.repo.get_commit(old)[1]
     found = kept_of(LiveCommit(CommitId("0" * 64), record, ("",)))
-    assert found == Filter((Part("", NOTHING), Part("held/", ALL)))
+    assert found == TreeFilter((FilterPart("", KEEP_NOTHING), FilterPart("held/", KEEP_ALL)))
 
 
 def test_a_mark_that_is_not_there_is_said_so(world: World, engines: Engines) -> None:

@@ -20,7 +20,7 @@ from refstore.gc_marks import Marks, RunState
 from refstore.operations import rules_document
 from refstore.repository import Repository
 from refstore_gc import deletion_index_writer, run
-from refstore_gc.run import Options
+from refstore_gc.run import GcOptions
 from tests.durations import AT_ONCE, unchecked_lake
 from tests.offline.world import SkippingClock
 from tests.reaping import release_all
@@ -31,7 +31,7 @@ from tests.servers.s3_servers import RcloneS3
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
-NOW = Options(grace_days=0, min_age_seconds=0)
+NOW = GcOptions(grace_days=0, min_age_seconds=0)
 
 
 @contextmanager
@@ -102,9 +102,9 @@ def test_a_store_that_refuses_now_and_then_is_asked_again(
         with lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone):
             let_a_second_pass(repo, gone)
             before = data_of(repo)
-            ran = run.run(repo.context, both_engines, NOW)
-            assert ran.latest.swept is not None
-            assert {name: count.objects for name, count in ran.latest.swept.outcomes.items()} == {"deleted": 1}
+            ran = run.run_nightly(repo.context, both_engines, NOW)
+            assert ran.latest_summary.sweep is not None
+            assert {name: count.objects for name, count in ran.latest_summary.sweep.outcomes.items()} == {"deleted": 1}
             assert data_of(repo) == before - {gone}
         assert any(fault is not None for _, fault in proxy.log)
 
@@ -131,9 +131,9 @@ def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
 
         proxy.plan = plan
         first = run.sweep(repo.context, both_engines, summary.mark_id)
-        assert first.swept is not None
-        assert {name: count.objects for name, count in first.swept.outcomes.items()} == {"deleted": 998, "failed": 3}
-        assert first.swept.failures
+        assert first.sweep is not None
+        assert {name: count.objects for name, count in first.sweep.outcomes.items()} == {"deleted": 998, "failed": 3}
+        assert first.sweep.failures
         assert Marks(repo.context).runs.get(summary.mark_id).state is RunState.SWEEPING
         assert data_of(repo) & set(orphans) == set(orphans[100:400:100])
         for orphan, outcome in ((orphans[100], "failed"), (orphans[101], "deleted")):
@@ -141,8 +141,8 @@ def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
             assert (told.outcome, bool(told.reason)) == (outcome, outcome == "failed")
         proxy.plan = None
         second = run.sweep(repo.context, both_engines, summary.mark_id)
-        assert second.swept is not None
-        assert {name: count.objects for name, count in second.swept.outcomes.items()} == {"deleted": 1001}
+        assert second.sweep is not None
+        assert {name: count.objects for name, count in second.sweep.outcomes.items()} == {"deleted": 1001}
         assert not data_of(repo) & set(orphans)
         assert Marks(repo.context).runs.get(summary.mark_id).state is RunState.SWEPT
         files = [info.key for info in store.list(f"_refstore/gc/{summary.mark_id}/sweep/")]
@@ -171,15 +171,15 @@ def test_a_hold_that_is_set_after_a_sweep_failed_counts_for_what_failed(
         summary = run.mark(repo.context, engines, NOW)
         proxy.plan = plan
         first = run.sweep(repo.context, engines, summary.mark_id)
-        assert first.swept is not None
-        assert {name: count.objects for name, count in first.swept.outcomes.items()} == {"failed": 1}
+        assert first.sweep is not None
+        assert {name: count.objects for name, count in first.sweep.outcomes.items()} == {"failed": 1}
         proxy.plan = None
         rules_document.set_rules(
             repo.context, '{"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "a"}]}', by=""
         )
         second = run.sweep(repo.context, engines, summary.mark_id)
-        assert second.swept is not None
-        assert {name: count.objects for name, count in second.swept.outcomes.items()} == {"dropped out": 1}
+        assert second.sweep is not None
+        assert {name: count.objects for name, count in second.sweep.outcomes.items()} == {"dropped out": 1}
         assert gone in data_of(repo)
         assert second.state == RunState.SWEPT
 
@@ -197,7 +197,7 @@ def test_a_listing_that_breaks_off_ends_the_run(
     ):
         let_a_second_pass(repo, gone)
         with pytest.raises(ObjectsUnavailable):
-            run.run(repo.context, both_engines, NOW)
+            run.run_nightly(repo.context, both_engines, NOW)
         assert gone in data_of(repo)
         assert [each.state for each in Marks(repo.context).runs.all()] == [RunState.ABANDONED]
 
@@ -241,7 +241,7 @@ def test_what_the_kv_let_go_of_is_asked_for_several_at_once(
         proxy.plan = together = Together()
         second = run.mark(repo.context, engines, NOW)
         assert (together.asked, together.alone) == (len(staged), 0)
-        assert second.goes_on_from == first.mark_id
+        assert second.baseline_mark_id == first.mark_id
         marked = [
             address
             for each in store.list(f"_refstore/gc/{second.mark_id}/mark/")

@@ -18,16 +18,16 @@ from refstore.errors import Gone, ObjectsUnavailable, RefstoreError
 from refstore.gc_marks import Marks, RunState
 from refstore.gc_marks.sweeps import Sweeps
 from refstore.kv.base import ABSENT, Key
-from refstore.namespaces import as_folder
+from refstore.namespaces import folder_url
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore
 from refstore.operations import rules_document
 from refstore.repository import Repository
 from refstore.versioning.commits import names
 from refstore_gc import bucket_lifecycle, deleted_repositories, run
-from refstore_gc.run import Options
+from refstore_gc.run import GcOptions
 from refstore_gc.run_layout import TAG
-from refstore_gc.run_summary import Mode, Summary, read_manifest, write_manifest
+from refstore_gc.run_summary import SweepMode, GcSummary, read_manifest, write_manifest
 from refstore_reaper import repository_removal
 from tests.durations import AT_ONCE, unchecked_lake
 from tests.offline.test_s3 import client_of, data_of, lake_with_history, let_a_second_pass
@@ -42,16 +42,16 @@ from tests.servers.s3_servers import need_ceph
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
-FOLDERS = ("data/", names.RANGES, names.METARANGES, names.ADDED)
+FOLDERS = ("data/", names.RANGES, names.METARANGES, names.ADDED_ADDRESSES)
 
 
-def tagging(*, full: bool = False) -> Options:
-    return Options(grace_days=0, min_age_seconds=0, mode="tag", full=full)
+def tagging(*, full: bool = False) -> GcOptions:
+    return GcOptions(grace_days=0, min_age_seconds=0, mode="tag", full=full)
 
 
-def outcomes(summary: Summary) -> dict[str, int]:
-    assert summary.swept is not None
-    return {name: count.objects for name, count in summary.swept.outcomes.items()}
+def outcomes(summary: GcSummary) -> dict[str, int]:
+    assert summary.sweep is not None
+    return {name: count.objects for name, count in summary.sweep.outcomes.items()}
 
 
 def tags_of(server: S3Server, repo: Repository, address: str) -> list[tuple[str, str]]:
@@ -70,7 +70,7 @@ def let_the_clock_pass(store: ObjectStore, keys: Sequence[str]) -> None:
 
 
 def states(repo: Repository) -> list[str]:
-    return [each.shown for each in Marks(repo.context).runs.all()]
+    return [each.state_text for each in Marks(repo.context).runs.all()]
 
 
 @pytest.mark.server
@@ -79,26 +79,26 @@ def test_what_is_tagged_waits_for_the_bucket_and_is_no_orphan(
 ) -> None:
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
         let_a_second_pass(repo, gone)
-        first = run.run(repo.context, both_engines, tagging()).latest
+        first = run.run(repo.context, both_engines, tagging()).latest_summary
         assert (first.state, outcomes(first)) == ("tagged", {"tagged": 1})
         assert tags_of(moto_s3_server, repo, gone) == [(TAG, "true")]
         assert states(repo) == ["tagged"]
 
-        second = run.run(repo.context, both_engines, tagging(full=True))
-        assert (second.marked.marked.objects, second.marked.drift) == (0, {})
-        assert second.marked.pending.objects == 1
+        second = run.run_nightly(repo.context, both_engines, tagging(full=True))
+        assert (second.mark_summary.marked.objects, second.mark_summary.drift) == (0, {})
+        assert second.mark_summary.pending.objects == 1
         assert [
-            (each.mark_id, each.state, outcomes(each)) for each in second.swept if each.mark_id == first.mark_id
+            (each.mark_id, each.state, outcomes(each)) for each in second.sweep_summaries if each.mark_id == first.mark_id
         ] == [(first.mark_id, "tagged", {"tagged": 1})]
-        assert [each.mark_id for each in second.waiting] == [first.mark_id]
+        assert [each.mark_id for each in second.waiting_marks] == [first.mark_id]
 
-        assert repo.context.objects.delete_many([gone]).deleted  # as the bucket does it
-        third = run.run(repo.context, both_engines, tagging(full=True))
-        (settled,) = [each for each in third.swept if each.mark_id == first.mark_id]
+        assert repo.context.objects.delete_many([gone]).deleted_keys  # as the bucket does it
+        third = run.run_nightly(repo.context, both_engines, tagging(full=True))
+        (settled,) = [each for each in third.sweep_summaries if each.mark_id == first.mark_id]
         assert (settled.state, outcomes(settled)) == ("swept", {"deleted by the bucket": 1})
-        assert settled.swept is not None
-        assert settled.swept.newly["deleted by the bucket"].objects == 1
-        assert third.waiting == []
+        assert settled.sweep is not None
+        assert settled.sweep.new_outcomes["deleted by the bucket"].objects == 1
+        assert third.waiting_marks == []
 
 
 @pytest.mark.server
@@ -109,7 +109,7 @@ def test_what_is_tagged_is_out_of_sight_from_the_tagging_on_and_the_rest_is_not(
         expired = client.get_commit("main~1")[0]
         let_a_second_pass(repo, gone)
         assert client.read(expired, "a") == b"old"
-        run.run(repo.context, engines, tagging())
+        run.run_nightly(repo.context, engines, tagging())
         assert gone in data_of(repo), "the bucket has not deleted it"
 
         def told() -> str:
@@ -128,8 +128,8 @@ def test_what_is_tagged_is_out_of_sight_from_the_tagging_on_and_the_rest_is_not(
         with pytest.raises(Gone):
             client.unmark(expired)
 
-        assert repo.context.objects.delete_many([gone]).deleted
-        run.run(repo.context, engines, tagging())
+        assert repo.context.objects.delete_many([gone]).deleted_keys
+        run.run_nightly(repo.context, engines, tagging())
         assert told().startswith("swept, deleted by the bucket")
         with pytest.raises(Gone, match="only a backup has it"):
             client.read(expired, "a")
@@ -161,16 +161,16 @@ def test_objects_that_the_store_does_not_tag_are_told_and_tried_again(
             )
 
         proxy.plan = plan
-        first = run.run(repo.context, engines, tagging())
-        assert outcomes(first.latest) == {"tagged": 59, "failed": 2}
-        assert first.failed == 2
-        assert first.latest.swept is not None
-        assert "AccessDenied" in " ".join(first.latest.swept.failures)
+        first = run.run_nightly(repo.context, engines, tagging())
+        assert outcomes(first.latest_summary) == {"tagged": 59, "failed": 2}
+        assert first.failed_objects == 2
+        assert first.latest_summary.sweep is not None
+        assert "AccessDenied" in " ".join(first.latest_summary.sweep.failures)
         assert states(repo) == ["sweeping"], "what is not tagged the bucket never deletes"
         assert tags_of(moto_s3_server, repo, gone)
         assert not tags_of(moto_s3_server, repo, refused)
         proxy.plan = None
-        again = run.sweep(repo.context, engines, first.latest.mark_id)
+        again = run.sweep(repo.context, engines, first.latest_summary.mark_id)
         assert (again.state, outcomes(again)) == ("tagged", {"tagged": 61})
         assert tags_of(moto_s3_server, repo, refused)
         assert tags_of(moto_s3_server, repo, busy)
@@ -179,7 +179,7 @@ def test_objects_that_the_store_does_not_tag_are_told_and_tried_again(
 @pytest.mark.server
 @pytest.mark.parametrize("mode", ["tag", "delete"])
 def test_a_store_that_refuses_every_object_has_failed_and_the_night_goes_on(
-    moto_s3_server: S3Server, tmp_path: Path, engines: Engines, mode: Mode
+    moto_s3_server: S3Server, tmp_path: Path, engines: Engines, mode: SweepMode
 ) -> None:
     """The credentials lack a right: no setting is wrong, and the next night tries again."""
     right = {"tag": "s3:PutObjectTagging", "delete": "DeleteObject"}[mode]
@@ -195,22 +195,22 @@ def test_a_store_that_refuses_every_object_has_failed_and_the_night_goes_on(
             return Refuse(status=403, code="AccessDenied") if is_tagging or is_deletion else None
 
         proxy.plan = plan
-        options = Options(grace_days=0, min_age_seconds=0, mode=mode)
+        options = GcOptions(grace_days=0, min_age_seconds=0, mode=mode)
         unswept: list[RefstoreError] = []
-        ran = run.run(repo.context, engines, options, on_unswept=lambda _, error: unswept.append(error))
+        ran = run.run_nightly(repo.context, engines, options, on_sweep_error=lambda _, error: unswept.append(error))
         assert unswept == []
-        assert (ran.failed, outcomes(ran.latest)) == (1, {"failed": 1})
-        assert ran.latest.swept is not None
-        (why,) = ran.latest.swept.failures
+        assert (ran.failed_objects, outcomes(ran.latest_summary)) == (1, {"failed": 1})
+        assert ran.latest_summary.sweep is not None
+        (why,) = ran.latest_summary.sweep.failures
         assert right in why
-        again = run.run(repo.context, engines, options)
-        assert (again.failed, again.swept[0].mark_id, outcomes(again.swept[0])) == (
+        again = run.run_nightly(repo.context, engines, options)
+        assert (again.failed_objects, again.sweep_summaries[0].mark_id, outcomes(again.sweep_summaries[0])) == (
             1,
-            ran.latest.mark_id,
+            ran.latest_summary.mark_id,
             {"failed": 1},
         )
         proxy.plan = None
-        done = run.sweep(repo.context, engines, ran.latest.mark_id)
+        done = run.sweep(repo.context, engines, ran.latest_summary.mark_id)
         assert outcomes(done) == {"tagged" if mode == "tag" else "deleted": 1}
 
 
@@ -224,7 +224,7 @@ def test_a_tag_that_a_hold_takes_off_and_the_store_refuses_to_is_said_and_tried_
         lake_with_history(tmp_path, moto_s3_server, proxy) as (repo, gone),
     ):
         let_a_second_pass(repo, gone)
-        mark_id = run.run(repo.context, engines, tagging()).latest.mark_id
+        mark_id = run.run_nightly(repo.context, engines, tagging()).latest_summary.mark_id
         rules_document.set_rules(repo.context, hold, by="")
         proxy.plan = lambda request: (
             Refuse(status=403, code="AccessDenied")
@@ -244,7 +244,7 @@ def test_a_bucket_that_never_deletes_need_not_be_waited_for(
 ) -> None:
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
         let_a_second_pass(repo, gone)
-        mark_id = run.run(repo.context, engines, tagging()).latest.mark_id
+        mark_id = run.run_nightly(repo.context, engines, tagging()).latest_summary.mark_id
         summary = run.sweep(repo.context, engines, mark_id, mode="delete")
         assert (summary.state, outcomes(summary)) == ("swept", {"deleted": 1})
         assert gone not in data_of(repo)
@@ -256,7 +256,7 @@ def test_a_hold_that_is_set_after_the_tagging_keeps_it_from_being_deleted_by_han
 ) -> None:
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
         let_a_second_pass(repo, gone)
-        mark_id = run.run(repo.context, engines, tagging()).latest.mark_id
+        mark_id = run.run_nightly(repo.context, engines, tagging()).latest_summary.mark_id
         rules_document.set_rules(
             repo.context, '{"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "a"}]}', by=""
         )
@@ -274,7 +274,7 @@ def test_a_store_that_does_not_say_what_is_left_settles_nothing(
         lake_with_history(tmp_path, moto_s3_server, proxy) as (repo, gone),
     ):
         let_a_second_pass(repo, gone)
-        mark_id = run.run(repo.context, both_engines, tagging()).latest.mark_id
+        mark_id = run.run_nightly(repo.context, both_engines, tagging()).latest_summary.mark_id
         proxy.plan = lambda request: Refuse() if request.method == "HEAD" and "/data/" in request.target else None
         with pytest.raises(ObjectsUnavailable):
             run.sweep(repo.context, both_engines, mark_id)
@@ -296,9 +296,9 @@ def test_a_sweep_that_died_before_it_noted_the_tags_notes_them_later(
         with monkeypatch.context() as patch:
             patch.setattr(Sweeps, "note_tagged", dies)
             with pytest.raises(KeyboardInterrupt):
-                run.run(repo.context, engines, tagging())
+                run.run_nightly(repo.context, engines, tagging())
         (only,) = Marks(repo.context).runs.all()
-        assert (only.state, only.shown) == (RunState.SWEEPING, "sweeping")
+        assert (only.state, only.state_text) == (RunState.SWEEPING, "sweeping")
         summary = run.sweep(repo.context, engines, only.mark_id)
         assert (summary.state, outcomes(summary)) == ("tagged", {"tagged": 1})
 
@@ -327,34 +327,34 @@ def test_a_deleted_repositorys_namespace_is_free_once_the_bucket_has_deleted(
 ) -> None:
     delete_and_drain(tmp_path, moto_s3_server)
     with unchecked_lake(f"sqlite://{tmp_path}/kv.sqlite", moto_s3_server.url(), safety=AT_ONCE) as lake:
-        ((repo, record),) = deleted_repositories.closed(lake)
+        ((repo, record),) = deleted_repositories.closed_repositories(lake)
         store = lake.context(ids.repository_name("sales"), record).objects
         let_the_clock_pass(store, [info.key for info in store.list()])
         left = [info.key for prefix in FOLDERS for info in store.list(prefix)]
         assert len(left) > 2
 
-        first = deleted_repositories.clear(lake, repo, record, engines, tagging())
-        assert (first.waiting.objects, first.forgotten, first.failed) == (len(left), False, 0)
+        first = deleted_repositories.clear_repository(lake, repo, record, engines, tagging())
+        assert (first.waiting_objects.objects, first.is_forgotten, first.failed_objects) == (len(left), False, 0)
         with S3FaultProxy(moto_s3_server.endpoint) as proxy:
             lake.open_store = lambda url: open_objects(
                 url.replace(moto_s3_server.endpoint, proxy.endpoint) if url == store.url else url
             )
             with unchecked_lake(f"sqlite://{tmp_path}/kv.sqlite", moto_s3_server.url(), safety=AT_ONCE) as again:
                 again.open_store = lake.open_store
-                second = deleted_repositories.clear(again, repo, record, engines, tagging())
+                second = deleted_repositories.clear_repository(again, repo, record, engines, tagging())
             assert not [request for request, _ in proxy.log if "tagging" in request.query], "it is tagged already"
-        assert (second.waiting.objects, second.tagged_ms, second.forgotten) == (len(left), first.tagged_ms, False)
+        assert (second.waiting_objects.objects, second.tagged_ms, second.is_forgotten) == (len(left), first.tagged_ms, False)
 
         late = ids.new_address(ids.RandomIds(), 1_700_000_000_000)
         store.put(late, b"a PUT that was under way")
         let_the_clock_pass(store, [late])
         store.delete_many(left)  # as the bucket does it
-        third = deleted_repositories.clear(lake, repo, record, engines, tagging())
-        assert (third.waiting.objects, third.tagged_ms) == (1, first.tagged_ms)
+        third = deleted_repositories.clear_repository(lake, repo, record, engines, tagging())
+        assert (third.waiting_objects.objects, third.tagged_ms) == (1, first.tagged_ms)
         store.delete_many([late])
-        assert deleted_repositories.clear(lake, repo, record, engines, tagging()).forgotten
+        assert deleted_repositories.clear_repository(lake, repo, record, engines, tagging()).is_forgotten
         assert [info.key for info in store.list()] == []
-        assert lake.kv.get(Key(NAMESPACES, as_folder(record.namespace))) is ABSENT
+        assert lake.kv.get(Key(NAMESPACES, folder_url(record.namespace))) is ABSENT
         lake.open_store = open_objects
         lake.create_repository("again", namespace=record.namespace)
 
@@ -368,7 +368,7 @@ def test_what_of_a_deleted_repository_is_not_tagged_is_tried_again(
         S3FaultProxy(moto_s3_server.endpoint) as proxy,
         unchecked_lake(f"sqlite://{tmp_path}/kv.sqlite", moto_s3_server.url(), safety=AT_ONCE) as lake,
     ):
-        ((repo, record),) = deleted_repositories.closed(lake)
+        ((repo, record),) = deleted_repositories.closed_repositories(lake)
         lake.open_store = lambda url: open_objects(url.replace(moto_s3_server.endpoint, proxy.endpoint))
         store = lake.context(ids.repository_name("sales"), record).objects
         let_the_clock_pass(store, [info.key for info in store.list()])
@@ -379,15 +379,15 @@ def test_what_of_a_deleted_repository_is_not_tagged_is_tried_again(
             return Refuse(status=403, code="AccessDenied") if refused else None
 
         proxy.plan = plan
-        assert deleted_repositories.clear(lake, repo, record, engines, tagging()).failed == 1
+        assert deleted_repositories.clear_repository(lake, repo, record, engines, tagging()).failed_objects == 1
         proxy.plan = None
-        second = deleted_repositories.clear(lake, repo, record, engines, tagging())
-        assert (second.failed, second.forgotten) == (0, False)
-        assert second.swept is not None
-        assert second.swept.failed == 0
+        second = deleted_repositories.clear_repository(lake, repo, record, engines, tagging())
+        assert (second.failed_objects, second.is_forgotten) == (0, False)
+        assert second.sweep is not None
+        assert second.sweep.failed_objects == 0
         assert (
-            second.waiting.objects
-            == second.swept.tagged.objects
+            second.waiting_objects.objects
+            == second.sweep.tagged_count.objects
             == sum(1 for prefix in FOLDERS for _ in store.list(prefix))
         )
 
@@ -435,19 +435,19 @@ def test_a_real_bucket_deletes_what_is_tagged_and_nothing_else(
         short_days = VersionedBucket(short_days)
     with lake_with_history(tmp_path, short_days) as (repo, gone), client_of(tmp_path, short_days) as client:
         store = repo.context.objects
-        rule = bucket_lifecycle.bucket_rule() if whole_bucket else bucket_lifecycle.rule_of(store)
-        bucket_lifecycle.apply(store, rule)
-        bucket_lifecycle.apply(store, rule)
+        rule = bucket_lifecycle.bucket_rule() if whole_bucket else bucket_lifecycle.repository_rule(store)
+        bucket_lifecycle.apply_rule(store, rule)
+        bucket_lifecycle.apply_rule(store, rule)
         assert [each["ID"] for each in store.lifecycle_rules()].count(rule.id) == 1
         let_a_second_pass(repo, gone)
         kept = data_of(repo) - {gone}
-        first = run.run(repo.context, engines, tagging()).latest
+        first = run.run(repo.context, engines, tagging()).latest_summary
         assert outcomes(first) == {"tagged": 1}
         until(lambda: not store.is_stored(gone))
         assert data_of(repo) == kept
         second = run.run(repo.context, engines, tagging(full=True))
         assert states(repo)[0] == "swept"
-        assert (second.marked.marked.objects, second.waiting) == (0, [])
+        assert (second.mark_summary.marked.objects, second.waiting_marks) == (0, [])
         assert client.read("main", "a") == b"new"
         with pytest.raises(Gone):
             client.read("main~1", "a")
@@ -462,16 +462,16 @@ def test_the_content_of_a_purged_object_goes_after_the_bucket_has_deleted_its_ow
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone), client_of(tmp_path, moto_s3_server) as client:
         content = content_of(rewrite(client, client.get_commit("main~1")[0], "a", b"less"))
         let_a_second_pass(repo, content)
-        first = run.run(repo.context, engines, tagging()).latest
+        first = run.run_nightly(repo.context, engines, tagging()).latest_summary
         assert first.state == "tagged"
         assert {gone, content} <= data_of(repo)
         if others_answer:
             manifest = read_manifest(repo.context.objects, first.mark_id)
             other = msgspec.structs.replace(manifest, servers={"positions": "another server"})
             write_manifest(repo.context.objects, other)
-        assert repo.context.objects.delete_many([gone]).deleted  # as the bucket does it
+        assert repo.context.objects.delete_many([gone]).deleted_keys  # as the bucket does it
         settled = run.sweep(repo.context, engines, first.mark_id)
         assert settled.state == "swept"
         assert (content in data_of(repo)) == others_answer
-        run.run(repo.context, engines, tagging(full=True))
+        run.run_nightly(repo.context, engines, tagging(full=True))
         assert content not in data_of(repo)

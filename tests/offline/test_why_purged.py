@@ -9,10 +9,10 @@ from refstore.core.ids import Address, new_address, own_address
 from refstore.core.records import Content
 from refstore.deletions.explain import Why
 from refstore.operations.address_info import AddressState
-from refstore.operations.purge_roles import HIDDEN_BRANCHES, Role
-from refstore.versioning.locations import Publication
+from refstore.operations.purge_roles import HIDDEN_BRANCHES, AddressRole
+from refstore.versioning.locations import WrittenContent
 from refstore_gc import deletion_index_writer, purge_cleaning, run
-from refstore_gc.run import Options
+from refstore_gc.run import GcOptions
 from tests.offline.test_purge_backups import DAY_SECONDS, NEW, NEWER, OLD, one_object, set_days, settle
 from tests.offline.world import World
 from tests.purging import announce, content_of, content_to_be, intend, rewrite, write
@@ -26,7 +26,7 @@ class State(NamedTuple):
     """What `why` says of an address."""
 
     state: AddressState
-    role: Role | None
+    role: AddressRole | None
     run: str
     words: Sequence[str]
     """What stands in the meaning."""
@@ -60,14 +60,14 @@ class TestWhileItIsThere:
         identity = one_object(world)
         assert world.repo.why(identity).purged is None
         first = content_of(rewrite(world.repo, "main", "a/x", NEW, run="run-1"))
-        why = check(world, identity, State(AddressState.COMMITTED, Role.IDENTITY, "run-1", ["commits keep it", first]))
+        why = check(world, identity, State(AddressState.COMMITTED, AddressRole.IDENTITY, "run-1", ["commits keep it", first]))
         assert "what was uploaded still lies here, as a backup" in why.meaning
         assert why.naming is not None
         assert why.naming.branches == (("main", "a/x"),)
-        check(world, first, State(AddressState.CONTENT, Role.CONTENT, "run-1", [identity, "stays as long as"]))
+        check(world, first, State(AddressState.CONTENT, AddressRole.CONTENT, "run-1", [identity, "stays as long as"]))
         second = content_of(rewrite(world.repo, "main", "a/x", NEWER, run="run-2"))
-        check(world, first, State(AddressState.BACKUP, Role.BACKUP, "run-2", [identity, "run-2", "until when"]))
-        check(world, second, State(AddressState.CONTENT, Role.CONTENT, "run-2", [identity]))
+        check(world, first, State(AddressState.BACKUP, AddressRole.BACKUP, "run-2", [identity, "run-2", "until when"]))
+        check(world, second, State(AddressState.CONTENT, AddressRole.CONTENT, "run-2", [identity]))
         (version,) = world.repo.why_path("main", "a/x").versions
         assert version.why is not None
         assert version.why.meaning == world.repo.why(identity).meaning
@@ -76,8 +76,8 @@ class TestWhileItIsThere:
         identity = one_object(world)
         content = content_of(rewrite(world.repo, "main", "a/x", NEW))
         world.ctx.locations.restore(own_address(identity), own_address(identity), "restore-9")
-        check(world, identity, State(AddressState.COMMITTED, Role.IDENTITY, "", ["a restore has put back"]))
-        check(world, content, State(AddressState.TRASH, Role.TRASH, "restore-9", [identity, "restore-9", "trash"]))
+        check(world, identity, State(AddressState.COMMITTED, AddressRole.IDENTITY, "", ["a restore has put back"]))
+        check(world, content, State(AddressState.TRASH, AddressRole.TRASH, "restore-9", [identity, "restore-9", "trash"]))
 
     def test_an_erased_object(self, world: World) -> None:
         identity = one_object(world)
@@ -85,9 +85,9 @@ class TestWhileItIsThere:
         intended = intend(world.repo, "main", "a/x", "run-e")
         assert intended is not None
         erased = Content(Address(""), 0, "", "", "run-e", world.clock.now_ms())
-        world.ctx.locations.publish([Publication(intended, erased)], "run-e")
+        world.ctx.locations.publish([WrittenContent(intended, erased)], "run-e")
         words = ["commits keep it", "the run run-e has erased its content", "as a backup"]
-        check(world, identity, State(AddressState.COMMITTED, Role.IDENTITY, "run-e", words))
+        check(world, identity, State(AddressState.COMMITTED, AddressRole.IDENTITY, "run-e", words))
 
     def test_an_attempt_under_way_and_one_of_a_run_that_was_killed(self, world: World) -> None:
         identity = one_object(world)
@@ -95,27 +95,27 @@ class TestWhileItIsThere:
         intended = intend(world.repo, "main", "a/x", "run-1")
         assert intended is not None
         attempt = content_to_be(intended)
-        check(world, attempt, State(AddressState.GONE, Role.ATTEMPT, "run-1", ["is about to write", identity]))
+        check(world, attempt, State(AddressState.GONE, AddressRole.ATTEMPT, "run-1", ["is about to write", identity]))
         write(world.repo, intended, NEW)
-        check(world, attempt, State(AddressState.ATTEMPT, Role.ATTEMPT, "run-1", ["not published", identity]))
-        check(world, identity, State(AddressState.COMMITTED, Role.IDENTITY, "", ["run-1 is about to replace"]))
+        check(world, attempt, State(AddressState.ATTEMPT, AddressRole.ATTEMPT, "run-1", ["not published", identity]))
+        check(world, identity, State(AddressState.COMMITTED, AddressRole.IDENTITY, "", ["run-1 is about to replace"]))
         settle(world)
-        check(world, attempt, State(AddressState.ATTEMPT, Role.ATTEMPT, "run-1", ["killed", "next cleaning"]))
-        check(world, identity, State(AddressState.COMMITTED, Role.IDENTITY, "", ["killed", "run-1"]))
+        check(world, attempt, State(AddressState.ATTEMPT, AddressRole.ATTEMPT, "run-1", ["killed", "next cleaning"]))
+        check(world, identity, State(AddressState.COMMITTED, AddressRole.IDENTITY, "", ["killed", "run-1"]))
         again = intend(world.repo, "main", "a/x", "run-2")
         assert again is not None
-        check(world, attempt, State(AddressState.GOING, Role.GOING, "", ["next cleaning deletes it", identity]))
+        check(world, attempt, State(AddressState.PURGE_LEFTOVER, AddressRole.LEFTOVER, "", ["next cleaning deletes it", identity]))
 
     def test_an_identity_that_is_staged_or_reset(self, world: World) -> None:
         world.repo.upload("main", "a/x", OLD)
         identity = world.address("main", "a/x")
         rewrite(world.repo, "main", "a/x", NEW, run="run-1")
-        check(world, identity, State(AddressState.REFERENCED, Role.IDENTITY, "run-1", ["it is staged", "run-1"]))
+        check(world, identity, State(AddressState.REFERENCED, AddressRole.IDENTITY, "run-1", ["it is staged", "run-1"]))
         world.repo.reset("main")
-        why = check(world, identity, State(AddressState.REFERENCED, Role.IDENTITY, "run-1", ["nothing names it"]))
+        why = check(world, identity, State(AddressState.REFERENCED, AddressRole.IDENTITY, "run-1", ["nothing names it"]))
         assert "commits" not in why.meaning
         release_all(world.repo)
-        why = check(world, identity, State(AddressState.IN_GRACE, Role.IDENTITY, "run-1", ["run-1"]))
+        why = check(world, identity, State(AddressState.IN_GRACE, AddressRole.IDENTITY, "run-1", ["run-1"]))
         assert "commits" not in why.meaning
 
     def test_what_a_run_has_staged_on_a_hidden_branch(self, world: World) -> None:
@@ -148,7 +148,7 @@ class TestWhatWasCleaned:
         write(world.repo, intended, NEW)
         attempt = content_to_be(intended)
         world.clock.sleep(9 * DAY_SECONDS)
-        cleaned = purge_cleaning.clean(world.ctx)
+        cleaned = purge_cleaning.clean_up(world.ctx)
         assert (cleaned.backups.objects, cleaned.trash.objects, cleaned.attempts.objects) == (1, 1, 1)
 
         def look() -> None:
@@ -159,7 +159,7 @@ class TestWhatWasCleaned:
 
         look()
         world.clock.sleep(DAY_SECONDS)
-        deletion_index_writer.catch_up(world.ctx)
+        deletion_index_writer.index_missing(world.ctx)
         look()
 
     def test_the_uploaded_content_is_a_backup_at_the_identity_which_stays(self, world: World) -> None:
@@ -167,8 +167,8 @@ class TestWhatWasCleaned:
         identity = one_object(world)
         content = content_of(rewrite(world.repo, "main", "a/x", NEW, run="run-1"))
         world.clock.sleep(9 * DAY_SECONDS)
-        purge_cleaning.clean(world.ctx)
-        why = check(world, identity, State(AddressState.COMMITTED, Role.IDENTITY, "run-1", [content]))
+        purge_cleaning.clean_up(world.ctx)
+        why = check(world, identity, State(AddressState.COMMITTED, AddressRole.IDENTITY, "run-1", [content]))
         assert "as a backup" not in why.meaning
         (deletion,) = why.deletions
         assert (deletion.by, deletion.outcome) == ("cleaning", "deleted")
@@ -189,7 +189,7 @@ class TestWhatWentWithItsObject:
         assert intended is not None
         write(world.repo, intended, b"few")
         world.age()
-        mark_id = run.run(world.ctx, engines, Options(full=True)).marked.mark_id
+        mark_id = run.run_nightly(world.ctx, engines, GcOptions(is_complete=True)).mark_summary.mark_id
         for address in (backup, content, content_to_be(intended)):
             check_deleted(
                 world,
@@ -214,7 +214,7 @@ class TestWhatWentWithItsObject:
         rewrite(world.repo, old, "a", b"fewer old rows")
         world.ctx.objects.delete_many([identity])
         world.age()
-        mark_id = run.run(world.ctx, engines, Options(full=True)).marked.mark_id
+        mark_id = run.run_nightly(world.ctx, engines, GcOptions(is_complete=True)).mark_summary.mark_id
         (deletion,) = world.repo.why(identity).deletions
         assert (deletion.by, deletion.run, deletion.outcome) == ("sweep", mark_id, "missing")
         assert "no commit and no branch named it" in deletion.rule

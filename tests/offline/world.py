@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from refstore.context import Context
 from refstore.core import keys
 from refstore.core.ids import CommitId
-from refstore.core.settings import embedded
+from refstore.core.settings import embedded_urls
 from refstore.objects.base import ObjectInfo
 from refstore.objects.local import LocalObjects
 from refstore.repository import Repository
@@ -65,7 +65,7 @@ class World:
     ) -> None:
         self.folder = folder
         self.clock = SkippingClock()
-        kv, objects = embedded(folder)
+        kv, objects = embedded_urls(folder)
         self.lake = unchecked_lake(kv, f"{objects}?fsync=0", clock=self.clock, import_from=[f"file://{folder}/landing"])
         self.lake.open_store = lambda url: InTime(url, self.clock)
         self.repo = self.lake.create_repository("sales", grace_seconds=grace_seconds)

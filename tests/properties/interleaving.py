@@ -15,7 +15,7 @@ from typing import Any
 from greenlet import getcurrent, greenlet
 
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
-from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored
+from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject
 
 
 class Crash(BaseException):
@@ -86,7 +86,7 @@ class SteppedObjects(ObjectStore):
         self._objects = objects
         self._stepper = stepper
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         self._stepper.step()
         return self._objects.put(key, body, if_absent=if_absent)
 
@@ -102,15 +102,15 @@ class SteppedObjects(ObjectStore):
         self._stepper.step()
         return self._objects.list(prefix, after=after, before=before)
 
-    def delete_many(self, keys: Sequence[str]) -> Deletion:
+    def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         deleted: list[str] = []
         missing: list[str] = []
         for key in keys:
             self._stepper.step()
             done = self._objects.delete_many((key,))
-            deleted += done.deleted
-            missing += done.missing
-        return Deletion(tuple(deleted), tuple(missing), ())
+            deleted += done.deleted_keys
+            missing += done.missing_keys
+        return DeleteResult(tuple(deleted), tuple(missing), ())
 
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
         return self._objects.presign_get(key, expires_seconds=expires_seconds)

@@ -351,7 +351,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(branch=branches, path=paths)
     def reset_path(self, branch: str, path: str) -> None:
-        if branch in self.world and self.repo.get_branch(branch).sealed:
+        if branch in self.world and self.repo.get_branch(branch).sealed_tokens:
             return  # a crashed commit left it sealed: a conflict, as other tests show
         self._one(self._reset_path(branch, path))
 
@@ -381,7 +381,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(branch=branches, prefix=st.sampled_from(("a", "a/", "nothing")))
     def reset_prefix(self, branch: str, prefix: str) -> None:
-        if branch not in self.world or self.repo.get_branch(branch).sealed:
+        if branch not in self.world or self.repo.get_branch(branch).sealed_tokens:
             return
         self.repo.reset(branch, prefix=prefix)
         staged = self.world[branch].staged
@@ -422,7 +422,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(branch=branches, data=st.data(), path=paths, force=st.booleans())
     def restore(self, branch: str, data: st.DataObject, path: str, force: bool) -> None:
-        waiting = list(self.repo.in_grace())
+        waiting = list(self.repo.list_trash())
         if not waiting or branch not in self.world:
             return
         item = waiting[data.draw(st.integers(0, 99)) % len(waiting)]
@@ -604,7 +604,7 @@ class Machine(RuleBasedStateMachine):
         """Of blobs nobody names: those that no live token's reference holds either (an upload that died before its
         entry).
         """
-        live = {token for _, branch in self.repo.branches() for token in branch.live}
+        live = {token for _, branch in self.repo.branches() for token in branch.live_tokens}
         views = {address: self.repo.address(address) for address in addresses}
         return {address for address, view in views.items() if not any(named.token in live for named in view.references)}
 
@@ -637,7 +637,7 @@ class Machine(RuleBasedStateMachine):
 
     def _staged_paths(self, branch: str) -> list[str]:
         record = self.repo.get_branch(branch)
-        partitions = [keys.staging(self.repo.context.repo, token) for token in record.live]
+        partitions = [keys.staging(self.repo.context.repo, token) for token in record.live_tokens]
         return sorted({path for partition in partitions for path, _ in self.kv.scan_all(partition)})
 
 

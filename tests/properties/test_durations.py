@@ -12,9 +12,9 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refstore.agreed_durations import AgreedDurations, change
+from refstore.agreed_durations import AgreedDurations, change_durations
 from refstore.core.ids import RandomIds
-from refstore.core.records import SharedSeconds
+from refstore.core.records import SharedDurations
 from refstore.core.safety import Safety
 from refstore.errors import DurationsDiffer
 from refstore.gc_marks import barrier_seconds
@@ -77,8 +77,8 @@ class World:
         if ends:
             self.advance(max(0.0, ends[which % len(ends)] - 0.01))
 
-    def change(self, number: int, new: SharedSeconds) -> None:
-        change(self.kv, self.clocks[number], RandomIds(), NoAudit(), new._asdict())
+    def change(self, number: int, new: SharedDurations) -> None:
+        change_durations(self.kv, self.clocks[number], RandomIds(), NoAudit(), new._asdict())
 
     def restart(self, number: int) -> None:
         self.processes[number] = self.start(number)
@@ -123,12 +123,12 @@ class World:
 
 
 @st.composite
-def durations(draw: st.DrawFn) -> SharedSeconds:
+def durations(draw: st.DrawFn) -> SharedDurations:
     deadline = draw(st.sampled_from([1.0, 60.0, 1000.0, 5000.0]))
     io_timeout = draw(st.sampled_from([15.0, 20.0, 300.0]))
     skew = draw(st.sampled_from([APART_SECONDS, 100.0]))
     scrub_after = deadline + io_timeout + skew + draw(st.sampled_from([0.0, 500.0]))
-    return SharedSeconds(deadline, io_timeout, skew, scrub_after, draw(st.sampled_from([1.0, 900.0, 6000.0])))
+    return SharedDurations(deadline, io_timeout, skew, scrub_after, draw(st.sampled_from([1.0, 900.0, 6000.0])))
 
 
 PROCESS = st.integers(0, PROCESSES - 1)

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 
 from refstore.core.ids import CommitId
 from refstore.retention import explaining
-from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, State, Why, compute_expiry
-from refstore.retention.commit_arrays import NONE, CommitRow, History, TransactionType
-from refstore.retention.path_rules import Keeps, latest_view_rules, plan
+from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, ExpiryState, RetentionReason, compute_expiry
+from refstore.retention.commit_arrays import NONE, CommitRow, CommitHistory, TransactionType
+from refstore.retention.path_rules import KeepLevel, latest_view_rules, make_plan
 from refstore.retention.rules import (
     DAY_MS,
     BranchRule,
     Expiration,
-    Filter,
+    PathRuleFilter,
     LegalHold,
     PathRule,
-    Period,
-    Periods,
+    RulePeriod,
+    BranchPeriods,
     Pins,
     Rules,
 )
@@ -45,8 +45,8 @@ class Case(NamedTuple):
     day: int
 
     @property
-    def history(self) -> History:
-        return History.of(self.rows)
+    def history(self) -> CommitHistory:
+        return CommitHistory.from_rows(self.rows)
 
     def expiry(self, day: int | None = None) -> CommitExpiry:
         return compute_expiry(self.history, self.refs, self.rules, (self.day if day is None else day) * DAY_MS)
@@ -73,7 +73,7 @@ def cases(draw: st.DrawFn) -> Case:
     for number in range(draw(st.integers(0, 2))):  # on their way, or given up: on top of what has landed
         parent = draw(st.integers(0, len(rows) - 1))
         rows.append(CommitRow(name_of(100 + number), [rows[parent].id], draw(st.integers(0, 9)) * DAY_MS, False))
-    landed = [row.id for row in rows if row.landed]
+    landed = [row.id for row in rows if row.has_landed]
     heads = draw(st.dictionaries(st.sampled_from(["main", "dev", "dev-2", "try"]), st.sampled_from(landed), max_size=4))
     tags = draw(st.dictionaries(st.sampled_from(["v1", "w1"]), st.sampled_from(landed), max_size=2))
     days = st.integers(0, 9)
@@ -140,7 +140,7 @@ class Oracle:
         rules, refs = self.case.rules, self.case.refs
         lines = {branch: self.line(head) for branch, head in refs.heads.items()}
         on_branch = {commit for line in lines.values() for commit in line}
-        landed = {commit for row in self.case.rows if row.landed for commit in self.line(row.id)}
+        landed = {commit for row in self.case.rows if row.has_landed for commit in self.line(row.id)}
         found = dict.fromkeys(landed, -FOREVER_DAYS)
 
         def claim(commit: CommitId, until: int) -> None:
@@ -156,7 +156,7 @@ class Oracle:
                 claim(commit, FOREVER_DAYS if FOREVER_DAYS in (period, left) else left + period)
 
         for branch, line in lines.items():
-            walk(branch, line, Periods(rules).of(branch).days, FOREVER_DAYS)
+            walk(branch, line, BranchPeriods(rules).period_of(branch).days, FOREVER_DAYS)
             for commit in line[: rules.keep_last]:
                 claim(commit, FOREVER_DAYS)
             for commit in self.latest_view(line) if branch not in but_for else ():
@@ -177,7 +177,7 @@ def days_of(found: CommitExpiry) -> dict[CommitId, int]:
     return {
         commit: FOREVER_DAYS if found.expires_ms[number] == FOREVER_MS else found.expires_ms[number] // DAY_MS
         for commit, number in found.history.numbers.items()
-        if found.why[number] != Why.NOTHING
+        if found.reasons[number] != RetentionReason.NOTHING
     }
 
 
@@ -199,7 +199,7 @@ def test_so_it_does_when_periods_are_capped(case: Case, most_days: int) -> None:
 def test_a_commit_is_active_until_the_day_that_was_foretold(case: Case) -> None:
     foretold = days_of(case.expiry())
     for day in range(0, LAST_DAY, 3):
-        active = set(case.expiry(day).commits(State.ACTIVE))
+        active = set(case.expiry(day).commits(ExpiryState.ACTIVE))
         assert active == {commit for commit, until in foretold.items() if until > day}
 
 
@@ -207,9 +207,9 @@ def test_a_commit_is_active_until_the_day_that_was_foretold(case: Case) -> None:
 @given(cases())
 def test_a_head_is_active_and_so_is_every_commit_that_was_one_within_the_period(case: Case) -> None:
     """Day by day, for dates that do not lie in the future: the words of the definition, on each branch by itself."""
-    oracle, active = Oracle(case), set(case.expiry().commits(State.ACTIVE))
+    oracle, active = Oracle(case), set(case.expiry().commits(ExpiryState.ACTIVE))
     for branch, head in case.refs.heads.items():
-        days, line = Periods(case.rules).of(branch).days, oracle.line(head)
+        days, line = BranchPeriods(case.rules).period_of(branch).days, oracle.line(head)
         assert head in active
         for left, commit in pairwise(line):
             made, gone = sorted((oracle.day(commit), oracle.day(left)))
@@ -221,11 +221,11 @@ def test_a_head_is_active_and_so_is_every_commit_that_was_one_within_the_period(
 @settings(deadline=None, max_examples=200)
 @given(cases())
 def test_what_never_landed_holds_nothing_and_is_not_expired(case: Case) -> None:
-    with_them, without = case.expiry(), case._replace(rows=[row for row in case.rows if row.landed]).expiry()
+    with_them, without = case.expiry(), case._replace(rows=[row for row in case.rows if row.has_landed]).expiry()
     assert days_of(with_them) == days_of(without)
-    never = {row.id for row in case.rows if not row.landed}
-    assert set(with_them.commits(State.UNLANDED)) == never
-    assert not set(with_them.commits(State.EXPIRED)) & never
+    never = {row.id for row in case.rows if not row.has_landed}
+    assert set(with_them.commits(ExpiryState.UNLANDED)) == never
+    assert not set(with_them.commits(ExpiryState.EXPIRED)) & never
 
 
 @settings(deadline=None, max_examples=200)
@@ -237,7 +237,7 @@ def test_the_order_in_which_commits_are_read_does_not_matter(case: Case, rng: ra
 
     def told(found: CommitExpiry) -> dict[CommitId, tuple[int, int, int]]:
         numbers = found.history.numbers
-        return {commit: (found.expires_ms[at], found.why[at], found.holder[at]) for commit, at in numbers.items()}
+        return {commit: (found.expires_ms[at], found.reasons[at], found.holders[at]) for commit, at in numbers.items()}
 
     assert told(one) == told(other)
 
@@ -247,12 +247,12 @@ def test_the_order_in_which_commits_are_read_does_not_matter(case: Case, rng: ra
 def test_the_reasons_of_a_commit_begin_with_the_one_that_lasts(case: Case) -> None:
     found = case.expiry()
     for commit, number in found.history.numbers.items():
-        reasons = explaining.reasons(found, case.refs, case.rules, commit)
-        if found.why[number] == Why.NOTHING:
+        reasons = explaining.hold_reasons(found, case.refs, case.rules, commit)
+        if found.reasons[number] == RetentionReason.NOTHING:
             assert reasons == []
         else:
             assert reasons[0].until_ms == found.expires_ms[number]
-            assert reasons[0].why == found.why[number]
+            assert reasons[0].reason == found.reasons[number]
 
 
 @settings(deadline=None, max_examples=200)
@@ -260,23 +260,23 @@ def test_the_reasons_of_a_commit_begin_with_the_one_that_lasts(case: Case) -> No
 def test_lines_and_totals_count_what_is_there(case: Case) -> None:
     found, oracle = case.expiry(), Oracle(case)
     until = oracle.until()
-    for line in explaining.lines(found, case.refs, case.rules):
+    for line in explaining.branch_lines(found, case.refs, case.rules):
         commits = oracle.line(case.refs.heads[line.branch])
         active = [commit for commit in commits if until[commit] > case.day]
         coming = [until[commit] * DAY_MS for commit in active if until[commit] != FOREVER_DAYS]
-        assert (line.commits, line.active, line.expired) == (len(commits), len(active), len(commits) - len(active))
+        assert (line.commits, line.active_commits, line.expired_commits) == (len(commits), len(active), len(commits) - len(active))
         assert line.next_expires_ms == min(coming, default=None)
-    totals = explaining.totals(found)
-    assert totals.active == sum(day > case.day for day in until.values())
-    assert totals.active + totals.expired + totals.unlanded == totals.commits == len(case.rows)
+    totals = explaining.expiry_totals(found)
+    assert totals.active_commits == sum(day > case.day for day in until.values())
+    assert totals.active_commits + totals.expired_commits + totals.unlanded_commits == totals.commits == len(case.rows)
     on_branch = {commit for head in case.refs.heads.values() for commit in oracle.line(head)}
-    assert totals.dangling == len(set(until) - on_branch)
+    assert totals.dangling_commits == len(set(until) - on_branch)
 
 
 @settings(deadline=None, max_examples=400)
 @given(cases(), st.data())
 def test_path_rules_and_holds_against_the_oracle(case: Case, data: st.DataObject) -> None:
-    days = st.none() | st.integers(1, 5).map(lambda days: Period(days=days))
+    days = st.none() | st.integers(1, 5).map(lambda days: RulePeriod(days=days))
     filters = data.draw(
         st.lists(
             st.tuples(st.sampled_from(["", "a", "a/b", "c"]), st.sampled_from(["", "", "main", "dev"])), unique=True
@@ -285,7 +285,7 @@ def test_path_rules_and_holds_against_the_oracle(case: Case, data: st.DataObject
     rules = msgspec.structs.replace(
         case.rules,
         rules=tuple(
-            PathRule(Expiration(data.draw(days), data.draw(days), Period(days=1)), Filter(prefix, branch))
+            PathRule(Expiration(data.draw(days), data.draw(days), RulePeriod(days=1)), PathRuleFilter(prefix, branch))
             for prefix, branch in filters
         ),
         legal_holds=tuple(
@@ -294,7 +294,7 @@ def test_path_rules_and_holds_against_the_oracle(case: Case, data: st.DataObject
         allow_deletion_from_latest_view=data.draw(st.booleans()),
     )
     case = case._replace(rules=rules)
-    made = plan(case.history, case.refs, rules, case.day * DAY_MS)
+    made = make_plan(case.history, case.refs, rules, case.day * DAY_MS)
     path, made_day = (
         data.draw(st.sampled_from(["x", "a", "a/b", "a/b/c", "a/bc", "c", "d/e"])),
         data.draw(st.integers(0, 12)),
@@ -322,7 +322,7 @@ def test_path_rules_and_holds_against_the_oracle(case: Case, data: st.DataObject
             and (commit not in shown or rules.allow_deletion_from_latest_view)
         ):
             kept = made_day >= case.day - max(aged.values())
-        assert made.keeps(made.expiry.history.numbers[commit], path, made_day * DAY_MS) == (kept or held)
+        assert made.keeps_entry(made.expiry.history.numbers[commit], path, made_day * DAY_MS) == (kept or held)
 
     made_ms, pinned = made_day * DAY_MS, {CommitId(commit) for commit in rules.pins.commits}
     tagged = {commit for tag, commit in case.refs.tags.items() if rules.holds_tag(tag)}
@@ -330,12 +330,12 @@ def test_path_rules_and_holds_against_the_oracle(case: Case, data: st.DataObject
         goes = any(each.expires(path, made_ms) for each in latest_view_rules(rules, branch, case.day * DAY_MS))
         due = rules.allow_deletion_from_latest_view and not rules.keep_last and not held and branch in aged
         assert goes is (due and made_day < case.day - aged.get(branch, 0))
-        if head not in pinned | tagged and not made.keeps(made.expiry.history.numbers[head], path, made_ms):
+        if head not in pinned | tagged and not made.keeps_entry(made.expiry.history.numbers[head], path, made_ms):
             assert goes  # what a head names is not let go of before the head's own branch has let go of it
-    partly = dict(made.partly())
+    partly = dict(made.partly_expired_commits())
     for commit, number in made.expiry.history.numbers.items():
-        less = any(each.keeps[number] != Keeps.ALL for each in made.classes if not each.on_hold)
-        assert (commit in partly) == (less and made.expiry.state(number) == State.ACTIVE)
+        less = any(each.keep_levels[number] != KeepLevel.ALL for each in made.classes if not each.on_hold)
+        assert (commit in partly) == (less and made.expiry.state(number) == ExpiryState.ACTIVE)
 
 
 class Counted(Sequence[int]):
@@ -358,11 +358,11 @@ def steps(commits: int, branches: int) -> int:
     rows = [CommitRow(name_of(at), [name_of(at - 1)] if at else [], at * DAY_MS) for at in range(commits)]
     heads = {f"b{at}": name_of(commits + at) for at in range(branches)}
     rows += [CommitRow(head, [name_of(commits - 1)], commits * DAY_MS) for head in heads.values()]
-    history = History.of(rows)
+    history = CommitHistory.from_rows(rows)
     first, created = Counted(history.first_parents), Counted(history.created_ms)
     rules = Rules(default_retention_days=1, keep_last=5)
     compute_expiry(
-        History(history.numbers, first, created, history.landed, history.transactions, history.uses_types),
+        CommitHistory(history.numbers, first, created, history.landed_flags, history.transactions, history.uses_types),
         Refs(heads, {}),
         rules,
         commits * DAY_MS,
@@ -376,11 +376,11 @@ def test_the_work_grows_with_commits_and_not_with_branches_times_commits() -> No
 
 
 def test_a_root_has_no_parent() -> None:
-    assert History.of([CommitRow(name_of(0), [], 0)]).first_parents[0] == NONE
+    assert CommitHistory.from_rows([CommitRow(name_of(0), [], 0)]).first_parents[0] == NONE
 
 
-@pytest.mark.parametrize("kind", list(Why))
-def test_every_reason_is_met(kind: Why) -> None:
+@pytest.mark.parametrize("kind", list(RetentionReason))
+def test_every_reason_is_met(kind: RetentionReason) -> None:
     """What the tests above rest on: their histories have each of them."""
     rng, seen = random.Random(1), set[int]()
     for _ in range(200):
@@ -395,5 +395,5 @@ def test_every_reason_is_met(kind: Why) -> None:
             pins=Pins(commits=(name_of(rng.randrange(6)),)),
             keep_latest_view=rng.random() < 0.5,
         )
-        seen |= set(compute_expiry(History.of(rows), refs, rules, 9 * DAY_MS).why)
+        seen |= set(compute_expiry(CommitHistory.from_rows(rows), refs, rules, 9 * DAY_MS).reasons)
     assert kind in seen

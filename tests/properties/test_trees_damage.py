@@ -13,8 +13,8 @@ from refstore.core.records import Entry
 from refstore.errors import CorruptRange
 from refstore.objects.memory import MemoryObjects
 from refstore.versioning.commits import names
-from refstore.versioning.commits.merging import Strategy
-from refstore.versioning.commits.ranges import Cut
+from refstore.versioning.commits.merging import MergeStrategy
+from refstore.versioning.commits.ranges import CutRule
 from refstore.versioning.commits.trees import Trees
 from tests.kit.clock import FakeClock
 from tests.kit.equality import equal_as_uploaded
@@ -38,7 +38,7 @@ class Tree:
     def __init__(self) -> None:
         self.objects = MemoryObjects()
         written = self.fresh().apply("", [(f"p/{number:02d}", entry(number)) for number in range(20)])
-        self.metarange, self.added = written.metarange, written.added
+        self.metarange, self.added = written.metarange, written.added_addresses_id
         self.range = self.fresh().ranges(self.metarange)[1]
         rows = self.fresh().addresses_of_range(self.range)
         self.inside = f"p/{int(rows[0][-2:]):02d}"
@@ -46,7 +46,7 @@ class Tree:
 
     def fresh(self) -> Trees:
         """Without anything cached."""
-        cut = Cut(rows_min=3, rows_more=3, rows_max=6)
+        cut = CutRule(rows_min=3, rows_more=3, rows_max=6)
         return Trees(self.objects, CountingIds("d"), FakeClock(), cut=cut, threads=0)
 
     @property
@@ -54,20 +54,20 @@ class Tree:
         return {
             "range": names.key(names.RANGES, self.range),
             "metarange": names.key(names.METARANGES, self.metarange),
-            "added": names.key(names.ADDED, self.added),
+            "added": names.key(names.ADDED_ADDRESSES, self.added),
         }
 
     def uses(self, kind: str) -> Iterator[Callable[[], object]]:
         trees, metarange, inside = self.fresh, self.metarange, self.inside
         if kind == "added":
-            yield lambda: list(trees().read_added(self.added))
+            yield lambda: list(trees().read_added_addresses(self.added))
             return
         yield lambda: trees().get(metarange, inside)
         yield lambda: trees().scan(metarange)
         yield lambda: trees().apply(metarange, [(inside, None)])
         yield lambda: list(trees().diff("", metarange))
         yield lambda: list(trees().diff(metarange, ""))
-        yield lambda: list(trees().merge("", "", metarange, Strategy.NONE, equal_as_uploaded))
+        yield lambda: list(trees().merge("", "", metarange, MergeStrategy.NONE, equal_as_uploaded))
         yield lambda: list(trees().addresses(metarange))
         if kind == "range":
             yield lambda: trees().addresses_of_range(self.range)
@@ -149,8 +149,8 @@ def test_another_sound_object_under_the_name_is_noticed(kind: str) -> None:
     one, other = Tree(), Tree()
     other.metarange = other.fresh().apply(other.metarange, [(other.inside, None)]).metarange
     written = other.fresh().apply("", [("q", entry(77))])
-    sound = {"range": other.fresh().ranges(other.metarange)[-1], "metarange": other.metarange, "added": written.added}
-    folders = {"range": names.RANGES, "metarange": names.METARANGES, "added": names.ADDED}
+    sound = {"range": other.fresh().ranges(other.metarange)[-1], "metarange": other.metarange, "added": written.added_addresses_id}
+    folders = {"range": names.RANGES, "metarange": names.METARANGES, "added": names.ADDED_ADDRESSES}
     one.objects.put(one.keys[kind], other.objects.read(names.key(folders[kind], sound[kind])))
     for use in one.uses(kind):
         with pytest.raises(CorruptRange):
@@ -162,7 +162,7 @@ def test_a_damaged_listing_gives_nothing_before_it_fails(tree: Tree) -> None:
     whole = tree.objects.read(key)
     tree.objects.put(key, whole[:-30] + b"x" + whole[-29:])
     with pytest.raises(CorruptRange):
-        next(tree.fresh().read_added(tree.added))
+        next(tree.fresh().read_added_addresses(tree.added))
     tree.objects.put(key, whole)
 
 
@@ -172,7 +172,7 @@ def test_a_damaged_listing_gives_nothing_before_it_fails(tree: Tree) -> None:
 def test_what_is_no_id_leads_nowhere(tree: Tree, bad: str) -> None:
     for use in (
         lambda: tree.fresh().get(bad, "a"),
-        lambda: list(tree.fresh().read_added(bad)),
+        lambda: list(tree.fresh().read_added_addresses(bad)),
         lambda: tree.fresh().addresses_of_range(bad),
         lambda: tree.fresh().apply(bad, []),
     ):

@@ -15,11 +15,11 @@ from refstore.core.records import Entry, Tombstone, encode
 from refstore.objects.memory import MemoryObjects
 from refstore.versioning.commits import names, ranges
 from refstore.versioning.commits.applying import WrittenTree
-from refstore.versioning.commits.diffing import Change, Kind
-from refstore.versioning.commits.equality import equal
-from refstore.versioning.commits.merging import Conflict, Strategy, Take
+from refstore.versioning.commits.diffing import PathChange, PathChangeKind
+from refstore.versioning.commits.equality import are_equal
+from refstore.versioning.commits.merging import PathConflict, MergeStrategy, MergedChange
 from refstore.versioning.commits.names import hash_of
-from refstore.versioning.commits.ranges import Cut
+from refstore.versioning.commits.ranges import CutRule
 from refstore.versioning.commits.trees import Trees
 from tests.kit.clock import FakeClock
 from tests.kit.equality import equal_as_uploaded
@@ -28,7 +28,7 @@ from tests.kit.ids import CountingIds
 Tree = dict[str, Entry]
 Changes = dict[str, Entry | None]
 
-SMALL = Cut(rows_min=2, rows_more=3, rows_max=7)
+SMALL = CutRule(rows_min=2, rows_more=3, rows_max=7)
 
 
 class ReadCounting(MemoryObjects):
@@ -105,10 +105,10 @@ def applied(tree: Tree, changes: Changes) -> Tree:
 
 def assert_counts(written: WrittenTree, before: Tree, changes: Changes) -> None:
     puts = {path: entry for path, entry in changes.items() if entry is not None}
-    assert written.inserted == len(puts.keys() - before.keys())
-    assert written.replaced == sum(path in before and before[path] != entry for path, entry in puts.items())
-    assert written.removed == sum(path in before for path, entry in changes.items() if entry is None)
-    assert written.unchanged == len(changes) - written.changed
+    assert written.inserted_entries == len(puts.keys() - before.keys())
+    assert written.replaced_entries == sum(path in before and before[path] != entry for path, entry in puts.items())
+    assert written.removed_entries == sum(path in before for path, entry in changes.items() if entry is None)
+    assert written.unchanged_entries == len(changes) - written.changed_entries
 
 
 @settings(deadline=None)
@@ -128,8 +128,8 @@ def test_applying_changes_is_what_a_dict_does(tree: Tree, portions: list[Changes
         assert (metarange == base) is (tree == before)
         assert written.ranges_written + written.ranges_inherited == len(world.trees.ranges(metarange))
         own = {entry.address for entry in changes.values() if entry is not None and is_own(entry.address)}
-        assert [each for batch in world.trees.read_added(written.added) for each in batch] == sorted(own)
-        assert bool(written.added) is bool(own)
+        assert [each for batch in world.trees.read_added_addresses(written.added_addresses_id) for each in batch] == sorted(own)
+        assert bool(written.added_addresses_id) is bool(own)
 
 
 @settings(deadline=None)
@@ -154,7 +154,7 @@ def test_how_a_tree_is_cut_depends_on_its_rows_alone(tree: Tree, portions: list[
     fresh = world.build(tree)
     assert world.hashes(metarange) == world.hashes(fresh)
     assert hash_of(metarange) == hash_of(fresh)
-    assert world.trees.same(metarange, fresh)
+    assert world.trees.have_same_content(metarange, fresh)
 
 
 @settings(deadline=None)
@@ -213,13 +213,13 @@ def test_addresses(tree: Tree) -> None:
     assert [each for batch in batches for each in batch] == [entry.address for _, entry in sorted(tree.items())]
 
 
-def expected_diff(left: Tree, right: Tree) -> list[Change]:
-    changes: list[Change] = []
+def expected_diff(left: Tree, right: Tree) -> list[PathChange]:
+    changes: list[PathChange] = []
     for path in sorted(left.keys() | right.keys()):
         old, new = left.get(path), right.get(path)
         if old != new:
-            kind = Kind.ADDED if old is None else Kind.REMOVED if new is None else Kind.CHANGED
-            changes.append(Change(path, kind, old, new))
+            kind = PathChangeKind.ADDED if old is None else PathChangeKind.REMOVED if new is None else PathChangeKind.CHANGED
+            changes.append(PathChange(path, kind, old, new))
     return changes
 
 
@@ -232,7 +232,7 @@ def test_diff(tree: Tree, changes: Changes, prefix: str, after: str, related: bo
     if related:
         right = world.trees.apply(left, sorted(changes.items())).metarange
     else:
-        cut = Cut(rows_min=1, rows_more=5, rows_max=20)
+        cut = CutRule(rows_min=1, rows_more=5, rows_max=20)
         right = (
             Trees(world.objects, world.ids, FakeClock(), cut=cut, threads=0).apply("", sorted(other.items())).metarange
         )
@@ -254,25 +254,25 @@ def test_shared_ranges_are_not_read_by_a_diff(tree: Tree, changes: Changes) -> N
 
 
 @settings(deadline=None)
-@given(TREES, CHANGES, CHANGES, st.sampled_from(Strategy))
-def test_merge(base: Tree, ours_changes: Changes, theirs_changes: Changes, strategy: Strategy) -> None:
+@given(TREES, CHANGES, CHANGES, st.sampled_from(MergeStrategy))
+def test_merge(base: Tree, ours_changes: Changes, theirs_changes: Changes, strategy: MergeStrategy) -> None:
     world = World()
     ours, theirs = applied(base, ours_changes), applied(base, theirs_changes)
     ids = world.build(base), world.build(ours), world.build(theirs)
 
-    merged, conflicts = dict(ours), list[Conflict]()
+    merged, conflicts = dict(ours), list[PathConflict]()
     for path in sorted(base.keys() | theirs.keys()):
         old, mine, new = base.get(path), ours.get(path), theirs.get(path)
-        if old == new or equal(mine, new, {}):
+        if old == new or are_equal(mine, new, {}):
             continue
-        if not equal(mine, old, {}) and strategy is Strategy.NONE:
-            conflicts.append(Conflict(path, old, mine, new, conflict=True))
-        elif equal(mine, old, {}) or strategy is Strategy.THEIRS:
+        if not are_equal(mine, old, {}) and strategy is MergeStrategy.NONE:
+            conflicts.append(PathConflict(path, old, mine, new, conflict=True))
+        elif are_equal(mine, old, {}) or strategy is MergeStrategy.THEIRS:
             merged = applied(merged, {path: new})
 
     steps = list(world.trees.merge(*ids, strategy, equal_as_uploaded))
-    assert [step for step in steps if isinstance(step, Conflict)] == conflicts
-    taken = [step for step in steps if isinstance(step, Take)]
+    assert [step for step in steps if isinstance(step, PathConflict)] == conflicts
+    taken = [step for step in steps if isinstance(step, MergedChange)]
     assert world.dump(world.trees.apply(ids[1], taken).metarange) == merged
     if not conflicts:
         assert list(world.trees.merge_changes(*ids, strategy, equal_as_uploaded)) == taken
@@ -284,7 +284,7 @@ def test_a_tree_that_was_cut_by_another_rule_is_read_and_edited_all_the_same(
     tree: Tree, first: Changes, second: Changes
 ) -> None:
     world = World()
-    other = Trees(world.objects, world.ids, FakeClock(), cut=Cut(rows_min=1, rows_more=4, rows_max=12), threads=0)
+    other = Trees(world.objects, world.ids, FakeClock(), cut=CutRule(rows_min=1, rows_more=4, rows_max=12), threads=0)
     base = other.apply("", sorted(tree.items())).metarange
     mixed = world.trees.apply(base, sorted(first.items())).metarange
     after = world.trees.apply(mixed, sorted(second.items())).metarange

@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from refstore.purging.document import Dataset
 from refstore_purge.formats import avro
-from refstore_purge.formats.base import PurgeError, Task
+from refstore_purge.formats.base import PurgeError, FormatTask
 from refstore_purge.ids import IdSet
-from refstore_purge.verify_ids import NORMAL, Lookup, RowCount, WantedIds
+from refstore_purge.verify_ids import NORMAL, BatchedLookup, RowCount, WantedIds
 from refstore_purge.verify_rows import count_rows
-from refstore_purge.verify_text import NotRead
+from refstore_purge.verify_text import VerifyReadError
 
 SYNC = bytes(range(200, 216))
 
@@ -139,21 +139,21 @@ class Outcome(NamedTuple):
     reasons: tuple[str, str]
 
 
-def outcomes(body: bytes, what: Task, ids: IdSet, set_null: Sequence[str] = ()) -> Outcome:
+def outcomes(body: bytes, what: FormatTask, ids: IdSet, set_null: Sequence[str] = ()) -> Outcome:
     """Return what a run and `verify` find, and why they refuse."""
     by_run = by_verify = None
     reasons = ["", ""]
     try:
-        by_run = avro.find(io.BytesIO(body), what, ids).matched
+        by_run = avro.find(io.BytesIO(body), what, ids).matched_rows
     except PurgeError as error:
         reasons[0] = str(error)
     dataset = Dataset("d", "d/", ".".join(what.identifier), "rewrite", "avro", what.map_part, tuple(set_null))
-    lookup, count = Lookup(WantedIds(ids.kind, ids.values.cast(NORMAL[ids.kind]))), RowCount()
+    lookup, count = BatchedLookup(WantedIds(ids.kind, ids.values.cast(NORMAL[ids.kind]))), RowCount()
     try:
-        count_rows(io.BytesIO(body), dataset, lookup, count, is_of_id=what.every_row)
+        count_rows(io.BytesIO(body), dataset, lookup, count, is_of_id=what.matches_every_row)
         lookup.finish()
         by_verify = count.rows
-    except NotRead as error:
+    except VerifyReadError as error:
         reasons[1] = str(error)
     return Outcome(by_run, by_verify, (reasons[0], reasons[1]))
 

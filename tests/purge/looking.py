@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from refstore_purge import ids
-from refstore_purge.formats.base import Found, Kind, Rewritten, Task
+from refstore_purge.formats.base import SearchResult, IdKind, RewriteResult, FormatTask
 from refstore_purge.ids import IdSet
 
-_TYPES: dict[Kind, Any] = {"string": pa.string(), "integer": pa.int64(), "binary": pa.binary()}
+_TYPES: dict[IdKind, Any] = {"string": pa.string(), "integer": pa.int64(), "binary": pa.binary()}
 
 
-def id_set(*values: Any, kind: Kind = "string", type_: Any = None) -> IdSet:
+def id_set(*values: Any, kind: IdKind = "string", type_: Any = None) -> IdSet:
     folder = Path(tempfile.mkdtemp(prefix="refstore-tests-"))
-    ids.write(folder, kind, [pa.array(values, type_ or _TYPES[kind])])
+    ids.write_ids(folder, kind, [pa.array(values, type_ or _TYPES[kind])])
     return IdSet(folder)
 
 
-def task(identifier: str, *, map_part: Any = "value", set_null: Sequence[str] = ()) -> Task:
-    return Task(tuple(identifier.split(".")), map_part, tuple(tuple(name.split(".")) for name in set_null))
+def task(identifier: str, *, map_part: Any = "value", set_null: Sequence[str] = ()) -> FormatTask:
+    return FormatTask(tuple(identifier.split(".")), map_part, tuple(tuple(name.split(".")) for name in set_null))
 
 
 class FoundRows(NamedTuple):
@@ -39,15 +39,15 @@ class RewrittenRows(NamedTuple):
     matched: int
 
 
-def find(module: ModuleType, body: bytes, what: Task, wanted: IdSet) -> FoundRows:
-    found: Found = module.find(io.BytesIO(body), what, wanted)
-    return FoundRows(found.rows, found.matched, found.by)
+def find(module: ModuleType, body: bytes, what: FormatTask, wanted: IdSet) -> FoundRows:
+    found: SearchResult = module.find(io.BytesIO(body), what, wanted)
+    return FoundRows(found.rows, found.matched_rows, found.decided_by)
 
 
-def rewrite(module: ModuleType, body: bytes, what: Task, wanted: IdSet) -> tuple[bytes, RewrittenRows]:
+def rewrite(module: ModuleType, body: bytes, what: FormatTask, wanted: IdSet) -> tuple[bytes, RewrittenRows]:
     """Rewrite, and check that `find` says the same."""
     target = io.BytesIO()
-    made: Rewritten = module.rewrite(io.BytesIO(body), target, what, wanted)
-    found: Found = module.find(io.BytesIO(body), what, wanted)
-    assert (found.rows, found.matched, found.entries) == (made.rows, made.matched, made.entries)
-    return target.getvalue(), RewrittenRows(made.rows, made.matched)
+    made: RewriteResult = module.rewrite(io.BytesIO(body), target, what, wanted)
+    found: SearchResult = module.find(io.BytesIO(body), what, wanted)
+    assert (found.rows, found.matched_rows, found.matched_entries) == (made.rows, made.matched_rows, made.removed_entries)
+    return target.getvalue(), RewrittenRows(made.rows, made.matched_rows)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from refstore_purge.formats import avro
-from refstore_purge.formats.base import PurgeError, Task
+from refstore_purge.formats.base import PurgeError, FormatTask
 from tests.purge.avro_files import (
     PACK,
     block,
@@ -388,7 +388,7 @@ class TestSetNull:
 
     def test_where_the_partition_tells(self) -> None:
         body = written(self.SCHEMA, self.rows())
-        what = Task(("guest",), set_null=(("mail",),), every_row=True)
+        what = FormatTask(("guest",), set_null=(("mail",),), matches_every_row=True)
         new, counts = rewrite(avro, body, what, id_set("bob"))
         assert (counts, [row["mail"] for row in read(new)]) == ((4, 3), [None] * 4)
         assert outcomes(body, what, id_set("bob"), ["mail"])[:2] == (3, 3)
@@ -398,7 +398,7 @@ def test_where_the_partition_tells_no_row_is_left() -> None:
     body = written(
         record_of(("n", "int")), [{"n": number} for number in range(1000)], block_bytes=100, metadata=METADATA
     )
-    what = Task(("guest",), every_row=True)
+    what = FormatTask(("guest",), matches_every_row=True)
     assert find(avro, body, what, id_set("bob")) == (1000, 1000, "partition")
     assert rewrite(avro, body, what, id_set("bob")) == (header_of(body), (1000, 1000))
     assert outcomes(body, what, id_set("bob"))[:2] == (1000, 1000)
@@ -422,13 +422,13 @@ class TestMetadata:
         assert list(metadata_of(new)) == left
         assert metadata_of(new) == {name: metadata_of(body)[name] for name in left}
         assert list(blocks(new)) == list(blocks(body))
-        assert avro.find(io.BytesIO(body), task("who"), id_set("bob")).entries == 2
+        assert avro.find(io.BytesIO(body), task("who"), id_set("bob")).matched_entries == 2
 
     def test_what_avro_needs_is_no_entry(self) -> None:
         body = written(record_of(("who", "string")), self.ROWS, codec="deflate")
         wanted = id_set("deflate", "avro.codec", "avro.schema")
         assert rewrite(avro, body, task("who"), wanted) == (body, (2, 0))
-        assert avro.find(io.BytesIO(body), task("who"), wanted).entries == 0
+        assert avro.find(io.BytesIO(body), task("who"), wanted).matched_entries == 0
 
 
 def test_a_missing_column_is_told_with_its_like() -> None:

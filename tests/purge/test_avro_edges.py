@@ -230,7 +230,7 @@ def test_a_header_in_several_parts() -> None:
     assert rewrite(avro, body, task("who"), id_set("eve")) == (body, (1, 0))
     new, _ = rewrite(avro, body, task("who"), id_set("bob"))
     assert new == header_of_pairs([(b"avro.schema", schema), (b"z", b"\xff\0")]) + block(1, sized(b"ann"))
-    assert avro.find(io.BytesIO(body), task("who"), id_set("bob")).entries == 1
+    assert avro.find(io.BytesIO(body), task("who"), id_set("bob")).matched_entries == 1
 
 
 def test_names_are_found_as_the_specification_says() -> None:

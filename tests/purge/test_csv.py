@@ -43,7 +43,7 @@ def test_a_file_stays_compressed_as_it_was(codec: str) -> None:
     pack, unpack = TEXT_CODECS[codec]
     made, counts = rewrite(csv, pack(b"n,guest\n1,bob\n2,ann\n"), GUEST, id_set("bob"))
     assert unpack(made) == b"n,guest\n2,ann\n"
-    assert compression.codec_of(io.BytesIO(made)) == codec
+    assert compression.detect_codec(io.BytesIO(made)) == codec
     assert counts == (2, 1)
 
 

@@ -67,7 +67,7 @@ class TestCompression:
         pack, unpack = TEXT_CODECS[codec]
         made, counts = rewrite(csv, pack(b""), GUEST, id_set("bob"))
         assert unpack(made) == b""
-        assert compression.codec_of(io.BytesIO(made)) == codec
+        assert compression.detect_codec(io.BytesIO(made)) == codec
         assert counts == (0, 0)
 
     def test_that_is_cut_off_anywhere_is_refused(self, codec: str) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from refstore.errors import Invalid
 from refstore_purge import ids_file, index
 from refstore_purge.ids import IdSet
-from refstore_purge.ids_form import FormOptions
+from refstore_purge.ids_form import IdsFormOptions
 from tests.purge.looking import id_set
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -113,7 +113,7 @@ class TestTheFile:
     def load(self, file: Path, *, column: str = "", id_type: str = "") -> list[Any]:
         folder = file.parent / "written"
         shutil.rmtree(folder, ignore_errors=True)
-        read = ids_file.load(file, folder, form=FormOptions(column), id_type=id_type)
+        read = ids_file.load_ids(file, folder, form=IdsFormOptions(column), id_type=id_type)
         values = IdSet(folder).values.to_pylist()
         assert read.ids == len(values)
         return sorted(int(value) if not isinstance(value, bytes) else value for value in values)
@@ -150,14 +150,14 @@ class TestTheFile:
         with pytest.raises(Invalid, match=r"the ids of ids\.parquet are double"):
             self.load(self.parquet(folder, id=[1.5]))
         with pytest.raises(Invalid, match=r"gone\.csv cannot be read: No such file"):
-            ids_file.load(folder / "gone.csv", folder / "x")
+            ids_file.load_ids(folder / "gone.csv", folder / "x")
 
 
 def test_the_hashes_of_the_index_depend_on_the_key_alone() -> None:
     values = id_set("a", "b", "größe").values
-    one, other = index.Key.of(b"one" * 20), index.Key.of(b"other" * 20)
-    hashes = index.hashes(values, "string", one.hash_key)
-    assert (hashes == index.hashes(id_set("b", "größe", "a").values, "string", one.hash_key)).all()
-    assert not set(hashes) & set(index.hashes(values, "string", other.hash_key))
+    one, other = index.IndexKey.derive(b"one" * 20), index.IndexKey.derive(b"other" * 20)
+    hashes = index.hash_distinct(values, "string", one.hash_key)
+    assert (hashes == index.hash_distinct(id_set("b", "größe", "a").values, "string", one.hash_key)).all()
+    assert not set(hashes) & set(index.hash_distinct(values, "string", other.hash_key))
     assert (hashes < 2**index.BITS).all()
     assert one.name != other.name

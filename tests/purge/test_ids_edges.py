@@ -103,7 +103,7 @@ def _mixed(ids: list[int]) -> IdSet:
     """Make a set of ids below zero and above 2^63, which no one type of Arrow's integers has."""
     folder = Path(tempfile.mkdtemp())
     signed = pa.array([each for each in ids if each < 2**63], pa.int64())
-    written.write(folder, "integer", [signed, pa.array([each for each in ids if each >= 2**63], pa.uint64())])
+    written.write_ids(folder, "integer", [signed, pa.array([each for each in ids if each >= 2**63], pa.uint64())])
     return IdSet(folder)
 
 
@@ -161,12 +161,12 @@ def test_values_about_as_long_as_the_hash_knows_are_told_apart(length: int) -> N
 
 def test_ids_of_several_batches_and_widths_are_each_there_once(tmp_path: Path) -> None:
     batches = [pa.array([1, None, 2], pa.int8()), pa.array([2, 3], pa.uint64()), pa.array([], pa.int32())]
-    assert written.write(tmp_path / "ids", "integer", batches) == 3
+    assert written.write_ids(tmp_path / "ids", "integer", batches) == 3
     made = IdSet(tmp_path / "ids")
     assert sorted(map(int, made.values.to_pylist())) == [1, 2, 3]
     assert (made.kind, made.count, made.index_hashes) == ("integer", 3, None)
 
 
 def test_the_folder_is_for_its_owner_only(tmp_path: Path) -> None:
-    written.write(tmp_path / "ids", "string", [pa.array(["a"])])
+    written.write_ids(tmp_path / "ids", "string", [pa.array(["a"])])
     assert (tmp_path / "ids").stat().st_mode & 0o777 == 0o700

@@ -10,9 +10,9 @@ import pytest
 
 from refstore.errors import Invalid
 from refstore_purge import ids_file
-from refstore_purge.formats.base import Kind
+from refstore_purge.formats.base import IdKind
 from refstore_purge.ids import IdSet
-from refstore_purge.ids_form import FormOptions
+from refstore_purge.ids_form import IdsFormOptions
 from refstore_purge.untyped_arrow import pa, pq
 
 
@@ -23,15 +23,15 @@ def folder(tmp_path: Path) -> Path:
 
 def load(
     folder: Path, ids: Any, *, id_type: str = "", empty_id: bool = False, **options: Any
-) -> tuple[Kind, list[Any]]:
+) -> tuple[IdKind, list[Any]]:
     """Write a file, of CSV or JSON lines if it is bytes, and return what is loaded from it."""
     file = folder / "ids.file"
     if isinstance(ids, bytes):
         file.write_bytes(ids)
     else:
         pq.write_table(pa.table(ids), file)
-    form = FormOptions(**options)
-    read = ids_file.load(file, folder / "written", form=form, id_type=id_type, empty_id=empty_id)
+    form = IdsFormOptions(**options)
+    read = ids_file.load_ids(file, folder / "written", form=form, id_type=id_type, empty_id=empty_id)
     made = IdSet(folder / "written")
     values = made.values.to_pylist()
     assert read.ids == made.count == len(values)
@@ -52,7 +52,7 @@ class TestParquet:
             (pa.array([b"ab"], pa.binary(2)), "binary", [b"ab"]),
         ],
     )
-    def test_has_its_own_types(self, folder: Path, values: Any, kind: Kind, expected: list[Any]) -> None:
+    def test_has_its_own_types(self, folder: Path, values: Any, kind: IdKind, expected: list[Any]) -> None:
         assert load(folder, {"id": values}) == (kind, expected)
 
     @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ class TestParquet:
             (pa.array([7]), "binary", [b"7"]),
         ],
     )
-    def test_is_compared_as_told(self, folder: Path, values: Any, id_type: Kind, expected: list[Any]) -> None:
+    def test_is_compared_as_told(self, folder: Path, values: Any, id_type: IdKind, expected: list[Any]) -> None:
         assert load(folder, {"id": values}, id_type=id_type) == (id_type, expected)
 
     def test_of_many_row_groups_is_read_whole(self, folder: Path) -> None:
         file = folder / "ids.parquet"
         pq.write_table(pa.table({"id": range(1000)}), file, row_group_size=10)
-        assert ids_file.load(file, folder / "written").ids == 1000
+        assert ids_file.load_ids(file, folder / "written").ids == 1000
 
     @pytest.mark.parametrize("values", [[True], [1.5], [{"a": 1}], [["a"]], [Decimal(1)]])
     def test_of_other_types_is_refused(self, folder: Path, values: list[Any]) -> None:
@@ -179,11 +179,11 @@ class TestRefusals:
         body[30:500] = b"\xff" * 470
         file.write_bytes(body)
         with pytest.raises(Invalid, match=r"the ids of ids\.parquet cannot be read") as raised:
-            ids_file.load(file, folder / "written")
+            ids_file.load_ids(file, folder / "written")
         assert "secret" not in str(raised.value)
 
     def test_of_a_folder_or_nothing(self, folder: Path) -> None:
         with pytest.raises(Invalid, match="cannot be read: Is a directory"):
-            ids_file.load(folder, folder / "written")
+            ids_file.load_ids(folder, folder / "written")
         with pytest.raises(Invalid, match="cannot be read: No such file"):
-            ids_file.load(folder / "gone", folder / "written")
+            ids_file.load_ids(folder / "gone", folder / "written")

@@ -13,7 +13,7 @@ import pytest
 from refstore.errors import Invalid
 from refstore_purge import ids_file
 from refstore_purge.ids import IdSet
-from refstore_purge.ids_form import FormOptions
+from refstore_purge.ids_form import IdsFormOptions
 from refstore_purge.untyped_arrow import pa, pq
 
 ANN, BOB = "550e8400-e29b-41d4-a716-446655440000", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
@@ -29,7 +29,7 @@ class Loaded:
         else:
             pq.write_table(pa.table(body), file)
         of_load = {key: options.pop(key) for key in ("id_type", "empty_id", "datasets") if key in options}
-        read = ids_file.load(file, folder / "sets", form=FormOptions(**options), **of_load)
+        read = ids_file.load_ids(file, folder / "sets", form=IdsFormOptions(**options), **of_load)
         self.text, self.kinds = read.text, dict[str, str]()
         self.ids: dict[str, list[Any]] = {}
         for dataset, prefix in read.sets.items():

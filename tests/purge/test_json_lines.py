@@ -40,7 +40,7 @@ def test_a_file_stays_compressed_as_it_was(codec: str) -> None:
     pack, unpack = TEXT_CODECS[codec]
     made, counts = rewrite(json_lines, pack(b'{"user":{"guest":"bob"}}\n{"n":1}\n'), GUEST, id_set("bob"))
     assert unpack(made) == b'{"n":1}\n'
-    assert compression.codec_of(io.BytesIO(made)) == codec
+    assert compression.detect_codec(io.BytesIO(made)) == codec
     assert counts == (2, 1)
 
 

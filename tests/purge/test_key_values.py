@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from refstore_purge.formats import key_values, orc, parquet
-from refstore_purge.formats.base import Ids, PurgeError, Task
+from refstore_purge.formats.base import IdMatcher, PurgeError, FormatTask
 from refstore_purge.untyped_arrow import orc as arrow_orc
 from refstore_purge.untyped_arrow import pa, pq
 from tests.purge.looking import id_set, task
@@ -18,7 +18,7 @@ from tests.purge.looking import id_set, task
 pyorc: Any = import_module("pyorc")
 
 GUEST = task("guest")
-READING = Task(("guest",), ignore_statistics=True)
+READING = FormatTask(("guest",), ignores_statistics=True)
 
 
 def written(table: Any, **options: Any) -> bytes:
@@ -49,7 +49,7 @@ def guests_table(metadata: dict[Any, Any], guests: list[Any], type_: Any = None)
     return pa.table({"guest": pa.array(guests, type_ or pa.string())}).replace_schema_metadata(metadata)
 
 
-def purged(module: Any, body: bytes, what: Task, wanted: Ids) -> tuple[bytes, tuple[int, int, int]]:
+def purged(module: Any, body: bytes, what: FormatTask, wanted: IdMatcher) -> tuple[bytes, tuple[int, int, int]]:
     """Rewrite, look again, and return the file and what was found."""
     found = module.find(io.BytesIO(body), what, wanted)
     target = io.BytesIO()
@@ -107,7 +107,7 @@ def test_an_id_that_cannot_be_taken_out_fails_the_file() -> None:
     items = pa.list_view(pa.field("item", pa.int8(), metadata={"of": "bob"}))
     entry = base64.b64encode(pa.schema([pa.field("v", items)]).serialize().to_pybytes())
     with pytest.raises(PurgeError, match="metadata of a nested column"):
-        key_values.without_ids({b"ARROW:schema": entry}, id_set("bob"), rows_changed=False)
+        key_values.drop_ids({b"ARROW:schema": entry}, id_set("bob"), rows_changed=False)
 
 
 HUDI = {
@@ -164,7 +164,7 @@ def test_an_empty_value_is_nobodys() -> None:
 def test_a_file_without_rows_and_one_whose_partition_is_the_id() -> None:
     body = footed({"owner": "bob"}, [])
     assert purged(parquet, body, GUEST, id_set("bob"))[1] == (0, 0, 1)
-    every = Task(("who",), every_row=True)
+    every = FormatTask(("who",), matches_every_row=True)
     body = footed({"owner": "bob"}, ["x"])
     assert purged(parquet, body, every, id_set("bob"))[1] == (1, 1, 1)
 
@@ -196,8 +196,8 @@ def test_statistics_of_parquet_that_lie_are_ignored_if_asked() -> None:
 
 def test_null_counts_that_lie_are_ignored_if_asked() -> None:
     nulls = written(pa.table({"guest": pa.array([None, None], pa.string())}), use_dictionary=False)
-    assert parquet.find(io.BytesIO(nulls), GUEST, id_set("zoe")).by == "statistics"
-    assert parquet.find(io.BytesIO(nulls), READING, id_set("zoe")).by == "column"
+    assert parquet.find(io.BytesIO(nulls), GUEST, id_set("zoe")).decided_by == "statistics"
+    assert parquet.find(io.BytesIO(nulls), READING, id_set("zoe")).decided_by == "column"
 
 
 def test_statistics_of_orc_that_lie_are_ignored_if_asked() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from refstore_purge.formats import parquet, parquet_footer
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.formats.parquet_footer import Chunk, Column, Element, File, Group, Items, Struct
-from refstore_purge.formats.parquet_shapes import Kind
+from refstore_purge.formats.parquet_footer import ColumnChunkField, ColumnMetadataField, SchemaElementField, FileField, RowGroupField, ThriftList, ThriftStruct
+from refstore_purge.formats.parquet_shapes import ThriftType
 from tests.purge.looking import find, id_set, rewrite, task
 from tests.purge.test_parquet_kept import edited, written
 
@@ -30,104 +30,104 @@ def a_file(**options: Any) -> bytes:
     return written({"n": range(6), "s": ["a", "b", None, "d", "e", "f"], "l": LISTS}, **options)
 
 
-def chunk(footer: Struct, column: int, group: int = 1) -> Struct:
+def chunk(footer: ThriftStruct, column: int, group: int = 1) -> ThriftStruct:
     """Return a column chunk, of the row group that has no id."""
-    return footer[File.ROW_GROUPS][group][Group.COLUMNS][column]
+    return footer[FileField.ROW_GROUPS][group][RowGroupField.COLUMNS][column]
 
 
-def metadata(footer: Struct, column: int, group: int = 1) -> Struct:
-    return chunk(footer, column, group)[Chunk.METADATA]
+def metadata(footer: ThriftStruct, column: int, group: int = 1) -> ThriftStruct:
+    return chunk(footer, column, group)[ColumnChunkField.METADATA]
 
 
-def more_rows(footer: Struct) -> None:
-    footer[File.ROW_GROUPS][1].change(Group.ROWS, 4)
+def more_rows(footer: ThriftStruct) -> None:
+    footer[FileField.ROW_GROUPS][1].change(RowGroupField.ROWS, 4)
 
 
-def fewer_rows(footer: Struct) -> None:
-    footer[File.ROW_GROUPS][1].change(Group.ROWS, 2)
+def fewer_rows(footer: ThriftStruct) -> None:
+    footer[FileField.ROW_GROUPS][1].change(RowGroupField.ROWS, 2)
 
 
-def negative_rows(footer: Struct) -> None:
-    footer[File.ROW_GROUPS][1].change(Group.ROWS, -3)
+def negative_rows(footer: ThriftStruct) -> None:
+    footer[FileField.ROW_GROUPS][1].change(RowGroupField.ROWS, -3)
 
 
-def fewer_rows_and_values(footer: Struct) -> None:
+def fewer_rows_and_values(footer: ThriftStruct) -> None:
     """The pages have more than any reader shows."""
     fewer_rows(footer)
     for column in range(4):
-        metadata(footer, column).change(Column.VALUES, 2)
+        metadata(footer, column).change(ColumnMetadataField.VALUES, 2)
 
 
-def more_rows_and_values(footer: Struct) -> None:
+def more_rows_and_values(footer: ThriftStruct) -> None:
     more_rows(footer)
     for column in range(4):
-        metadata(footer, column).change(Column.VALUES, 4)
+        metadata(footer, column).change(ColumnMetadataField.VALUES, 4)
 
 
-def one_column_less(footer: Struct) -> None:
-    del footer[File.ROW_GROUPS][1][Group.COLUMNS][3]
+def one_column_less(footer: ThriftStruct) -> None:
+    del footer[FileField.ROW_GROUPS][1][RowGroupField.COLUMNS][3]
 
 
-def one_column_twice(footer: Struct) -> None:
-    footer[File.ROW_GROUPS][1][Group.COLUMNS].append(chunk(footer, 3))
+def one_column_twice(footer: ThriftStruct) -> None:
+    footer[FileField.ROW_GROUPS][1][RowGroupField.COLUMNS].append(chunk(footer, 3))
 
 
-def two_columns_swapped(footer: Struct) -> None:
+def two_columns_swapped(footer: ThriftStruct) -> None:
     """As their paths tell: pyarrow goes by their order, and others by their paths."""
-    chunks = footer[File.ROW_GROUPS][1][Group.COLUMNS]
+    chunks = footer[FileField.ROW_GROUPS][1][RowGroupField.COLUMNS]
     chunks[0], chunks[2] = chunks[2], chunks[0]
 
 
-def one_place_for_two(footer: Struct) -> None:
-    for field in (Column.DATA_PAGE, Column.COMPRESSED_BYTES):
+def one_place_for_two(footer: ThriftStruct) -> None:
+    for field in (ColumnMetadataField.DATA_PAGE, ColumnMetadataField.COMPRESSED_BYTES):
         metadata(footer, 2).change(field, metadata(footer, 0, 0)[field])
 
 
-def a_chunk_too_short(footer: Struct) -> None:
+def a_chunk_too_short(footer: ThriftStruct) -> None:
     """A copy would lack its last byte."""
-    metadata(footer, 1).change(Column.COMPRESSED_BYTES, metadata(footer, 1)[Column.COMPRESSED_BYTES] - 1)
+    metadata(footer, 1).change(ColumnMetadataField.COMPRESSED_BYTES, metadata(footer, 1)[ColumnMetadataField.COMPRESSED_BYTES] - 1)
 
 
-def another_chunk_too_short(footer: Struct) -> None:
+def another_chunk_too_short(footer: ThriftStruct) -> None:
     last = metadata(footer, 3)
-    last.change(Column.COMPRESSED_BYTES, last[Column.COMPRESSED_BYTES] - 1)
+    last.change(ColumnMetadataField.COMPRESSED_BYTES, last[ColumnMetadataField.COMPRESSED_BYTES] - 1)
 
 
-def a_negative_size(footer: Struct) -> None:
-    metadata(footer, 1).change(Column.COMPRESSED_BYTES, -1)
+def a_negative_size(footer: ThriftStruct) -> None:
+    metadata(footer, 1).change(ColumnMetadataField.COMPRESSED_BYTES, -1)
 
 
-def another_type(footer: Struct) -> None:
-    metadata(footer, 1).change(Column.TYPE, 6)
+def another_type(footer: ThriftStruct) -> None:
+    metadata(footer, 1).change(ColumnMetadataField.TYPE, 6)
 
 
-def a_text_for_a_number(footer: Struct) -> None:
-    metadata(footer, 1).set(Column.VALUES, Kind.STRING, b"3")
+def a_text_for_a_number(footer: ThriftStruct) -> None:
+    metadata(footer, 1).set(ColumnMetadataField.VALUES, ThriftType.STRING, b"3")
 
 
-def a_number_for_the_schema(footer: Struct) -> None:
-    footer.set(File.SCHEMA, Kind.I32, 5)
+def a_number_for_the_schema(footer: ThriftStruct) -> None:
+    footer.set(FileField.SCHEMA, ThriftType.I32, 5)
 
 
-def no_rows_said(footer: Struct) -> None:
-    footer._fields.pop(File.ROWS)  # pyright: ignore[reportPrivateUsage]  # nobody else takes a field away
+def no_rows_said(footer: ThriftStruct) -> None:
+    footer._fields.pop(FileField.ROWS)  # pyright: ignore[reportPrivateUsage]  # nobody else takes a field away
 
 
-def no_type(footer: Struct) -> None:
-    chunk(footer, 1).change(Chunk.METADATA, metadata(footer, 1).without(Column.TYPE))
+def no_type(footer: ThriftStruct) -> None:
+    chunk(footer, 1).change(ColumnChunkField.METADATA, metadata(footer, 1).copy_without(ColumnMetadataField.TYPE))
 
 
-def too_many_children(footer: Struct) -> None:
-    footer[File.SCHEMA][0].change(Element.CHILDREN, 9)
+def too_many_children(footer: ThriftStruct) -> None:
+    footer[FileField.SCHEMA][0].change(SchemaElementField.CHILDREN, 9)
 
 
-def a_schema_in_itself(footer: Struct) -> None:
+def a_schema_in_itself(footer: ThriftStruct) -> None:
     """Of 200 groups, each in the one before."""
-    group = Struct()
-    group.set(Element.REPETITION, Kind.I32, 1)
-    group.set(Element.NAME, Kind.STRING, b"g")
-    group.set(Element.CHILDREN, Kind.I32, 1)
-    elements = footer[File.SCHEMA]
+    group = ThriftStruct()
+    group.set(SchemaElementField.REPETITION, ThriftType.I32, 1)
+    group.set(SchemaElementField.NAME, ThriftType.STRING, b"g")
+    group.set(SchemaElementField.CHILDREN, ThriftType.I32, 1)
+    elements = footer[FileField.SCHEMA]
     elements[2:2] = [group] * 200
 
 
@@ -155,18 +155,18 @@ def a_schema_in_itself(footer: Struct) -> None:
         (a_schema_in_itself, "more than 100 levels"),
     ],
 )
-def test_a_footer_that_contradicts_itself_is_named(edit: Callable[[Struct], None], told: str) -> None:
+def test_a_footer_that_contradicts_itself_is_named(edit: Callable[[ThriftStruct], None], told: str) -> None:
     body = edited(a_file(), edit)
     with pytest.raises(PurgeError, match=told):
         rewrite(parquet, body, replace(GUEST, ignore_statistics=True), BOB)
 
 
-@pytest.mark.parametrize("field", [Chunk.OFFSET_INDEX, Chunk.OFFSET_INDEX_BYTES, Chunk.COLUMN_INDEX_BYTES])
+@pytest.mark.parametrize("field", [ColumnChunkField.OFFSET_INDEX, ColumnChunkField.OFFSET_INDEX_BYTES, ColumnChunkField.COLUMN_INDEX_BYTES])
 @pytest.mark.parametrize("value", [-5, 3, 10**9])
 def test_an_index_that_leads_elsewhere_is_named(field: int, value: int) -> None:
     """What stands there would come into the new file: it may be of a row that goes."""
     body = edited(a_file(write_page_index=True), lambda footer: chunk(footer, 1).change(field, value))
-    if field == Chunk.OFFSET_INDEX and value < 0:  # readers take it for none
+    if field == ColumnChunkField.OFFSET_INDEX and value < 0:  # readers take it for none
         assert rewrite(parquet, body, GUEST, BOB)[1] == (6, 1)
         return
     with pytest.raises(PurgeError, match=r"index of the file's pages is damaged|footer is damaged|lacks a part"):
@@ -174,8 +174,8 @@ def test_an_index_that_leads_elsewhere_is_named(field: int, value: int) -> None:
 
 
 def test_a_bloom_filter_of_another_size_than_it_says_is_named() -> None:
-    def larger(footer: Struct) -> None:
-        metadata(footer, 1).change(Column.BLOOM_FILTER_BYTES, 2**31 - 1)
+    def larger(footer: ThriftStruct) -> None:
+        metadata(footer, 1).change(ColumnMetadataField.BLOOM_FILTER_BYTES, 2**31 - 1)
 
     body = edited(a_file(bloom_filter_options={"n": {"ndv": 3, "fpp": 0.05}}), larger)
     with pytest.raises(PurgeError, match="Bloom filter"):
@@ -183,8 +183,8 @@ def test_a_bloom_filter_of_another_size_than_it_says_is_named() -> None:
 
 
 def test_a_place_that_moves_beyond_all_numbers_is_named() -> None:
-    place = Struct()
-    place.set(Chunk.OFFSET, Kind.I64, 2**63 - 1 + 5)
+    place = ThriftStruct()
+    place.set(ColumnChunkField.OFFSET, ThriftType.I64, 2**63 - 1 + 5)
     with pytest.raises(PurgeError, match="its footer is damaged"):
         parquet_footer.to_bytes(place)
 
@@ -192,7 +192,7 @@ def test_a_place_that_moves_beyond_all_numbers_is_named() -> None:
 def test_a_footer_of_too_many_parts_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte of it may be a struct that takes 200 of memory."""
     monkeypatch.setattr(parquet_footer, "PARTS_MAX", 100_000)
-    body = edited(a_file(), lambda footer: footer.set(99, Kind.LIST, Items(Kind.STRUCT, [Struct()] * 100_000)))
+    body = edited(a_file(), lambda footer: footer.set(99, ThriftType.LIST, ThriftList(ThriftType.STRUCT, [ThriftStruct()] * 100_000)))
     with pytest.raises(PurgeError, match="more than 100,000 parts"):
         rewrite(parquet, body, GUEST, BOB)
 
@@ -200,8 +200,8 @@ def test_a_footer_of_too_many_parts_is_named(monkeypatch: pytest.MonkeyPatch) ->
 def test_statistics_that_lie_are_named_where_the_column_is_read() -> None:
     """A first run reads all of a column for the index. Then it must not report rows that it would not remove."""
 
-    def above(footer: Struct) -> None:
-        statistics = metadata(footer, 0, 0)[Column.STATISTICS]
+    def above(footer: ThriftStruct) -> None:
+        statistics = metadata(footer, 0, 0)[ColumnMetadataField.STATISTICS]
         for field in (1, 2, 5, 6):
             if field in statistics:
                 statistics.change(field, b"x")

@@ -15,22 +15,22 @@ import pytest
 
 from refstore_purge.formats import parquet
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.formats.parquet_chunks import Assembly, ChunkStorage, Source, extent, storage_of
+from refstore_purge.formats.parquet_chunks import FileAssembly, ChunkStorage, ChunkSource, chunk_extent, read_storage
 from refstore_purge.formats.parquet_footer import (
-    Chunk,
-    Column,
-    Element,
-    File,
-    Group,
-    Items,
-    Struct,
+    ColumnChunkField,
+    ColumnMetadataField,
+    SchemaElementField,
+    FileField,
+    RowGroupField,
+    ThriftList,
+    ThriftStruct,
     read_footer,
     read_struct_at,
     write_footer,
 )
 from refstore_purge.formats.parquet_pages import DATA_PAGE, PAGE_TYPE
-from refstore_purge.formats.parquet_schema import Physical
-from refstore_purge.formats.parquet_shapes import OFFSET_INDEX, PAGE_HEADER, Kind
+from refstore_purge.formats.parquet_schema import PhysicalType
+from refstore_purge.formats.parquet_shapes import OFFSET_INDEX, PAGE_HEADER, ThriftType
 from tests.purge.looking import find, id_set, rewrite, task
 
 GUEST = task("guest")
@@ -48,11 +48,11 @@ def written(columns: dict[str, Any], **options: Any) -> bytes:
     return out.getvalue()
 
 
-def footer_of(body: bytes) -> Struct:
+def footer_of(body: bytes) -> ThriftStruct:
     return read_footer(io.BytesIO(body))[0]
 
 
-def edited(body: bytes, edit: Callable[[Struct], None]) -> bytes:
+def edited(body: bytes, edit: Callable[[ThriftStruct], None]) -> bytes:
     """Return the file with another footer."""
     footer, start = read_footer(io.BytesIO(body))
     edit(footer)
@@ -62,8 +62,8 @@ def edited(body: bytes, edit: Callable[[Struct], None]) -> bytes:
     return out.getvalue()
 
 
-def element(footer: Struct, name: bytes) -> Struct:
-    (found,) = [each for each in footer[File.SCHEMA] if each[Element.NAME] == name]
+def element(footer: ThriftStruct, name: bytes) -> ThriftStruct:
+    (found,) = [each for each in footer[FileField.SCHEMA] if each[SchemaElementField.NAME] == name]
     return found
 
 
@@ -71,27 +71,27 @@ def chunks(body: bytes) -> list[list[bytes]]:
     """Return the bytes of the column chunks of each row group."""
     footer, end = read_footer(io.BytesIO(body))
     places = [
-        [extent(Source(io.BytesIO(body), end), chunk) for chunk in group[Group.COLUMNS]]
-        for group in footer[File.ROW_GROUPS]
+        [chunk_extent(ChunkSource(io.BytesIO(body), end), chunk) for chunk in group[RowGroupField.COLUMNS]]
+        for group in footer[FileField.ROW_GROUPS]
     ]
     return [[body[start : start + size] for start, size in group] for group in places]
 
 
 def stored_in(body: bytes) -> list[list[ChunkStorage]]:
-    source = Source(io.BytesIO(body), read_footer(io.BytesIO(body))[1])
-    return [[storage_of(source, chunk) for chunk in group[Group.COLUMNS]] for group in footer_of(body)[File.ROW_GROUPS]]
+    source = ChunkSource(io.BytesIO(body), read_footer(io.BytesIO(body))[1])
+    return [[read_storage(source, chunk) for chunk in group[RowGroupField.COLUMNS]] for group in footer_of(body)[FileField.ROW_GROUPS]]
 
 
 def pages_found_by_indexes(body: bytes) -> int:
     """Return how many pages the offset indexes name, after a look at each."""
     source = io.BytesIO(body)
     pages = 0
-    for group in footer_of(body)[File.ROW_GROUPS]:
-        for chunk in group[Group.COLUMNS]:
-            if Chunk.OFFSET_INDEX in chunk:
-                index, size = read_struct_at(source, chunk[Chunk.OFFSET_INDEX], OFFSET_INDEX)
-                assert size == chunk[Chunk.OFFSET_INDEX_BYTES]
-                assert index[1][0][1] == chunk[Chunk.METADATA][Column.DATA_PAGE]
+    for group in footer_of(body)[FileField.ROW_GROUPS]:
+        for chunk in group[RowGroupField.COLUMNS]:
+            if ColumnChunkField.OFFSET_INDEX in chunk:
+                index, size = read_struct_at(source, chunk[ColumnChunkField.OFFSET_INDEX], OFFSET_INDEX)
+                assert size == chunk[ColumnChunkField.OFFSET_INDEX_BYTES]
+                assert index[1][0][1] == chunk[ColumnChunkField.METADATA][ColumnMetadataField.DATA_PAGE]
                 pages += sum(
                     read_struct_at(source, page[1], PAGE_HEADER)[0][PAGE_TYPE] == DATA_PAGE for page in index[1]
                 )
@@ -107,51 +107,51 @@ def rows_by_duckdb(body: bytes, tmp_path: Any) -> list[Any]:
 # ---- the schema
 
 
-def as_variant(footer: Struct) -> None:
-    union = Struct()
-    union.set(16, Kind.STRUCT, Struct())
-    element(footer, b"v").set(Element.LOGICAL, Kind.STRUCT, union)
+def as_variant(footer: ThriftStruct) -> None:
+    union = ThriftStruct()
+    union.set(16, ThriftType.STRUCT, ThriftStruct())
+    element(footer, b"v").set(SchemaElementField.LOGICAL, ThriftType.STRUCT, union)
 
 
-def with_old_names_of_lists(footer: Struct) -> None:
-    element(footer, b"list").change(Element.NAME, b"bag")
-    element(footer, b"element").change(Element.NAME, b"array_element")
+def with_old_names_of_lists(footer: ThriftStruct) -> None:
+    element(footer, b"list").change(SchemaElementField.NAME, b"bag")
+    element(footer, b"element").change(SchemaElementField.NAME, b"array_element")
     _paths(footer, [b"l", b"bag", b"array_element"])
 
 
-def with_lists_of_two_levels(footer: Struct) -> None:
+def with_lists_of_two_levels(footer: ThriftStruct) -> None:
     """As Avro and Thrift wrote them: the repeated field is the element."""
-    elements = footer[File.SCHEMA]
+    elements = footer[FileField.SCHEMA]
     repeated = element(footer, b"list")
     inner = element(footer, b"element")
     elements.remove(repeated)
-    inner.change(Element.NAME, b"array")
-    inner.change(Element.REPETITION, 2)
+    inner.change(SchemaElementField.NAME, b"array")
+    inner.change(SchemaElementField.REPETITION, 2)
     _paths(footer, [b"l", b"array"])
 
 
-def _paths(footer: Struct, path: Sequence[bytes]) -> None:
-    for group in footer[File.ROW_GROUPS]:
-        group[Group.COLUMNS][1][Chunk.METADATA].change(Column.PATH, Items(Kind.STRING, path))
+def _paths(footer: ThriftStruct, path: Sequence[bytes]) -> None:
+    for group in footer[FileField.ROW_GROUPS]:
+        group[RowGroupField.COLUMNS][1][ColumnChunkField.METADATA].change(ColumnMetadataField.PATH, ThriftList(ThriftType.STRING, path))
 
 
-def without_logical_types(footer: Struct) -> None:
+def without_logical_types(footer: ThriftStruct) -> None:
     """As writers of 2013 to 2018 did, and Spark's and Hive's older versions."""
-    elements = footer[File.SCHEMA]
-    footer.change(File.SCHEMA, Items(Kind.STRUCT, [each.without(Element.LOGICAL) for each in elements]))
+    elements = footer[FileField.SCHEMA]
+    footer.change(FileField.SCHEMA, ThriftList(ThriftType.STRUCT, [each.without(SchemaElementField.LOGICAL) for each in elements]))
 
 
-def with_what_nobody_knows(footer: Struct) -> None:
-    union = Struct()
-    union.set(99, Kind.STRUCT, Struct())
-    element(footer, b"b").set(Element.LOGICAL, Kind.STRUCT, union)
-    element(footer, b"b").set(42, Kind.STRING, b"new")
-    footer.set(77, Kind.I64, 7)
+def with_what_nobody_knows(footer: ThriftStruct) -> None:
+    union = ThriftStruct()
+    union.set(99, ThriftType.STRUCT, ThriftStruct())
+    element(footer, b"b").set(SchemaElementField.LOGICAL, ThriftType.STRUCT, union)
+    element(footer, b"b").set(42, ThriftType.STRING, b"new")
+    footer.set(77, ThriftType.I64, 7)
 
 
-def of_another_root(footer: Struct) -> None:
-    footer[File.SCHEMA][0].change(Element.NAME, b"spark_schema")
-    footer.change(File.CREATED_BY, b"parquet-mr version 1.13.1 (build x)")
+def of_another_root(footer: ThriftStruct) -> None:
+    footer[FileField.SCHEMA][0].change(SchemaElementField.NAME, b"spark_schema")
+    footer.change(FileField.CREATED_BY, b"parquet-mr version 1.13.1 (build x)")
     footer.change(1, 1)
 
 
@@ -177,13 +177,13 @@ TIMES: Any = {
     ],
 )
 def test_the_footer_stays_but_for_the_row_groups(
-    edit: Callable[[Struct], None], columns: dict[str, Any], tmp_path: Any
+    edit: Callable[[ThriftStruct], None], columns: dict[str, Any], tmp_path: Any
 ) -> None:
     body = edited(written(columns, data_page_size=1, write_batch_size=1), edit)  # a page for each value
     made, counts = rewrite(parquet, body, GUEST, BOB)
     assert counts == (6, 1)
-    parts = (File.ROWS, File.ROW_GROUPS)
-    assert footer_of(made).without(*parts) == footer_of(body).without(*parts)
+    parts = (FileField.ROWS, FileField.ROW_GROUPS)
+    assert footer_of(made).copy_without(*parts) == footer_of(body).copy_without(*parts)
     assert chunks(made)[1] == chunks(body)[1]
     if edit is not with_what_nobody_knows:
         assert rows_by_duckdb(made, tmp_path) == [row for row in rows_by_duckdb(body, tmp_path) if row[0] != "bob"]
@@ -192,8 +192,8 @@ def test_the_footer_stays_but_for_the_row_groups(
 def test_times_of_96_bits_stay_to_the_bit_beside_times_of_64(tmp_path: Any) -> None:
     """Spark writes both, of a table with TIMESTAMP and TIMESTAMP_NTZ."""
 
-    def as_times(footer: Struct) -> None:
-        element(footer, b"n").set(Element.CONVERTED, Kind.I32, 10)
+    def as_times(footer: ThriftStruct) -> None:
+        element(footer, b"n").set(SchemaElementField.CONVERTED, ThriftType.I32, 10)
 
     body = written(
         {"t": pa.array([-(2**62), 1, 2**62, 5, 6, 7], pa.timestamp("ns")), "n": pa.array(range(6), pa.int64())},
@@ -203,9 +203,9 @@ def test_times_of_96_bits_stay_to_the_bit_beside_times_of_64(tmp_path: Any) -> N
     )
     body = edited(body, as_times)
     made, _ = rewrite(parquet, body, GUEST, BOB)
-    assert [each.get(Element.TYPE) for each in footer_of(made)[File.SCHEMA]][2:] == [Physical.INT96, Physical.INT64]
-    types = [chunk[Chunk.METADATA][Column.TYPE] for chunk in footer_of(made)[File.ROW_GROUPS][0][Group.COLUMNS]]
-    assert types == [Physical.BYTE_ARRAY, Physical.INT96, Physical.INT64]
+    assert [each.get(SchemaElementField.TYPE) for each in footer_of(made)[FileField.SCHEMA]][2:] == [PhysicalType.INT96, PhysicalType.INT64]
+    types = [chunk[ColumnChunkField.METADATA][ColumnMetadataField.TYPE] for chunk in footer_of(made)[FileField.ROW_GROUPS][0][RowGroupField.COLUMNS]]
+    assert types == [PhysicalType.BYTE_ARRAY, PhysicalType.INT96, PhysicalType.INT64]
     old = pq.read_table(io.BytesIO(body)).to_pylist()
     assert pq.read_table(io.BytesIO(made)).to_pylist() == [row for row in old if row["guest"] != "bob"]
     assert rows_by_duckdb(made, tmp_path) == [row for row in rows_by_duckdb(body, tmp_path) if row[0] != "bob"]
@@ -236,17 +236,17 @@ def test_each_column_of_each_row_group_keeps_its_codec_and_encoding() -> None:
         written(table, write_page_index=True, bloom_filter_options={"s": {"ndv": 9, "fpp": 0.01}}, row_group_size=6),
     ]
     out = io.BytesIO()
-    assembly = Assembly(out)
-    groups: list[Struct] = []
+    assembly = FileAssembly(out)
+    groups: list[ThriftStruct] = []
     for each in bodies:
         footer, end = read_footer(io.BytesIO(each))
-        (group,) = footer[File.ROW_GROUPS]
-        source = Source(io.BytesIO(each), end)
-        groups.append(assembly.add_group(group, 6, [(source, chunk) for chunk in group[Group.COLUMNS]]))
+        (group,) = footer[FileField.ROW_GROUPS]
+        source = ChunkSource(io.BytesIO(each), end)
+        groups.append(assembly.add_group(group, 6, [(source, chunk) for chunk in group[RowGroupField.COLUMNS]]))
     assembly.finish()
     footer = footer_of(bodies[0])
-    footer.change(File.ROW_GROUPS, Items(Kind.STRUCT, groups))
-    footer.change(File.ROWS, 24)
+    footer.change(FileField.ROW_GROUPS, ThriftList(ThriftType.STRUCT, groups))
+    footer.change(FileField.ROWS, 24)
     write_footer(out, footer)
     body = out.getvalue()
 
@@ -287,8 +287,8 @@ def test_lowest_and_highest_values_have_the_order_of_their_types() -> None:
 
 @pytest.mark.parametrize("kind", ["INT96", "INTERVAL"])
 def test_types_without_an_order_get_no_lowest_and_highest_value(kind: str) -> None:
-    def as_interval(footer: Struct) -> None:
-        element(footer, b"v").set(Element.CONVERTED, Kind.I32, 21)
+    def as_interval(footer: ThriftStruct) -> None:
+        element(footer, b"v").set(SchemaElementField.CONVERTED, ThriftType.I32, 21)
 
     if kind == "INT96":
         times = pa.array(range(6), pa.timestamp("ns"))
@@ -296,11 +296,11 @@ def test_types_without_an_order_get_no_lowest_and_highest_value(kind: str) -> No
     else:
         body = edited(written({"v": pa.array([b"x" * 12] * 6, pa.binary(12))}, write_page_index=True), as_interval)
     made, _ = rewrite(parquet, body, GUEST, BOB)
-    chunk = footer_of(made)[File.ROW_GROUPS][0][Group.COLUMNS][1]
-    statistics = chunk[Chunk.METADATA].get(Column.STATISTICS)
+    chunk = footer_of(made)[FileField.ROW_GROUPS][0][RowGroupField.COLUMNS][1]
+    statistics = chunk[ColumnChunkField.METADATA].get(ColumnMetadataField.STATISTICS)
     assert statistics is None or not any(number in statistics for number in (1, 2, 5, 6))
-    assert Chunk.COLUMN_INDEX not in chunk
-    assert Chunk.OFFSET_INDEX in chunk
+    assert ColumnChunkField.COLUMN_INDEX not in chunk
+    assert ColumnChunkField.OFFSET_INDEX in chunk
 
 
 class TestPageChecksums:
@@ -347,12 +347,12 @@ def test_a_category_of_a_row_that_goes_stays_in_no_row_group(*, store_schema: bo
 def test_categories_of_fastparquet_are_named() -> None:
     """Its reader takes the dictionary of one row group for those of all."""
 
-    def with_categories(footer: Struct) -> None:
-        pair = Struct()
-        pair.set(1, Kind.STRING, b"num_categories")
-        pair.set(2, Kind.STRING, b"3")
-        for group in footer[File.ROW_GROUPS]:
-            group[Group.COLUMNS][1][Chunk.METADATA].set(Column.KEY_VALUES, Kind.LIST, Items(Kind.STRUCT, [pair]))
+    def with_categories(footer: ThriftStruct) -> None:
+        pair = ThriftStruct()
+        pair.set(1, ThriftType.STRING, b"num_categories")
+        pair.set(2, ThriftType.STRING, b"3")
+        for group in footer[FileField.ROW_GROUPS]:
+            group[RowGroupField.COLUMNS][1][ColumnChunkField.METADATA].set(ColumnMetadataField.KEY_VALUES, ThriftType.LIST, ThriftList(ThriftType.STRUCT, [pair]))
 
     body = edited(written({"mail": ["a@", "b@", "c@"] * 2, "n": range(6)}), with_categories)
     with pytest.raises(PurgeError, match="'mail' is a category"):
@@ -361,12 +361,12 @@ def test_categories_of_fastparquet_are_named() -> None:
 
 
 def test_chunks_of_writers_that_gave_wrong_sizes_are_not_copied() -> None:
-    def of_an_old_writer(footer: Struct) -> None:
-        footer.change(File.CREATED_BY, b"parquet-mr version 1.2.8")
-        for group in footer[File.ROW_GROUPS]:  # without the header of the dictionary, as these did
-            for chunk in group[Group.COLUMNS]:
-                sizes = chunk[Chunk.METADATA]
-                sizes.change(Column.COMPRESSED_BYTES, sizes[Column.COMPRESSED_BYTES] - 14)
+    def of_an_old_writer(footer: ThriftStruct) -> None:
+        footer.change(FileField.CREATED_BY, b"parquet-mr version 1.2.8")
+        for group in footer[FileField.ROW_GROUPS]:  # without the header of the dictionary, as these did
+            for chunk in group[RowGroupField.COLUMNS]:
+                sizes = chunk[ColumnChunkField.METADATA]
+                sizes.change(ColumnMetadataField.COMPRESSED_BYTES, sizes[ColumnMetadataField.COMPRESSED_BYTES] - 14)
 
     body = edited(written({"s": ["text"] * 6}, use_dictionary=True), of_an_old_writer)
     made, _ = rewrite(parquet, body, GUEST, BOB)
@@ -378,50 +378,50 @@ def test_chunks_of_writers_that_gave_wrong_sizes_are_not_copied() -> None:
 
 
 def test_metadata_stay_in_their_order_and_twice() -> None:
-    def with_pairs(footer: Struct) -> None:
-        pairs = Items(Kind.STRUCT)
+    def with_pairs(footer: ThriftStruct) -> None:
+        pairs = ThriftList(ThriftType.STRUCT)
         for key, value in (b"z", b"1"), (b"a", b"bob"), (b"a", b"2"), (b"m", None), (b"a", b"3"):
-            pairs.append(Struct())
-            pairs[-1].set(1, Kind.STRING, key)
+            pairs.append(ThriftStruct())
+            pairs[-1].set(1, ThriftType.STRING, key)
             if value is not None:
-                pairs[-1].set(2, Kind.STRING, value)
-        footer.set(File.KEY_VALUES, Kind.LIST, pairs)
-        for group in footer[File.ROW_GROUPS]:
-            group[Group.COLUMNS][0][Chunk.METADATA].set(Column.KEY_VALUES, Kind.LIST, pairs)
+                pairs[-1].set(2, ThriftType.STRING, value)
+        footer.set(FileField.KEY_VALUES, ThriftType.LIST, pairs)
+        for group in footer[FileField.ROW_GROUPS]:
+            group[RowGroupField.COLUMNS][0][ColumnChunkField.METADATA].set(ColumnMetadataField.KEY_VALUES, ThriftType.LIST, pairs)
 
     made, _ = rewrite(parquet, edited(written({}), with_pairs), GUEST, BOB)
     footer = footer_of(made)
-    every = [group[Group.COLUMNS][0][Chunk.METADATA][Column.KEY_VALUES] for group in footer[File.ROW_GROUPS]]
-    for pairs in (footer[File.KEY_VALUES], *every):
+    every = [group[RowGroupField.COLUMNS][0][ColumnChunkField.METADATA][ColumnMetadataField.KEY_VALUES] for group in footer[FileField.ROW_GROUPS]]
+    for pairs in (footer[FileField.KEY_VALUES], *every):
         left = [(pair[1], pair.get(2)) for pair in pairs]
         assert left == [(b"z", b"1"), (b"a", b"2"), (b"m", None), (b"a", b"3")]
 
 
-def _far_away(chunk: Struct) -> None:
-    chunk[Chunk.METADATA].change(Column.COMPRESSED_BYTES, 10**9)
+def _far_away(chunk: ThriftStruct) -> None:
+    chunk[ColumnChunkField.METADATA].change(ColumnMetadataField.COMPRESSED_BYTES, 10**9)
 
 
-def _elsewhere(chunk: Struct) -> None:
-    chunk.set(Chunk.FILE_PATH, Kind.STRING, b"other.parquet")
+def _elsewhere(chunk: ThriftStruct) -> None:
+    chunk.set(ColumnChunkField.FILE_PATH, ThriftType.STRING, b"other.parquet")
 
 
-def _by_lzo(chunk: Struct) -> None:
-    chunk[Chunk.METADATA].change(Column.CODEC, 3)
+def _by_lzo(chunk: ThriftStruct) -> None:
+    chunk[ColumnChunkField.METADATA].change(ColumnMetadataField.CODEC, 3)
 
 
 @pytest.mark.parametrize(
     ("edit", "told"),
     [(_far_away, "leads out of it"), (_elsewhere, "in another file"), (_by_lzo, "damaged|'n' is compressed by LZO")],
 )
-def test_files_that_cannot_be_purged_say_why(edit: Callable[[Struct], None], told: str) -> None:
-    body = edited(written({"n": range(6)}), lambda footer: edit(footer[File.ROW_GROUPS][0][Group.COLUMNS][1]))
+def test_files_that_cannot_be_purged_say_why(edit: Callable[[ThriftStruct], None], told: str) -> None:
+    body = edited(written({"n": range(6)}), lambda footer: edit(footer[FileField.ROW_GROUPS][0][RowGroupField.COLUMNS][1]))
     with pytest.raises(PurgeError, match=told):
         rewrite(parquet, body, GUEST, BOB)
 
 
 def test_an_annotation_that_does_not_fit_is_named() -> None:
-    def as_text(footer: Struct) -> None:
-        element(footer, b"n").set(Element.CONVERTED, Kind.I32, 0)
+    def as_text(footer: ThriftStruct) -> None:
+        element(footer, b"n").set(SchemaElementField.CONVERTED, ThriftType.I32, 0)
 
     body = edited(written({"n": range(6)}), as_text)
     assert rewrite(parquet, body, GUEST, BOB)[1] == (6, 1)  # it is not the identifier's
@@ -464,14 +464,14 @@ def test_a_column_of_nothing_but_nan_has_no_column_index_any_more() -> None:
 
 
 def test_a_dictionary_whose_place_is_not_told_may_have_more_values() -> None:
-    def without_places(footer: Struct) -> None:
+    def without_places(footer: ThriftStruct) -> None:
         """As some writers do: the first page of the chunk is its dictionary."""
-        for group in footer[File.ROW_GROUPS]:
-            for chunk in group[Group.COLUMNS]:
-                metadata = chunk[Chunk.METADATA]
-                if start := metadata.get(Column.DICTIONARY_PAGE):
-                    metadata.change(Column.DATA_PAGE, start)
-                    chunk.change(Chunk.METADATA, metadata.without(Column.DICTIONARY_PAGE))
+        for group in footer[FileField.ROW_GROUPS]:
+            for chunk in group[RowGroupField.COLUMNS]:
+                metadata = chunk[ColumnChunkField.METADATA]
+                if start := metadata.get(ColumnMetadataField.DICTIONARY_PAGE):
+                    metadata.change(ColumnMetadataField.DATA_PAGE, start)
+                    chunk.change(ColumnChunkField.METADATA, metadata.without(ColumnMetadataField.DICTIONARY_PAGE))
 
     mails = pa.array(["a@", "secret@", "c@", "a@", "a@", "c@"]).dictionary_encode()
     body = edited(written({"mail": mails}, compression="none", use_dictionary=True), without_places)

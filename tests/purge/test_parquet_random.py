@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from refstore_purge.formats import parquet
-from refstore_purge.formats.parquet_chunks import CODECS, Source, extent
-from refstore_purge.formats.parquet_footer import Chunk, Column, File, Group, read_footer
+from refstore_purge.formats.parquet_chunks import CODECS, ChunkSource, chunk_extent
+from refstore_purge.formats.parquet_footer import ColumnChunkField, ColumnMetadataField, FileField, RowGroupField, read_footer
 from refstore_purge.formats.parquet_pages import PAGE_BYTES, PAGE_COMPRESSED_BYTES, pages_of
 from tests.purge.looking import find, id_set, rewrite, task
 from tests.purge.random_tables import Row, random_options, random_type, random_value
@@ -100,11 +100,11 @@ def nulled(row: Row, path: Path) -> tuple[Row, bool]:
 def contents_of(body: bytes) -> Iterator[bytes]:
     """Yield what the pages have, decompressed; each page ends where the next one begins, or the chunk."""
     footer, end = read_footer(io.BytesIO(body))
-    source = Source(io.BytesIO(body), end)
-    for group in footer[File.ROW_GROUPS]:
-        for chunk in group[Group.COLUMNS]:
-            codec = _CODEC_NAMES[chunk[Chunk.METADATA][Column.CODEC]]
-            for page in pages_of(source.file, *extent(source, chunk)):
+    source = ChunkSource(io.BytesIO(body), end)
+    for group in footer[FileField.ROW_GROUPS]:
+        for chunk in group[RowGroupField.COLUMNS]:
+            codec = _CODEC_NAMES[chunk[ColumnChunkField.METADATA][ColumnMetadataField.CODEC]]
+            for page in pages_of(source.file, *chunk_extent(source, chunk)):
                 data = body[page.end - page.header[PAGE_COMPRESSED_BYTES] : page.end]
                 own = page.header.get(8)
                 levels = own[5] + own[6] if own else 0
@@ -142,7 +142,7 @@ def test_a_random_file_loses_the_rows_of_the_ids_and_nothing_else(seed: int, tmp
     gone = chance.sample(sorted(set(file.guests)), chance.randint(1, len(set(file.guests))))
     what = task("guest.guest" if pa.types.is_struct(file.schema.field("guest").type) else "guest")
     what = replace(what, every_row=seed % 7 == 6, ignore_statistics=seed % 5 == 4)
-    has_id = [what.every_row or guest in gone for guest in file.guests]
+    has_id = [what.matches_every_row or guest in gone for guest in file.guests]
     paths = [path for path in paths_to_null(file.schema) if path[0] != "guest"]
     if seed % 3 == 2 and paths:
         path = chance.choice(paths) if seed % 2 else max(paths, key=len)
@@ -154,7 +154,7 @@ def test_a_random_file_loses_the_rows_of_the_ids_and_nothing_else(seed: int, tmp
         made, counts = rewrite(parquet, file.body, what, id_set(*gone))
         expected = [row for row, hit in zip(file.rows, has_id, strict=True) if not hit]
         matched = sum(has_id)
-        check_bytes(made, sorted(set(file.guests)) if what.every_row else gone)
+        check_bytes(made, sorted(set(file.guests)) if what.matches_every_row else gone)
         if seed % 4 == 0:
             check_duckdb(file, made, [not hit for hit in has_id], tmp_path)
     assert counts == (len(file.rows), matched)
@@ -162,5 +162,5 @@ def test_a_random_file_loses_the_rows_of_the_ids_and_nothing_else(seed: int, tmp
     table.validate(full=True)
     assert table.schema.equals(pq.read_schema(io.BytesIO(file.body)), check_metadata=True)
     assert repr(table.to_pylist()) == repr(expected)
-    if what.set_null or not what.every_row:
+    if what.set_null or not what.matches_every_row:
         assert find(parquet, made, replace(what, ignore_statistics=True), id_set(*gone)).matched == 0

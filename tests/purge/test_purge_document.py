@@ -10,7 +10,7 @@ import pytest
 
 from refstore.errors import InvalidPurge
 from refstore.purging import document
-from refstore.purging.key import purge_key
+from refstore.purging.key import read_purge_key
 from refstore_purge.formats import registry
 from refstore_purge.verify_rows import READERS
 from tests.purge.tracking import DOCUMENT
@@ -24,14 +24,14 @@ def text(**changes: Any) -> str:
 
 def test_the_example_of_seed_002_is_onboarded() -> None:
     parsed = document.read_document(json.dumps(DOCUMENT))
-    assert [dataset.name for dataset in parsed.document.onboarded] == ["tracking.event"]
+    assert [dataset.name for dataset in parsed.document.onboarded_datasets] == ["tracking.event"]
     assert parsed.warnings == ()
     assert (parsed.document.backup.days, parsed.document.trash.days) == (30, 7)
 
 
 def test_only_what_stands_on_both_lists_is_onboarded() -> None:
     parsed = document.read_document(json.dumps({**DOCUMENT, "whitelist": ["other.*"]}))
-    assert parsed.document.onboarded == ()
+    assert parsed.document.onboarded_datasets == ()
     assert parsed.warnings == (
         "data set 'tracking.event' is not on the whitelist: it is not purged",
         "nothing is described for 'other.*' of the whitelist",
@@ -77,13 +77,13 @@ def test_a_mistake_is_told(changed: str, told: str) -> None:
 
 def test_the_published_schema_is_the_one_of_the_code() -> None:
     """`python scripts/purge_schema.py` writes it."""
-    assert json.loads(SCHEMA.read_text()) == json.loads(json.dumps(document.schema()))
+    assert json.loads(SCHEMA.read_text()) == json.loads(json.dumps(document.json_schema()))
 
 
 def test_a_run_and_verify_have_each_format_of_a_document() -> None:
-    assert set(registry.MODULES) == set(READERS) == set(document.FORMATS)
-    for name in document.FORMATS:
-        module = registry.format_of(name)
+    assert set(registry.MODULES) == set(READERS) == set(document.FILE_FORMATS)
+    for name in document.FILE_FORMATS:
+        module = registry.load_format(name)
         assert (callable(module.find), callable(module.rewrite)) == (True, True)
         assert (module.schema_of is None) == (READERS[name].schema_of is None), name
         assert bool(module.SUMMARIES) == (name == "parquet")
@@ -91,26 +91,26 @@ def test_a_run_and_verify_have_each_format_of_a_document() -> None:
 
 class TestTheKey:
     def test_a_setting_wins_and_without_one_and_a_folder_there_is_none(self, tmp_path: Path) -> None:
-        assert purge_key("x" * 32, tmp_path) == b"x" * 32
+        assert read_purge_key("x" * 32, tmp_path) == b"x" * 32
         assert not list(tmp_path.iterdir())
-        assert purge_key("", None) is None
+        assert read_purge_key("", None) is None
 
     def test_a_folder_gets_one_key_of_its_own_which_its_owner_alone_may_read(self, tmp_path: Path) -> None:
-        made = purge_key("", tmp_path)
+        made = read_purge_key("", tmp_path)
         assert made is not None
         assert len(made) == 64
-        assert purge_key("", tmp_path) == made
+        assert read_purge_key("", tmp_path) == made
         (file,) = tmp_path.iterdir()
         assert (file.name, file.stat().st_mode & 0o777) == ("purge.key", 0o600)
         other = tmp_path / "other"
         other.mkdir()
-        assert purge_key("", other) != made
+        assert read_purge_key("", other) != made
 
     def test_a_file_that_is_no_key_is_refused(self, tmp_path: Path) -> None:
         from refstore.errors import InvalidSettings
 
         (tmp_path / "purge.key").write_text("short\n")
         with pytest.raises(InvalidSettings, match="has no key of at least 32 characters"):
-            purge_key("", tmp_path)
+            read_purge_key("", tmp_path)
         with pytest.raises(InvalidSettings, match="cannot be read or made"):
-            purge_key("", tmp_path / "nowhere")
+            read_purge_key("", tmp_path / "nowhere")

@@ -13,12 +13,12 @@ from refstore.purging.document import (
     COLUMNS_MAX,
     DAYS_MAX,
     VERSIONS_MAX,
-    Backup,
+    BackupPolicy,
     Dataset,
     PurgeDocument,
-    Trash,
+    TrashPolicy,
     read_document,
-    schema,
+    json_schema,
 )
 
 FULL = """{
@@ -64,12 +64,12 @@ class TestReading:
         orders = Dataset(name="orders", prefix="orders/", identifier="guest", mode="erase")
         found = read_document(FULL)
         assert found.warnings == ()
-        assert found.document == PurgeDocument(("tracking.*", "orders"), (event, orders), Backup(3, 0), Trash(0))
+        assert found.document == PurgeDocument(("tracking.*", "orders"), (event, orders), BackupPolicy(3, 0), TrashPolicy(0))
 
     def test_nothing_said_purges_nothing(self) -> None:
         found = read_document("{}").document
-        assert found == PurgeDocument((), (), Backup(30, 2), Trash(7))
-        assert found.onboarded == ()
+        assert found == PurgeDocument((), (), BackupPolicy(30, 2), TrashPolicy(7))
+        assert found.onboarded_datasets == ()
 
     def test_a_byte_order_mark_is_passed_over(self) -> None:
         assert read_document("\ufeff" + FULL) == read_document(FULL)
@@ -77,7 +77,7 @@ class TestReading:
     def test_what_is_onboarded_is_in_order_of_prefixes(self) -> None:
         described = [{**DATASET, "name": name, "prefix": f"{name}/"} for name in ("b.z", "b.a", "c")]
         found = read_document(document(*described, whitelist=("b.*", "d")))
-        assert [dataset.name for dataset in found.document.onboarded] == ["b.a", "b.z"]
+        assert [dataset.name for dataset in found.document.onboarded_datasets] == ["b.a", "b.z"]
         assert found.warnings == (
             "data set 'c' is not on the whitelist: it is not purged",
             "nothing is described for 'd' of the whitelist",
@@ -191,8 +191,8 @@ class TestRefusals:
 
 
 def test_the_schema_knows_every_field_and_its_bounds() -> None:
-    parts = schema()["$defs"]
-    models: tuple[Any, ...] = (PurgeDocument, Dataset, Backup, Trash)
+    parts = json_schema()["$defs"]
+    models: tuple[Any, ...] = (PurgeDocument, Dataset, BackupPolicy, TrashPolicy)
     for model in models:
         part = parts[model.__name__]
         assert set(part["properties"]) == set(model.__struct_fields__)

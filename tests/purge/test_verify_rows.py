@@ -15,11 +15,11 @@ import pytest
 
 from refstore.purging.document import Dataset
 from refstore_purge.formats import csv, json_lines
-from refstore_purge.formats.base import Kind, PurgeError
+from refstore_purge.formats.base import IdKind, PurgeError
 from refstore_purge.ids import IdSet
-from refstore_purge.verify_ids import NORMAL, Lookup, RowCount, WantedIds
+from refstore_purge.verify_ids import NORMAL, BatchedLookup, RowCount, WantedIds
 from refstore_purge.verify_rows import count_rows
-from refstore_purge.verify_text import NotRead
+from refstore_purge.verify_text import VerifyReadError
 from tests.purge.looking import id_set, task
 
 CSV_PARTS = ["guest", "n", ",", ",", "\n", "\n", "\r\n", "\r", '"', '""', '"bob"', "bob", "7", "", "\\", "ö", "\0"]
@@ -61,16 +61,16 @@ def outcome_of_run(format_: str, body: bytes, ids: IdSet, dataset: Dataset) -> i
     module = csv if format_ == "csv" else json_lines
     what = task(dataset.identifier, map_part=dataset.map_part, set_null=dataset.set_null)
     try:
-        return module.find(io.BytesIO(body), what, ids).matched
+        return module.find(io.BytesIO(body), what, ids).matched_rows
     except PurgeError:
         return None
 
 
 def outcome_of_verify(body: bytes, ids: WantedIds, dataset: Dataset) -> int | None:
-    lookup, count = Lookup(ids), RowCount()
+    lookup, count = BatchedLookup(ids), RowCount()
     try:
         count_rows(io.BytesIO(body), dataset, lookup, count, is_of_id=False)
-    except NotRead:
+    except VerifyReadError:
         return None
     lookup.finish()
     return count.rows
@@ -99,7 +99,7 @@ def texts(rng: random.Random, format_: str) -> Iterator[str]:
 @pytest.mark.parametrize("set_null", [(), ("n",)])
 @pytest.mark.parametrize("kind", ["string", "integer"])
 @pytest.mark.parametrize("format_", ["csv", "json"])
-def test_text_is_read_as_a_run_reads_it(format_: Any, kind: Kind, set_null: tuple[str, ...]) -> None:
+def test_text_is_read_as_a_run_reads_it(format_: Any, kind: IdKind, set_null: tuple[str, ...]) -> None:
     rng = random.Random(1)
     values: list[Any] = [7, 2**63] if kind == "integer" else ["bob", "", 'a"b', "ö", "7"]
     ids = id_set(*values, kind=kind, type_=pa.uint64() if kind == "integer" else None)

@@ -15,7 +15,7 @@ from refstore.core.ids import CommitId
 from refstore.core.records import Mark
 from refstore.gc_marks import Marks
 from refstore.gc_marks.commit_marks import CommitMarks
-from refstore.gc_marks.runs import Runs
+from refstore.gc_marks.runs import OfflineRuns
 from tests.kit import collecting
 from tests.kit.domain import Tools
 from tests.kit.replay import Stage, Stores, Then
@@ -70,7 +70,7 @@ def mark_late(mark_id: str, commit: CommitId) -> Call:
 
 def drop_late_pins() -> Call:
     """What a run does when it begins, by one that began before the scenario and was slow."""
-    return Call((Stage("drop late pins", lambda tools: Runs(tools.ctx).drop_late_pins()),), unbounded=True)
+    return Call((Stage("drop late pins", lambda tools: OfflineRuns(tools.ctx).drop_late_pins()),), unbounded=True)
 
 
 def collect_given_up() -> Call:
@@ -102,7 +102,7 @@ def _go_on(tools: Tools, mark_id: str) -> Then:
 
 
 def _mark_late(tools: Tools, mark_id: str, commit: CommitId) -> None:
-    CommitMarks(tools.ctx).put({commit: Mark(tools.ctx.clock.now_ms(), tools.ctx.clock.now_ms(), mark_id)})
+    CommitMarks(tools.ctx).mark_commits({commit: Mark(tools.ctx.clock.now_ms(), tools.ctx.clock.now_ms(), mark_id)})
 
 
 def _mark_given_up(tools: Tools) -> Then:

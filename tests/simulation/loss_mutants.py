@@ -44,7 +44,7 @@ def lost_writes() -> Iterator[Mutant]:
     yield Mutant(
         name="nobody reads the witnesses",
         rule="21",
-        edits=(Edit(f"{FENCE}.begin", "    self._check(witnesses)\n", ""),),
+        edits=(Edit(f"{FENCE}.begin", "    self._check_witnesses(witnesses)\n", ""),),
         caught_by="copy put back: of before a commit, reaped; reset; reap",
     )
     yield Mutant(
@@ -78,7 +78,7 @@ def lost_writes() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore.losses.known:check_repository",
-                "    _raise_for(",
+                "    _raise_if_lost(",
                 "    (",
             ),
         ),
@@ -93,7 +93,7 @@ def lost_writes() -> Iterator[Mutant]:
     yield Mutant(
         name="settling puts back no reference",
         rule="21",
-        edits=(Edit(f"{SETTLING}:settle", "            references += _hold_entries(ctx, token)\n", ""),),
+        edits=(Edit(f"{SETTLING}:settle_repository", "            references += _restore_references(ctx, token)\n", ""),),
         caught_by="loss of references: copy; reset; reap",
     )
     yield Mutant(
@@ -101,7 +101,7 @@ def lost_writes() -> Iterator[Mutant]:
         rule="21",
         edits=(
             Edit(
-                f"{SETTLING}:_hold_entries",
+                f"{SETTLING}:_restore_references",
                 "if isinstance(record, Entry) and is_own(record.address)",
                 "if isinstance(record, Entry) and record.reference_id and is_own(record.address)",
             ),
@@ -111,13 +111,13 @@ def lost_writes() -> Iterator[Mutant]:
     yield Mutant(
         name="settling follows no commit",
         rule="21",
-        edits=(Edit(f"{SETTLING}:settle", "commits = _settle_commits(ctx)", "commits = 0"),),
+        edits=(Edit(f"{SETTLING}:settle_repository", "commits = _settle_commits(ctx)", "commits = 0"),),
         caught_by="loss: commit | reap",
     )
     yield Mutant(
         name="a marker of a live token is believed",
         rule="21",
-        edits=(Edit(f"{SETTLING}:is_live", "    return not live.isdisjoint(tokens)", "    return False"),),
+        edits=(Edit(f"{SETTLING}:has_live_token", "    return not live.isdisjoint(tokens)", "    return False"),),
         caught_by="loss of entries: overwrite; reap",
     )
     yield Mutant(

@@ -27,7 +27,7 @@ def mutants() -> Iterator[Mutant]:
                 "    placements = [\n",
                 "    ctx.references.create(reserved)\n    placements = [\n",
             ),
-            Edit("refstore.operations.uploading:_check_held", ">= ctx.safety.recheck_after_seconds", "< 0"),
+            Edit("refstore.operations.uploading:_recheck_references", ">= ctx.safety.recheck_after_seconds", "< 0"),
         ),
         caught_by="upload | reset | reap",
     )
@@ -36,7 +36,7 @@ def mutants() -> Iterator[Mutant]:
         rule="1",
         edits=(
             Edit("refstore.operations.uploading:_reserve", "            ctx.references.create(reserved)\n", ""),
-            Edit("refstore.operations.uploading:_check_held", ">= ctx.safety.recheck_after_seconds", "< 0"),
+            Edit("refstore.operations.uploading:_recheck_references", ">= ctx.safety.recheck_after_seconds", "< 0"),
             Edit(
                 "refstore.operations.uploading:_upload",
                 "    refused = _place(ctx, branch, token, placements)\n",
@@ -59,7 +59,7 @@ def mutants() -> Iterator[Mutant]:
                 f"{PLACING}:place",
                 "        token = open_branch.record.token\n        following",
                 "        stale = [Release(i.entry.address, Reference(token, i.path, i.entry.reference_id), '', i.entry)"
-                " for i in placements if i.entry is not None and i.referenced]\n"
+                " for i in placements if i.entry is not None and i.is_referenced]\n"
                 "        references.release(stale)\n"
                 "        token = open_branch.record.token\n        following",
             ),
@@ -72,7 +72,7 @@ def mutants() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore.versioning.branches:Branches.advance",
-                "retired = (*record.retired, *(Retired(token, fate) for token in sealed))",
+                "retired = (*record.retired, *(RetiredToken(token, fate) for token in sealed))",
                 "retired = record.retired",
             ),
         ),
@@ -84,10 +84,10 @@ def mutants() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore.operations.committing:commit",
-                "        if _advance(",
+                "        if _advance_branch(",
                 "        ctx.kv.set(keys.committed(ctx.repo, made.id), "
                 "encode(__import__('refstore.core.records', fromlist=['']).CommittedTokens(sealed, 0)))\n"
-                "        if _advance(",
+                "        if _advance_branch(",
             ),
         ),
         caught_by="markers: commit | reset",
@@ -97,7 +97,7 @@ def mutants() -> Iterator[Mutant]:
         rule="4",
         edits=(
             Edit(
-                "refstore.operations.copying:_committed_after_all",
+                "refstore.operations.copying:_find_committed_sources",
                 "if path in current and current[path] == before[path]",
                 "if True",
             ),
@@ -107,7 +107,7 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         name="a copy goes on where the list is empty",
         rule="5",
-        edits=(Edit("refstore.operations.copying:_attempt", "case None:", "case None | AddOutcome.EMPTY:"),),
+        edits=(Edit("refstore.operations.copying:_copy_once", "case None:", "case None | AddOutcome.EMPTY:"),),
         caught_by="overwrite | copy p->feat | hard delete",
     )
     yield Mutant(
@@ -117,7 +117,7 @@ def mutants() -> Iterator[Mutant]:
             Edit(
                 f"{PLACING}:place",
                 "            open_branch = branches.parse_open(branch, results[-1])\n            if",
-                "            references.release(_overwritten(token, placements, old))\n"
+                "            references.release(_releases_of_overwritten(token, placements, old))\n"
                 "            open_branch = branches.parse_open(branch, results[-1])\n            if",
             ),
         ),
@@ -126,7 +126,7 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         name="a reset of a path releases without looking at the token",
         rule="6",
-        edits=(Edit("refstore.operations.deleting:take_staged", ".token != token:", ".token == '':"),),
+        edits=(Edit("refstore.operations.deleting:remove_staged", ".token != token:", ".token == '':"),),
         caught_by="reset path | commit | reap",
     )
     yield Mutant(
@@ -135,8 +135,8 @@ def mutants() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore_reaper.reference_release:process_committed",
-                "    if commit.added:\n",
-                "    markers.set_deleted(marker.tokens, f'committed {commit_id}')\n    if commit.added:\n",
+                "    if commit.added_addresses_id:\n",
+                "    markers.set_deleted(marker.tokens, f'committed {commit_id}')\n    if commit.added_addresses_id:\n",
             ),
         ),
         caught_by="markers: commit | reap | reap",
@@ -147,8 +147,8 @@ def mutants() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore_reaper.reference_release:process_committed",
-                "    if commit.added:",
-                "    if not commit.added:",
+                "    if commit.added_addresses_id:",
+                "    if not commit.added_addresses_id:",
             ),
         ),
         caught_by="overwrite | commit | reap",
@@ -217,7 +217,7 @@ def mutants() -> Iterator[Mutant]:
             Edit(
                 "refstore_reaper.scrub:dead_tokens",
                 "    for raw in ctx.kv.get_many",
-                "    for _, marker in markers.committed():\n        left -= set(marker.tokens)\n"
+                "    for _, marker in markers.scan_committed():\n        left -= set(marker.tokens)\n"
                 "    unmarked = sorted(left)\n"
                 "    seen = ctx.kv.get_many([keys.deleted_token(ctx.repo, token) for token in unmarked])\n"
                 "    left = {token for token, value in zip(unmarked, seen, strict=True) if value is ABSENT}\n"
@@ -225,7 +225,7 @@ def mutants() -> Iterator[Mutant]:
             ),
             Edit(
                 "refstore_reaper.scrub:dead_tokens",
-                "    for _, marker in markers.committed():\n        left -= set(marker.tokens)\n    candidates",
+                "    for _, marker in markers.scan_committed():\n        left -= set(marker.tokens)\n    candidates",
                 "    return left\n    candidates",
             ),
         ),
@@ -302,7 +302,7 @@ def mutants() -> Iterator[Mutant]:
         rule="12",
         edits=(
             Edit(
-                "refstore.operations.reading:_resolve_many", "if _same(open_branch.record, again.record):", "if True:"
+                "refstore.operations.reading:_resolve_many", "if _is_same_view(open_branch.record, again.record):", "if True:"
             ),
         ),
         caught_by="read p | commit; reap",
@@ -311,7 +311,7 @@ def mutants() -> Iterator[Mutant]:
         name="a listing trusts what it read first",
         rule="12",
         edits=(
-            Edit("refstore.operations.reading:while_still", "if _same(open_branch.record, again.record):", "if True:"),
+            Edit("refstore.operations.reading:read_consistent", "if _is_same_view(open_branch.record, again.record):", "if True:"),
         ),
         caught_by="list | commit; reap",
     )
@@ -332,12 +332,12 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.operations.copying:_attempt",
+                "refstore.operations.copying:_copy_once",
                 "refs.check_mark(ctx, source.commit, [path for path, _ in pairs])",
                 "pass",
             ),
             Edit(
-                f"{PLACING}:_take_back_if_marked",
+                f"{PLACING}:_undo_if_marked",
                 "if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):",
                 "if False:",
             ),
@@ -349,12 +349,12 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.operations.copying:_attempt",
+                "refstore.operations.copying:_copy_once",
                 "            refs.check_mark(ctx, commit, paths)",
                 "            pass",
             ),
             Edit(
-                f"{PLACING}:_take_back_if_marked",
+                f"{PLACING}:_undo_if_marked",
                 "if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):",
                 "if False:",
             ),
@@ -366,12 +366,12 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.operations.branching:create",
+                "refstore.operations.branching:create_branch",
                 "    refs.check_mark(ctx, ref.commit)\n    branches",
                 "    branches",
             ),
             Edit(
-                "refstore.operations.branching:create",
+                "refstore.operations.branching:create_branch",
                 "        refs.check_mark(ctx, ref.commit)\n    except",
                 "        pass\n    except",
             ),
@@ -439,14 +439,14 @@ def marks() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore.gc_marks.live_set:scan_live_set",
-                "    yield from _heads(ctx, page)\n    yield from _commits(ctx, run, page)\n",
+                "    yield from _scan_heads(ctx, page)\n    yield from _scan_commits(ctx, run, page)\n",
                 "",
             ),
             Edit(
                 "refstore.gc_marks.live_set:scan_live_set",
-                "    yield from _references(ctx, page)\n",
-                "    yield from _heads(ctx, page)\n    yield from _commits(ctx, run, page)\n    yield from "
-                "_references(ctx, page)\n",
+                "    yield from _scan_references(ctx, page)\n",
+                "    yield from _scan_heads(ctx, page)\n    yield from _scan_commits(ctx, run, page)\n    yield from "
+                "_scan_references(ctx, page)\n",
             ),
         ),
         caught_by="gc | upload; commit; reap",
@@ -455,11 +455,11 @@ def marks() -> Iterator[Mutant]:
         name="pins are read before staging areas",
         rule="13",
         edits=(
-            Edit("refstore.gc_marks.live_set:scan_live_set", "    yield from _pins(ctx, run, page)\n", ""),
+            Edit("refstore.gc_marks.live_set:scan_live_set", "    yield from _scan_pins(ctx, run, page)\n", ""),
             Edit(
                 "refstore.gc_marks.live_set:scan_live_set",
-                "    yield from _staged(ctx, page)\n",
-                "    yield from _pins(ctx, run, page)\n    yield from _staged(ctx, page)\n",
+                "    yield from _scan_staged(ctx, page)\n",
+                "    yield from _scan_pins(ctx, run, page)\n    yield from _scan_staged(ctx, page)\n",
             ),
         ),
         caught_by="gc | move of a reference-less staged entry",
@@ -467,13 +467,13 @@ def marks() -> Iterator[Mutant]:
     yield Mutant(
         name="a copy of what has no reference is not pinned",
         rule="13",
-        edits=(Edit("refstore.operations.copying:_committed_after_all", "    gc_marks.pin(ctx,", "    (ctx,"),),
+        edits=(Edit("refstore.operations.copying:_find_committed_sources", "    gc_marks.pin(ctx,", "    (ctx,"),),
         caught_by="gc | move of a reference-less staged entry",
     )
     yield Mutant(
         name="only what heads reach is kept",
         rule="13",
-        edits=(Edit("refstore.gc_marks.live_set:scan_live_set", "    yield from _commits(ctx, run, page)\n", ""),),
+        edits=(Edit("refstore.gc_marks.live_set:scan_live_set", "    yield from _scan_commits(ctx, run, page)\n", ""),),
         caught_by="gc | copy from an unmarked commit | delete its branch",
     )
     yield Mutant(
@@ -481,8 +481,8 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.gc_marks.live_set:_expired",
-                "if mark.sweeping_ms or mark.mark_id == run.mark_id or mark.mark_id in run.record.disregards:",
+                "refstore.gc_marks.live_set:_expired_prefixes",
+                "if mark.sweeping_ms or mark.mark_id == run.mark_id or mark.mark_id in run.record.disregarded_marks:",
                 "if True:",
             ),
         ),
@@ -496,7 +496,7 @@ def marks() -> Iterator[Mutant]:
             Edit("refstore.gc_marks.mark_run:MarkRun.unmark_complete", "    self._runs.check_on(run.mark_id)\n", ""),
             Edit("refstore.gc_marks.mark_run:MarkRun.finish", "    self._runs.check_on(run.mark_id)\n", ""),
             Edit(
-                "refstore.gc_marks.runs:Runs.give_up",
+                "refstore.gc_marks.runs:MarkRuns.abandon",
                 "    for _ in range(ATTEMPTS):\n",
                 "    if unfinished_only:\n        return False\n    for _ in range(ATTEMPTS):\n",
             ),
@@ -508,7 +508,7 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.gc_marks.runs:Runs.drop_late_pins",
+                "refstore.gc_marks.runs:MarkRuns.drop_late_pins",
                 "if record is not None and record.state != RunState.MARKING:",
                 "if True:",
             ),
@@ -542,7 +542,7 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.gc_marks.commit_marks:RunCommit.going",
+                "refstore.gc_marks.commit_marks:RunCommit.is_swept_by",
                 "return self.mark is not None and self.mark.mark_id in mark_ids and bool(self.mark.sweeping_ms)",
                 "return self.mark is not None",
             ),
@@ -573,7 +573,7 @@ def identities() -> Iterator[Mutant]:
     yield Mutant(
         name="a copy's reference has no id of its own",
         rule="6",
-        edits=(Edit("refstore.operations.copying:_copied", "reference_id=ctx.ids.unique(now_ms)", "reference_id=''"),),
+        edits=(Edit("refstore.operations.copying:_copy_of", "reference_id=ctx.ids.new_id(now_ms)", "reference_id=''"),),
         caught_by="copy q->p; delete q | overwrite p | hard delete",
     )
     yield Mutant(
@@ -581,8 +581,8 @@ def identities() -> Iterator[Mutant]:
         rule="a commit's landing",
         edits=(
             Edit(
-                "refstore.operations.refs:_base",
-                "[commit for commit in found_ids if markers.landed(commit)]",
+                "refstore.operations.refs:_resolve_base",
+                "[commit for commit in found_ids if markers.has_landed(commit)]",
                 "found_ids",
             ),
         ),
@@ -593,8 +593,8 @@ def identities() -> Iterator[Mutant]:
         rule="a merge is of commits",
         edits=(
             Edit(
-                "refstore.operations.committing:_combine",
-                "if any(not staging.is_empty(token) for token in record.sealed):",
+                "refstore.operations.committing:_commit_tree",
+                "if any(not staging.is_empty(token) for token in record.sealed_tokens):",
                 "if False:",
             ),
         ),
@@ -606,7 +606,7 @@ def identities() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore.operations.copying:move_many",
-                "    delete_copied(ctx, branch, moved)",
+                "    delete_sources(ctx, branch, moved)",
                 "    from refstore.operations import deleting\n    deleting.delete_many(ctx, branch, list(moved))",
             ),
         ),
@@ -615,7 +615,7 @@ def identities() -> Iterator[Mutant]:
     yield Mutant(
         name="a branch made again is deleted in the old one's place",
         rule="a branch's identity",
-        edits=(Edit("refstore.operations.branching:_delete", "if open_branch.record.id != branch_id:", "if False:"),),
+        edits=(Edit("refstore.operations.branching:_close_branch", "if open_branch.record.id != branch_id:", "if False:"),),
         caught_by="lost reply: delete branch | create it again | reap",
     )
     yield Mutant(
@@ -624,8 +624,8 @@ def identities() -> Iterator[Mutant]:
         edits=(
             Edit(
                 f"{PLACING}:place",
-                "        placements = _without(placements, unlisted)",
-                "        placements = _without(placements[:1], unlisted)",
+                "        placements = _drop_placed(placements, unlisted)",
+                "        placements = _drop_placed(placements[:1], unlisted)",
             ),
         ),
         caught_by="batch: overwrite p and q | commit | reap",
@@ -644,7 +644,7 @@ def lost_replies() -> Iterator[Mutant]:
         rule="a lost reply",
         edits=(
             Edit(
-                "refstore.kv.retrying:Retrying._repeat_run",
+                "refstore.kv.retrying:RetryingKV._repeat_run",
                 "if any(op.expected is ABSENT for op in set_ifs):",
                 "if False:",
             ),

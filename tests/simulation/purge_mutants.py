@@ -51,8 +51,8 @@ def purged() -> Iterator[Mutant]:
         "purge; read what was purged | purge of other rows | end of backups",
         Edit(
             f"{LOCATIONS}.publish",
-            "(item.intended.identity, encode(item.intended.location), each.location)",
-            "(item.intended.identity, self._values([item.intended.identity])[0], each.location)",
+            "(item.intent_record.identity, encode(item.intent_record.location), each.location)",
+            "(item.intent_record.identity, self._read_values([item.intent_record.identity])[0], each.location)",
         ),
     )
     yield mutant(
@@ -81,15 +81,15 @@ def purged() -> Iterator[Mutant]:
     yield mutant(
         "the offline look reads no locations",
         "purge | gc",
-        Edit("refstore.gc_marks.live_set:_locations", "if not ctx.locations.are_announced():", "if True:"),
+        Edit("refstore.gc_marks.live_set:_scan_locations", "if not ctx.locations.are_announced():", "if True:"),
     )
     yield mutant(
         "where content lies stands in the KV alone",
         "loss of locations: purge; end of backups",
         Edit("refstore_purge.replacing:keep_in_manifest", "    if published:\n", "    if False:\n"),
         Edit(
-            "refstore_gc.purge_cleaning:_clean",
-            "ctx.manifest.add(LocationsKept(ctx.ids.unique(ctx.clock.now_ms()), kept))",
+            "refstore_gc.purge_cleaning:_clean_up",
+            "ctx.manifest.add(LocationsPublished(ctx.ids.new_id(ctx.clock.now_ms()), kept))",
             "pass",
         ),
     )
@@ -105,7 +105,7 @@ def purged() -> Iterator[Mutant]:
     yield mutant(
         "entries are compared by the checksums of their uploads",
         "purge; the original again | end of backups",
-        Edit("refstore.operations.comparing:Comparison.equal", "if identities and self._are_announced():", "if False:"),
+        Edit("refstore.operations.comparing:ContentComparison.are_equal", "if identities and self._are_announced():", "if False:"),
     )
     yield mutant(
         "nothing is deleted with an identity that a run is about to replace",

@@ -93,4 +93,4 @@ def test_schedules_are_read_as_they_are_written() -> None:
 def test_labels_of_ids_cannot_collide() -> None:
     with pytest.raises(ValueError, match="letter last"):
         CountingIds("u0")
-    assert short(CountingIds("u").unique(0)) == "u.1"
+    assert short(CountingIds("u").new_id(0)) == "u.1"

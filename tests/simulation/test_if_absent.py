@@ -179,7 +179,7 @@ MUTANTS = [
     Mutant(
         name="placed again under the reference that it had",
         rule="6",
-        edits=(Edit(PLACING, "            item = item.again(ctx.ids.unique(ctx.clock.now_ms()))\n", ""),),
+        edits=(Edit(PLACING, "            item = item.with_new_reference(ctx.ids.new_id(ctx.clock.now_ms()))\n", ""),),
         caught_by="A | delete | hard delete, over a tombstone",
     ),
     Mutant(

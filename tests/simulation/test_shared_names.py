@@ -105,7 +105,7 @@ MUTANTS = [
         rule="19",
         edits=(
             Edit(
-                "refstore.operations.tagging:create",
+                "refstore.operations.tagging:create_tag",
                 "        _check_no_branch(ctx, name)\n    except",
                 "    except",
             ),
@@ -115,7 +115,7 @@ MUTANTS = [
     Mutant(
         name="a refused tag stays",
         rule="19",
-        edits=(Edit("refstore.operations.tagging:create", "ctx.kv.set_if(key, ours, ABSENT)", "pass"),),
+        edits=(Edit("refstore.operations.tagging:create_tag", "ctx.kv.set_if(key, ours, ABSENT)", "pass"),),
         caught_by="tag | branch",
     ),
     Mutant(
@@ -124,7 +124,7 @@ MUTANTS = [
         edits=(
             Edit(
                 f"{BRANCHES}.has_branch",
-                "record.retired or self._kv.set_if(key, raw, ABSENT)",
+                "record.retired_tokens or self._kv.set_if(key, raw, ABSENT)",
                 "True",
             ),
         ),

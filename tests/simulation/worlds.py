@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from refstore.core import keys
 from refstore.core.ids import Address, CommitId
-from refstore.core.records import Due, encode
+from refstore.core.records import DueHintRecord, encode
 from refstore.core.safety import Safety
 from refstore.gc_marks import Marks
 from tests.kit import collecting
@@ -41,7 +41,7 @@ class Start:
     def hint(self, body: str) -> None:
         """Hard deletion may look at any address at any time: a hint decides nothing."""
         repo = self.repo.record.id
-        self.world.contents[keys.due(repo, self.world.clock.now_ms(), self.addresses[body])] = encode(Due())
+        self.world.contents[keys.due_hint(repo, self.world.clock.now_ms(), self.addresses[body])] = encode(DueHintRecord())
 
     def committed(self, branch: str, name: str, *, processed: bool = True, **paths: str) -> Start:
         for path, body in paths.items():

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from examples.demo.short_durations import REAPER, SAFETY, environment
-from refstore.core.settings import embedded
+from refstore.core.settings import embedded_urls
 from refstore.lake import Lake
 from refstore.repository import Repository
 from refstore_reaper.backlog import measure
@@ -114,7 +114,7 @@ def stores(arrangement: str, folder: Path, seed: int) -> Iterator[Stores]:
     with contextlib.ExitStack() as stack:
         if arrangement == "sqlite+file":
             (folder / "lake").mkdir()
-            kv, objects = embedded(folder / "lake")
+            kv, objects = embedded_urls(folder / "lake")
             yield Stores(kv, objects)
             return
         os.environ.update(s3_environment())
@@ -287,7 +287,7 @@ def wait_until_processed(repo: Repository) -> None:
     """
     end = time.monotonic() + PROCESSED_SECONDS
     while time.monotonic() < end:
-        retired = any(branch.retired for _, branch in repo.branches())
+        retired = any(branch.retired_tokens for _, branch in repo.branches())
         if not retired and not measure(repo.context, limit=1).tokens:
             return
         time.sleep(0.5)

@@ -189,7 +189,7 @@ class Client:
 
     def shared_restore(self) -> None:
         def restore() -> None:
-            waiting = list(self.repo.in_grace(prefix="common/"))
+            waiting = list(self.repo.list_trash(prefix="common/"))
             if waiting:
                 item = self.random.choice(waiting)
                 self.repo.restore(self.random.choice(SHARED), item.address, force=self.random.random() < 0.5)

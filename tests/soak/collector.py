@@ -34,13 +34,13 @@ def client(kv: str, objects: str, repo: str, name: str, seed: str, ledger: str) 
 
 def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
     from refstore_gc.engines.choice import open_engines
-    from refstore_gc.mark_breaker import Limits
-    from refstore_gc.run import Options, run
+    from refstore_gc.mark_breaker import BreakerLimits
+    from refstore_gc.run import GcOptions, run_nightly
     from tests.engines import SPARK
 
     if blind:
         _blind()
-    options = Options(grace_days=0, min_age_seconds=0, limits=Limits(share=1), take_over=True)
+    options = GcOptions(grace_days=0, min_age_seconds=0, limits=BreakerLimits(share_max=1), take_over=True)
     with open_engines(SPARK) as engines:
         engines.for_objects(0)
         tell(state="ready")
@@ -50,12 +50,12 @@ def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
             try:
                 with unchecked_lake(kv, objects, safety=safety) as lake:
                     ctx = lake.repository(repo).context
-                    done = run(ctx, engines, replace(options, full=alone), lambda now: tell(step=now.step)).latest
+                    done = run_nightly(ctx, engines, replace(options, full=alone), lambda now: tell(step=now.step)).latest_summary
             except RefstoreError as error:
                 tell(state="failed", code=error.code, error=str(error)[:500])
                 continue
             outcomes = (
-                {} if done.swept is None else {name: count.objects for name, count in done.swept.outcomes.items()}
+                {} if done.sweep is None else {name: count.objects for name, count in done.sweep.outcomes.items()}
             )
             tell(
                 state=done.state,
@@ -72,7 +72,7 @@ def _blind() -> None:
     def nothing(*_: object) -> Iterator[live_set.Named]:
         return iter(())
 
-    live_set._heads = live_set._commits = nothing
+    live_set._scan_heads = live_set._scan_commits = nothing
 
 
 def tell(**what: Any) -> None:

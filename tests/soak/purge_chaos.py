@@ -174,7 +174,7 @@ def content(repo: Repository) -> Content:
     return {
         (branch, item.path): (item.entry.address, text_of(repo.read(branch, item.path)))
         for branch, record in list(repo.branches())
-        if not record.hidden
+        if not record.is_hidden
         for item in repo.list(branch)
         if item.entry is not None
     }
@@ -368,7 +368,7 @@ def run(
         with Lake.open(kv, objects, safety=SAFETY) as lake:
             repo = lake.repository("soak")
             for branch, record in list(repo.branches()):
-                if not record.hidden:
+                if not record.is_hidden:
                     with contextlib.suppress(NothingToCommit):
                         repo.commit(branch, "what the clients left")
         if at_work:

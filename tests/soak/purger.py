@@ -206,13 +206,13 @@ def purge(kv: str, objects: str, repo: str, ids: str, folder: str, master: str, 
     from refstore_gc import purge_cleaning
     from refstore_gc.engines.choice import EngineOptions, open_engines
     from refstore_purge import publish, tasks
-    from refstore_purge.run import Options, run
+    from refstore_purge.run import PurgeOptions, run_purge
     from tests.engines import QUICK
 
-    tasks._do_all = partial(unluckily, f"{folder}/died-{os.getpid()}", fault)
+    tasks._run_group = partial(unluckily, f"{folder}/died-{os.getpid()}", fault)
     tasks.TASKS_PER_CORE = 2
     if fault == "over":
-        publish.Publication._land = _over
+        publish.BranchPublication._merge_commit = _over
     small = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
     with open_engines(EngineOptions(choice="spark", master=master, conf=QUICK | small)) as engines:
         list(engines.for_objects(0).map(warm, range(8)))
@@ -221,21 +221,21 @@ def purge(kv: str, objects: str, repo: str, ids: str, folder: str, master: str, 
             asked = json.loads(line)
             if asked.get("alone"):
                 purge_cleaning.ABANDONED_MS = 0
-            options = Options(ids=Path(ids), including_copies=asked.get("copies", False), share=1, purge_key=PURGE_KEY)
+            options = PurgeOptions(ids=Path(ids), includes_copies=asked.get("copies", False), share=1, purge_key=PURGE_KEY)
             try:
                 with Lake.open(kv, objects, safety=SAFETY) as lake:
-                    report = run(lake.repository(repo), engines, options, _telling(asked.get("kill")))
+                    report = run_purge(lake.repository(repo), engines, options, _telling(asked.get("kill")))
             except RefstoreError as error:
                 tell(state="failed", code=error.code, retryable=error.retryable, error=str(error)[:500])
                 continue
             tell(
                 state=report.state,
                 objects=sum(row.objects for row in report.rows),
-                rewritten=sum(row.rewritten for row in report.rows),
+                rewritten=sum(row.rewritten_objects for row in report.rows),
                 rows_changed=sum(row.rows_changed for row in report.rows),
                 attempts=max((row.attempts for row in report.rows), default=0),
-                commits=len(report.published),
-                left=[f"{each.branch}:{each.path}: {each.reason}" for each in report.not_purged],
+                commits=len(report.published_commits),
+                left=[f"{each.branch}:{each.path}: {each.reason}" for each in report.skipped_objects],
             )
 
 
@@ -265,7 +265,7 @@ def warm(_: int) -> list[int]:
 
 
 def unluckily(died: str, fault: str, job: Any, numbered: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
-    """`tasks._do_all`, with the planted faults. Spark sends it whole, because it is of the main module."""
+    """`tasks._run_group`, with the planted faults. Spark sends it whole, because it is of the main module."""
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import suppress
 
@@ -288,10 +288,10 @@ def unluckily(died: str, fault: str, job: Any, numbered: list[tuple[int, Any]]) 
     every: list[tuple[int, Any]] = []
     for number, work in numbered:
         if not work.to:
-            every.append((number, tasks.do(job, work)))
+            every.append((number, tasks.run_task(job, work)))
             continue
         # two attempts at once, in two processes; a planted fault stands in this one only
-        attempts = [tasks._do, tasks._do if fault else tasks.do]
+        attempts = [tasks._run_in_process, tasks._run_in_process if fault else tasks.run_task]
         with ThreadPoolExecutor(2) as both:
             every.append((number, random.choice(list(both.map(lambda do, work=work: do(job, work), attempts)))))
         with suppress(FileExistsError):
@@ -301,7 +301,7 @@ def unluckily(died: str, fault: str, job: Any, numbered: list[tuple[int, Any]]) 
 
 
 def _over(self: Any, commit: str, branch: str, message: str, metadata: dict[str, str]) -> Any:
-    """`Publication._land`, which takes its own side of every conflict."""
+    """`BranchPublication._merge_commit`, which takes its own side of every conflict."""
     time.sleep(3)  # for those who change something
     return self._repo.merge(branch, commit, message=message, squash=True, metadata=metadata, strategy="source-wins")
 

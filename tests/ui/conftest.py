@@ -25,7 +25,7 @@ import pytest
 
 from refstore import access_keys
 from refstore.access_keys import Role
-from refstore.core.settings import ReaperSettings, embedded
+from refstore.core.settings import ReaperSettings, embedded_urls
 from refstore.gc_marks import Marks, new_mark_id
 from refstore.kv import open_kv
 from refstore.lake import Lake
@@ -72,7 +72,7 @@ class Site:
     """The run of the repository `events`; what it replaced can be restored."""
 
     def environment(self) -> dict[str, str]:
-        kv, objects = embedded(self.folder / "lake")
+        kv, objects = embedded_urls(self.folder / "lake")
         return {
             **os.environ,
             "HOME": str(self.folder),
@@ -104,7 +104,7 @@ class Site:
 
     def standing_mark(self, repo: Repository, *, question: str = "") -> str:
         """Mark the commits that the rules let expire, as if nobody else were at work."""
-        kv, objects = embedded(self.folder / "lake")
+        kv, objects = embedded_urls(self.folder / "lake")
         with Lake(open_kv(kv), objects, safety=AT_ONCE) as alone:
             ctx = alone.repository(repo.name).context
             marks, mark_id = Marks(ctx), new_mark_id(ctx)
@@ -129,11 +129,11 @@ def fill(repo: Repository, *, commits: int = 2) -> None:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("ui")
     (folder / "lake").mkdir()
-    kv, objects = embedded(folder / "lake")
+    kv, objects = embedded_urls(folder / "lake")
     with Lake.open(kv, objects, safety=SAFETY) as lake:
         for role in Role:
-            access_keys.create(lake, role, id=KEYS[role.name.lower()], secret=SECRET)
-        access_keys.create(lake, Role.OPERATOR, id=RESTRICTED, secret=SECRET, repositories=["sales"])
+            access_keys.create_key(lake, role, id=KEYS[role.name.lower()], secret=SECRET)
+        access_keys.create_key(lake, Role.OPERATOR, id=RESTRICTED, secret=SECRET, repositories=["sales"])
         made = Site("", folder, lake)
         _make_sales(lake)
         _make_events(lake)
@@ -189,7 +189,7 @@ def stopped_deletion(site: Site) -> Iterator[Repository]:
     for number in range(5):
         repo.upload("main", f"{number}", b"x")
     repo.reset("main")
-    kv, objects = embedded(site.folder / "lake")
+    kv, objects = embedded_urls(site.folder / "lake")
     limits = ReaperSettings(breaker_share=0.1, breaker_floor_objects=1)
     with Lake.open(kv, objects) as lake, Reaper(lake, limits, repositories=[repo.name], grace_seconds=0) as reaper:
         reaper.run_once(lambda: False)

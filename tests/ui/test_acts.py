@@ -241,7 +241,7 @@ def test_deletion_from_the_latest_view_needs_its_box(
     visitor.press("Save these rules")
     retention = repo.retention()
     assert retention is not None
-    assert retention.rules.lifts_latest_view
+    assert retention.rules.allows_latest_view_expiry
     visitor.go(f"/repositories/{repo.name}/rules")
     assert danger.removeprefix("may ") in visitor.text()
 
@@ -291,7 +291,7 @@ def test_an_operator_watches_a_run_and_stops_it(visit: Visit, site: Site, javasc
     visitor.go(f"/repositories/{repo.name}/runs")
     assert "No run is under way." in visitor.text()
     with site.command("gc", "mark", repo.name, "--min-age-seconds", "6") as running:
-        while not any(run_control.runs_under_way(repo.context)):
+        while not any(run_control.active_runs(repo.context)):
             assert running.poll() is None
             visitor.page.wait_for_timeout(100)
         visitor.go(f"/repositories/{repo.name}/runs")
@@ -328,7 +328,7 @@ def test_an_operator_lets_stopped_deletion_go_on(visit: Visit, site: Site) -> No
         assert "goes on" in visitor.fact("Result")
         state = breaker.read_state(repo.context.kv, repo.context.repo)
         assert state is not None
-        assert (state.tripped_ms, state.let_objects) == (0, 3)
+        assert (state.tripped_ms, state.allowed_objects) == (0, 3)
 
 
 # ---- purges, keys
@@ -356,7 +356,7 @@ def test_an_operator_makes_a_key_and_revokes_it(visit: Visit, site: Site, javasc
     visitor.page.get_by_label("Days until it expires").fill("3")
     visitor.press("Create the key")
     secret = visitor.page.locator(".note code").all_inner_texts()
-    key = next(each for each in access_keys.scan(site.lake.kv) if each.id == secret[0])
+    key = next(each for each in access_keys.scan_keys(site.lake.kv) if each.id == secret[0])
     assert (key.role.name, key.repositories) == ("WRITER", ("events", "sales"))
     assert key.expires_ms
     other = visit(javascript=javascript)
@@ -365,7 +365,7 @@ def test_an_operator_makes_a_key_and_revokes_it(visit: Visit, site: Site, javasc
     visitor.go(f"/keys/{key.id}/revoke")
     assert visitor.fact("Role") == "writer"
     visitor.press("Revoke the key")
-    assert all(each.id != key.id for each in access_keys.scan(site.lake.kv))
+    assert all(each.id != key.id for each in access_keys.scan_keys(site.lake.kv))
     for _ in range(200):  # a service caches a key for some seconds
         if other.context.request.get(other.page.url).url.endswith("/ui/sign-in"):
             break

@@ -13,7 +13,7 @@ import pytest
 
 from refstore import access_keys
 from refstore.access_keys import Role
-from refstore.core.settings import embedded
+from refstore.core.settings import embedded_urls
 from refstore.gc_marks import Marks, RunState
 from tests.api.conftest import serving
 from tests.ui.conftest import DAY_ZERO, HOSTILE, KEYS, SECRET, Client, Site, fill
@@ -56,7 +56,7 @@ def test_an_act_needs_a_form_of_its_own_session(client: MakeClient, site: Site, 
         answer = made.http.post(place(path, site), data={**form, "confirmed": "yes"})
         assert answer.status_code == 403, form
         assert "this form belongs to another session" in answer.text
-    assert any(key.id == "UI-READER" for key in access_keys.scan(site.lake.kv))
+    assert any(key.id == "UI-READER" for key in access_keys.scan_keys(site.lake.kv))
     assert Marks(site.lake.repository("sales").context).runs.get(site.mark).state is RunState.NEEDS_CONFIRMATION
 
 
@@ -87,7 +87,7 @@ def test_the_cookie_is_out_of_reach_for_scripts_and_other_sites(client: MakeClie
 
 
 def test_behind_tls_the_cookie_is_secure_and_below_the_proxys_path(site: Site, client: MakeClient) -> None:
-    kv, objects = embedded(site.folder / "lake")
+    kv, objects = embedded_urls(site.folder / "lake")
     public = {"REFSTORE_API_PUBLIC_URL": "https://lake.test/data"}
     with serving(site.folder / secrets.token_hex(4), kv, objects, "--no-reaper", environment=public) as running:
         made = Client(running.url)
@@ -156,13 +156,13 @@ def test_the_sign_in_form_belongs_to_one_browser(site: Site, client: MakeClient)
 
 
 def test_guesses_are_counted(site: Site, client: MakeClient) -> None:
-    key = access_keys.create(site.lake, Role.READER).key.id
+    key = access_keys.create_key(site.lake, Role.READER).key.id
     statuses = {client().sign_in(key, f"a wrong secret, number {number:04}").status_code for number in range(25)}
     assert statuses == {401, 429}
 
 
 def test_ended_tokens_end_sessions(site: Site, client: MakeClient) -> None:
-    created = access_keys.create(site.lake, Role.READER)
+    created = access_keys.create_key(site.lake, Role.READER)
     made = client()
     assert made.sign_in(created.key.id, created.secret).status_code == 303
     assert made.http.get("/ui").status_code == 200

@@ -32,11 +32,11 @@ def lake_of(kv: KV, clock: Clock | None = None) -> Lake:
 
 
 def create(kv: MemoryKV, role: Role = Role.WRITER, **options: object) -> access_keys.NewKey:
-    return access_keys.create(lake_of(kv), role, **options)
+    return access_keys.create_key(lake_of(kv), role, **options)
 
 
 def record(kv: MemoryKV, key_id: str) -> AccessKeyRecord:
-    found = access_keys.find(kv, key_id)
+    found = access_keys.find_key(kv, key_id)
     assert found is not None
     return found
 
@@ -88,7 +88,7 @@ def test_a_key_in_rotation_takes_as_many_comparisons_as_any_other(
     """So nobody hears by the time whether a key has one secret or two, or exists."""
     made = create(kv)
     one = record(kv, made.key.id)
-    access_keys.rotate(lake_of(kv), made.key.id, overlap_ms=1000)
+    access_keys.rotate_secret(lake_of(kv), made.key.id, overlap_ms=1000)
     two = record(kv, made.key.id)
     real, asked = hmac.compare_digest, [0]
 
@@ -109,7 +109,7 @@ def test_a_key_in_rotation_takes_as_many_comparisons_as_any_other(
 def test_what_is_no_id_is_refused_and_never_found(kv: MemoryKV, key_id: str) -> None:
     with pytest.raises(InvalidName):
         create(kv, id=key_id, secret=SECRET)
-    assert access_keys.find(kv, key_id) is None
+    assert access_keys.find_key(kv, key_id) is None
 
 
 @pytest.mark.parametrize("secret", ["", "short", "x" * (access_keys.SECRET_CHARACTERS_MIN - 1)])
@@ -117,7 +117,7 @@ def test_a_secret_that_is_too_short_is_refused_without_being_repeated(kv: Memory
     with pytest.raises(Invalid) as refused:
         create(kv, id="one", secret=secret)
     assert not secret or secret not in str(refused.value)
-    assert not access_keys.any_there(kv)
+    assert not access_keys.has_any_key(kv)
 
 
 def test_an_id_is_given_once(kv: MemoryKV) -> None:
@@ -135,32 +135,32 @@ def test_repositories_are_checked_and_sorted(kv: MemoryKV) -> None:
 
 def test_a_revoked_key_is_gone(kv: MemoryKV) -> None:
     made = create(kv)
-    assert access_keys.revoke(lake_of(kv), made.key.id) == made.key
-    assert access_keys.find(kv, made.key.id) is None
+    assert access_keys.revoke_key(lake_of(kv), made.key.id) == made.key
+    assert access_keys.find_key(kv, made.key.id) is None
     with pytest.raises(NotFound):
-        access_keys.revoke(lake_of(kv), made.key.id)
+        access_keys.revoke_key(lake_of(kv), made.key.id)
 
 
 def test_keys_are_listed_without_their_secrets(kv: MemoryKV) -> None:
     made = [create(kv, id=key_id, secret=SECRET, description=key_id) for key_id in ("two", "one")]
-    listed = list(access_keys.scan(kv))
+    listed = list(access_keys.scan_keys(kv))
     assert listed == [made[1].key, made[0].key]
     assert SECRET not in repr(listed)
 
 
 def test_the_operators_key_is_made_kept_and_changed(kv: MemoryKV) -> None:
-    access_keys.ensure(lake_of(kv), "one", SECRET)
+    access_keys.ensure_key(lake_of(kv), "one", SECRET)
     before = kv.get(keys.access_key("one"))
-    access_keys.ensure(lake_of(kv), "one", SECRET)
+    access_keys.ensure_key(lake_of(kv), "one", SECRET)
     assert kv.get(keys.access_key("one")) == before
-    access_keys.ensure(lake_of(kv), "one", SECRET + "2")
+    access_keys.ensure_key(lake_of(kv), "one", SECRET + "2")
     assert access_keys.find_secret(record(kv, "one"), SECRET + "2")
     assert not access_keys.find_secret(record(kv, "one"), SECRET)
 
 
 def test_a_key_of_another_role_becomes_the_operators(kv: MemoryKV) -> None:
     create(kv, Role.READER, id="one", secret=SECRET, repositories=["alpha"])
-    shown = access_keys.ensure(lake_of(kv), "one", SECRET)
+    shown = access_keys.ensure_key(lake_of(kv), "one", SECRET)
     assert (shown.role, shown.repositories) == (Role.OPERATOR, ())
 
 
@@ -178,7 +178,7 @@ def test_a_record_decodes_as_it_was_made(kv: MemoryKV) -> None:
 
 def test_a_rotated_key_has_two_secrets_until_the_overlap_ends(kv: MemoryKV) -> None:
     clock, old = FakeClock(), create(kv)
-    new = access_keys.rotate(lake_of(kv, clock), old.key.id, overlap_ms=60_000)
+    new = access_keys.rotate_secret(lake_of(kv, clock), old.key.id, overlap_ms=60_000)
     assert new.secret != old.secret
     assert new.key.old_secret_ends_ms == clock.now_ms() + 60_000
 
@@ -195,10 +195,10 @@ def test_a_rotated_key_has_two_secrets_until_the_overlap_ends(kv: MemoryKV) -> N
 
 def test_a_third_secret_is_refused_while_two_are_good_unless_all_others_end(kv: MemoryKV) -> None:
     clock, first = FakeClock(), create(kv)
-    second = access_keys.rotate(lake_of(kv, clock), first.key.id, overlap_ms=60_000)
+    second = access_keys.rotate_secret(lake_of(kv, clock), first.key.id, overlap_ms=60_000)
     with pytest.raises(Conflict, match="end-overlap"):
-        access_keys.rotate(lake_of(kv, clock), first.key.id, overlap_ms=60_000)
-    third = access_keys.rotate(lake_of(kv, clock), first.key.id, overlap_ms=0)
+        access_keys.rotate_secret(lake_of(kv, clock), first.key.id, overlap_ms=60_000)
+    third = access_keys.rotate_secret(lake_of(kv, clock), first.key.id, overlap_ms=0)
     found = record(kv, first.key.id)
     assert access_keys.find_secret(found, first.secret) is None
     ended, live = access_keys.find_secret(found, second.secret), access_keys.find_secret(found, third.secret)
@@ -211,7 +211,7 @@ def test_an_overlap_is_ended_once(kv: MemoryKV) -> None:
     clock, made = FakeClock(), create(kv)
     with pytest.raises(Conflict, match="one secret only"):
         access_keys.end_overlap(lake_of(kv, clock), made.key.id)
-    access_keys.rotate(lake_of(kv, clock), made.key.id, overlap_ms=60_000)
+    access_keys.rotate_secret(lake_of(kv, clock), made.key.id, overlap_ms=60_000)
     assert access_keys.end_overlap(lake_of(kv, clock), made.key.id).old_secret_ends_ms == clock.now_ms()
     with pytest.raises(Conflict, match="one secret only"):
         access_keys.end_overlap(lake_of(kv, clock), made.key.id)
@@ -221,13 +221,13 @@ def test_an_overlap_is_ended_once(kv: MemoryKV) -> None:
 @pytest.mark.parametrize("key_id", ["NOBODY", "no id", ""])
 def test_what_is_no_key_is_not_changed(kv: MemoryKV, change: str, key_id: str) -> None:
     changes: dict[str, Callable[[], object]] = {
-        "rotate": lambda: access_keys.rotate(lake_of(kv), key_id, overlap_ms=0),
+        "rotate": lambda: access_keys.rotate_secret(lake_of(kv), key_id, overlap_ms=0),
         "end_overlap": lambda: access_keys.end_overlap(lake_of(kv), key_id),
         "end_tokens": lambda: access_keys.end_tokens(lake_of(kv), key_id),
     }
     with pytest.raises(NotFound):
         changes[change]()
-    assert not access_keys.any_there(kv)
+    assert not access_keys.has_any_key(kv)
 
 
 def test_changes_of_a_key_that_come_together_are_all_made(kv: MemoryKV, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +242,7 @@ def test_changes_of_a_key_that_come_together_are_all_made(kv: MemoryKV, monkeypa
         return real(*what, **options)
 
     monkeypatch.setattr(kv, "set_if", set_if)
-    new = access_keys.rotate(lake_of(kv), made.key.id, overlap_ms=1000)
+    new = access_keys.rotate_secret(lake_of(kv), made.key.id, overlap_ms=1000)
     found = record(kv, made.key.id)
     assert found.token_generation == 1
     assert access_keys.find_secret(found, new.secret) is not None
@@ -250,30 +250,30 @@ def test_changes_of_a_key_that_come_together_are_all_made(kv: MemoryKV, monkeypa
 
 def test_the_environment_does_not_bring_back_a_secret_that_a_rotation_ended(kv: MemoryKV) -> None:
     clock = FakeClock()
-    access_keys.ensure(lake_of(kv, clock), "one", SECRET)
-    new = access_keys.rotate(lake_of(kv, clock), "one", overlap_ms=60_000)
-    access_keys.ensure(lake_of(kv, clock), "one", SECRET)
+    access_keys.ensure_key(lake_of(kv, clock), "one", SECRET)
+    new = access_keys.rotate_secret(lake_of(kv, clock), "one", overlap_ms=60_000)
+    access_keys.ensure_key(lake_of(kv, clock), "one", SECRET)
     assert access_keys.find_secret(record(kv, "one"), new.secret) is not None
     clock.advance(60)
     before = kv.get(keys.access_key("one"))
     with pytest.raises(Conflict, match="give its new secret"):
-        access_keys.ensure(lake_of(kv, clock), "one", SECRET)
+        access_keys.ensure_key(lake_of(kv, clock), "one", SECRET)
     assert kv.get(keys.access_key("one")) == before
 
 
 def test_a_key_that_would_have_expired_is_not_made(kv: MemoryKV) -> None:
     with pytest.raises(Invalid, match="would have expired"):
         create(kv, expires_ms=FakeClock().now_ms())
-    assert not access_keys.any_there(kv)
+    assert not access_keys.has_any_key(kv)
 
 
 def test_the_last_use_of_a_key_is_not_told_of_another_one_with_its_id(kv: MemoryKV) -> None:
     clock = FakeClock()
     create(kv, id="one", secret=SECRET)
     access_keys.note_use(kv, clock, "one")
-    assert next(access_keys.scan(kv)).last_used_ms == clock.now_ms()
-    access_keys.revoke(lake_of(kv), "one")
+    assert next(access_keys.scan_keys(kv)).last_used_ms == clock.now_ms()
+    access_keys.revoke_key(lake_of(kv), "one")
     access_keys.note_use(kv, clock, "one")  # by a service that knew it for a moment longer
     clock.advance(1)
-    access_keys.create(lake_of(kv, clock), Role.READER, id="one", secret=SECRET)
-    assert next(access_keys.scan(kv)).last_used_ms == 0
+    access_keys.create_key(lake_of(kv, clock), Role.READER, id="one", secret=SECRET)
+    assert next(access_keys.scan_keys(kv)).last_used_ms == 0

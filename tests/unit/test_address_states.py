@@ -107,8 +107,8 @@ class TestWithoutReferences:
         reap_all(repo)
         view = repo.address(entry.address)
         assert (view.state, view.reference_state) == (AddressState.COMMITTED, ReferenceState.COMMITTED)
-        assert view.committed is not None
-        assert (view.committed.commit, view.committed.path) == (commit, "a")
+        assert view.committed_name is not None
+        assert (view.committed_name.commit, view.committed_name.path) == (commit, "a")
 
     def test_a_blob_that_nothing_names_is_an_orphan(self, repo: Repository) -> None:
         repo.upload("main", "a", b"1")
@@ -128,8 +128,8 @@ class TestWithoutReferences:
         sweep(repo, commit)
         view = repo.address(entry.address)
         assert (view.state, view.reference_state) == (AddressState.SWEPT, None)
-        assert view.committed is not None
-        assert view.committed.swept == commit
+        assert view.committed_name is not None
+        assert view.committed_name.swept_commit == commit
 
     @pytest.mark.parametrize("on", ["a head", "a commit between"])
     def test_one_that_has_it_from_a_swept_commit_keeps_it_committed(self, repo: Repository, on: str) -> None:
@@ -144,8 +144,8 @@ class TestWithoutReferences:
         sweep(repo, first)
         view = repo.address(entry.address)
         assert view.state is AddressState.COMMITTED
-        assert view.committed is not None
-        assert view.committed.commit == second
+        assert view.committed_name is not None
+        assert view.committed_name.commit == second
 
     def test_one_that_was_copied_out_of_a_commit_that_was_swept_since(self, repo: Repository) -> None:
         entry = repo.upload("feature", "a", b"1")
@@ -157,8 +157,8 @@ class TestWithoutReferences:
         repo.commit("feature", "without")
         sweep(repo, swept)
         view = repo.address(entry.address)
-        assert view.committed is not None
-        assert (view.state, view.committed.commit, view.committed.path) == (AddressState.COMMITTED, copied, "elsewhere")
+        assert view.committed_name is not None
+        assert (view.state, view.committed_name.commit, view.committed_name.path) == (AddressState.COMMITTED, copied, "elsewhere")
 
     def test_where_history_is_too_long_it_says_that_it_does_not_know(
         self, repo: Repository, monkeypatch: pytest.MonkeyPatch

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from refstore.agreed_durations import REREAD_SECONDS, AgreedDurations, change, read_record
+from refstore.agreed_durations import REREAD_SECONDS, AgreedDurations, change_durations, read_record
 from refstore.core import keys
 from refstore.core.ids import RandomIds
 from refstore.core.records import encode
 from refstore.core.safety import SHARED, Safety
-from refstore.core.settings import ReaperSettings, embedded
+from refstore.core.settings import ReaperSettings, embedded_urls
 from refstore.errors import CorruptRecord, DurationsDiffer, InvalidSettings
 from refstore.kv.base import ABSENT, Key, Op, Result
 from refstore.kv.memory import MemoryKV
@@ -50,7 +50,7 @@ class World:
         return AgreedDurations(self.kv, self.clock, RandomIds(), own, explicit=given, only_read=only_read)
 
     def change(self, **seconds: float) -> int:
-        return change(self.kv, self.clock, RandomIds(), NoAudit(), seconds).until_ms
+        return change_durations(self.kv, self.clock, RandomIds(), NoAudit(), seconds).until_ms
 
     def pass_change(self) -> None:
         self.clock.advance(LONG)
@@ -201,7 +201,7 @@ def test_what_is_over_leaves_the_record_with_the_next_change(world: World) -> No
         world.pass_change()
     record = read_record(world.kv)
     assert record is not None
-    assert [each.seconds.issue_seconds for each in record.former] == [70]
+    assert [each.durations.issue_seconds for each in record.former] == [70]
 
 
 def test_the_same_durations_are_no_change(world: World) -> None:
@@ -237,7 +237,7 @@ def test_two_changes_at_once_are_both_made(world: World) -> None:
             world.change(issue_seconds=60)
             return super().change(*args, **kwargs)
 
-    done = change(world.kv, world.clock, RandomIds(), Interrupted(), {"clock_skew_seconds": 30})
+    done = change_durations(world.kv, world.clock, RandomIds(), Interrupted(), {"clock_skew_seconds": 30})
     assert (done.before.issue_seconds, done.after.issue_seconds, done.after.clock_skew_seconds) == (60, 60, 30)
 
 
@@ -265,7 +265,7 @@ def test_longer_requests_need_none(world: World) -> None:
 
 
 def test_a_lake_works_with_what_was_agreed(tmp_path: Path) -> None:
-    kv, objects = embedded(tmp_path)
+    kv, objects = embedded_urls(tmp_path)
     clock = FakeClock()
     with Lake.open(kv, objects, safety=MAIN_JOB, clock=clock) as first:
         first.create_repository("sales")
@@ -273,7 +273,7 @@ def test_a_lake_works_with_what_was_agreed(tmp_path: Path) -> None:
     with Lake.open(kv, objects, clock=clock) as lake:
         ctx = lake.repository("sales").context
         assert ctx.safety.operation_deadline_seconds == MAIN_JOB.operation_deadline_seconds
-        change(lake.kv, clock, lake.ids, lake.audit, {"operation_deadline_seconds": 1})
+        change_durations(lake.kv, clock, lake.ids, lake.audit, {"operation_deadline_seconds": 1})
         clock.advance(REREAD_SECONDS)
         assert ctx.safety.operation_deadline_seconds == 1
         assert ctx.waits.operation_deadline_seconds == MAIN_JOB.operation_deadline_seconds
@@ -282,7 +282,7 @@ def test_a_lake_works_with_what_was_agreed(tmp_path: Path) -> None:
 
 
 def test_a_lake_from_before_the_record_gets_one_from_its_next_process(tmp_path: Path) -> None:
-    kv, objects = embedded(tmp_path)
+    kv, objects = embedded_urls(tmp_path)
     with Lake.open(kv, objects, safety=MAIN_JOB) as lake:
         lake.create_repository("sales").upload("main", "a", b"1")
         lake.kv.delete(keys.DURATIONS)  # as if it had been made before
@@ -292,12 +292,12 @@ def test_a_lake_from_before_the_record_gets_one_from_its_next_process(tmp_path: 
     with Lake.open(kv, objects, safety=MAIN_JOB) as lake:
         record = read_record(lake.kv)
     assert record is not None
-    assert record.agreed.scrub_after_seconds == MAIN_JOB.scrub_after_seconds
+    assert record.current.scrub_after_seconds == MAIN_JOB.scrub_after_seconds
 
 
 def test_a_running_reaper_waits_longer_from_its_next_pass_on(tmp_path: Path) -> None:
     """It scrubs what is older than the longest operation: what was written under the former durations, too."""
-    kv, objects = embedded(tmp_path)
+    kv, objects = embedded_urls(tmp_path)
     clock = FakeClock()
     with (
         Lake.open(kv, objects, safety=MAIN_JOB, clock=clock) as lake,
@@ -306,20 +306,20 @@ def test_a_running_reaper_waits_longer_from_its_next_pass_on(tmp_path: Path) -> 
     ):
         repo = lake.create_repository("sales")
         ctx = repo.context
-        change(other.kv, clock, other.ids, other.audit, {"scrub_after_seconds": 5000})
+        change_durations(other.kv, clock, other.ids, other.audit, {"scrub_after_seconds": 5000})
         reaper.run_passes(lambda: False)
         assert ctx.waits.scrub_after_seconds == 5000, "it has read the change, in less than a minute"
 
 
 def test_a_reaper_ends_when_it_may_not_work_any_more(tmp_path: Path) -> None:
-    kv, objects = embedded(tmp_path)
+    kv, objects = embedded_urls(tmp_path)
     clock = FakeClock()
     with (
         Lake.open(kv, objects, clock=clock) as lake,
         Reaper(lake, ReaperSettings(), asynchronous=False) as reaper,
     ):
         lake.create_repository("sales")
-        change(lake.kv, clock, lake.ids, lake.audit, {"io_timeout_seconds": 20})
+        change_durations(lake.kv, clock, lake.ids, lake.audit, {"io_timeout_seconds": 20})
         clock.advance(LONG)
         with pytest.raises(DurationsDiffer):
             reaper.run(lambda: False)
@@ -332,14 +332,14 @@ def test_the_record_is_one_key_of_the_configuration() -> None:
 def test_a_change_that_dies_leaves_the_former_durations_or_both(world: World) -> None:
     """It is one write: whatever becomes of its process, there is nothing to finish."""
     world.process()
-    change(world.kv, world.clock, RandomIds(), NoAudit(), {"issue_seconds": 60}, dry_run=True)
+    change_durations(world.kv, world.clock, RandomIds(), NoAudit(), {"issue_seconds": 60}, dry_run=True)
     assert (before := read_record(world.kv)) is not None
     assert before.former == ()
     world.kv.calls = 0
     world.change(issue_seconds=60)
     after = read_record(world.kv)
     assert after is not None
-    assert [each.seconds for each in after.former] == [before.agreed]
+    assert [each.durations for each in after.former] == [before.current]
     assert encode(after) == world.kv.get(keys.DURATIONS)
 
 

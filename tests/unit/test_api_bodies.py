@@ -10,8 +10,8 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 
 from refstore.errors import Invalid
-from refstore_api.error_responses import TooLarge, TooSlow
-from refstore_api.request_bodies import BLOCK_BYTES, PIECE_BYTES, SMALL_BYTES, BodyLimits, RequestBody, receive
+from refstore_api.error_responses import BodyTooLarge, BodyTooSlow
+from refstore_api.request_bodies import BLOCK_BYTES, PIECE_BYTES, SMALL_BYTES, BodyLimits, RequestBody, receive_object
 
 LIMITS = BodyLimits(bytes_max=64 << 20, idle_seconds=5)
 FORM = "multipart/form-data; boundary=bnd"
@@ -42,7 +42,7 @@ def received(
     """What was received, read to its end as a thread would."""
 
     async def run() -> tuple[bytes, RequestBody]:
-        found = await receive(request(chunks, content_type, **more), limits)
+        found = await receive_object(request(chunks, content_type, **more), limits)
         if isinstance(found.body, list):
             return b"".join(found.body), found
         return await asyncio.to_thread(b"".join, found.body), found
@@ -93,7 +93,7 @@ def test_behind_its_beginning_a_long_body_wakes_its_thread_once_for_each_block()
     chunks = [bytes(70_001)] * 100
 
     async def run() -> list[bytes]:
-        found = await receive(request(chunks), LIMITS)
+        found = await receive_object(request(chunks), LIMITS)
         assert not isinstance(found.body, list)
         return await asyncio.to_thread(list[bytes], found.body)
 
@@ -154,13 +154,13 @@ def test_a_part_that_is_long_and_not_whole_is_told_to_the_thread_that_writes_it(
 
 
 def test_a_declared_length_that_is_too_large_is_refused_unread() -> None:
-    with pytest.raises(TooLarge):
+    with pytest.raises(BodyTooLarge):
         received([b"x"], limits=BodyLimits(10, 5), length=11)
 
 
 @pytest.mark.parametrize("size", [11, 3 * BLOCK_BYTES])
 def test_a_body_that_turns_out_too_large_is_refused(size: int) -> None:
-    with pytest.raises(TooLarge):
+    with pytest.raises(BodyTooLarge):
         received(
             [b"x"] * 11 if size == 11 else [b"x" * BLOCK_BYTES] * 3,
             limits=BodyLimits(10 if size == 11 else 2 * BLOCK_BYTES, 5),
@@ -169,7 +169,7 @@ def test_a_body_that_turns_out_too_large_is_refused(size: int) -> None:
 
 @pytest.mark.parametrize("blocks", [0, 3])
 def test_a_body_that_stops_coming_is_given_up(blocks: int) -> None:
-    with pytest.raises(TooSlow):
+    with pytest.raises(BodyTooSlow):
         received([b"x" * BLOCK_BYTES] * blocks, limits=BodyLimits(LIMITS.bytes_max, 0.01), ends="silence")
 
 
@@ -185,7 +185,7 @@ def test_a_writer_that_fails_reads_no_further() -> None:
 
     async def run() -> None:
         chunks = [b"x" * BLOCK_BYTES] * 3
-        found = await receive(request(chunks, ends="silence"), LIMITS)
+        found = await receive_object(request(chunks, ends="silence"), LIMITS)
         assert isinstance(found.body, Iterator)
         blocks = found.body
 

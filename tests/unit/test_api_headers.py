@@ -11,8 +11,8 @@ from refstore.core.ids import Address
 from refstore.core.records import Entry
 from refstore.errors import Invalid
 from refstore_api import headers
-from refstore_api.error_responses import OutOfRange
-from refstore_api.headers import Part, matches, object_headers, range_of
+from refstore_api.error_responses import RangeNotSatisfiable
+from refstore_api.headers import ByteRange, matches_etag, object_headers, parse_range
 
 BREAKS = "\r\n\v\f\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029\0"
 """What Python takes for a space, or a line's end."""
@@ -41,7 +41,7 @@ def entry(**changes: object) -> Entry:
     ],
 )
 def test_a_range_is_cut_to_the_object(header: str, part: tuple[int, int]) -> None:
-    assert range_of(header, 10) == Part(*part)
+    assert parse_range(header, 10) == ByteRange(*part)
 
 
 @pytest.mark.parametrize(
@@ -61,15 +61,15 @@ def test_a_range_is_cut_to_the_object(header: str, part: tuple[int, int]) -> Non
     ],
 )
 def test_what_is_no_range_is_the_whole(header: str | None) -> None:
-    assert range_of(header, 10) is None
+    assert parse_range(header, 10) is None
 
 
 @pytest.mark.parametrize(
     ("header", "size"), [("bytes=10-", 10), ("bytes=11-12", 10), ("bytes=-0", 10), ("bytes=0-", 0), ("bytes=-5", 0)]
 )
 def test_a_range_that_the_object_does_not_have_is_refused_with_its_size(header: str, size: int) -> None:
-    with pytest.raises(OutOfRange) as refused:
-        range_of(header, size)
+    with pytest.raises(RangeNotSatisfiable) as refused:
+        parse_range(header, size)
     assert refused.value.size_bytes == size
 
 
@@ -77,8 +77,8 @@ def test_a_range_that_the_object_does_not_have_is_refused_with_its_size(header: 
 def test_a_range_reads_what_slicing_reads(size: int, first: int, last: int) -> None:
     body = bytes(range(size))
     try:
-        part = range_of(f"bytes={first}-{last}", size)
-    except OutOfRange:
+        part = parse_range(f"bytes={first}-{last}", size)
+    except RangeNotSatisfiable:
         assert not body[first : last + 1]
         return
     assert (body if part is None else body[part.start : part.end]) == (body if last < first else body[first : last + 1])
@@ -86,18 +86,18 @@ def test_a_range_reads_what_slicing_reads(size: int, first: int, last: int) -> N
 
 @pytest.mark.parametrize("condition", ["*", " * ", '"abc"', 'W/"abc"', '"x", "abc"', "abc"])
 def test_a_condition_that_names_the_object_holds(condition: str) -> None:
-    assert matches(condition, entry())
+    assert matches_etag(condition, entry())
 
 
 @pytest.mark.parametrize("condition", [None, "", '"x"', '"abcd"', "**", '"ab", "c"'])
 def test_a_condition_that_names_another_does_not(condition: str | None) -> None:
-    assert not matches(condition, entry())
+    assert not matches_etag(condition, entry())
 
 
 @pytest.mark.parametrize("checksum", ["", 'a"b', "a\r\nb", "é"])
 def test_a_checksum_that_no_header_can_hold_names_nothing(checksum: str) -> None:
     assert headers.etag_of(entry(checksum=checksum)) == '""'
-    assert not matches('""', entry(checksum=checksum))
+    assert not matches_etag('""', entry(checksum=checksum))
 
 
 @given(st.text(max_size=20), st.text(max_size=20), st.text(max_size=20), st.text(max_size=20))
@@ -139,9 +139,9 @@ def test_what_was_uploaded_is_known_by_its_md5_as_on_s3() -> None:
         entry(address=Address(f"data/2026112107/{number:026d}"), md5=md5) for number, md5 in enumerate("aab")
     )
     assert headers.etag_of(first) == headers.etag_of(same) == '"a"'
-    assert matches(headers.etag_of(first), same)
-    assert headers.range_applies(headers.etag_of(first), same)
-    assert not matches(headers.etag_of(first), other)
+    assert matches_etag(headers.etag_of(first), same)
+    assert headers.is_range_allowed(headers.etag_of(first), same)
+    assert not matches_etag(headers.etag_of(first), other)
 
 
 def test_what_was_linked_is_known_by_its_address() -> None:
@@ -149,6 +149,6 @@ def test_what_was_linked_is_known_by_its_address() -> None:
     made = [Address(f"data/2026112107/{number:026d}") for number in range(2)]
     first, second = (entry(address=address, checksum="any") for address in made)
     assert headers.etag_of(first) == f'"{made[0]}"'
-    assert matches(headers.etag_of(first), first)
-    assert not matches(headers.etag_of(first), second)
-    assert not headers.range_applies(headers.etag_of(first), second)
+    assert matches_etag(headers.etag_of(first), first)
+    assert not matches_etag(headers.etag_of(first), second)
+    assert not headers.is_range_allowed(headers.etag_of(first), second)

@@ -24,7 +24,7 @@ import pytest
 from refstore import access_keys
 from refstore.cli import serve
 from refstore.core.file_modes import make_folder
-from refstore.core.settings import Settings, embedded
+from refstore.core.settings import Settings, embedded_urls
 from refstore.kv import open_kv
 from refstore.lake import Lake
 from refstore_api import server
@@ -179,7 +179,7 @@ def test_where_the_first_key_cannot_be_written_none_is_made(tmp_path: Path, refu
     assert ran.code == 2
     assert "REFSTORE_ACCESS_KEY_ID" in ran.err
     with contextlib.closing(open_kv(f"sqlite://{tmp_path}/kv")) as kv:
-        assert not access_keys.any_there(kv)
+        assert not access_keys.has_any_key(kv)
 
 
 @on_open_service
@@ -193,9 +193,9 @@ def test_a_secret_of_the_environment_that_a_rotation_ended_stays_ended(tmp_path:
     """The service starts with its other keys, and says so."""
     secret = "the-secret-of-the-environment"
     make_folder(tmp_path / "lake")
-    with Lake.open(*embedded(tmp_path / "lake")) as lake:
-        access_keys.ensure(lake, "AKIAENV", secret)
-        rotated = access_keys.rotate(lake, "AKIAENV", overlap_ms=0)
+    with Lake.open(*embedded_urls(tmp_path / "lake")) as lake:
+        access_keys.ensure_key(lake, "AKIAENV", secret)
+        rotated = access_keys.rotate_secret(lake, "AKIAENV", overlap_ms=0)
     with serving(tmp_path, REFSTORE_ACCESS_KEY_ID="AKIAENV", REFSTORE_SECRET_ACCESS_KEY=secret) as service:
         assert service.get("/api/v1/user", auth=("AKIAENV", secret)).status_code == 401
         assert service.get("/api/v1/user", auth=("AKIAENV", rotated.secret)).status_code == 200

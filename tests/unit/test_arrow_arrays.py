@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refstore.core.arrow_arrays import array, batch_of, numpy_of, scalar
+from refstore.core.arrow_arrays import make_array, make_batch, to_numpy, make_scalar
 
 TEXTS = st.one_of(st.text(), st.text(st.characters(max_codepoint=127)))
 VALUES = st.one_of(
@@ -28,24 +28,24 @@ VALUES = st.one_of(
 @given(VALUES)
 def test_an_array_equals_pyarrows(case: tuple[Any, list[Any]]) -> None:
     type_, values = case
-    made, expected = array(values, type_), pa.array(values, type_)
+    made, expected = make_array(values, type_), pa.array(values, type_)
     made.validate(full=True)
     assert made.equals(expected)
     assert (made.type, made.null_count) == (expected.type, expected.null_count)
     if values:
-        assert scalar(values[0], type_).equals(pa.scalar(values[0], type_))
+        assert make_scalar(values[0], type_).equals(pa.scalar(values[0], type_))
 
 
 @given(VALUES, st.integers(0, 5), st.integers(0, 20))
 def test_and_so_does_the_way_to_numpy_of_a_part(case: tuple[Any, list[Any]], start: int, length: int) -> None:
     type_, values = case
     part = pa.array([value for value in values if value is not None], type_).slice(start, length)
-    there = numpy_of(part)
+    there = to_numpy(part)
     assert there.dtype == part.to_numpy(zero_copy_only=False).dtype
     assert there.tolist() == part.to_pylist()
-    assert numpy_of(pa.chunked_array([part, part])).tolist() == 2 * part.to_pylist()
+    assert to_numpy(pa.chunked_array([part, part])).tolist() == 2 * part.to_pylist()
     if type_ != pa.binary():
-        back = array(there, type_)
+        back = make_array(there, type_)
         back.validate(full=True)
         assert back.equals(part)
 
@@ -54,18 +54,18 @@ def test_and_so_does_the_way_to_numpy_of_a_part(case: tuple[Any, list[Any]], sta
 def test_the_type_of_a_numpy_array_is_taken(type_: Any) -> None:
     values = np.arange(10).astype(type_)
     for part in (values, values[::2], values[:0]):
-        assert array(part).equals(pa.array(part))
+        assert make_array(part).equals(pa.array(part))
 
 
 def test_text_in_a_dictionary_becomes_text() -> None:
-    assert numpy_of(pa.array(["a", "b", "a"]).dictionary_encode()).tolist() == ["a", "b", "a"]
+    assert to_numpy(pa.array(["a", "b", "a"]).dictionary_encode()).tolist() == ["a", "b", "a"]
 
 
 def test_rows_become_a_batch() -> None:
     schema = pa.schema([("name", pa.string()), ("size", pa.int64())])
     rows = [{"name": "a", "size": 1}, {"size": 2, "name": None}]
-    assert batch_of(iter(rows), schema).equals(pa.RecordBatch.from_pylist(rows, schema=schema))
-    assert batch_of([], schema).num_rows == 0
+    assert make_batch(iter(rows), schema).equals(pa.RecordBatch.from_pylist(rows, schema=schema))
+    assert make_batch([], schema).num_rows == 0
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_rows_become_a_batch() -> None:
 )
 def test_what_is_not_of_the_type_is_refused(values: Any, type_: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
-        array(values, type_)
+        make_array(values, type_)
 
 
 def test_nulls_have_no_numpy_array() -> None:
     with pytest.raises(ValueError, match="nulls"):
-        numpy_of(pa.array([1, None]))
+        to_numpy(pa.array([1, None]))

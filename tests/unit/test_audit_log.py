@@ -13,10 +13,10 @@ import pytest
 
 from refstore import access_keys, audit
 from refstore.access_keys import Role
-from refstore.audit import Actor, acting_as, audit_log
+from refstore.audit import Actor, act_as, audit_log
 from refstore.audit.audit_reader import entries_newest_first
-from refstore.audit.entries import PREFIX, VALUE_BYTES_MAX, Entry
-from refstore.audit.verification import FindingKind, Verification
+from refstore.audit.entries import PREFIX, VALUE_BYTES_MAX, AuditEntry
+from refstore.audit.verification import FindingKind, AuditVerification
 from refstore.core import keys
 from refstore.core.settings import ReaperSettings
 from refstore.errors import AuditUnavailable, Conflict, InvalidName, KVUnavailable
@@ -106,14 +106,14 @@ class World:
     def store(self) -> MemoryObjects:
         return self.stores.setdefault(ROOT, MemoryObjects(clock=self.clock, name="audit"))
 
-    def entries(self, action: str = "") -> list[Entry]:
+    def entries(self, action: str = "") -> list[AuditEntry]:
         """Oldest first."""
         found = [read.entry for read in entries_newest_first(self.kv, self.store)]
         assert None not in found
         return [entry for entry in reversed(found) if entry is not None and action in ("", entry.act.action)]
 
     def found(self) -> list[tuple[FindingKind, int]]:
-        return [(finding.kind, finding.number) for finding in Verification(self.kv, self.store).findings()]
+        return [(finding.kind, finding.number) for finding in AuditVerification(self.kv, self.store).findings()]
 
     def waiting(self) -> int:
         return self.kv.count(keys.AUDIT_WAITING, limit=1000)
@@ -142,9 +142,9 @@ def repository(world: World) -> Repository:
     repo.upload("main", "b", b"2")
     repo.commit("main", "second")
     repo.create_branch("old", first)
-    access_keys.create(world.lake, Role.WRITER, id="key", description="a program")
-    access_keys.create(world.lake, Role.READER, id="rotated")
-    access_keys.rotate(world.lake, "rotated", overlap_ms=60_000)
+    access_keys.create_key(world.lake, Role.WRITER, id="key", description="a program")
+    access_keys.create_key(world.lake, Role.READER, id="rotated")
+    access_keys.rotate_secret(world.lake, "rotated", overlap_ms=60_000)
     return repo
 
 
@@ -160,16 +160,16 @@ def pinning(lake: Lake) -> None:
     from refstore.operations import rules_document
 
     repo = lake.repository("sales")
-    rules_document.pin(repo.context, [repo.get_branch("main").head], by="ann")
+    rules_document.pin_commits(repo.context, [repo.get_branch("main").head], by="ann")
 
 
 CHANGES: dict[str, tuple[str, Callable[[Lake], object]]] = {
-    "create": ("key.create", lambda lake: access_keys.create(lake, Role.READER, id="new")),
-    "ensure": ("key.set", lambda lake: access_keys.ensure(lake, "key", "another-secret-of-enough-characters")),
-    "rotate": ("key.rotate", lambda lake: access_keys.rotate(lake, "key", overlap_ms=1000)),
+    "create": ("key.create", lambda lake: access_keys.create_key(lake, Role.READER, id="new")),
+    "ensure": ("key.set", lambda lake: access_keys.ensure_key(lake, "key", "another-secret-of-enough-characters")),
+    "rotate": ("key.rotate", lambda lake: access_keys.rotate_secret(lake, "key", overlap_ms=1000)),
     "end overlap": ("key.end-overlap", lambda lake: access_keys.end_overlap(lake, "rotated")),
     "end tokens": ("key.end-tokens", lambda lake: access_keys.end_tokens(lake, "key")),
-    "revoke": ("key.revoke", lambda lake: access_keys.revoke(lake, "key")),
+    "revoke": ("key.revoke", lambda lake: access_keys.revoke_key(lake, "key")),
     "set rules": ("rules.set", lambda lake: lake.repository("sales").set_retention(HELD, by="bob")),
     "set lakeFS's rules": ("rules.set", lambda lake: lake.repository("sales").set_gc_rules(GcRules(7, ()), by="bob")),
     "delete lakeFS's rules": ("rules.delete", lambda lake: lake.repository("sales").set_gc_rules(None)),
@@ -205,14 +205,14 @@ def test_a_change_has_an_entry_before_it_and_one_with_its_outcome(world: World, 
     action, change = CHANGES[name]
     asking(repository(world))
     before = len(world.entries())
-    with acting_as(ANN):
+    with act_as(ANN):
         change(world.process())
     begun, done = (entry.act for entry in world.entries()[before:])
     assert [begun.action, begun.outcome, done.action, done.outcome] == [action, "begun", action, "done"]
     assert begun.actor == done.actor == ANN
     assert begun.id == done.id
-    assert done.begun is not None
-    assert done.begun.number == 1
+    assert done.begin_entry is not None
+    assert done.begin_entry.number == 1
     assert (begun.before, begun.after) == (done.before, done.after)
     assert (done.before is None) == (name == "create")
     assert (done.after is None) == (name in ("revoke", "delete rules", "delete lakeFS's rules"))
@@ -235,7 +235,7 @@ def test_an_act_has_one_entry(world: World, name: str) -> None:
     action, act = ACTS[name]
     asking(repository(world), question="")
     before = len(world.entries())
-    with acting_as(ANN):
+    with act_as(ANN):
         act(world.process())
     (entry,) = world.entries()[before:]
     assert (entry.act.action, entry.act.repository, entry.act.outcome) == (action, "sales", "done")
@@ -261,7 +261,7 @@ def test_an_act_goes_on_while_the_store_is_down_and_is_logged_later(world: World
             with Reaper(after, ReaperSettings(), asynchronous=False) as reaper:
                 reaper.run_passes(lambda: False)
         case "change":
-            access_keys.create(after, Role.READER)
+            access_keys.create_key(after, Role.READER)
         case _:
             assert after.audit.write_waiting() == 1
     (entry,) = world.entries(action)
@@ -276,13 +276,13 @@ def test_a_mark_has_one_entry_with_its_counts(world: World) -> None:
     assert (entry.act.target, entry.act.outcome) == (run.mark_id, "done")
     assert entry.act.after is not None
     assert entry.act.after["state"] == RunState.MARKED.value
-    assert entry.act.after["counts"]["objects"] == run.record.counts["objects"]
+    assert entry.act.after["counts"]["objects"] == run.record.mark_counts["objects"]
 
 
 def test_a_change_that_fails_says_so(world: World) -> None:
     repository(world)
     with pytest.raises(Conflict):
-        access_keys.create(world.lake, Role.READER, id="key")
+        access_keys.create_key(world.lake, Role.READER, id="key")
     act = world.entries("key.create")[-1].act
     assert (act.outcome, act.error, act.after) == ("failed", "already_exists", None)
 
@@ -302,7 +302,7 @@ def test_what_is_not_there_leaves_no_entry(world: World) -> None:
     for call in (
         lambda: repo.delete_branch("none"),
         lambda: repo.delete_tag("none"),
-        lambda: access_keys.revoke(world.lake, "none"),
+        lambda: access_keys.revoke_key(world.lake, "none"),
     ):
         with pytest.raises(Exception, match="does not exist"):
             call()
@@ -330,14 +330,14 @@ def test_a_process_that_died_in_a_change_is_told_and_is_no_damage(world: World) 
 def test_an_entry_without_its_head_is_told_and_is_no_damage(world: World) -> None:
     """The process died between the two, or the KV did; the change was not begun."""
     lake = world.process()
-    access_keys.create(lake, Role.READER, id="one")
+    access_keys.create_key(lake, Role.READER, id="one")
     world.kv.dies = lambda op: isinstance(op, SetIf) and op.key.partition == keys.AUDIT_HEADS
     with pytest.raises(KVUnavailable):
-        access_keys.create(lake, Role.READER, id="two")
+        access_keys.create_key(lake, Role.READER, id="two")
     world.kv.dies = lambda _: False
-    assert access_keys.find(world.kv, "two") is None
+    assert access_keys.find_key(world.kv, "two") is None
     assert world.found() == [(FindingKind.BEYOND, 3)]
-    access_keys.create(lake, Role.READER, id="two")
+    access_keys.create_key(lake, Role.READER, id="two")
     assert world.found() == [
         (FindingKind.BEYOND, 3)
     ]  # in a chain of its own: nothing is linked to what may not be there
@@ -345,8 +345,8 @@ def test_an_entry_without_its_head_is_told_and_is_no_damage(world: World) -> Non
 
 def test_an_entry_whose_reply_was_lost_fails_the_change(world: World) -> None:
     with pytest.raises(AuditUnavailable):
-        access_keys.create(world.process(Faults(reply_lost=1.0)), Role.READER, id="one")
-    assert access_keys.find(world.kv, "one") is None
+        access_keys.create_key(world.process(Faults(reply_lost=1.0)), Role.READER, id="one")
+    assert access_keys.find_key(world.kv, "one") is None
     assert world.found() == [(FindingKind.BEYOND, 1)]
 
 
@@ -422,19 +422,19 @@ def test_no_entry_holds_a_secret_or_a_hash_of_one(world: World) -> None:
     secrets: list[bytes] = []
 
     def note(key_id: str, secret: str) -> None:
-        record = access_keys.find(world.kv, key_id)
+        record = access_keys.find_key(world.kv, key_id)
         assert record is not None
         secrets.append(secret.encode())
-        for value in (record.salt, record.hash, *(record.previous[:2] if record.previous else ())):
+        for value in (record.salt, record.hash, *(record.previous_secret[:2] if record.previous_secret else ())):
             assert isinstance(value, bytes)
             secrets.extend((value.hex().encode(), json.dumps(list(value)).encode(), value))
 
     for lake in (world.process(), world.process()):
-        made = access_keys.create(lake, Role.OPERATOR, description="a program")
+        made = access_keys.create_key(lake, Role.OPERATOR, description="a program")
         note(made.key.id, made.secret)
-        note(made.key.id, access_keys.rotate(lake, made.key.id, overlap_ms=1000).secret)
+        note(made.key.id, access_keys.rotate_secret(lake, made.key.id, overlap_ms=1000).secret)
         access_keys.end_tokens(lake, made.key.id)
-        access_keys.revoke(lake, made.key.id)
+        access_keys.revoke_key(lake, made.key.id)
     bodies = [world.store.read(info.key) for info in world.store.list(PREFIX)]
     assert len(bodies) == 16
     assert not [secret for secret in secrets for body in bodies if secret in body]
@@ -478,7 +478,7 @@ def test_hot_paths_write_nothing_to_the_log(world: World) -> None:
 def test_many_threads_and_processes_at_once_leave_whole_chains(world: World) -> None:
     lakes = [world.process() for _ in range(3)]
     with ThreadPoolExecutor(9) as pool:
-        list(pool.map(lambda number: access_keys.create(lakes[number % 3], Role.READER, id=f"key-{number}"), range(60)))
+        list(pool.map(lambda number: access_keys.create_key(lakes[number % 3], Role.READER, id=f"key-{number}"), range(60)))
     assert len(world.entries()) == 120
     assert world.found() == []
     assert len({entry.chain for entry in world.entries()}) == 3

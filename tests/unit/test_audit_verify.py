@@ -11,8 +11,8 @@ import pytest
 
 from refstore.audit import AuditLog, audit_reader
 from refstore.audit.audit_reader import entries_newest_first
-from refstore.audit.entries import PREFIX, decode_entry, encode_entry, key_of, sha256_of
-from refstore.audit.verification import DAMAGE, READ_AT_ONCE, FindingKind, Verification
+from refstore.audit.entries import PREFIX, decode_entry, encode_entry, entry_key, sha256_of
+from refstore.audit.verification import DAMAGE, READ_BATCH, FindingKind, AuditVerification
 from refstore.core import keys
 from refstore.core.ids import RandomIds
 from refstore.core.records import AuditHead, encode
@@ -45,7 +45,7 @@ class Log:
                 pass
 
     def key(self, number: int) -> str:
-        return key_of(self.chain, number)
+        return entry_key(self.chain, number)
 
     def delete(self, *numbers: int) -> None:
         self.store.delete_many([self.key(number) for number in numbers])
@@ -65,13 +65,13 @@ class Log:
     def add(self, chain: str, number: int, previous: str, like: int = 1) -> None:
         entry = decode_entry(self.store.read(self.key(like)))
         self.store.put(
-            key_of(chain, number),
+            entry_key(chain, number),
             encode_entry(msgspec.structs.replace(entry, chain=chain, number=number, previous=previous)),
         )
 
     def named(self) -> list[tuple[FindingKind, str, int]]:
         """Of the chain under attack as `own`."""
-        found = list(Verification(self.kv, self.store).findings())
+        found = list(AuditVerification(self.kv, self.store).findings())
         return [
             (finding.kind, "own" if finding.chain == self.chain else finding.chain, finding.number) for finding in found
         ]
@@ -140,12 +140,12 @@ def test_only_some_findings_are_damage() -> None:
 
 
 def test_a_long_chain_is_read_in_parts(log: Log) -> None:
-    log.write(log.own, 2 * READ_AT_ONCE + 1)
-    for number in (1, READ_AT_ONCE, COUNT + READ_AT_ONCE):
+    log.write(log.own, 2 * READ_BATCH + 1)
+    for number in (1, READ_BATCH, COUNT + READ_BATCH):
         log.change(number, target="other")
-    looking = Verification(log.kv, log.store)
-    assert [finding.number for finding in looking.findings()] == [COUNT + READ_AT_ONCE, READ_AT_ONCE, 1]
-    assert (looking.chains, looking.entries) == (2, COUNT + 2 + 2 * READ_AT_ONCE + 1)
+    looking = AuditVerification(log.kv, log.store)
+    assert [finding.number for finding in looking.findings()] == [COUNT + READ_BATCH, READ_BATCH, 1]
+    assert (looking.chains, looking.entries) == (2, COUNT + 2 + 2 * READ_BATCH + 1)
 
 
 def test_a_log_that_is_being_written_is_whole(log: Log) -> None:
@@ -159,7 +159,7 @@ def test_a_log_that_is_being_written_is_whole(log: Log) -> None:
         def scan(self, *args: object, **options: object) -> list[tuple[str, bytes]]:
             return log.kv.scan(*args, **options)
 
-    assert list(Verification(Growing(), log.store).findings()) == []
+    assert list(AuditVerification(Growing(), log.store).findings()) == []
 
 
 @pytest.mark.parametrize("chains_at_once", [1, 2, 1000])

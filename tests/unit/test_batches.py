@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.core.records import Reference
 from refstore.kv.base import ABSENT, Delete, Exchange, Get, Key, Set, SetIf, set_ifs
 
@@ -15,7 +15,7 @@ OPS = [Get(KEYS[0]), Set(KEYS[0], b"1"), SetIf(KEYS[0], ABSENT, b"1"), Exchange(
 
 
 def test_batches_have_all_items_in_order() -> None:
-    assert list(batched(range(5), 2)) == [[0, 1], [2, 3], [4]]
+    assert list(split_batches(range(5), 2)) == [[0, 1], [2, 3], [4]]
 
 
 def test_set_ifs_makes_one_for_each_key() -> None:

@@ -31,7 +31,7 @@ from refstore.errors import (
     RefstoreError,
 )
 from refstore.kv.base import ABSENT, Exchange, Op, SetIf
-from refstore.kv.retrying import Retrying
+from refstore.kv.retrying import RetryingKV
 from refstore.lake import Lake
 from refstore.operations import committing, refs
 from refstore.operations.committing import CommitOptions
@@ -45,7 +45,7 @@ from tests.reaping import release_all
 
 def world(kv: Interrupted, clock: Clock, *, grace: float = 3600, retrying: bool = True) -> Repository:
     lake = Lake(
-        Retrying(kv, clock=clock, check=deadline.check) if retrying else kv,
+        RetryingKV(kv, clock=clock, check=deadline.check) if retrying else kv,
         "memory://once",
         clock=clock,
         safety=Safety(grace_seconds=grace),
@@ -149,9 +149,9 @@ def commit_by_another(repo: Repository) -> None:
     record = branches.seal(name, lambda: staging.new_token(name, ctx.ids, ctx.clock))
     repo.upload("main", "q", b"2")
     tree = refs.head_commit(ctx, record.head)
-    written = ctx.trees.apply_encoded(tree.metarange, committing._changes(staging, record.sealed))
-    new, _ = committing._write(ctx, CommitOptions(message="theirs"), (record.head,), written, record.sealed)
-    assert branches.advance(name, record.head, record.sealed, new, new)
+    written = ctx.trees.apply_encoded(tree.metarange, committing._sealed_changes(staging, record.sealed_tokens))
+    new, _ = committing._write_commit(ctx, CommitOptions(message="theirs"), (record.head,), written, record.sealed_tokens)
+    assert branches.advance(name, record.head, record.sealed_tokens, new, new)
     ctx.markers.publish(branches, name)
     release_all(repo)
 
@@ -258,7 +258,7 @@ def test_a_repository_whose_creation_was_not_answered_is_not_taken_apart(clock: 
     kv = Interrupted(
         behind=lambda op: isinstance(op, SetIf) and op.key.partition == keys.REPOSITORIES and op.expected is ABSENT
     )
-    lake = Lake(Retrying(kv, clock=clock), "memory://once", clock=clock)
+    lake = Lake(RetryingKV(kv, clock=clock), "memory://once", clock=clock)
 
     def others() -> None:
         lake.repository("once").upload("main", "p", b"1")
@@ -292,7 +292,7 @@ def test_a_commit_whose_tokens_another_took_does_not_say_that_nothing_was_staged
 def test_a_copy_that_outlived_the_wait_names_nothing_that_went(checked: bool) -> None:
     clock = FakeClock(1_900_000_000_000)
     kv = Interrupted(before=entering)
-    lake = Lake(Retrying(kv, clock=clock, check=deadline.check if checked else None), "memory://once", clock=clock)
+    lake = Lake(RetryingKV(kv, clock=clock, check=deadline.check if checked else None), "memory://once", clock=clock)
     repo = lake.create_repository("once")
     repo.upload("main", "p", b"1")
     old = repo.commit("main", "old").id
@@ -423,10 +423,10 @@ def test_rules_that_others_set_meanwhile_stand_in_the_log(clock: FakeClock) -> N
 def test_a_key_that_is_rotated_meanwhile_is_revoked_as_it_is_then(clock: FakeClock) -> None:
     kv = Interrupted(before=lambda op: writing("access-keys")(op) and getattr(op, "value", b"") is ABSENT)
     lake = Lake(kv, "memory://once", clock=clock)
-    access_keys.create(lake, Role.READER, id="key")
-    kv.then = lambda: access_keys.rotate(lake, "key", overlap_ms=60_000)
-    access_keys.revoke(lake, "key")
-    assert not list(access_keys.scan(lake.kv))
+    access_keys.create_key(lake, Role.READER, id="key")
+    kv.then = lambda: access_keys.rotate_secret(lake, "key", overlap_ms=60_000)
+    access_keys.revoke_key(lake, "key")
+    assert not list(access_keys.scan_keys(lake.kv))
     [act] = done(lake, "key.revoke")
     assert act.before is not None
     assert act.before["old_secret_ends_ms"]

@@ -420,12 +420,12 @@ class TestLogs:
     def test_json_lines_without_secrets_or_local_variables(
         self, stream: io.StringIO, form: Literal["auto", "json"], service: bool
     ) -> None:
-        logs.configure(LogSettings(format=form, level="info"), stream, service=service)
+        logs.configure_logs(LogSettings(format=form, level="info"), stream, service=service)
         password = SECRET
         log = event_log.get_logger("refstore.test")
         log.debug("too low")
         log.info("opened", url=f"redis://u:{password}@h", nested={"urls": [f"redis://u:{password}@h"]})
-        with event_log.adding_fields(request_id="mine"):
+        with event_log.bind_fields(request_id="mine"):
             logging.getLogger("boto").warning("lost %s", f"redis://u:{password}@h")
         logging.getLogger("boto").info("too low")
         try:
@@ -445,7 +445,7 @@ class TestLogs:
         assert SECRET not in stream.getvalue()
 
     def test_a_console_line_of_a_service(self, stream: io.StringIO) -> None:
-        logs.configure(LogSettings(format="console", level="warning"), stream, service=True)
+        logs.configure_logs(LogSettings(format="console", level="warning"), stream, service=True)
         event_log.get_logger("refstore.test").info("too low")
         event_log.get_logger("refstore.test").warning("eviction is on", url="redis://u:pw@h")
         line = stream.getvalue()
@@ -453,7 +453,7 @@ class TestLogs:
         assert len(line.splitlines()) == 1
 
     def test_a_command_logs_plain_lines_without_secrets(self, stream: io.StringIO) -> None:
-        logs.configure(LogSettings(level="info"), stream)
+        logs.configure_logs(LogSettings(level="info"), stream)
         log = event_log.get_logger("refstore.test")
         log.debug("too low")
         log.warning("eviction is on", url="redis://u:pw@h", hint="set noeviction", empty="", lines="a\nb", many=["x"])

@@ -19,7 +19,7 @@ def test_a_deadline_passes_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPa
     def two_hours_later(which: int) -> float:
         return passed(which) + (7200 if which == counts_sleep else 0)
 
-    with deadline.operation(SystemClock(), 3600):
+    with deadline.limit_operation(SystemClock(), 3600):
         deadline.check()
         monkeypatch.setattr(time, "clock_gettime", two_hours_later)
         with pytest.raises(DeadlineExceeded):

@@ -15,7 +15,7 @@ from refstore.deletions.deletion_index import FOLDER, read_index
 from refstore.deletions.explain import explain_address
 from refstore.deletions.journal_format import DeletionRecord
 from refstore.errors import AddressNotFound, CorruptObject, ObjectsUnavailable
-from refstore.objects.base import Body, Stored
+from refstore.objects.base import Body, StoredObject
 from refstore.objects.local import LocalObjects
 from refstore.objects.memory import MemoryObjects
 from refstore.repository import Repository
@@ -106,7 +106,7 @@ class Dies(MemoryObjects):
         self.left = at
         self.behind = behind
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         self.left -= key.startswith(FOLDER)
         if self.left == 0 and not self.behind:
             raise KeyboardInterrupt

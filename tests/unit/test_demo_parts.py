@@ -11,7 +11,7 @@ import pytest
 from examples.demo.client_reports import Expected, Kind, Report, expected_branches, read_reports
 from examples.demo.short_durations import REAPER, SAFETY, environment
 from examples.demo.source_files import SIZE_BYTES_MAX, choose_files
-from refstore.core.settings import load
+from refstore.core.settings import load_settings
 from refstore.errors import Invalid
 
 
@@ -85,8 +85,8 @@ class TestSourceFiles:
 def test_a_process_finds_these_stores_and_durations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFSTORE_GRACE_SECONDS", "99")
     monkeypatch.setenv("REFSTORE_DATA", "/elsewhere")
-    found = load({}, environment({"kv": "redis://h/0", "objects": "s3://b/p"}), default_data=tmp_path).settings
+    found = load_settings({}, environment({"kv": "redis://h/0", "objects": "s3://b/p"}), default_data=tmp_path).settings
     assert (found.kv, found.objects, found.data) == ("redis://h/0", "s3://b/p", None)
     assert (found.safety, found.reaper) == (SAFETY, REAPER)
-    found = load({}, environment({"data": str(tmp_path)}), default_data=Path("/nowhere")).settings
+    found = load_settings({}, environment({"data": str(tmp_path)}), default_data=Path("/nowhere")).settings
     assert (found.data, found.safety) == (tmp_path, SAFETY)

@@ -9,7 +9,7 @@ import pytest
 
 from refstore.core import keys
 from refstore.core.ids import Address
-from refstore.core.records import DueMany, Entry, encode
+from refstore.core.records import SharedDueHintRecord, Entry, encode
 from refstore.errors import CorruptRecord
 from refstore.kv.base import Key
 from refstore.versioning import due_hints
@@ -128,16 +128,16 @@ def test_a_damaged_shared_hint_stops_its_shard_only(world: World) -> None:
 
 @pytest.mark.parametrize("names", [[], [Address("../../etc/passwd")], [Address("data/x\ndata/y")]])
 def test_a_shared_hint_of_what_is_no_own_address_is_refused(names: list[Address]) -> None:
-    key = keys.due_many(World().repo.context.repo, 0, 1, "00")
+    key = keys.shared_due_hint(World().repo.context.repo, 0, 1, "00")
     with pytest.raises(CorruptRecord):
-        due_hints.parse(key.partition, key.name, encode(DueMany(names)))
+        due_hints.parse(key.partition, key.name, encode(SharedDueHintRecord(names)))
 
 
 def test_the_trash_is_listed_page_by_page_through_shared_hints(world: World) -> None:
     entries = released(world)
     found: list[Address] = []
     after = ""
-    while page := list(islice(world.repo.in_grace(after=after), 3)):
+    while page := list(islice(world.repo.list_trash(after=after), 3)):
         found += [item.address for item in page]
         after = page[-1].cursor
     assert sorted(found) == sorted(entry.address for entry in entries)

@@ -23,7 +23,7 @@ def world() -> World:
 
 
 def figures_of(world: World) -> Figures:
-    return figures.read(world.lake.kv, world.repo.context.repo)
+    return figures.read_figures(world.lake.kv, world.repo.context.repo)
 
 
 def test_a_survey_counts_what_is_live_staged_in_grace_and_due(world: World) -> None:
@@ -43,8 +43,8 @@ def test_a_survey_counts_what_is_live_staged_in_grace_and_due(world: World) -> N
     own = figures_of(world).reaper
     assert (own.live.objects, own.staged, own.in_grace.objects, own.due.objects) == (1, Amount(1, size), 1, 1)
     assert own.measured_ms == world.clock.now_ms()
-    assert (own.branches, own.has_rules, own.stopped) == (1, False, "")
-    assert (own.refused, own.error) == (1, "")
+    assert (own.branches, own.has_rules, own.stop_reason) == (1, False, "")
+    assert (own.refused_objects, own.error) == (1, "")
 
 
 def test_what_is_reclaimed_is_counted_by_day_and_only_if_it_was_deleted(world: World) -> None:
@@ -56,32 +56,32 @@ def test_what_is_reclaimed_is_counted_by_day_and_only_if_it_was_deleted(world: W
         world.run_once()
         world.clock.advance(GRACE_SECONDS + 1)
         world.run_once()
-        days = figures_of(world).reclaimed
+        days = figures_of(world).reclaimed_days
         assert sum(each.objects for each in days) == 2 * day + 1
         assert sum(each.bytes for each in days) == (2 * day + 1) * size
         world.objects.refuses = set()
         world.run_once()
-        assert sum(each.objects for each in figures_of(world).reclaimed) == 2 * day + 2
+        assert sum(each.objects for each in figures_of(world).reclaimed_days) == 2 * day + 2
         world.clock.advance(DAY_MS / 1000)
-    assert len({each.day for each in figures_of(world).reclaimed}) == 3
+    assert len({each.day for each in figures_of(world).reclaimed_days}) == 3
 
 
 def test_a_write_whose_reply_was_lost_is_counted_once(world: World) -> None:
     kv, repo = world.lake.kv, world.repo.context.repo
 
     def count(write_id: str) -> None:
-        figures.change_reaper(
+        figures.change_reaper_figures(
             kv,
             repo,
             write_id,
             lambda before: msgspec.structs.replace(
-                before, reclaimed=figures.with_reclaimed(before.reclaimed, Amount(1, 10), NOW)
+                before, reclaimed=figures.add_reclaimed(before.reclaimed, Amount(1, 10), NOW)
             ),
         )
 
     for write_id in ("w-1", "w-2", "w-1", "w-2"):
         count(write_id)
-    assert figures_of(world).reclaimed == [DayAmount(figures.day_of(NOW), 2, 20)]
+    assert figures_of(world).reclaimed_days == [DayAmount(figures.day_of(NOW), 2, 20)]
 
 
 def test_a_kv_that_fails_delays_figures_and_stops_no_reaper(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_a_kv_that_fails_delays_figures_and_stops_no_reaper(world: World, monkey
     world.repo.reset("main")
     world.run_once()
     world.clock.advance(GRACE_SECONDS + 1)
-    write = figures.change_reaper
+    write = figures.change_reaper_figures
 
     def fail(*args: object) -> None:
         write(*args)
@@ -103,7 +103,7 @@ def test_a_kv_that_fails_delays_figures_and_stops_no_reaper(world: World, monkey
         monkeypatch.undo()
         world.clock.advance(10)
         reaper.run_passes(lambda: False)
-    assert [each.objects for each in figures_of(world).reclaimed] == [1]
+    assert [each.objects for each in figures_of(world).reclaimed_days] == [1]
 
 
 def test_reapers_share_one_survey(world: World) -> None:
@@ -120,18 +120,18 @@ def test_reapers_share_one_survey(world: World) -> None:
 
 def test_figures_go_with_their_repository(world: World) -> None:
     world.run_once()
-    assert list(figures.read_all(world.lake.kv)) == [world.repo.context.repo]
+    assert list(figures.read_all_figures(world.lake.kv)) == [world.repo.context.repo]
     world.lake.delete_repository(world.repo.name)
     for _ in range(3):
         world.clock.advance(86_400)
         world.run_once()
-    assert not list(figures.read_all(world.lake.kv))
+    assert not list(figures.read_all_figures(world.lake.kv))
 
 
 def test_a_record_that_cannot_be_read_is_written_anew(world: World) -> None:
     key = keys.figures(world.repo.context.repo, figures.REAPER)
     world.lake.kv.set(key, b"\xc1")
-    assert figures.read_all(world.lake.kv) == {}
+    assert figures.read_all_figures(world.lake.kv) == {}
     assert figures_of(world) == Figures()
     world.run_once()
     assert figures_of(world).reaper.measured_ms
@@ -162,12 +162,12 @@ RAN = GcFigures(run_ms=NOW)
     ],
 )
 def test_operators_are_warned(own: Figures, concern: Concern | None) -> None:
-    found = [each.concern for each in figures.warnings(own, NOW - 30 * DAY_MS, NOW)]
+    found = [each.concern for each in figures.find_warnings(own, NOW - 30 * DAY_MS, NOW)]
     assert found == ([] if concern is None else [concern])
 
 
 def test_a_new_repository_is_not_late(world: World) -> None:
-    assert figures.warnings(Figures(), NOW, NOW) == []
+    assert figures.find_warnings(Figures(), NOW, NOW) == []
 
 
 def test_an_error_that_people_see_has_no_password(world: World) -> None:

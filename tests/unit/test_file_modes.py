@@ -14,8 +14,8 @@ import pytest
 
 import refstore
 from refstore.cli.common import warn_of_open_folders
-from refstore.core.file_modes import PRIVATE, SHARED, make_folder, open_to_others
-from refstore.core.settings import Settings, embedded
+from refstore.core.file_modes import PRIVATE_MODES, SHARED_MODES, make_folder, find_exposed
+from refstore.core.settings import Settings, embedded_urls
 from refstore.errors import InvalidSettings
 
 WRITE = """
@@ -123,16 +123,16 @@ def test_what_others_can_get_at_is_told(reachable: Path) -> None:
     narrow.touch()
     narrow.chmod(0o600)
     places = [lake, wide, narrow, lake / "missing"]
-    assert [place for place, _ in open_to_others(places)] == [lake, wide]
+    assert [place for place, _ in find_exposed(places)] == [lake, wide]
     lake.chmod(0o700)
-    assert open_to_others(places) == [], "behind a closed folder, nothing is open"
+    assert find_exposed(places) == [], "behind a closed folder, nothing is open"
     lake.chmod(0o2770)
     wide.chmod(0o660)
-    assert open_to_others(places) == [], "shared by group"
+    assert find_exposed(places) == [], "shared by group"
     lake.chmod(0o770)
-    assert open_to_others(places) == [(lake, 0o770), (wide, 0o660)]
+    assert find_exposed(places) == [(lake, 0o770), (wide, 0o660)]
     lake.chmod(0o2775)
-    assert open_to_others(places) == [(lake, 0o2775)]
+    assert find_exposed(places) == [(lake, 0o2775)]
 
 
 def test_the_start_names_each_place_and_what_to_do(reachable: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -141,7 +141,7 @@ def test_the_start_names_each_place_and_what_to_do(reachable: Path, caplog: pyte
     data.chmod(0o755)
     used_lake(data, 0o022)
     (data / "kv.sqlite").chmod(0o644)
-    kv, objects = embedded(data)
+    kv, objects = embedded_urls(data)
     for settings in (
         Settings(data=data, kv=kv, objects=objects),
         Settings(data=None, kv=kv + "?synchronous=full", objects=objects),
@@ -151,8 +151,8 @@ def test_the_start_names_each_place_and_what_to_do(reachable: Path, caplog: pyte
         said = caplog.text
         assert said.count("open_to_others") == (1 if settings.data is None else 2)
         assert f"chmod go= {data}/kv.sqlite" in said
-    assert PRIVATE.folder == 0o700
-    assert SHARED.folder == 0o2770
+    assert PRIVATE_MODES.folder == 0o700
+    assert SHARED_MODES.folder == 0o2770
     caplog.clear()
     warn_of_open_folders(Settings(data=None, kv="redis://h", objects="s3://b"))
     assert "open_to_others" not in caplog.text

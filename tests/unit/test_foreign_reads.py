@@ -11,7 +11,7 @@ import pytest
 
 from refstore.core.ids import Address
 from refstore.core.records import ImportSource
-from refstore.core.settings import embedded
+from refstore.core.settings import embedded_urls
 from refstore.errors import ForeignNotAllowed, InvalidName, StoreMisconfigured
 from refstore.lake import Lake
 from refstore.operations.uploading import Stage
@@ -40,7 +40,7 @@ def opened(outside: Path) -> Iterator[Opened]:
     lakes: list[Lake] = []
 
     def open_(*prefixes: str) -> Lake:
-        kv, objects = embedded(outside / "lake")
+        kv, objects = embedded_urls(outside / "lake")
         lakes.append(Lake.open(kv, f"{objects}?fsync=0", import_from=prefixes))
         return lakes[-1]
 
@@ -114,7 +114,7 @@ def test_a_link_that_was_put_there_after_the_check_is_not_followed(outside: Path
     foreign = opened(f"file://{outside}/allowed").foreign
     address = Address(f"file://{outside}/allowed/a")
     folder = foreign.check(address)
-    store, key = foreign.stores.store_of(folder._replace(path=f"{folder.path}a"), folder)
+    store, key = foreign.stores.find_store(folder._replace(path=f"{folder.path}a"), folder)
     (outside / "allowed/a").unlink()
     (outside / "allowed/a").symlink_to(outside / "secret")
     with pytest.raises(StoreMisconfigured, match="link"):

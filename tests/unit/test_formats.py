@@ -30,7 +30,7 @@ from refstore.objects.memory import MemoryObjects
 from refstore.versioning import manifest
 from refstore.versioning.commits import columns, listings, metaranges, ranges
 from refstore.versioning.commits.metaranges import Metarange, RangeRow
-from refstore.versioning.issuance import Claims, Issuer
+from refstore.versioning.issuance import IssuedAddressClaims, AddressTokenIssuer
 from refstore_purge import ids, index, ledger
 from tests.kit.clock import FakeClock
 
@@ -88,8 +88,8 @@ def _journal() -> bytes:
 
 
 def _token() -> bytes:
-    claims = Claims(REPO, MAIN, ObjectPath("a/b"), ADDRESS, "t1", NOW_MS + 60_000)
-    return Issuer([SigningKey("k1", b"s" * 32)], FakeClock(wall_ms=NOW_MS)).sign(claims).encode()
+    claims = IssuedAddressClaims(REPO, MAIN, ObjectPath("a/b"), ADDRESS, "t1", NOW_MS + 60_000)
+    return AddressTokenIssuer([SigningKey("k1", b"s" * 32)], FakeClock(wall_ms=NOW_MS)).sign(claims).encode()
 
 
 def _purge_index() -> bytes:

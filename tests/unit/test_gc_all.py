@@ -12,22 +12,22 @@ import pytest
 
 from refstore.cli import gc, gc_job
 from refstore.cli.gc_job import Job, run_all
-from refstore.core.settings import embedded
+from refstore.core.settings import embedded_urls
 from refstore.errors import Conflict, Corrupt, KVUnavailable, RefstoreError, RunUnderWay
 from refstore.gc_marks import Marks, RunState, new_mark_id
 from refstore.lake import Lake
 from refstore_gc import run
-from refstore_gc.run import Options
-from refstore_gc.run_summary import Count, Swept
+from refstore_gc.run import GcOptions
+from refstore_gc.run_summary import ObjectCount, SweepResult
 from tests.commands import Command
 
 NO_ENGINES = cast(Any, None)
-JOB = cast(Job, SimpleNamespace(purge_key=None, what="run", options=Options, rules=None))
+JOB = cast(Job, SimpleNamespace(purge_key=None, what="run", options=GcOptions, rules=None))
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
-    kv, objects = embedded(tmp_path / "lake")
+    kv, objects = embedded_urls(tmp_path / "lake")
     with Lake.open(kv, f"{objects}?fsync=0") as lake:
         for name in ("broken", "sales"):
             lake.create_repository(name)
@@ -71,7 +71,7 @@ def test_a_store_that_cannot_be_opened_stops_no_other_repositorys_collection(
             raise Corrupt("the disk is not there")
         return real(url)
 
-    kv, objects = embedded(tmp_path / "lake")
+    kv, objects = embedded_urls(tmp_path / "lake")
     with Lake.open(kv, f"{objects}?fsync=0") as again:
         again.open_store = opened
         asked: list[str] = []
@@ -95,7 +95,7 @@ def test_a_mark_is_reported_although_the_look_for_purged_ids_failed_after_it(
 
     monkeypatch.setattr(run, "run", collect)
     monkeypatch.setattr(gc_job, "purge_again", purge)
-    job = cast(Job, SimpleNamespace(purge_key=b"k", what="run", options=Options, rules=None))
+    job = cast(Job, SimpleNamespace(purge_key=b"k", what="run", options=GcOptions, rules=None))
     ran = run_all(lake, ["sales"], job, NO_ENGINES, None)
     assert (ran.done, ran.marked, ran.purges) == ([{"repository": "sales"}], True, [])
     assert [(name, type(error)) for name, error in ran.troubles] == [("sales", Conflict)]
@@ -152,7 +152,7 @@ class Sweeps:
         self.marks.sweeps.begin(mark_id)
         if not found:
             self.marks.sweeps.finish(mark_id, {})
-        swept = Swept(mode="delete", at_ms=0, outcomes={"failed": Count(found)} if found else {}, by_reason={})
+        swept = SweepResult(mode="delete", at_ms=0, outcomes={"failed": ObjectCount(found)} if found else {}, by_reason={})
         return SimpleNamespace(mark_id=mark_id, swept=swept)
 
     def states(self, mark_ids: Sequence[str]) -> list[RunState]:
@@ -171,12 +171,12 @@ def test_a_mark_that_cannot_be_swept_keeps_no_other_waiting(sweeps: Sweeps) -> N
     def tell(mark_id: str, error: RefstoreError) -> None:
         told.append((mark_id, error))
 
-    ran = run.run(sweeps.ctx, NO_ENGINES, Options(), on_unswept=tell)
+    ran = run.run_nightly(sweeps.ctx, NO_ENGINES, GcOptions(), on_sweep_error=tell)
     assert [(mark_id, type(error)) for mark_id, error in told] == [(bad, Corrupt)]
     assert sweeps.asked == [bad, good], "it is tried once in a run"
     assert sweeps.states([bad, good]) == [RunState.MARKED, RunState.SWEPT]
-    assert [each.mark_id for each in ran.swept] == [good]
-    assert [each.mark_id for each in ran.waiting] == [bad]
+    assert [each.mark_id for each in ran.sweep_summaries] == [good]
+    assert [each.mark_id for each in ran.waiting_marks] == [bad]
 
 
 def test_what_kept_a_mark_from_being_swept_is_told_by_the_command(lake: Lake, sweeps: Sweeps) -> None:
@@ -205,13 +205,13 @@ def test_what_was_swept_is_told_although_another_run_marks(
 def test_whoever_asks_for_nothing_else_hears_it_at_once(sweeps: Sweeps) -> None:
     sweeps.marked(Corrupt("it lost its files"))
     with pytest.raises(Corrupt):
-        run.run(sweeps.ctx, NO_ENGINES, Options())
+        run.run_nightly(sweeps.ctx, NO_ENGINES, GcOptions())
 
 
 def test_a_kv_that_does_not_answer_ends_the_run(sweeps: Sweeps) -> None:
     first, _ = sweeps.marked(KVUnavailable("down")), sweeps.marked()
     with pytest.raises(KVUnavailable):
-        run.run(sweeps.ctx, NO_ENGINES, Options(), on_unswept=nothing)
+        run.run_nightly(sweeps.ctx, NO_ENGINES, GcOptions(), on_sweep_error=nothing)
     assert sweeps.asked == [first]
 
 
@@ -226,17 +226,17 @@ def test_a_mark_that_somebody_took_back_meanwhile_is_no_trouble(
         return sweep(*of)
 
     monkeypatch.setattr(run, "sweep", slowly)
-    ran = run.run(sweeps.ctx, NO_ENGINES, Options())
-    assert [each.mark_id for each in ran.swept] == [first]
+    ran = run.run_nightly(sweeps.ctx, NO_ENGINES, GcOptions())
+    assert [each.mark_id for each in ran.sweep_summaries] == [first]
 
 
 def test_what_the_store_deleted_at_the_second_try_did_not_fail(sweeps: Sweeps) -> None:
     """A sweep that left some keys is made again behind the marking."""
     mark_id = sweeps.marked(3)
-    ran = run.run(sweeps.ctx, NO_ENGINES, Options())
+    ran = run.run_nightly(sweeps.ctx, NO_ENGINES, GcOptions())
     assert sweeps.states([mark_id]) == [RunState.SWEPT]
-    assert ran.failed == 0
-    assert [each.mark_id for each in ran.swept] == [mark_id]
+    assert ran.failed_objects == 0
+    assert [each.mark_id for each in ran.sweep_summaries] == [mark_id]
 
 
 def test_gc_sweep_sweeps_what_can_be_swept_and_says_what_cannot(

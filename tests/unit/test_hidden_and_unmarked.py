@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from refstore.core.ids import CommitId
-from refstore.core.settings import embedded
+from refstore.core.settings import embedded_urls
 from refstore.errors import Conflict, Gone
-from refstore.gc_marks import Marks, Run
+from refstore.gc_marks import Marks, OfflineRun
 from refstore.lake import Lake
 from refstore.operations import reading
-from refstore.operations.log_and_diff import Lifetime
+from refstore.operations.log_and_diff import CommitLifetime
 from refstore.operations.uploading import Upload
 from refstore.repository import Repository
 from tests.api.pages import pages_of
@@ -31,7 +31,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def lake(refstore: Command) -> Iterator[Lake]:
-    with Lake.open(*embedded(refstore.folder / "lake"), clock=SkippingClock()) as opened:
+    with Lake.open(*embedded_urls(refstore.folder / "lake"), clock=SkippingClock()) as opened:
         yield opened
 
 
@@ -56,7 +56,7 @@ def rules(repo: Repository, **fields: Any) -> None:
     repo.set_retention(json.dumps({"default_retention_days": 0} | fields))
 
 
-def marked(repo: Repository, *commits: CommitId) -> Run:
+def marked(repo: Repository, *commits: CommitId) -> OfflineRun:
     return collecting.mark(repo.context, commits, grace_ms=7 * DAY_MS)[0]
 
 
@@ -114,7 +114,7 @@ class TestHiding:
         repo.copy(old, "a", "main", "again")
         marked(repo, old)
         assert reads(repo, old) == EVERYTHING
-        assert next(line.lifetime for line in repo.history(old)) is Lifetime.COMPLETE
+        assert next(line.lifetime for line in repo.history(old)) is CommitLifetime.NOTHING_TO_DELETE
 
     def test_of_a_part_only_what_has_expired(self, repo: Repository, old: CommitId) -> None:
         rules(repo, hide_marked=True)
@@ -184,7 +184,7 @@ class TestSwept:
         repo.commit("main", "few")
         release_all(repo)
         self.sweep(repo, made)
-        first = repo.page(made)
+        first = repo.list_page(made)
         assert (first.results, first.has_more) == ((), True)
         assert [item.path for item in repo.list(made)] == names[-2:]
 
@@ -223,7 +223,7 @@ class TestSwept:
             release_all(repo)
             marked(repo, old)
             line = next(iter(repo.history(old)))
-            assert line.lifetime is Lifetime.PARTLY_SWEPT_MARKED
+            assert line.lifetime is CommitLifetime.PARTLY_SWEPT_MARKED
             assert [row["path"] for row in refstore.json("ls", "sales", old)] == ["b"]
             repo.unmark(old)
             assert states() == {"partly swept"}
@@ -238,7 +238,7 @@ class TestUnmark:
         before = refstore.ok("gc", "unmark", "sales", old, "--dry-run")
         assert "the rules call 1 of 1 commits expired" in before.err
         assert f"refstore gc unmark sales {old} --pin" in before.err
-        assert repo.unmark(old, dry_run=True).expired == [old]
+        assert repo.unmark(old, dry_run=True).expired_commits == [old]
         with pytest.raises(Gone):
             repo.copy(old, "a", "main", "z")
         ran = refstore.ok("gc", "unmark", "sales", old)
@@ -261,7 +261,7 @@ class TestUnmark:
         kept = repo.retention()
         assert kept is not None
         assert (kept.rules.pins.commits, kept.rules.keep_last, kept.rules.grace_days) == ((old,), 1, 3)
-        assert repo.unmark(old, dry_run=True).expired == []
+        assert repo.unmark(old, dry_run=True).expired_commits == []
         assert repo.read(old, "a") == b"a"
 
     def test_nothing_is_pinned_where_nothing_can_be_unmarked(self, repo: Repository, old: CommitId) -> None:

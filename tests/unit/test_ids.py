@@ -145,7 +145,7 @@ def test_what_refstore_did_not_make_is_never_its_own(text: str) -> None:
 @given(st.integers(0, 2**48 - 1), st.integers(0, 2**48 - 1))
 def test_ids_sort_as_time_does(first_ms: int, second_ms: int) -> None:
     source = RandomIds()
-    first, second = source.unique(first_ms), source.unique(second_ms)
+    first, second = source.new_id(first_ms), source.new_id(second_ms)
     assert len(first) == len(second) == 26
     assert first != second
     if first_ms != second_ms:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from refstore.core.records import ImportSource
-from refstore.core.settings import embedded
+from refstore.core.settings import embedded_urls
 from refstore.errors import (
     Conflict,
     DeadlineExceeded,
@@ -33,7 +33,7 @@ from tests.kit.clock import FakeClock
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
     (tmp_path / "lake").mkdir()
-    kv, objects = embedded(tmp_path / "lake")
+    kv, objects = embedded_urls(tmp_path / "lake")
     with Lake.open(kv, f"{objects}?fsync=0", import_from=[f"file://{tmp_path}/landing"]) as lake:
         yield lake
 
@@ -75,7 +75,7 @@ def test_a_folder_is_named_in_one_commit_and_read_where_it_lies(repo: Repository
     assert entry.mtime_ms == (folder / "a.csv").stat().st_mtime_ns // 1_000_000
     head, commit = repo.get_commit("main")
     assert (head, commit.message, commit.metadata, commit.committer) == (done.commit, "import", {"job": "7"}, "ann")
-    assert (done.objects, done.size_bytes, done.there, done.removed, done.skipped) == (
+    assert (done.objects, done.size_bytes, done.existing_paths, done.removed_paths, done.skipped_objects) == (
         5,
         sum(map(size, folder.rglob("*"))),
         0,
@@ -90,7 +90,7 @@ def size(file: Path) -> int:
 
 def test_an_import_adds_no_address_and_makes_no_staging_entry(repo: Repository, folder: Path) -> None:
     bring(repo, folder)
-    assert repo.get_commit("main")[1].added == ""
+    assert repo.get_commit("main")[1].added_addresses_id == ""
     assert not list(repo.diff("main"))
     assert [found.key for found in repo.context.objects.list("data/")] == []
 
@@ -101,7 +101,7 @@ def test_the_destination_is_replaced_and_nothing_beside_it(repo: Repository, fol
     repo.commit("main", "old")
     done = bring(repo, folder)
     assert paths(repo) == ["a", "in/a.csv", "in/b-c", "in/b/1.csv", "in/b/2.csv", "in/z", "inside"]
-    assert (done.there, done.removed) == (3, 2)
+    assert (done.existing_paths, done.removed_paths) == (3, 2)
     assert repo.read("main", "in/b/1.csv") == b"the data of b/1.csv"
 
 
@@ -173,7 +173,7 @@ def test_a_dry_run_counts_and_changes_nothing(repo: Repository, folder: Path) ->
     head = repo.get_branch("main").head
     (folder / "a.csv").unlink()
     done = bring(repo, folder, dry_run=True)
-    assert (done.commit, done.objects, done.there) == (None, 4, 5)
+    assert (done.commit, done.objects, done.existing_paths) == (None, 4, 5)
     assert repo.get_branch("main").head == head
 
 
@@ -186,9 +186,9 @@ def test_links_and_names_that_are_no_paths_are_left_out_and_counted(repo: Reposi
     os.close(os.open(os.fsencode(folder) + b"/not-\xff-unicode", os.O_CREAT))
     (folder / "line\nbreak").touch()
     done = bring(repo, folder)
-    assert (done.objects, done.skipped) == (5, 7)
-    assert dict(done.examples)["link"] == "it is a symbolic link"
-    assert all(name.isprintable() and reason for name, reason in done.examples)
+    assert (done.objects, done.skipped_objects) == (5, 7)
+    assert dict(done.skipped_examples)["link"] == "it is a symbolic link"
+    assert all(name.isprintable() and reason for name, reason in done.skipped_examples)
     commit = repo.get_commit("main")[1]
     assert (commit.message, commit.metadata) == (
         "import (7 names of the source were left out)",
@@ -218,7 +218,7 @@ def test_an_import_without_sources_is_refused(repo: Repository) -> None:
 def test_a_path_that_would_be_too_long_is_left_out(repo: Repository, tmp_path: Path) -> None:
     source = files(tmp_path / "long", "a" * 200, "b")
     done = bring(repo, source, "x/" * 450)
-    assert (done.objects, done.skipped) == (1, 1)
+    assert (done.objects, done.skipped_objects) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_what_others_commit_meanwhile_stays(repo: Repository, folder: Path) -> N
 
     done = repo.import_objects("main", [ImportSource(f"file://{folder}", "in/")], "import", watch=commit)
     assert paths(repo) == ["in/a.csv", "in/b-c", "in/b/1.csv", "in/b/2.csv", "in/z", "late"]
-    assert done.removed == 1
+    assert done.removed_paths == 1
 
 
 class TestReading:
@@ -381,7 +381,7 @@ class TestWhenRangesAreWritten:
         """Its first ranges could be gone by then. The listing may take as long as it takes."""
         clock = FakeClock()
         (tmp_path / "lake").mkdir()
-        kv, objects = embedded(tmp_path / "lake")
+        kv, objects = embedded_urls(tmp_path / "lake")
         with Lake.open(kv, f"{objects}?fsync=0", clock=clock) as lake:
             repo = lake.create_repository("sales")
 

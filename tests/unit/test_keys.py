@@ -35,15 +35,15 @@ def test_where_things_stand() -> None:
     assert keys.token(REPO, TOKEN) == Key(f"{REPO}/tokens", TOKEN)
     assert keys.entry(REPO, TOKEN, Path("x/y")) == Key(f"{REPO}/staging/{TOKEN}", "x/y")
     assert keys.reference(REPO, ADDRESS) == Key(f"{REPO}/references/23", ADDRESS)
-    assert keys.due(REPO, 1_700_000_000_000, ADDRESS) == Key(f"{REPO}/due/23", f"1700000000000/{ADDRESS}")
+    assert keys.due_hint(REPO, 1_700_000_000_000, ADDRESS) == Key(f"{REPO}/due/23", f"1700000000000/{ADDRESS}")
     assert keys.deleted_token(REPO, TOKEN) == Key(f"{REPO}/staging/deleted", TOKEN)
-    assert keys.committed(REPO, COMMIT) == Key(f"{REPO}/staging/committed", COMMIT)
+    assert keys.committed_marker(REPO, COMMIT) == Key(f"{REPO}/staging/committed", COMMIT)
     assert keys.commit(REPO, COMMIT) == Key(f"{REPO}/commits", COMMIT)
     assert keys.mark(REPO, COMMIT) == Key(f"{REPO}/marks", COMMIT)
     assert keys.gc_flag(REPO) == Key(f"{REPO}/gc", "on")
     assert keys.gc_run(REPO, "m1") == Key(f"{REPO}/gc/runs", "m1")
     assert keys.gc_pin(REPO, "m1", ADDRESS) == Key(f"{REPO}/gc/pins", f"m1/{ADDRESS}")
-    assert keys.gc_marked(REPO, "m1", COMMIT) == Key(f"{REPO}/gc/marked/m1", COMMIT)
+    assert keys.gc_marked_commit(REPO, "m1", COMMIT) == Key(f"{REPO}/gc/marked/m1", COMMIT)
     assert keys.reaper_state(REPO, "breaker") == Key(f"{REPO}/reaper", "breaker")
     assert keys.retention_rules(REPO) == Key(f"{REPO}/retention", "rules")
     assert keys.lease(REPO, "due/00") == Key("leases", f"{REPO}/due/00")
@@ -74,14 +74,14 @@ def test_no_token_has_the_name_of_a_marker_partition() -> None:
 
 @given(st.integers(-(2**63), 2**63), st.integers(-(2**63), 2**63))
 def test_due_keys_sort_as_time_does(first_ms: int, second_ms: int) -> None:
-    first, second = keys.due_time(first_ms), keys.due_time(second_ms)
+    first, second = keys.format_due_time(first_ms), keys.format_due_time(second_ms)
     assert len(first) == len(second) == 13
     if first_ms <= second_ms:
         assert first <= second
 
 
 def test_a_due_key_is_read_back() -> None:
-    assert keys.parse_due(keys.due(REPO, 1_700_000_000_000, ADDRESS).name) == (1_700_000_000_000, ADDRESS)
+    assert keys.parse_due_hint(keys.due_hint(REPO, 1_700_000_000_000, ADDRESS).name) == (1_700_000_000_000, ADDRESS)
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,4 @@ def test_a_due_key_is_read_back() -> None:
 )
 def test_a_due_key_that_is_none(name: str) -> None:
     with pytest.raises(CorruptRecord, match="nothing that depends on it will be deleted"):
-        keys.parse_due(name)
+        keys.parse_due_hint(name)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from refstore import access_keys
-from refstore.core.settings import embedded
+from refstore.core.settings import embedded_urls
 from refstore.lake import Lake
 from tests.commands import Command
 
@@ -44,7 +44,7 @@ def test_a_key_lists_its_role_its_expiry_and_its_last_use(refstore: Command, key
         "access_key_id", "role", "repositories", "description", "created", "expires", "last_used", "old_secret_ends",
     }  # fmt: skip
     assert (row["role"], row["last_used"]) == ("writer", None)
-    with Lake.open(*embedded(refstore.folder / "lake")) as lake:
+    with Lake.open(*embedded_urls(refstore.folder / "lake")) as lake:
         access_keys.note_use(lake.kv, lake.clock, key["access_key_id"])
     assert listed(refstore, key["access_key_id"])["last_used"] is not None
     assert "last used" in refstore.ok("keys", "list").out

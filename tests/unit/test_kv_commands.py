@@ -13,10 +13,10 @@ from refstore.context import Context
 from refstore.core import keys
 from refstore.core.ids import CommitId, TagName
 from refstore.core.records import Tag, encode
-from refstore.core.settings import embedded
+from refstore.core.settings import embedded_urls
 from refstore.lake import Lake
-from refstore.losses.fence import RECONCILING, WITNESSES
-from refstore.versioning.manifest import CONFIRMED, WAITING
+from refstore.losses.fence import RECONCILE_WITNESS, WITNESSES_FOLDER
+from refstore.versioning.manifest import CONFIRMED_FOLDER, WAITING_FOLDER
 from tests.commands import Command
 
 SHORT = {
@@ -53,7 +53,7 @@ class Losing:
             file.unlink()
 
     def lake(self) -> Lake:
-        return Lake.open(*embedded(self.root))
+        return Lake.open(*embedded_urls(self.root))
 
     def commit(self, branch: str, path: str, body: bytes = b"x") -> str:
         self.run.ok("upload", "sales", branch, "-", path, stdin=body)
@@ -207,7 +207,7 @@ def test_a_tag_beside_a_branch_of_its_name_is_rebuilt_under_another(losing: Losi
         ctx = lake.repository("sales").context
         key, tag = keys.tag(ctx.repo, TagName("main")), encode(Tag(CommitId(head), 1))
         ctx.kv.set(key, tag)
-        ctx.manifest.keep(key, tag, "planted")
+        ctx.manifest.add_record(key, tag, "planted")
     losing.lose()
     losing.run.ok("kv", "rebuild", "--yes")
     assert losing.head("main") == head
@@ -266,7 +266,7 @@ def test_missing_objects_are_named_and_given_up_on_request(losing: Losing) -> No
 def test_a_witness_that_cannot_be_read_is_given_up(losing: Losing) -> None:
     run = losing.run
     run.ok("reaper", "--once")
-    (losing.root / "objects" / WITNESSES / "broken.json").write_bytes(b"{")
+    (losing.root / "objects" / WITNESSES_FOLDER / "broken.json").write_bytes(b"{")
     assert run("reaper", "--once").code == 6
     assert "unreadable witness" in run("kv", "verify").out
     assert run("kv", "reconcile", "--clients-stopped").code == 6
@@ -337,7 +337,7 @@ def test_an_interrupted_reconcile_keeps_deletion_stopped(losing: Losing, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr("refstore.losses.reconciling.settle", failing)
         assert run("kv", "reconcile", "--clients-stopped").code == 1
-    assert (losing.root / "objects" / WITNESSES / f"{RECONCILING}.json").exists()
+    assert (losing.root / "objects" / WITNESSES_FOLDER / f"{RECONCILE_WITNESS}.json").exists()
     assert run("reaper", "--once").code == 6
     assert "has not ended" in run("kv", "verify").err
     run.ok("kv", "reconcile", "--clients-stopped")
@@ -398,7 +398,7 @@ def test_a_lake_without_a_manifest_gets_one(losing: Losing) -> None:
     gone = losing.commit("gone", "c")
     run.ok("branch", "delete", "sales", "gone", "--yes")
     run.ok("reaper", "--once")
-    for folder in (WAITING, CONFIRMED):
+    for folder in (WAITING_FOLDER, CONFIRMED_FOLDER):
         for place in (losing.root / "objects", *(losing.root / "objects").glob("sales*")):
             shutil.rmtree(place / folder, ignore_errors=True)
     ran = run.ok("kv", "verify")

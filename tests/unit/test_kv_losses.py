@@ -11,19 +11,19 @@ import pytest
 from refstore.core import keys
 from refstore.core.ids import Address, CommitId, RepositoryName
 from refstore.core.records import Deleting, Emptied, Listed, decode_reference, encode
-from refstore.core.safety import Copied
+from refstore.core.safety import CopyMode
 from refstore.errors import CorruptRecord, KVReconciling, KVSettling, KVWentBack, ObjectsUnavailable
 from refstore.kv.base import ABSENT, Key, Op, Server, SetIf
 from refstore.kv.memory import MemoryKV
 from refstore.losses import reconciling, recording
-from refstore.losses.fence import SERVERS, WITNESSES, Fence, NoGuard
-from refstore.losses.known import describe
+from refstore.losses.fence import SERVERS_FOLDER, WITNESSES_FOLDER, Fence, DryRunGuard
+from refstore.losses.known import describe_entry
 from refstore.operations import refs
 from refstore.operations.uploading import Link
 from refstore.versioning.commits import names
 from refstore.versioning.manifest import (
-    CONFIRMED,
-    WAITING,
+    CONFIRMED_FOLDER,
+    WAITING_FOLDER,
     AnyEntry,
     CommitLanded,
     EntriesPlaced,
@@ -55,9 +55,9 @@ class Losing:
         return [info.key for info in self.world.objects.inner.list(folder)]
 
     def witnesses(self) -> list[str]:
-        return [info.key for info in self.world.lake.own_store.list(WITNESSES)]
+        return [info.key for info in self.world.lake.own_store.list(WITNESSES_FOLDER)]
 
-    def witness_always(self, copy_linked: Copied = "never") -> None:
+    def witness_always(self, copy_linked: CopyMode = "never") -> None:
         lake = self.world.lake
         lake.safety = dataclasses.replace(lake.safety, witness="always", copy_linked=copy_linked)
         self.world.repo = lake.repository("lake")
@@ -74,7 +74,7 @@ class Losing:
         return breaker.explain(breaker.read_state(ctx.kv, ctx.repo))
 
 
-class CutOff(NoGuard):
+class CutOff(DryRunGuard):
     def pass_through(self) -> None:
         raise KVSettling("planted: other servers answer")
 
@@ -109,8 +109,8 @@ def test_a_kv_from_before_a_witness_stops_hard_deletion_everywhere(losing: Losin
     world.upload("main", "a")
     world.repo.commit("main", "a")
     world.run_once()
-    assert losing.manifest(WAITING) == []
-    assert len(losing.manifest(CONFIRMED)) == 1
+    assert losing.manifest(WAITING_FOLDER) == []
+    assert len(losing.manifest(CONFIRMED_FOLDER)) == 1
     losing.put_back(kept)
     world.upload("main", "b")
     world.repo.reset("main")
@@ -142,7 +142,7 @@ def test_nothing_is_deleted_without_a_witness(losing: Losing) -> None:
     put = store.inner.put
 
     def refuse(key: str, body: object, *, if_absent: bool = False) -> object:
-        if key.startswith(WITNESSES):
+        if key.startswith(WITNESSES_FOLDER):
             raise ObjectsUnavailable("planted: no room")
         return put(key, body, if_absent=if_absent)
 
@@ -167,7 +167,7 @@ def test_the_witness_is_written_before_the_objects_go(losing: Losing) -> None:
         position = world.kv.get(Key("positions", reaper.id))
         witness = reaper._fence.witnesses()[reaper.id]
         assert position is not ABSENT
-        seen.append((witness.positions["positions"], reaper._fence.lost({reaper.id: witness}) == []))
+        seen.append((witness.positions["positions"], reaper._fence.find_lost({reaper.id: witness}) == []))
 
     world.objects.before_delete = look
     world.clock.advance(GRACE_SECONDS + 1)
@@ -190,7 +190,7 @@ def test_other_servers_are_settled_when_old_operations_have_ended(losing: Losing
     assert world.run_once().deleted == 1
     losing.identity = "run-1"  # settled under it before: its witnesses still hold
     assert world.run_once().error_count == 0
-    assert not list(world.lake.own_store.list(SERVERS))
+    assert not list(world.lake.own_store.list(SERVERS_FOLDER))
 
 
 def test_settling_puts_back_the_reference_that_a_shard_lost(losing: Losing) -> None:
@@ -274,7 +274,7 @@ def test_a_deletion_needs_no_object_store_and_raises_no_alarm_later(losing: Losi
     world.upload("main", "a")
     world.repo.reset("main")
     assert world.run_once().error_count == 0
-    assert world.kv.count(keys.unwritten(world.repo.context.repo), limit=9) == 0
+    assert world.kv.count(keys.unwritten_manifest(world.repo.context.repo), limit=9) == 0
 
 
 def test_a_commit_whose_entry_cannot_be_written_is_not_acknowledged(losing: Losing) -> None:
@@ -283,7 +283,7 @@ def test_a_commit_whose_entry_cannot_be_written_is_not_acknowledged(losing: Losi
     put = world.objects.inner.put
 
     def refuse(key: str, body: object, *, if_absent: bool = False) -> object:
-        if key.startswith(WAITING):
+        if key.startswith(WAITING_FOLDER):
             raise ObjectsUnavailable("planted: no room")
         return put(key, body, if_absent=if_absent)
 
@@ -292,8 +292,8 @@ def test_a_commit_whose_entry_cannot_be_written_is_not_acknowledged(losing: Losi
         world.repo.commit("main", "a")
     world.objects.inner.put = put
     assert world.run_once().published == 1  # the reaper publishes it, and writes the entry before
-    assert len(losing.manifest(CONFIRMED)) == 1
-    confirmed = world.objects.inner.read(losing.manifest(CONFIRMED)[0]).decode()
+    assert len(losing.manifest(CONFIRMED_FOLDER)) == 1
+    confirmed = world.objects.inner.read(losing.manifest(CONFIRMED_FOLDER)[0]).decode()
     assert world.repo.get_branch("main").head in confirmed
 
 
@@ -304,13 +304,13 @@ def test_witnesses_of_deleters_that_ended_are_forgotten(losing: Losing) -> None:
     world.clock.advance(2 * 86_400)
     second = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, "d2")
     second.begin(lambda: None)
-    second.forget_old()
-    assert losing.witnesses() == [f"{WITNESSES}d2.json"]
+    second.forget_ended_deleters()
+    assert losing.witnesses() == [f"{WITNESSES_FOLDER}d2.json"]
     assert world.kv.get(Key("positions", "d1")) is ABSENT
     first.begin(lambda: None)  # it was only asleep: it begins anew
     first.pass_through()
     assert world.kv.get(Key("positions", "d1-1")) is not ABSENT
-    assert set(losing.witnesses()) == {f"{WITNESSES}d1-1.json", f"{WITNESSES}d2.json"}
+    assert set(losing.witnesses()) == {f"{WITNESSES_FOLDER}d1-1.json", f"{WITNESSES_FOLDER}d2.json"}
 
 
 def test_a_deleter_that_is_forgotten_within_its_pass_deletes_nothing_and_begins_anew(losing: Losing) -> None:
@@ -322,7 +322,7 @@ def test_a_deleter_that_is_forgotten_within_its_pass_deletes_nothing_and_begins_
     world.clock.advance(2 * 86_400)
     first.begin(lambda: None)
     second.begin(lambda: None)
-    second.forget_old()
+    second.forget_ended_deleters()
     with pytest.raises(KVSettling, match="begins anew"):
         first.pass_through()
     first.begin(lambda: None)
@@ -335,10 +335,10 @@ def test_positions_that_a_crash_left_without_a_witness_go(losing: Losing) -> Non
         Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, name) for name in ("d1", "d2")
     )
     first.begin(lambda: None)
-    world.lake.own_store.delete_many([f"{WITNESSES}d1.json"])  # `forget_old` died after this
+    world.lake.own_store.delete_many([f"{WITNESSES_FOLDER}d1.json"])  # `forget_ended_deleters` died after this
     world.clock.advance(2 * 86_400)
     second.begin(lambda: None)
-    second.forget_old()
+    second.forget_ended_deleters()
     assert [name for name, _ in world.kv.scan_all("positions")] == ["d2"]
     first.begin(lambda: None)
     first.pass_through()
@@ -356,7 +356,7 @@ def test_witnesses_are_forgotten_for_a_later_one_only(losing: Losing) -> None:
     second.pass_through()
     world.clock.advance(2 * 86_400)
     first.begin(lambda: None)  # its own witness is older than the other's
-    first.forget_old()
+    first.forget_ended_deleters()
     assert {witness.deleter: witness.at_ms for witness in first.witnesses().values()} == {"d1": world.clock.now_ms()}
 
 
@@ -376,12 +376,12 @@ def test_reconcile_protects_a_commit_whose_processing_one_server_lost(losing: Lo
     before = world.kv.get(key)
     assert before is not ABSENT
     world.run_once()
-    assert losing.manifest(WAITING) == []
+    assert losing.manifest(WAITING_FOLDER) == []
     world.kv.set(key, before)
     for name, _ in list(world.kv.scan_all("positions")):
         world.kv.delete(Key("positions", name))
     assert {error.code for error in world.run_once().errors} == {KVWentBack.code}
-    reconciling.put_back(world.lake)
+    reconciling.restore_lost_records(world.lake)
     reconciling.settle_lake(world.lake, accept=False, clients_stopped=True)
     for _ in range(3):
         world.clock.advance(SCRUB_AFTER_SECONDS + GRACE_SECONDS)
@@ -394,7 +394,7 @@ def test_a_repository_whose_deletion_was_cut_short_is_not_called_deleted(losing:
     world = losing.world
 
     def deletions() -> list[AnyEntry]:
-        return [entry for entry in world.lake.manifest.all() if isinstance(entry, RepositoryDeleted)]
+        return [entry for entry in world.lake.manifest.read_all() if isinstance(entry, RepositoryDeleted)]
 
     def closes(op: Op) -> bool:
         return isinstance(op, SetIf) and op.key.partition == keys.REPOSITORIES
@@ -416,7 +416,7 @@ ISSUED_SECONDS = 3600.0
 
 
 @pytest.mark.parametrize("copy_linked", ["never", "always"])
-def test_a_lost_link_is_noticed_where_links_are_witnessed(losing: Losing, copy_linked: Copied) -> None:
+def test_a_lost_link_is_noticed_where_links_are_witnessed(losing: Losing, copy_linked: CopyMode) -> None:
     """The copy is put back into the same file: nothing but the entry of the manifest tells."""
     losing.witness_always(copy_linked)
     world = losing.world
@@ -437,7 +437,7 @@ def test_a_lost_link_is_noticed_where_links_are_witnessed(losing: Losing, copy_l
 
 
 @pytest.mark.parametrize("copy_linked", ["never", "always"])
-def test_what_was_linked_twice_at_one_path_comes_back_under_two_names(losing: Losing, copy_linked: Copied) -> None:
+def test_what_was_linked_twice_at_one_path_comes_back_under_two_names(losing: Losing, copy_linked: CopyMode) -> None:
     losing.witness_always(copy_linked)
     world = losing.world
     issued = [world.repo.issue("main", "a") for _ in range(2)]
@@ -448,7 +448,7 @@ def test_what_was_linked_twice_at_one_path_comes_back_under_two_names(losing: Lo
         world.repo.link("main", "a", each.token)
     losing.put_back(kept)
     world.repo.upload("main", "a", b"newer")
-    reconciling.put_back(world.lake)
+    reconciling.restore_lost_records(world.lake)
     assert {world.repo.read("main", each.path) for each in world.repo.list("main")} == {b"newer", b"0", b"1"}
 
 
@@ -482,7 +482,7 @@ def test_a_lost_restore_is_noticed_when_other_servers_answer(losing: Losing, mar
         assert raw is not ABSENT
         emptied = decode_reference(raw)
         assert isinstance(emptied, Emptied)
-        world.kv.set(key, encode(Deleting(world.clock.now_ms(), emptied.last, emptied.cause)))
+        world.kv.set(key, encode(Deleting(world.clock.now_ms(), emptied.last_reference, emptied.cause)))
     losing.identity = "run-2"
     world.clock.advance(GRACE_SECONDS + 1)
     world.run_once()
@@ -500,7 +500,7 @@ def test_a_lost_entry_whose_reference_stands_is_noticed(losing: Losing) -> None:
     world.run_once()
     address = losing.link("a")
     ctx = world.repo.context
-    token = ctx.branches.open("main").record.token
+    token = ctx.branches.read_open("main").record.token
     world.kv.delete(keys.entry(ctx.repo, token, "a"))
     losing.identity = "run-2"
     world.run_once()
@@ -531,7 +531,7 @@ def test_a_planned_switch_explains_what_became_of_witnessed_entries(losing: Losi
     tools = dataclasses.replace(world.tools(), guard=CutOff())
     with suppress(KVSettling):  # a pass that releases, and ends before it deletes or confirms
         reaper_pass.run_pass(world.lake.context(repo.name, world.record), world.record, tools)
-    assert len([key for key in losing.manifest(WAITING) if "/entries." in key]) == 6
+    assert len([key for key in losing.manifest(WAITING_FOLDER) if "/entries." in key]) == 6
     repo.context.objects.delete_many([gone])  # another deleter had come so far
     repo.context.kv.delete(keys.reference(repo.context.repo, gone))
     losing.identity = "run-2"
@@ -543,14 +543,14 @@ def test_a_planned_switch_explains_what_became_of_witnessed_entries(losing: Losi
         world.clock.advance(SCRUB_AFTER_SECONDS + GRACE_SECONDS)
     assert losing.stopped() == ""
     assert len(world.stored()) == 3  # first and committed, in the commit; kept, which is staged
-    assert losing.manifest(WAITING) == []
+    assert losing.manifest(WAITING_FOLDER) == []
 
 
 def test_one_call_writes_one_manifest_entry_and_a_pass_drops_it(losing: Losing) -> None:
     losing.witness_always()
     world = losing.world
     repo = world.repo
-    entries = [key for key in losing.manifest(WAITING) if "/entries." in key]
+    entries = [key for key in losing.manifest(WAITING_FOLDER) if "/entries." in key]
     assert entries == []
     links = []
     for path in ("a", "b", "c"):
@@ -558,23 +558,23 @@ def test_one_call_writes_one_manifest_entry_and_a_pass_drops_it(losing: Losing) 
         repo.context.objects.put(issued.address, b"x")
         links.append(Link(path=path, token=issued.token, if_absent=path == "c"))
     repo.link_many("main", links[:2])
-    assert len([key for key in losing.manifest(WAITING) if "/entries." in key]) == 1
+    assert len([key for key in losing.manifest(WAITING_FOLDER) if "/entries." in key]) == 1
     repo.link_many("main", links[2:])
-    assert len([key for key in losing.manifest(WAITING) if "/entries." in key]) == 2
+    assert len([key for key in losing.manifest(WAITING_FOLDER) if "/entries." in key]) == 2
     placed = [
-        item for entry in repo.context.manifest.waiting() if isinstance(entry, EntriesPlaced) for item in entry.entries
+        item for entry in repo.context.manifest.read_waiting() if isinstance(entry, EntriesPlaced) for item in entry.entries
     ]
     assert sorted(item.path for item in placed) == ["a", "b", "c"]
     repo.reset("main")
     world.run_once()
-    assert [key for key in losing.manifest(WAITING) if "/entries." in key] == []
-    assert not any(isinstance(entry, EntriesPlaced) for entry in repo.context.manifest.confirmed())
+    assert [key for key in losing.manifest(WAITING_FOLDER) if "/entries." in key] == []
+    assert not any(isinstance(entry, EntriesPlaced) for entry in repo.context.manifest.read_confirmed())
 
 
 def test_by_default_a_link_writes_no_manifest_entry(losing: Losing) -> None:
-    before = losing.manifest(WAITING)
+    before = losing.manifest(WAITING_FOLDER)
     losing.link("a")
-    assert losing.manifest(WAITING) == before
+    assert losing.manifest(WAITING_FOLDER) == before
 
 
 def test_a_repository_record_that_cannot_be_read_stops_no_reaper_and_no_other_stop(losing: Losing) -> None:
@@ -618,7 +618,7 @@ def test_what_landed_without_its_entry_gets_one_from_the_reaper(
     add = Manifest.add
 
     def refuse(manifest: Manifest, entry: AnyEntry) -> None:
-        if entry.kind == {"tag": "record"}.get(what, what) and "main" not in describe(entry):
+        if entry.kind == {"tag": "record"}.get(what, what) and "main" not in describe_entry(entry):
             raise ObjectsUnavailable("planted")
         add(manifest, entry)
 
@@ -627,10 +627,10 @@ def test_what_landed_without_its_entry_gets_one_from_the_reaper(
         with pytest.raises(ObjectsUnavailable, match=f"{what} '[a-z0-9]+' was created, but .* a reaper writes it"):
             make()
     assert world.run_once().errors == ()
-    entries = [*repo.context.manifest.all(), *world.lake.manifest.all()]
-    assert any(describe(entry).startswith(what) and "main" not in describe(entry) for entry in entries)
-    assert not repo.context.manifest.unwritten()
-    assert not world.lake.manifest.unwritten()
+    entries = [*repo.context.manifest.read_all(), *world.lake.manifest.read_all()]
+    assert any(describe_entry(entry).startswith(what) and "main" not in describe_entry(entry) for entry in entries)
+    assert not repo.context.manifest.read_unwritten()
+    assert not world.lake.manifest.read_unwritten()
 
 
 def test_record_confirms_nothing_that_no_later_position_covers(losing: Losing) -> None:
@@ -638,14 +638,14 @@ def test_record_confirms_nothing_that_no_later_position_covers(losing: Losing) -
     world.upload("main", "a")
     world.repo.commit("main", "a")
     world.run_once()
-    world.objects.inner.delete_many([*losing.manifest(WAITING), *losing.manifest(CONFIRMED)])
+    world.objects.inner.delete_many([*losing.manifest(WAITING_FOLDER), *losing.manifest(CONFIRMED_FOLDER)])
     answers = iter(("run-1", "run-2"))
     world.kv.servers = lambda: [Server("positions", next(answers))]
     with pytest.raises(KVSettling):
-        recording.record(world.lake)
-    assert losing.manifest(CONFIRMED) == []
+        recording.backfill_manifest(world.lake)
+    assert losing.manifest(CONFIRMED_FOLDER) == []
     world.kv.servers = lambda: [Server("positions", "run-1")]
-    assert [each.commits for each in recording.record(world.lake)] == [2]
+    assert [each.commits for each in recording.backfill_manifest(world.lake)] == [2]
 
 
 def test_one_listing_that_cannot_be_read_keeps_only_its_own_entry(losing: Losing) -> None:
@@ -655,15 +655,15 @@ def test_one_listing_that_cannot_be_read_keeps_only_its_own_entry(losing: Losing
         world.upload("main", name)
         commits.append(world.repo.commit("main", name).id)
     ctx = world.repo.context
-    listing = refs.get_commit(ctx, commits[1]).added
-    for _, marker in list(ctx.markers.committed()):
+    listing = refs.get_commit(ctx, commits[1]).added_addresses_id
+    for _, marker in list(ctx.markers.scan_committed()):
         ctx.markers.set_deleted(marker.tokens, "processed elsewhere")
-    for commit, _ in list(ctx.markers.committed()):
+    for commit, _ in list(ctx.markers.scan_committed()):
         ctx.markers.remove_committed(commit)
-    world.objects.inner.delete_many([names.key(names.ADDED, listing)])
+    world.objects.inner.delete_many([names.key(names.ADDED_ADDRESSES, listing)])
     done = world.run_once()
     assert [error.unit for error in done.errors] == [f"manifest/{commits[1]}"]
-    assert [entry.commit for entry in ctx.manifest.waiting() if isinstance(entry, CommitLanded)] == [commits[1]]
+    assert [entry.commit for entry in ctx.manifest.read_waiting() if isinstance(entry, CommitLanded)] == [commits[1]]
 
 
 def test_what_a_removal_at_hand_explains_needs_no_confirmed_entries(
@@ -676,4 +676,4 @@ def test_what_a_removal_at_hand_explains_needs_no_confirmed_entries(
     world.repo.reset("main")
     monkeypatch.setattr(Manifest, "confirmed", lambda _: pytest.fail("nobody needs them"))
     assert world.run_once().errors == ()
-    assert losing.manifest(WAITING) == []
+    assert losing.manifest(WAITING_FOLDER) == []

@@ -10,7 +10,7 @@ import pytest
 from refstore.core.redaction import redact_url
 from refstore.errors import InvalidSettings, MissingExtra
 from refstore.kv import open_kv
-from refstore.kv.redis_url import Address, parse
+from refstore.kv.redis_url import ServerAddress, parse_redis_url
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_a_shown_url_has_no_password(url: str, shown: str) -> None:
 
 
 def test_a_plain_redis_url() -> None:
-    settings = parse(
+    settings = parse_redis_url(
         "redis://us%40er:p%40ss%2Fw%3A%23@example.org:7000/3?socket_timeout=2.5&wait=2&wait_timeout=1&prefix=mine"
     )
     assert settings.kind == "single"
-    assert settings.addresses == (Address("example.org", 7000),)
+    assert settings.addresses == (ServerAddress("example.org", 7000),)
     assert (settings.username, settings.password, settings.db) == ("us@er", "p@ss/w:#", 3)
     assert (settings.socket_timeout_seconds, settings.wait_replicas, settings.wait_timeout_seconds) == (2.5, 2, 1.0)
     assert (settings.prefix, settings.tls) == ("mine", False)
@@ -80,14 +80,14 @@ def test_a_plain_redis_url() -> None:
 
 
 def test_defaults_and_forms_of_hosts() -> None:
-    assert parse("redis://localhost").addresses == (Address("localhost", 6379),)
-    assert parse("redis://[::1]").addresses == (Address("::1", 6379),)
-    assert parse("REDISS://[::1]:7/").addresses == (Address("::1", 7),)
-    assert parse("redis://:only@host").username is None
-    assert parse("redis://:only@host").password == "only"
-    assert str(parse("rediss+sentinel://s1,s2:5,[::1]:6/main/2")) == "rediss+sentinel://s1:26379,s2:5,[::1]:6/main/2"
-    assert parse("rediss+cluster://u:p@a:1,b:2").tls
-    assert parse("rediss://h?ssl_check_hostname=false&ssl_ca_certs=/ca.pem").tls_options == (
+    assert parse_redis_url("redis://localhost").addresses == (ServerAddress("localhost", 6379),)
+    assert parse_redis_url("redis://[::1]").addresses == (ServerAddress("::1", 6379),)
+    assert parse_redis_url("REDISS://[::1]:7/").addresses == (ServerAddress("::1", 7),)
+    assert parse_redis_url("redis://:only@host").username is None
+    assert parse_redis_url("redis://:only@host").password == "only"
+    assert str(parse_redis_url("rediss+sentinel://s1,s2:5,[::1]:6/main/2")) == "rediss+sentinel://s1:26379,s2:5,[::1]:6/main/2"
+    assert parse_redis_url("rediss+cluster://u:p@a:1,b:2").tls
+    assert parse_redis_url("rediss://h?ssl_check_hostname=false&ssl_ca_certs=/ca.pem").tls_options == (
         ("ssl_ca_certs", "/ca.pem"),
         ("ssl_check_hostname", False),
     )

@@ -20,12 +20,12 @@ from refstore.kv import open_kv
 from refstore.kv.base import ABSENT
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.lake_identity import LAKE_OBJECT, agree, read_both
+from refstore.lake_identity import LAKE_OBJECT, agree_on_id, read_both
 from refstore.namespaces import NAMESPACE_OBJECT
 from refstore.objects.local import LocalObjects
 from refstore.objects.memory import MemoryObjects
 from refstore_api.app import create_app
-from refstore_gc.run_layout import layout_of, store_at
+from refstore_gc.run_layout import make_layout, open_store
 from refstore_reaper.delete_worker import DeleteWorker
 from tests.commands import Command
 
@@ -230,7 +230,7 @@ class Unconditional(MemoryObjects):
 
 
 def identify(kv: MemoryKV, store: MemoryObjects, new_id: str, meanwhile: Callable[[], None] = lambda: None) -> str:
-    return agree(kv, store, new_id, meanwhile, only_read=False)
+    return agree_on_id(kv, store, new_id, meanwhile, only_read=False)
 
 
 @pytest.mark.parametrize("kind", [MemoryObjects, Unconditional])
@@ -249,7 +249,7 @@ class TestANewLake:
             if has_id:
                 store.put(LAKE_OBJECT, b"begun")
             assert identify(kv, store, "next") == "begun"
-            assert kv.get(keys.LAKE) == encode(LakeRecord("begun", confirmed=True))
+            assert kv.get(keys.LAKE) == encode(LakeRecord("begun", is_confirmed=True))
 
     def test_is_not_made_in_a_store_that_another_kv_took_meanwhile(self, kind: type[MemoryObjects]) -> None:
         kv, store = MemoryKV(), kind()
@@ -327,10 +327,10 @@ class TestAFolderThatIsGone:
 
     def test_is_not_made_by_a_task_of_the_offline_job_or_by_the_deleter(self, places: dict[str, Place]) -> None:
         with places["one"].open() as lake:
-            work = layout_of(lake.repository("sales").context, "m", 1)
+            work = make_layout(lake.repository("sales").context, "m", 1)
         gone = places["nothing"].root
         with pytest.raises(ObjectsUnavailable):
-            store_at(f"file://{gone}", work).put("a", b"")
+            open_store(f"file://{gone}", work).put("a", b"")
         worker = DeleteWorker()
         try:
             with pytest.raises(ObjectsUnavailable):

@@ -9,7 +9,7 @@ import pytest
 
 from refstore.core.safety import IO_SECONDS_MIN, Safety
 from refstore.lake import Lake
-from refstore_gc.run_layout import layout_of, store_at
+from refstore_gc.run_layout import make_layout, open_store
 
 URL = "s3://bucket/prefix?endpoint=http://127.0.0.1:9"
 
@@ -35,6 +35,6 @@ def test_a_request_to_s3_ends_within_the_time_that_the_barrier_counts_with(
 def test_so_does_one_of_a_task_of_the_offline_job(tmp_path: Path) -> None:
     objects = f"file://{tmp_path}/objects"
     with Lake.open(f"sqlite:///{tmp_path}/kv.sqlite3", objects, safety=Safety(io_timeout_seconds=90.0)) as lake:
-        work = layout_of(lake.create_repository("sales").context, "m", 1)
-    store = store_at(URL, work)
+        work = make_layout(lake.create_repository("sales").context, "m", 1)
+    store = open_store(URL, work)
     assert 86 <= seconds_of(store) <= 90

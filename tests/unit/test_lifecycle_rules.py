@@ -13,12 +13,12 @@ import pytest
 
 from refstore.core.records import GcRun
 from refstore.errors import Conflict, Invalid
-from refstore.gc_marks import Run, RunState
+from refstore.gc_marks import OfflineRun, RunState
 from refstore.lake import Lake
 from refstore.objects import open_objects
-from refstore.objects.base import KeptVersions, ObjectStore
+from refstore.objects.base import VersioningStatus, ObjectStore
 from refstore_gc import bucket_lifecycle
-from refstore_gc.bucket_lifecycle import Rule
+from refstore_gc.bucket_lifecycle import LifecycleRule
 from tests.commands import Command
 from tests.servers.s3_base import S3Server
 
@@ -47,29 +47,29 @@ def test_a_namespaces_rule_does_not_take_the_place_of_anothers(one: str, other: 
     bucket = Bucket()
     for prefix in (one, other, other):
         store = bucket.at(f"s3://bucket/{prefix}")
-        bucket_lifecycle.apply(store, bucket_lifecycle.rule_of(store))
+        bucket_lifecycle.apply_rule(store, bucket_lifecycle.repository_rule(store))
     assert [each["Filter"]["And"]["Prefix"] for each in bucket.rules] == [f"{one}/", f"{other}/"]
 
 
 def test_a_prefix_is_the_keys_own_and_not_the_urls() -> None:
-    assert bucket_lifecycle.rule_of(Bucket().at("s3://bucket/a%20lake/sales")).prefix == "a lake/sales/"
+    assert bucket_lifecycle.repository_rule(Bucket().at("s3://bucket/a%20lake/sales")).prefix == "a lake/sales/"
 
 
-@pytest.mark.parametrize(("file", "rule"), [("bucket.json", Rule("")), ("repository.json", Rule("lake/sales/"))])
-def test_the_files_to_deploy_are_what_the_command_prints(file: str, rule: Rule) -> None:
+@pytest.mark.parametrize(("file", "rule"), [("bucket.json", LifecycleRule("")), ("repository.json", LifecycleRule("lake/sales/"))])
+def test_the_files_to_deploy_are_what_the_command_prints(file: str, rule: LifecycleRule) -> None:
     assert json.loads((DEPLOY / file).read_text()) == {"Rules": [rule.document()]}
 
 
 def test_a_mark_that_waits_too_long_for_the_bucket_is_told() -> None:
-    def waiting(mark_id: str, state: RunState, tagged_ms: int) -> Run:
-        return Run(mark_id, GcRun("w", state, 0, 0, 0, "d", tagged_ms=tagged_ms))
+    def waiting(mark_id: str, state: RunState, tagged_ms: int) -> OfflineRun:
+        return OfflineRun(mark_id, GcRun("w", state, 0, 0, 0, "d", tagged_ms=tagged_ms))
 
     runs = [
         waiting("old", RunState.SWEEPING, 1),
         waiting("new", RunState.SWEEPING, 2 * DAY_MS),
         waiting("plain", RunState.SWEEPING, 0),
     ]
-    (line,) = bucket_lifecycle.overdue(runs, 4 * DAY_MS)
+    (line,) = bucket_lifecycle.find_overdue(runs, 4 * DAY_MS)
     assert line.startswith("mark old: ")
     assert "tagged on 1970-01-01" in line
 
@@ -164,8 +164,8 @@ def test_a_real_bucket_is_checked_by_the_same_requests(rgw_server: S3Server, tmp
         with pytest.raises(Conflict, match="zz"):
             shared.check()
         store = open_objects(shared.url)
-        bucket_lifecycle.apply(store, bucket_lifecycle.rule_of(store))
-        assert [rule["ID"] for rule in store.lifecycle_rules()] == [bucket_lifecycle.rule_of(store).id]
+        bucket_lifecycle.apply_rule(store, bucket_lifecycle.repository_rule(store))
+        assert [rule["ID"] for rule in store.lifecycle_rules()] == [bucket_lifecycle.repository_rule(store).id]
         store.close()
     finally:
         shared.lake.close()
@@ -175,10 +175,10 @@ def test_a_real_bucket_is_checked_by_the_same_requests(rgw_server: S3Server, tmp
 def test_a_bucket_that_keeps_versions_says_so(shared: Shared) -> None:
     """Deleting is then not the end: the report of a purge tells."""
     store = bucket_lifecycle.bucket_store(shared.lake)
-    assert store.kept_versions() == KeptVersions(False, "")
+    assert store.versioning_status() == VersioningStatus(False, "")
     with shared.client() as client:
         client.put_bucket_versioning(Bucket=shared.bucket, VersioningConfiguration={"Status": "Enabled"})
-    kept = store.kept_versions()
-    assert kept.kept
+    kept = store.versioning_status()
+    assert kept.keeps_versions
     assert "keeps versions of what is deleted" in kept.warning
     assert "NoncurrentVersionExpiration" in kept.warning

@@ -9,7 +9,7 @@ from refstore.core.safety import Safety
 from refstore.errors import AlreadyExists, AlreadyLinked, Gone, InvalidPath, InvalidSettings, KVUnavailable
 from refstore.kv.base import Exchange
 from refstore.lake import Lake
-from refstore.operations.uploading import LINKED_AS_COPY, IssuedAddress, Link
+from refstore.operations.uploading import LINKED_AS_COPY_CAUSE, IssuedAddress, Link
 from refstore.repository import Repository
 from tests.interrupted import Interrupted
 from tests.kit.clock import FakeClock
@@ -56,7 +56,7 @@ def test_what_is_linked_is_a_copy_and_the_address_goes_when_nobody_can_write_the
     assert repo.read("main", "a") == b"right"
     (record,) = repo.context.references.get_many([issued.address])
     assert isinstance(record, Deleting)
-    assert record.cause == LINKED_AS_COPY
+    assert record.cause == LINKED_AS_COPY_CAUSE
     reap(repo)
     assert blobs(repo) == sorted([issued.address, entry.address]), "its URL may write there still"
     clock.advance(COPYING.issue_seconds + 1)

@@ -12,7 +12,7 @@ from refstore.core.clock import Clock
 from refstore.core.safety import Safety
 from refstore.errors import AlreadyLinked, KVUnavailable
 from refstore.kv.base import Exchange, Op, SetIf
-from refstore.kv.retrying import Retrying
+from refstore.kv.retrying import RetryingKV
 from refstore.lake import Lake
 from refstore.operations.uploading import IssuedAddress, Link
 from refstore.repository import Repository
@@ -65,7 +65,7 @@ def lost() -> None:
 
 def world(kv: Interrupted, clock: Clock, *, retrying: bool) -> Repository:
     lake = Lake(
-        Retrying(kv, clock=clock) if retrying else kv, "memory://once", clock=clock, safety=Safety(grace_seconds=0)
+        RetryingKV(kv, clock=clock) if retrying else kv, "memory://once", clock=clock, safety=Safety(grace_seconds=0)
     )
     return lake.create_repository("once")
 

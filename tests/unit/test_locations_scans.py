@@ -23,7 +23,7 @@ def test_what_is_at_rest_is_left_out_and_every_address_is_named() -> None:
     locations, kv = repo.context.locations, repo.context.kv
     (rest,) = locations.get_many([ids.own_address(identities["rest"])])
     assert rest is not None
-    at_rest = Location(rest.current, rest.replaced)
+    at_rest = Location(rest.current, rest.replacement_count)
     kv.set(keys.location(repo.context.repo, ids.own_address(identities["rest"])), encode(at_rest))
 
     assert {each.identity for each in locations.scan()} == set(identities.values())

@@ -11,7 +11,7 @@ from refstore.kv.memory import MemoryKV
 from refstore.losses import rebuilding, reconciling
 from refstore.losses.known import check_repository
 from refstore.versioning.locations import LocatedIdentity
-from refstore.versioning.manifest import CONFIRMED, KeptLocation, LocationsKept
+from refstore.versioning.manifest import CONFIRMED_FOLDER, ManifestLocation, LocationsPublished
 from tests.purging import content_of, rewrite
 from tests.reaper_world import World
 from tests.unit.test_kv_losses import Losing, losing
@@ -23,8 +23,8 @@ def purge(losing: Losing, body: bytes, run: str = "run-1") -> LocatedIdentity:
     """Rewrite the object at `a` and write that to the manifest, as a run does."""
     repo = losing.world.repo
     published = rewrite(repo, "main", "a", body, run)
-    item = KeptLocation(published.identity, encode(published.location))
-    repo.context.manifest.add(LocationsKept(f"batch-{run}", (item,)))
+    item = ManifestLocation(published.identity, encode(published.location))
+    repo.context.manifest.add(LocationsPublished(f"batch-{run}", (item,)))
     return published
 
 
@@ -36,9 +36,9 @@ def committed(losing: Losing) -> World:
 
 
 def reconcile(world: World, *, accept: bool = False) -> list[str]:
-    done = reconciling.put_back(world.lake)
+    done = reconciling.restore_lost_records(world.lake)
     reconciling.settle_lake(world.lake, accept=accept, clients_stopped=True)
-    return [f"{item.what}: {item.outcome}" for item in done]
+    return [f"{item.kind}: {item.outcome}" for item in done]
 
 
 def test_what_was_purged_is_put_back(losing: Losing) -> None:
@@ -89,7 +89,7 @@ def test_one_lost_content_of_many_is_given_up_alone(losing: Losing) -> None:
     world.repo.commit("main", "two")
     ctx = world.repo.context
     each = [rewrite(world.repo, "main", path, b"less of " + path.encode()) for path in ("a", "b")]
-    ctx.manifest.add(LocationsKept("batch", tuple(KeptLocation(one.identity, encode(one.location)) for one in each)))
+    ctx.manifest.add(LocationsPublished("batch", tuple(ManifestLocation(one.identity, encode(one.location)) for one in each)))
     ctx.kv.delete(keys.location(ctx.repo, each[0].identity))
     ctx.objects.delete_many([content_of(each[0])])
     assert reconcile(world, accept=True)[0].startswith("content: left: ")
@@ -115,10 +115,10 @@ def test_a_new_kv_knows_where_content_lies(losing: Losing, confirmed: bool) -> N
     purge(losing, b"fewer rows")
     if confirmed:
         world.run_once()
-        assert any(b'"locations"' in world.objects.inner.read(key) for key in losing.manifest(CONFIRMED))
+        assert any(b'"locations"' in world.objects.inner.read(key) for key in losing.manifest(CONFIRMED_FOLDER))
     world.repo.context.objects.delete_many([world.repo.resolve("main", "a").entry.address])  # the backup has ended
     losing.put_back(MemoryKV())
-    rebuilding.rebuild(world.lake)
+    rebuilding.rebuild_kv(world.lake)
     repo = world.lake.repository("lake")
     assert repo.read("main", "a") == b"fewer rows"
     assert not world.run_once().corrupt

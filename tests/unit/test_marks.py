@@ -12,13 +12,13 @@ from refstore.core import keys
 from refstore.core.ids import CommitId
 from refstore.core.records import GcFlag, Mark, decode, encode
 from refstore.errors import AlreadyExists, Conflict, CorruptObject, CorruptRecord, Gone, InvalidName, NotFound
-from refstore.gc_marks import TAKE_OVER_MS, LiveBatch, LiveSource, Marks, Run, RunState, barrier_seconds
+from refstore.gc_marks import TAKE_OVER_MS, LiveBatch, LiveSource, Marks, OfflineRun, RunState, barrier_seconds
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, Key, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.operations.copying import Copy
-from refstore.operations.log_and_diff import Lifetime
+from refstore.operations.log_and_diff import CommitLifetime
 from refstore.repository import Repository
 from refstore.versioning.manifest import CommitLanded, waiting_key
 from tests.kit import collecting
@@ -65,17 +65,17 @@ def old(repo: Repository) -> CommitId:
     return first
 
 
-def marked(repo: Repository, *commits: CommitId, grace_ms: int = 7 * DAY_MS) -> Run:
+def marked(repo: Repository, *commits: CommitId, grace_ms: int = 7 * DAY_MS) -> OfflineRun:
     return collecting.mark(repo.context, commits, grace_ms=grace_ms)[0]
 
 
-def swept(repo: Repository, *commits: CommitId) -> Run:
+def swept(repo: Repository, *commits: CommitId) -> OfflineRun:
     run, found = collecting.mark(repo.context, commits)
     collecting.sweep(repo.context, run.mark_id, found.data)
     return Marks(repo.context).runs.get(run.mark_id)
 
 
-def waited(marks: Marks, *commits: CommitId) -> Run:
+def waited(marks: Marks, *commits: CommitId) -> OfflineRun:
     run = marks.mark_run.begin("", 0, commits, "m-waited")
     marks.mark_run.wait(run)
     return run
@@ -132,7 +132,7 @@ class TestWhatAMarkForbids:
         repo.create_tag("v1", old)
         head = repo.get_branch("main").head
         run = marked(repo, old, head)
-        assert run.record.counts["heads_left_out"] == 2
+        assert run.record.mark_counts["heads_left_out"] == 2
         assert list(repo.marks()) == []
         repo.copy(old, "p", "main", "z")
 
@@ -203,7 +203,7 @@ class TestTheRun:
         marks.mark_run.begin("", 0, (), "m-2")
         assert list(marks.commits.scan()) == []
         assert marks.runs.get("m-1").state is RunState.ABANDONED
-        assert marks.runs.get("m-1").record.ended == "taken over by m-2"
+        assert marks.runs.get("m-1").record.end_reason == "taken over by m-2"
         repo.copy(old, "p", "main", "z")
 
     def test_who_was_taken_over_marks_nothing(self, marks: Marks, old: CommitId) -> None:
@@ -241,19 +241,19 @@ class TestTheRun:
         marks.mark_run.abandon(run, "the listing ended early")
         assert marks.commits.of([old]) == [None]
         assert marks.runs.on() is None
-        assert marks.runs.get("m-1").record.ended == "the listing ended early"
+        assert marks.runs.get("m-1").record.end_reason == "the listing ended early"
 
     def test_more_commits_than_a_page(self, marks: Marks) -> None:
         commits = [CommitId(f"{number:064x}") for number in range(2300)]
         run = marks.mark_run.begin("", 0, iter(commits), "m-1")
-        assert run.record.counts["commits_marked"] == len(commits)
+        assert run.record.mark_counts["commits_marked"] == len(commits)
         assert list(marks.commits.marked("m-1")) == commits
         marks.decisions.unmark(commits[5])
         assert list(marks.commits.marked("m-1")) == commits
         assert [mark is None for mark in marks.commits.of(commits[4:7])] == [False, True, False]
 
     def test_the_same_commit_twice_is_marked_once(self, marks: Marks, old: CommitId) -> None:
-        assert marks.mark_run.begin("", 0, [old, old], "m-1").record.counts["commits_marked"] == 1
+        assert marks.mark_run.begin("", 0, [old, old], "m-1").record.mark_counts["commits_marked"] == 1
 
 
 class TestTheLook:
@@ -283,7 +283,7 @@ class TestTheLook:
         run, found = collecting.mark(repo.context, [old])
         assert set(found.data) == gone
         assert found.metadata == {}
-        assert run.record.counts["objects"] == 2
+        assert run.record.mark_counts["objects"] == 2
 
     def test_a_commit_that_is_marked_keeps_its_metadata(self, repo: Repository, old: CommitId) -> None:
         """So that merges find their base and the log can be compared, long after."""
@@ -396,13 +396,13 @@ class TestPins:
 class TestUnmark:
     def test_a_commit(self, repo: Repository, old: CommitId) -> None:
         marked(repo, old)
-        assert repo.unmark("main~1").unmarked == 1
+        assert repo.unmark("main~1").unmarked_commits == 1
         assert list(repo.marks()) == []
         repo.copy(old, "p", "main", "z")
 
     def test_a_whole_mark(self, repo: Repository, old: CommitId) -> None:
         run = marked(repo, old)
-        assert repo.unmark(run.mark_id).unmarked == 1
+        assert repo.unmark(run.mark_id).unmarked_commits == 1
         assert list(repo.marks()) == []
         with pytest.raises(Gone, match="will not be swept"):
             Marks(repo.context).sweeps.begin(run.mark_id)
@@ -480,7 +480,7 @@ class TestTheSweep:
         release_all(repo)
         older, of_older = collecting.mark(repo.context, [old])
         newer, of_newer = collecting.mark(repo.context, ())
-        assert newer.record.disregards == (older.mark_id,)
+        assert newer.record.disregarded_marks == (older.mark_id,)
         assert of_newer.data == of_older.data != {}
         assert [commit for commit, _ in marks.sweeps.excluded_commits(marks.sweeps.begin(newer.mark_id))] == [old]
         marks.sweeps.begin(older.mark_id)
@@ -518,18 +518,18 @@ class TestTheSweep:
             repo.read(old, "p")
 
     def test_the_log_tells(self, repo: Repository, old: CommitId, clock: FakeClock) -> None:
-        def states() -> list[Lifetime]:
+        def states() -> list[CommitLifetime]:
             return [line.lifetime for line in repo.history("main")]
 
-        assert states() == [Lifetime.ACTIVE] * 3
+        assert states() == [CommitLifetime.ACTIVE] * 3
         run = marked(repo, old, grace_ms=DAY_MS)
-        assert states() == [Lifetime.ACTIVE, Lifetime.MARKED, Lifetime.ACTIVE]
+        assert states() == [CommitLifetime.ACTIVE, CommitLifetime.MARKED, CommitLifetime.ACTIVE]
         clock.advance(DAY_MS / 1000)
         Marks(repo.context).sweeps.begin(run.mark_id)
-        assert states()[1] is Lifetime.SWEEPING
+        assert states()[1] is CommitLifetime.SWEEPING
         Marks(repo.context).sweeps.finish(run.mark_id, {})
         (line,) = [line for line in repo.history("main") if line.commit == old]
-        assert line.lifetime is Lifetime.SWEPT
+        assert line.lifetime is CommitLifetime.SWEPT
         assert line.mark is not None
         assert (line.mark.mark_id, line.mark.deletes_at_ms) == (run.mark_id, run.record.deletes_at_ms)
 
@@ -558,14 +558,14 @@ def aborted(repo: Repository) -> CommitId:
 
     back = msgspec.structs.replace(now, head=landed.head, sealed=(landed.token,), retired=())
     assert ctx.kv.set_if(keys.branch(ctx.repo, repo.default_branch), raw, encode(back))
-    ctx.kv.delete(keys.landed(ctx.repo, new))
-    ctx.kv.delete(keys.committed(ctx.repo, new))
-    entries = [entry for entry in ctx.manifest.waiting() if isinstance(entry, CommitLanded) and entry.commit == new]
+    ctx.kv.delete(keys.landed_mark(ctx.repo, new))
+    ctx.kv.delete(keys.committed_marker(ctx.repo, new))
+    entries = [entry for entry in ctx.manifest.read_waiting() if isinstance(entry, CommitLanded) and entry.commit == new]
     ctx.objects.delete_many([waiting_key(entry) for entry in entries])
     return new
 
 
-def _taken_over(marks: Marks, mark_id: str) -> Run:
+def _taken_over(marks: Marks, mark_id: str) -> OfflineRun:
     run = marks.mark_run.begin("", 0, (), mark_id, take_over=True)
     marks.mark_run.wait(run)
     return run
@@ -581,32 +581,32 @@ def test_a_mark_covers_paths_by_their_prefixes() -> None:
 class TestTagged:
     """A sweep that tags is under way until the bucket has deleted."""
 
-    def tagged(self, repo: Repository, marks: Marks, old: CommitId, *, partly: tuple[str, ...] = ()) -> Run:
+    def tagged(self, repo: Repository, marks: Marks, old: CommitId, *, partly: tuple[str, ...] = ()) -> OfflineRun:
         release_all(repo)
         run, _ = collecting.mark(repo.context, () if partly else [old], partly=[(old, partly)] if partly else [])
         marks.sweeps.begin(run.mark_id)
         return marks.sweeps.note_tagged(run.mark_id, {"tagged": 2})
 
-    def lifetime(self, repo: Repository, old: CommitId) -> Lifetime:
+    def lifetime(self, repo: Repository, old: CommitId) -> CommitLifetime:
         return next(line for line in repo.history("main") if line.commit == old).lifetime
 
     def test_it_is_shown_as_tagged_and_swept_when_the_bucket_is_done(
         self, repo: Repository, marks: Marks, old: CommitId
     ) -> None:
         run = self.tagged(repo, marks, old)
-        assert (run.state, run.shown, run.record.tagged_ms > 0) == (RunState.SWEEPING, "tagged", True)
-        assert self.lifetime(repo, old) is Lifetime.TAGGED
+        assert (run.state, run.state_text, run.record.tagged_ms > 0) == (RunState.SWEEPING, "tagged", True)
+        assert self.lifetime(repo, old) is CommitLifetime.TAGGED
         assert marks.sweeps.note_tagged(run.mark_id, {"tagged": 2}).record == run.record, "noted once"
         done = marks.sweeps.finish(run.mark_id, {"deleted by the bucket": 2})
-        assert (done.shown, done.record.swept) == ("swept", {"deleted by the bucket": 2})
-        assert self.lifetime(repo, old) is Lifetime.SWEPT
+        assert (done.state_text, done.record.sweep_counts) == ("swept", {"deleted by the bucket": 2})
+        assert self.lifetime(repo, old) is CommitLifetime.SWEPT
 
     def test_what_it_holds_no_other_run_marks_and_nobody_takes_back(
         self, repo: Repository, marks: Marks, old: CommitId
     ) -> None:
         run = self.tagged(repo, marks, old)
         later, _ = collecting.mark(repo.context, [])
-        assert run.mark_id in later.record.disregards
+        assert run.mark_id in later.record.disregarded_marks
         for which in (old, run.mark_id):
             with pytest.raises(Gone):
                 repo.unmark(which)
@@ -617,7 +617,7 @@ class TestTagged:
         address = repo.stat(old, "p").address
         run = self.tagged(repo, marks, old, partly=("p",))
         collecting.write_tagged(repo.context, run.mark_id, [address])
-        for lifetime in (Lifetime.PARTLY_TAGGED, Lifetime.PARTLY_SWEPT_MARKED):
+        for lifetime in (CommitLifetime.PARTLY_TAGGED, CommitLifetime.PARTLY_SWEPT_MARKED):
             with pytest.raises(Gone, match="for the bucket to delete"):
                 repo.read(old, "p")
             assert repo.read(old, "q") == b"2"

@@ -13,7 +13,7 @@ from refstore.errors import KVUnavailable
 from refstore.gc_marks import Marks, RunState
 from refstore.kv import open_kv
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
-from refstore.kv.retrying import Retrying
+from refstore.kv.retrying import RetryingKV
 from refstore.lake import Lake
 from refstore.repository import Repository
 from tests.kit import collecting
@@ -97,12 +97,12 @@ class TestCrashes:
                 clock,
             )
             with Lake(
-                Retrying(kv, attempts=20, clock=clock), f"file://{tmp_path}/{seed}", clock=clock, safety=QUICK
+                RetryingKV(kv, attempts=20, clock=clock), f"file://{tmp_path}/{seed}", clock=clock, safety=QUICK
             ) as lake:
                 marks = Marks(lake.repository("lossy").context)
                 commits = [CommitId(f"{number:064x}") for number in range(5)]
                 run = marks.mark_run.begin("", 0, commits, "m-1")
-                assert run.record.counts["commits_marked"] == 5
+                assert run.record.mark_counts["commits_marked"] == 5
                 marks.mark_run.wait(run)
                 list(marks.mark_run.scan_live(run))
                 marks.mark_run.finish(run, {})

@@ -15,7 +15,7 @@ from refstore.core import keys
 from refstore.core.settings import ReaperSettings
 from refstore.kv.base import Key
 from refstore.metrics import LABELS, METRICS
-from refstore_api.request_metrics import Metrics, lake_text
+from refstore_api.request_metrics import RequestMetrics, render_lake_metrics
 from refstore_reaper.breaker import Breaker, Reason
 from refstore_reaper.reaper_metrics import FileMetrics, read_metrics_file
 from tests.reaper_world import GRACE_SECONDS, World
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/prometheus/refstore.rules.yaml"
 DASHBOARD = ROOT / "deploy/grafana/refstore.json"
 _NAME = re.compile(r"\brefstore_[a-z_]+\b")
-NOT_A_LAKES = {metrics.GC_DELETED.exposed}
+NOT_A_LAKES = {metrics.GC_DELETED.series_name}
 """What only `refstore gc run --every` serves: tests/offline/test_every.py sees it change."""
 
 
@@ -58,7 +58,7 @@ def test_what_is_made_from_the_declarations_is_up_to_date(script: str, file: str
 
 @pytest.mark.parametrize("file", [RULES, DASHBOARD], ids=["alerts", "dashboard"])
 def test_alerts_and_the_dashboard_name_metrics_that_exist(file: Path) -> None:
-    assert names_in(file.read_text()) <= {metric.exposed for metric in METRICS}
+    assert names_in(file.read_text()) <= {metric.series_name for metric in METRICS}
 
 
 def samples(*texts: bytes) -> dict[str, float]:
@@ -74,15 +74,15 @@ def samples(*texts: bytes) -> dict[str, float]:
 def test_real_work_changes_every_metric_of_the_alerts_and_the_dashboard(tmp_path: Path) -> None:
     """Reapers, a breaker that trips, a store that refuses, a KV that went back; and the service's own requests."""
     world = World(pause_seconds=10)
-    service = Metrics()
+    service = RequestMetrics()
     values: dict[str, set[float]] = {}
 
     def look() -> None:
-        own = (service.text(), lake_text(world.lake), read_metrics_file(tmp_path))
+        own = (service.render(), render_lake_metrics(world.lake), read_metrics_file(tmp_path))
         found = samples(*own)
         for metric in METRICS:
-            name = f"{metric.name}_count" if metric.kind == "histogram" else metric.exposed
-            values.setdefault(metric.exposed, set()).add(found.get(name, 0.0))
+            name = f"{metric.name}_count" if metric.kind == "histogram" else metric.series_name
+            values.setdefault(metric.series_name, set()).add(found.get(name, 0.0))
 
     def reap(**limits: float) -> None:
         reaper_metrics = FileMetrics(tmp_path)
@@ -104,16 +104,16 @@ def test_real_work_changes_every_metric_of_the_alerts_and_the_dashboard(tmp_path
     world.objects.refuses = set(sorted(refused)[:10])
     reap()
     world.objects.refuses = set()
-    world.kv.set(Key(keys.due_shard(world.repo.context.repo, 0), "0000000000001/damaged"), b"")
+    world.kv.set(Key(keys.due_hint_shard(world.repo.context.repo, 0), "0000000000001/damaged"), b"")
     ctx = world.repo.context
     Breaker(ctx, ReaperSettings(), "a-test").stop(Reason.SHARE)
     world.clock.advance(120)
     reap()
-    service.answered("GET", "/x", 200, 0.1)
+    service.count_request("GET", "/x", 200, 0.1)
     look()
     # tests/offline/test_figures.py sees the job's figures change
     of_the_job = {
-        metric.exposed
+        metric.series_name
         for metric in (
             metrics.REPOSITORY_ORPHAN_OBJECTS,
             metrics.REPOSITORY_MARKED_OBJECTS,
@@ -124,7 +124,7 @@ def test_real_work_changes_every_metric_of_the_alerts_and_the_dashboard(tmp_path
     named = names_in(RULES.read_text()) | names_in(DASHBOARD.read_text())
     still = {
         name
-        for name in named - of_the_job - NOT_A_LAKES - {metrics.REPOSITORY_KV_WENT_BACK.exposed}
+        for name in named - of_the_job - NOT_A_LAKES - {metrics.REPOSITORY_KV_WENT_BACK.series_name}
         if len(values[name]) < 2
     }
     assert not still
@@ -132,9 +132,9 @@ def test_real_work_changes_every_metric_of_the_alerts_and_the_dashboard(tmp_path
 
 def test_a_kv_that_does_not_answer_is_slow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(pause_seconds=10)
-    assert 0 < samples(lake_text(world.lake))[metrics.KV_PROBE_SECONDS.exposed] < 60
+    assert 0 < samples(render_lake_metrics(world.lake))[metrics.KV_PROBE_SECONDS.series_name] < 60
     world.kv.down = True
-    assert samples(lake_text(world.lake)) == {metrics.KV_PROBE_SECONDS.exposed: float("inf")}
+    assert samples(render_lake_metrics(world.lake)) == {metrics.KV_PROBE_SECONDS.series_name: float("inf")}
 
 
 def test_a_kv_that_went_back_is_told() -> None:
@@ -142,8 +142,8 @@ def test_a_kv_that_went_back_is_told() -> None:
     ctx = world.repo.context
     Breaker(ctx, ReaperSettings(), "a-test").stop(Reason.KV_WENT_BACK)
     world.run_once()
-    found = samples(lake_text(world.lake))
-    assert found[metrics.REPOSITORY_KV_WENT_BACK.exposed] == found[metrics.REPOSITORY_DELETION_STOPPED.exposed] == 1
+    found = samples(render_lake_metrics(world.lake))
+    assert found[metrics.REPOSITORY_KV_WENT_BACK.series_name] == found[metrics.REPOSITORY_DELETION_STOPPED.series_name] == 1
 
 
 def test_the_series_of_a_repository_end_with_it(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_the_series_of_a_repository_end_with_it(tmp_path: Path) -> None:
             reaper.run_passes(lambda: False)
         gone.record_beat(world.clock.now_ms())
     assert b'repository="lake"' not in read_metrics_file(tmp_path)
-    assert b'repository="lake"' not in lake_text(world.lake)
+    assert b'repository="lake"' not in render_lake_metrics(world.lake)
 
 
 @pytest.mark.root

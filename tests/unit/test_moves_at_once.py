@@ -40,7 +40,7 @@ def at_second_half(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) 
     """Between a move's copy and its deletion of the sources."""
     from refstore.operations import copying
 
-    real = copying.delete_copied
+    real = copying.delete_sources
     once = [then]
 
     def between(*args: object) -> None:

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import pytest
 
 import refstore
-from refstore.core.settings import Loaded, load
+from refstore.core.settings import LoadedSettings, load_settings
 from refstore.errors import InvalidName, InvalidSettings, WrongStore
 from refstore.lake import Lake
-from refstore.objects.named_stores import namespace_url, resolve
+from refstore.objects.named_stores import namespace_url, resolve_url
 from tests.servers.s3_servers import BUCKET, S3FaultProxy, S3Server
 
 NAMED = {"archive": {"endpoint": "https://s3.example", "region": "eu"}, "aws": {"region": "eu-central-1"}}
@@ -36,7 +36,7 @@ OWN = "s3://lake/a?conditional_put=0&endpoint=http://127.0.0.1:9&region=us-east-
     ],
 )
 def test_how_a_store_is_reached(url: str, lake_url: str, resolved: str) -> None:
-    assert resolve(url, NAMED, lake_url) == resolved
+    assert resolve_url(url, NAMED, lake_url) == resolved
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_record_has_no_endpoint(url: str, recorded: str) -> None:
 def test_what_no_setting_names_is_refused_with_what_to_set() -> None:
     with pytest.raises(InvalidName, match=r"object_stores\.NAME\.endpoint"):
         namespace_url("s3://b/p?endpoint=http://127.0.0.1:1", NAMED, OWN)
-    for call in (resolve, namespace_url):
+    for call in (resolve_url, namespace_url):
         with pytest.raises(InvalidSettings, match=r"object_stores\.attic\.endpoint"):
             call("s3://b/p?endpoint=attic", NAMED, OWN)
 
@@ -94,11 +94,11 @@ def test_a_changed_endpoint_is_used_only_where_the_repository_is(
 
 def load_stores(
     environ: dict[str, str] | None = None, flags: dict[str, object] | None = None, text: str = ""
-) -> Loaded:
+) -> LoadedSettings:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "refstore.toml"
         file.write_text(text)
-        return load(flags or {}, environ or {}, (file,), default_data=Path("/lake"))
+        return load_settings(flags or {}, environ or {}, (file,), default_data=Path("/lake"))
 
 
 def test_each_setting_of_a_store_comes_from_the_first_source_that_has_it() -> None:

@@ -11,7 +11,7 @@ from refstore.core.ids import Address
 from refstore.errors import InvalidName
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.namespaces import Namespaces, check_beside
+from refstore.namespaces import Namespaces, check_outside_lake
 from refstore.repository import Repository
 
 S3 = Namespaces(["s3://lake-data/prod/sales.1?endpoint=http://ceph:8000&region=x"])
@@ -52,7 +52,7 @@ FOLDERS = Namespaces(["file:///var/lakes/objects/sales.1?fsync=0"])
     ],
 )
 def test_every_spelling_of_an_object_in_a_bucket_is_known(url: str) -> None:
-    assert S3.holding(url) == "s3://lake-data/prod/sales.1/"
+    assert S3.find_holding(url) == "s3://lake-data/prod/sales.1/"
     with pytest.raises(InvalidName, match="a repository's namespace"):
         S3.check_object(url)
 
@@ -97,7 +97,7 @@ def test_beside_a_namespace_in_a_store_of_others_objects_are_foreign() -> None:
     ],
 )
 def test_objects_beside_a_namespace_are_foreign(url: str) -> None:
-    assert S3.holding(url) is None
+    assert S3.find_holding(url) is None
     S3.check_object(url)
 
 
@@ -115,8 +115,8 @@ def test_objects_beside_a_namespace_are_foreign(url: str) -> None:
 )
 def test_below_the_lakes_root_every_guess_is_refused_alike(url: str) -> None:
     with pytest.raises(InvalidName, match="in or beside a repository's namespace"):
-        check_beside(url, "s3://lake-data/prod?endpoint=http://ceph:8000")
-    check_beside("s3://lake-data/raw/x", "s3://lake-data/prod")
+        check_outside_lake(url, "s3://lake-data/prod?endpoint=http://ceph:8000")
+    check_outside_lake("s3://lake-data/raw/x", "s3://lake-data/prod")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_path_that_leads_elsewhere_than_it_says_is_refused(url: str) -> None:
     ],
 )
 def test_every_spelling_of_a_file_in_a_folder_is_known(url: str) -> None:
-    assert FOLDERS.holding(url) == "file:///var/lakes/objects/sales.1/"
+    assert FOLDERS.find_holding(url) == "file:///var/lakes/objects/sales.1/"
 
 
 @pytest.mark.parametrize(

@@ -17,20 +17,20 @@ from refstore.errors import CorruptRange
 from refstore.objects import open_objects
 from refstore.versioning.commits import listings, metaranges, names
 from refstore.versioning.commits.caches import Caches
-from refstore.versioning.commits.ranges import Cut
+from refstore.versioning.commits.ranges import CutRule
 from refstore.versioning.commits.store import TreeStore
 from refstore.versioning.commits.trees import Trees
-from refstore_gc.address_codec import Cuts, keys_of
+from refstore_gc.address_codec import BucketBounds, encode_addresses
 from refstore_gc.batches import Batch, BatchKind
 from refstore_gc.engines.local import LocalEngine
 from refstore_gc.engines.shared_work import SharedWork
 from refstore_gc.incremental.changed_sources import changed_sources
-from refstore_gc.live_in_commits import ALL, NOTHING, Filter, LiveCommits, Part, Sources, flows
+from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, TreeFilter, LiveCommits, FilterPart, CommitSources, commit_flows
 from refstore_gc.run_layout import RunLayout
 from refstore_gc.untyped_arrow import pa
 
-NOTHING_KEPT = Filter((Part("", NOTHING),))
-A_PART_KEPT = Filter((Part("", NOTHING), Part("p/00000", ALL)))
+NOTHING_KEPT = TreeFilter((FilterPart("", KEEP_NOTHING),))
+A_PART_KEPT = TreeFilter((FilterPart("", KEEP_NOTHING), FilterPart("p/00000", KEEP_ALL)))
 
 
 @dataclass
@@ -44,14 +44,14 @@ class Line:
         url = f"file://{self.folder}?fsync=0"
         self.layout = RunLayout(url=url, files=url, mark_id="m", seed=7)
         self.objects = open_objects(url)
-        self.trees = Trees(self.objects, RandomIds(), SystemClock(), cut=Cut(4, 4, 16), threads=0)
+        self.trees = Trees(self.objects, RandomIds(), SystemClock(), cut=CutRule(4, 4, 16), threads=0)
         self.store = TreeStore(self.objects, RandomIds(), SystemClock(), Caches(0, 0))
 
     def commit(self, parent: CommitId | None, changes: Mapping[str, Entry | None]) -> CommitId:
         base = self.commits[parent].metarange if parent else ""
         written = self.trees.apply(base, sorted(changes.items()))
         made = CommitId(f"c{len(self.commits)}")
-        self.commits[made] = Commit((parent,) if parent else (), written.metarange, written.added, (), 0, "", "")
+        self.commits[made] = Commit((parent,) if parent else (), written.metarange, written.added_addresses_id, (), 0, "", "")
         return made
 
     def grow(self, rng: random.Random, count: int) -> list[CommitId]:
@@ -67,7 +67,7 @@ class Line:
     def ranges_of(self, commits: Sequence[CommitId]) -> set[str]:
         return {each for commit in commits for each in self.trees.ranges(self.commits[commit].metarange)}
 
-    def named_ranges(self, sources: Sources) -> list[int]:
+    def named_ranges(self, sources: CommitSources) -> list[int]:
         """Return the keys of the ranges that reading the sources finds."""
 
         def range_keys(batches: list[Batch]) -> Iterator[int]:
@@ -75,11 +75,11 @@ class Line:
                 if batch.kind is BatchKind.RANGES:
                     yield from batch.keys.tolist()
 
-        return list(LocalEngine(shared=SharedWork(0)).join(flows(self.layout, Cuts.of([]), sources), 1, range_keys))
+        return list(LocalEngine(shared=SharedWork(0)).join(commit_flows(self.layout, BucketBounds.from_addresses([]), sources), 1, range_keys))
 
     def keys_of(self, range_ids: set[str]) -> set[int]:
         keys = pa.array([names.key(names.RANGES, each) for each in sorted(range_ids)], pa.string())
-        return set(keys_of(keys, self.layout.seed).tolist())
+        return set(encode_addresses(keys, self.layout.seed).tolist())
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def entry() -> Entry:
     return Entry(new_address(RandomIds(), 1_700_000_000_000), 1, "0" * 64, 0)
 
 
-def live(line: Line, how: Mapping[CommitId, Filter | None]) -> LiveCommits:
+def live(line: Line, how: Mapping[CommitId, TreeFilter | None]) -> LiveCommits:
     commits = LiveCommits()
     for commit, tree_filter in how.items():
         commits.add(commit, line.commits[commit], tree_filter)
@@ -120,9 +120,9 @@ def test_a_listing_names_what_the_tree_has_and_its_base_has_not(line: Line) -> N
     shorter = 0
     for commit in line.grow(random.Random(1), 60):
         record = line.commits[commit]
-        if record.added:
+        if record.added_addresses_id:
             base = line.ranges_of(record.parents)
-            with listings.open_listing(line.store, record.added) as listing:
+            with listings.open_added_addresses(line.store, record.added_addresses_id) as listing:
                 assert listing.new_ranges is not None
                 assert set(listing.new_ranges) == line.ranges_of([commit]) - base
                 shorter += len(listing.new_ranges) < len(line.ranges_of([commit]))
@@ -135,7 +135,7 @@ def test_a_listing_names_no_more_ranges_than_fit(line: Line, monkeypatch: pytest
     second = line.commit(first, {path(3): entry()})
     counts: list[int | None] = []
     for commit in (first, second):
-        with listings.open_listing(line.store, line.commits[commit].added) as listing:
+        with listings.open_added_addresses(line.store, line.commits[commit].added_addresses_id) as listing:
             assert sum(map(len, listing.addresses)) in {60, 1}
             counts.append(listing.new_ranges and len(listing.new_ranges))
     assert counts == [None, 1]
@@ -164,7 +164,7 @@ def test_the_next_run_finds_the_ranges_of_what_is_new(line: Line, monkeypatch: p
     after = {commit: NOTHING_KEPT if rng.random() < 0.2 else tree_filter for commit, tree_filter in before.items()}
     after |= {commit: rng.choice((None, None, NOTHING_KEPT)) for commit in line.grow(rng, 20)}
     commits = live(line, after)
-    reads, read_before = commits.reads(), live(line, before).reads()
+    reads, read_before = commits.read_names(), live(line, before).read_names()
     assert reads is not None
     assert read_before is not None
     found = set(line.named_ranges(changed_sources(commits, reads, read_before, line.layout)))
@@ -203,7 +203,7 @@ def test_what_an_earlier_version_committed_is_read_from_its_metarange(
 def test_a_listing_with_an_invalid_range_ends_the_run(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     first = line.commit(None, {path(each): entry() for each in range(60)})
     with monkeypatch.context() as patch:
-        patch.setattr(listings.columns, "encoding", partial(_with_another_range, listings.columns.encoding))
+        patch.setattr(listings.columns, "encoding", partial(_with_another_range, listings.columns.open_encoder))
         second = line.commit(first, {path(3): entry()})
     with pytest.raises(CorruptRange, match="is not the id of a range"):
         line.named_ranges(live(line, {first: None, second: None}).sources())

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from refstore.core.ids import Address
 from refstore.core.records import Entry
-from refstore_api.headers import type_of
-from refstore_api.json_answers import answer, answer_page
+from refstore_api.headers import content_type_of
+from refstore_api.json_answers import make_response, make_page_response
 from refstore_api.models import ObjectStats, ObjectStatsList, Pagination
-from refstore_api.object_stats import answer_object, fields_of, physical_url
+from refstore_api.object_stats import make_object_response, object_fields, physical_url
 from refstore_api.signed_urls import SignedUrl
 from tests.reaper_world import World
 
@@ -36,7 +36,7 @@ CTX = World().repo.context
 )
 def test_an_item_of_a_listing_is_what_stat_answers(entry: Entry, path: str, metadata: bool, sign: bool) -> None:
     signed = SignedUrl("https://store/x?signature", 60) if sign else None
-    item = fields_of(CTX, path, entry, user_metadata=metadata, signed=signed)
+    item = object_fields(CTX, path, entry, user_metadata=metadata, signed=signed)
     model = ObjectStats(
         path=path,
         path_type="object",
@@ -46,19 +46,19 @@ def test_an_item_of_a_listing_is_what_stat_answers(entry: Entry, path: str, meta
         size_bytes=entry.size_bytes,
         mtime=entry.mtime_ms // 1000,
         metadata=entry.metadata if metadata else None,
-        content_type=type_of(entry),
+        content_type=content_type_of(entry),
     )
     assert ObjectStats.model_validate(msgspec.to_builtins(item)) == model
-    alone = answer_object(CTX, path, entry, 201, user_metadata=metadata, signed=signed)
+    alone = make_object_response(CTX, path, entry, 201, user_metadata=metadata, signed=signed)
     assert alone.status_code == 201
     assert ObjectStats.model_validate_json(alone.body) == model
     pagination = Pagination(has_more=False, next_offset="", results=1, max_per_page=1)
-    page = answer(ObjectStatsList.model_construct(pagination=pagination, results=[model]))
-    assert ObjectStatsList.model_validate_json(answer_page(pagination, [item]).body) == (
+    page = make_response(ObjectStatsList.model_construct(pagination=pagination, results=[model]))
+    assert ObjectStatsList.model_validate_json(make_page_response(pagination, [item]).body) == (
         ObjectStatsList.model_validate_json(page.body)
     )
 
 
 def test_a_common_prefix_has_a_name_only() -> None:
-    item = ObjectStats.model_validate(msgspec.to_builtins(fields_of(CTX, "events/", None)))
+    item = ObjectStats.model_validate(msgspec.to_builtins(object_fields(CTX, "events/", None)))
     assert (item.path, item.path_type, item.physical_address, item.size_bytes) == ("events/", "common_prefix", "", None)

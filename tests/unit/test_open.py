@@ -82,7 +82,7 @@ def test_signing_keys_and_places_to_import_from_are_those_of_the_commands(monkey
     monkeypatch.setenv("REFSTORE_SIGNING_KEYS", "k1:" + "s" * 32)
     monkeypatch.setenv("REFSTORE_IMPORT_FROM", "s3://bucket/prefix/")
     with refstore.open("lake") as lake:
-        assert [key.kid for key in lake.signing()] == ["k1"]
+        assert [key.kid for key in lake.current_signing_keys()] == ["k1"]
         assert list(lake.import_from) == ["s3://bucket/prefix/"]
 
 

@@ -44,7 +44,7 @@ def test_what_was_restored_meanwhile_stays(repo: Repository, reap: Callable[[], 
 
     def restore() -> None:
         (address,) = data(repo)
-        assert address in [given.address for given in repo.in_grace()]
+        assert address in [given.address for given in repo.list_trash()]
         repo.restore("main", address, "kept")
         restored.append(address)
 
@@ -68,7 +68,7 @@ def test_what_nobody_restored_goes_after_its_grace(
     with pytest.raises(Contention):
         repo.upload("main", "a", slowly(lambda: repo.reset("main"), reap))
     (address,) = data(repo)
-    assert [given.address for given in repo.in_grace()] == [address]
+    assert [given.address for given in repo.list_trash()] == [address]
     clock.advance(100_000)
     delete_due(repo)
     assert data(repo) == []

@@ -82,11 +82,11 @@ def _fill(repo: Repository, branch: str, prefix: str, count: int) -> None:
 
 
 READS: dict[str, Callable[[Repository, int], int]] = {
-    "a branch": lambda repo, amount: len(repo.page("main", amount=amount).results),
-    "a folder": lambda repo, amount: len(repo.page("main", amount=amount, prefix="z/").results),
-    "a branch with staged deletions": lambda repo, amount: len(repo.page("staged", amount=amount).results),
-    "what a reset released": lambda repo, amount: len([*islice(repo.in_grace(branch="released", prefix="z/"), amount)]),
-    "what is due": lambda repo, amount: min(2, len([*islice(repo.in_grace(branch="staged"), amount)])),
+    "a branch": lambda repo, amount: len(repo.list_page("main", amount=amount).results),
+    "a folder": lambda repo, amount: len(repo.list_page("main", amount=amount, prefix="z/").results),
+    "a branch with staged deletions": lambda repo, amount: len(repo.list_page("staged", amount=amount).results),
+    "what a reset released": lambda repo, amount: len([*islice(repo.list_trash(branch="released", prefix="z/"), amount)]),
+    "what is due": lambda repo, amount: min(2, len([*islice(repo.list_trash(branch="staged"), amount)])),
 }
 
 
@@ -100,4 +100,4 @@ def test_a_page_of_one_costs_at_most_a_page_of_a_thousand(
 
 
 def test_a_first_small_page_reads_little(deleted: Deleted) -> None:
-    assert deleted.cost_of(lambda repo, amount: len(repo.page("main", amount=amount, after="y").results), 1).rows < 10
+    assert deleted.cost_of(lambda repo, amount: len(repo.list_page("main", amount=amount, after="y").results), 1).rows < 10

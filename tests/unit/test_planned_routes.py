@@ -142,7 +142,7 @@ def test_an_unknown_kind_of_parameter_has_no_plan() -> None:
 def test_every_route_of_objects_and_staging_has_a_plan(route: APIRoute) -> None:
     plan = parameter_plan(route.endpoint, frozenset(route.param_convertors))
     assert plan is not None
-    assert service_of in [call for _, call in plan.depends]
+    assert service_of in [call for _, call in plan.dependencies]
 
 
 def asked(

@@ -15,9 +15,9 @@ from refstore.core.records import Entry
 from refstore.errors import CorruptRange, Invalid
 from refstore.versioning.commits import columns, metaranges, names, ranges
 from refstore.versioning.commits.columns import Rows
-from refstore.versioning.commits.cutting import Cutter, Fresh, Old, Piece
+from refstore.versioning.commits.cutting import RangeCutter, NewRows, ExistingRows, RangeRows
 from refstore.versioning.commits.metaranges import Metarange, RangeRow
-from refstore.versioning.commits.ranges import CUT, Cut
+from refstore.versioning.commits.ranges import CUT_RULE, CutRule
 
 SUFFIX = "0" * 26
 Decode = Callable[[str, bytes], object]
@@ -77,8 +77,8 @@ def test_bytes_do_not_depend_on_how_the_rows_came_together() -> None:
     paths = [f"{n:03d}" for n in range(100)]
     whole = rows_of(paths)
     pieces = [whole.slice(0, 1), whole.slice(1, 60), rows_of(paths[61:]).slice(0, 39)]
-    assert ranges.encode(columns.combined(pieces)) == ranges.encode(whole)
-    assert ranges.encode(columns.pick(columns.combined([rows_of(["zzz"]), whole]), range(1, 101))) == ranges.encode(
+    assert ranges.encode(columns.concatenate(pieces)) == ranges.encode(whole)
+    assert ranges.encode(columns.take_rows(columns.concatenate([rows_of(["zzz"]), whole]), range(1, 101))) == ranges.encode(
         whole
     )
 
@@ -109,9 +109,9 @@ def test_a_range_says_what_wrote_it_and_is_plain_parquet() -> None:
 
 def test_an_md5_that_is_known_now_makes_no_other_entry() -> None:
     without, known = rows_of(["a", "b"]), rows_of(["a", "b"], md5="d" * 32)
-    assert columns.equal_values(without, known, ranges.COMPARED) == [True, True]
-    assert [rows.num_rows for rows in columns.without_equal(without, known, ranges.COMPARED)] == [0, 0]
-    assert columns.equal_values(without, rows_of(["a", "b"], content_type="x/y"), ranges.COMPARED) == [False, False]
+    assert columns.compare_values(without, known, ranges.COMPARED) == [True, True]
+    assert [rows.num_rows for rows in columns.drop_equal(without, known, ranges.COMPARED)] == [0, 0]
+    assert columns.compare_values(without, rows_of(["a", "b"], content_type="x/y"), ranges.COMPARED) == [False, False]
 
 
 # ---- what is refused, although its hash is right
@@ -126,7 +126,7 @@ def test_rows_out_of_order_are_refused() -> None:
 
 @pytest.mark.parametrize("decode", DECODES)
 def test_an_empty_range_is_refused(decode: Decode) -> None:
-    range_id, body = written(columns.empty(ranges.LAYOUT))
+    range_id, body = written(columns.empty_rows(ranges.LAYOUT))
     with pytest.raises(CorruptRange):
         decode(range_id, body)
 
@@ -143,7 +143,7 @@ def test_another_version_is_refused_and_said(monkeypatch: pytest.MonkeyPatch, de
 @pytest.mark.parametrize("decode", DECODES)
 def test_other_columns_are_refused(monkeypatch: pytest.MonkeyPatch, decode: Decode) -> None:
     range_id, body = written(rows_of(["a"], md5="d" * 32))
-    more = columns.Layout("refstore.range", "1", (*ranges.LAYOUT.fields, ("more", columns.Kind.TEXT)))
+    more = columns.Layout("refstore.range", "1", (*ranges.LAYOUT.fields, ("more", columns.ColumnKind.TEXT)))
     monkeypatch.setattr(ranges, "LAYOUT", more)
     with pytest.raises(CorruptRange):
         decode(range_id, body)
@@ -190,22 +190,22 @@ def sealed(metarange: Metarange) -> tuple[str, bytes]:
 
 
 def test_a_metarange_comes_back_as_it_was() -> None:
-    metarange = Metarange.of(ROWS, "1/2/3")
+    metarange = Metarange.from_rows(ROWS, "1/2/3")
     assert metaranges.decode(*sealed(metarange)) == metarange
     assert (metarange.count, metarange.size_bytes) == (4, 15)
 
 
 def test_its_hash_is_of_the_content_and_not_of_the_suffixes() -> None:
     other = tuple(row._replace(id=row.id[:-1] + "z") for row in ROWS)
-    assert Metarange.of(other, "").content_hash == Metarange.of(ROWS, "").content_hash
-    assert Metarange.of(ROWS[:1], "").content_hash != Metarange.of(ROWS, "").content_hash
-    assert metaranges.encode(Metarange.of(other, "")) != metaranges.encode(Metarange.of(ROWS, ""))
+    assert Metarange.from_rows(other, "").content_hash == Metarange.from_rows(ROWS, "").content_hash
+    assert Metarange.from_rows(ROWS[:1], "").content_hash != Metarange.from_rows(ROWS, "").content_hash
+    assert metaranges.encode(Metarange.from_rows(other, "")) != metaranges.encode(Metarange.from_rows(ROWS, ""))
 
 
 def test_a_changed_suffix_breaks_the_seal() -> None:
     """It would lead to a range that is not there, and leave the true one to be deleted as an orphan."""
-    metarange_id, _ = sealed(Metarange.of(ROWS, ""))
-    other = metaranges.encode(Metarange.of([row._replace(id=row.id[:-1] + "z") for row in ROWS], ""))
+    metarange_id, _ = sealed(Metarange.from_rows(ROWS, ""))
+    other = metaranges.encode(Metarange.from_rows([row._replace(id=row.id[:-1] + "z") for row in ROWS], ""))
     assert metaranges.decode(metarange_id, other).rows != ROWS, "sealed as it is, this one is sound"
     plain = columns.encode(metaranges.LAYOUT, columns.rows_of(metaranges.LAYOUT, tuple(zip(*ROWS, strict=True))))
     with pytest.raises(CorruptRange, match="seal"):
@@ -225,20 +225,20 @@ def test_a_changed_suffix_breaks_the_seal() -> None:
 )
 def test_ranges_out_of_order_are_refused(rows: tuple[RangeRow, ...]) -> None:
     with pytest.raises(CorruptRange, match="not in order"):
-        metaranges.decode(*sealed(Metarange.of(rows, "")))
+        metaranges.decode(*sealed(Metarange.from_rows(rows, "")))
 
 
 def test_a_metarange_that_was_sealed_for_another_id_is_refused() -> None:
-    _, body = sealed(Metarange.of(ROWS[:1], ""))
-    metarange_id, _ = sealed(Metarange.of(ROWS, ""))
+    _, body = sealed(Metarange.from_rows(ROWS[:1], ""))
+    metarange_id, _ = sealed(Metarange.from_rows(ROWS, ""))
     with pytest.raises(CorruptRange, match="content whose hash"):
         metaranges.decode(metarange_id, body)
 
 
 def test_the_ids_alone_are_read_as_carefully() -> None:
-    metarange_id, body = sealed(Metarange.of(ROWS, "1/2/3"))
+    metarange_id, body = sealed(Metarange.from_rows(ROWS, "1/2/3"))
     assert metaranges.range_ids(metarange_id, body).to_pylist() == [row.id for row in ROWS]
-    other_id, other = sealed(Metarange.of(ROWS[:1], "1/2/3"))
+    other_id, other = sealed(Metarange.from_rows(ROWS[:1], "1/2/3"))
     for named, damaged in (
         (metarange_id, other),
         (other_id, body),
@@ -251,25 +251,25 @@ def test_the_ids_alone_are_read_as_carefully() -> None:
 
 def test_a_path_that_looks_like_a_seal_does_not_mislead() -> None:
     rows = [RangeRow("a", "refstore.seal\x18@" + "0" * 64, ROWS[0].id, 2, 0)]
-    metarange = Metarange.of(rows, "refstore.seal\x18@" + "f" * 64)
+    metarange = Metarange.from_rows(rows, "refstore.seal\x18@" + "f" * 64)
     assert metaranges.decode(*sealed(metarange)) == metarange
 
 
 # ---- where ranges end
 
 
-def pieces(cut: Cut, paths: Sequence[str], portions: Sequence[int] = ()) -> list[list[str]]:
+def pieces(cut: CutRule, paths: Sequence[str], portions: Sequence[int] = ()) -> list[list[str]]:
     """The paths of each range, the rows being fed in such portions."""
-    rows, cutter, found, at = rows_of(paths), Cutter(cut), list[Piece](), 0
+    rows, cutter, found, at = rows_of(paths), RangeCutter(cut), list[RangeRows](), 0
     for size in [*portions, len(paths)]:
         end = min(at + size, len(paths))
-        found += cutter.feed(Fresh(cut, rows.slice(at, end - at), paths[at:end]))
+        found += cutter.feed(NewRows(cut, rows.slice(at, end - at), paths[at:end]))
         at = end
     found += cutter.finish()
     return [[path for part in piece.parts for path in ranges.paths_of(part)] for piece in found]
 
 
-def by_definition(cut: Cut, paths: Sequence[str]) -> list[list[str]]:
+def by_definition(cut: CutRule, paths: Sequence[str]) -> list[list[str]]:
     found: list[list[str]] = [[]]
     for path in paths:
         found[-1].append(path)
@@ -279,14 +279,14 @@ def by_definition(cut: Cut, paths: Sequence[str]) -> list[list[str]]:
 
 
 CUTS = st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(0, 12)).map(
-    lambda each: Cut(each[0], each[1], each[0] + each[2])
+    lambda each: CutRule(each[0], each[1], each[0] + each[2])
 )
 
 
 @settings(deadline=None)
 @given(CUTS, st.sets(st.text(max_size=3).filter(bool), max_size=60), st.lists(st.integers(0, 20), max_size=8))
 def test_rows_are_cut_as_the_rule_says_in_whatever_portions_they_come(
-    cut: Cut, paths: set[str], portions: list[int]
+    cut: CutRule, paths: set[str], portions: list[int]
 ) -> None:
     paths = {path for path in paths if not any("\ud800" <= letter <= "\udfff" for letter in path)}
     expected = by_definition(cut, sorted(paths))
@@ -296,13 +296,13 @@ def test_rows_are_cut_as_the_rule_says_in_whatever_portions_they_come(
 
 @settings(deadline=None)
 @given(CUTS, st.integers(1, 60), st.integers(0, 30), st.integers(0, 30), st.booleans())
-def test_what_is_known_of_an_old_range_is_true(cut: Cut, count: int, start: int, more: int, is_cut_so: bool) -> None:
-    """`Old` finds the boundaries that hashing every path finds."""
+def test_what_is_known_of_an_old_range_is_true(cut: CutRule, count: int, start: int, more: int, is_cut_so: bool) -> None:
+    """`ExistingRows` finds the boundaries that hashing every path finds."""
     for piece in by_definition(cut, [f"{n:04d}" for n in range(count)]):
         low = min(start, len(piece))
         high = min(low + more, len(piece))
-        old = Old(cut, rows_of(piece), low, high, is_cut_so=is_cut_so)
-        fresh = Fresh(cut, rows_of(piece[low:high]), piece[low:high])
+        old = ExistingRows(cut, rows_of(piece), low, high, is_cut_so=is_cut_so)
+        fresh = NewRows(cut, rows_of(piece[low:high]), piece[low:high])
         for at in range(high - low + 1):
             # an old range's early rows may be boundary paths, and they may matter once rows come before them
             assert old.next_boundary(at) == fresh.next_boundary(at)
@@ -311,12 +311,12 @@ def test_what_is_known_of_an_old_range_is_true(cut: Cut, count: int, start: int,
 @settings(deadline=None)
 @given(CUTS, st.integers(1, 40), st.integers(0, 40), st.integers(0, 40))
 def test_nothing_is_taken_for_known_of_a_range_that_another_rule_cut(
-    cut: Cut, count: int, start: int, end: int
+    cut: CutRule, count: int, start: int, end: int
 ) -> None:
     paths = [f"{n:04d}" for n in range(count)]
     low, high = sorted((min(start, count), min(end, count)))
-    old = Old(cut, rows_of(paths), low, high, is_cut_so=False)
-    fresh = Fresh(cut, rows_of(paths[low:high]), paths[low:high])
+    old = ExistingRows(cut, rows_of(paths), low, high, is_cut_so=False)
+    fresh = NewRows(cut, rows_of(paths[low:high]), paths[low:high])
     assert [old.next_boundary(at) for at in range(high - low + 1)] == [
         fresh.next_boundary(at) for at in range(high - low + 1)
     ]
@@ -334,42 +334,42 @@ def test_nothing_is_taken_for_known_of_a_range_that_another_rule_cut(
     ids=["parts", "numbers", "hexadecimal", "random", "folders"],
 )
 def test_names_that_count_up_are_cut_as_evenly_as_random_ones(path: Callable[[int], str]) -> None:
-    sizes = [len(each) for each in by_definition(CUT, sorted(path(n) for n in range(100_000)))]
+    sizes = [len(each) for each in by_definition(CUT_RULE, sorted(path(n) for n in range(100_000)))]
     average = sum(sizes) / len(sizes)
-    assert 0.9 <= average / (CUT.rows_min + CUT.rows_more) <= 1.1
-    assert sum(size == CUT.rows_max for size in sizes) <= 0.15 * len(sizes)
+    assert 0.9 <= average / (CUT_RULE.rows_min + CUT_RULE.rows_more) <= 1.1
+    assert sum(size == CUT_RULE.rows_max for size in sizes) <= 0.15 * len(sizes)
 
 
 def test_an_edit_moves_few_cuts() -> None:
     paths = [f"dataset/part-{n:07d}.parquet" for n in range(100_000)]
-    before = {tuple(each) for each in by_definition(CUT, paths)}
+    before = {tuple(each) for each in by_definition(CUT_RULE, paths)}
     random.seed(7)
     new = 0
     for _ in range(20):
         at = random.randrange(len(paths))
         edited = paths[:at] + ([] if random.random() < 0.5 else [paths[at], paths[at] + "+"]) + paths[at + 1 :]
-        new += sum(tuple(each) not in before for each in by_definition(CUT, edited))
+        new += sum(tuple(each) not in before for each in by_definition(CUT_RULE, edited))
     assert new / 20 <= 2
 
 
 def test_a_boundary_is_one_path_in_so_many() -> None:
-    cut = Cut(rows_min=1, rows_more=10, rows_max=100)
+    cut = CutRule(rows_min=1, rows_more=10, rows_max=100)
     paths = [f"{n}" for n in range(20_000)]
-    assert 1800 <= len(cut.boundaries(paths)) <= 2200
-    assert [at for at, path in enumerate(paths) if cut.is_boundary(path)] == cut.boundaries(paths)
-    assert Cut(rows_min=1, rows_more=1, rows_max=1).is_boundary("anything")
+    assert 1800 <= len(cut.find_boundaries(paths)) <= 2200
+    assert [at for at, path in enumerate(paths) if cut.is_boundary(path)] == cut.find_boundaries(paths)
+    assert CutRule(rows_min=1, rows_more=1, rows_max=1).is_boundary("anything")
 
 
 def test_the_rule_is_part_of_the_format() -> None:
     """These must not change: trees written before would share nothing with trees written after."""
-    assert CUT.label == "192/192/768"
-    assert CUT.boundaries([f"dataset/part-{n:07d}.parquet" for n in range(1000)]) == [200, 420, 566, 615, 774, 962]
+    assert CUT_RULE.label == "192/192/768"
+    assert CUT_RULE.find_boundaries([f"dataset/part-{n:07d}.parquet" for n in range(1000)]) == [200, 420, 566, 615, 774, 962]
 
 
 @pytest.mark.parametrize("numbers", [(0, 1, 1), (2, 1, 1), (1, 0, 1)])
 def test_a_rule_that_makes_no_sense_is_refused(numbers: tuple[int, int, int]) -> None:
     with pytest.raises(Invalid):
-        Cut(*numbers)
+        CutRule(*numbers)
 
 
 # ---- names
@@ -377,9 +377,9 @@ def test_a_rule_that_makes_no_sense_is_refused(numbers: tuple[int, int, int]) ->
 
 def test_ids() -> None:
     one, same, other = f"{'a' * 64}.{'0' * 26}", f"{'a' * 64}.{'1' * 26}", f"{'b' * 64}.{'0' * 26}"
-    assert names.same_content(one, same)
-    assert not names.same_content(one, other)
-    assert not names.same_content(one, "")
+    assert names.have_same_content(one, same)
+    assert not names.have_same_content(one, other)
+    assert not names.have_same_content(one, "")
     assert names.key(names.RANGES, one) == f"_refstore/ranges/{one}.parquet"
-    assert names.id_of_key(names.key(names.ADDED, one)) == one
+    assert names.id_of_key(names.key(names.ADDED_ADDRESSES, one)) == one
     assert names.id_of_key("_refstore/ranges/notes.txt") == ""

@@ -11,7 +11,7 @@ from refstore.core.records import Content
 from refstore.errors import Gone
 from refstore.kv.base import Absent, Key
 from refstore.operations import reading
-from refstore.versioning.locations import Publication
+from refstore.versioning.locations import WrittenContent
 from tests.purging import announce, content_of, intend, rewrite
 from tests.reaper_world import World
 
@@ -21,7 +21,7 @@ def erase(world: World) -> None:
     intended = intend(world.repo, "main", "a", "run-7")
     assert intended is not None
     erased = Content(Address(""), 0, "", run="run-7")
-    assert world.repo.context.locations.publish([Publication(intended, erased)], "run-7") != [None]
+    assert world.repo.context.locations.publish([WrittenContent(intended, erased)], "run-7") != [None]
 
 
 def test_every_ref_reads_the_current_content() -> None:
@@ -108,7 +108,7 @@ def test_a_reader_whose_content_was_replaced_and_deleted_reads_the_record_again(
     ctx = world.repo.context
     world.upload("main", "a")
     first = content_of(rewrite(world.repo, "main", "a", b"fewer"))
-    contents = reading.contents
+    contents = reading.current_contents
     replaced: list[str] = []
 
     def then_replaced(*arguments: object) -> object:
@@ -154,7 +154,7 @@ def test_only_repositories_with_the_flag_pay_for_the_record(monkeypatch: pytest.
 
     def round_trips_of_a_page(ref: str) -> int:
         calls.clear()
-        world.repo.page(ref)
+        world.repo.list_page(ref)
         return len(calls)
 
     monkeypatch.setattr(kv, "get", counted_get)

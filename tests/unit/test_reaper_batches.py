@@ -19,7 +19,7 @@ from refstore.deletions.journal_format import PendingDelete
 from refstore.deletions.journal_writer import JournalWriter
 from refstore.errors import KVUnavailable, ObjectsUnavailable
 from refstore.lake import Lake
-from refstore.losses.fence import NoGuard
+from refstore.losses.fence import DryRunGuard
 from refstore.objects.local import LocalObjects
 from refstore.operations.uploading import Upload
 from refstore.versioning.address_state import NO_DELAYS
@@ -64,8 +64,8 @@ def stored_names(store: LocalObjects) -> set[str]:
 def test_the_worker_answers_for_every_key(store: LocalObjects, worker: DeleteWorker, tmp_path: Path) -> None:
     (tmp_path / "objects" / "data" / "x" / "folder" / "in").mkdir(parents=True)
     done = worker.delete(store.url, ["data/x/1", "data/x/2", "data/x/nothing"])
-    assert set(done.deleted) == {"data/x/1", "data/x/2"}
-    assert done.missing == ("data/x/nothing",)
+    assert set(done.deleted_keys) == {"data/x/1", "data/x/2"}
+    assert done.missing_keys == ("data/x/nothing",)
     assert stored_names(store) == {"0", "3", "4", "5", "6", "7", "8", "9"}
 
 
@@ -76,7 +76,7 @@ def test_batches_are_deleted_in_order_whichever_is_waited_for_first(
     batches = [pending(f"data/x/{number}", "data/x/0") for number in range(1, 5)]
     futures = [async_deleter.submit(store, batch, NoJournal()) for batch in batches]
     confirmed = [future.result() for future in reversed(futures)][::-1]
-    assert [len(done.missing) for done in confirmed] == [0, 1, 1, 1]
+    assert [len(done.missing_keys) for done in confirmed] == [0, 1, 1, 1]
     assert stored_names(store) == {"5", "6", "7", "8", "9"}
 
 
@@ -101,7 +101,7 @@ def test_a_killed_worker_confirms_nothing_and_the_next_batch_starts_another(
             os.kill(process.pid, signal.SIGKILL)
         with pytest.raises(ObjectsUnavailable, match="starts another"):
             deletion.result()
-    assert worker.delete(store.url, ["data/x/2", "data/x/3"]).failed == ()
+    assert worker.delete(store.url, ["data/x/2", "data/x/3"]).failed_keys == ()
     assert not {"2", "3"} & stored_names(store)
 
 
@@ -149,7 +149,7 @@ class Batches:
             JournalWriter(world.objects, "r", world.clock, world.numbers),
             delays=NO_DELAYS,
             async_deleter=async_deleter,
-            guard=NoGuard(),
+            guard=DryRunGuard(),
             on_corrupt=lambda _address, error: pytest.fail(str(error)),
         )
 
@@ -197,7 +197,7 @@ def test_one_batch_that_fails_does_not_keep_the_others_from_ending(async_deleter
         pass
     assert (batches.tally.counts["deleted"], batches.under_way) == (2, 0)
     assert world.stored() == {entries[0].address}
-    shard = keys.due_shard(ctx.repo, keys.shard_of(entries[0].address))
+    shard = keys.due_hint_shard(ctx.repo, keys.shard_of(entries[0].address))
     assert [name.partition("/")[2] for name, _ in world.kv.scan(shard)] == [entries[0].address]
 
 

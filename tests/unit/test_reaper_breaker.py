@@ -8,7 +8,7 @@ import pytest
 
 from refstore.core import keys
 from refstore.core.ids import BranchName
-from refstore.core.records import BreakerState, Due, encode
+from refstore.core.records import BreakerState, DueHintRecord, encode
 from refstore.core.settings import ReaperSettings
 from refstore.errors import Invalid
 from refstore.kv.base import ABSENT
@@ -65,7 +65,7 @@ def test_it_trips_when_more_than_its_share_is_due(due: int, live: int, committed
     assert done.deleted == (0 if trips else due)
     assert bool(state_of(world).tripped_ms) == trips
     if trips:
-        assert (state_of(world).reason, state_of(world).due, state_of(world).of) == (
+        assert (state_of(world).reason, state_of(world).due_objects, state_of(world).live_objects) == (
             "share",
             due,
             due + live + committed,
@@ -139,7 +139,7 @@ def test_resumed_for_a_number_exactly_so_many_go() -> None:
     assert state_of(world).tripped_ms
     breaker.resume(world.repo.context, objects=1000)
     assert world.run_once().deleted == 25
-    assert state_of(world).let_objects == 1000 - 25
+    assert state_of(world).allowed_objects == 1000 - 25
 
 
 def test_resuming_takes_a_number_of_objects_or_a_time_but_not_both() -> None:
@@ -157,7 +157,7 @@ def test_what_turns_out_to_be_gone_is_given_back_to_the_allowance() -> None:
     breaker.resume(world.repo.context, objects=50)
     done = world.run_once()
     assert (done.deleted, done.missing) == (19, 1)
-    assert state_of(world).let_objects == 50 - 19
+    assert state_of(world).allowed_objects == 50 - 19
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -167,7 +167,7 @@ def test_a_store_that_is_down_takes_nothing_from_the_allowance(asynchronous: boo
     breaker.resume(world.repo.context, objects=20)
     world.objects.down = True
     assert world.run_once(asynchronous=asynchronous).unavailable
-    assert state_of(world).let_objects == 20
+    assert state_of(world).allowed_objects == 20
     world.objects.down = False
     assert world.run_once(asynchronous=asynchronous).deleted == 20
 
@@ -180,17 +180,17 @@ def test_what_another_batch_has_in_hand_takes_nothing_from_the_allowance() -> No
     now = world.clock.now_ms()
     for shard in range(keys.SHARDS):
         for each in due_addresses(due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=now, limit=9)):
-            world.kv.set(keys.due(ctx.repo, now - 1, each.address), encode(Due()))
+            world.kv.set(keys.due_hint(ctx.repo, now - 1, each.address), encode(DueHintRecord()))
     breaker.resume(ctx, objects=20)
     assert world.run_once(asynchronous=True).deleted == 6
-    assert state_of(world).let_objects == 20 - 6
+    assert state_of(world).allowed_objects == 20 - 6
 
 
 def test_the_hourly_limit_is_exact_for_one_reaper_and_kept_for_all() -> None:
     world = world_with(40, breaker_share=1, breaker_per_hour=25)
     first = world.run_once(reaper="r1")
     assert first.deleted == 25
-    assert (state_of(world).reason, state_of(world).due, state_of(world).of) == ("hourly", 25, 25)
+    assert (state_of(world).reason, state_of(world).due_objects, state_of(world).live_objects) == ("hourly", 25, 25)
     assert "25 objects were deleted within an hour, of 25 that are allowed" in breaker.explain(state_of(world))
     assert world.run_once(reaper="r2").deleted == 0
     breaker.resume(world.repo.context, seconds=1)
@@ -255,7 +255,7 @@ def test_an_operator_who_resumes_while_it_is_weighed_is_not_overruled() -> None:
     mine.check_share(hints, hints, count)
     assert counted
     assert not state_of(world).tripped_ms
-    assert state_of(world).let_until_ms
+    assert state_of(world).allowed_until_ms
 
 
 def test_weighing_counts_no_further_than_what_is_due_asks_for() -> None:
@@ -356,4 +356,4 @@ def test_what_it_trips_for_is_counted_as_it_is() -> None:
         world.repo.delete("main", f"p{each:03d}")
     world.clock.advance(GRACE_SECONDS + 3600 + 120)
     assert world.run_once().held_back == 1
-    assert state_of(world).due == 15
+    assert state_of(world).due_objects == 15

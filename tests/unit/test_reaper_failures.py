@@ -9,7 +9,7 @@ import pytest
 
 from refstore.cli.reaper import _exit_code
 from refstore.core import keys
-from refstore.core.records import Stamp, decode
+from refstore.core.records import StampRecord, decode
 from refstore.errors import Gone, KVUnavailable, KVWentBack, ObjectsUnavailable
 from refstore.kv.base import ABSENT, Op
 from refstore_reaper import reaper_pass
@@ -62,7 +62,7 @@ def test_a_commit_that_is_missing_stops_hard_deletion(at_once: World) -> None:
     assert (done.held_back, done.corrupt) == (1, True)
     assert at_once.stored() == {entry.address}
     assert at_once.references() == 1
-    assert at_once.kv.get(keys.committed(ctx.repo, commit)) is not ABSENT
+    assert at_once.kv.get(keys.committed_marker(ctx.repo, commit)) is not ABSENT
 
 
 @pytest.mark.parametrize("how", ["torn", "missing"])
@@ -100,7 +100,7 @@ def test_a_due_key_that_cannot_be_read_stops_its_shard_only(world: World) -> Non
     world.repo.delete_many("main", [f"p{number}" for number in range(20)])
     ctx = world.repo.context
     shard = keys.shard_of(entries[0].address)
-    world.kv.set(keys.Key(keys.due_shard(ctx.repo, shard), "0000000000000/../../etc"), b"")
+    world.kv.set(keys.Key(keys.due_hint_shard(ctx.repo, shard), "0000000000000/../../etc"), b"")
     world.clock.advance(GRACE_SECONDS + 1)
     done = world.run_pass()
     blocked = {entry.address for entry in entries if keys.shard_of(entry.address) == shard}
@@ -203,7 +203,7 @@ def test_scrubbed_state_survives_what_it_cannot_read(world: World) -> None:
     assert world.run_pass().error_count == 0
     raw = world.kv.get(keys.reaper_state(ctx.repo, "scrubbed/00"))
     assert isinstance(raw, bytes)
-    assert decode(raw, Stamp).at_ms == world.clock.now_ms()
+    assert decode(raw, StampRecord).at_ms == world.clock.now_ms()
 
 
 def test_an_expired_address_that_the_store_refuses_to_delete_is_counted_when_it_goes(world: World) -> None:

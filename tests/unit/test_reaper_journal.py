@@ -13,7 +13,7 @@ from refstore.deletions.explain import explain_address as why
 from refstore.deletions.journal_format import BEGAN, ENDED, PREFIX, PendingDelete
 from refstore.deletions.journal_writer import JournalWriter
 from refstore.errors import AddressNotFound, InvalidName, ObjectsUnavailable
-from refstore.objects.base import Deletion
+from refstore.objects.base import DeleteResult
 from refstore.operations.address_info import AddressState
 from tests.reaper_world import GRACE_SECONDS, Crash, World
 
@@ -178,7 +178,7 @@ def test_an_end_that_cannot_be_written_down_stops_nothing(world: World) -> None:
     batch = doomed("a", "b")
     pen.record_start(batch)
     world.objects.down = True
-    pen.record_end(batch, Deletion(("a", "b"), (), ()))
+    pen.record_end(batch, DeleteResult(("a", "b"), (), ()))
     with pytest.raises(ObjectsUnavailable):
         pen.record_start(batch)
 
@@ -188,8 +188,8 @@ def test_two_batches_may_be_open_at_once(world: World) -> None:
     one, two = doomed("data/2025112107/" + "1" * 26), doomed("data/2025112107/" + "2" * 26)
     pen.record_start(one)
     pen.record_start(two)
-    pen.record_end(two, Deletion((), (two[0].address,), ()))
-    pen.record_end(one, Deletion((one[0].address,), (), ()))
+    pen.record_end(two, DeleteResult((), (two[0].address,), ()))
+    pen.record_end(one, DeleteResult((one[0].address,), (), ()))
     outcomes = {
         item.address: [event.outcome for event in journal_format.find(world.objects, item.address, after="")]
         for item in one + two

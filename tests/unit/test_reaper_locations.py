@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from refstore.deletions import journal_format
-from refstore.versioning.locations import Intention, LocatedIdentity
+from refstore.versioning.locations import RewriteIntent, LocatedIdentity
 from tests.purging import announce, content_of, content_to_be, intend, publish, rewrite, write
 from tests.reaper_world import World
 
@@ -109,7 +109,7 @@ def test_an_attempt_under_way_publishes_nothing_and_cleans_up() -> None:
     write(world.repo, intended, b"late")
     assert publish(world.repo, intended, b"late") is None
     address = content_to_be(intended)
-    assert world.repo.context.locations.unpublished([(intended.identity, address)]) == [address]
+    assert world.repo.context.locations.find_unpublished([(intended.identity, address)]) == [address]
 
 
 def test_an_intent_that_comes_while_the_object_goes_is_found_behind_it() -> None:
@@ -129,7 +129,7 @@ def test_an_intent_that_comes_while_the_object_goes_is_found_behind_it() -> None
 
     def an_attempt_begins(_: Sequence[str]) -> None:
         world.objects.before_delete = None
-        (again,) = ctx.locations.intend([Intention(late.identity, original, address)], "run-1")
+        (again,) = ctx.locations.intend([RewriteIntent(late.identity, original, address)], "run-1")
         assert again is not None
         world.objects.put(address, b"fewer")
 

@@ -10,7 +10,7 @@ import pytest
 from refstore.core import keys
 from refstore.kv.base import Get, Op, Result
 from refstore.losses import reconciling, verifying
-from refstore.objects.base import Body, Stored
+from refstore.objects.base import Body, StoredObject
 from tests.reaper_world import World
 from tests.unit.test_kv_losses import Losing
 
@@ -37,7 +37,7 @@ class Dying:
         for each in (store, objects):
             patch.setattr(each, "put", partial(self.put, each.put))
 
-    def put(self, put: Callable[..., Stored], key: str, body: Body, *, if_absent: bool = False) -> Stored:
+    def put(self, put: Callable[..., StoredObject], key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         self.count()
         return put(key, body, if_absent=if_absent)
 
@@ -70,8 +70,8 @@ def went_back() -> World:
 
 
 def reconcile(world: World) -> None:
-    reconciling.put_back(world.lake)
-    assert not verifying.verify(world.lake).left
+    reconciling.restore_lost_records(world.lake)
+    assert not verifying.verify_kv(world.lake).has_unrestorable_losses
     reconciling.settle_lake(world.lake, accept=False, clients_stopped=True)
 
 
@@ -93,9 +93,9 @@ def test_reconcile_may_die_before_each_of_its_writes(monkeypatch: pytest.MonkeyP
             world.run_once()
             assert world.stored() == stored, at
             reconcile(world)
-        found = verifying.verify(world.lake)
+        found = verifying.verify_kv(world.lake)
         assert found.is_settled, at
-        assert not found.missing, at
+        assert not found.has_losses, at
         assert not world.run_once().error_count, at
         ctx = world.repo.context
         assert ctx.kv.count(keys.commits(ctx.repo), limit=9) == 5, at

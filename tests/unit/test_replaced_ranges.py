@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from refstore.versioning.commits import names
-from refstore_gc.batches import BatchKind, without_unchanged
-from refstore_gc.live_in_commits import NewRanges
+from refstore_gc.batches import BatchKind, drop_unchanged
+from refstore_gc.live_in_commits import NewRangeFinder
 from refstore_gc.untyped_arrow import pa
 
 ADDRESSES = st.lists(st.sampled_from("abcd"), max_size=4)
@@ -32,7 +32,7 @@ def balance(ranges: Sequence[tuple[BatchKind, list[str]]]) -> Counter[tuple[str,
 
 def left_of(ranges: Sequence[tuple[BatchKind, list[str]]]) -> list[tuple[BatchKind, list[str]]]:
     as_arrays = ((kind, pa.array(addresses, pa.string())) for kind, addresses in ranges)
-    return [(kind, addresses.to_pylist()) for kind, addresses in without_unchanged(as_arrays)]
+    return [(kind, addresses.to_pylist()) for kind, addresses in drop_unchanged(as_arrays)]
 
 
 @given(RANGES)
@@ -50,7 +50,7 @@ def test_of_a_range_and_the_one_it_replaced_only_the_changed_rows_are_left() -> 
 @example([["a", "b"], ["a", "c"], ["a", "b"]])
 def test_each_range_of_the_trees_is_named_once(trees: list[list[str]]) -> None:
     ids = {letter: f"{letter * 64}.{'0' * 26}" for letter in "abcd"}
-    new_ranges = NewRanges()
+    new_ranges = NewRangeFinder()
     found = [keys for tree in trees for keys in new_ranges.add(pa.array([ids[each] for each in tree], pa.string()))]
     keys = [key for some in [*found, new_ranges.keys()] for key in some.to_pylist()]
     assert sorted(keys) == sorted({names.key(names.RANGES, ids[each]) for tree in trees for each in tree})

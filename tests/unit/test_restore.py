@@ -9,7 +9,7 @@ import pytest
 
 from refstore.core import keys
 from refstore.core.ids import BranchName, Path
-from refstore.core.records import Entry, encode, unreferenced
+from refstore.core.records import Entry, encode, without_reference
 from refstore.errors import AlreadyExists, BranchNotFound, Gone, ObjectNotFound
 from refstore.kv.base import Get, Op, Result
 from refstore.kv.memory import MemoryKV
@@ -58,7 +58,7 @@ def test_all_of_the_entry_comes_back_before_and_after_the_reaper_has_passed(
     if reaped:
         release_all(repo)
     restored = repo.restore("main", lost.address)
-    assert unreferenced(restored.entry) == unreferenced(lost)
+    assert without_reference(restored.entry) == without_reference(lost)
     assert repo.stat("main", "a") == restored.entry
 
 
@@ -70,7 +70,7 @@ def test_what_a_deleted_branch_lost_comes_back_on_another(repo: Repository, reap
     if reaped:
         release_all(repo)
     repo.restore("main", lost.address)
-    assert unreferenced(repo.stat("main", "a")) == lost
+    assert without_reference(repo.stat("main", "a")) == lost
 
 
 def test_the_reaper_may_pass_while_the_names_of_an_address_are_read(clock: FakeClock) -> None:
@@ -83,7 +83,7 @@ def test_the_reaper_may_pass_while_the_names_of_an_address_are_read(clock: FakeC
         lost = upload(repo)
         repo.reset("main")
         kv.then = lambda: release_all(repo)
-        assert unreferenced(repo.restore("main", lost.address).entry) == lost
+        assert without_reference(repo.restore("main", lost.address).entry) == lost
         assert kv.then is None
 
 
@@ -101,9 +101,9 @@ def test_what_the_scrubber_dropped_is_described_by_what_its_token_still_holds(
     clock.advance(10_000)
     for shard in range(keys.SHARDS):
         scrub_references(ctx, shard)
-    (item,) = repo.in_grace()
+    (item,) = repo.list_trash()
     assert (item.cause, item.entry) == ("scrubbed", None)
-    assert unreferenced(repo.restore("main", lost.address).entry) == lost
+    assert without_reference(repo.restore("main", lost.address).entry) == lost
 
 
 def test_an_upload_that_died_before_its_blob_cannot_come_back(repo: Repository) -> None:
@@ -113,7 +113,7 @@ def test_an_upload_that_died_before_its_blob_cannot_come_back(repo: Repository) 
 
     with pytest.raises(RuntimeError):
         repo.upload("main", "a", dies())
-    (item,) = repo.in_grace(prefix="a")
+    (item,) = repo.list_trash(prefix="a")
     with pytest.raises(ObjectNotFound, match="nothing was written"):
         repo.restore("main", item.address)
 
@@ -163,7 +163,7 @@ def test_what_is_staged_on_another_branch_takes_all_of_its_entry_along(repo: Rep
     repo.create_branch("try", "main")
     staged = upload(repo)
     restored = repo.restore("try", staged.address, "b")
-    assert unreferenced(restored.entry) == unreferenced(staged)
+    assert without_reference(restored.entry) == without_reference(staged)
 
 
 # ---- what is in the way
@@ -185,7 +185,7 @@ def test_with_force_it_goes_over_what_was_staged_since_which_can_be_taken_back(r
     newer = repo.upload("main", "a", b"2")
     repo.restore("main", lost.address, force=True)
     assert repo.read("main", "a") == b"1"
-    assert [(item.address, item.cause) for item in repo.in_grace()] == [(newer.address, "overwritten")]
+    assert [(item.address, item.cause) for item in repo.list_trash()] == [(newer.address, "overwritten")]
 
 
 def test_what_was_committed_since_is_left(repo: Repository, clock: FakeClock) -> None:
@@ -232,7 +232,7 @@ def test_all_that_a_branch_lost_comes_back(repo: Repository, reaped: bool) -> No
     assert list(repo.list("main")) == []
     done = repo.restore_many("main")
     assert {item.outcome for item in done} == {RestoreOutcome.RESTORED}
-    assert [unreferenced(item.entry) for item in repo.list("main") if item.entry is not None] == before
+    assert [without_reference(item.entry) for item in repo.list("main") if item.entry is not None] == before
     assert {item.outcome for item in repo.restore_many("main")} == set()
 
 

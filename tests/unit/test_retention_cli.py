@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from refstore.cli import common
-from refstore.core.settings import embedded
+from refstore.core.settings import embedded_urls
 from refstore.gc_marks import Marks
 from refstore.lake import Lake
 from tests.commands import Command
@@ -79,7 +79,7 @@ class TestSetAndGet:
         assert sales.json("retention", "validate", "sales")["changes"] == []
 
     def test_a_sweep_that_has_begun_is_warned_of(self, sales: Command, rules: Path) -> None:
-        with Lake.open(*embedded(sales.folder / "lake"), clock=FakeClock(1_900_000_000_000)) as lake:
+        with Lake.open(*embedded_urls(sales.folder / "lake"), clock=FakeClock(1_900_000_000_000)) as lake:
             ctx = lake.repository("sales").context
             run, _ = collecting.mark(ctx, [], grace_ms=0)
             assert sales.ok("retention", "set", "sales", rules).err == ""

@@ -54,7 +54,7 @@ def removed(repo: Repository, branch: str | None = None, *, dry_run: bool = Fals
         sum(each.objects for each in every),
         sum(each.size_bytes for each in every),
         sum(each.commits for each in every),
-        next((each.left for each in every if each.left), ""),
+        next((each.remaining_reason for each in every if each.remaining_reason), ""),
     )
 
 
@@ -144,7 +144,7 @@ def test_a_branch_with_staged_changes_is_left_and_they_stay(repo: Repository, cl
     clock.advance(11 * DAY_SECONDS)
     repo.upload("main", "mine", b"staged")
     for dry_run in (True, False):
-        assert removed(repo, dry_run=dry_run).left == "it has uncommitted changes"
+        assert removed(repo, dry_run=dry_run).remaining_reason == "it has uncommitted changes"
     assert repo.get_branch("main").head == head
     assert [change.path for change in repo.diff("main")] == ["mine"]
     repo.commit("main", "mine")
@@ -155,7 +155,7 @@ def test_what_is_staged_meanwhile_stays_staged(repo: Repository, kv: Interrupted
     head = commit(repo, "logs/a")
     clock.advance(11 * DAY_SECONDS)
     kv.then = lambda: repo.upload("main", "mine", b"staged")
-    assert removed(repo) == HeadExpiry(left="it has uncommitted changes")
+    assert removed(repo) == HeadExpiry(remaining_reason="it has uncommitted changes")
     assert kv.then is None
     assert repo.get_branch("main").head == head
     assert repo.read("main", "mine") == b"staged"

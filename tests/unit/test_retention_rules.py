@@ -20,19 +20,19 @@ from refstore.retention.rules import (
     GLOBS_MAX,
     BranchRule,
     Expiration,
-    Filter,
+    PathRuleFilter,
     GcRules,
     LegalHold,
     PathRule,
-    Period,
-    Periods,
+    RulePeriod,
+    BranchPeriods,
     Pins,
     Rules,
     gc_rules,
     read_rules,
-    render,
-    warnings,
-    with_gc_rules,
+    render_rules,
+    rule_warnings,
+    replace_gc_rules,
 )
 
 COMMIT = "6e40" * 16
@@ -84,8 +84,8 @@ class TestReading:
             pins=Pins(("v*",), (COMMIT,)),
             legal_holds=(LegalHold("contracts/", "case 4711"),),
             rules=(
-                PathRule(Expiration(all=Period(1, 2), noncurrent=Period(7)), Filter("tmp/")),
-                PathRule(Expiration(uncommitted=Period(3)), status="disabled"),
+                PathRule(Expiration(all=RulePeriod(1, 2), noncurrent=RulePeriod(7)), PathRuleFilter("tmp/")),
+                PathRule(Expiration(uncommitted=RulePeriod(3)), status="disabled"),
             ),
             allow_deletion_from_latest_view=True,
         )
@@ -98,8 +98,8 @@ class TestReading:
         assert found.grace_days == 7
 
     def test_weeks_and_days_add_up(self) -> None:
-        assert read_rules(FULL).rules.rules[0].expiration.all == Period(1, 2)
-        assert Period(1, 2).total_days == 15
+        assert read_rules(FULL).rules.rules[0].expiration.all == RulePeriod(1, 2)
+        assert RulePeriod(1, 2).total_days == 15
 
     def test_a_byte_order_mark_is_not_minded(self) -> None:
         assert read_rules("\ufeff" + LAKEFS).rules == read_rules(LAKEFS).rules
@@ -107,7 +107,7 @@ class TestReading:
     @pytest.mark.parametrize("text", [LAKEFS, FULL, "{}"])
     def test_what_is_rendered_says_the_same(self, text: str) -> None:
         rules = read_rules(text).rules
-        assert read_rules(render(rules)).rules == rules
+        assert read_rules(render_rules(rules)).rules == rules
 
     def test_the_digest_is_of_the_meaning(self) -> None:
         one = read_rules('{"keep_last": 0, "default_retention_days": 3}').rules
@@ -272,7 +272,7 @@ def branches(*names: str) -> str:
 
 class TestPrecedence:
     def days(self, branch: str, *rules: tuple[str, int]) -> tuple[int | None, str]:
-        chosen = Periods(Rules(default_retention_days=1, branches=tuple(BranchRule(*rule) for rule in rules))).of(
+        chosen = BranchPeriods(Rules(default_retention_days=1, branches=tuple(BranchRule(*rule) for rule in rules))).period_of(
             branch
         )
         return chosen.days, chosen.rule
@@ -293,8 +293,8 @@ class TestPrecedence:
         assert self.days("try", ("release/*", 30)) == (1, "default")
 
     def test_no_default_is_no_end(self) -> None:
-        assert Periods(Rules()).of("main")[:1] == (None,)
-        assert Periods(Rules()).of("main").rule == "no default"
+        assert BranchPeriods(Rules()).period_of("main")[:1] == (None,)
+        assert BranchPeriods(Rules()).period_of("main").rule == "no default"
 
     def test_a_star_crosses_slashes(self) -> None:
         assert self.days("feature/a/b", ("feature/*", 2))[0] == 2
@@ -313,11 +313,11 @@ class TestLakefs:
 
     def test_a_plain_document_goes_around_unchanged(self) -> None:
         rules = read_rules(LAKEFS).rules
-        assert with_gc_rules(None, gc_rules(rules)) == rules
+        assert replace_gc_rules(None, gc_rules(rules)) == rules
 
     def test_what_its_format_cannot_say_stays(self) -> None:
         before = read_rules(FULL).rules
-        after = with_gc_rules(before, GcRules(5, (BranchRule("dev", 1),)))
+        after = replace_gc_rules(before, GcRules(5, (BranchRule("dev", 1),)))
         assert (after.default_retention_days, after.branches) == (5, (BranchRule("dev", 1),))
         assert (after.pins, after.legal_holds, after.rules, after.keep_last) == (
             before.pins,
@@ -327,7 +327,7 @@ class TestLakefs:
         )
 
     def test_taken_out_nothing_expires_and_holds_stay(self) -> None:
-        after = with_gc_rules(read_rules(FULL).rules, None)
+        after = replace_gc_rules(read_rules(FULL).rules, None)
         assert (after.default_retention_days, after.branches) == (None, ())
         assert after.legal_holds == (LegalHold("contracts/", "case 4711"),)
         assert gc_rules(after) is None
@@ -337,13 +337,13 @@ class TestLakefs:
 
     def test_its_branches_are_checked_too(self) -> None:
         with pytest.raises(InvalidRules, match="twice"):
-            with_gc_rules(None, GcRules(1, (BranchRule("a", 1), BranchRule("a", 2))))
+            replace_gc_rules(None, GcRules(1, (BranchRule("a", 1), BranchRule("a", 2))))
 
     @pytest.mark.parametrize(
         ("text", "extended"), [(LAKEFS, False), (FULL, True), ('{"grace_days": 7}', False), ('{"grace_days": 8}', True)]
     )
     def test_what_says_more_than_its_format(self, text: str, extended: bool) -> None:
-        assert read_rules(text).rules.extended == extended
+        assert read_rules(text).rules.is_extended == extended
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -354,7 +354,7 @@ def test_the_examples_of_the_documentation_are_rules(number: int) -> None:
 
 
 def test_the_documentation_explains_every_field() -> None:
-    for kind in (Rules, BranchRule, Pins, LegalHold, PathRule, Expiration, Filter, Period):
+    for kind in (Rules, BranchRule, Pins, LegalHold, PathRule, Expiration, PathRuleFilter, RulePeriod):
         for name in kind.__struct_fields__:
             assert f"`{name}`" in PAGE.read_text(), name
 
@@ -388,7 +388,7 @@ LIFTED = "keep_latest_view does not say true: commits of the latest view expire"
     ],
 )
 def test_what_may_not_be_meant_is_warned_of(text: str, words: list[str]) -> None:
-    found = list(warnings(read_rules(text).rules))
+    found = list(rule_warnings(read_rules(text).rules))
     assert len(found) == len(words)
     assert all(word in each for word, each in zip(words, found, strict=True))
 
@@ -399,10 +399,10 @@ class TestGlobs:
 
     def test_overlap_is_that_some_name_matches_both(self) -> None:
         """All pairs of globs of up to three characters; if two overlap, a name of six shows it."""
-        matched = {glob: {name for name in self.NAMES if globs.matches(glob, name)} for glob in self.GLOBS}
+        matched = {glob: {name for name in self.NAMES if globs.matches_glob(glob, name)} for glob in self.GLOBS}
         assert len(matched) == 84
         for (left, names), (right, others) in product(matched.items(), repeat=2):
-            assert globs.overlap(left, right) == bool(names & others), (left, right)
+            assert globs.may_overlap(left, right) == bool(names & others), (left, right)
 
     @given(st.text("ab/*?", min_size=1, max_size=6), st.text("ab/", min_size=1, max_size=6))
     def test_a_glob_matches_as_by_hand(self, glob: str, name: str) -> None:
@@ -413,7 +413,7 @@ class TestGlobs:
                 return by_hand(rest[1:], left) or bool(left and by_hand(rest, left[1:]))
             return bool(left) and rest[0] in ("?", left[0]) and by_hand(rest[1:], left[1:])
 
-        assert globs.matches(glob, name) == by_hand(glob, name)
+        assert globs.matches_glob(glob, name) == by_hand(glob, name)
 
 
 JSON = st.recursive(

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from refstore.core.ids import CommitId
-from refstore.retention.active_commits import Refs, State, Why, compute_expiry
-from refstore.retention.commit_arrays import CommitRow, History, TransactionType
-from refstore.retention.explaining import lines, reasons
-from refstore.retention.path_rules import plan
-from refstore.retention.rules import DAY_MS, BranchRule, Expiration, Filter, PathRule, Period, Rules
+from refstore.retention.active_commits import Refs, ExpiryState, RetentionReason, compute_expiry
+from refstore.retention.commit_arrays import CommitRow, CommitHistory, TransactionType
+from refstore.retention.explaining import branch_lines, hold_reasons
+from refstore.retention.path_rules import make_plan
+from refstore.retention.rules import DAY_MS, BranchRule, Expiration, PathRuleFilter, PathRule, RulePeriod, Rules
 
 NOW_MS = 1_763_708_400_000
 
@@ -51,17 +51,17 @@ class Story:
         self.commit(name, on, days_ago, name, transaction=TransactionType.SNAPSHOT)
 
     def active(self, rules: Rules) -> set[str]:
-        return set(compute_expiry(History.of(self.rows), Refs(self.heads, {}), rules, NOW_MS).commits(State.ACTIVE))
+        return set(compute_expiry(CommitHistory.from_rows(self.rows), Refs(self.heads, {}), rules, NOW_MS).commits(ExpiryState.ACTIVE))
 
     def left(self, rules: Rules, *, made_days_ago: float = 30) -> set[str]:
         """The files that still exist after mark and sweep."""
-        made = plan(History.of(self.rows), Refs(self.heads, {}), rules, NOW_MS)
+        made = make_plan(CommitHistory.from_rows(self.rows), Refs(self.heads, {}), rules, NOW_MS)
         at_ms = NOW_MS - int(made_days_ago * DAY_MS)
         return {
             file
             for name, files in self.files.items()
             for file in files
-            if made.keeps(made.expiry.history.numbers[CommitId(name)], file, at_ms)
+            if made.keeps_entry(made.expiry.history.numbers[CommitId(name)], file, at_ms)
         }
 
 
@@ -182,14 +182,14 @@ def test_a_later_snapshot_begins_the_latest_view() -> None:
 
 def test_why_a_transaction_stays_names_the_branch_whose_view_it_is_in() -> None:
     story = two_views()
-    history, refs = History.of(story.rows), Refs(story.heads, {})
+    history, refs = CommitHistory.from_rows(story.rows), Refs(story.heads, {})
     known = compute_expiry(history, refs, VIEWS, NOW_MS)
     for name, branches in (("T1", ["xyz"]), ("T2", ["xyz"]), ("T3", ["abc"]), ("T4", ["abc"]), ("T5", ["xyz"])):
-        found = [each for each in reasons(known, refs, VIEWS, CommitId(name)) if each.why == Why.LATEST_VIEW]
+        found = [each for each in hold_reasons(known, refs, VIEWS, CommitId(name)) if each.reason == RetentionReason.LATEST_VIEW]
         assert [(each.name, each.rule) for each in found] == [
             (branch, "keep_latest_view by default: it uses transaction types") for branch in branches
         ]
-    assert [(line.branch, line.keeps_latest_view) for line in lines(known, refs, VIEWS)] == [
+    assert [(line.branch, line.keeps_latest_view) for line in branch_lines(known, refs, VIEWS)] == [
         ("abc", True),
         ("xyz", True),
     ]
@@ -199,12 +199,12 @@ def test_why_a_transaction_stays_names_the_branch_whose_view_it_is_in() -> None:
 def test_an_explicit_option_lifts_the_protection_of_the_latest_view(rules: Rules) -> None:
     story = two_views()
     assert story.active(rules) == {"T4", "T5"}
-    history, refs = History.of(story.rows), Refs(story.heads, {})
+    history, refs = CommitHistory.from_rows(story.rows), Refs(story.heads, {})
     known = compute_expiry(history, refs, rules, NOW_MS)
     assert all(
-        each.why != Why.LATEST_VIEW for name in story.files for each in reasons(known, refs, rules, CommitId(name))
+        each.reason != RetentionReason.LATEST_VIEW for name in story.files for each in hold_reasons(known, refs, rules, CommitId(name))
     )
-    assert [(line.uses_types, line.keeps_latest_view) for line in lines(known, refs, rules)] == [(True, False)] * 2
+    assert [(line.uses_types, line.keeps_latest_view) for line in branch_lines(known, refs, rules)] == [(True, False)] * 2
     both = msgspec.structs.replace(rules, keep_latest_view=True)
     assert story.active(both) == {"T1", "T2", "T3", "T4", "T5"}
 
@@ -234,7 +234,7 @@ def test_branches_without_types_follow_their_periods_beside_those_with_types() -
 @pytest.mark.parametrize("kind", ["noncurrent", "all"])
 def test_rules_by_path_take_nothing_of_a_latest_view_that_is_kept(kind: str) -> None:
     story = two_views()
-    rules = Rules(rules=(PathRule(Expiration(**{kind: Period(days=7)})),))
+    rules = Rules(rules=(PathRule(Expiration(**{kind: RulePeriod(days=7)})),))
     assert story.left(rules) == {"T1", "T2", "T3", "T4", "T5"}
     story.delete_branch("xyz")
     assert story.left(rules) == {"T3", "T4"}
@@ -252,7 +252,7 @@ def test_outside_every_latest_view_transactions_go() -> None:
 
 def test_deletion_from_the_latest_view_is_opted_into() -> None:
     """A rule for all objects of some age takes what a view shows only if it is told that it may."""
-    rule = PathRule(Expiration(all=Period(days=7)))
+    rule = PathRule(Expiration(all=RulePeriod(days=7)))
     assert two_views().left(Rules(default_retention_days=0, rules=(rule,))) == {"T1", "T2", "T3", "T4", "T5"}
     assert (
         two_views().left(Rules(default_retention_days=0, rules=(rule,), allow_deletion_from_latest_view=True)) == set()
@@ -272,7 +272,7 @@ def test_a_rule_of_one_branch_takes_nothing_that_another_branch_holds() -> None:
         CommitRow(c, (b,), 9 * DAY_MS, True),
         CommitRow(d, (a,), DAY_MS, True),
     ]
-    rules = Rules(default_retention_days=30, rules=(PathRule(Expiration(all=Period(days=1)), Filter("", "main")),))
-    made = plan(History.of(rows), Refs({"main": c, "dev": d}, {}), rules, 10 * DAY_MS)
-    kept = [made.keeps(made.expiry.history.numbers[commit], "x", 0) for commit in ids]
+    rules = Rules(default_retention_days=30, rules=(PathRule(Expiration(all=RulePeriod(days=1)), PathRuleFilter("", "main")),))
+    made = make_plan(CommitHistory.from_rows(rows), Refs({"main": c, "dev": d}, {}), rules, 10 * DAY_MS)
+    kept = [made.keeps_entry(made.expiry.history.numbers[commit], "x", 0) for commit in ids]
     assert kept == [True, False, True, True]  # a: dev was there; b: on main alone; c and d: heads

@@ -21,11 +21,11 @@ from refstore.errors import (
     RepositoryNotFound,
 )
 from refstore.kv.base import ABSENT, Op, SetIf
-from refstore.kv.retrying import Retrying
+from refstore.kv.retrying import RetryingKV
 from refstore.lake import Lake
 from refstore.operations import rules_document
 from refstore.repository import Repository
-from refstore.retention.active_commits import State, compute_expiry
+from refstore.retention.active_commits import ExpiryState, compute_expiry
 from refstore.retention.rules import BranchRule, GcRules, LegalHold, Rules
 from refstore_reaper.repository_removal import remove
 from tests.interrupted import Interrupted
@@ -101,7 +101,7 @@ class TestRules:
         deleted.
         """
         kv = Interrupted(behind=taking_away) if landed else Interrupted(before=taking_away)
-        with Lake(Retrying(kv, clock=clock), "memory://raced", clock=clock) as lake:
+        with Lake(RetryingKV(kv, clock=clock), "memory://raced", clock=clock) as lake:
             repo = lake.create_repository("sales")
             repo.set_retention(PLAIN)
 
@@ -207,7 +207,7 @@ class TestDeletedRepositories:
 
     def test_none_goes_whose_legal_hold_came_behind_the_look(self, clock: FakeClock) -> None:
         kv = Interrupted(before=closing)
-        with Lake(Retrying(kv, clock=clock), "memory://raced", clock=clock) as lake:
+        with Lake(RetryingKV(kv, clock=clock), "memory://raced", clock=clock) as lake:
             repo = lake.create_repository("sales")
             kv.then = lambda: repo.set_retention(HELD)
             with pytest.raises(Conflict, match="legal hold on 'contracts/'"):
@@ -269,10 +269,10 @@ class TestDeletedRepositories:
 
 
 class TestReadingTheHistory:
-    def states(self, repo: Repository, days: int = 0) -> dict[State, set[CommitId]]:
+    def states(self, repo: Repository, days: int = 0) -> dict[ExpiryState, set[CommitId]]:
         history, refs = rules_document.read_history(repo.context)
         found = compute_expiry(history, refs, Rules(default_retention_days=days), repo.context.clock.now_ms())
-        return {state: set(found.commits(state)) for state in State}
+        return {state: set(found.commits(state)) for state in ExpiryState}
 
     def test_commits_merges_deleted_branches_and_tags(self, repo: Repository, clock: FakeClock) -> None:
         root = repo.get_commit("main")[0]
@@ -285,16 +285,16 @@ class TestReadingTheHistory:
         repo.create_tag("v1", "try")
         repo.delete_branch("try")
         repo.delete_branch("dev")
-        assert self.states(repo) == {State.ACTIVE: {head, left}, State.EXPIRED: {root, merged}, State.UNLANDED: set()}
+        assert self.states(repo) == {ExpiryState.ACTIVE: {head, left}, ExpiryState.EXPIRED: {root, merged}, ExpiryState.UNLANDED: set()}
         repo.delete_tag("v1")
         clock.advance(1)
-        assert self.states(repo)[State.ACTIVE] == {head}
+        assert self.states(repo)[ExpiryState.ACTIVE] == {head}
 
     def test_what_did_not_land_is_told_apart(self, repo: Repository, kv: Interrupted, clock: FakeClock) -> None:
         head = commit(repo)
         given_up = CommitId("f" * 64)
         kv.set(keys.commit(repo.context.repo, given_up), encode(Commit((head,), "", "", (), 0, "", "given up")))
-        assert self.states(repo)[State.UNLANDED] == {given_up}
+        assert self.states(repo)[ExpiryState.UNLANDED] == {given_up}
 
     @pytest.mark.parametrize("behind", ["commits", "branches", "tags"])
     def test_a_commit_that_lands_while_it_is_read_is_not_lost(
@@ -314,8 +314,8 @@ class TestReadingTheHistory:
         head = repo.get_branch("main").head
         assert landed[-1] == head
         if behind != "tags":  # the heads were read after it landed
-            assert found[State.ACTIVE] == {head}
-        assert not found[State.UNLANDED]
+            assert found[ExpiryState.ACTIVE] == {head}
+        assert not found[ExpiryState.UNLANDED]
 
     def test_a_head_without_its_commit_is_corrupt(self, repo: Repository, kv: Interrupted) -> None:
         kv.delete(keys.commit(repo.context.repo, commit(repo)))

@@ -8,7 +8,7 @@ import pytest
 
 from refstore.core.ids import BranchName
 from refstore.kv.base import SetIf
-from refstore.operations.expire_staged import StagedExpiry, expire_branch
+from refstore.operations.expire_staged import StagedExpiry, expire_staged_entries
 from refstore.repository import Repository
 from tests.interrupted import Interrupted, seal
 from tests.kit.clock import FakeClock
@@ -59,7 +59,7 @@ def test_it_can_be_taken_back_from_its_grace_window(repo: Repository, clock: Fak
     address = repo.upload("main", "tmp/a", b"1").address
     clock.advance(3 * DAY_SECONDS)
     repo.expire_uncommitted()
-    assert [(item.address, item.cause) for item in repo.in_grace()] == [(address, "expired")]
+    assert [(item.address, item.cause) for item in repo.list_trash()] == [(address, "expired")]
     repo.restore("main", address)
     assert repo.read("main", "tmp/a") == b"1"
 
@@ -144,9 +144,9 @@ def test_what_is_committed_meanwhile_stays(repo: Repository, kv: Interrupted, cl
     repo.upload("main", "tmp/a", b"1")
     clock.advance(3 * DAY_SECONDS)
     kv.then = lambda: repo.commit("main", "just now")
-    assert repo.expire_uncommitted() == StagedExpiry(left=True)
+    assert repo.expire_uncommitted() == StagedExpiry(is_incomplete=True)
     assert repo.read("main", "tmp/a") == b"1"
-    assert list(repo.in_grace()) == []
+    assert list(repo.list_trash()) == []
 
 
 def test_what_went_while_a_commit_began_is_counted(repo: Repository, kv: Interrupted, clock: FakeClock) -> None:
@@ -154,7 +154,7 @@ def test_what_went_while_a_commit_began_is_counted(repo: Repository, kv: Interru
     repo.upload("main", "tmp/a", b"four")
     clock.advance(3 * DAY_SECONDS)
     kv.then = lambda: seal(repo)
-    assert repo.expire_uncommitted() == StagedExpiry(1, left=True, size_bytes=4)
+    assert repo.expire_uncommitted() == StagedExpiry(1, is_incomplete=True, size_bytes=4)
     assert staged(repo) == []
 
 
@@ -162,7 +162,7 @@ def test_a_branch_with_an_unfinished_commit_is_left(repo: Repository, clock: Fak
     repo.upload("main", "tmp/a", b"1")
     seal(repo)
     clock.advance(3 * DAY_SECONDS)
-    assert repo.expire_uncommitted() == StagedExpiry(left=True)
+    assert repo.expire_uncommitted() == StagedExpiry(is_incomplete=True)
     assert staged(repo) == ["tmp/a"]
 
 
@@ -171,9 +171,9 @@ def test_a_rehearsal_counts_it_and_touches_nothing(repo: Repository, clock: Fake
     clock.advance(3 * DAY_SECONDS)
     rules = repo.retention()
     assert rules is not None
-    would = expire_branch(repo.context, rules.rules, BranchName("main"), dry_run=True)
+    would = expire_staged_entries(repo.context, rules.rules, BranchName("main"), dry_run=True)
     assert staged(repo) == ["tmp/a"]
-    assert list(repo.in_grace()) == []
+    assert list(repo.list_trash()) == []
     assert would == StagedExpiry(1, size_bytes=4) == repo.expire_uncommitted()
 
 

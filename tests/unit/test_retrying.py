@@ -1,4 +1,4 @@
-"""`Retrying`: what an unknown outcome turns into, op by op, and that it ends."""
+"""`RetryingKV`: what an unknown outcome turns into, op by op, and that it ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from refstore.kv.base import (
     SetIf,
 )
 from refstore.kv.memory import MemoryKV
-from refstore.kv.retrying import WAIT_FIRST_SECONDS, WAIT_MAX_SECONDS, Retrying
+from refstore.kv.retrying import WAIT_FIRST_SECONDS, WAIT_MAX_SECONDS, RetryingKV
 from tests.kit.logged_events import collecting_events
 
 A, B, C = Key("p", "a"), Key("p", "b"), Key("p", "c")
@@ -111,8 +111,8 @@ class Faulty(KV):
 
 def retrying(
     kv: KV, attempts: int = 8, check: Callable[[], None] | None = None, clock: FakeClock | None = None
-) -> Retrying:
-    return Retrying(kv, attempts=attempts, clock=clock or FakeClock(), random=FixedRandom(), check=check)
+) -> RetryingKV:
+    return RetryingKV(kv, attempts=attempts, clock=clock or FakeClock(), random=FixedRandom(), check=check)
 
 
 # ---- one op, landed or not
@@ -229,7 +229,7 @@ def test_a_set_if_that_may_be_made_once_is_never_done_again(landed: int, expecte
     if expected is not ABSENT:
         kv.inner.set(A, expected)
     with pytest.raises(OutcomeUnknown):
-        Retrying(kv, clock=FakeClock(), random=FixedRandom()).set_if(A, expected, b"new", once=True)
+        RetryingKV(kv, clock=FakeClock(), random=FixedRandom()).set_if(A, expected, b"new", once=True)
     assert len(kv.calls) == 1
 
 
@@ -353,7 +353,7 @@ def test_attempts_are_bounded_and_waits_grow_to_a_bound() -> None:
 @pytest.mark.parametrize(("value", "share"), [(0.0, 0.5), (0.999, 0.9995)])
 def test_waits_have_jitter(value: float, share: float) -> None:
     clock = FakeClock()
-    Retrying(Faulty(0), attempts=2, clock=clock, random=FixedRandom(value)).get(A)
+    RetryingKV(Faulty(0), attempts=2, clock=clock, random=FixedRandom(value)).get(A)
     assert clock.slept == [pytest.approx(WAIT_FIRST_SECONDS * share)]
 
 
@@ -410,6 +410,6 @@ def test_other_errors_are_not_retried() -> None:
 
 def test_the_cause_of_retries_is_told_once() -> None:
     with collecting_events() as events:
-        Retrying(Faulty(-1, -1, -1), clock=FakeClock(), random=FixedRandom()).get(A)
+        RetryingKV(Faulty(-1, -1, -1), clock=FakeClock(), random=FixedRandom()).get(A)
     assert [event["event"] for event in events] == ["kv_retry"] * 3
     assert ["error" in event for event in events] == [True, False, False]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from refstore.errors import ConsentNeeded
-from refstore.retention.rule_changes import check_consent, compare
+from refstore.retention.rule_changes import check_consent, compare_rules
 from refstore.retention.rules import read_rules
 
 ONE, TWO = "1" * 64, "2" * 64
@@ -56,8 +56,8 @@ def hold(prefix: str) -> dict[str, Any]:
 )
 def test_changes(old: dict[str, Any], new: dict[str, Any], changes: list[str], named: list[str]) -> None:
     before, after = (read_rules(json.dumps(each)).rules for each in (old, new))
-    assert [each.text for each in compare(before, after)] == changes
-    assert [each.name for each in compare(before, after) if each.needs_consent] == named
+    assert [each.text for each in compare_rules(before, after)] == changes
+    assert [each.name for each in compare_rules(before, after) if each.needs_consent] == named
     check_consent(before, after, named)
     if named:
         with pytest.raises(ConsentNeeded):

@@ -12,9 +12,9 @@ import pytest
 from refstore.errors import InvalidRules
 from refstore.lake import Lake
 from refstore.operations import rules_document
-from refstore.operations.rule_review import review
+from refstore.operations.rule_review import review_rules
 from refstore.repository import Repository
-from refstore.retention.rules import Filter, gc_rules, read_rules
+from refstore.retention.rules import PathRuleFilter, gc_rules, read_rules
 from tests.api.service import application
 from tests.commands import Command
 from tests.kit.clock import FakeClock
@@ -54,7 +54,7 @@ def document(*rules: dict[str, Any], **fields: Any) -> str:
     return json.dumps({"default_retention_days": 30, "rules": rules} | fields)
 
 
-def filters(repo: Repository) -> list[Filter]:
+def filters(repo: Repository) -> list[PathRuleFilter]:
     found = repo.retention()
     assert found is not None
     return [each.filter for each in found.rules.rules]
@@ -64,17 +64,17 @@ class TestBranchAndPath:
     def test_the_document_of_the_reference_is_understood(self, repo: Repository) -> None:
         repo.create_branch("users", "main")
         repo.set_retention(LAKEFS)
-        assert filters(repo) == [Filter("logs/", "main"), Filter("", "users")]
+        assert filters(repo) == [PathRuleFilter("logs/", "main"), PathRuleFilter("", "users")]
         assert read_rules(LAKEFS).rules.rules[0].description == "logs"
 
     def test_a_branch_whose_name_has_slashes(self, repo: Repository) -> None:
         repo.create_branch("release/1.0", "main")
         repo.set_retention(document(rule("release/1.0/logs/"), rule("release/2.0/logs/")))
-        assert filters(repo) == [Filter("logs/", "release/1.0"), Filter("release/2.0/logs/")]
+        assert filters(repo) == [PathRuleFilter("logs/", "release/1.0"), PathRuleFilter("release/2.0/logs/")]
 
     def test_a_path_on_all_branches_stays_one(self, repo: Repository) -> None:
         repo.set_retention(document(rule("logs/"), rule("")))
-        assert filters(repo) == [Filter("logs/"), Filter("")]
+        assert filters(repo) == [PathRuleFilter("logs/"), PathRuleFilter("")]
 
     @pytest.mark.parametrize("staged", [False, True], ids=["committed", "staged"])
     def test_what_can_be_read_in_two_ways_is_refused_until_it_is_said(self, repo: Repository, staged: bool) -> None:
@@ -88,7 +88,7 @@ class TestBranchAndPath:
         ):
             repo.set_retention(document(rule("main/logs/")))
         repo.set_retention(document(rule("logs/", "main"), rule("main/logs/", "*")))
-        assert filters(repo) == [Filter("logs/", "main"), Filter("main/logs/", "*")]
+        assert filters(repo) == [PathRuleFilter("logs/", "main"), PathRuleFilter("main/logs/", "*")]
 
     def test_two_branches_that_a_prefix_can_begin_with_are_refused(self, repo: Repository) -> None:
         repo.create_branch("a", "main")
@@ -101,14 +101,14 @@ class TestBranchAndPath:
         repo.set_retention(document(rule("dev/logs/"), rule("new/")))
         repo.delete_branch("dev")
         repo.create_branch("new", "main")
-        assert filters(repo) == [Filter("logs/", "dev"), Filter("new/")]
+        assert filters(repo) == [PathRuleFilter("logs/", "dev"), PathRuleFilter("new/")]
         assert (found := repo.retention()) is not None
         assert found.document == document(rule("dev/logs/"), rule("new/"))
 
     def test_rules_changed_by_clients_of_lakefs_keep_their_filters(self, repo: Repository) -> None:
         repo.set_retention(document(rule("main/logs/")))
         repo.set_gc_rules(gc_rules(read_rules('{"default_retention_days": 3}').rules))
-        assert filters(repo) == [Filter("logs/", "main")]
+        assert filters(repo) == [PathRuleFilter("logs/", "main")]
 
     def test_one_filter_written_in_two_ways_is_there_twice(self, repo: Repository) -> None:
         with pytest.raises(InvalidRules, match="a second enabled rule"):
@@ -142,7 +142,7 @@ class TestStaged:
 
 class TestReview:
     def warned(self, repo: Repository, text: str) -> list[str]:
-        return list(review(repo.context, rules_document.check(repo.context, text).rules).warnings)
+        return list(review_rules(repo.context, rules_document.parse_rules(repo.context, text).rules).warnings)
 
     def test_what_is_there_is_not_warned_of(self, repo: Repository) -> None:
         text = document(rule("logs/"), rule("data/", "main"), legal_holds=[{"prefix": "data/"}])
@@ -185,8 +185,8 @@ class TestReview:
             repo.upload("main", "data/1", b"%d" % number)
             repo.commit("main", "next")
             clock.advance(10 * DAY)
-        found = review(repo.context, read_rules('{"default_retention_days": 1}').rules)
-        assert (found.expired, found.unmarked, found.commits) == (4, 4, 5)
+        found = review_rules(repo.context, read_rules('{"default_retention_days": 1}').rules)
+        assert (found.expired_commits, found.unmarked_commits, found.total_commits) == (4, 4, 5)
         assert found.warnings[-1] == "by these rules 4 of 5 commits expire tonight: the next collection marks them"
 
 
@@ -194,10 +194,10 @@ class TestOtherClients:
     MISTYPED = '{"default_retention_days": 3, "branches": [{"branch_id": "mian", "retention_days": 365}]}'
 
     def test_the_sdk_reviews_a_document_before_it_is_set_and_the_rules_in_force(self, repo: Repository) -> None:
-        assert repo.review_retention().unused == ()
-        assert repo.review_retention(self.MISTYPED).unused == ("mian",)
+        assert repo.review_retention().unused_rules == ()
+        assert repo.review_retention(self.MISTYPED).unused_rules == ("mian",)
         repo.set_retention(self.MISTYPED)
-        assert repo.review_retention().unused == ("mian",)
+        assert repo.review_retention().unused_rules == ("mian",)
 
     def test_rules_that_are_set_over_http_are_warned_of_in_the_log(self) -> None:
         with application() as service, collecting_events() as logs:

@@ -8,7 +8,7 @@ import pytest
 
 from refstore_gc import run_progress
 from refstore_gc.engines.local import LocalEngine
-from refstore_gc.run_progress import Progress, Steps
+from refstore_gc.run_progress import StepProgress, RunSteps
 
 
 class HalfDone(LocalEngine):
@@ -20,18 +20,18 @@ class HalfDone(LocalEngine):
 
 def test_the_estimate_is_of_the_whole_step_and_not_of_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_progress, "LOOK_SECONDS", 0.01)
-    told: list[Progress] = []
+    told: list[StepProgress] = []
     heard = threading.Event()
 
-    def tell(now: Progress) -> None:
+    def tell(now: StepProgress) -> None:
         told.append(now)
-        if now.total == 30:
+        if now.total_items == 30:
             heard.set()
 
-    steps = Steps(HalfDone(), tell)
+    steps = RunSteps(HalfDone(), tell)
     with steps.step("looking"):
-        steps.of_jobs(1, 3)
+        steps.set_call(1, 3)
         assert heard.wait(30)
     last = told[-1]
-    assert (last.step, last.done, last.total) == ("looking", 15, 30)
-    assert last.left_seconds == pytest.approx(last.seconds)
+    assert (last.step, last.done_items, last.total_items) == ("looking", 15, 30)
+    assert last.remaining_seconds == pytest.approx(last.seconds)

@@ -14,7 +14,7 @@ from refstore.lake import Lake
 def test_the_data_is_what_the_tutorials_name_and_committed() -> None:
     with Lake(MemoryKV(), "memory://sample-data") as lake:
         repo = lake.create_repository("quickstart", default_branch="trunk")
-        commit = sample_data.add(repo, committer="me")
+        commit = sample_data.add_sample_data(repo, committer="me")
         assert list(repo.diff("trunk")) == []
         found = dict(repo.list("trunk"))
         images = [path for path in found if path.startswith("images/")]
@@ -28,11 +28,11 @@ def test_the_data_is_what_the_tutorials_name_and_committed() -> None:
 
 
 def test_every_repository_gets_the_same_lakes() -> None:
-    first, second = sample_data.lakes(), sample_data.lakes()
+    first, second = sample_data.lakes_parquet(), sample_data.lakes_parquet()
     assert first == second
     table = pq.read_table(io.BytesIO(first))
     assert table.num_rows == 100_000
     assert table.column_names == ["Hylak_id", "Lake_name", "Country", "Depth_m"]
     assert "Denmark" in table["Country"].to_pylist()
     assert table["Hylak_id"].to_pylist()[:2] == [1, 2]
-    assert len({sample_data.image(number) for number in range(1, 30)}) == 29
+    assert len({sample_data.sample_image(number) for number in range(1, 30)}) == 29

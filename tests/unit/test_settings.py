@@ -16,12 +16,12 @@ from refstore.core.safety import Safety
 from refstore.core.settings import (
     SETTINGS,
     ApiSettings,
-    Loaded,
+    LoadedSettings,
     ReaperSettings,
     Settings,
     candidate_files,
-    embedded,
-    load,
+    embedded_urls,
+    load_settings,
 )
 from refstore.core.signing_keys import SigningKey
 from refstore.errors import InvalidSettings
@@ -33,8 +33,8 @@ SECRET = "s" * 32
 
 def loaded(
     flags: dict[str, object] | None = None, environ: dict[str, str] | None = None, files: tuple[Path, ...] = ()
-) -> Loaded:
-    return load(flags or {}, environ or {}, files, default_data=HOME)
+) -> LoadedSettings:
+    return load_settings(flags or {}, environ or {}, files, default_data=HOME)
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ class TestStores:
         assert [str(found.origins[name]) for name in ("data", "kv", "objects")] == ["command line"] * 3
 
     def test_a_directory_may_have_any_name(self) -> None:
-        assert embedded(Path("/a b/100%?#")) == (
+        assert embedded_urls(Path("/a b/100%?#")) == (
             "sqlite:///a%20b/100%25%3F%23/kv.sqlite",
             "file:///a%20b/100%25%3F%23/objects",
         )

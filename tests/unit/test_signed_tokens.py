@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refstore.core import signed_tokens
-from refstore.core.signed_tokens import ISSUER, NotValid, UnknownSigningKey
+from refstore.core.signed_tokens import ISSUER, InvalidSignedToken, UnknownSigningKey
 from refstore.core.signing_keys import SigningKey
 
 KEYS = [SigningKey("new", b"n" * 32), SigningKey("old", b"o" * 32)]
@@ -126,7 +126,7 @@ def test_a_signature_is_compared_before_the_claims_are_parsed() -> None:
 
 
 def test_a_long_header_is_refused() -> None:
-    with pytest.raises(NotValid, match="too long"):
+    with pytest.raises(InvalidSignedToken, match="too long"):
         verify(compact({"alg": "HS256", "kid": "new", "typ": "x" * 300}, CLAIMS))
 
 

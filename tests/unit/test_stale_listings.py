@@ -87,8 +87,8 @@ def test_nothing_that_is_named_goes_and_what_was_hidden_goes_later(tmp_path: Pat
     reap_all(world.repo)
     run, found = collecting.mark(world.repo.context, world.old(), grace_ms=0)
     done = collecting.sweep(world.repo.context, run.mark_id, found.data)
-    assert not done.failed
-    assert gone_already not in done.deleted
+    assert not done.failed_keys
+    assert gone_already not in done.deleted_keys
     assert world.audit().lost == []
     world.store.forget()
     run, found = collecting.mark(world.repo.context, world.old(), grace_ms=0)

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from refstore.core.ids import Address, RandomIds
 from refstore.core.records import Entry, encode
 from refstore.errors import CorruptRange, CorruptRecord, Invalid, MergeConflict, ObjectsUnavailable, Unavailable
-from refstore.objects.base import Body, Stored
+from refstore.objects.base import Body, StoredObject
 from refstore.objects.memory import MemoryObjects
 from refstore.versioning.commits import columns, listings, names
 from refstore.versioning.commits.applying import RUNS_MAX
 from refstore.versioning.commits.caches import Cache, Caches
-from refstore.versioning.commits.changes import PAGE_ROWS, pages_of_entries, pages_of_values
-from refstore.versioning.commits.listings import Collector
-from refstore.versioning.commits.merging import CONFLICTS_MAX, Strategy
+from refstore.versioning.commits.changes import PAGE_ROWS, page_entries, page_values
+from refstore.versioning.commits.listings import AddedAddressCollector
+from refstore.versioning.commits.merging import CONFLICTS_MAX, MergeStrategy
 from refstore.versioning.commits.names import hash_of
-from refstore.versioning.commits.ranges import Cut
+from refstore.versioning.commits.ranges import CutRule
 from refstore.versioning.commits.store import TreeStore
 from refstore.versioning.commits.trees import Trees
 from refstore.versioning.commits.workers import Workers
@@ -47,7 +47,7 @@ class Watched(MemoryObjects):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         self.puts.append(key)
         if 0 <= self.fail_at_put < len(self.puts):
             raise ObjectsUnavailable("the store does not answer; make the same call again")
@@ -72,8 +72,8 @@ def path(number: int) -> str:
     return f"p/{number:06d}"
 
 
-def trees_on(objects: MemoryObjects, *, threads: int = 0, cut: Cut | None = None) -> Trees:
-    return Trees(objects, RandomIds(), FakeClock(), cut=cut or Cut(16, 16, 64), threads=threads)
+def trees_on(objects: MemoryObjects, *, threads: int = 0, cut: CutRule | None = None) -> Trees:
+    return Trees(objects, RandomIds(), FakeClock(), cut=cut or CutRule(16, 16, 64), threads=threads)
 
 
 def tree_of(trees: Trees, count: int) -> str:
@@ -86,25 +86,25 @@ def tree_of(trees: Trees, count: int) -> str:
 def test_nothing_from_nothing_is_nothing() -> None:
     objects = Watched()
     written = trees_on(objects).apply("", [("a", None)])
-    assert (written.metarange, written.added, written.unchanged, written.changed) == ("", "", 1, 0)
+    assert (written.metarange, written.added_addresses_id, written.unchanged_entries, written.changed_entries) == ("", "", 1, 0)
     assert objects.puts == []
 
 
 def test_deleting_everything_leaves_the_empty_tree() -> None:
     trees = trees_on(Watched())
     written = trees.apply(tree_of(trees, 100), [(path(number), None) for number in range(100)])
-    assert (written.metarange, written.added, written.removed) == ("", "", 100)
+    assert (written.metarange, written.added_addresses_id, written.removed_entries) == ("", "", 100)
 
 
 def test_what_changes_nothing_writes_no_tree() -> None:
     objects, ids = Watched(), CountingIds("t")
-    trees = Trees(objects, ids, FakeClock(), cut=Cut(16, 16, 64), threads=0)
+    trees = Trees(objects, ids, FakeClock(), cut=CutRule(16, 16, 64), threads=0)
     base = tree_of(trees, 100)
     objects.forget()
     given_before = ids.given
     written = trees.apply(base, [(path(5), entry(5)), (path(6), entry(6)), ("zzz", None)])
-    assert (written.metarange, written.changed, written.unchanged) == (base, 0, 3)
-    assert [key for key in objects.puts if not key.startswith(names.ADDED)] == []
+    assert (written.metarange, written.changed_entries, written.unchanged_entries) == (base, 0, 3)
+    assert [key for key in objects.puts if not key.startswith(names.ADDED_ADDRESSES)] == []
     assert ids.given == given_before + 1, "only the listing had to be named"
 
 
@@ -114,13 +114,13 @@ def test_what_was_there_already_is_listed_among_the_added_all_the_same() -> None
     """
     trees = trees_on(Watched())
     base = tree_of(trees, 100)
-    assert list(trees.read_added(trees.apply(base, [(path(5), entry(5))]).added)) == [[entry(5).address]]
+    assert list(trees.read_added_addresses(trees.apply(base, [(path(5), entry(5))]).added_addresses_id)) == [[entry(5).address]]
 
 
 @pytest.mark.parametrize("others", [0, 20])
 def test_any_field_that_differs_is_a_change(others: int) -> None:
     """Few changes to a range are compared one by one, many column by column."""
-    trees = trees_on(Watched(), cut=Cut(100, 100, 100))
+    trees = trees_on(Watched(), cut=CutRule(100, 100, 100))
     base = tree_of(trees, 50)
     for changed in (
         entry(5, version=1),
@@ -133,7 +133,7 @@ def test_any_field_that_differs_is_a_change(others: int) -> None:
         written = trees.apply(
             base, [(path(5), changed), *((path(10 + number), entry(10 + number)) for number in range(others))]
         )
-        assert (written.replaced, written.unchanged) == (1, others)
+        assert (written.replaced_entries, written.unchanged_entries) == (1, others)
         assert [change.right for change in trees.diff(base, written.metarange)] == [changed]
 
 
@@ -142,7 +142,7 @@ def test_what_a_staged_entry_says_of_its_reference_is_not_committed() -> None:
     staged = entry(5, reference_id="r" * 26)
     written = trees.apply_encoded("", [(path(5), encode(staged))])
     assert trees.get(written.metarange, path(5)) == entry(5)
-    assert trees.apply_encoded(written.metarange, [(path(5), encode(entry(5, reference_id="other")))]).changed == 0
+    assert trees.apply_encoded(written.metarange, [(path(5), encode(entry(5, reference_id="other")))]).changed_entries == 0
 
 
 def test_one_edit_reads_one_range_and_writes_one() -> None:
@@ -165,7 +165,7 @@ def test_appending_does_not_touch_what_is_closed() -> None:
 
 
 def test_what_comes_behind_a_closed_last_range_reads_nothing() -> None:
-    cut = Cut(rows_min=4, rows_more=1000, rows_max=10)
+    cut = CutRule(rows_min=4, rows_more=1000, rows_max=10)
     objects = Watched()
     base = tree_of(trees_on(objects, cut=cut), 20)
     assert [
@@ -182,7 +182,7 @@ def test_every_written_object_has_a_new_name() -> None:
     objects = Watched()
     trees = trees_on(objects)
     one, two = tree_of(trees, 200), tree_of(trees, 200)
-    assert trees.same(one, two)
+    assert trees.have_same_content(one, two)
     assert hash_of(one) == hash_of(two)
     assert set(trees.ranges(one)).isdisjoint(trees.ranges(two))
     assert [hash_of(each) for each in trees.ranges(one)] == [hash_of(each) for each in trees.ranges(two)]
@@ -196,7 +196,7 @@ def test_going_back_makes_the_same_content_under_new_names() -> None:
     first = tree_of(trees, 200)
     second = trees.apply(first, [(path(50), None)]).metarange
     third = trees.apply(second, [(path(50), entry(50))]).metarange
-    assert trees.same(first, third)
+    assert trees.have_same_content(first, third)
     again = set(trees.ranges(third)) - set(trees.ranges(second))
     assert again
     assert again.isdisjoint(trees.ranges(first))
@@ -204,8 +204,8 @@ def test_going_back_makes_the_same_content_under_new_names() -> None:
 
 def test_a_tree_of_mixed_cuts_does_not_pass_for_one_of_a_single_cut() -> None:
     """Or what is assumed of its ranges would be wrong, and later edits would cut where no rule says."""
-    objects, cut = Watched(), Cut(4, 4, 16)
-    base = tree_of(trees_on(objects, cut=Cut(50, 1000, 50)), 200)
+    objects, cut = Watched(), CutRule(4, 4, 16)
+    base = tree_of(trees_on(objects, cut=CutRule(50, 1000, 50)), 200)
     mixed = trees_on(objects, cut=cut).apply(base, [(path(199), entry(199, version=1))])
     assert mixed.ranges_inherited > 0
     after = trees_on(objects, cut=cut).apply(mixed.metarange, [(path(10), entry(10, version=1))])
@@ -222,7 +222,7 @@ def test_threads_do_not_change_what_is_written() -> None:
     )
     results: list[tuple[str, list[str]]] = []
     for threads in (0, 1, 2, 8):
-        trees = Trees(MemoryObjects(), CountingIds("t"), FakeClock(), cut=Cut(16, 16, 64), threads=threads)
+        trees = Trees(MemoryObjects(), CountingIds("t"), FakeClock(), cut=CutRule(16, 16, 64), threads=threads)
         written = trees.apply(tree_of(trees, 2500), edits)
         results.append((written.metarange, trees.ranges(written.metarange)))
     assert all(result == results[0] for result in results)
@@ -231,17 +231,17 @@ def test_threads_do_not_change_what_is_written() -> None:
 @pytest.mark.parametrize("step", [2, 3, 10])
 def test_changes_that_alternate_with_old_rows(step: int) -> None:
     """More alternations than are handed on as slices."""
-    trees = trees_on(Watched(), cut=Cut(500, 500, 2000))
+    trees = trees_on(Watched(), cut=CutRule(500, 500, 2000))
     count = 3000
     assert count / step > RUNS_MAX
     base = tree_of(trees, count)
     edits = [(path(number), entry(number, version=1)) for number in range(0, count, step)]
     written = trees.apply(base, edits)
-    assert written.replaced == len(edits)
+    assert written.replaced_entries == len(edits)
     expected = {path(number): entry(number, version=int(number % step == 0)) for number in range(count)}
     assert dict(trees.scan(written.metarange, limit=count)) == expected
     fresh = trees.apply("", sorted(expected.items()))
-    assert trees.same(fresh.metarange, written.metarange)
+    assert trees.have_same_content(fresh.metarange, written.metarange)
 
 
 def test_more_than_a_page_of_changes_within_one_range() -> None:
@@ -249,7 +249,7 @@ def test_more_than_a_page_of_changes_within_one_range() -> None:
     base = trees.apply("", [("a", entry(1)), ("z", entry(2))]).metarange
     count = 2 * PAGE_ROWS + 10
     written = trees.apply(base, [(path(number), entry(number)) for number in range(count)])
-    assert written.inserted == count
+    assert written.inserted_entries == count
     assert trees.count(written.metarange) == count + 2
 
 
@@ -294,7 +294,7 @@ def test_an_apply_that_fails_at_any_put_leaves_the_base_as_it_was() -> None:
             objects.fail_at_put = -1
             assert trees_on(objects).get(base, path(50)) == entry(50)
         again = trees_on(objects, threads=threads).apply(base, edits)
-        assert trees_on(objects).same(again.metarange, whole.metarange)
+        assert trees_on(objects).have_same_content(again.metarange, whole.metarange)
 
 
 def test_a_store_that_does_not_answer_is_no_damage() -> None:
@@ -334,14 +334,14 @@ def test_no_thread_is_left_behind() -> None:
 
 
 def test_a_full_temporary_directory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full(columns.Spill):
+    class Full(columns.ColumnSpill):
         def add(self, column: columns.Column) -> None:
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(listings, "Spill", Full)
     with Workers(0) as workers:
-        collector = Collector(workers, run_rows=2)
-        first, second = pages_of_entries([(path(number), entry(number)) for number in range(4)], 2)
+        collector = AddedAddressCollector(workers, run_rows=2)
+        first, second = page_entries([(path(number), entry(number)) for number in range(4)], 2)
         collector.add(first)
         with pytest.raises(Unavailable, match=r"No space left.*TMPDIR"):
             collector.add(second)
@@ -353,7 +353,7 @@ def test_a_full_temporary_directory_is_said(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_one_instance_serves_many_threads() -> None:
     trees = Trees(
-        MemoryObjects(), RandomIds(), FakeClock(), cut=Cut(8, 8, 32), threads=4, caches=Caches(ranges_bytes=4000)
+        MemoryObjects(), RandomIds(), FakeClock(), cut=CutRule(8, 8, 32), threads=4, caches=Caches(ranges_bytes=4000)
     )
     base = tree_of(trees, 300)
 
@@ -384,11 +384,11 @@ def test_conflicts_are_raised_before_anything_is_written_and_their_paths_are_bou
     theirs = trees.apply(base, [(path(number), entry(number, version=2)) for number in range(count)]).metarange
     objects.forget()
     with pytest.raises(MergeConflict, match="100 or more paths") as caught:
-        trees.apply(ours, trees.merge_changes(base, ours, theirs, Strategy.NONE, equal_as_uploaded))
+        trees.apply(ours, trees.merge_changes(base, ours, theirs, MergeStrategy.NONE, equal_as_uploaded))
     assert caught.value.paths == tuple(path(number) for number in range(CONFLICTS_MAX))
     assert objects.puts == []
-    assert list(trees.merge_changes(base, ours, theirs, Strategy.OURS, equal_as_uploaded)) == []
-    assert len(list(trees.merge_changes(base, ours, theirs, Strategy.THEIRS, equal_as_uploaded))) == count
+    assert list(trees.merge_changes(base, ours, theirs, MergeStrategy.OURS, equal_as_uploaded)) == []
+    assert len(list(trees.merge_changes(base, ours, theirs, MergeStrategy.THEIRS, equal_as_uploaded))) == count
 
 
 def test_a_merge_looks_only_at_what_theirs_changed() -> None:
@@ -398,7 +398,7 @@ def test_a_merge_looks_only_at_what_theirs_changed() -> None:
     ours = trees.apply(base, [(path(number), entry(number, version=1)) for number in range(1500)]).metarange
     theirs = trees.apply(base, [(path(2000), None)]).metarange
     objects.forget()
-    merged = trees_on(objects).merge_changes(base, ours, theirs, Strategy.NONE, equal_as_uploaded)
+    merged = trees_on(objects).merge_changes(base, ours, theirs, MergeStrategy.NONE, equal_as_uploaded)
     assert list(merged) == [(path(2000), None)]
     assert len({key for key in objects.reads if key.startswith(names.RANGES)}) <= 3
 
@@ -409,7 +409,7 @@ def test_the_same_change_on_both_sides_is_no_conflict_whatever_its_time() -> Non
     new = entry(3, version=1)
     later = Entry(new.address, new.size_bytes, new.checksum, new.mtime_ms + 1, new.metadata, new.content_type)
     ours, theirs = (trees.apply(base, [(path(3), each)]).metarange for each in (new, later))
-    assert list(trees.merge(base, ours, theirs, Strategy.NONE, equal_as_uploaded)) == []
+    assert list(trees.merge(base, ours, theirs, MergeStrategy.NONE, equal_as_uploaded)) == []
 
 
 # ---- the helpers
@@ -422,9 +422,9 @@ def test_a_listing_is_sorted_and_unique_however_many_runs_it_takes(
 ) -> None:
     store = TreeStore(MemoryObjects(), RandomIds(), FakeClock(), caches=Caches(0, 0))
     with Workers(threads) as workers:
-        collector = Collector(workers, run_rows=run, run_batch_rows=batch)
+        collector = AddedAddressCollector(workers, run_rows=run, run_batch_rows=batch)
         changes = [(path(at), entry(number) if number % 7 else None) for at, number in enumerate(numbers)]
-        for page in pages_of_entries(changes, 4):
+        for page in page_entries(changes, 4):
             collector.add(page)
         listing = collector.finish(store, ())
         listing_id = "" if listing is None else listing.result()
@@ -448,26 +448,26 @@ def test_a_listing_is_sorted_and_unique_however_many_runs_it_takes(
 def test_foreign_addresses_are_not_listed(address: str) -> None:
     trees = trees_on(Watched())
     written = trees.apply("", [("a", Entry(Address(address), 1, "", 0))])
-    assert written.added == ""
+    assert written.added_addresses_id == ""
     assert trees.get(written.metarange, "a") == Entry(Address(address), 1, "", 0)
 
 
 def test_a_listing_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     trees = trees_on(Watched())
     with monkeypatch.context() as patch:
-        patch.setattr(listings, "LAYOUT", columns.Layout("refstore.added", "2", (("address", columns.Kind.SORTED),)))
-        added = trees.apply("", [("a", entry(1))]).added
+        patch.setattr(listings, "LAYOUT", columns.Layout("refstore.added", "2", (("address", columns.ColumnKind.SORTED),)))
+        added = trees.apply("", [("a", entry(1))]).added_addresses_id
     with pytest.raises(CorruptRange, match="newer refstore"):
-        list(trees.read_added(added))
+        list(trees.read_added_addresses(added))
 
 
 def test_pages() -> None:
     changes = [(path(number), entry(number)) for number in range(10)]
-    assert [page.paths for page in pages_of_entries(changes, 4)] == [
+    assert [page.paths for page in page_entries(changes, 4)] == [
         [path(n) for n in part] for part in ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9))
     ]
     encoded = [(each, encode(value)) for each, value in changes]
-    assert [page.rows for page in pages_of_values(encoded, 4)] == [page.rows for page in pages_of_entries(changes, 4)]
+    assert [page.rows for page in page_values(encoded, 4)] == [page.rows for page in page_entries(changes, 4)]
 
 
 def test_the_cache_keeps_what_was_used_last_within_its_bytes() -> None:
@@ -496,7 +496,7 @@ def test_what_was_read_once_is_not_read_again() -> None:
 
 
 def test_a_cache_without_room_changes_nothing() -> None:
-    trees = Trees(MemoryObjects(), RandomIds(), FakeClock(), cut=Cut(4, 4, 16), threads=0, caches=Caches(0, 0))
+    trees = Trees(MemoryObjects(), RandomIds(), FakeClock(), cut=CutRule(4, 4, 16), threads=0, caches=Caches(0, 0))
     base = tree_of(trees, 50)
     assert trees.get(base, path(7)) == entry(7)
 
@@ -526,7 +526,7 @@ def test_workers_raise_what_the_work_raised_as_often_as_it_is_asked_for() -> Non
 def test_workers_read_ahead_no_further_than_two_per_thread() -> None:
     started: list[int] = []
     with Workers(2) as workers:
-        results = workers.ahead(lambda number: started.append(number) or number, range(100))
+        results = workers.map_ahead(lambda number: started.append(number) or number, range(100))
         assert next(results) == 0
         assert len(started) <= 6
         assert list(results) == list(range(1, 100))

@@ -15,11 +15,11 @@ from refstore.kv.base import Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.operations import log_and_diff
-from refstore.operations.comparing import Comparison
+from refstore.operations.comparing import ContentComparison
 from refstore.repository import Repository
 from refstore.versioning.commits.applying import SAMPLES_MAX
 from refstore.versioning.commits.filters import PathFilter
-from refstore.versioning.locations import Publication
+from refstore.versioning.locations import WrittenContent
 from tests.kit.clock import FakeClock
 from tests.purging import announce, content_of, intend, rewrite
 from tests.reaping import reap_all
@@ -60,7 +60,7 @@ def erase(repo: Repository) -> None:
     intended = intend(repo, "main", "a")
     assert intended is not None
     erased = Content(Address(""), 0, "", run="run-1")
-    assert repo.context.locations.publish([Publication(intended, erased)], "run-1") != [None]
+    assert repo.context.locations.publish([WrittenContent(intended, erased)], "run-1") != [None]
 
 
 def test_the_original_that_is_uploaded_again_is_shown_and_committed(repo: Repository) -> None:
@@ -76,7 +76,7 @@ def test_the_original_that_is_uploaded_again_is_shown_and_committed(repo: Reposi
     assert repo.read("main", "a") == WHOLE
     assert repo.read(first, "a") == PURGED
     assert diff(repo, first, second) == ["a"]
-    assert log_and_diff.changed(repo.context, repo.get_commit(second)[1], PathFilter(["a"], []))
+    assert log_and_diff.has_changed_paths(repo.context, repo.get_commit(second)[1], PathFilter(["a"], []))
 
 
 def test_what_the_purge_left_that_is_uploaded_again_is_no_change(repo: Repository) -> None:
@@ -184,15 +184,15 @@ def test_what_is_purged_between_the_two_looks_of_a_merge_is_not_dropped(
     upload(repo, WHOLE)
     repo.commit("main", "again", allow_empty=True)
     announce(repo)
-    equal, looks = Comparison.equal, list[int]()
+    equal, looks = ContentComparison.are_equal, list[int]()
 
-    def then_purged(comparison: Comparison, pairs: Sequence[tuple[object, object]]) -> list[bool]:
+    def then_purged(comparison: ContentComparison, pairs: Sequence[tuple[object, object]]) -> list[bool]:
         looks.append(len(pairs))
         if len(looks) == 3:  # each look compares with theirs, then with the base
             rewrite(repo, "main~1", "a", PURGED)
         return equal(comparison, pairs)  # type: ignore[arg-type]  # passed on
 
-    monkeypatch.setattr(Comparison, "equal", then_purged)
+    monkeypatch.setattr(ContentComparison, "equal", then_purged)
     with pytest.raises(MergeConflict):
         repo.merge("main", "dev", squash=True)
     assert repo.read("main", "a") == WHOLE
@@ -253,7 +253,7 @@ def test_comparing_costs_one_call_and_with_a_purge_two_however_many_there_are(re
 
     def calls(pairs: list[tuple[object, object]]) -> int:
         before = kv.calls
-        Comparison(repo.context).equal(pairs)  # type: ignore[arg-type]  # passed on
+        ContentComparison(repo.context).are_equal(pairs)  # type: ignore[arg-type]  # passed on
         return kv.calls - before
 
     pairs = [(change.left, change.right) for change in changes]
@@ -261,7 +261,7 @@ def test_comparing_costs_one_call_and_with_a_purge_two_however_many_there_are(re
     itself = [(change.left, change.left) for change in changes]
     assert [calls(each) for each in (pairs, added, itself)] == [1, 0, 0]
     before = kv.calls
-    assert len(list(Comparison(repo.context).without_equal(iter(changes)))) == len(paths)
+    assert len(list(ContentComparison(repo.context).drop_equal(iter(changes)))) == len(paths)
     assert kv.calls - before == 1
     announce(repo)
     assert [calls(each) for each in (pairs, added, itself)] == [2, 0, 0]

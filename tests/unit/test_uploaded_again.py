@@ -109,7 +109,7 @@ def test_what_is_given_up_goes_after_its_grace_and_what_is_named_stays(repo: Rep
     with pytest.raises(NothingToCommit):
         repo.commit("main", "second")
     release_all(repo)
-    assert [item.address for item in repo.in_grace()] == [new.address]
+    assert [item.address for item in repo.list_trash()] == [new.address]
     repo.context.clock.sleep(repo.context.grace_seconds + 1)
     assert reap_all(repo) == 1
     assert {info.key for info in repo.context.objects.list("data/")} == named

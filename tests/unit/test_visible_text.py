@@ -11,7 +11,7 @@ import pytest
 
 import refstore
 from refstore import cli
-from refstore.core.visible_text import visible, visible_json, visible_line
+from refstore.core.visible_text import make_visible, make_visible_json, make_visible_line
 from tests.api.pages import pages_of
 from tests.api.service import application
 from tests.commands import Command
@@ -26,13 +26,13 @@ def steers(text: str) -> bool:
 
 
 def test_control_and_direction_characters_are_shown_as_escapes() -> None:
-    assert visible(HOSTILE) == "\\u001b[2J\\u009b31m\\u202etxt.exe\\u2066\\u0007\\u007f"
-    assert visible("two\nlines\tof text\r\nשלום ünï 名前") == "two\nlines\tof text\r\nשלום ünï 名前"
-    assert visible("a\rb\U000e0041") == "a\\u000db\\udb40\\udc41"
-    assert visible_line("a\nb\u202e") == "a\\nb\\u202e"
+    assert make_visible(HOSTILE) == "\\u001b[2J\\u009b31m\\u202etxt.exe\\u2066\\u0007\\u007f"
+    assert make_visible("two\nlines\tof text\r\nשלום ünï 名前") == "two\nlines\tof text\r\nשלום ünï 名前"
+    assert make_visible("a\rb\U000e0041") == "a\\u000db\\udb40\\udc41"
+    assert make_visible_line("a\nb\u202e") == "a\\nb\\u202e"
     encoded = json.dumps({HOSTILE: [HOSTILE]}, ensure_ascii=False).encode()
-    assert not steers(visible_json(encoded).decode().replace("\x7f", ""))
-    assert json.loads(visible_json(encoded)) == json.loads(encoded)
+    assert not steers(make_visible_json(encoded).decode().replace("\x7f", ""))
+    assert json.loads(make_visible_json(encoded)) == json.loads(encoded)
 
 
 @pytest.mark.parametrize("output", ["table", "json", "csv"])

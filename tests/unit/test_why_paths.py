@@ -159,7 +159,7 @@ def days_of_reaping(world: World, days: int) -> list[str]:
 
 def test_a_year_of_the_journal_is_found_by_the_index(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     address, same, *_ = days_of_reaping(world, 40)
-    indexed = deletion_index_writer.catch_up(world.repo.context)
+    indexed = deletion_index_writer.index_missing(world.repo.context)
     assert (indexed.journal_segments, indexed.files) == (40, 1)
     latest = days_of_reaping(world, 1)[0]
     read = read_segments(world, monkeypatch)
@@ -170,34 +170,34 @@ def test_a_year_of_the_journal_is_found_by_the_index(world: World, monkeypatch: 
     assert [deletion.path for deletion in world.repo.why(same).deletions] == ["same"]
     assert [each.address for each in world.repo.why_path("main", "day-0").versions] == [latest, address]
     assert len(world.repo.why_path("main", "same").versions) == explain.VERSIONS_MAX
-    assert deletion_index_writer.catch_up(world.repo.context).journal_segments == 1
-    assert deletion_index_writer.catch_up(world.repo.context).journal_segments == 0
+    assert deletion_index_writer.index_missing(world.repo.context).journal_segments == 1
+    assert deletion_index_writer.index_missing(world.repo.context).journal_segments == 0
 
 
 def test_what_is_young_is_not_taken_up_yet_because_others_may_come_before_it(world: World) -> None:
     world.upload("main", "a")
     world.repo.reset("main")
     world.run_past_grace()
-    assert deletion_index_writer.catch_up(world.repo.context).journal_segments == 0
+    assert deletion_index_writer.index_missing(world.repo.context).journal_segments == 0
     world.clock.advance(3 * 3600)
-    assert deletion_index_writer.catch_up(world.repo.context).journal_segments == 1
+    assert deletion_index_writer.index_missing(world.repo.context).journal_segments == 1
 
 
 def test_two_hosts_that_index_the_journal_at_once_tell_nothing_twice(world: World) -> None:
     """Both see the same end of the index. The slower one takes up what was too young for the other."""
     address = days_of_reaping(world, 1)[0]
     ctx = world.repo.context
-    assert deletion_index_writer.catch_up(ctx).files == 1
+    assert deletion_index_writer.index_missing(ctx).files == 1
     (first,) = [info.key for info in world.objects.list(FOLDER)]
     body = world.objects.read(first)
     world.objects.delete_many([first])
     later = days_of_reaping(world, 1)[0]
-    assert deletion_index_writer.catch_up(ctx).files == 1
+    assert deletion_index_writer.index_missing(ctx).files == 1
     world.objects.put(first, body)
     for each in (address, later):
         assert len(world.repo.why(each).deletions) == 1
     assert [each.address for each in world.repo.why_path("main", "day-0").versions] == [later, address]
-    assert deletion_index_writer.catch_up(ctx).journal_segments == 0
+    assert deletion_index_writer.index_missing(ctx).journal_segments == 0
 
 
 def test_a_file_of_the_index_that_is_lost_hides_nothing_and_is_written_again(
@@ -206,13 +206,13 @@ def test_a_file_of_the_index_that_is_lost_hides_nothing_and_is_written_again(
     addresses: list[str] = []
     for _ in range(3):
         addresses += days_of_reaping(world, 1)
-        deletion_index_writer.catch_up(world.repo.context)
+        deletion_index_writer.index_missing(world.repo.context)
     files = [info.key for info in world.objects.list(FOLDER)]
     world.objects.delete_many(files[1:2])
     read = read_segments(world, monkeypatch)
     assert [len(world.repo.why(address).deletions) for address in addresses] == [1] * 6
     assert {key.rpartition("/")[0] for key in read} == {"_refstore/journal/2025/11/22"}, "the time that the file had"
-    assert deletion_index_writer.catch_up(world.repo.context).journal_segments == 1
+    assert deletion_index_writer.index_missing(world.repo.context).journal_segments == 1
     assert [info.key for info in world.objects.list(FOLDER)] == files
 
 
@@ -222,7 +222,7 @@ def test_a_damaged_segment_of_the_journal_is_said_to_be_missing_from_the_answer(
     world.objects.put(first, b"torn")
     with pytest.raises(AddressNotFound, match=r"Not looked at: .* which is damaged"):
         world.repo.why(addresses[0])
-    deletion_index_writer.catch_up(world.repo.context)
+    deletion_index_writer.index_missing(world.repo.context)
     with pytest.raises(AddressNotFound, match=r"Not looked at: .* which is damaged"):
         world.repo.why(addresses[0])
     assert len(world.repo.why(addresses[2]).deletions) == 1
@@ -237,7 +237,7 @@ def test_an_interrupted_batch_that_ends_later_is_read_as_it_is_now(world: World)
     world.objects.refuses = {entry.address}
     world.run_pass()
     world.clock.advance(3 * 3600)
-    deletion_index_writer.catch_up(world.repo.context)
+    deletion_index_writer.index_missing(world.repo.context)
     world.objects.refuses = set()
     world.run_pass()
     assert [deletion.outcome for deletion in world.repo.why(entry.address).deletions] == ["failed", "deleted"]

@@ -12,17 +12,17 @@ from refstore.access_keys import Role
 from refstore.errors import Invalid
 from refstore.repository import Repository
 from refstore_api.auth import Reader, Writer
-from refstore_api.commit_answers import Difference, diff_page, differences, new_commit_model
+from refstore_api.commit_answers import DiffEntry, diff_page, differences, new_commit_model
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import answer, empty_answer, take_page
+from refstore_api.json_answers import make_response, make_empty_response, take_page
 from refstore_api.models import (
     BranchCreation,
     CherryPickCreation,
-    Commit,
+    CommitModel,
     CommitCreation,
     CommitOverrides,
     DiffList,
-    Ref,
+    RefModel,
     RefList,
     ResetCreation,
     RevertCreation,
@@ -49,10 +49,10 @@ async def list_branches(
         branches = (
             (name, record)
             for name, record in repo.branches(prefix=prefix, after=after)
-            if show_hidden or not record.hidden
+            if show_hidden or not record.is_hidden
         )
         results, pagination = take_page(branches, amount_of(amount), lambda item: item[0])
-        return RefList(pagination=pagination, results=[Ref(id=name, commit_id=record.head) for name, record in results])
+        return RefList(pagination=pagination, results=[RefModel(id=name, commit_id=record.head) for name, record in results])
 
     return await service.read(request, caller.key_id, repository, read)
 
@@ -70,10 +70,10 @@ async def create_branch(service: ServiceOf, _caller: Writer, repository: str, bo
     return Response(commit, 201, media_type="text/html")
 
 
-@router.get("/{branch}", operation_id="getBranch", responses={200: {"model": Ref}, **failures()})
+@router.get("/{branch}", operation_id="getBranch", responses={200: {"model": RefModel}, **failures()})
 async def get_branch(service: ServiceOf, _caller: Reader, repository: str, branch: str) -> Response:
     record = await service.repository(repository, lambda repo: repo.get_branch(branch))
-    return answer(Ref(id=branch, commit_id=record.head))
+    return make_response(RefModel(id=branch, commit_id=record.head))
 
 
 @router.delete("/{branch}", operation_id="deleteBranch", status_code=204, responses=failures(409))
@@ -82,7 +82,7 @@ async def delete_branch(
 ) -> Response:
     del force
     await service.repository(repository, lambda repo: repo.delete_branch(branch))
-    return empty_answer()
+    return make_empty_response()
 
 
 @router.put("/{branch}", operation_id="resetBranch", status_code=204, responses=failures(409))
@@ -104,7 +104,7 @@ async def reset_branch(
             repo.reset(branch, prefix=body.path)
 
     await service.repository(repository, reset)
-    return empty_answer()
+    return make_empty_response()
 
 
 @router.get("/{branch}/diff", operation_id="diffBranch", responses={200: {"model": DiffList}, **failures()})
@@ -122,7 +122,7 @@ async def diff_branch(
     """List the branch's staged changes against its head."""
 
     def read(repo: Repository) -> DiffList:
-        def staged(start: str) -> Iterator[Difference]:
+        def staged(start: str) -> Iterator[DiffEntry]:
             return differences(repo.diff(branch, prefix=prefix, after=start))
 
         return diff_page(staged, prefix, after, amount_of(amount), delimiter)
@@ -134,7 +134,7 @@ async def diff_branch(
     "/{branch}/commits",
     operation_id="commit",
     status_code=201,
-    responses={201: {"model": Commit}, **failures(409, 412, 501)},
+    responses={201: {"model": CommitModel}, **failures(409, 412, 501)},
 )
 async def commit(
     service: ServiceOf,
@@ -149,7 +149,7 @@ async def commit(
     if source_metarange:
         raise Invalid("source_metarange is not supported; upload, link or copy the objects, then commit")
 
-    def make(repo: Repository) -> Commit:
+    def make(repo: Repository) -> CommitModel:
         new = repo.commit(
             branch,
             body.message,
@@ -161,7 +161,7 @@ async def commit(
         )
         return new_commit_model(new.id, new.record)
 
-    return answer(await service.repository(repository, make), 201)
+    return make_response(await service.repository(repository, make), 201)
 
 
 @router.post("/{branch}/revert", operation_id="revertBranch", status_code=204, responses=failures(409, 410))
@@ -181,14 +181,14 @@ async def revert_branch(
             allow_empty=body.allow_empty,
         ),
     )
-    return empty_answer()
+    return make_empty_response()
 
 
 @router.post(
     "/{branch}/cherry-pick",
     operation_id="cherryPick",
     status_code=201,
-    responses={201: {"model": Commit}, **failures(409, 410)},
+    responses={201: {"model": CommitModel}, **failures(409, 410)},
 )
 async def cherry_pick(
     service: ServiceOf, caller: Writer, repository: str, branch: str, body: Annotated[CherryPickCreation, COMMIT_BODY]
@@ -196,7 +196,7 @@ async def cherry_pick(
     """Apply a commit's changes again on the branch, with its message, its metadata and its origin."""
     overrides = body.commit_overrides or CommitOverrides()
 
-    def make(repo: Repository) -> Commit:
+    def make(repo: Repository) -> CommitModel:
         origin, picked = repo.get_commit(body.ref)
         metadata = (
             picked.metadata
@@ -210,4 +210,4 @@ async def cherry_pick(
         )
         return new_commit_model(new.id, new.record)
 
-    return answer(await service.repository(repository, make), 201)
+    return make_response(await service.repository(repository, make), 201)

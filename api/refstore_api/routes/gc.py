@@ -11,13 +11,13 @@ from starlette.responses import Response
 from refstore.access_keys import Role
 from refstore.core import event_log
 from refstore.errors import NotFound, RefstoreError
-from refstore.gc_marks import Marks, Run
+from refstore.gc_marks import Marks, OfflineRun
 from refstore.operations import unmarking
 from refstore.repository import Repository
 from refstore.retention.rules import BranchRule, GcRules, gc_rules
 from refstore_api.auth import Operator, Reader
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import answer, empty_answer, take_page
+from refstore_api.json_answers import make_response, make_empty_response, take_page
 from refstore_api.json_bodies import BodyBound
 from refstore_api.models import (
     CollectionStatus,
@@ -25,9 +25,9 @@ from refstore_api.models import (
     GarbageCollectionRules,
     MarkedCommit,
     MarkedCommitList,
-    MarkRun,
+    MarkRunModel,
     MarkRunList,
-    Unmarked,
+    UnmarkResponse,
 )
 from refstore_api.principals import Principal
 from refstore_api.routes import failures
@@ -70,7 +70,7 @@ async def get_rules(service: ServiceOf, _caller: Reader, repository: str) -> Res
         ]
         return GarbageCollectionRules(default_retention_days=lakefs_rules.default_retention_days, branches=rules)
 
-    return answer(await service.repository(repository, read))
+    return make_response(await service.repository(repository, read))
 
 
 @router.put(_RULES, operation_id="setGCRules", status_code=204, responses=failures(409))
@@ -95,7 +95,7 @@ async def set_rules(
                 _log.warning("retention_rules", repository=repository, by=caller.key_id, warning=warning)
 
     await service.repository(repository, set_)
-    return empty_answer()
+    return make_empty_response()
 
 
 @router.delete(_RULES, operation_id="deleteGCRules", status_code=204, responses=failures(409))
@@ -104,7 +104,7 @@ async def set_rules(
 )
 async def delete_rules(service: ServiceOf, caller: Operator, repository: str) -> Response:
     await service.repository(repository, lambda repo: repo.set_gc_rules(None, by=caller.key_id))
-    return empty_answer()
+    return make_empty_response()
 
 
 @router.get(
@@ -113,7 +113,7 @@ async def delete_rules(service: ServiceOf, caller: Operator, repository: str) ->
 async def rules_preflight(service: ServiceOf, _caller: Operator, repository: str) -> Response:
     """Answer 204 if this key may set the rules."""
     await service.repository(repository, lambda repo: repo.name)
-    return empty_answer()
+    return make_empty_response()
 
 
 @router.get("/gc/status", operation_id="collectionStatus", responses={200: {"model": CollectionStatus}, **failures()})
@@ -121,7 +121,7 @@ async def status(request: Request, service: ServiceOf, caller: Reader, repositor
     def read(repo: Repository) -> CollectionStatus:
         marks = Marks(repo.context)
         on = marks.runs.on()
-        return CollectionStatus(running=on.mark_id if on is not None else None, runs=_runs(marks, caller))
+        return CollectionStatus(running=on.mark_id if on is not None else None, runs=_run_models(marks, caller))
 
     return await service.read(request, caller.key_id, repository, read)
 
@@ -130,7 +130,7 @@ async def status(request: Request, service: ServiceOf, caller: Reader, repositor
 async def list_marks(request: Request, service: ServiceOf, caller: Reader, repository: str) -> Response:
     """List the mark runs, newest first."""
     return await service.read(
-        request, caller.key_id, repository, lambda repo: MarkRunList(results=_runs(Marks(repo.context), caller))
+        request, caller.key_id, repository, lambda repo: MarkRunList(results=_run_models(Marks(repo.context), caller))
     )
 
 
@@ -168,53 +168,53 @@ async def list_marked_commits(
     return await service.read(request, caller.key_id, repository, read)
 
 
-@router.delete("/gc/marks/{mark}", operation_id="unmark", responses={200: {"model": Unmarked}, **failures(409, 410)})
+@router.delete("/gc/marks/{mark}", operation_id="unmark", responses={200: {"model": UnmarkResponse}, **failures(409, 410)})
 async def unmark(service: ServiceOf, caller: Operator, repository: str, mark: str, pin: Pin = False) -> Response:
     """Make a commit, or all commits of a mark, active again, until the sweep begins."""
 
-    def work(repo: Repository) -> Unmarked:
+    def work(repo: Repository) -> UnmarkResponse:
         result = unmarking.unmark(repo.context, mark, pin=pin, by=caller.key_id)
-        return Unmarked(
-            unmarked=result.unmarked, still_expired=len(result.expired), pinned=len(result.commits) if pin else 0
+        return UnmarkResponse(
+            unmarked_commits=result.unmarked_commits, expired_commits=len(result.expired_commits), pinned_commits=len(result.commits) if pin else 0
         )
 
-    return answer(await service.repository(repository, work))
+    return make_response(await service.repository(repository, work))
 
 
 @router.post(
-    "/gc/marks/{mark}/confirm", operation_id="confirmMark", responses={200: {"model": MarkRun}, **failures(409)}
+    "/gc/marks/{mark}/confirm", operation_id="confirmMark", responses={200: {"model": MarkRunModel}, **failures(409)}
 )
 async def confirm(service: ServiceOf, caller: Operator, repository: str, mark: str) -> Response:
     """Confirm the sweep of a mark that the breaker holds back."""
 
-    def confirm_(repo: Repository) -> MarkRun:
+    def confirm_(repo: Repository) -> MarkRunModel:
         marks = Marks(repo.context)
-        return _run(marks, marks.decisions.confirm(mark, caller.key_id), caller)
+        return _run_model(marks, marks.decisions.confirm(mark, caller.key_id), caller)
 
-    return answer(await service.repository(repository, confirm_))
+    return make_response(await service.repository(repository, confirm_))
 
 
-def _runs(marks: Marks, caller: Principal) -> list[MarkRun]:
+def _run_models(marks: Marks, caller: Principal) -> list[MarkRunModel]:
     newest = sorted(marks.runs.all(), key=lambda run: run.record.began_ms, reverse=True)[:RUNS_MAX]
-    return [_run(marks, run, caller) for run in newest]
+    return [_run_model(marks, run, caller) for run in newest]
 
 
-def _run(marks: Marks, run: Run, caller: Principal) -> MarkRun:
+def _run_model(marks: Marks, run: OfflineRun, caller: Principal) -> MarkRunModel:
     """Return the run. Only operators learn which fault of a store ended it."""
     record = run.record
-    return MarkRun(
+    return MarkRunModel(
         mark_id=run.mark_id,
-        state=run.shown,
+        state=run.state_text,
         began=record.began_ms // 1000,
         deletes_at=_seconds(record.deletes_at_ms) if run.has_finished_marking else None,
         finished=_seconds(record.finished_ms),
         tagged=_seconds(record.tagged_ms),
         swept=_seconds(record.swept_ms),
-        counts=marks.shown.counts(run),
-        swept_counts=record.swept,
+        counts=marks.state_text.counts(run),
+        swept_counts=record.sweep_counts,
         question=record.question,
         confirmed_by=record.confirmed_by,
-        ended=record.ended if caller.role >= Role.OPERATOR else record.ended.partition(":")[0],
+        end_reason=record.end_reason if caller.role >= Role.OPERATOR else record.end_reason.partition(":")[0],
     )
 
 

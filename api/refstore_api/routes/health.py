@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 from refstore.errors import RefstoreError
 from refstore.lake import Lake
 from refstore_api.auth import Reader
-from refstore_api.request_metrics import CONTENT_TYPE, Metrics, lake_text
+from refstore_api.request_metrics import CONTENT_TYPE, RequestMetrics, render_lake_metrics
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
 
@@ -47,8 +47,8 @@ async def metrics(request: Request, service: ServiceOf, caller: Reader) -> Respo
     """Return metrics for Prometheus, which sends an access key as its basic_auth. They include the reaper's, and the
     figures of every repository.
     """
-    request_metrics: Metrics = request.app.state.metrics
-    text = request_metrics.text()
+    request_metrics: RequestMetrics = request.app.state.metrics
+    text = request_metrics.render()
     if not caller.repositories:  # a key for some repositories learns nothing of the others
-        text += await service.run(lambda: lake_text(service.lake) + service.reaper_metrics())
+        text += await service.run(lambda: render_lake_metrics(service.lake) + service.reaper_metrics())
     return Response(text, media_type=CONTENT_TYPE)

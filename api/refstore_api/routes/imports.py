@@ -17,7 +17,7 @@ from refstore_api.auth import Reader, Writer
 from refstore_api.commit_answers import new_commit_model
 from refstore_api.error_responses import message_of_stored
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import answer, empty_answer
+from refstore_api.json_answers import make_response, make_empty_response
 from refstore_api.json_bodies import BodyBound
 from refstore_api.models import Error, ImportCreation, ImportCreationResponse, ImportStatus
 from refstore_api.routes import failures
@@ -48,7 +48,7 @@ async def import_start(
     def start(repo: Repository) -> ImportCreationResponse:
         return ImportCreationResponse(id=service.imports.start(repo.context, ids.branch_name(branch), sources, options))
 
-    return answer(await service.repository(repository, start), 202)
+    return make_response(await service.repository(repository, start), 202)
 
 
 @router.get("", operation_id="importStatus", responses={200: {"model": ImportStatus}, **failures()})
@@ -58,12 +58,12 @@ async def import_status(service: ServiceOf, _caller: Reader, repository: str, br
 
     def read(repo: Repository) -> ImportStatus:
         record = service.imports.status(repo.context, ids.branch_name(branch), id)
-        landed = background_imports.landed_commit(repo.context, record)
+        landed = background_imports.find_landed_commit(repo.context, record)
         return ImportStatus(
             completed=record.state == background_imports.COMPLETED,
             update_time=datetime.fromtimestamp((record.updated_ms or repo.context.clock.now_ms()) / 1000, UTC),
             ingested_objects=record.objects,
-            skipped_objects=record.skipped,
+            skipped_objects=record.skipped_objects,
             metarange_id=landed[1].metarange if landed else None,
             commit=new_commit_model(*landed) if landed else None,
             error=Error(message=message_of_stored(record.error_code, record.error), code=record.error_code)
@@ -71,7 +71,7 @@ async def import_status(service: ServiceOf, _caller: Reader, repository: str, br
             else None,
         )
 
-    return answer(await service.repository(repository, read))
+    return make_response(await service.repository(repository, read))
 
 
 @router.delete("", operation_id="importCancel", status_code=204, responses=failures(409))
@@ -79,4 +79,4 @@ async def import_status(service: ServiceOf, _caller: Reader, repository: str, br
 async def import_cancel(service: ServiceOf, _caller: Writer, repository: str, branch: str, id: ImportId) -> Response:  # noqa: A002
     """Cancel the import before its next page; then nothing is committed."""
     await service.repository(repository, lambda repo: service.imports.cancel(repo.context, ids.branch_name(branch), id))
-    return empty_answer()
+    return make_empty_response()

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from refstore import __version__, access_keys
 from refstore_api.auth import Reader, authenticator_of
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import answer, empty_answer
+from refstore_api.json_answers import make_response, make_empty_response
 from refstore_api.json_bodies import OPEN_BYTES_MAX, BodyBound
 from refstore_api.models import (
     AuthenticationToken,
@@ -38,13 +38,13 @@ so before it touches a file).
 @router.get("/healthcheck", operation_id="healthCheck", tags=["health"], status_code=204)
 async def health_check() -> Response:
     """Answer that the process runs. `/readiness` says whether its stores answer."""
-    return empty_answer()
+    return make_empty_response()
 
 
 @router.get("/setup_lakefs", operation_id="getSetupState", tags=["config"], responses={200: {"model": SetupState}})
 async def setup_state() -> Response:
     """Always answer initialized: `refstore keys` and `refstore serve` make the keys, never the first caller."""
-    return answer(SetupState(state="initialized"))
+    return make_response(SetupState(state="initialized"))
 
 
 @router.post(
@@ -56,14 +56,14 @@ async def login(request: Request, body: Annotated[LoginInformation, BodyBound(OP
     token, expires = await authenticator_of(request).login(
         body.access_key_id, body.secret_access_key, address_of(request.scope)
     )
-    return answer(AuthenticationToken(token=token, token_expiration=expires))
+    return make_response(AuthenticationToken(token=token, token_expiration=expires))
 
 
 @router.get(
     "/user", operation_id="getCurrentUser", tags=["auth"], responses={200: {"model": CurrentUser}, **failures()}
 )
 async def current_user(caller: Reader) -> Response:
-    return answer(
+    return make_response(
         CurrentUser(
             user=User(id=caller.key_id, creation_date=caller.created_ms // 1000, friendly_name=caller.role.name.lower())
         )
@@ -72,7 +72,7 @@ async def current_user(caller: Reader) -> Response:
 
 @router.get("/config", operation_id="getConfig", tags=["config"], responses={200: {"model": Config}, **failures()})
 async def config(service: ServiceOf, _caller: Reader) -> Response:
-    return answer(Config(version_config=_version(), storage_config=_storage(service)))
+    return make_response(Config(version_config=_version(), storage_config=_storage(service)))
 
 
 @router.get(
@@ -82,7 +82,7 @@ async def config(service: ServiceOf, _caller: Reader) -> Response:
     responses={200: {"model": VersionConfig}, **failures()},
 )
 async def version(_caller: Reader) -> Response:
-    return answer(_version())
+    return make_response(_version())
 
 
 @router.get(
@@ -92,7 +92,7 @@ async def version(_caller: Reader) -> Response:
     responses={200: {"model": StorageConfig}, **failures()},
 )
 async def storage(service: ServiceOf, _caller: Reader) -> Response:
-    return answer(_storage(service))
+    return make_response(_storage(service))
 
 
 @router.get(
@@ -102,13 +102,13 @@ async def storage(service: ServiceOf, _caller: Reader) -> Response:
     responses={200: {"model": GarbageCollectionConfig}, **failures()},
 )
 async def garbage_collection(service: ServiceOf, _caller: Reader) -> Response:
-    return answer(GarbageCollectionConfig(grace_period=int(service.lake.safety.grace_seconds)))
+    return make_response(GarbageCollectionConfig(grace_period=int(service.lake.safety.grace_seconds)))
 
 
 @router.post("/statistics", operation_id="postStatsEvents", tags=["config"], status_code=204, responses=failures())
 async def statistics(_caller: Reader) -> Response:
     """Accept the usage statistics that lakeFS's programs send at each call, and discard them unread."""
-    return empty_answer()
+    return make_empty_response()
 
 
 def _version() -> VersionConfig:

@@ -17,14 +17,14 @@ from refstore.core.ids import is_own
 from refstore.core.records import Entry
 from refstore.core.safety import SIGNED_SECONDS
 from refstore.errors import AlreadyExists, Contention, Gone, Invalid, ObjectNotFound, RefstoreError
-from refstore.operations.reading import verified
+from refstore.operations.reading import verify_chunks
 from refstore.operations.uploading import Stage, Upload
 from refstore.repository import Repository
 from refstore_api import headers, request_bodies, signed_urls
 from refstore_api.auth import Reader, Writer
 from refstore_api.error_responses import PreconditionFailed, message_of, status_of
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import answer, answer_page, empty_answer
+from refstore_api.json_answers import make_response, make_page_response, make_empty_response
 from refstore_api.json_bodies import BodyBound
 from refstore_api.models import (
     ObjectCopyCreation,
@@ -37,7 +37,7 @@ from refstore_api.models import (
     PathList,
     UnderlyingObjectProperties,
 )
-from refstore_api.object_stats import ObjectFields, answer_object, fields_of
+from refstore_api.object_stats import ObjectFields, make_object_response, object_fields
 from refstore_api.routes import failures
 from refstore_api.service import Service, ServiceOf
 from refstore_api.shared_parameters import (
@@ -100,8 +100,8 @@ async def stat_object(
     presign: Presign = False,
 ) -> Response:
     context, entry = await service.stat(repository, ref, path)
-    url = await service.run(partial(_signed, service, request, context, entry)) if presign else None
-    return answer_object(context, path, entry, user_metadata=user_metadata, signed=url)
+    url = await service.run(partial(_sign_read_url, service, request, context, entry)) if presign else None
+    return make_object_response(context, path, entry, user_metadata=user_metadata, signed=url)
 
 
 @router.post(
@@ -125,16 +125,16 @@ async def upload_object(
 ) -> Response:
     """Upload the body, raw or as the form's part `content`; headers `x-lakefs-meta-NAME` become its metadata."""
     del storage_class, force
-    if_absent = _only_if_absent(if_none_match, if_match)
+    if_absent = _is_only_if_absent(if_none_match, if_match)
     ids.object_path(path)
     if not request_bodies.is_small(request):
         await service.repository(repository, lambda repo: _check_upload(repo, branch, path, if_absent))
     limits = request_bodies.limits_of(service.settings)
-    received = await request_bodies.receive(request, limits)
+    received = await request_bodies.receive_object(request, limits)
     item = Upload(
         path=path,
         body=received.body,
-        metadata=headers.metadata_of(request.headers.items()),
+        metadata=headers.parse_metadata(request.headers.items()),
         content_type=ids.content_type(received.content_type),
         if_absent=if_absent,
     )
@@ -145,7 +145,7 @@ async def upload_object(
             context, entry = await service.upload_long(repository, branch, item)
     except AlreadyExists as error:
         raise PreconditionFailed(str(error)) from error
-    return answer_object(context, path, entry, 201)
+    return make_object_response(context, path, entry, 201)
 
 
 @router.put(
@@ -172,7 +172,7 @@ async def stage_object(
             mtime_ms=mtime,
         )
         (entry,) = repo.stage_many(branch, [item])
-        return answer_object(repo.context, path, entry, 201)
+        return make_object_response(repo.context, path, entry, 201)
 
     return await service.repository(repository, stage)
 
@@ -189,7 +189,7 @@ async def upload_preflight(
     """Answer 204 if this key may upload to this path."""
     ids.object_path(path)
     await service.repository(repository, lambda repo: repo.get_branch(branch))
-    return empty_answer()
+    return make_empty_response()
 
 
 @router.get(
@@ -212,19 +212,19 @@ async def get_object(
     if_none_match: IfChanged = None,
     if_match: IfMatch = None,
 ) -> Response:
-    _no_match(if_match)
+    _refuse_if_match(if_match)
     for _ in range(ATTEMPTS):
         context, entry = await service.stat(repository, ref, path)
-        if headers.matches(if_none_match, entry):
-            return empty_answer(304, headers={"ETag": headers.etag_of(entry)})
-        url = await service.run(partial(_signed, service, request, context, entry)) if presign else None
+        if headers.matches_etag(if_none_match, entry):
+            return make_empty_response(304, headers={"ETag": headers.etag_of(entry)})
+        url = await service.run(partial(_sign_read_url, service, request, context, entry)) if presign else None
         if url is not None:
             return RedirectResponse(url.url, 302)
-        part = headers.range_of(range_ if headers.range_applies(if_range, entry) else None, entry.size_bytes)
+        part = headers.parse_range(range_ if headers.is_range_allowed(if_range, entry) else None, entry.size_bytes)
         start, end = part or (0, entry.size_bytes)
-        reader = await service.run(partial(_opened, context, entry, start, end))
+        reader = await service.run(partial(_open_chunks, context, entry, start, end))
         if reader is not None:
-            return streamed(
+            return stream_object(
                 service, reader, headers.object_headers(entry), start, end, entry.size_bytes, partial=part is not None
             )
         # raises if the object is gone; otherwise it changed
@@ -254,11 +254,11 @@ async def head_object(
     if_none_match: IfChanged = None,
     if_match: IfMatch = None,
 ) -> Response:
-    _no_match(if_match)
+    _refuse_if_match(if_match)
     entry = (await service.stat(repository, ref, path)).entry
-    if headers.matches(if_none_match, entry):
-        return empty_answer(304, headers={"ETag": headers.etag_of(entry)})
-    part = headers.range_of(range_ if headers.range_applies(if_range, entry) else None, entry.size_bytes)
+    if headers.matches_etag(if_none_match, entry):
+        return make_empty_response(304, headers={"ETag": headers.etag_of(entry)})
+    part = headers.parse_range(range_ if headers.is_range_allowed(if_range, entry) else None, entry.size_bytes)
     response_headers = headers.object_headers(entry)
     response_headers["Content-Length"] = str(entry.size_bytes if part is None else part.end - part.start)
     if part is not None:
@@ -285,17 +285,17 @@ async def list_objects(
     amount_max = amount_of(amount)
 
     def read(repo: Repository) -> Response:
-        page = repo.page(ref, prefix=prefix, after=after, amount=amount_max, delimiter=delimiter)
+        page = repo.list_page(ref, prefix=prefix, after=after, amount=amount_max, delimiter=delimiter)
         results: list[ObjectFields] = []
         for path, entry in page.results:
             signable = presign and entry is not None and entry.address  # what a purge erased has no address
-            url = _signed(service, request, repo.context, entry) if signable and entry is not None else None
-            results.append(fields_of(repo.context, path, entry, user_metadata=user_metadata, signed=url))
+            url = _sign_read_url(service, request, repo.context, entry) if signable and entry is not None else None
+            results.append(object_fields(repo.context, path, entry, user_metadata=user_metadata, signed=url))
         offset = page.next_after if page.has_more else ""
         pagination = Pagination(
             has_more=page.has_more, next_offset=offset, results=len(results), max_per_page=amount_max
         )
-        return answer_page(pagination, results)
+        return make_page_response(pagination, results)
 
     return await service.read(request, caller.key_id, repository, read)
 
@@ -309,7 +309,7 @@ async def underlying_properties(
     service: ServiceOf, _caller: Reader, repository: str, ref: str, path: ObjectPath
 ) -> Response:
     await service.stat(repository, ref, path)
-    return answer(UnderlyingObjectProperties())
+    return make_response(UnderlyingObjectProperties())
 
 
 @router.delete("/branches/{branch}/objects", operation_id="deleteObject", status_code=204, responses=failures(409))
@@ -325,7 +325,7 @@ async def delete_object(
     """Delete a path; succeed, too, if nothing is there."""
     del force, no_tombstone
     await service.repository(repository, lambda repo: repo.delete(branch, path))
-    return empty_answer()
+    return make_empty_response()
 
 
 @router.post(
@@ -357,7 +357,7 @@ async def delete_objects(
         repo.delete_many(branch, good)
         return ObjectErrorList(errors=errors)
 
-    return answer(await service.repository(repository, delete))
+    return make_response(await service.repository(repository, delete))
 
 
 @router.post(
@@ -378,12 +378,12 @@ async def copy_object(
 
     def copy(repo: Repository) -> Response:
         entry = repo.copy(body.src_ref or branch, body.src_path, branch, dest_path)
-        return answer_object(repo.context, dest_path, entry, 201)
+        return make_object_response(repo.context, dest_path, entry, 201)
 
     return await service.repository(repository, copy)
 
 
-def streamed(
+def stream_object(
     service: Service,
     reader: ChunkReader,
     fields: dict[str, str],
@@ -432,7 +432,7 @@ class ChunkReader:
                 close()
 
 
-def _opened(context: Context, entry: Entry, start: int, end: int) -> ChunkReader | None:
+def _open_chunks(context: Context, entry: Entry, start: int, end: int) -> ChunkReader | None:
     """Open the bytes of this very entry; None: its data is gone. By its path, another object's bytes could come under
     this one's headers.
 
@@ -443,7 +443,7 @@ def _opened(context: Context, entry: Entry, start: int, end: int) -> ChunkReader
         return ChunkReader(context.foreign.get(entry.address, entry.size_bytes, start, end))
     with suppress(ObjectNotFound):
         chunks = context.objects.get(entry.address, start=start, end=end)
-        return ChunkReader(verified(context, chunks, entry, start, end, f"the object at {entry.address}"))
+        return ChunkReader(verify_chunks(context, chunks, entry, start, end, f"the object at {entry.address}"))
     return None
 
 
@@ -453,13 +453,13 @@ def _check_erased(entry: Entry) -> None:
         raise Gone("a purge has erased this object; no earlier version of it can be read")
 
 
-def _no_match(if_match: str | None) -> None:
+def _refuse_if_match(if_match: str | None) -> None:
     """Refuse `If-Match`. Raises Invalid."""
     if if_match is not None:
         raise Invalid("If-Match is not supported; leave it out, or send If-Range with a range")
 
 
-def _only_if_absent(if_none_match: str | None, if_match: str | None) -> bool:
+def _is_only_if_absent(if_none_match: str | None, if_match: str | None) -> bool:
     """Parse the conditions of an upload. Raises Invalid for one that is not supported, because it must not be
     ignored.
     """
@@ -477,10 +477,10 @@ def _check_upload(repo: Repository, branch: str, path: str, if_absent: bool) -> 
         raise PreconditionFailed(f"{path!r} is on {branch!r} already; it was not changed")
 
 
-def _signed(service: Service, request: Request, context: Context, entry: Entry) -> signed_urls.SignedUrl | None:
+def _sign_read_url(service: Service, request: Request, context: Context, entry: Entry) -> signed_urls.SignedUrl | None:
     """Sign a URL that reads the object; None if there is none for a foreign object, or it may not be read."""
     _check_erased(entry)
     if not is_own(entry.address):
         url = context.foreign.presign_get(entry.address, expires_seconds=SIGNED_SECONDS)
         return signed_urls.SignedUrl(url, context.clock.now_ms() // 1000 + SIGNED_SECONDS) if url else None
-    return signed_urls.sign(service, request, context, entry.address, "get", seconds=SIGNED_SECONDS)
+    return signed_urls.sign_url(service, request, context, entry.address, "get", seconds=SIGNED_SECONDS)

@@ -17,22 +17,22 @@ from refstore.operations.restoring import RestoreOutcome
 from refstore.repository import Repository
 from refstore_api.auth import Operator, Reader, Writer
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import answer, take_page
+from refstore_api.json_answers import make_response, take_page
 from refstore_api.models import (
     AddressReferences,
-    InGrace,
-    InGraceList,
+    TrashItemModel,
+    TrashItemList,
     JournalEvent,
     Message,
-    Move,
-    NamedBy,
+    MoveRequest,
+    AddressReferenceModel,
     ObjectStats,
     PurgedObject,
-    Restore,
-    Resume,
-    Why,
+    RestoreRequestModel,
+    ResumeRequest,
+    WhyModel,
 )
-from refstore_api.object_stats import address_of_url, answer_object, physical_url
+from refstore_api.object_stats import address_of_url, make_object_response, physical_url
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
 from refstore_api.shared_parameters import AMOUNT, Amount, Prefix, amount_of
@@ -50,12 +50,12 @@ OBJECT: dict[str, Any] = {"content": {"application/json": {"schema": {"type": "o
     status_code=201,
     responses={201: {"model": ObjectStats}, **failures(409)},
 )
-async def move_object(service: ServiceOf, _caller: Writer, repository: str, branch: str, body: Move) -> Response:
+async def move_object(service: ServiceOf, _caller: Writer, repository: str, branch: str, body: MoveRequest) -> Response:
     """Move an object to another path on its branch without reading its data."""
 
     def move(repo: Repository) -> Response:
         entry = repo.move(branch, body.src_path, body.dest_path)
-        return answer_object(repo.context, body.dest_path, entry, 201)
+        return make_object_response(repo.context, body.dest_path, entry, 201)
 
     return await service.repository(repository, move)
 
@@ -66,7 +66,7 @@ async def move_object(service: ServiceOf, _caller: Writer, repository: str, bran
     status_code=201,
     responses={200: {"model": ObjectStats}, 201: {"model": ObjectStats}, **failures(409, 410)},
 )
-async def restore_object(service: ServiceOf, _caller: Writer, repository: str, branch: str, body: Restore) -> Response:
+async def restore_object(service: ServiceOf, _caller: Writer, repository: str, branch: str, body: RestoreRequestModel) -> Response:
     """Restore a lost object, at its path or another one. 200: it is there already, and nothing was changed.
 
     409: something was written to the path since; `force` replaces that.
@@ -78,7 +78,7 @@ async def restore_object(service: ServiceOf, _caller: Writer, repository: str, b
         )
         assert restored.entry is not None  # noqa: S101  # what was not restored raised
         status = 200 if restored.outcome is RestoreOutcome.UNCHANGED else 201
-        return answer_object(repo.context, restored.path, restored.entry, status)
+        return make_object_response(repo.context, restored.path, restored.entry, status)
 
     return await service.repository(repository, restore)
 
@@ -86,7 +86,7 @@ async def restore_object(service: ServiceOf, _caller: Writer, repository: str, b
 @router.get(
     "/repositories/{repository}/grace",
     operation_id="listInGrace",
-    responses={200: {"model": InGraceList}, **failures()},
+    responses={200: {"model": TrashItemList}, **failures()},
 )
 async def list_in_grace(
     request: Request,
@@ -102,13 +102,13 @@ async def list_in_grace(
     begins when the reaper processes the object.
     """
 
-    def read(repo: Repository) -> InGraceList:
-        lost_objects = repo.in_grace(branch=branch, prefix=prefix, after=after)
+    def read(repo: Repository) -> TrashItemList:
+        lost_objects = repo.list_trash(branch=branch, prefix=prefix, after=after)
         results, pagination = take_page(lost_objects, amount_of(amount), lambda item: item.cursor)
-        return InGraceList(
+        return TrashItemList(
             pagination=pagination,
             results=[
-                InGrace(
+                TrashItemModel(
                     physical_address=physical_url(repo.context, item.address),
                     branch=item.branch,
                     path=item.path,
@@ -135,30 +135,30 @@ async def get_references(
     """Return the references to a physical address, each with its state."""
 
     def read(repo: Repository) -> AddressReferences:
-        return _references(repo, repo.address(address_of_url(repo.context, physical_address)))
+        return _address_references(repo, repo.address(address_of_url(repo.context, physical_address)))
 
     return await service.read(request, caller.key_id, repository, read)
 
 
 @router.get(
-    "/repositories/{repository}/addresses/why", operation_id="why", responses={200: {"model": Why}, **failures(501)}
+    "/repositories/{repository}/addresses/why", operation_id="why", responses={200: {"model": WhyModel}, **failures(501)}
 )
 async def why(
     request: Request, service: ServiceOf, caller: Reader, repository: str, physical_address: PhysicalAddress
 ) -> Response:
     """Explain a physical address: its references, and who deleted it, when, and under which rule."""
 
-    def read(repo: Repository) -> Why:
+    def read(repo: Repository) -> WhyModel:
         address = address_of_url(repo.context, physical_address)
         shows_host = (
             caller.role >= Role.OPERATOR
         )  # a reaper's id has its host and process, a store's words may have one
         explanation = service.operations.why(repo, address)
-        return Why(
+        return WhyModel(
             physical_address=physical_url(repo.context, Address(address)),
-            now=_references(repo, explanation.view),
+            now=_address_references(repo, explanation.view),
             meaning=explanation.meaning,
-            purged=_purged(repo, explanation.purged),
+            purged=_purged_object(repo, explanation.purged),
             events=[
                 JournalEvent(
                     at=event.at_ms // 1000,
@@ -189,7 +189,7 @@ async def reaper_status(
 ) -> Response:
     """Return which reapers run, what waits, and where and why deletion has stopped."""
     if repository is not None:
-        await service.run(lambda: service.lake.undrained(repository))
+        await service.run(lambda: service.lake.undrained_context(repository))
     return JSONResponse(await service.run(lambda: service.operations.reaper_status(service.lake, repository)))
 
 
@@ -198,22 +198,22 @@ async def reaper_status(
     operation_id="resumeReaper",
     responses={200: {"model": Message}, **failures(409, 501)},
 )
-async def resume_reaper(service: ServiceOf, _caller: Operator, repository: str, body: Resume | None = None) -> Response:
+async def resume_reaper(service: ServiceOf, _caller: Operator, repository: str, body: ResumeRequest | None = None) -> Response:
     """Resume hard deletion that the breaker stopped: for a time, or for a number of objects; an hour by default.
 
     A deleted repository is found, too, until it is drained; its name is free only after that.
     """
-    bounds = body or Resume()
+    bounds = body or ResumeRequest()
 
     def resume() -> Message:
         return Message(
-            message=service.operations.resume(service.lake.undrained(repository), bounds.seconds, bounds.objects)
+            message=service.operations.resume(service.lake.undrained_context(repository), bounds.seconds, bounds.objects)
         )
 
-    return answer(await service.run(resume))
+    return make_response(await service.run(resume))
 
 
-def _purged(repo: Repository, role: PurgeRole | None) -> PurgedObject | None:
+def _purged_object(repo: Repository, role: PurgeRole | None) -> PurgedObject | None:
     if role is None:
         return None
     return PurgedObject(
@@ -225,14 +225,14 @@ def _purged(repo: Repository, role: PurgeRole | None) -> PurgedObject | None:
     )
 
 
-def _references(repo: Repository, view: AddressInfo) -> AddressReferences:
+def _address_references(repo: Repository, view: AddressInfo) -> AddressReferences:
     return AddressReferences(
         physical_address=physical_url(repo.context, view.address),
         state=view.state.value,
         reference_state=view.reference_state.value if view.reference_state else None,
-        commit=(view.committed.commit or view.committed.swept) if view.committed else None,
+        commit=(view.committed_name.commit or view.committed_name.swept_commit) if view.committed_name else None,
         references=[
-            NamedBy(
+            AddressReferenceModel(
                 branch=reference.branch,
                 path=reference.path,
                 staging_token=reference.token,

@@ -7,26 +7,26 @@ from typing import Annotated
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from refstore.operations.purge_document import Onboarded
+from refstore.operations.purge_document import OnboardedDocument
 from refstore.repository import Repository
 from refstore_api.auth import Operator, Reader
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import answer
+from refstore_api.json_answers import make_response
 from refstore_api.json_bodies import BodyBound
-from refstore_api.models import PurgeDataset, PurgeDocument, PurgeDocumentText
+from refstore_api.models import PurgeDataset, PurgeDocumentModel, PurgeDocumentText
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
 
 router = APIRouter(prefix="/repositories/{repository}/purge", tags=["refstore"], route_class=FastRoute)
 DOCUMENT_BODY = BodyBound(2 << 20)
 """A document of `CHARACTERS_MAX`, as text in JSON."""
-PURGED = {200: {"model": PurgeDocument}}
+PURGED = {200: {"model": PurgeDocumentModel}}
 
 
 @router.get("/document", operation_id="getPurgeDocument", responses={**PURGED, **failures()})
 async def get_document(service: ServiceOf, _caller: Reader, repository: str) -> Response:
     """Return the purge document that is set, and what it means. 404: nothing is onboarded."""
-    return answer(await service.repository(repository, lambda repo: _shown(repo.purge_document())))
+    return make_response(await service.repository(repository, lambda repo: _document_model(repo.purge_document())))
 
 
 @router.put("/document", operation_id="setPurgeDocument", responses={**PURGED, **failures(409)})
@@ -38,19 +38,19 @@ async def set_document(
     400: the document has a mistake; the message names line and column.
     """
 
-    def onboard(repo: Repository) -> PurgeDocument:
-        return _shown(repo.onboard_purge(body.document, by=caller.key_id))
+    def onboard(repo: Repository) -> PurgeDocumentModel:
+        return _document_model(repo.onboard_purge(body.document, by=caller.key_id))
 
-    return answer(await service.repository(repository, onboard))
+    return make_response(await service.repository(repository, onboard))
 
 
-def _shown(onboarded: Onboarded) -> PurgeDocument:
-    return PurgeDocument(
+def _document_model(onboarded: OnboardedDocument) -> PurgeDocumentModel:
+    return PurgeDocumentModel(
         document=onboarded.text,
         set_at=onboarded.set_ms // 1000,
         set_by=onboarded.set_by,
         datasets=[
-            PurgeDataset(name=each.name, prefix=each.prefix, mode=each.mode, purged=onboarded.document.allows(each))
+            PurgeDataset(name=each.name, prefix=each.prefix, mode=each.mode, is_whitelisted=onboarded.document.is_whitelisted(each))
             for each in onboarded.document.datasets
         ],
         warnings=list(onboarded.warnings),

@@ -14,16 +14,16 @@ from refstore.operations import log_and_diff
 from refstore.repository import Repository
 from refstore_api import commit_answers
 from refstore_api.auth import Reader, Writer
-from refstore_api.commit_answers import Difference, commit_model, commit_models, diff_page, differences, to_merge
-from refstore_api.error_responses import Busy
+from refstore_api.commit_answers import DiffEntry, commit_model, commit_models, diff_page, differences, merge_differences
+from refstore_api.error_responses import BranchContention
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import answer, take_page
+from refstore_api.json_answers import make_response, take_page
 from refstore_api.models import (
-    Commit,
+    CommitModel,
     CommitList,
     DiffList,
     FindMergeBaseResult,
-    Merge,
+    MergeRequest,
     MergeConflictResult,
     MergeResult,
     PathText,
@@ -37,11 +37,11 @@ FILTERS_MAX = 100
 
 
 @router.get(
-    "/commits/{commit_id}", operation_id="getCommit", tags=["commits"], responses={200: {"model": Commit}, **failures()}
+    "/commits/{commit_id}", operation_id="getCommit", tags=["commits"], responses={200: {"model": CommitModel}, **failures()}
 )
 async def get_commit(service: ServiceOf, _caller: Reader, repository: str, commit_id: str) -> Response:
     """Return the commit of any ref."""
-    return answer(await service.repository(repository, lambda repo: commit_model(repo, *repo.get_commit(commit_id))))
+    return make_response(await service.repository(repository, lambda repo: commit_model(repo, *repo.get_commit(commit_id))))
 
 
 @router.get("/refs/{ref}/commits", operation_id="logCommits", responses={200: {"model": CommitList}, **failures()})
@@ -72,7 +72,7 @@ async def log_commits(
     )
 
     def read(repo: Repository) -> CommitList:
-        commits = commit_answers.log(
+        commits = commit_answers.filter_log(
             repo,
             ref,
             after=after,
@@ -117,10 +117,10 @@ async def diff_refs(
         if base is None:
             raise CommitNotFound(f"{left_ref!r} and {right_ref!r} have no common history; use type=two_dot")
 
-        def changed(start: str) -> Iterator[Difference]:
+        def changed(start: str) -> Iterator[DiffEntry]:
             if type == "two_dot":
                 return differences(log_and_diff.diff_commits(repo.context, left, right, prefix=prefix, after=start))
-            return to_merge(repo, left, base, right, prefix=prefix, after=start)
+            return merge_differences(repo, left, base, right, prefix=prefix, after=start)
 
         return diff_page(changed, prefix, after, amount_of(amount), delimiter)
 
@@ -156,9 +156,9 @@ async def merge(
     repository: str,
     source_ref: str,
     destination_branch: str,
-    body: Annotated[Merge | None, COMMIT_BODY] = None,
+    body: Annotated[MergeRequest | None, COMMIT_BODY] = None,
 ) -> Response:
-    options = body or Merge()
+    options = body or MergeRequest()
 
     def make(repo: Repository) -> MergeResult:
         try:
@@ -173,7 +173,7 @@ async def merge(
                 allow_empty=options.allow_empty,
             )
         except Contention as error:
-            raise Busy(str(error)) from error
+            raise BranchContention(str(error)) from error
         return MergeResult(reference=merged.id)
 
-    return answer(await service.repository(repository, make))
+    return make_response(await service.repository(repository, make))

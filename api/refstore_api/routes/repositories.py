@@ -16,14 +16,14 @@ from refstore.core.ids import RepositoryName
 from refstore.core.records import RepositoryRecord
 from refstore.errors import Invalid, InvalidName, ObjectsRefused
 from refstore.lake import Lake
-from refstore.namespaces import as_folder
+from refstore.namespaces import folder_url
 from refstore.objects import child
 from refstore_api.auth import Operator, Reader, Writer
 from refstore_api.error_responses import Forbidden, NotSupported, log_failure
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import answer, empty_answer, take_page
+from refstore_api.json_answers import make_response, make_empty_response, take_page
 from refstore_api.models import (
-    Repository,
+    RepositoryModel,
     RepositoryCreation,
     RepositoryList,
     RepositoryMetadataKeys,
@@ -51,9 +51,9 @@ async def list_repositories(
     search: str = "",
 ) -> Response:
     def read() -> RepositoryList:
-        repositories = _visible(service.lake.repositories(prefix=prefix, after=after), caller, search)
+        repositories = _visible_repositories(service.lake.repositories(prefix=prefix, after=after), caller, search)
         results, pagination = take_page(repositories, amount_of(amount), lambda item: item[0])
-        return RepositoryList(pagination=pagination, results=[_model(name, record) for name, record in results])
+        return RepositoryList(pagination=pagination, results=[_repository_model(name, record) for name, record in results])
 
     return await service.reads.run(request, caller.key_id, read)
 
@@ -62,7 +62,7 @@ async def list_repositories(
     "/repositories",
     operation_id="createRepository",
     status_code=201,
-    responses={201: {"model": Repository}, **failures(409, 501)},
+    responses={201: {"model": RepositoryModel}, **failures(409, 501)},
 )
 async def create_repository(
     service: ServiceOf, caller: Operator, body: RepositoryCreation, bare: bool = False
@@ -75,32 +75,32 @@ async def create_repository(
     if body.storage_id:
         raise Invalid(f"there is one store here, and it has no name; leave storage_id {body.storage_id[:80]!r} out")
 
-    def make() -> Repository:
+    def make() -> RepositoryModel:
         namespace = _namespace(service.lake, body.storage_namespace, service.settings.namespaces)
         given_namespace = body.storage_namespace if namespace and body.storage_namespace.startswith(LOCAL) else ""
-        with _refusal_of(service.lake, namespace):
+        with _explain_refusal(service.lake, namespace):
             repository = service.lake.create_repository(
                 body.name, namespace=namespace, default_branch=body.default_branch, given_namespace=given_namespace
             )
         if body.sample_data:
-            sample_data.add(repository, committer=caller.key_id)
-        return _model(repository.name, repository.record)
+            sample_data.add_sample_data(repository, committer=caller.key_id)
+        return _repository_model(repository.name, repository.record)
 
-    return answer(await service.run(make), 201)
+    return make_response(await service.run(make), 201)
 
 
 @router.get(
-    "/repositories/{repository}", operation_id="getRepository", responses={200: {"model": Repository}, **failures()}
+    "/repositories/{repository}", operation_id="getRepository", responses={200: {"model": RepositoryModel}, **failures()}
 )
 async def get_repository(service: ServiceOf, _caller: Reader, repository: str) -> Response:
-    return answer(await service.repository(repository, lambda repo: _model(repo.name, repo.record)))
+    return make_response(await service.repository(repository, lambda repo: _repository_model(repo.name, repo.record)))
 
 
 @router.delete("/repositories/{repository}", operation_id="deleteRepository", status_code=204, responses=failures(409))
 async def delete_repository(service: ServiceOf, _caller: Operator, repository: str, force: Force = False) -> Response:
     del force
     await service.run(lambda: service.lake.delete_repository(repository))
-    return empty_answer()
+    return make_empty_response()
 
 
 @router.get(
@@ -127,7 +127,7 @@ async def set_metadata(
     service: ServiceOf, _caller: Writer, repository: str, body: Annotated[RepositoryMetadataSet, METADATA_BODY]
 ) -> Response:
     await service.run(lambda: service.lake.set_metadata(repository, put=body.metadata))
-    return empty_answer()
+    return make_empty_response()
 
 
 @router.delete(
@@ -140,10 +140,10 @@ async def delete_metadata(
     service: ServiceOf, _caller: Writer, repository: str, body: Annotated[RepositoryMetadataKeys, METADATA_BODY]
 ) -> Response:
     await service.run(lambda: service.lake.set_metadata(repository, remove=body.keys))
-    return empty_answer()
+    return make_empty_response()
 
 
-def _visible(
+def _visible_repositories(
     repositories: Iterator[tuple[RepositoryName, RepositoryRecord]], caller: Principal, search: str
 ) -> Iterator[tuple[RepositoryName, RepositoryRecord]]:
     for name, record in repositories:
@@ -160,8 +160,8 @@ def _namespace(lake: Lake, requested_url: str, allowed: Sequence[str]) -> str | 
     caller's choice.
     """
     url = _namespace_url(lake, requested_url, anywhere=bool(allowed))
-    folder = as_folder(url or child(lake.objects_url, "any"))
-    if allowed and not any(folder.startswith(above) and folder != above for above in map(as_folder, allowed)):
+    folder = folder_url(url or child(lake.objects_url, "any"))
+    if allowed and not any(folder.startswith(above) and folder != above for above in map(folder_url, allowed)):
         raise Forbidden(
             f"{requested_url[:80]!r} is not below what api.namespaces allows; name a folder below one of these: "
             f"{', '.join(allowed)[:1000]}"
@@ -170,7 +170,7 @@ def _namespace(lake: Lake, requested_url: str, allowed: Sequence[str]) -> str | 
 
 
 @contextmanager
-def _refusal_of(lake: Lake, namespace: str | None) -> Generator[None, None, None]:
+def _explain_refusal(lake: Lake, namespace: str | None) -> Generator[None, None, None]:
     """Raise InvalidName if the store refuses the bucket that the caller named. The lake's own is the operator's."""
     try:
         yield
@@ -212,8 +212,8 @@ def _namespace_url(lake: Lake, requested_url: str, *, anywhere: bool) -> str | N
     return f"{bare}{options}{query}"
 
 
-def _model(name: str, record: RepositoryRecord) -> Repository:
-    return Repository(
+def _repository_model(name: str, record: RepositoryRecord) -> RepositoryModel:
+    return RepositoryModel(
         id=name,
         creation_date=record.created_ms // 1000,
         default_branch=record.default_branch,

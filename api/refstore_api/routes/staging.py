@@ -16,18 +16,18 @@ from refstore.context import Context
 from refstore.core import deadline, ids
 from refstore.core.records import Issued
 from refstore.errors import AlreadyExists, AlreadyLinked, Invalid
-from refstore.objects.base import ObjectInfo, ObjectStore, Stored, chunks_of
+from refstore.objects.base import ObjectInfo, ObjectStore, StoredObject, chunks_of
 from refstore.operations.uploading import Link
 from refstore.repository import Repository
 from refstore_api import headers, request_bodies, signed_urls
 from refstore_api.auth import Writer
 from refstore_api.error_responses import PreconditionFailed
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import answer, empty_answer
+from refstore_api.json_answers import make_response, make_empty_response
 from refstore_api.models import ObjectStats, StagingLocation, StagingMetadata
-from refstore_api.object_stats import address_of_url, answer_object, physical_url, token_of, with_token
+from refstore_api.object_stats import address_of_url, make_object_response, physical_url, read_token, add_token
 from refstore_api.routes import failures
-from refstore_api.routes.objects import BINARY, ChunkReader, IfMatch, streamed
+from refstore_api.routes.objects import BINARY, ChunkReader, IfMatch, stream_object
 from refstore_api.service import LinkRequest, ServiceOf
 from refstore_api.shared_parameters import ObjectPath, Presign
 
@@ -63,7 +63,7 @@ async def link_physical_address(
     def link(context: Context) -> Link:
         return Link(
             path=path,
-            token=body.staging.token or token_of(context, address),
+            token=body.staging.token or read_token(context, address),
             address=address_of_url(context, address) if address else "",
             size_bytes=body.size_bytes,
             checksum=body.checksum.strip('"'),
@@ -76,7 +76,7 @@ async def link_physical_address(
         context, entry = await service.link(repository, branch, LinkRequest(path, if_none_match == "*", link))
     except AlreadyExists as error:
         raise PreconditionFailed(str(error)) from error
-    return answer_object(context, path, entry)
+    return make_object_response(context, path, entry)
 
 
 @router.get(BACKING, operation_id="getPhysicalAddress", responses={200: {"model": StagingLocation}, **failures()})
@@ -112,7 +112,7 @@ async def get_physical_address(
         url = None
         if presign:
             left_ms = issued.expires_ms - repo.context.clock.now_ms()
-            url = signed_urls.sign(
+            url = signed_urls.sign_url(
                 service,
                 request,
                 repo.context,
@@ -122,14 +122,14 @@ async def get_physical_address(
                 if_absent=if_absent,
             )
         return StagingLocation(
-            physical_address=with_token(physical_url(repo.context, issued.address), issued.token),
+            physical_address=add_token(physical_url(repo.context, issued.address), issued.token),
             token=issued.token,
             expiry=issued.expires_ms // 1000,
             presigned_url=url.url if url else None,
             presigned_url_expiry=url.expires_seconds if url else None,
         )
 
-    return answer(await service.repository(repository, issue))
+    return make_response(await service.repository(repository, issue))
 
 
 @router.get(
@@ -146,12 +146,12 @@ async def get_signed(
     """Read one object by a signed URL."""
 
     def find() -> tuple[ObjectStore, ObjectInfo]:
-        grant, context = signed_urls.verify(service, token, "get")
+        grant, context = signed_urls.verify_token(service, token, "get")
         return context.objects, context.objects.head(grant.address)
 
     objects, info = await service.run(find)
     size_bytes = info.size_bytes
-    part = headers.range_of(range_, size_bytes)
+    part = headers.parse_range(range_, size_bytes)
     start, end = part or (0, size_bytes)
     reader = await service.run(lambda: ChunkReader(objects.get(info.key, start=start, end=end)))
     fields = {
@@ -160,7 +160,7 @@ async def get_signed(
         "Cache-Control": "private, no-store",
         "X-Content-Type-Options": "nosniff",
     }
-    return streamed(service, reader, fields, start, end, size_bytes, partial=part is not None)
+    return stream_object(service, reader, fields, start, end, size_bytes, partial=part is not None)
 
 
 @router.put(
@@ -172,8 +172,8 @@ async def get_signed(
 async def put_signed(request: Request, service: ServiceOf, token: str) -> Response:
     """Write to an issued address by a signed URL, once; an existing object is not replaced."""
 
-    def check() -> tuple[signed_urls.Grant, Context]:
-        grant, context = signed_urls.verify(service, token, "put")
+    def check() -> tuple[signed_urls.SignedUrlGrant, Context]:
+        grant, context = signed_urls.verify_token(service, token, "put")
         (record,) = context.references.get_many([grant.address])
         if not isinstance(record, Issued):
             # if it was deleted, the write would leave an object that nothing references and the reaper does not know
@@ -182,12 +182,12 @@ async def put_signed(request: Request, service: ServiceOf, token: str) -> Respon
 
     grant, context = await service.run(check)
     limits = request_bodies.limits_of(service.settings)
-    received = await request_bodies.receive(request, limits, forms=False)
+    received = await request_bodies.receive_object(request, limits, forms=False)
 
-    def store() -> Stored:
-        with deadline.operation(context.clock, context.safety.operation_deadline_seconds):
-            body = deadline.checked(chunks_of(received.body))
+    def store() -> StoredObject:
+        with deadline.limit_operation(context.clock, context.safety.operation_deadline_seconds):
+            body = deadline.check_each(chunks_of(received.body))
             return context.objects.put(grant.address, body, if_absent=context.objects.conditional_put)
 
     stored = await service.run_body(store)
-    return empty_answer(200, headers={"ETag": f'"{stored.md5}"'})
+    return make_empty_response(200, headers={"ETag": f'"{stored.md5}"'})

@@ -8,8 +8,8 @@ from starlette.responses import Response
 from refstore.repository import Repository
 from refstore_api.auth import Reader, Writer
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import answer, empty_answer, take_page
-from refstore_api.models import Ref, RefList, TagCreation
+from refstore_api.json_answers import make_response, make_empty_response, take_page
+from refstore_api.models import RefModel, RefList, TagCreation
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
 from refstore_api.shared_parameters import AMOUNT, After, Amount, Force, Prefix, amount_of
@@ -29,24 +29,24 @@ async def list_tags(
 ) -> Response:
     def read(repo: Repository) -> RefList:
         results, pagination = take_page(repo.tags(prefix=prefix, after=after), amount_of(amount), lambda item: item[0])
-        return RefList(pagination=pagination, results=[Ref(id=name, commit_id=tag.commit) for name, tag in results])
+        return RefList(pagination=pagination, results=[RefModel(id=name, commit_id=tag.commit) for name, tag in results])
 
     return await service.read(request, caller.key_id, repository, read)
 
 
-@router.post("", operation_id="createTag", status_code=201, responses={201: {"model": Ref}, **failures(409, 410)})
+@router.post("", operation_id="createTag", status_code=201, responses={201: {"model": RefModel}, **failures(409, 410)})
 async def create_tag(service: ServiceOf, _caller: Writer, repository: str, body: TagCreation) -> Response:
     commit = await service.repository(repository, lambda repo: repo.create_tag(body.id, body.ref))
-    return answer(Ref(id=body.id, commit_id=commit), 201)
+    return make_response(RefModel(id=body.id, commit_id=commit), 201)
 
 
-@router.get("/{tag}", operation_id="getTag", responses={200: {"model": Ref}, **failures()})
+@router.get("/{tag}", operation_id="getTag", responses={200: {"model": RefModel}, **failures()})
 async def get_tag(service: ServiceOf, _caller: Reader, repository: str, tag: str) -> Response:
-    return answer(Ref(id=tag, commit_id=await service.repository(repository, lambda repo: repo.get_tag(tag).commit)))
+    return make_response(RefModel(id=tag, commit_id=await service.repository(repository, lambda repo: repo.get_tag(tag).commit)))
 
 
 @router.delete("/{tag}", operation_id="deleteTag", status_code=204, responses=failures(409))
 async def delete_tag(service: ServiceOf, _caller: Writer, repository: str, tag: str, force: Force = False) -> Response:
     del force
     await service.repository(repository, lambda repo: repo.delete_tag(tag))
-    return empty_answer()
+    return make_empty_response()

@@ -77,7 +77,7 @@ UNSUPPORTED: Final[tuple[tuple[str, str], ...]] = (
 """Each path, and what to do instead."""
 
 
-def _refusing(why: str) -> Callable[[Reader], Awaitable[Response]]:
+def _make_refusal(why: str) -> Callable[[Reader], Awaitable[Response]]:
     async def refuse(_caller: Reader) -> Response:
         raise NotSupported(why)
 
@@ -85,4 +85,4 @@ def _refusing(why: str) -> Callable[[Reader], Awaitable[Response]]:
 
 
 for _path, _why in UNSUPPORTED:
-    router.add_api_route(_path, _refusing(_why), methods=METHODS, include_in_schema=False)
+    router.add_api_route(_path, _make_refusal(_why), methods=METHODS, include_in_schema=False)

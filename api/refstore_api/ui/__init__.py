@@ -22,7 +22,7 @@ from starlette.responses import RedirectResponse, Response
 from refstore.errors import Invalid, NotFound, RefstoreError
 from refstore_api.error_responses import message_of, status_of
 from refstore_api.lazy_routes import LazyRoutes
-from refstore_api.ui.page_urls import PATH, base_of
+from refstore_api.ui.page_urls import PATH, base_path_of
 
 
 def install(app: FastAPI) -> None:
@@ -32,7 +32,7 @@ def install(app: FastAPI) -> None:
     @home.get("/")
     @home.get(f"{PATH}/")
     async def root(request: Request) -> Response:
-        return RedirectResponse(base_of(request), 303)
+        return RedirectResponse(base_path_of(request), 303)
 
     app.include_router(home)
     app.router.routes.append(LazyRoutes(app, [PATH], _routers, include_in_schema=False))
@@ -59,9 +59,9 @@ def _answer_pages_with_pages(app: FastAPI, kind: type[Exception]) -> None:
         if not is_page(request.url.path):
             return await others(request, error)
         from refstore_api.ui.rendering import render_error
-        from refstore_api.ui.sessions import SignInNeeded, sign_in_url
+        from refstore_api.ui.sessions import SignInRequired, sign_in_url
 
-        if isinstance(error, SignInNeeded):
+        if isinstance(error, SignInRequired):
             return RedirectResponse(sign_in_url(request), 303)
         if isinstance(error, RefstoreError):
             response: Response = await others(request, error)  # it logs the error, and knows the headers

@@ -13,10 +13,10 @@ from refstore.errors import Invalid, NotFound
 from refstore.figures import DAY_MS
 from refstore.lake import Lake
 from refstore_api.service import ServiceOf
-from refstore_api.ui.acts import Question, ask, read_answer, say
-from refstore_api.ui.forms import Form, read_form
+from refstore_api.ui.acts import Confirmation, ask_confirmation, read_answer, show_result
+from refstore_api.ui.forms import FormFields, read_form
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.rendering import render, time_shown
+from refstore_api.ui.rendering import render, format_time
 from refstore_api.ui.sessions import OperatorSession
 
 router = APIRouter(prefix=f"{PATH}/keys")
@@ -26,9 +26,9 @@ DAYS_MAX: Final = 3660
 
 
 @router.get("")
-async def listing(request: Request, service: ServiceOf, session: OperatorSession) -> Response:
+async def list_keys(request: Request, service: ServiceOf, session: OperatorSession) -> Response:
     def work() -> Response:
-        found = sorted(access_keys.scan(service.lake.kv), key=lambda key: -key.created_ms)
+        found = sorted(access_keys.scan_keys(service.lake.kv), key=lambda key: -key.created_ms)
         return render(
             request, "keys.html", keys=found[:KEYS], count=len(found), own=session.principal.key_id, roles=list(Role)
         )
@@ -39,18 +39,18 @@ async def listing(request: Request, service: ServiceOf, session: OperatorSession
 @router.post("/create")
 async def create(request: Request, service: ServiceOf, session: OperatorSession) -> Response:
     form = await read_form(request, session)
-    made = await service.run(lambda: _create(service.lake, form))
+    made = await service.run(lambda: _create_key(service.lake, form))
     facts = [("Role", made.key.role.name.lower()), ("Repositories", ", ".join(made.key.repositories) or "all")]
-    return say(request, "Access key created", facts, back="/keys", secret=(made.key.id, made.secret))
+    return show_result(request, "Access key created", facts, back="/keys", secret=(made.key.id, made.secret))
 
 
 @router.get("/{key}/revoke")
 async def ask_revoke(request: Request, service: ServiceOf, session: OperatorSession, key: str) -> Response:
     def work() -> Response:
-        found = _find(service.lake, key)
-        return ask(
+        found = _find_key(service.lake, key)
+        return ask_confirmation(
             request,
-            Question(
+            Confirmation(
                 title="Revoke an access key",
                 lead="Its secrets and its tokens stop working within seconds, for ever.",
                 button="Revoke the key",
@@ -58,7 +58,7 @@ async def ask_revoke(request: Request, service: ServiceOf, session: OperatorSess
                     ("Access key", found.id),
                     ("Role", found.role.name.lower()),
                     ("Description", found.description or "none"),
-                    ("Last used", time_shown(found.last_used_ms) if found.last_used_ms else "never"),
+                    ("Last used", format_time(found.last_used_ms) if found.last_used_ms else "never"),
                 ],
                 warnings=["You are signed in with this key."] if found.id == session.principal.key_id else [],
                 cancel="/keys",
@@ -71,11 +71,11 @@ async def ask_revoke(request: Request, service: ServiceOf, session: OperatorSess
 @router.post("/{key}/revoke")
 async def revoke(request: Request, service: ServiceOf, session: OperatorSession, key: str) -> Response:
     await read_answer(request, session)
-    done = await service.run(lambda: access_keys.revoke(service.lake, key))
-    return say(request, "Access key revoked", [("Access key", done.id)], back="/keys")
+    done = await service.run(lambda: access_keys.revoke_key(service.lake, key))
+    return show_result(request, "Access key revoked", [("Access key", done.id)], back="/keys")
 
 
-def _create(lake: Lake, form: Form) -> access_keys.NewKey:
+def _create_key(lake: Lake, form: FormFields) -> access_keys.NewKey:
     try:
         role = Role[form.text("role").upper()]
     except KeyError:
@@ -83,7 +83,7 @@ def _create(lake: Lake, form: Form) -> access_keys.NewKey:
     days = form.number("days") if form.text("days") else 0
     if not 0 <= days <= DAYS_MAX:
         raise Invalid(f"a key may last 1 to {DAYS_MAX} days; leave the field empty for a key that does not expire")
-    return access_keys.create(
+    return access_keys.create_key(
         lake,
         role,
         repositories=form.text("repositories").replace(",", " ").split(),
@@ -92,8 +92,8 @@ def _create(lake: Lake, form: Form) -> access_keys.NewKey:
     )
 
 
-def _find(lake: Lake, id_: str) -> AccessKey:
-    found = next((key for key in access_keys.scan(lake.kv) if key.id == id_), None)
+def _find_key(lake: Lake, id_: str) -> AccessKey:
+    found = next((key for key in access_keys.scan_keys(lake.kv) if key.id == id_), None)
     if found is None:
         raise NotFound(f"access key {id_[:80]!r} does not exist; it may have been revoked")
     return found

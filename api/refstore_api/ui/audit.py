@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from refstore.audit.audit_reader import NumberedEntry, entries_newest_first
+from refstore.audit.audit_reader import NumberedAuditEntry, entries_newest_first
 from refstore_api.service import ServiceOf
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.rendering import render
@@ -33,7 +33,7 @@ async def show(
     actor: Filter = "",
     skip: Annotated[int, Query(ge=0, le=READ_MAX)] = 0,
 ) -> Response:
-    def matches(read: NumberedEntry) -> bool:
+    def matches(read: NumberedAuditEntry) -> bool:
         if read.entry is None:
             return not (action or repository or actor)
         act = read.entry.act
@@ -49,7 +49,7 @@ async def show(
         return render(
             request,
             "audit.html",
-            entries=[(read, _values(read)) for read in found[:PAGE]],
+            entries=[(read, _show_values(read)) for read in found[:PAGE]],
             action=action,
             wanted_repository=repository,
             actor=actor,
@@ -61,7 +61,7 @@ async def show(
     return await service.reads.run(request, session.principal.key_id, work)
 
 
-def _values(read: NumberedEntry) -> str:
+def _show_values(read: NumberedAuditEntry) -> str:
     """Return what was before and after, as JSON."""
     if read.entry is None:
         return ""

@@ -12,13 +12,13 @@ from refstore.core.ids import CommitId
 from refstore.errors import Gone
 from refstore.operations import refs as refs_
 from refstore.operations import rules_document
-from refstore.operations.log_and_diff import Lifetime, LogEntry, changes_of
+from refstore.operations.log_and_diff import CommitLifetime, LogEntry, changes_of
 from refstore.repository import Repository
 from refstore.retention import explaining
-from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, State
-from refstore.retention.path_rules import plan
+from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, ExpiryState
+from refstore.retention.path_rules import make_plan
 from refstore.retention.rules import Rules
-from refstore.versioning.commits.diffing import Change
+from refstore.versioning.commits.diffing import PathChange
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui.page_urls import PATH
@@ -34,7 +34,7 @@ CHANGES: Final = 100
 REASONS: Final = 20
 
 
-class CommitState(NamedTuple):
+class CommitStateText(NamedTuple):
     """What a page says of a commit."""
 
     text: str
@@ -44,7 +44,7 @@ class CommitState(NamedTuple):
     """When its data goes, or went; when it expires. 0: not known, or never."""
 
 
-class _Expiry(NamedTuple):
+class _RulesExpiry(NamedTuple):
     rules: Rules
     refs: Refs
     expiry: CommitExpiry
@@ -62,13 +62,13 @@ async def log(
     def work(repo: Repository) -> Response:
         name = ref or repo.default_branch
         entries = list(islice(repo.history(name), skip, skip + PAGE + 1))
-        known = _expiry(repo)
+        known = _compute_expiry(repo)
         return render(
             request,
             "commits.html",
             repository=repo.name,
             ref=name,
-            rows=[(entry, state_of(entry, known and known.expiry)) for entry in entries[:PAGE]],
+            rows=[(entry, describe_state(entry, known and known.expiry)) for entry in entries[:PAGE]],
             skip=skip,
             next_skip=skip + PAGE if len(entries) > PAGE and skip + PAGE <= SKIP_MAX else 0,
             page_size=PAGE,
@@ -83,13 +83,13 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession, rep
     def work(repo: Repository) -> Response:
         commit_id = refs_.resolve(repo.context, commit).commit
         entry = next(iter(repo.history(commit_id)))
-        known = _expiry(repo)
+        known = _compute_expiry(repo)
         reasons = (
-            explaining.reasons(known.expiry, known.refs, known.rules, commit_id)
+            explaining.hold_reasons(known.expiry, known.refs, known.rules, commit_id)
             if known is not None and commit_id in known.expiry.history.numbers
             else []
         )
-        changes, hidden = list[Change](), ""
+        changes, hidden = list[PathChange](), ""
         try:
             changes = list(islice(changes_of(repo.context, commit_id), CHANGES + 1))
         except Gone as error:
@@ -101,54 +101,54 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession, rep
             commit=commit_id,
             record=entry.record,
             mark=entry.mark,
-            state=state_of(entry, known and known.expiry),
+            state=describe_state(entry, known and known.expiry),
             reasons=reasons[:REASONS],
             forever_ms=FOREVER_MS,
             changes=changes[:CHANGES],
             more_changes=len(changes) > CHANGES,
             hidden=hidden,
             lifetime=entry.lifetime,
-            lifetimes=Lifetime,
+            lifetimes=CommitLifetime,
         )
 
     return await service.read(request, session.principal.key_id, repository, work)
 
 
-def state_of(entry: LogEntry, expiry: CommitExpiry | None) -> CommitState:
+def describe_state(entry: LogEntry, expiry: CommitExpiry | None) -> CommitStateText:
     """Return what to say of a commit: the state that `refstore log` and the API name, what that means, and
     when.
     """
     mark = entry.mark
     match entry.lifetime:
-        case Lifetime.ACTIVE:
-            return _active(entry.commit, expiry)
-        case Lifetime.COMPLETE as state:
-            return CommitState(f"{state.value}: other commits keep all of its data", "good", 0)
-        case Lifetime.EXAMINED as state:
-            return CommitState(f"{state.value}: a run is finding out whether anything of it goes", "warn", 0)
-        case Lifetime.MARKED | Lifetime.PARTLY_MARKED | Lifetime.PARTLY_SWEPT_MARKED as state:
-            return CommitState(f"{state.value}: scheduled for deletion", "warn", mark.deletes_at_ms if mark else 0)
-        case Lifetime.SWEPT | Lifetime.PARTLY_SWEPT as state:
-            return CommitState(f"{state.value}: data has been deleted", "bad", mark.swept_ms if mark else 0)
+        case CommitLifetime.ACTIVE:
+            return _active_state(entry.commit, expiry)
+        case CommitLifetime.NOTHING_TO_DELETE as state:
+            return CommitStateText(f"{state.value}: other commits keep all of its data", "good", 0)
+        case CommitLifetime.EXAMINED as state:
+            return CommitStateText(f"{state.value}: a run is finding out whether anything of it goes", "warn", 0)
+        case CommitLifetime.MARKED | CommitLifetime.PARTLY_MARKED | CommitLifetime.PARTLY_SWEPT_MARKED as state:
+            return CommitStateText(f"{state.value}: scheduled for deletion", "warn", mark.deletes_at_ms if mark else 0)
+        case CommitLifetime.SWEPT | CommitLifetime.PARTLY_SWEPT as state:
+            return CommitStateText(f"{state.value}: data has been deleted", "bad", mark.swept_ms if mark else 0)
         case state:
-            return CommitState(f"{state.value}: data is being deleted", "bad", mark.sweeping_ms if mark else 0)
+            return CommitStateText(f"{state.value}: data is being deleted", "bad", mark.sweeping_ms if mark else 0)
 
 
-def _active(commit: CommitId, expiry: CommitExpiry | None) -> CommitState:
+def _active_state(commit: CommitId, expiry: CommitExpiry | None) -> CommitStateText:
     number = expiry.history.numbers.get(commit) if expiry is not None else None
     if expiry is None or number is None:
-        return CommitState("active", "good", 0)
-    if expiry.state(number) is State.EXPIRED:
-        return CommitState("expired; the next run marks it", "warn", expiry.expires_ms[number])
+        return CommitStateText("active", "good", 0)
+    if expiry.state(number) is ExpiryState.EXPIRED:
+        return CommitStateText("expired; the next run marks it", "warn", expiry.expires_ms[number])
     until_ms = expiry.expires_ms[number]
-    return CommitState("active", "good", 0 if until_ms == FOREVER_MS else until_ms)
+    return CommitStateText("active", "good", 0 if until_ms == FOREVER_MS else until_ms)
 
 
-def _expiry(repo: Repository) -> _Expiry | None:
+def _compute_expiry(repo: Repository) -> _RulesExpiry | None:
     """Return until when each commit is active; None: the repository has no rules."""
     retention = repo.retention()
     if retention is None:
         return None
     history, refs = rules_document.read_history(repo.context)
-    current = plan(history, refs, retention.rules, repo.context.clock.now_ms())
-    return _Expiry(retention.rules, refs, current.expiry)
+    current = make_plan(history, refs, retention.rules, repo.context.clock.now_ms())
+    return _RulesExpiry(retention.rules, refs, current.expiry)

@@ -11,8 +11,8 @@ from fastapi import Request
 
 from refstore.errors import Invalid
 from refstore_api.error_responses import Forbidden
-from refstore_api.json_bodies import LOOP_BYTES_MAX, receive
-from refstore_api.ui.sessions import Session
+from refstore_api.json_bodies import LOOP_BYTES_MAX, receive_body
+from refstore_api.ui.sessions import UserSession
 
 PROOF: Final = "form_token"
 FIELDS_MAX: Final = 2000
@@ -21,7 +21,7 @@ BYTES_MAX: Final = 64 << 10
 _TYPE: Final = "application/x-www-form-urlencoded"
 
 
-class Form:
+class FormFields:
     """The fields of a form."""
 
     def __init__(self, fields: dict[str, list[str]]) -> None:
@@ -38,7 +38,7 @@ class Form:
         """Return every value of a field."""
         return self._fields.get(name, [])
 
-    def flag(self, name: str) -> bool:
+    def is_checked(self, name: str) -> bool:
         return name in self._fields
 
     def number(self, name: str) -> int:
@@ -49,32 +49,32 @@ class Form:
             raise Invalid(f"{self.text(name)[:40]!r} is not a whole number; go back, and correct it") from None
 
 
-async def read_form(request: Request, session: Session, bytes_max: int = BYTES_MAX) -> Form:
+async def read_form(request: Request, session: UserSession, bytes_max: int = BYTES_MAX) -> FormFields:
     """Return the form of a session. Raises Forbidden (not a form of this session), Invalid, TooLarge."""
     form = await read_fields(request, bytes_max)
-    check_token(form, session.form_token)
+    check_form_token(form, session.form_token)
     return form
 
 
-async def read_fields(request: Request, bytes_max: int) -> Form:
+async def read_fields(request: Request, bytes_max: int) -> FormFields:
     """Read a form that may not be larger. Raises Invalid, TooLarge."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _TYPE:
         raise Invalid(f"the form was not sent as {_TYPE}; use the page's own form")
-    body = await receive(request, bytes_max)
+    body = await receive_body(request, bytes_max)
     return _parse(body) if len(body) <= LOOP_BYTES_MAX else await asyncio.to_thread(_parse, body)
 
 
-def check_token(form: Form, expected: str) -> None:
+def check_form_token(form: FormFields, expected: str) -> None:
     """Check that the form belongs to the session. Raises Forbidden."""
     if not hmac.compare_digest(form.raw(PROOF).encode(), expected.encode()):
         raise Forbidden("this form belongs to another session, or to none; load the page again, and send its own form")
 
 
-def _parse(body: bytes) -> Form:
+def _parse(body: bytes) -> FormFields:
     try:
         fields = parse_qs(
             body.decode("ascii"), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict", encoding="utf-8"
         )
     except ValueError:  # not ASCII, not UTF-8 after decoding, or too many fields
         raise Invalid("the form cannot be read; use the page's own form, and choose less at a time") from None
-    return Form(fields)
+    return FormFields(fields)

@@ -11,18 +11,18 @@ from starlette.responses import Response
 
 from refstore.core.ids import CommitId
 from refstore.core.records import Commit, Mark
-from refstore.core.units import size_shown
+from refstore.core.units import format_size
 from refstore.errors import Corrupt, NotFound
-from refstore.gc_marks import STANDING, Marks, RunState
+from refstore.gc_marks import OPEN_STATES, Marks, RunState
 from refstore.operations import unmarking
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui.acts import Field, Question, ask, read_answer, say
+from refstore_api.ui.acts import ConfirmationField, Confirmation, ask_confirmation, read_answer, show_result
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.rendering import render, time_shown
+from refstore_api.ui.rendering import render, format_time
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
-from refstore_gc.run_summary import Count, Summary, read_summary
+from refstore_gc.run_summary import ObjectCount, GcSummary, read_summary
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/marks", route_class=EncodedNameRoute)
 
@@ -30,17 +30,17 @@ COMMITS: Final = 100
 
 
 @router.get("")
-async def listing(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
+async def list_marks(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
     def work(repo: Repository) -> Response:
         marks = Marks(repo.context)
-        runs = [run for run in marks.runs.all() if run.state in STANDING]
+        runs = [run for run in marks.runs.all() if run.state in OPEN_STATES]
         return render(
             request,
             "marks.html",
             repository=repo.name,
             runs=[(run, marks.shown.counts(run)) for run in sorted(runs, key=lambda run: run.record.deletes_at_ms)],
             states=RunState,
-            may_act=session.may("operator", repo.name),
+            may_act=session.has_role("operator", repo.name),
         )
 
     return await service.read(request, session.principal.key_id, repository, work)
@@ -66,10 +66,10 @@ async def show(
             run=run,
             states=RunState,
             counts=marks.shown.counts(run),
-            summary=summary_of(repo, mark),
+            summary=read_mark_summary(repo, mark),
             commits=commits[:COMMITS],
             next_after=commits[COMMITS - 1][0] if len(commits) > COMMITS else "",
-            may_act=session.may("operator", repo.name) and run.state in STANDING,
+            may_act=session.has_role("operator", repo.name) and run.state in OPEN_STATES,
         )
 
     return await service.read(request, session.principal.key_id, repository, work)
@@ -83,11 +83,11 @@ async def ask_unmark(
 
     def work(repo: Repository) -> Response:
         Marks(repo.context).decisions.check_unmark(mark)
-        would = unmarking.preview(repo.context, mark)
-        again = len(would.expired)
-        return ask(
+        would = unmarking.preview_unmark(repo.context, mark)
+        again = len(would.expired_commits)
+        return ask_confirmation(
             request,
-            Question(
+            Confirmation(
                 title="Unmark",
                 lead="These commits become active again, and the sweep leaves what they name.",
                 button="Unmark",
@@ -96,7 +96,7 @@ async def ask_unmark(
                     ("Of these, expired by the rules, so that the next run marks them again", f"{again:,}"),
                 ],
                 warnings=["Change the rules first, or pin the commits, if they are to stay."] if again else [],
-                fields=[Field("checkbox", "pin", "Pin these commits in the rules, so that no run marks them again")],
+                fields=[ConfirmationField("checkbox", "pin", "Pin these commits in the rules, so that no run marks them again")],
                 is_danger=False,
                 cancel=f"/repositories/{repository}/marks",
             ),
@@ -111,14 +111,14 @@ async def unmark(
     request: Request, service: ServiceOf, session: OperatorSession, repository: str, mark: str
 ) -> Response:
     form = await read_answer(request, session)
-    pin, by = form.flag("pin"), session.principal.key_id
+    pin, by = form.is_checked("pin"), session.principal.key_id
     done = await service.repository(repository, lambda repo: unmarking.unmark(repo.context, mark, pin=pin, by=by))
     facts = [
-        ("Commits that are active again", f"{done.unmarked:,}"),
+        ("Commits that are active again", f"{done.unmarked_commits:,}"),
         ("Pinned in the rules", f"{len(done.commits) if pin else 0:,}"),
-        ("Expired by the rules: the next run marks them again", f"{len(done.expired):,}"),
+        ("Expired by the rules: the next run marks them again", f"{len(done.expired_commits):,}"),
     ]
-    return say(request, "Unmarked", facts, repository=repository, back=f"/repositories/{repository}/marks")
+    return show_result(request, "Unmarked", facts, repository=repository, back=f"/repositories/{repository}/marks")
 
 
 @router.get("/{mark}/confirm")
@@ -131,16 +131,16 @@ async def ask_confirm(
         marks = Marks(repo.context)
         run = marks.runs.get(mark)
         waits = run.state is RunState.NEEDS_CONFIRMATION
-        return ask(
+        return ask_confirmation(
             request,
-            Question(
+            Confirmation(
                 title="Confirm a mark",
-                lead=f"After {time_shown(run.record.deletes_at_ms)} the next run deletes these objects for ever.",
+                lead=f"After {format_time(run.record.deletes_at_ms)} the next run deletes these objects for ever.",
                 button="Confirm the deletion",
-                facts=_numbers(marks.shown.counts(run), summary_of(repo, mark)),
+                facts=_count_rows(marks.shown.counts(run), read_mark_summary(repo, mark)),
                 warnings=[run.record.question] if run.record.question else ["This mark waits for nobody."],
                 cancel=f"/repositories/{repository}/marks/{mark}",
-                allowed=waits,
+                is_allowed=waits,
             ),
             repository=repo.name,
         )
@@ -155,11 +155,11 @@ async def confirm(
     await read_answer(request, session)
     by = session.principal.key_id
     run = await service.repository(repository, lambda repo: Marks(repo.context).decisions.confirm(mark, by))
-    facts = [("Mark", run.mark_id), ("Deletes after", time_shown(run.record.deletes_at_ms))]
-    return say(request, "Confirmed", facts, repository=repository, back=f"/repositories/{repository}/marks/{mark}")
+    facts = [("Mark", run.mark_id), ("Deletes after", format_time(run.record.deletes_at_ms))]
+    return show_result(request, "Confirmed", facts, repository=repository, back=f"/repositories/{repository}/marks/{mark}")
 
 
-def summary_of(repo: Repository, mark: str) -> Summary | None:
+def read_mark_summary(repo: Repository, mark: str) -> GcSummary | None:
     """Return what a run wrote about a mark; None: it has not, or its files were removed."""
     try:
         return read_summary(repo.context.objects, mark)
@@ -177,19 +177,19 @@ def _commits(marks: Marks, mark: str, after: str) -> list[tuple[CommitId, Mark, 
     ]
 
 
-def _numbers(counts: Mapping[str, int], summary: Summary | None) -> list[tuple[str, str]]:
+def _count_rows(counts: Mapping[str, int], summary: GcSummary | None) -> list[tuple[str, str]]:
     unmarked = counts.get("commits_unmarked", 0)
     facts = [("Commits unmarked since; what they name stays", f"{unmarked:,}")] if unmarked else []
     facts += [
         ("Objects", f"{counts.get('objects', 0):,}"),
-        ("Bytes", size_shown(counts.get("bytes", 0))),
+        ("Bytes", format_size(counts.get("bytes", 0))),
         ("Commits", f"{counts.get('commits_marked', 0):,}"),
     ]
-    by_reason: Mapping[str, Count] = summary.by_reason if summary is not None else {}
-    by_prefix: Mapping[str, Count] = summary.by_prefix if summary is not None else {}
+    by_reason: Mapping[str, ObjectCount] = summary.by_reason if summary is not None else {}
+    by_prefix: Mapping[str, ObjectCount] = summary.by_prefix if summary is not None else {}
     facts += [(f"Because: {name}", _count(count)) for name, count in by_reason.items()]
     return facts + [(f"In {name}", _count(count)) for name, count in by_prefix.items()]
 
 
-def _count(count: Count) -> str:
-    return f"{count.objects:,} objects, {size_shown(count.bytes)}"
+def _count(count: ObjectCount) -> str:
+    return f"{count.objects:,} objects, {format_size(count.bytes)}"

@@ -26,7 +26,7 @@ Path = Annotated[str, Query(max_length=4096)]
 
 
 @router.get("/objects")
-async def listing(
+async def list_objects(
     request: Request,
     service: ServiceOf,
     session: ReaderSession,
@@ -37,7 +37,7 @@ async def listing(
 ) -> Response:
     def work(repo: Repository) -> Response:
         name = ref or repo.default_branch
-        page = repo.page(name, prefix=prefix, after=after, amount=PAGE, delimiter="/")
+        page = repo.list_page(name, prefix=prefix, after=after, amount=PAGE, delimiter="/")
         folders = prefix.split("/")[:-1]
         return render(
             request,
@@ -67,7 +67,7 @@ async def show(
             object_path=path,
             found=found,
             now=found.now,
-            names=_names(repo, found.now),
+            names=_read_names(repo, found.now),
         )
 
     return await service.read(request, session.principal.key_id, repository, work)
@@ -85,7 +85,7 @@ async def why(request: Request, service: ServiceOf, session: ReaderSession, repo
     return await service.read(request, session.principal.key_id, repository, work)
 
 
-def _names(repo: Repository, entry: Entry | None) -> AddressInfo | None:
+def _read_names(repo: Repository, entry: Entry | None) -> AddressInfo | None:
     """Return the references to the object that is there now."""
     if entry is None or not is_own(Address(entry.address)):
         return None

@@ -11,12 +11,12 @@ from starlette.responses import Response
 from refstore import figures
 from refstore.core.ids import RepositoryName
 from refstore.core.records import Amount, RepositoryRecord
-from refstore.figures import DAY_MS, Concern, Figures, Warned
+from refstore.figures import DAY_MS, Concern, Figures, OperatorWarning
 from refstore.lake import Lake
 from refstore_api.service import ServiceOf
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.rendering import render, settling_of
-from refstore_api.ui.sessions import ReaderSession, Session
+from refstore_api.ui.rendering import render, settlement_text
+from refstore_api.ui.sessions import ReaderSession, UserSession
 
 router = APIRouter(prefix=PATH)
 
@@ -26,11 +26,11 @@ WEEK: Final = 7
 _URGENCY: Final = {concern: number for number, concern in enumerate(Concern)}
 
 
-class Row(NamedTuple):
+class RepositoryRow(NamedTuple):
     name: RepositoryName
     record: RepositoryRecord
     figures: Figures
-    warnings: Sequence[Warned]
+    warnings: Sequence[OperatorWarning]
     reclaimed: Amount
     """Of the last seven days."""
 
@@ -46,20 +46,20 @@ async def show(
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
 ) -> Response:
     def work() -> Response:
-        rows = _rows(service.lake, session)
+        rows = _repository_rows(service.lake, session)
         chosen = [row for row in rows if q.lower() in row.name and (row.warnings or not warned)]
         first = (page - 1) * PAGE
         return render(
             request,
             "overview.html",
-            settling=settling_of(service.lake),
+            settling=settlement_text(service.lake),
             rows=chosen[first : first + PAGE],
             count=len(chosen),
             repositories=len(rows),
             warned_count=sum(bool(row.warnings) for row in rows),
             unmeasured_count=sum(not row.figures.reaper.measured_ms for row in rows),
             totals=_totals(rows),
-            days=figures.add_days((), [day for row in rows for day in row.figures.reclaimed]),
+            days=figures.add_days((), [day for row in rows for day in row.figures.reclaimed_days]),
             q=q,
             warned=warned,
             page=page,
@@ -69,24 +69,24 @@ async def show(
     return await service.reads.run(request, session.principal.key_id, work)
 
 
-def _rows(lake: Lake, session: Session) -> list[Row]:
+def _repository_rows(lake: Lake, session: UserSession) -> list[RepositoryRow]:
     """Return the repositories that the caller may see, what needs attention first."""
     own = session.principal.repositories
     now_ms = lake.clock.now_ms()
     week_ago = figures.day_of(now_ms - (WEEK - 1) * DAY_MS)
-    all_figures = figures.read_all(lake.kv)
-    rows: list[Row] = []
+    all_figures = figures.read_all_figures(lake.kv)
+    rows: list[RepositoryRow] = []
     for name, record in lake.repositories():
         if own and name not in own:
             continue
         known = all_figures.get(record.id, Figures())
-        days = [day for day in known.reclaimed if day.day >= week_ago]
+        days = [day for day in known.reclaimed_days if day.day >= week_ago]
         reclaimed = Amount(sum(day.objects for day in days), sum(day.bytes for day in days))
-        rows.append(Row(name, record, known, figures.warnings(known, record.created_ms, now_ms), reclaimed))
+        rows.append(RepositoryRow(name, record, known, figures.find_warnings(known, record.created_ms, now_ms), reclaimed))
     return sorted(rows, key=lambda row: (_URGENCY[row.warnings[0].concern] if row.warnings else 99, row.name))
 
 
-def _totals(rows: Sequence[Row]) -> dict[str, Amount]:
+def _totals(rows: Sequence[RepositoryRow]) -> dict[str, Amount]:
     found: dict[str, Amount] = {}
     for row in rows:
         reaper = row.figures.reaper

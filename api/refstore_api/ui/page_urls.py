@@ -12,7 +12,7 @@ from refstore_api.service import Service
 PATH: Final = "/ui"
 
 
-def base_of(request: Request) -> str:
+def base_path_of(request: Request) -> str:
     """Return the path of the pages for a browser, which may reach them below a path of a proxy."""
     return urlsplit(public_url_of(request)).path.rstrip("/") + PATH
 

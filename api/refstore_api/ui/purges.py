@@ -8,12 +8,12 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from refstore.core.units import size_shown
+from refstore.core.units import format_size
 from refstore.errors import NotFound
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui.acts import SHOWN_DIGEST, Question, ask, check_shown, digest_of, read_answer, say
+from refstore_api.ui.acts import SHOWN_DIGEST, Confirmation, ask_confirmation, check_shown, make_digest, read_answer, show_result
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
@@ -23,11 +23,11 @@ router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/purges", route_cl
 
 RUNS: Final = 50
 BACKUPS: Final = 100
-SHOWN: Final = 20
+SHOWN_MAX: Final = 20
 
 
 @router.get("")
-async def listing(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
+async def list_runs(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
     def work(repo: Repository) -> Response:
         kept = purge_cleaning.backups(repo.context)
         backups = list(islice(kept, BACKUPS + 1))
@@ -35,7 +35,7 @@ async def listing(request: Request, service: ServiceOf, session: ReaderSession, 
             request,
             "purges.html",
             repository=repo.name,
-            onboarded=_onboarded(repo),
+            onboarded=_onboarded_or_none(repo),
             runs=service.purges.runs(repo, RUNS),
             backups=backups[:BACKUPS],
             more_backups=len(backups) > BACKUPS,
@@ -52,8 +52,8 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession, rep
             "purge.html",
             repository=repo.name,
             report=service.purges.report(repo, run),
-            shown=SHOWN,
-            may_act=session.may("operator", repo.name),
+            shown=SHOWN_MAX,
+            may_act=session.has_role("operator", repo.name),
         )
 
     return await service.read(request, session.principal.key_id, repository, work)
@@ -65,17 +65,17 @@ async def ask_restore(
 ) -> Response:
     def work(repo: Repository) -> Response:
         would = service.purges.restore(repo, run, dry_run=True)
-        return ask(
+        return ask_confirmation(
             request,
-            Question(
+            Confirmation(
                 title="Restore what a purge replaced",
                 lead="The rows of the ids are there again, in every version. What this replaces becomes trash.",
                 button="Restore",
                 facts=_facts(run, would),
-                warnings=[f"{each['address']}: {each['reason']}" for each in would["not_restored"][:SHOWN]],
-                hidden={SHOWN_DIGEST: digest_of(_facts(run, would))},
+                warnings=[f"{each['address']}: {each['reason']}" for each in would["not_restored"][:SHOWN_MAX]],
+                hidden_fields={SHOWN_DIGEST: make_digest(_facts(run, would))},
                 cancel=f"/repositories/{repository}/purges/{run}",
-                allowed=bool(would["objects"]),
+                is_allowed=bool(would["objects"]),
             ),
             repository=repo.name,
         )
@@ -94,17 +94,17 @@ async def restore(
         return service.purges.restore(repo, run, dry_run=False)
 
     done = await service.repository(repository, work)
-    return say(
+    return show_result(
         request,
         "Restored",
         _facts(run, done),
         repository=repository,
         back=f"/repositories/{repository}/purges/{run}",
-        failed=[f"{each['address']}: {each['reason']}" for each in done["not_restored"][:SHOWN]],
+        failed=[f"{each['address']}: {each['reason']}" for each in done["not_restored"][:SHOWN_MAX]],
     )
 
 
-def _onboarded(repo: Repository) -> Any:
+def _onboarded_or_none(repo: Repository) -> Any:
     try:
         return repo.purge_document()
     except NotFound:
@@ -115,7 +115,7 @@ def _facts(run: str, summary: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("Run", run),
         ("Objects restored", f"{summary['objects']:,}"),
-        ("Their bytes", size_shown(summary["bytes"])),
+        ("Their bytes", format_size(summary["bytes"])),
         ("Restored before", f"{summary['already']:,}"),
         ("Not restored", f"{summary['not_restored_count']:,}"),
     ]

@@ -10,15 +10,15 @@ from starlette.responses import Response
 from refstore import figures
 from refstore.core import keys
 from refstore.core.records import Lease, decode
-from refstore.core.units import size_shown
+from refstore.core.units import format_size
 from refstore.errors import CorruptRecord, Invalid
 from refstore.figures import Figures
 from refstore.lake import Lake
 from refstore_api.models import RESUME_SECONDS_MAX
 from refstore_api.service import ServiceOf
-from refstore_api.ui.acts import Field, Question, ask, read_answer, say
+from refstore_api.ui.acts import ConfirmationField, Confirmation, ask_confirmation, read_answer, show_result
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.rendering import render, settling_of
+from refstore_api.ui.rendering import render, settlement_text
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 
 router = APIRouter(prefix=PATH)
@@ -37,27 +37,27 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession) -> 
     def work() -> Response:
         lake = service.lake
         leases = _leases(lake)
-        all_figures = figures.read_all(lake.kv)
+        all_figures = figures.read_all_figures(lake.kv)
         own = session.principal.repositories
         rows = [
             (name, known, leases.get(record.id, 0))
             for name, record in lake.repositories()
             if not own or name in own
             for known in [all_figures.get(record.id, Figures())]
-            if known.reaper.stopped or known.reaper.error or known.reaper.refused or record.id in leases
+            if known.reaper.stop_reason or known.reaper.error or known.reaper.refused_objects or record.id in leases
         ]
-        rows.sort(key=lambda row: (not row[1].reaper.stopped, not row[1].reaper.error, row[0]))
+        rows.sort(key=lambda row: (not row[1].reaper.stop_reason, not row[1].reaper.error, row[0]))
         status: Any = service.operations.reaper_status(lake, "") if not own else {"reapers": []}
         return render(
             request,
             "reapers.html",
-            settling=settling_of(lake),
+            settling=settlement_text(lake),
             reapers=status["reapers"],
             restricted=bool(own),
             rows=rows[:REPOSITORIES],
             count=len(rows),
-            may_resume=session.may("operator"),
-            may_see_host=session.may("operator"),
+            may_resume=session.has_role("operator"),
+            may_see_host=session.has_role("operator"),
             refresh_seconds=REFRESH_SECONDS,
         )
 
@@ -69,29 +69,29 @@ async def ask_resume(request: Request, service: ServiceOf, _session: OperatorSes
     def work() -> Response:
         status: Any = service.operations.reaper_status(service.lake, repository)
         found = next(iter(status["repositories"]), None)
-        known = figures.read(service.lake.kv, service.lake.undrained(repository).repo).reaper
+        known = figures.read_figures(service.lake.kv, service.lake.undrained_context(repository).repo).reaper
         reason = found["stopped"] if found else ""
-        return ask(
+        return ask_confirmation(
             request,
-            Question(
+            Confirmation(
                 title="Let hard deletion go on",
                 lead="The reaper deletes for ever what is due. Restore what should stay before that: see the trash.",
                 button="Let it delete",
                 facts=[
                     ("Stopped because", reason or "it is not stopped"),
                     ("Due now", f"{found['due'] if found else 0:,} objects"),
-                    ("Due when last measured", f"{known.due.objects:,} objects, {size_shown(known.due.bytes)}"),
+                    ("Due when last measured", f"{known.due.objects:,} objects, {format_size(known.due.bytes)}"),
                     ("In grace", f"{found['in_grace'] if found else 0:,} objects"),
                 ],
                 fields=[
-                    Field("select", "bound", "For how long", options=(("hours", "hours"), ("objects", "objects"))),
-                    Field("number", "amount", "How many hours, or objects", value="1"),
+                    ConfirmationField("select", "bound", "For how long", options=(("hours", "hours"), ("objects", "objects"))),
+                    ConfirmationField("number", "amount", "How many hours, or objects", value="1"),
                 ],
                 warnings=["The KV went back. Settle that with `refstore kv reconcile` first."]
-                if known.went_back
+                if known.kv_went_back
                 else [],
                 cancel="/reapers",
-                allowed=bool(reason),
+                is_allowed=bool(reason),
             ),
             repository=repository,
         )
@@ -109,11 +109,11 @@ async def resume(request: Request, service: ServiceOf, session: OperatorSession,
         raise Invalid(f"give 1 to {most:,} {'hours' if by_time else 'objects'}; go back, and correct it")
 
     def work() -> str:
-        ctx = service.lake.undrained(repository)
+        ctx = service.lake.undrained_context(repository)
         return service.operations.resume(ctx, amount * _HOUR if by_time else None, None if by_time else amount)
 
     message = await service.run(work)
-    return say(request, "Hard deletion goes on", [("Result", message)], repository=repository, back="/reapers")
+    return show_result(request, "Hard deletion goes on", [("Result", message)], repository=repository, back="/reapers")
 
 
 def _leases(lake: Lake) -> dict[str, int]:

@@ -17,13 +17,13 @@ from starlette.responses import HTMLResponse, Response
 
 from refstore import __version__
 from refstore.core.records import DayAmount
-from refstore.core.units import age_shown, countdown_shown, duration_shown, size_shown
-from refstore.core.visible_text import visible
+from refstore.core.units import format_age, format_countdown, format_duration, format_size
+from refstore.core.visible_text import make_visible
 from refstore.errors import RefstoreError
 from refstore.lake import Lake
 from refstore_api.service import Service
-from refstore_api.ui.page_urls import base_of
-from refstore_api.ui.sessions import Session
+from refstore_api.ui.page_urls import base_path_of
+from refstore_api.ui.sessions import UserSession
 
 POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; "
@@ -40,7 +40,7 @@ CHART_HEIGHT: Final = 100
 CHART_STEP: Final = 20
 
 
-class Bar(NamedTuple):
+class ChartBar(NamedTuple):
     """A bar of a chart."""
 
     x: int
@@ -50,10 +50,10 @@ class Bar(NamedTuple):
 
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """Return a page. `values`: what the template shows."""
-    session: Session | None = getattr(request.state, "session", None)
+    session: UserSession | None = getattr(request.state, "session", None)
     service: Service = request.app.state.service
     shared = {
-        "base": base_of(request),
+        "base": base_path_of(request),
         "session": session,
         "now_ms": service.lake.clock.now_ms(),
         "version": __version__,
@@ -64,13 +64,13 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
     return HTMLResponse(_environment().get_template(template).render({**shared, **values}), status, HEADERS)
 
 
-def settling_of(lake: Lake) -> str:
+def settlement_text(lake: Lake) -> str:
     """Return until when nothing is deleted, and why, after other servers of the KV answer; '': deletion goes on, or the
     stores do not say.
     """
     with suppress(RefstoreError):
         wait = lake.settlement_wait()
-        return wait.words(lake.clock.now_ms()) if wait is not None else ""
+        return wait.describe(lake.clock.now_ms()) if wait is not None else ""
     return ""
 
 
@@ -80,18 +80,18 @@ def render_error(request: Request, status: int, message: str) -> Response:
     return render(request, "error.html", status=status, what=what, advice=advice, code=status)
 
 
-def time_shown(at_ms: int) -> str:
+def format_time(at_ms: int) -> str:
     return _utc(at_ms).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def bars_of(days: Sequence[DayAmount]) -> list[Bar]:
+def make_bars(days: Sequence[DayAmount]) -> list[ChartBar]:
     """Return the bars of what was reclaimed on each day, by its bytes."""
     most = max((day.bytes for day in days), default=0) or 1
     return [
-        Bar(
+        ChartBar(
             number * CHART_STEP,
             max(2 if day.objects else 0, round(CHART_HEIGHT * day.bytes / most)),
-            f"{day.day}: {day.objects:,} objects, {size_shown(day.bytes)}",
+            f"{day.day}: {day.objects:,} objects, {format_size(day.bytes)}",
         )
         for number, day in enumerate(days)
     ]
@@ -122,24 +122,24 @@ def _environment() -> Environment:
     )
     filters: dict[str, Any] = environment.filters
     filters |= {
-        "size": size_shown,
-        "age": age_shown,
-        "countdown": countdown_shown,
-        "duration": duration_shown,
-        "time": time_shown,
+        "size": format_size,
+        "age": format_age,
+        "countdown": format_countdown,
+        "duration": format_duration,
+        "time": format_time,
         "iso": _iso,
         "count": _count,
         "segment": _segment,
-        "exact": _Exact,
+        "exact": _ExactText,
         "query": query,
-        "bars": bars_of,
+        "bars": make_bars,
     }
     names: dict[str, Any] = environment.globals
     names |= {"CHART_HEIGHT": CHART_HEIGHT, "CHART_STEP": CHART_STEP}
     return environment
 
 
-class _Exact(str):
+class _ExactText(str):
     """The value of a form's field, which comes back as it was sent."""
 
     __slots__ = ()
@@ -147,9 +147,9 @@ class _Exact(str):
 
 def _finalize(value: object) -> object:
     """Return what a template shows, with callers' text made visible."""
-    if not isinstance(value, str) or isinstance(value, _Exact):
+    if not isinstance(value, str) or isinstance(value, _ExactText):
         return value
-    shown = visible(value)
+    shown = make_visible(value)
     return value if shown == value else type(value)(shown)  # markup stays markup
 
 

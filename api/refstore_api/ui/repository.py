@@ -12,12 +12,12 @@ from starlette.responses import Response
 from refstore import figures, run_control
 from refstore.core.ids import BranchName
 from refstore.core.records import Amount, Branch, Entry, decode_staged_many
-from refstore.core.units import sum_of_sizes
+from refstore.core.units import sum_sizes
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.rendering import render, settling_of
+from refstore_api.ui.rendering import render, settlement_text
 from refstore_api.ui.sessions import ReaderSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}", route_class=EncodedNameRoute)
@@ -31,8 +31,8 @@ STAGED_MAX: Final = 2_000
 class BranchRow(NamedTuple):
     name: BranchName
     record: Branch
-    staged: Amount
-    more: bool
+    staged_amount: Amount
+    has_more: bool
     """Whether at least so much is staged."""
     oldest_ms: int
     """When the oldest of what was counted was written. 0: nothing is staged."""
@@ -50,22 +50,22 @@ async def show(
     def work(repo: Repository) -> Response:
         branches = list(islice(repo.branches(after=after), BRANCHES + 1))
         tags = list(islice(repo.tags(after=after_tag), TAGS + 1))
-        known = figures.read(repo.context.kv, repo.context.repo)
+        known = figures.read_figures(repo.context.kv, repo.context.repo)
         return render(
             request,
             "repository.html",
-            settling=settling_of(service.lake),
+            settling=settlement_text(service.lake),
             repository=repo.name,
             default_branch=repo.default_branch,
             created_ms=repo.record.created_ms,
             grace_seconds=repo.context.grace_seconds,
             figures=known,
-            warnings=figures.warnings(known, repo.record.created_ms, repo.context.clock.now_ms()),
+            warnings=figures.find_warnings(known, repo.record.created_ms, repo.context.clock.now_ms()),
             branches=_rows(repo, branches[:BRANCHES]),
             next_branch=branches[BRANCHES - 1][0] if len(branches) > BRANCHES else "",
             tags=tags[:TAGS],
             next_tag=tags[TAGS - 1][0] if len(tags) > TAGS else "",
-            runs=[each for each in run_control.runs_under_way(repo.context) if each.alive],
+            runs=[each for each in run_control.active_runs(repo.context) if each.is_alive],
         )
 
     return await service.read(request, session.principal.key_id, repository, work)
@@ -74,10 +74,10 @@ async def show(
 def _rows(repo: Repository, branches: Sequence[tuple[BranchName, Branch]]) -> list[BranchRow]:
     rows: list[BranchRow] = []
     for name, record in branches:
-        staged = list(islice(repo.context.staging.merged(record.live), STAGED_MAX + 1))
+        staged = list(islice(repo.context.staging.scan_merged(record.live_tokens), STAGED_MAX + 1))
         changes = decode_staged_many([value for _, value, _ in staged[:STAGED_MAX]])
         entries = [change for change in changes if isinstance(change, Entry)]
-        amount = Amount(len(changes), sum_of_sizes(entry.size_bytes for entry in entries))
+        amount = Amount(len(changes), sum_sizes(entry.size_bytes for entry in entries))
         oldest_ms = min((entry.mtime_ms for entry in entries), default=0)
         rows.append(BranchRow(name, record, amount, len(staged) > STAGED_MAX, oldest_ms))
     return rows

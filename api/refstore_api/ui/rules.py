@@ -10,23 +10,23 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from refstore.audit.audit_reader import entries_newest_first
-from refstore.audit.entries import Entry
+from refstore.audit.entries import AuditEntry
 from refstore.core.json_documents import CHARACTERS_MAX
 from refstore.errors import Conflict, ConsentNeeded, Invalid, InvalidRules
 from refstore.operations import rules_document
-from refstore.operations.rule_review import changes_by, review_history
+from refstore.operations.rule_review import compare_with_current, review_history
 from refstore.repository import Repository
 from refstore.retention import explaining
 from refstore.retention.active_commits import compute_expiry
-from refstore.retention.explaining import BranchLine, Totals
+from refstore.retention.explaining import BranchLine, ExpiryTotals
 from refstore.retention.rules import Rules
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui.acts import CONFIRMED, is_answer, proof_of, say
-from refstore_api.ui.forms import Form, read_form
+from refstore_api.ui.acts import PROOF_FIELD, is_answer, make_proof, show_result
+from refstore_api.ui.forms import FormFields, read_form
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.rendering import render
-from refstore_api.ui.sessions import OperatorSession, ReaderSession, Session
+from refstore_api.ui.sessions import OperatorSession, ReaderSession, UserSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/rules", route_class=EncodedNameRoute)
 
@@ -42,12 +42,12 @@ EMPTY: Final = '{\n  "default_retention_days": 21,\n  "branches": [],\n  "grace_
 _DAYS_HELP: Final = "docs/retention.md explains every field"
 
 
-class Effect(NamedTuple):
+class RulesEffect(NamedTuple):
     """What rules mean for the history that there is."""
 
-    totals: Totals
+    totals: ExpiryTotals
     lines: list[BranchLine]
-    unmarked: int
+    unmarked_commits: int
     """Commits that the next run marks."""
     warnings: tuple[str, ...]
 
@@ -61,8 +61,8 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession, rep
             "rules.html",
             repository=repo.name,
             current=current,
-            effect=_effect(repo, current.rules) if current is not None else None,
-            may_edit=session.may("operator", repo.name),
+            effect=_compute_effect(repo, current.rules) if current is not None else None,
+            may_edit=session.has_role("operator", repo.name),
         )
 
     return await service.read(request, session.principal.key_id, repository, work)
@@ -72,7 +72,7 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession, rep
 async def edit(request: Request, service: ServiceOf, session: OperatorSession, repository: str) -> Response:
     def work(repo: Repository) -> Response:
         current = repo.retention()
-        return _editor(request, repo, current.document if current is not None else EMPTY, _digest(current))
+        return _editor(request, repo, current.document if current is not None else EMPTY, _rules_digest(current))
 
     return await service.read(request, session.principal.key_id, repository, work)
 
@@ -91,7 +91,7 @@ async def history(request: Request, service: ServiceOf, session: OperatorSession
     """Show who changed the rules, when, and to what, from the audit log."""
 
     def work(repo: Repository) -> Response:
-        changes: list[Entry] = []
+        changes: list[AuditEntry] = []
         for read in islice(entries_newest_first(service.lake.kv, service.lake.own_store), CHANGES_READ):
             act = read.entry.act if read.entry is not None else None
             if act is not None and act.repository == repo.name and act.action.startswith("rules."):
@@ -104,22 +104,22 @@ async def history(request: Request, service: ServiceOf, session: OperatorSession
     return await service.read(request, session.principal.key_id, repository, work)
 
 
-def _save(request: Request, repo: Repository, form: Form, session: Session) -> Response:
+def _save(request: Request, repo: Repository, form: FormFields, session: UserSession) -> Response:
     by = session.principal.key_id
     document, before = form.raw("document").replace("\r\n", "\n"), form.text("before")
     if len(document) > CHARACTERS_MAX:
         raise Invalid(f"the rules have more than {CHARACTERS_MAX} characters; use fewer rules")
     current = repo.retention()
-    if _digest(current) != before:
+    if _rules_digest(current) != before:
         raise Conflict(
             "somebody changed the rules while you edited them; load the editor again, and repeat your change"
         )
     try:
-        parsed = rules_document.check(repo.context, document)
+        parsed = rules_document.parse_rules(repo.context, document)
     except InvalidRules as error:
         return _editor(request, repo, document, before, error)
-    takes_latest_view = parsed.rules.lifts_latest_view
-    if takes_latest_view and not form.flag("allow_latest_view"):
+    takes_latest_view = parsed.rules.allows_latest_view_expiry
+    if takes_latest_view and not form.is_checked("allow_latest_view"):
         field = (
             "allow_deletion_from_latest_view" if parsed.rules.allow_deletion_from_latest_view else "keep_latest_view"
         )
@@ -137,23 +137,23 @@ def _save(request: Request, repo: Repository, form: Form, session: Session) -> R
             missing = error.names
         else:
             facts, back = [("Repository", repo.name), ("Set by", by)], f"/repositories/{repo.name}/rules"
-            return say(request, "The rules are set", facts, repository=repo.name, back=back)
+            return show_result(request, "The rules are set", facts, repository=repo.name, back=back)
     return render(
         request,
         "rules_preview.html",
         status=409 if missing else 200,
         missing=missing,
-        changes=changes_by(repo.context, parsed.rules),
+        changes=compare_with_current(repo.context, parsed.rules),
         repository=repo.name,
         document=document,
         before=before,
         allow_latest_view=takes_latest_view,
         shows_go=parsed.rules.allow_deletion_from_latest_view,
-        now=_effect(repo, current.rules if current is not None else Rules()),
-        then=_effect(repo, parsed.rules),
+        now=_compute_effect(repo, current.rules if current is not None else Rules()),
+        then=_compute_effect(repo, parsed.rules),
         read_as=parsed.read_as,
-        confirmed=CONFIRMED,
-        proof=proof_of(request, session, {"document": document, "before": before}),
+        confirmed=PROOF_FIELD,
+        proof=make_proof(request, session, {"document": document, "before": before}),
     )
 
 
@@ -172,15 +172,15 @@ def _editor(
     )
 
 
-def _effect(repo: Repository, rules: Rules) -> Effect:
+def _compute_effect(repo: Repository, rules: Rules) -> RulesEffect:
     past, refs = rules_document.read_history(repo.context)
     expiry = compute_expiry(past, refs, rules, repo.context.clock.now_ms())
     found = review_history(repo.context, rules, expiry, refs)
-    return Effect(
-        explaining.totals(expiry), explaining.lines(expiry, refs, rules)[:LINES], found.unmarked, found.warnings
+    return RulesEffect(
+        explaining.expiry_totals(expiry), explaining.branch_lines(expiry, refs, rules)[:LINES], found.unmarked_commits, found.warnings
     )
 
 
-def _digest(current: rules_document.Retention | None) -> str:
+def _rules_digest(current: rules_document.RetentionRules | None) -> str:
     """Return what tells this version of the rules from others."""
     return f"{current.set_ms}:{current.rules.digest()}" if current is not None else "none"

@@ -8,15 +8,15 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from refstore import run_control
-from refstore.core.units import age_shown
+from refstore.core.units import format_age
 from refstore.errors import NotFound
 from refstore.gc_marks import Marks, RunState
 from refstore.repository import Repository
-from refstore.run_control import RunUnderWay
+from refstore.run_control import ActiveRun
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui.acts import Question, ask, read_answer, say
-from refstore_api.ui.marks import summary_of
+from refstore_api.ui.acts import Confirmation, ask_confirmation, read_answer, show_result
+from refstore_api.ui.marks import read_mark_summary
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
@@ -33,10 +33,10 @@ _STOPPED: Final = {
 
 
 @router.get("")
-async def listing(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
+async def list_runs(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
     def work(repo: Repository) -> Response:
         marks = Marks(repo.context)
-        under_way = list(run_control.runs_under_way(repo.context))
+        under_way = list(run_control.active_runs(repo.context))
         runs = sorted(marks.runs.all(), key=lambda run: run.record.began_ms, reverse=True)
         return render(
             request,
@@ -46,8 +46,8 @@ async def listing(request: Request, service: ServiceOf, session: ReaderSession, 
             runs=runs[:RUNS],
             more=len(runs) > RUNS,
             flag=marks.runs.on(),
-            may_stop=session.may("operator", repo.name),
-            refresh_seconds=REFRESH_SECONDS if any(each.alive for each in under_way) else 0,
+            may_stop=session.has_role("operator", repo.name),
+            refresh_seconds=REFRESH_SECONDS if any(each.is_alive for each in under_way) else 0,
         )
 
     return await service.read(request, session.principal.key_id, repository, work)
@@ -58,7 +58,7 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession, rep
     """Show the report of a run of the offline job."""
 
     def work(repo: Repository) -> Response:
-        under_way = next((each for each in run_control.runs_under_way(repo.context) if each.run == run), None)
+        under_way = next((each for each in run_control.active_runs(repo.context) if each.run_id == run), None)
         return render(
             request,
             "run.html",
@@ -66,8 +66,8 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession, rep
             run=Marks(repo.context).runs.get(run),
             states=RunState,
             under_way=under_way,
-            summary=summary_of(repo, run),
-            refresh_seconds=REFRESH_SECONDS if under_way is not None and under_way.alive else 0,
+            summary=read_mark_summary(repo, run),
+            refresh_seconds=REFRESH_SECONDS if under_way is not None and under_way.is_alive else 0,
         )
 
     return await service.read(request, session.principal.key_id, repository, work)
@@ -78,25 +78,25 @@ async def ask_stop(
     request: Request, service: ServiceOf, session: OperatorSession, repository: str, run: str
 ) -> Response:
     def work(repo: Repository) -> Response:
-        found = _under_way(repo, run)
+        found = _find_active_run(repo, run)
         progress = found.progress
         now_ms = repo.context.clock.now_ms()
-        done = f"{progress.done:,} of {progress.total:,}" if progress.total else f"{progress.done:,}"
-        return ask(
+        done = f"{progress.done_items:,} of {progress.total_items:,}" if progress.total_items else f"{progress.done_items:,}"
+        return ask_confirmation(
             request,
-            Question(
+            Confirmation(
                 title="Stop a run",
                 lead=f"The run ends within seconds. {_STOPPED.get(progress.kind, '')}",
                 button="Stop the run",
                 facts=[
-                    ("Run", f"{progress.kind} {found.run}"),
+                    ("Run", f"{progress.kind} {found.run_id}"),
                     ("Process", progress.owner),
-                    ("Runs for", age_shown(now_ms - progress.began_ms)),
+                    ("Runs for", format_age(now_ms - progress.began_ms)),
                     ("Step", progress.step),
                     ("Done in this step", done),
                 ],
                 warnings=[]
-                if found.alive
+                if found.is_alive
                 else ["It has given no sign of life for a minute; its process may be dead, and nothing will answer."],
                 cancel=f"/repositories/{repository}/runs",
             ),
@@ -112,13 +112,13 @@ async def stop(request: Request, service: ServiceOf, session: OperatorSession, r
     by = session.principal.key_id
     await service.repository(repository, lambda repo: run_control.request_stop(repo.context, run, by))
     facts = [("Run", run), ("Asked to stop by", by)]
-    return say(
+    return show_result(
         request, "The run was asked to stop", facts, repository=repository, back=f"/repositories/{repository}/runs"
     )
 
 
-def _under_way(repo: Repository, run: str) -> RunUnderWay:
-    found = next((each for each in run_control.runs_under_way(repo.context) if each.run == run), None)
+def _find_active_run(repo: Repository, run: str) -> ActiveRun:
+    found = next((each for each in run_control.active_runs(repo.context) if each.run_id == run), None)
     if found is None:
         raise NotFound(f"no run {run[:80]!r} is under way; look at the list of runs for how it ended")
     return found

@@ -25,7 +25,7 @@ from refstore_api.auth import admit, authenticator_of
 from refstore_api.error_responses import Forbidden, Unauthenticated
 from refstore_api.principals import Principal
 from refstore_api.request_middleware import address_of
-from refstore_api.ui.page_urls import PATH, base_of, public_url_of
+from refstore_api.ui.page_urls import PATH, base_path_of, public_url_of
 
 COOKIE: Final = "refstore_session"
 SIGN_IN_COOKIE: Final = "refstore_sign_in"
@@ -37,15 +37,15 @@ _SIGN_IN_FORM: Final = "refstore: the sign-in form"
 _TIME_DIGITS: Final = 12
 
 
-class SignInNeeded(Unauthenticated):
+class SignInRequired(Unauthenticated):
     """The request has no session, or one that has ended."""
 
 
-class Session(NamedTuple):
+class UserSession(NamedTuple):
     principal: Principal
     form_token: str
 
-    def may(self, role: str, repository: str | None = None) -> bool:
+    def has_role(self, role: str, repository: str | None = None) -> bool:
         """Return whether the caller has the role, so that a page shows what it may do."""
         try:
             self.principal.check(Role[role.upper()], repository)
@@ -54,11 +54,11 @@ class Session(NamedTuple):
         return True
 
 
-def needs(role: Role) -> Any:
+def require_role(role: Role) -> Any:
     """Make the dependency of a page that needs the role in its path's repository."""
 
-    async def check(request: Request) -> Session:
-        session = await _session(request)
+    async def check(request: Request) -> UserSession:
+        session = await _read_session(request)
         request.state.session = session
         admit(request, session.principal, role)
         return session
@@ -66,9 +66,9 @@ def needs(role: Role) -> Any:
     return Depends(check)
 
 
-ReaderSession = Annotated[Session, needs(Role.READER)]
-WriterSession = Annotated[Session, needs(Role.WRITER)]
-OperatorSession = Annotated[Session, needs(Role.OPERATOR)]
+ReaderSession = Annotated[UserSession, require_role(Role.READER)]
+WriterSession = Annotated[UserSession, require_role(Role.WRITER)]
+OperatorSession = Annotated[UserSession, require_role(Role.OPERATOR)]
 
 
 def form_token(secret: str) -> str:
@@ -76,13 +76,13 @@ def form_token(secret: str) -> str:
     return hmac.digest(secret.encode(), _FORM, "sha256").hex()
 
 
-def begin(request: Request, response: Response, token: str, seconds: int) -> None:
+def begin_session(request: Request, response: Response, token: str, seconds: int) -> None:
     """Set the cookie of a session."""
     response.set_cookie(_name(request, COOKIE), token, max_age=seconds, **_attributes(request))
     response.delete_cookie(_name(request, SIGN_IN_COOKIE), **_attributes(request))
 
 
-async def end(request: Request, response: Response) -> None:
+async def end_session(request: Request, response: Response) -> None:
     """End the session, so that its token opens nothing any more, and remove its cookie."""
     await authenticator_of(request).end_session(_cookie(request, COOKIE))
     response.delete_cookie(_name(request, COOKIE), **_attributes(request))
@@ -122,27 +122,27 @@ def remember_form(request: Request, response: Response, secret: str) -> None:
 def sign_in_url(request: Request) -> str:
     """Return the address of the sign-in page, which leads back to the page that was asked for."""
     wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    going_back = request.method == "GET" and request.url.path != base_of(request)
-    return f"{base_of(request)}/sign-in" + (f"?{urlencode({'next': wanted})}" if going_back else "")
+    going_back = request.method == "GET" and request.url.path != base_path_of(request)
+    return f"{base_path_of(request)}/sign-in" + (f"?{urlencode({'next': wanted})}" if going_back else "")
 
 
 def safe_next(request: Request, wanted: str) -> str:
     """Return the page to go to after a sign-in: the one that was asked for, if it is one of these pages."""
-    base = base_of(request)
+    base = base_path_of(request)
     parts = urlsplit(wanted)
     is_own = not parts.scheme and not parts.netloc and (parts.path == base or parts.path.startswith(f"{base}/"))
     return wanted if is_own and "\\" not in wanted and wanted.isprintable() else base
 
 
-async def _session(request: Request) -> Session:
+async def _read_session(request: Request) -> UserSession:
     token = _cookie(request, COOKIE)
     if not token:
-        raise SignInNeeded("sign in first")
+        raise SignInRequired("sign in first")
     try:
         principal = await authenticator_of(request).principal(f"Bearer {token}", address_of(request.scope))
     except Unauthenticated as error:
-        raise SignInNeeded(str(error)) from error
-    return Session(principal, form_token(token))
+        raise SignInRequired(str(error)) from error
+    return UserSession(principal, form_token(token))
 
 
 def _sign_in_token(key: SigningKey, request: Request, secret: str, made_seconds: int) -> str:
@@ -160,12 +160,12 @@ def _name(request: Request, name: str) -> str:
     """
     if not _is_secure(request):
         return name
-    return f"__Host-{name}" if base_of(request) == PATH else f"__Secure-{name}"
+    return f"__Host-{name}" if base_path_of(request) == PATH else f"__Secure-{name}"
 
 
 def _attributes(request: Request) -> dict[str, Any]:
     secure = _is_secure(request)
-    path = "/" if secure and base_of(request) == PATH else base_of(request)
+    path = "/" if secure and base_path_of(request) == PATH else base_path_of(request)
     return {"path": path, "secure": secure, "httponly": True, "samesite": "strict"}
 
 

@@ -10,14 +10,14 @@ from urllib.parse import unquote
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from refstore.core.units import size_shown, sum_of_sizes
+from refstore.core.units import format_size, sum_sizes
 from refstore.errors import Invalid
 from refstore.operations.restoring import RestoreOutcome, RestoreRequest, RestoreResult
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui.acts import SHOWN_DIGEST, Field, Question, ask, digest_of, is_answer, say
-from refstore_api.ui.forms import Form, read_form
+from refstore_api.ui.acts import SHOWN_DIGEST, ConfirmationField, Confirmation, ask_confirmation, make_digest, is_answer, show_result
+from refstore_api.ui.forms import FormFields, read_form
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import ReaderSession, WriterSession
@@ -31,7 +31,7 @@ OBJECTS_MAX: Final = 1000
 """How many objects one act restores: its page names each of them."""
 INPUTS: Final = ("item", "all", "branch", "to", "prefix")
 """What decides which objects are restored, and to where."""
-SHOWN: Final = 20
+SHOWN_MAX: Final = 20
 """How many objects that were not restored are named."""
 _WORDS: Final = {
     RestoreOutcome.RESTORED: "restored",
@@ -43,7 +43,7 @@ _WORDS: Final = {
 
 
 @router.get("")
-async def listing(
+async def list_trash(
     request: Request,
     service: ServiceOf,
     session: ReaderSession,
@@ -53,7 +53,7 @@ async def listing(
     after: Annotated[str, Query(max_length=4096)] = "",
 ) -> Response:
     def work(repo: Repository) -> Response:
-        found = list(islice(repo.in_grace(branch=branch or None, prefix=prefix, after=after), PAGE + 1))
+        found = list(islice(repo.list_trash(branch=branch or None, prefix=prefix, after=after), PAGE + 1))
         return render(
             request,
             "trash.html",
@@ -63,7 +63,7 @@ async def listing(
             prefix=prefix,
             after=after,
             next_after=found[PAGE - 1].cursor if len(found) > PAGE else "",
-            may_restore=session.may("writer", repo.name),
+            may_restore=session.has_role("writer", repo.name),
         )
 
     return await service.read(request, session.principal.key_id, repository, work)
@@ -80,31 +80,31 @@ async def restore(request: Request, service: ServiceOf, session: WriterSession, 
     is_confirmed = is_answer(request, session, form, (*INPUTS, SHOWN_DIGEST))
     back = f"/repositories/{repository}/trash"
 
-    def work(repo: Repository) -> tuple[_Plan, list[RestoreResult] | None]:
-        plan = _plan(repo, form)
+    def work(repo: Repository) -> tuple[_RestorePlan, list[RestoreResult] | None]:
+        plan = _make_plan(repo, form)
         if not is_confirmed or plan.digest != form.raw(SHOWN_DIGEST):
             return plan, None
-        return plan, plan.carry_out(repo, force=form.flag("force"))
+        return plan, plan.carry_out(repo, force=form.is_checked("force"))
 
     plan, results = await service.repository(repository, work)
     if results is not None:
-        facts = _facts([*results, *plan.others], plan.left)
-        return say(request, "Restored", facts, repository=repository, back=back, failed=_failures(results))
-    return ask(
+        facts = _facts([*results, *plan.unrestorable], plan.remaining)
+        return show_result(request, "Restored", facts, repository=repository, back=back, failed=_failures(results))
+    return ask_confirmation(
         request,
-        Question(
+        Confirmation(
             title="Restore",
             lead="These objects get back the names that they lost. They are staged; commit the branch to keep them.",
             button="Restore",
-            facts=_facts([*(each.result for each in plan.objects), *plan.others], plan.left),
+            facts=_facts([*(each.result for each in plan.objects), *plan.unrestorable], plan.remaining),
             columns=("Path", "To branch", "What happens", "Size"),
             items=[each.row for each in plan.objects],
             warnings=[
                 *(["The trash has changed since this page was shown. Look at it again."] if is_confirmed else []),
-                *_failures([*(each.result for each in plan.objects), *plan.others]),
+                *_failures([*(each.result for each in plan.objects), *plan.unrestorable]),
             ],
             fields=[
-                Field(
+                ConfirmationField(
                     "checkbox",
                     "force",
                     "Replace what was written to these paths since",
@@ -113,10 +113,10 @@ async def restore(request: Request, service: ServiceOf, session: WriterSession, 
             ]
             if any(each.result.outcome is RestoreOutcome.CONFLICT for each in plan.objects)
             else [],
-            hidden={**{name: form.texts(name) for name in INPUTS}, SHOWN_DIGEST: plan.digest},
+            hidden_fields={**{name: form.texts(name) for name in INPUTS}, SHOWN_DIGEST: plan.digest},
             is_danger=False,
             cancel=back,
-            allowed=bool(plan.objects),
+            is_allowed=bool(plan.objects),
         ),
         repository=repository,
     )
@@ -132,22 +132,22 @@ class _PlannedObject(NamedTuple):
 
     @property
     def row(self) -> tuple[str, str, str, str]:
-        size = size_shown(self.result.entry.size_bytes) if self.result.entry is not None else ""
+        size = format_size(self.result.entry.size_bytes) if self.result.entry is not None else ""
         return self.result.path, self.branch, _WORDS[self.result.outcome], size
 
 
-class _Plan(NamedTuple):
+class _RestorePlan(NamedTuple):
     """What the act would do now."""
 
     objects: Sequence[_PlannedObject]
-    others: Sequence[RestoreResult]
+    unrestorable: Sequence[RestoreResult]
     """What is not restored in any case."""
-    left: int
+    remaining: int
     """How many more could be restored; one act names at most `OBJECTS_MAX`."""
 
     @property
     def digest(self) -> str:
-        return digest_of(
+        return make_digest(
             [(each.branch, each.result.path, each.result.address, each.result.outcome.value) for each in self.objects]
         )
 
@@ -163,18 +163,18 @@ class _Plan(NamedTuple):
         ]
 
 
-def _plan(repo: Repository, form: Form) -> _Plan:
+def _make_plan(repo: Repository, form: FormFields) -> _RestorePlan:
     results = _dry_run(repo, form)
     able = (RestoreOutcome.RESTORED, RestoreOutcome.CONFLICT)
     objects = [each for each in results if each.result.outcome in able]
     objects.sort(key=lambda each: (each.branch, each.result.path))
     others = [each.result for each in results if each.result.outcome not in able]
-    return _Plan(objects[:OBJECTS_MAX], others, len(objects) - len(objects[:OBJECTS_MAX]))
+    return _RestorePlan(objects[:OBJECTS_MAX], others, len(objects) - len(objects[:OBJECTS_MAX]))
 
 
-def _dry_run(repo: Repository, form: Form) -> list[_PlannedObject]:
+def _dry_run(repo: Repository, form: FormFields) -> list[_PlannedObject]:
     to = form.text("to")
-    if form.flag("all"):
+    if form.is_checked("all"):
         branch = form.text("branch")
         if not branch:
             raise Invalid("say which branch lost the objects; set the branch in the filter, then restore them all")
@@ -195,16 +195,16 @@ def _dry_run(repo: Repository, form: Form) -> list[_PlannedObject]:
 
 
 def _failures(results: Sequence[RestoreResult]) -> list[str]:
-    return [f"{item.path or item.address}: {item.error}" for item in results if item.error is not None][:SHOWN]
+    return [f"{item.path or item.address}: {item.error}" for item in results if item.error is not None][:SHOWN_MAX]
 
 
 def _facts(results: Sequence[RestoreResult], left: int) -> list[tuple[str, str]]:
     facts: list[tuple[str, str]] = []
     for outcome, words in _WORDS.items():
         chosen = [item for item in results if item.outcome is outcome]
-        size_bytes = sum_of_sizes(item.entry.size_bytes for item in chosen if item.entry is not None)
+        size_bytes = sum_sizes(item.entry.size_bytes for item in chosen if item.entry is not None)
         if chosen:
-            facts.append((words.capitalize(), f"{len(chosen):,} objects, {size_shown(size_bytes)}"))
+            facts.append((words.capitalize(), f"{len(chosen):,} objects, {format_size(size_bytes)}"))
     if left:
         facts.append(("Left for the next time", f"{left:,} objects"))
     return facts or [("Restored", "nothing")]

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 EngineName = Literal["local", "spark"]
 
-Step = Callable[[Iterable[Batch]], Iterator[Batch]]
+BatchStep = Callable[[Iterable[Batch]], Iterator[Batch]]
 """Makes other batches of batches, such as the keys of what they name."""
 
 READ_BUCKETS: Final = 128
@@ -27,9 +27,9 @@ class Flow(NamedTuple):
     """Batches, and what is made of them on the way to their buckets."""
 
     batches: Sequence[Batch]
-    step: Step | None = None
+    step: BatchStep | None = None
     """None: the batches come to their buckets as they are."""
-    second_step: Step | None = None
+    second_step: BatchStep | None = None
     """Takes what `step` yields of the kind TO_READ: all batches of a bucket, and possibly of several, in one call."""
 
 
@@ -49,7 +49,7 @@ class SharedFolder(msgspec.Struct, frozen=True):
 
         return Path(SparkFiles.getRootDirectory())
 
-    def found_here(self) -> SharedFolder:
+    def as_local(self) -> SharedFolder:
         """Return it for another process of this machine, which need not be one of Spark."""
         return SharedFolder(str(self.path), self.prefix)
 
@@ -65,7 +65,7 @@ class Engine(Protocol):
     def name(self) -> EngineName: ...
 
     @property
-    def parts(self) -> int:
+    def parallelism(self) -> int:
         """Return into how many tasks work is cut at least: one for each core, at least two."""
         ...
 

@@ -67,11 +67,11 @@ class Engines:
         spark_session.check_installed()
         from refstore_gc.engines.spark import SparkEngine
 
-        session = spark_session.active()
+        session = spark_session.active_session()
         if session is not None:
             return SparkEngine(session)
         master = LOCAL_MASTER if self._options.master is None else self._options.master
-        engine = SparkEngine(spark_session.start(SparkOptions(master=master, conf=self._options.conf)))
+        engine = SparkEngine(spark_session.start_session(SparkOptions(master=master, conf=self._options.conf)))
         self._opened.callback(engine.close)
         return engine
 

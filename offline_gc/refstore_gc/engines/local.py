@@ -11,10 +11,10 @@ from typing import Final, Literal, TypeVar
 
 from refstore_gc.batches import Batch, BatchKind
 from refstore_gc.engines import worker_processes
-from refstore_gc.engines.base import Flow, SharedFolder, Step
+from refstore_gc.engines.base import Flow, SharedFolder, BatchStep
 from refstore_gc.engines.shared_work import SharedWork
-from refstore_gc.engines.spill import FOLDER_PREFIX, Spill, WaitingBatch, load_batches, raise_unavailable
-from refstore_gc.private_folder import private_folder
+from refstore_gc.engines.spill import FOLDER_PREFIX, BatchSpill, WaitingBatch, load_batches, translate_disk_errors
+from refstore_gc.private_folder import make_private_folder
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -46,25 +46,25 @@ class LocalEngine:
         self._spill_folder = spill_folder
         self._memory_bytes = memory_bytes
         self._shared = shared or SharedWork(min(WORKERS_MAX, _cores() - 1))
-        self.parts = max(2, self._shared.workers + 1)
+        self.parallelism = max(2, self._shared.workers + 1)
         self._tasks_done = self._tasks = 0
         self._is_cancelled = False
 
     def start_ahead(self, modules: Sequence[str], items: int) -> None:
-        worker_processes.start_ahead(modules, min(self.parts, items))
+        worker_processes.start_ahead(modules, min(self.parallelism, items))
 
     def map(
         self, work: Callable[[A], Iterable[T]], items: Sequence[A], *, is_long: bool = False
     ) -> Generator[T, None, None]:
-        self._begin()
+        self._begin_call()
         yield from self._map(work, items, is_long=is_long)
 
     def join(self, flows: Sequence[Flow], buckets: int, work: Callable[[list[Batch]], Iterable[T]]) -> Iterator[T]:  # noqa: ARG002  # it has no tasks to cut
-        self._begin()
-        spill = Spill(self._spill_folder, self._memory_bytes)
+        self._begin_call()
+        spill = BatchSpill(self._spill_folder, self._memory_bytes)
         try:
             for flow in flows:
-                self._gather(flow, spill)
+                self._spill_flow(flow, spill)
             yield from self._map(partial(_join_bucket, work), spill.buckets())
         finally:
             spill.close()
@@ -72,8 +72,8 @@ class LocalEngine:
     @contextmanager
     def scratch_folder(self) -> Generator[Path, None, None]:
         with ExitStack() as stack:
-            with raise_unavailable(self._spill_folder):
-                folder = stack.enter_context(private_folder(FOLDER_PREFIX, self._spill_folder))
+            with translate_disk_errors(self._spill_folder):
+                folder = stack.enter_context(make_private_folder(FOLDER_PREFIX, self._spill_folder))
             yield folder
 
     def share_folder(self, folder: Path) -> SharedFolder:
@@ -91,23 +91,23 @@ class LocalEngine:
     def close(self) -> None:
         worker_processes.stop()
 
-    def _begin(self) -> None:
+    def _begin_call(self) -> None:
         self._tasks_done = self._tasks = 0
         self._is_cancelled = False
 
-    def _gather(self, flow: Flow, spill: Spill) -> None:
+    def _spill_flow(self, flow: Flow, spill: BatchSpill) -> None:
         if flow.step is None:
             for batch in flow.batches:
                 spill.add(batch)
             return
         to_read: dict[int, list[Batch]] = {}
-        for batch in self._map(partial(_take_step, flow.step), [[each] for each in flow.batches]):
+        for batch in self._map(partial(_apply_step, flow.step), [[each] for each in flow.batches]):
             if flow.second_step is not None and batch.kind is BatchKind.TO_READ:
                 to_read.setdefault(batch.bucket, []).append(batch)
             else:
                 spill.add(batch)
         if flow.second_step is not None:
-            for batch in self._map(partial(_take_step, flow.second_step), list(to_read.values())):
+            for batch in self._map(partial(_apply_step, flow.second_step), list(to_read.values())):
                 spill.add(batch)
 
     def _map(
@@ -117,7 +117,7 @@ class LocalEngine:
         for result in self._shared.map(partial(_append_end, work), items, is_long=is_long):
             if self._is_cancelled:
                 raise CancelledError
-            if isinstance(result, _End):
+            if isinstance(result, _ItemEnd):
                 self._tasks_done += 1
             else:
                 yield result
@@ -127,16 +127,16 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class _End:
+class _ItemEnd:
     """Comes behind the results of an item."""
 
 
-def _append_end(work: Callable[[A], Iterable[T]], item: A) -> Iterator[T | _End]:
+def _append_end(work: Callable[[A], Iterable[T]], item: A) -> Iterator[T | _ItemEnd]:
     yield from work(item)
-    yield _End()
+    yield _ItemEnd()
 
 
-def _take_step(step: Step, batches: list[Batch]) -> Iterator[Batch]:
+def _apply_step(step: BatchStep, batches: list[Batch]) -> Iterator[Batch]:
     return step(batches)
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from refstore import errors
-from refstore.core.arrow_arrays import array
+from refstore.core.arrow_arrays import make_array
 from refstore.errors import MissingExtra, RefstoreError, Unavailable
-from refstore_gc.batches import ARROW, SCHEMA, Batch, BatchKind, by_bucket, received, sent
+from refstore_gc.batches import ARROW, SCHEMA, Batch, BatchKind, group_by_bucket, decode_batches, encode_batches
 from refstore_gc.engines import spark_session
-from refstore_gc.engines.base import Flow, SharedFolder, Step
+from refstore_gc.engines.base import Flow, SharedFolder, BatchStep
 from refstore_gc.engines.spill import FOLDER_PREFIX
-from refstore_gc.private_folder import private_folder
+from refstore_gc.private_folder import make_private_folder
 from refstore_gc.untyped_arrow import pa
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ TASKS_PER_CORE: Final = 32
 """A task costs some hundredths of a second to begin; more tasks balance better, and show progress."""
 BUCKETS_MAX: Final = 8
 """So many buckets share a task at most. It holds the keys of all of them."""
-FEW: Final = 64
+SMALL_BATCHES_MAX: Final = 64
 """So few batches start faster from one Arrow table."""
 _REMOVALS_PER_CORE: Final = 8
 _RESULTS: Final = "results binary"
@@ -47,7 +47,7 @@ class SparkEngine:
         self._context: Any = spark.sparkContext
 
     @property
-    def parts(self) -> int:
+    def parallelism(self) -> int:
         return max(2, self._context.defaultParallelism)
 
     @property
@@ -60,27 +60,27 @@ class SparkEngine:
     def map(self, work: Callable[[A], Iterable[T]], items: Sequence[A], *, is_long: bool = False) -> list[T]:  # noqa: ARG002  # its tasks start at once
         if not items:
             return []
-        tasks = min(len(items), self.parts * TASKS_PER_CORE)
-        with _translated():
+        tasks = min(len(items), self.parallelism * TASKS_PER_CORE)
+        with _translate_task_errors():
             return self._context.parallelize(items, tasks).flatMap(work).collect()
 
     def join(self, flows: Sequence[Flow], buckets: int, work: Callable[[list[Batch]], Iterable[T]]) -> list[T]:
-        tasks = -(-buckets // buckets_of_task(buckets, self.parts))
+        tasks = -(-buckets // buckets_of_task(buckets, self.parallelism))
         kept: list[DataFrame] = []
-        with _translated():
+        with _translate_task_errors():
             try:
                 frames = [frame for flow in flows if flow.batches for frame in self._frames(flow, kept)]
                 if not frames:
                     return []
                 together = reduce(lambda some, more: some.unionByName(more), frames)
-                rows = together.repartitionById(tasks, "bucket").mapInArrow(partial(_join, work), _RESULTS).collect()
+                rows = together.repartitionById(tasks, "bucket").mapInArrow(partial(_join_partition, work), _RESULTS).collect()
             finally:
                 for frame in kept:
                     frame.unpersist()
         return [result for row in rows for result in pickle.loads(row.results)]  # noqa: S301  # our own tasks sent it
 
     def scratch_folder(self) -> AbstractContextManager[Path]:
-        return private_folder(FOLDER_PREFIX)
+        return make_private_folder(FOLDER_PREFIX)
 
     def share_folder(self, folder: Path) -> SharedFolder:
         if self.is_on_one_machine:
@@ -99,8 +99,8 @@ class SparkEngine:
         _remove_files(shared)
         with suppress(Exception):  # no executor may be left
             executors = self._context._jsc.sc().getExecutorMemoryStatus().size()  # PySpark has no other way
-            tasks = max(executors, self.parts) * _REMOVALS_PER_CORE
-            self._context.parallelize(range(tasks), tasks).foreach(partial(_remove_where_it_runs, shared))
+            tasks = max(executors, self.parallelism) * _REMOVALS_PER_CORE
+            self._context.parallelize(range(tasks), tasks).foreach(partial(_remove_on_executor, shared))
 
     def count_tasks(self) -> tuple[int, int]:
         tracker = self._context.statusTracker()
@@ -125,22 +125,22 @@ class SparkEngine:
         frame = self._frame_of(flow.batches)
         if flow.step is None:
             return [frame]
-        frame = frame.mapInArrow(_in_spark(flow.step), SCHEMA)
+        frame = frame.mapInArrow(_as_map_in_arrow(flow.step), SCHEMA)
         if flow.second_step is None:
             return [frame]
         kept.append(frame.persist())
         to_read = f"kind = {int(BatchKind.TO_READ)}"
-        second = frame.where(to_read).repartitionById(self.parts * 2, "bucket")
-        return [frame.where(f"not ({to_read})"), second.mapInArrow(_in_spark(flow.second_step), SCHEMA)]
+        second = frame.where(to_read).repartitionById(self.parallelism * 2, "bucket")
+        return [frame.where(f"not ({to_read})"), second.mapInArrow(_as_map_in_arrow(flow.second_step), SCHEMA)]
 
     def _frame_of(self, batches: Sequence[Batch]) -> DataFrame:
         """Spread batches of the driver over the executors. They say what to read; none holds addresses."""
-        if len(batches) <= FEW:
+        if len(batches) <= SMALL_BATCHES_MAX:
             return self._spark.createDataFrame(
-                pa.Table.from_batches(list(sent(batches)), schema=ARROW)
+                pa.Table.from_batches(list(encode_batches(batches)), schema=ARROW)
             )  # begins in a third of the time
         rows = [(batch.bucket, int(batch.kind), batch.rows, bytearray(batch.body)) for batch in batches]
-        tasks = min(self.parts * 2, len(rows))
+        tasks = min(self.parallelism * 2, len(rows))
         return self._spark.createDataFrame(self._context.parallelize(rows, tasks), SCHEMA)
 
 
@@ -149,18 +149,18 @@ def buckets_of_task(buckets: int, parts: int) -> int:
     return max(1, min(BUCKETS_MAX, buckets // (parts * 2)))
 
 
-def _in_spark(step: Step) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def _as_map_in_arrow(step: BatchStep) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """Return a step as Spark's `mapInArrow` takes it."""
-    return lambda record_batches: sent(step(received(record_batches)))
+    return lambda record_batches: encode_batches(step(decode_batches(record_batches)))
 
 
-def _join(work: Callable[[list[Batch]], Iterable[Any]], record_batches: Iterable[Any]) -> Iterator[Any]:
+def _join_partition(work: Callable[[list[Batch]], Iterable[Any]], record_batches: Iterable[Any]) -> Iterator[Any]:
     """Join the buckets of one task, and yield their pickled results."""
-    for batches in by_bucket(received(record_batches)):
-        yield pa.RecordBatch.from_arrays([array([pickle.dumps(list(work(batches)))], pa.binary())], ["results"])
+    for batches in group_by_bucket(decode_batches(record_batches)):
+        yield pa.RecordBatch.from_arrays([make_array([pickle.dumps(list(work(batches)))], pa.binary())], ["results"])
 
 
-def _remove_where_it_runs(shared: SharedFolder, _: int) -> None:
+def _remove_on_executor(shared: SharedFolder, _: int) -> None:
     _remove_files(shared)
     time.sleep(0.02)  # so that each executor gets some of these tasks
 
@@ -171,7 +171,7 @@ def _remove_files(shared: SharedFolder) -> None:
 
 
 @contextmanager
-def _translated() -> Generator[None, None, None]:
+def _translate_task_errors() -> Generator[None, None, None]:
     """Raise what a task raised as the error that it was, so that a job that could not read a range says which."""
     try:
         yield
@@ -186,6 +186,6 @@ def _translated() -> Generator[None, None, None]:
                 raise kind(message) from error
         if type(error).__module__.startswith(("pyspark", "py4j")):
             raise Unavailable(
-                f"Spark failed: {spark_session.first_line(error)}; run it again, or see Spark's own log"
+                f"Spark failed: {spark_session.first_error_line(error)}; run it again, or see Spark's own log"
             ) from error
         raise

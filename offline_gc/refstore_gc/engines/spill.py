@@ -10,12 +10,12 @@ from typing import IO, Final, NamedTuple
 
 from refstore.errors import Unavailable
 from refstore_gc.batches import Batch, BatchKind
-from refstore_gc.private_folder import private_folder
+from refstore_gc.private_folder import make_private_folder
 
 FOLDER_PREFIX: Final = "refstore-gc-"
 
 
-class StoredBatch(NamedTuple):
+class SpilledBatch(NamedTuple):
     """A batch whose body is a part of a file."""
 
     bucket: int
@@ -26,24 +26,24 @@ class StoredBatch(NamedTuple):
     size_bytes: int
 
 
-WaitingBatch = Batch | StoredBatch
+WaitingBatch = Batch | SpilledBatch
 
 
 def load_batches(batches: list[WaitingBatch]) -> list[Batch]:
     """Return batches with their bodies."""
-    stored = {each.file for each in batches if isinstance(each, StoredBatch)}
+    stored = {each.file for each in batches if isinstance(each, SpilledBatch)}
     with ExitStack() as stack:
         files = {name: stack.enter_context(Path(name).open("rb")) for name in stored}
-        return [_read(files[each.file], each) if isinstance(each, StoredBatch) else each for each in batches]
+        return [_read(files[each.file], each) if isinstance(each, SpilledBatch) else each for each in batches]
 
 
-def _read(file: IO[bytes], stored: StoredBatch) -> Batch:
+def _read(file: IO[bytes], stored: SpilledBatch) -> Batch:
     file.seek(stored.start)
     return Batch(stored.bucket, stored.kind, stored.rows, file.read(stored.size_bytes))
 
 
 @contextmanager
-def raise_unavailable(parent: Path | None) -> Generator[None, None, None]:
+def translate_disk_errors(parent: Path | None) -> Generator[None, None, None]:
     """Raise what fails in a spill folder as Unavailable."""
     try:
         yield
@@ -55,7 +55,7 @@ def raise_unavailable(parent: Path | None) -> Generator[None, None, None]:
         ) from error
 
 
-class Spill:
+class BatchSpill:
     """Gathers batches by bucket. Its file goes when it is closed."""
 
     def __init__(self, parent: Path | None, memory_bytes: int) -> None:
@@ -74,7 +74,7 @@ class Spill:
         self._buckets.setdefault(batch.bucket, []).append(batch)
         self._in_memory_bytes += len(batch.body)
         if self._in_memory_bytes > self._memory_bytes:
-            with raise_unavailable(self._parent):
+            with translate_disk_errors(self._parent):
                 self._write_out()
 
     def buckets(self) -> list[list[WaitingBatch]]:
@@ -86,7 +86,7 @@ class Spill:
 
     def _write_out(self) -> None:
         if self._file is None:
-            folder = self._opened.enter_context(private_folder(FOLDER_PREFIX, self._parent))
+            folder = self._opened.enter_context(make_private_folder(FOLDER_PREFIX, self._parent))
             self._file = (folder / "batches").open("wb")
             self._opened.callback(_close, self._file)
         for batches in self._buckets.values():
@@ -95,7 +95,7 @@ class Spill:
                     start = self._file.tell()
                     self._file.write(batch.body)
                     size_bytes = len(batch.body)
-                    batches[place] = StoredBatch(
+                    batches[place] = SpilledBatch(
                         batch.bucket, batch.kind, batch.rows, self._file.name, start, size_bytes
                     )
         self._file.flush()

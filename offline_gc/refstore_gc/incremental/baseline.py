@@ -20,14 +20,14 @@ import msgspec
 from refstore.core.ids import CommitId
 from refstore_gc.address_codec import CUT_BYTES
 from refstore_gc.batches import Batch, BatchKind
-from refstore_gc.complete_commits import CompleteCommits
+from refstore_gc.complete_commits import NothingToDeleteCommits
 from refstore_gc.live_in_commits import CommitReads, LiveCommits
-from refstore_gc.run_summary import Count
+from refstore_gc.run_summary import ObjectCount
 
 MARKED_AGAIN: Final = "a commit was unmarked, and is marked again"
 
 
-class Layer(msgspec.Struct, frozen=True):
+class RecordLayer(msgspec.Struct, frozen=True):
     """The records of one run."""
 
     cuts: list[str]
@@ -35,7 +35,7 @@ class Layer(msgspec.Struct, frozen=True):
     files: dict[int, str]
     """bucket -> key. A bucket without a file has no known keys."""
 
-    def touching(self, first: str, end: str) -> Iterator[str]:
+    def files_between(self, first: str, end: str) -> Iterator[str]:
         """Yield the files with addresses from `first` on, before `end` ('': to the end)."""
         cuts = [cut[:CUT_BYTES] for cut in self.cuts]  # as `Cuts` compares them
         last = bisect_left(cuts, end[:CUT_BYTES]) if end else len(cuts)
@@ -48,21 +48,21 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """The records that an incremental run builds on. The field names are part of the stored files."""
 
     mark_id: str
-    complete: str
+    complete_mark_id: str
     """The complete run that all layers build on. It listed and read everything."""
-    complete_ms: int
+    complete_run_ms: int
     seed: int
     cutoff_ms: int
     """Objects that were written later, by the store's clock, were ignored."""
     horizon: str
     """Addresses that sort before this were listed by the cutoff, or will never be written. The rest is listed again."""
-    layers: list[Layer]
-    former: list[str]
+    layers: list[RecordLayer]
+    former_kv_files: list[str]
     """Files with the addresses that the KV named."""
-    units: CommitReads
-    there: Count
+    commit_reads: CommitReads
+    previously_listed: ObjectCount
     """The objects that the complete run listed."""
-    complete_commits: CompleteCommits = CompleteCommits()
+    nothing_to_delete: NothingToDeleteCommits = NothingToDeleteCommits()
     """Objects that only these commits name were never part of a mark. So the records stay valid when such a commit is
     kept again.
     """
@@ -75,13 +75,13 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         """Return for each bucket the recorded files with its addresses."""
         edges = ["", *bounds, ""]
         return [
-            Batch.of_value(bucket, BatchKind.EARLIER_KEYS, key)
+            Batch.from_value(bucket, BatchKind.EARLIER_KEYS, key)
             for bucket in range(len(edges) - 1)
             for layer in self.layers
-            for key in layer.touching(edges[bucket], edges[bucket + 1])
+            for key in layer.files_between(edges[bucket], edges[bucket + 1])
         ]
 
-    def unfit(
+    def find_mismatch(
         self, commits: LiveCommits, reads: CommitReads | None, cutoff_ms: int, marked: Iterable[CommitId] = ()
     ) -> str:
         """Return why a run cannot build on these records; '' if it can. `reads`: those of `commits`. `marked`: what the
@@ -89,11 +89,11 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         """
         if reads is None:
             return "some commits keep only a part of what they name"
-        if not self.units.metaranges <= reads.metaranges:
+        if not self.commit_reads.metaranges <= reads.metaranges:
             return "a commit was given up since"
-        if any(commits.keeps(commit) for commit in self.units.past if commit not in self.complete_commits.commits):
+        if any(commits.keeps_everything_of(commit) for commit in self.commit_reads.past_commits if commit not in self.nothing_to_delete.commits):
             return "a commit keeps what it names again"
-        if any(commit in self.units.past and commit not in self.complete_commits.commits for commit in marked):
+        if any(commit in self.commit_reads.past_commits and commit not in self.nothing_to_delete.commits for commit in marked):
             return MARKED_AGAIN  # what it names has been no news since
         if cutoff_ms < self.cutoff_ms:
             return "the minimum age reaches further back than that of the last run"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from refstore.errors import Corrupt, ObjectNotFound
-from refstore.gc_marks import STANDING, Marks, Run, RunState
+from refstore.gc_marks import OPEN_STATES, Marks, Run, RunState
 from refstore_gc.anti_join import JoinResult
 from refstore_gc.bucket_join import RecordedKeys
 from refstore_gc.checked_files import read_value, write_value
-from refstore_gc.complete_commits import CompleteCommits
-from refstore_gc.incremental.baseline import Baseline, Layer
+from refstore_gc.complete_commits import NothingToDeleteCommits
+from refstore_gc.incremental.baseline import Baseline, RecordLayer
 from refstore_gc.incremental.known_keys import FOLDER
-from refstore_gc.mark_plan import horizon_of
+from refstore_gc.mark_plan import listing_horizon
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_layout import ROOT, remove
 from refstore_gc.run_summary import Count
@@ -33,15 +33,15 @@ def usable(run: RunContext) -> tuple[Baseline | None, str]:
     if not finished:
         return None, "there is no earlier run"
     try:
-        baseline = read_value(store, _key(finished[-1].mark_id), Baseline)
+        baseline = read_value(store, _baseline_key(finished[-1].mark_id), Baseline)
     except ObjectNotFound:
         return None, "the last run recorded nothing"
     except Corrupt as error:
         return None, str(error)
     for mark in finished:
-        if mark.mark_id >= baseline.complete and mark.state not in STANDING | {RunState.SWEPT}:
+        if mark.mark_id >= baseline.complete and mark.state not in OPEN_STATES | {RunState.SWEPT}:
             return None, f"mark {mark.mark_id} was unmarked"
-    if now_ms - baseline.complete_ms >= full_days * 86_400_000:
+    if now_ms - baseline.complete_run_ms >= full_days * 86_400_000:
         return None, f"everything was last listed {(now_ms - baseline.complete_ms) / 86_400_000:.1f} days ago"
     if len(baseline.layers) >= LAYERS_MAX:
         return None, f"{len(baseline.layers)} runs rest on the last complete one"
@@ -53,7 +53,7 @@ def record(
     mark: Run,
     result: JoinResult,
     listed: Count,
-    complete_commits: CompleteCommits,
+    complete_commits: NothingToDeleteCommits,
     before: Baseline | None,
 ) -> None:
     """Write the records for the next run. `listed`: the listing of a complete run."""
@@ -63,17 +63,17 @@ def record(
     baseline = Baseline(
         mark_id=mark.mark_id,
         complete=before.complete if before else mark.mark_id,
-        complete_ms=before.complete_ms if before else mark.record.began_ms,
+        complete_run_ms=before.complete_run_ms if before else mark.record.began_ms,
         seed=run.layout.seed,
         cutoff_ms=run.cutoff_ms,
-        horizon=horizon_of(run.repository.waits, run.cutoff_ms),
-        layers=[*(before.layers if before else ()), Layer(list(result.bounds), files)],
+        horizon=listing_horizon(run.repository.waits, run.cutoff_ms),
+        layers=[*(before.layers if before else ()), RecordLayer(list(result.bounds), files)],
         former=list(result.live.addresses.files),
         units=result.live.reads,
         there=before.there if before else listed,
         complete_commits=complete_commits,
     )
-    write_value(run.repository.objects, _key(mark.mark_id), baseline)
+    write_value(run.repository.objects, _baseline_key(mark.mark_id), baseline)
 
 
 def forget(run: RunContext, baseline: Baseline) -> None:
@@ -94,5 +94,5 @@ def remove_unused(run: RunContext, mark: Run, *, recorded: bool, before: Baselin
         remove(store, mark_id, FILE, FOLDER, KEPT)
 
 
-def _key(mark_id: str) -> str:
+def _baseline_key(mark_id: str) -> str:
     return f"{ROOT}{mark_id}/{FILE}"

@@ -14,66 +14,66 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refstore.errors import Corrupt
-from refstore_gc.address_codec import Keys, among
-from refstore_gc.checked_files import keys_in
+from refstore_gc.address_codec import AddressKeys, are_among
+from refstore_gc.checked_files import decode_keys
 from refstore_gc.run_layout import ROOT
 
 FOLDER: Final = "carried/"
 
 
-class KnownKeys(msgspec.Struct, frozen=True):
+class BaselineKeys(msgspec.Struct, frozen=True):
     """Keys as they lie in memory, and a size for each of `listed`."""
 
-    named: bytes
+    named_keys: bytes
     """Keys that commits name, each as often as it was read."""
-    lost: bytes
+    released_keys: bytes
     """Keys that are no longer read, each as often as it was read before."""
-    ranges: bytes
-    listed: bytes
+    range_keys: bytes
+    listed_keys: bytes
     """Keys of blobs that were listed, and stay."""
     sizes: bytes
 
     @classmethod
-    def of(
-        cls, named: Sequence[Keys], lost: Keys, ranges: Sequence[Keys], listed: Sequence[Keys], sizes: Sequence[Any]
-    ) -> KnownKeys:
+    def from_arrays(
+        cls, named: Sequence[AddressKeys], lost: AddressKeys, ranges: Sequence[AddressKeys], listed: Sequence[AddressKeys], sizes: Sequence[Any]
+    ) -> BaselineKeys:
         return cls(*(b"".join(each.tobytes() for each in some) for some in (named, [lost], ranges, listed, sizes)))
 
 
-def still_named(known: Sequence[KnownKeys], candidates: Keys, new: Sequence[Keys], lost: Keys) -> Keys:
+def filter_still_named(known: Sequence[BaselineKeys], candidates: AddressKeys, new: Sequence[AddressKeys], lost: AddressKeys) -> AddressKeys:
     """Return the candidates that some commit still names. `candidates`: in order, each once.
 
     Raises Corrupt if a key is removed more often than it was recorded.
     """
-    read = [*(keys_in(each.named) for each in known), *new]
-    removed = [*(keys_in(each.lost) for each in known), lost]
-    counts = _counts(candidates, read) - _counts(candidates, removed)
+    read = [*(decode_keys(each.named_keys) for each in known), *new]
+    removed = [*(decode_keys(each.released_keys) for each in known), lost]
+    counts = _count_among(candidates, read) - _count_among(candidates, removed)
     if bool((counts < 0).any()):
         raise Corrupt("the records of earlier runs do not agree with the commits; mark again with --full")
     return candidates[counts > 0]
 
 
-def _counts(candidates: Keys, keys: Sequence[Keys]) -> NDArray[np.int64]:
+def _count_among(candidates: AddressKeys, keys: Sequence[AddressKeys]) -> NDArray[np.int64]:
     """Return how often each candidate is among the keys."""
     together = np.concatenate([candidates[:0], *keys])  # also where there are none
-    relevant = together[among(together, [candidates])]
+    relevant = together[are_among(together, [candidates])]
     return np.bincount(np.searchsorted(candidates, relevant), minlength=len(candidates))
 
 
-def sizes_of(known: Sequence[KnownKeys], candidates: Keys) -> NDArray[np.int64]:
+def find_sizes(known: Sequence[BaselineKeys], candidates: AddressKeys) -> NDArray[np.int64]:
     """Return the sizes of blobs that an earlier run listed and kept; -1 for a blob that no run listed. `candidates`: in
     order, each once.
     """
     sizes = np.full(len(candidates), -1, np.int64)
     for each in known:
-        listed = keys_in(each.listed)
-        chosen = among(listed, [candidates])
+        listed = decode_keys(each.listed_keys)
+        chosen = are_among(listed, [candidates])
         sizes[np.searchsorted(candidates, listed[chosen])] = np.frombuffer(each.sizes, np.int64)[chosen]
     return sizes
 
 
-def ranges_in(known: Sequence[KnownKeys]) -> list[Keys]:
-    return [keys_in(each.ranges) for each in known]
+def decode_range_keys(known: Sequence[BaselineKeys]) -> list[AddressKeys]:
+    return [decode_keys(each.range_keys) for each in known]
 
 
 def bucket_key(mark_id: str, bucket: int) -> str:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import numpy as np
 
 from refstore_purge.formats import avro_container, avro_schema, key_values
-from refstore_purge.formats.avro_container import Block, Header
-from refstore_purge.formats.avro_records import RecordReader, Records
+from refstore_purge.formats.avro_container import AvroBlock, AvroHeader
+from refstore_purge.formats.avro_records import RecordReader, BlockRecords
 from refstore_purge.formats.avro_schema import AvroType
-from refstore_purge.formats.base import TEXT_BATCH_BYTES, Found, Ids, PurgeError, Rewritten, See, Seeing, Task
+from refstore_purge.formats.base import TEXT_BATCH_BYTES, SearchResult, IdMatcher, PurgeError, RewriteResult, ValueObserver, ObservedIds, FormatTask
 from refstore_purge.formats.nested import check_schema
 from refstore_purge.untyped_arrow import pa
 
@@ -32,13 +32,13 @@ EMPTY_RECORDS_MAX: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _BlockPart:
     """Records of one block."""
 
-    block: Block
+    block: AvroBlock
     data: bytes
     """Of the block, decompressed."""
-    records: Records
+    records: BlockRecords
     is_first: bool
     is_last: bool
     """Whether the block begins and ends with it."""
@@ -46,29 +46,29 @@ class _Part:
 
 def schema_of(source: BinaryIO) -> Any:
     """Return the schema of a file as one of Arrow. Raises PurgeError."""
-    return avro_schema.arrow_schema(avro_schema.parse(avro_container.read_header(source).schema))
+    return avro_schema.arrow_schema(avro_schema.parse_schema(avro_container.read_header(source).schema))
 
 
-def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:
+def find(source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver | None = None) -> SearchResult:
     """Look for the ids. Raises PurgeError."""
     header, root = _open(source, task, ids)
-    entries = key_values.entries_with_ids([header.entries], ids)
-    if task.every_row and not task.set_null:
-        rows = sum(block.records for block in avro_container.blocks(source, header))
-        return Found(rows, rows, "partition", entries)
-    ids = Seeing(ids, see) if see is not None else ids
+    entries = key_values.count_entries_with_ids([header.entries], ids)
+    if task.matches_every_row and not task.set_null:
+        rows = sum(block.records for block in avro_container.read_blocks(source, header))
+        return SearchResult(rows, rows, "partition", entries)
+    ids = ObservedIds(ids, see) if see is not None else ids
     rows = matched = 0
     for part, found in _matches(source, header, root, task, ids):
         rows += len(part.records.ends)
         matched += int(np.count_nonzero(found))
-    return Found(rows, matched, "partition" if task.every_row else "column", entries)
+    return SearchResult(rows, matched, "partition" if task.matches_every_row else "column", entries)
 
 
-def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritten:
+def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> RewriteResult:
     """Write the file without the rows that match, or with nulls in them. Raises PurgeError."""
     header, root = _open(source, task, ids)
-    kept_entries = key_values.without_ids(header.entries, ids, rows_changed=False)
-    target.write(avro_container.header_with(header, kept_entries))
+    kept_entries = key_values.drop_ids(header.entries, ids, rows_changed=False)
+    target.write(avro_container.make_header(header, kept_entries))
     rows = matched = left = 0
     pieces: list[bytes | memoryview] = []
     is_changed = False
@@ -79,41 +79,41 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritt
         rows, matched = rows + len(found), matched + hits
         left += len(found) - (0 if task.set_null else hits)
         is_changed = is_changed or hits > 0
-        pieces += part.records.kept(part.data, found, is_set_null=bool(task.set_null))
+        pieces += part.records.remaining_data(part.data, found, is_set_null=bool(task.set_null))
         if part.is_last and not is_changed:
-            target.writelines(part.block.copied(header))
+            target.writelines(part.block.raw_parts(header))
         elif part.is_last and left:
-            target.writelines(avro_container.block_of(left, b"".join(pieces), header))
-    return Rewritten(rows, matched, key_values.entries_with_ids([header.entries], ids))
+            target.writelines(avro_container.make_block(left, b"".join(pieces), header))
+    return RewriteResult(rows, matched, key_values.count_entries_with_ids([header.entries], ids))
 
 
-def _open(source: BinaryIO, task: Task, ids: Ids) -> tuple[Header, AvroType]:
+def _open(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> tuple[AvroHeader, AvroType]:
     """Read header and schema. Raises PurgeError also where no row would tell."""
     header = avro_container.read_header(source)
-    root = avro_schema.parse(header.schema)
+    root = avro_schema.parse_schema(header.schema)
     check_schema(avro_schema.arrow_schema(root), task, ids)
     return header, root
 
 
 def _matches(
-    source: BinaryIO, header: Header, root: AvroType, task: Task, ids: Ids
-) -> Iterator[tuple[_Part, NDArray[np.bool_]]]:
+    source: BinaryIO, header: AvroHeader, root: AvroType, task: FormatTask, ids: IdMatcher
+) -> Iterator[tuple[_BlockPart, NDArray[np.bool_]]]:
     """Yield the parts of all blocks, and which of their records match."""
-    waiting: list[_Part] = []
+    waiting: list[_BlockPart] = []
     rows = size = 0
     for part in _parts(source, header, RecordReader(root, task, ids.kind), root):
         waiting.append(part)
         rows += len(part.records.ends)
         size += len(part.data) if part.is_first else 0
         if rows >= BATCH_ROWS or size >= TEXT_BATCH_BYTES:
-            yield from zip(waiting, _looked_up(waiting, task, ids), strict=True)
+            yield from zip(waiting, _match_parts(waiting, task, ids), strict=True)
             waiting, rows, size = [], 0, 0
-    yield from zip(waiting, _looked_up(waiting, task, ids), strict=True)
+    yield from zip(waiting, _match_parts(waiting, task, ids), strict=True)
 
 
-def _parts(source: BinaryIO, header: Header, reader: RecordReader, root: AvroType) -> Iterator[_Part]:
-    for block in avro_container.blocks(source, header):
-        data = avro_container.decompressed(header.codec, block.body)
+def _parts(source: BinaryIO, header: AvroHeader, reader: RecordReader, root: AvroType) -> Iterator[_BlockPart]:
+    for block in avro_container.read_blocks(source, header):
+        data = avro_container.decompress(header.codec, block.body)
         bytes_each = 1 if root.width is None else root.width  # at least
         if block.records * bytes_each > len(data) or (not bytes_each and block.records > EMPTY_RECORDS_MAX):
             raise PurgeError(avro_container.DAMAGED)
@@ -125,20 +125,20 @@ def _parts(source: BinaryIO, header: Header, reader: RecordReader, root: AvroTyp
             is_last = done == block.records
             if is_last and at != len(data):
                 raise PurgeError(avro_container.DAMAGED)
-            yield _Part(block, data, records, first == 0, is_last)
+            yield _BlockPart(block, data, records, first == 0, is_last)
             if is_last:
                 break
 
 
-def _looked_up(parts: list[_Part], task: Task, ids: Ids) -> Iterator[NDArray[np.bool_]]:
+def _match_parts(parts: list[_BlockPart], task: FormatTask, ids: IdMatcher) -> Iterator[NDArray[np.bool_]]:
     """Yield of each part which records match. Where columns are to be set to null, records in which they are null match
     no more.
     """
-    hits = _are_ids([value for part in parts for value in part.records.values], ids)
+    hits = _match_values([value for part in parts for value in part.records.values], ids)
     at = 0
     for part in parts:
         records = part.records
-        matched = np.full(len(records.ends), task.every_row, dtype=np.bool_)
+        matched = np.full(len(records.ends), task.matches_every_row, dtype=np.bool_)
         matched[records.rows[hits[at : at + len(records.values)]]] = True
         at += len(records.values)
         if task.set_null:
@@ -148,7 +148,7 @@ def _looked_up(parts: list[_Part], task: Task, ids: Ids) -> Iterator[NDArray[np.
         yield matched
 
 
-def _are_ids(values: list[Any], ids: Ids) -> NDArray[np.bool_]:
+def _match_values(values: list[Any], ids: IdMatcher) -> NDArray[np.bool_]:
     if not values:
         return np.zeros(0, dtype=np.bool_)
     if ids.kind == "integer":

@@ -30,7 +30,7 @@ CHECKSUM_BYTES: Final = 4
 DAMAGED: Final = "the file cannot be read: it is damaged, or no Avro; see to it by other means"
 
 
-class Header(NamedTuple):
+class AvroHeader(NamedTuple):
     raw: bytes
     """All of it, as it was read."""
     metadata: Mapping[bytes, bytes]
@@ -49,62 +49,62 @@ class Header(NamedTuple):
         return {key: value for key, value in self.metadata.items() if key not in (SCHEMA, CODEC)}
 
 
-class Block(NamedTuple):
+class AvroBlock(NamedTuple):
     records: int
     start: bytes
     """Both numbers that it begins with, as they were read."""
     body: bytes
     """Its records, compressed."""
 
-    def copied(self, header: Header) -> tuple[bytes, ...]:
+    def raw_parts(self, header: AvroHeader) -> tuple[bytes, ...]:
         """Return its bytes, as they were read."""
         return self.start, self.body, header.sync
 
 
-def read_header(source: BinaryIO) -> Header:
+def read_header(source: BinaryIO) -> AvroHeader:
     """Read the header of a file, from its beginning. Raises PurgeError."""
     source.seek(0)
-    reader = _Reader(source)
-    if reader.take(len(MAGIC)) != MAGIC:
+    reader = _HeaderReader(source)
+    if reader.read_bytes(len(MAGIC)) != MAGIC:
         raise PurgeError(DAMAGED)
     metadata: dict[bytes, bytes] = {}
-    while count := reader.long():
+    while count := reader.read_long():
         if count < 0:  # then its size follows
-            reader.long()
+            reader.read_long()
         for _ in range(abs(count)):
-            key = reader.take(reader.long())
+            key = reader.read_bytes(reader.read_long())
             if key in metadata:
                 raise PurgeError("its header has an entry twice, and readers differ in which they take; see to it by "
                                  "other means")  # fmt: skip
-            metadata[key] = reader.take(reader.long())
+            metadata[key] = reader.read_bytes(reader.read_long())
             if len(reader.raw) > HEADER_BYTES_MAX:
                 raise PurgeError("its header is larger than 64 MiB; see to it by other means")
-    sync = reader.take(SYNC_BYTES)
+    sync = reader.read_bytes(SYNC_BYTES)
     if SCHEMA not in metadata:
         raise PurgeError("it has no Avro schema; see to it by other means")
     codec = metadata.get(CODEC, b"null").decode(errors="replace")
     if codec not in CODECS:
         raise PurgeError(f"its codec {codec[:20]!r} is none of {', '.join(CODECS)}; see to it by other means")
-    return Header(bytes(reader.raw), metadata, codec, sync)
+    return AvroHeader(bytes(reader.raw), metadata, codec, sync)
 
 
-def header_with(header: Header, entries: Mapping[bytes, bytes]) -> bytes:
+def make_header(header: AvroHeader, entries: Mapping[bytes, bytes]) -> bytes:
     """Return the bytes of a header that has only these entries besides what Avro needs, in their old order."""
     if entries == header.entries:
         return header.raw
     kept = {key: entries.get(key, value) for key, value in header.metadata.items()
             if key in (SCHEMA, CODEC) or key in entries}  # fmt: skip
-    pairs = b"".join(_sized(key) + _sized(value) for key, value in kept.items())
-    return MAGIC + varint(len(kept)) + pairs + b"\0" + header.sync
+    pairs = b"".join(_add_length(key) + _add_length(value) for key, value in kept.items())
+    return MAGIC + encode_varint(len(kept)) + pairs + b"\0" + header.sync
 
 
-def blocks(source: BinaryIO, header: Header) -> Iterator[Block]:
+def read_blocks(source: BinaryIO, header: AvroHeader) -> Iterator[AvroBlock]:
     """Yield the blocks behind the header. Raises PurgeError."""
     end = source.seek(0, os.SEEK_END)
     source.seek(len(header.raw))
     while source.tell() < end:
-        reader = _Reader(source)
-        records, size = reader.long(), reader.long()
+        reader = _HeaderReader(source)
+        records, size = reader.read_long(), reader.read_long()
         start = bytes(reader.raw)
         if records < 0 or size < 0 or size > end - source.tell():
             raise PurgeError(DAMAGED)
@@ -113,25 +113,25 @@ def blocks(source: BinaryIO, header: Header) -> Iterator[Block]:
         body = source.read(size)
         if len(body) < size or source.read(SYNC_BYTES) != header.sync:
             raise PurgeError(DAMAGED)
-        yield Block(records, start, body)
+        yield AvroBlock(records, start, body)
 
 
-def block_of(records: int, data: bytes, header: Header) -> tuple[bytes, ...]:
+def make_block(records: int, data: bytes, header: AvroHeader) -> tuple[bytes, ...]:
     """Return the bytes of a block of these records."""
-    body = compressed(header.codec, data)
-    return varint(records) + varint(len(body)), body, header.sync
+    body = compress(header.codec, data)
+    return encode_varint(records) + encode_varint(len(body)), body, header.sync
 
 
-def decompressed(codec: str, body: bytes) -> bytes:
+def decompress(codec: str, body: bytes) -> bytes:
     """Return what a block contains. Raises PurgeError if it is damaged or too large."""
     try:
         match codec:
             case "null":
                 return body
             case "snappy":
-                return _unsnapped(body)
+                return _decompress_snappy(body)
             case "zstandard":
-                data = _unzstd(body)
+                data = _decompress_zstd(body)
             case "deflate":
                 part: Any = zlib.decompressobj(-zlib.MAX_WBITS)
                 data = part.decompress(body, BLOCK_BYTES_MAX + 1)
@@ -149,7 +149,7 @@ def decompressed(codec: str, body: bytes) -> bytes:
     return data
 
 
-def compressed(codec: str, data: bytes) -> bytes:
+def compress(codec: str, data: bytes) -> bytes:
     """Return a block's content, compressed. It depends on the data alone."""
     match codec:
         case "null":
@@ -167,7 +167,7 @@ def compressed(codec: str, data: bytes) -> bytes:
             return pa.compress(data, codec="snappy", asbytes=True) + _checksum(data)
 
 
-def varint(number: int) -> bytes:
+def encode_varint(number: int) -> bytes:
     """Return a number of 64 bits as Avro writes it."""
     left = number << 1 ^ number >> 63
     found = bytearray()
@@ -196,23 +196,23 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     return found >> 1 ^ -(found & 1), at
 
 
-class _Reader:
+class _HeaderReader:
     """Reads a file, and keeps what it read."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
         self.raw = bytearray()
 
-    def long(self) -> int:
+    def read_long(self) -> int:
         """Read a number. Raises PurgeError."""
-        found = self.take(1)
+        found = self.read_bytes(1)
         while found[-1] >= 0x80 and len(found) < VARINT_BYTES_MAX:
-            found += self.take(1)
+            found += self.read_bytes(1)
         if found[-1] >= 0x80:
             raise PurgeError(DAMAGED)
         return read_varint(found, 0)[0]
 
-    def take(self, size: int) -> bytes:
+    def read_bytes(self, size: int) -> bytes:
         """Read so many bytes. Raises PurgeError."""
         if size < 0 or size > HEADER_BYTES_MAX:
             raise PurgeError(DAMAGED)
@@ -228,7 +228,7 @@ def _check(part: Any, data: bytes) -> None:
         raise PurgeError(DAMAGED)
 
 
-def _unzstd(body: bytes) -> bytes:
+def _decompress_zstd(body: bytes) -> bytes:
     found = bytearray()
     with pa.CompressedInputStream(pa.BufferReader(body), "zstd") as opened:
         # in pieces, because memory for all that is asked for is taken at once
@@ -237,7 +237,7 @@ def _unzstd(body: bytes) -> bytes:
     return bytes(found)
 
 
-def _unsnapped(body: bytes) -> bytes:
+def _decompress_snappy(body: bytes) -> bytes:
     packed, checksum = body[:-CHECKSUM_BYTES], body[-CHECKSUM_BYTES:]
     size = shift = 0
     for byte in packed[:5]:  # the size that it says
@@ -258,8 +258,8 @@ def _checksum(data: bytes) -> bytes:
     return zlib.crc32(data).to_bytes(CHECKSUM_BYTES, "big")
 
 
-def _sized(text: bytes) -> bytes:
-    return varint(len(text)) + text
+def _add_length(text: bytes) -> bytes:
+    return encode_varint(len(text)) + text
 
 
 def _refuse_large() -> None:

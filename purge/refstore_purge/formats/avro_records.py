@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from refstore_purge.formats.avro_container import DAMAGED, read_varint, varint
+from refstore_purge.formats.avro_container import DAMAGED, read_varint, encode_varint
 from refstore_purge.formats.avro_schema import AvroType, arrow_type
 from refstore_purge.formats.avro_steps import (
-    Step,
-    over_array,
-    over_bytes,
-    over_fixed,
-    over_map,
-    over_number,
-    over_record,
-    over_union,
+    SkipStep,
+    skip_array,
+    skip_bytes,
+    skip_fixed,
+    skip_map,
+    skip_number,
+    skip_record,
+    skip_union,
 )
-from refstore_purge.formats.base import Kind, PurgeError, Task, is_alike, kind_of, name_of
+from refstore_purge.formats.base import IdKind, PurgeError, FormatTask, is_alike, kind_of, name_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Paths = tuple[tuple[str, ...], ...]
 
 
-class NullPlace(NamedTuple):
+class NullableUnion(NamedTuple):
     """A union that can become null."""
 
     start: int
@@ -42,7 +42,7 @@ class NullPlace(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class BlockRecords:
     """Some records of a block."""
 
     start: int
@@ -53,15 +53,15 @@ class Records:
     """What stands at the identifier: bytes, or integers."""
     rows: NDArray[np.int64]
     """The record of each value."""
-    nulls: Sequence[NullPlace]
+    nulls: Sequence[NullableUnion]
     null_rows: NDArray[np.int64]
     """The record of each of these."""
 
-    def kept(self, data: bytes, matched: NDArray[np.bool_], *, is_set_null: bool) -> list[bytes | memoryview]:
+    def remaining_data(self, data: bytes, matched: NDArray[np.bool_], *, is_set_null: bool) -> list[bytes | memoryview]:
         """Return pieces of the data: without the records that match, or with nulls in them."""
-        return self._with_nulls(data, matched) if is_set_null else self._without(data, matched)
+        return self._null_matching(data, matched) if is_set_null else self._drop_matching(data, matched)
 
-    def _without(self, data: bytes, matched: NDArray[np.bool_]) -> list[bytes | memoryview]:
+    def _drop_matching(self, data: bytes, matched: NDArray[np.bool_]) -> list[bytes | memoryview]:
         view, pieces, at = memoryview(data), list[bytes | memoryview](), self.start
         for row in np.flatnonzero(matched).tolist():
             pieces.append(view[at : self.ends[row - 1] if row else self.start])
@@ -69,7 +69,7 @@ class Records:
         pieces.append(view[at : self.ends[-1] if self.ends else self.start])
         return pieces
 
-    def _with_nulls(self, data: bytes, matched: NDArray[np.bool_]) -> list[bytes | memoryview]:
+    def _null_matching(self, data: bytes, matched: NDArray[np.bool_]) -> list[bytes | memoryview]:
         view, pieces, at = memoryview(data), list[bytes | memoryview](), self.start
         chosen = [place for place, row in zip(self.nulls, self.null_rows, strict=True) if matched[row]]
         for place in sorted(chosen):
@@ -83,17 +83,17 @@ class Records:
 class RecordReader:
     """Reads the records of a schema for a task."""
 
-    def __init__(self, root: AvroType, task: Task, kind: Kind) -> None:
+    def __init__(self, root: AvroType, task: FormatTask, kind: IdKind) -> None:
         """Raises PurgeError for columns that the task cannot be done with."""
         self._task = task
-        self._kind: Kind = kind
+        self._kind: IdKind = kind
         self._values: list[Any] = []
-        self._nulls: list[NullPlace] = []
-        self._steps: dict[int, Step] = {}
+        self._nulls: list[NullableUnion] = []
+        self._steps: dict[int, SkipStep] = {}
         """Over types without the identifier, by the type's number in Python."""
-        self._step = self._reading(root, None if task.every_row else task.identifier, task.set_null)
+        self._step = self._step_of(root, None if task.matches_every_row else task.identifier, task.set_null)
 
-    def read(self, data: bytes, start: int, count: int) -> Records:
+    def read(self, data: bytes, start: int, count: int) -> BlockRecords:
         """Go through so many records from a place on. Raises PurgeError if they do not end where the data ends at the
         latest.
         """
@@ -116,82 +116,82 @@ class RecordReader:
             raise PurgeError("its records are nested too deep; see to it by other means") from None
         if at > end:
             raise PurgeError(DAMAGED)
-        return Records(start, ends, list(values), _rows(values_until), list(nulls), _rows(nulls_until))
+        return BlockRecords(start, ends, list(values), _rows(values_until), list(nulls), _rows(nulls_until))
 
     # ---- steps that look for something
 
-    def _reading(self, type_: AvroType, path: Sequence[str] | None, nulls: Paths) -> Step:
+    def _step_of(self, type_: AvroType, path: Sequence[str] | None, nulls: Paths) -> SkipStep:
         """Return the step over a type in which lies the rest of the identifier's path (None: it lies elsewhere), and of
         the paths of columns to be null.
         """
         if path is None and not nulls:
-            return self._over(type_)
+            return self._skip_step(type_)
         match type_.kind:
             case "union":
-                return self._reading_union(type_, path, nulls)
+                return self._union_step(type_, path, nulls)
             case "record":
-                return self._reading_record(type_, path, nulls)
+                return self._record_step(type_, path, nulls)
             case "array":
-                return over_array(self._reading(type_.children[0], path, ()))
+                return skip_array(self._step_of(type_.children[0], path, ()))
             case "map" if self._task.map_part == "key":
-                return over_map(self._over(type_.children[0]), self._found_text if path == () else over_bytes)
+                return skip_map(self._skip_step(type_.children[0]), self._take_text if path == () else skip_bytes)
             case "map":
-                return over_map(self._reading(type_.children[0], path, ()), over_bytes)
+                return skip_map(self._step_of(type_.children[0], path, ()), skip_bytes)
             case _:
-                return self._over(type_) if path is None or path else self._reading_value(type_)
+                return self._skip_step(type_) if path is None or path else self._value_step(type_)
 
-    def _reading_record(self, type_: AvroType, path: Sequence[str] | None, nulls: Paths) -> Step:
+    def _record_step(self, type_: AvroType, path: Sequence[str] | None, nulls: Paths) -> SkipStep:
         name = path[0] if path else None
         if path == ():
-            return self._refusing(type_)
+            return self._refusing_step(type_)
         if name is not None and name not in type_.names and any(is_alike(name, each) for each in type_.names):
             raise PurgeError(
                 f"column {name_of(self._task.identifier)!r} has one of its types in another case only; correct the "
                 "data set's identifier, or rename the column"
             )
-        fields: list[tuple[int | None, Step]] = []
+        fields: list[tuple[int | None, SkipStep]] = []
         for field, child in zip(type_.names, type_.children, strict=True):
             rest = path[1:] if path is not None and field == name else None
             nulls_there = tuple(null[1:] for null in nulls if null[:1] == (field,))
             is_over = rest is None and not nulls_there
-            fields.append((child.width if is_over else None, self._reading(child, rest, nulls_there)))
-        return over_record(fields)
+            fields.append((child.width if is_over else None, self._step_of(child, rest, nulls_there)))
+        return skip_record(fields)
 
-    def _reading_union(self, type_: AvroType, path: Sequence[str] | None, nulls: Paths) -> Step:
+    def _union_step(self, type_: AvroType, path: Sequence[str] | None, nulls: Paths) -> SkipStep:
         deeper = tuple(null for null in nulls if null)
-        step = over_union([self._reading(each, path, deeper) for each in type_.children])
+        step = skip_union([self._step_of(each, path, deeper) for each in type_.children])
         if len(deeper) == len(nulls):
             return step
         null = next((number for number, each in enumerate(type_.children) if each.kind == "null"), None)
         if null is None:
             raise PurgeError("a column to be null is required in some of its types; delete the rows instead")
-        written, found = varint(null), self._nulls
+        written, found = encode_varint(null), self._nulls
 
         def union_to_be_null(data: bytes, at: int) -> int:
             number, _ = read_varint(data, at)
             end = step(data, at)
             if number != null:
-                found.append(NullPlace(at, end, written))
+                found.append(NullableUnion(at, end, written))
             return end
 
         return union_to_be_null
 
-    def _reading_value(self, type_: AvroType) -> Step:
+    def _value_step(self, type_: AvroType) -> SkipStep:
         if type_.kind == "null":
-            return self._over(type_)
+            return self._skip_step(type_)
         if kind_of(arrow_type(type_)) != self._kind:
-            return self._refusing(type_)
+            return self._refusing_step(type_)
         match type_.kind:
             case "int" | "long":
-                return self._found_integer
+                return self._take_integer
             case "string" | "bytes":
-                return self._found_text
+                return self._take_text
             case "enum":
-                return self._found_symbol(type_.names)
+                return self._symbol_step(type_.names)
             case _:
-                return self._found_fixed(type_.width or 0)
+                return self._fixed_step(type_.width or 0)
 
-    def _refusing(self, type_: AvroType) -> Step:
+    def _refusing_step(self, type_: AvroType) -> SkipStep:
         """Return the step over a value in a union at the identifier that no id can be compared with."""
 
         def refuse(data: bytes, at: int) -> int:  # noqa: ARG001  # it is a step
@@ -202,19 +202,19 @@ class RecordReader:
 
         return refuse
 
-    def _found_integer(self, data: bytes, at: int) -> int:
+    def _take_integer(self, data: bytes, at: int) -> int:
         value, end = read_varint(data, at)
         self._values.append(value)
         return end
 
-    def _found_text(self, data: bytes, at: int) -> int:
+    def _take_text(self, data: bytes, at: int) -> int:
         size, start = read_varint(data, at)
         if size < 0:
             raise PurgeError(DAMAGED)
         self._values.append(data[start : start + size])
         return start + size
 
-    def _found_symbol(self, symbols: Sequence[str]) -> Step:
+    def _symbol_step(self, symbols: Sequence[str]) -> SkipStep:
         values = self._values
         texts = [symbol.encode(errors="surrogatepass") for symbol in symbols]
 
@@ -227,7 +227,7 @@ class RecordReader:
 
         return symbol
 
-    def _found_fixed(self, width: int) -> Step:
+    def _fixed_step(self, width: int) -> SkipStep:
         values = self._values
 
         def fixed(data: bytes, at: int) -> int:
@@ -240,28 +240,28 @@ class RecordReader:
 
     # ---- steps over what nobody looks for
 
-    def _over(self, type_: AvroType) -> Step:
+    def _skip_step(self, type_: AvroType) -> SkipStep:
         known = self._steps.get(id(type_))
         if known is None:
-            known = self._steps[id(type_)] = self._made_over(type_)
+            known = self._steps[id(type_)] = self._make_skip_step(type_)
         return known
 
-    def _made_over(self, type_: AvroType) -> Step:
+    def _make_skip_step(self, type_: AvroType) -> SkipStep:
         if type_.width is not None:
-            return over_fixed(type_.width)
+            return skip_fixed(type_.width)
         match type_.kind:
             case "int" | "long" | "enum":
-                return over_number
+                return skip_number
             case "string" | "bytes":
-                return over_bytes
+                return skip_bytes
             case "array":
-                return over_array(self._over(type_.children[0]), type_.children[0].width)
+                return skip_array(self._skip_step(type_.children[0]), type_.children[0].width)
             case "map":
-                return over_map(self._over(type_.children[0]), over_bytes)
+                return skip_map(self._skip_step(type_.children[0]), skip_bytes)
             case "union":
-                return over_union([self._over(each) for each in type_.children])
+                return skip_union([self._skip_step(each) for each in type_.children])
             case _:
-                return over_record([(each.width, self._over(each)) for each in type_.children])
+                return skip_record([(each.width, self._skip_step(each)) for each in type_.children])
 
 
 def _rows(until: Sequence[int]) -> NDArray[np.int64]:

@@ -42,10 +42,10 @@ class AvroType:
     """How many types it is."""
 
 
-def parse(text: bytes) -> AvroType:
+def parse_schema(text: bytes) -> AvroType:
     """Return the record that a schema describes. Raises PurgeError."""
     try:
-        root = _Names().type_of(json.loads(text), "")
+        root = _SchemaNames().type_of(json.loads(text), "")
     except (ValueError, RecursionError):
         raise PurgeError("its Avro schema is no JSON, or nested too deep; see to it by other means") from None
     if root.kind != "record":
@@ -82,7 +82,7 @@ def arrow_type(type_: AvroType) -> Any:
         case "record":
             return pa.struct(_fields(type_))
         case _:
-            return _merged([each for each in type_.children if each.kind != "null"])
+            return _merge_branches([each for each in type_.children if each.kind != "null"])
 
 
 def is_nullable(type_: AvroType) -> bool:
@@ -97,7 +97,7 @@ def _field(name: str, type_: AvroType) -> Any:
     return pa.field(name, arrow_type(type_), nullable=is_nullable(type_))
 
 
-def _merged(branches: Sequence[AvroType]) -> Any:
+def _merge_branches(branches: Sequence[AvroType]) -> Any:
     """Return the type of a union that has these branches and maybe null."""
     types = [arrow_type(each) for each in branches]
     if len(set(types)) < 2:
@@ -152,7 +152,7 @@ def _binary(type_: AvroType) -> Any:
 # ---- names
 
 
-class _Names:
+class _SchemaNames:
     """Replaces names by the types that they stand for."""
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class _Names:
         """Return the type of a schema in JSON that stands in a namespace. Raises PurgeError."""
         match schema:
             case str():
-                return self._named(schema, space)
+                return self._resolve_name(schema, space)
             case list():
                 return self._union(cast(list[Any], schema), space)
             case dict():
@@ -171,7 +171,7 @@ class _Names:
             case _:
                 raise _refusal("it has something that is no type")
 
-    def _named(self, name: str, space: str) -> AvroType:
+    def _resolve_name(self, name: str, space: str) -> AvroType:
         if name in PRIMITIVES:
             return AvroType(name, width=WIDTHS.get(name))
         full = _full_name(name, space)
@@ -190,7 +190,7 @@ class _Names:
             raise _refusal("it has a union of nothing, or of unions")
         if sum(each.kind == "null" for each in branches) > 1:
             raise _refusal("it has a union with null twice")
-        return _made("union", branches)
+        return _make_type("union", branches)
 
     def _complex(self, schema: dict[str, Any], space: str) -> AvroType:
         match schema.get("type"):
@@ -210,9 +210,9 @@ class _Names:
                 items = self.type_of(schema.get("items"), space)
                 if items.width == 0:
                     raise _refusal("it has an array of elements that take no bytes")
-                return _made("array", [items])
+                return _make_type("array", [items])
             case "map":
-                return _made("map", [self.type_of(schema.get("values"), space)])
+                return _make_type("map", [self.type_of(schema.get("values"), space)])
             case str(name) if name in PRIMITIVES:
                 return AvroType(name, logical=schema, width=WIDTHS.get(name))
             case other:
@@ -233,7 +233,7 @@ class _Names:
             types.append(self.type_of(field.get("type"), full.rpartition(".")[0]))
         if len(set(names)) < len(names):
             raise _refusal("it has a field twice")
-        made = _made("record", types, names)
+        made = _make_type("record", types, names)
         self._types[full] = made
         return made
 
@@ -254,7 +254,7 @@ class _Names:
         return full
 
 
-def _made(kind: str, children: Sequence[AvroType], names: Iterable[str] = ()) -> AvroType:
+def _make_type(kind: str, children: Sequence[AvroType], names: Iterable[str] = ()) -> AvroType:
     widths = [each.width for each in children]
     width = sum(each or 0 for each in widths) if kind == "record" and None not in widths else None
     depth = 1 + max((each.depth for each in children), default=0)

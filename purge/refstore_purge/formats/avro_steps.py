@@ -12,15 +12,15 @@ from itertools import groupby
 from refstore_purge.formats.avro_container import DAMAGED, VARINT_BYTES_MAX, read_varint
 from refstore_purge.formats.base import PurgeError
 
-Step = Callable[[bytes, int], int]
+SkipStep = Callable[[bytes, int], int]
 """Goes from where a value begins to where it ends. Behind the block's end it raises IndexError, or goes there."""
 
 
-def over_fixed(width: int) -> Step:
+def skip_fixed(width: int) -> SkipStep:
     return lambda data, at: at + width  # noqa: ARG005  # it is a step
 
 
-def over_number(data: bytes, at: int) -> int:
+def skip_number(data: bytes, at: int) -> int:
     if data[at] < 0x80:
         return at + 1
     last = at + VARINT_BYTES_MAX
@@ -31,7 +31,7 @@ def over_number(data: bytes, at: int) -> int:
     return at + 1
 
 
-def over_bytes(data: bytes, at: int) -> int:
+def skip_bytes(data: bytes, at: int) -> int:
     size = data[at]
     if size < 0x80 and not size & 1:
         return at + 1 + (size >> 1)
@@ -41,7 +41,7 @@ def over_bytes(data: bytes, at: int) -> int:
     return at + size
 
 
-def over_union(branches: Sequence[Step]) -> Step:
+def skip_union(branches: Sequence[SkipStep]) -> SkipStep:
     def union(data: bytes, at: int) -> int:
         number = data[at]
         if number < 0x80 and not number & 1:
@@ -54,12 +54,12 @@ def over_union(branches: Sequence[Step]) -> Step:
     return union
 
 
-def over_record(fields: Sequence[tuple[int | None, Step]]) -> Step:
+def skip_record(fields: Sequence[tuple[int | None, SkipStep]]) -> SkipStep:
     """Return the step over fields. Those with a width are only stepped over, and are one step together."""
-    steps: list[Step] = []
+    steps: list[SkipStep] = []
     for is_over, group in groupby(fields, lambda field: field[0] is not None):
         together = list(group)
-        steps += [over_fixed(sum(width or 0 for width, _ in together))] if is_over else [step for _, step in together]
+        steps += [skip_fixed(sum(width or 0 for width, _ in together))] if is_over else [step for _, step in together]
 
     def record(data: bytes, at: int) -> int:
         for step in steps:
@@ -69,7 +69,7 @@ def over_record(fields: Sequence[tuple[int | None, Step]]) -> Step:
     return record
 
 
-def over_array(item: Step, width: int | None = None) -> Step:
+def skip_array(item: SkipStep, width: int | None = None) -> SkipStep:
     """Return the step over an array or map: blocks of elements, each with a count, and a size if that is negative.
     `width`: that of each element, if nobody looks at them.
     """
@@ -96,5 +96,5 @@ def over_array(item: Step, width: int | None = None) -> Step:
     return elements
 
 
-def over_map(value: Step, key: Step) -> Step:
-    return over_array(lambda data, at: value(data, key(data, at)))
+def skip_map(value: SkipStep, key: SkipStep) -> SkipStep:
+    return skip_array(lambda data, at: value(data, key(data, at)))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Kind = Literal["string", "integer", "binary"]
+IdKind = Literal["string", "integer", "binary"]
 """The families of types that an identifier may have. Widths of integers and of strings' offsets make no difference."""
 
 TEXT_BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -32,11 +32,11 @@ def unknown_failure(error: Exception) -> str:
     return f"reading or writing it failed ({type(error).__name__}); report this, and see to it by other means"
 
 
-class Ids(Protocol):
+class IdMatcher(Protocol):
     """The ids whose rows go."""
 
     @property
-    def kind(self) -> Kind: ...
+    def kind(self) -> IdKind: ...
 
     def matches(self, values: Any) -> NDArray[np.bool_]:
         """Return for each value, all of this kind, whether it is one of the ids. Null is none."""
@@ -48,7 +48,7 @@ class Ids(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class FormatTask:
     """What is to be found in an object, and done about it."""
 
     identifier: tuple[str, ...]
@@ -57,40 +57,40 @@ class Task:
     """Which part of a map is the identifier, or contains it."""
     set_null: tuple[tuple[str, ...], ...] = ()
     """Paths to the columns to set to null in the rows that match. None given: the rows go."""
-    every_row: bool = False
+    matches_every_row: bool = False
     """Whether every row matches, because the identifier is a partition's value; then no column has it."""
-    ignore_statistics: bool = False
+    ignores_statistics: bool = False
     """Whether the column is read also where statistics say that none of the ids is in it."""
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """What a look for the ids found."""
 
     rows: int
     """All rows of the object."""
-    matched: int
+    matched_rows: int
     """Rows that match."""
-    by: Literal["partition", "statistics", "column"]
+    decided_by: Literal["partition", "statistics", "column"]
     """What told so: the partition's value, the statistics alone, or the column."""
-    entries: int = 0
+    matched_entries: int = 0
     """Entries of the file's key-value metadata that have an id."""
     has_identifier: bool = True
     """Whether there is such a column; of JSON lines, whether any line has the field, be it null."""
 
 
-See = Callable[[Any], None]
+ValueObserver = Callable[[Any], None]
 """Is given arrays of values."""
 
 
-class Seeing:
+class ObservedIds:
     """Ids that show somebody else what is compared with them."""
 
-    def __init__(self, ids: Ids, see: See) -> None:
+    def __init__(self, ids: IdMatcher, see: ValueObserver) -> None:
         self._ids = ids
         self._see = see
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> IdKind:
         return self._ids.kind
 
     def matches(self, values: Any) -> NDArray[np.bool_]:
@@ -101,16 +101,16 @@ class Seeing:
         return self._ids.may_match(minimum, maximum)
 
 
-class Rewritten(NamedTuple):
+class RewriteResult(NamedTuple):
     rows: int
     """Rows before."""
-    matched: int
+    matched_rows: int
     """Rows that were removed or changed."""
-    entries: int = 0
+    removed_entries: int = 0
     """Entries of the file's key-value metadata that had an id, and are left out."""
 
 
-class Format(Protocol):
+class FormatModule(Protocol):
     """The module of a format."""
 
     SUMMARIES: Sequence[str]
@@ -123,7 +123,7 @@ class Format(Protocol):
         """
         ...
 
-    def find(self, source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:
+    def find(self, source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver | None = None) -> SearchResult:
         """Look for the ids in an object, and read no more than that needs. Raises PurgeError.
 
         `see` is called with every value at the identifier, and with what the metadata has, unless statistics tell that
@@ -131,12 +131,12 @@ class Format(Protocol):
         """
         ...
 
-    def rewrite(self, source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritten:
+    def rewrite(self, source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> RewriteResult:
         """Write the object without the rows that match, or with nulls in them. Raises PurgeError."""
         ...
 
 
-def kind_of(type_: Any) -> Kind | None:
+def kind_of(type_: Any) -> IdKind | None:
     """Return which kind a type of Arrow is; None: no identifier has it."""
     if isinstance(type_, pa.BaseExtensionType):  # such as Arrow's UUIDs
         return kind_of(type_.storage_type)
@@ -161,7 +161,7 @@ def name_of(path: Sequence[str]) -> str:
     return ".".join(path)
 
 
-def kinds_of(schema: Any, path: Sequence[str], map_part: str) -> tuple[Any, Kind | None] | None:
+def kinds_of(schema: Any, path: Sequence[str], map_part: str) -> tuple[Any, IdKind | None] | None:
     """Return the identifier's type in a schema of Arrow, and which kind that is; None: there is no such column."""
     type_: Any = pa.struct(list(schema))
     left = list(path)
@@ -178,31 +178,31 @@ def kinds_of(schema: Any, path: Sequence[str], map_part: str) -> tuple[Any, Kind
             return None
 
 
-def no_column(name: str, where: str = "", *, other_case: str = "") -> MissingColumnError:
+def column_error(name: str, where: str = "", *, other_case: str = "") -> MissingColumnError:
     """Return the error for a missing identifier. `other_case`: a name that differs from it in case only."""
     other = f", but {other_case!r}, in another case" if other_case else ""
     way = ", or rename the column" if other_case else ""
     return MissingColumnError(f"there is no column {name!r}{where}{other}; correct the data set's identifier{way}")
 
 
-def missing_column(schema: Any, path: Sequence[str], map_part: str) -> MissingColumnError:
+def schema_column_error(schema: Any, path: Sequence[str], map_part: str) -> MissingColumnError:
     """Return the error for a schema of Arrow that has no such column; it names one in another case."""
-    others = (name_of(names) for names in _names_like(pa.struct(list(schema)), path, map_part))
-    return no_column(name_of(path), other_case=next((each for each in others if each != name_of(path)), ""))
+    others = (name_of(names) for names in _find_other_case(pa.struct(list(schema)), path, map_part))
+    return column_error(name_of(path), other_case=next((each for each in others if each != name_of(path)), ""))
 
 
-def _names_like(type_: Any, path: Sequence[str], map_part: str) -> Iterator[tuple[str, ...]]:
+def _find_other_case(type_: Any, path: Sequence[str], map_part: str) -> Iterator[tuple[str, ...]]:
     """Yield the names of each column whose path is this one, in whatever case."""
     if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
-        yield from _names_like(type_.value_type, path, map_part)
+        yield from _find_other_case(type_.value_type, path, map_part)
     elif pa.types.is_map(type_):
-        yield from _names_like(type_.key_type if map_part == "key" else type_.item_type, path, map_part)
+        yield from _find_other_case(type_.key_type if map_part == "key" else type_.item_type, path, map_part)
     elif not path:
         yield ()
     elif pa.types.is_struct(type_):
         for field in type_:
             if is_alike(field.name, path[0]):
-                yield from ((field.name, *names) for names in _names_like(field.type, path[1:], map_part))
+                yield from ((field.name, *names) for names in _find_other_case(field.type, path[1:], map_part))
 
 
 def is_alike(name: str, wanted: str) -> bool:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, Final, Literal
 
 from refstore_purge.formats.base import TEXT_BATCH_BYTES, PurgeError
-from refstore_purge.formats.stays_open import StaysOpen
+from refstore_purge.formats.stays_open import UnclosedFile
 from refstore_purge.untyped_arrow import pa
 
 Codec = Literal["none", "gzip", "bzip2", "xz", "zstd"]
@@ -28,7 +28,7 @@ _MAGIC: Final[tuple[tuple[bytes, Codec], ...]] = (
 )
 
 
-def codec_of(source: BinaryIO) -> Codec:
+def detect_codec(source: BinaryIO) -> Codec:
     """Return how a file is compressed. The file stands at its beginning afterwards."""
     source.seek(0)
     first = source.read(6)
@@ -39,20 +39,20 @@ def codec_of(source: BinaryIO) -> Codec:
     return "none"
 
 
-def blocks(source: BinaryIO) -> Iterator[bytes]:
+def read_blocks(source: BinaryIO) -> Iterator[bytes]:
     """Yield the decompressed text in blocks. Raises PurgeError if it is damaged or cut off."""
     try:
-        match codec_of(source):
+        match detect_codec(source):
             case "none":
-                yield from _read(source)
+                yield from _read_blocks(source)
             case "gzip":
-                yield from _read(gzip.GzipFile(fileobj=source))
+                yield from _read_blocks(gzip.GzipFile(fileobj=source))
             case "bzip2":
-                yield from _parts(source, bz2.BZ2Decompressor)
+                yield from _decompress_parts(source, bz2.BZ2Decompressor)
             case "xz":
-                yield from _parts(source, lzma.LZMADecompressor)
+                yield from _decompress_parts(source, lzma.LZMADecompressor)
             case "zstd":
-                yield from _read(pa.CompressedInputStream(pa.PythonFile(source, mode="r"), "zstd"))
+                yield from _read_blocks(pa.CompressedInputStream(pa.PythonFile(source, mode="r"), "zstd"))
     except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
         raise PurgeError(
             "the file cannot be decompressed to its end; it is damaged, see to it by other means"
@@ -60,7 +60,7 @@ def blocks(source: BinaryIO) -> Iterator[bytes]:
 
 
 @contextmanager
-def writer(target: BinaryIO, codec: Codec) -> Generator[Any, None, None]:
+def open_writer(target: BinaryIO, codec: Codec) -> Generator[Any, None, None]:
     """Yield a file whose text goes to `target`, compressed. What it writes depends on the text alone."""
     match codec:
         case "none":
@@ -73,17 +73,17 @@ def writer(target: BinaryIO, codec: Codec) -> Generator[Any, None, None]:
         case "xz":
             opened = lzma.LZMAFile(target, "wb")  # noqa: SIM115  # closed below
         case "zstd":
-            opened = pa.CompressedOutputStream(pa.PythonFile(StaysOpen(target), mode="w"), "zstd")
+            opened = pa.CompressedOutputStream(pa.PythonFile(UnclosedFile(target), mode="w"), "zstd")
     with opened:
         yield opened
 
 
-def _read(opened: Any) -> Iterator[bytes]:
+def _read_blocks(opened: Any) -> Iterator[bytes]:
     while block := opened.read(TEXT_BATCH_BYTES):
         yield block
 
 
-def _parts(source: BinaryIO, make: Callable[[], Any]) -> Iterator[bytes]:
+def _decompress_parts(source: BinaryIO, make: Callable[[], Any]) -> Iterator[bytes]:
     """Decompress all parts of a file, as programs write them that compress on all cores. Raises what `make` raises for
     a part that is damaged, where BZ2File and LZMAFile would leave it out; EOFError for one that is cut off.
     """

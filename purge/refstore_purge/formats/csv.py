@@ -14,16 +14,16 @@ import numpy as np
 
 from refstore_purge.formats import compression
 from refstore_purge.formats.base import (
-    Found,
-    Ids,
+    SearchResult,
+    IdMatcher,
     PurgeError,
-    Rewritten,
-    See,
-    Seeing,
-    Task,
+    RewriteResult,
+    ValueObserver,
+    ObservedIds,
+    FormatTask,
     is_alike,
     name_of,
-    no_column,
+    column_error,
 )
 from refstore_purge.formats.text_values import match_integers, match_strings
 
@@ -40,7 +40,7 @@ _FIELD: Final = re.compile(rb'(?:"[^"]*(?:""[^"]*)*"|[^",\r\n]*)(?=,|\Z)')
 _INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
 
 
-class _Records(NamedTuple):
+class _RecordBatch(NamedTuple):
     line: int
     """The line on which the first one begins, from 1."""
     records: list[bytes]
@@ -50,33 +50,33 @@ class _Records(NamedTuple):
         return self.line + sum(record.count(b"\n") for record in self.records[:number])
 
 
-class _Header(NamedTuple):
+class _CsvHeader(NamedTuple):
     names: list[str]
-    at: int | None
+    identifier_at: int | None
     """Which column is the identifier. None: every row matches."""
-    nulls: frozenset[int]
+    null_columns: frozenset[int]
     """Which columns are set to null."""
 
 
-def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:
+def find(source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver | None = None) -> SearchResult:
     """Look for the ids. Raises PurgeError."""
-    ids = Seeing(ids, see) if see is not None else ids
+    ids = ObservedIds(ids, see) if see is not None else ids
     rows = matched = 0
-    header: _Header | None = None
+    header: _CsvHeader | None = None
     for batch in _batches(source):
         start = 0 if header else 1
         header = header or _header(batch.records[0], task)
         found, count = _matches(batch, start, header, ids)
         rows += count
         matched += int(np.count_nonzero(found))
-    return Found(rows, matched, "partition" if task.every_row else "column")
+    return SearchResult(rows, matched, "partition" if task.matches_every_row else "column")
 
 
-def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritten:
+def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> RewriteResult:
     """Write the records that do not match, and where columns are set to null, the others changed. Raises PurgeError."""
     rows = matched = 0
-    header: _Header | None = None
-    with compression.writer(target, compression.codec_of(source)) as out:
+    header: _CsvHeader | None = None
+    with compression.open_writer(target, compression.detect_codec(source)) as out:
         for batch in _batches(source):
             start = 0 if header else 1
             header = header or _header(batch.records[0], task)
@@ -87,15 +87,15 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritt
                 if not is_match:
                     out.write(record)
                 elif task.set_null:
-                    out.write(_with_nulls(record, header.nulls))
-    return Rewritten(rows, matched)
+                    out.write(_null_columns(record, header.null_columns))
+    return RewriteResult(rows, matched)
 
 
-def _batches(source: BinaryIO) -> Iterator[_Records]:
+def _batches(source: BinaryIO) -> Iterator[_RecordBatch]:
     """Yield the records. A quote that is still open at the end of a line goes on in the next one."""
     line = 1
     rest = b""
-    for block in compression.blocks(source):
+    for block in compression.read_blocks(source):
         if b"\0" in block:
             raise PurgeError("the file is no text, or its compression is not known; see to it by other means")
         *ended, rest = (rest + block).split(b"\n")
@@ -109,20 +109,20 @@ def _batches(source: BinaryIO) -> Iterator[_Records]:
                 records.append(b"\n".join(pending) + b"\n")
                 pending = []
                 if len(records) == RECORDS:
-                    yield _Records(line, records)
+                    yield _RecordBatch(line, records)
                     line += sum(record.count(b"\n") for record in records)
                     records = []
         rest = b"\n".join([*pending, rest])
         if len(rest) > compression.RECORD_BYTES_MAX:
             raise PurgeError(f"a record behind line {line} is longer than 64 MiB; see to it by other means")
         if records:
-            yield _Records(line, records)
+            yield _RecordBatch(line, records)
             line += sum(record.count(b"\n") for record in records)
     if rest:
-        yield _Records(line, [rest])
+        yield _RecordBatch(line, [rest])
 
 
-def _header(record: bytes, task: Task) -> _Header:
+def _header(record: bytes, task: FormatTask) -> _CsvHeader:
     try:
         names = [_text(field).decode() for field in _fields(record.removeprefix(_BOM), 1)]
     except UnicodeDecodeError:
@@ -135,21 +135,21 @@ def _header(record: bytes, task: Task) -> _Header:
         return names.index(name)
 
     identifier = name_of(task.identifier)
-    if not task.every_row and identifier not in names:
+    if not task.matches_every_row and identifier not in names:
         other = next((name for name in names if is_alike(name, identifier)), "")
-        raise no_column(identifier, " in the header", other_case=other)
+        raise column_error(identifier, " in the header", other_case=other)
 
     nulls = frozenset(place(name_of(path), "set_null") for path in task.set_null)
     if nulls and len(names) == 1:
         raise PurgeError("a null in the only column would be a blank line, which is no row; delete the rows instead")
-    return _Header(names, None if task.every_row else place(identifier, "the identifier"), nulls)
+    return _CsvHeader(names, None if task.matches_every_row else place(identifier, "the identifier"), nulls)
 
 
-def _matches(batch: _Records, start: int, header: _Header, ids: Ids) -> tuple[NDArray[np.bool_], int]:
+def _matches(batch: _RecordBatch, start: int, header: _CsvHeader, ids: IdMatcher) -> tuple[NDArray[np.bool_], int]:
     """Return which records match, and how many rows there are: a blank line is none, and neither is the header."""
     if ids.kind == "binary":
         raise PurgeError("CSV has no binary values; give ids that are strings or integers")
-    width, at = len(header.names), header.at
+    width, at = len(header.names), header.identifier_at
     values: list[bytes] = []
     places: list[int] = []
     matched = np.zeros(len(batch.records), dtype=np.bool_)
@@ -164,7 +164,7 @@ def _matches(batch: _Records, start: int, header: _Header, ids: Ids) -> tuple[ND
                 f"line {batch.line_of(number)} has {len(fields)} fields and the header {width}; correct the file"
             )
         rows += 1
-        if header.nulls and not any(fields[null] for null in header.nulls):
+        if header.null_columns and not any(fields[null] for null in header.null_columns):
             continue  # it is done
         if at is None:
             matched[number] = True
@@ -174,12 +174,12 @@ def _matches(batch: _Records, start: int, header: _Header, ids: Ids) -> tuple[ND
             values.append(value)
             places.append(number)
     if at is not None:
-        hits = _hits(batch, values, places, header.names[at], ids)
+        hits = _match_values(batch, values, places, header.names[at], ids)
         matched[np.array(places, dtype=np.int64)[hits]] = True
     return matched, rows
 
 
-def _hits(batch: _Records, values: Sequence[bytes], places: Sequence[int], name: str, ids: Ids) -> NDArray[np.bool_]:
+def _match_values(batch: _RecordBatch, values: Sequence[bytes], places: Sequence[int], name: str, ids: IdMatcher) -> NDArray[np.bool_]:
     if ids.kind == "integer":
         for value, place in zip(values, places, strict=True):
             if not _INTEGER.fullmatch(value):
@@ -199,9 +199,9 @@ def _hits(batch: _Records, values: Sequence[bytes], places: Sequence[int], name:
     return match_strings(values, ids)
 
 
-def _fields(record: bytes, line: int, batch: _Records | None = None, number: int = 0) -> list[bytes]:
+def _fields(record: bytes, line: int, batch: _RecordBatch | None = None, number: int = 0) -> list[bytes]:
     """Return the fields as they are written, quotes included."""
-    bare = _bare(record)
+    bare = _strip_line_end(record)
     if b'"' not in bare:
         if b"\r" not in bare:
             return bare.split(b",")
@@ -221,7 +221,7 @@ def _fields(record: bytes, line: int, batch: _Records | None = None, number: int
     raise PurgeError(f"line {where} has {reason}; write the file as RFC 4180 says, or see to it by other means")
 
 
-def _bare(record: bytes) -> bytes:
+def _strip_line_end(record: bytes) -> bytes:
     return record.removesuffix(b"\n").removesuffix(b"\r")
 
 
@@ -229,7 +229,7 @@ def _text(field: bytes) -> bytes:
     return field[1:-1].replace(b'""', b'"') if field.startswith(b'"') else field
 
 
-def _with_nulls(record: bytes, nulls: frozenset[int]) -> bytes:
-    bare = _bare(record)
+def _null_columns(record: bytes, nulls: frozenset[int]) -> bytes:
+    bare = _strip_line_end(record)
     fields = [b"" if number in nulls else field for number, field in enumerate(_fields(record, 0))]
     return b",".join(fields) + record[len(bare) :]

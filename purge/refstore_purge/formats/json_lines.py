@@ -15,14 +15,14 @@ import numpy as np
 
 from refstore_purge.formats import compression
 from refstore_purge.formats.base import (
-    Found,
-    Ids,
+    SearchResult,
+    IdMatcher,
     MissingColumnError,
     PurgeError,
-    Rewritten,
-    See,
-    Seeing,
-    Task,
+    RewriteResult,
+    ValueObserver,
+    ObservedIds,
+    FormatTask,
     is_alike,
     name_of,
 )
@@ -41,44 +41,44 @@ schema_of: Final = None
 _BOM: Final = b"\xef\xbb\xbf"
 
 
-class _Object(list[tuple[str, Any]]):
+class _JsonObject(list[tuple[str, Any]]):
     """A JSON object as its fields, in order, also those that are there twice."""
 
 
-class _Number(str):
+class _JsonNumber(str):
     """A number as it is written."""
 
     __slots__ = ()
 
 
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_Object, parse_int=_Number, parse_float=_Number)
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_JsonObject, parse_int=_JsonNumber, parse_float=_JsonNumber)
 
 
-class _Line(NamedTuple):
+class _JsonLine(NamedTuple):
     number: int
     """From 1."""
     text: bytes
     """With its end."""
-    value: _Object | None
+    value: _JsonObject | None
     """None: the line is blank."""
 
 
-def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:
+def find(source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver | None = None) -> SearchResult:
     """Look for the ids. Raises PurgeError."""
-    ids = Seeing(ids, see) if see is not None else ids
+    ids = ObservedIds(ids, see) if see is not None else ids
     rows = matched = 0
-    has_identifier = task.every_row
+    has_identifier = task.matches_every_row
     for lines in _batches(source):
         rows += sum(line.value is not None for line in lines)
         matched += int(np.count_nonzero(_matches(lines, task, ids)))
         has_identifier = has_identifier or any(_has_identifier(line, task) for line in lines)
-    return Found(rows, matched, "partition" if task.every_row else "column", has_identifier=has_identifier)
+    return SearchResult(rows, matched, "partition" if task.matches_every_row else "column", has_identifier=has_identifier)
 
 
-def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritten:
+def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> RewriteResult:
     """Write the lines that do not match, and where columns are set to null, the others changed. Raises PurgeError."""
     rows = matched = 0
-    with compression.writer(target, compression.codec_of(source)) as out:
+    with compression.open_writer(target, compression.detect_codec(source)) as out:
         for lines in _batches(source):
             found = _matches(lines, task, ids)
             rows += sum(line.value is not None for line in lines)
@@ -87,14 +87,14 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritt
                 if not is_match:
                     out.write(line.text)
                 elif task.set_null:
-                    out.write(_with_nulls(line, task.set_null))
-    return Rewritten(rows, matched)
+                    out.write(_null_columns(line, task.set_null))
+    return RewriteResult(rows, matched)
 
 
-def _batches(source: BinaryIO) -> Iterator[list[_Line]]:
+def _batches(source: BinaryIO) -> Iterator[list[_JsonLine]]:
     number = 0
     rest = b""
-    for block in compression.blocks(source):
+    for block in compression.read_blocks(source):
         text = rest + block
         end = text.rfind(b"\n") + 1
         rest = text[end:]
@@ -104,53 +104,53 @@ def _batches(source: BinaryIO) -> Iterator[list[_Line]]:
             # not `splitlines`, which ends lines in more ways than this format does
             texts = text[: end - 1].split(b"\n")
             for start in range(0, len(texts), LINES):
-                lines = [_parsed(number + at, line + b"\n") for at, line in enumerate(texts[start : start + LINES], 1)]
+                lines = [_parse_line(number + at, line + b"\n") for at, line in enumerate(texts[start : start + LINES], 1)]
                 number += len(lines)
                 yield lines
     if rest:
-        yield [_parsed(number + 1, rest)]
+        yield [_parse_line(number + 1, rest)]
 
 
-def _parsed(number: int, text: bytes) -> _Line:
+def _parse_line(number: int, text: bytes) -> _JsonLine:
     bare = text.removeprefix(_BOM) if number == 1 else text
     if not bare.strip():
-        return _Line(number, text, None)
+        return _JsonLine(number, text, None)
     try:
         value = _DECODER.decode(bare.decode())
     except (ValueError, RecursionError):
         raise PurgeError(f"line {number} is not JSON; correct the file, or see to it by other means") from None
-    if not isinstance(value, _Object):
+    if not isinstance(value, _JsonObject):
         raise PurgeError(f"line {number} is no JSON object; correct the data set's format or prefix")
-    return _Line(number, text, value)
+    return _JsonLine(number, text, value)
 
 
 @contextmanager
-def _not_too_deep(line: _Line) -> Generator[None, None, None]:
+def _limit_depth(line: _JsonLine) -> Generator[None, None, None]:
     try:
         yield
     except RecursionError:
         raise PurgeError(f"line {line.number} is nested too deep; see to it by other means") from None
 
 
-def _matches(lines: Sequence[_Line], task: Task, ids: Ids) -> NDArray[np.bool_]:
+def _matches(lines: Sequence[_JsonLine], task: FormatTask, ids: IdMatcher) -> NDArray[np.bool_]:
     if ids.kind == "binary":
         raise PurgeError("JSON has no binary values; give ids that are strings or integers")
-    wanted = _Number if ids.kind == "integer" else str
+    wanted = _JsonNumber if ids.kind == "integer" else str
     found: list[Any] = []
     rows: list[int] = []
     matched = np.zeros(len(lines), dtype=np.bool_)
     for row, line in enumerate(lines):
         if task.set_null and not any(_is_set(line, line.value, path) for path in task.set_null):
             continue  # it is done
-        if task.every_row:
+        if task.matches_every_row:
             matched[row] = line.value is not None
             continue
-        with _not_too_deep(line):
+        with _limit_depth(line):
             values = list(_values(line.value, task.identifier, task))
             if not values and any(True for _ in _values(line.value, task.identifier, task, any_case=True)):
-                raise _in_another_case(lines, line, task)
+                raise _other_case_error(lines, line, task)
         for value in values:
-            if type(value) is not wanted or (wanted is _Number and not value.lstrip("-").isdecimal()):
+            if type(value) is not wanted or (wanted is _JsonNumber and not value.lstrip("-").isdecimal()):
                 raise PurgeError(
                     f"line {line.number} has {_type_of(value)} at {name_of(task.identifier)!r}, and the ids are "
                     f"{ids.kind}s; give ids of its type, or correct the line"
@@ -165,7 +165,7 @@ def _matches(lines: Sequence[_Line], task: Task, ids: Ids) -> NDArray[np.bool_]:
     return matched
 
 
-def _in_another_case(lines: Sequence[_Line], line: _Line, task: Task) -> PurgeError:
+def _other_case_error(lines: Sequence[_JsonLine], line: _JsonLine, task: FormatTask) -> PurgeError:
     """Return the error for a line whose identifier has another name: whoever wrote it may have meant the same."""
     others_have = any(_has_identifier(each, task) for each in lines)
     error = PurgeError if others_have else MissingColumnError
@@ -175,9 +175,9 @@ def _in_another_case(lines: Sequence[_Line], line: _Line, task: Task) -> PurgeEr
     )
 
 
-def _values(value: Any, path: Sequence[str], task: Task, *, any_case: bool = False) -> Iterator[Any]:
+def _values(value: Any, path: Sequence[str], task: FormatTask, *, any_case: bool = False) -> Iterator[Any]:
     """Yield the values at a path: through objects and arrays; of an object at its end, keys or values."""
-    if isinstance(value, _Object):
+    if isinstance(value, _JsonObject):
         for name, each in value:
             if path:
                 if name == path[0] or (any_case and is_alike(name, path[0])):
@@ -193,63 +193,63 @@ def _values(value: Any, path: Sequence[str], task: Task, *, any_case: bool = Fal
         yield value
 
 
-def _has_identifier(line: _Line, task: Task) -> bool:
-    with _not_too_deep(line):
-        return _has(line.value, task.identifier)
+def _has_identifier(line: _JsonLine, task: FormatTask) -> bool:
+    with _limit_depth(line):
+        return _has_path(line.value, task.identifier)
 
 
-def _has(value: Any, path: Sequence[str]) -> bool:
+def _has_path(value: Any, path: Sequence[str]) -> bool:
     """Return whether a path is there, be it null or in an array."""
     if not path:
         return True
-    if isinstance(value, _Object):
-        return any(name == path[0] and _has(each, path[1:]) for name, each in value)
-    return isinstance(value, list) and any(_has(each, path) for each in cast(list[Any], value))
+    if isinstance(value, _JsonObject):
+        return any(name == path[0] and _has_path(each, path[1:]) for name, each in value)
+    return isinstance(value, list) and any(_has_path(each, path) for each in cast(list[Any], value))
 
 
-def _is_set(line: _Line, value: Any, path: Sequence[str]) -> bool:
+def _is_set(line: _JsonLine, value: Any, path: Sequence[str]) -> bool:
     if not path:
         return value is not None
-    if isinstance(value, list) and not isinstance(value, _Object):
+    if isinstance(value, list) and not isinstance(value, _JsonObject):
         raise PurgeError(
             f"line {line.number} has an array on the way to {path[-1]!r}, which is to be null; delete the rows instead"
         )
-    return isinstance(value, _Object) and any(_is_set(line, each, path[1:]) for name, each in value if name == path[0])
+    return isinstance(value, _JsonObject) and any(_is_set(line, each, path[1:]) for name, each in value if name == path[0])
 
 
 def _type_of(value: Any) -> str:
-    if isinstance(value, _Number):
+    if isinstance(value, _JsonNumber):
         return "an integer" if value.lstrip("-").isdecimal() else "a number"
     return "a string" if isinstance(value, str) else "true or false" if isinstance(value, bool) else "a number"
 
 
-def _with_nulls(line: _Line, columns: Sequence[Sequence[str]]) -> bytes:
+def _null_columns(line: _JsonLine, columns: Sequence[Sequence[str]]) -> bytes:
     value: Any = line.value
-    with _not_too_deep(line):
+    with _limit_depth(line):
         for path in columns:
-            value = _nulled(value, path)
-        text = _encoded(value)
+            value = _set_null(value, path)
+        text = _encode_value(value)
     end = line.text[len(line.text.rstrip(b"\r\n")) :]
     bom = _BOM if line.text.startswith(_BOM) and line.number == 1 else b""
     return bom + text.encode() + end
 
 
-def _nulled(value: Any, path: Sequence[str]) -> Any:
-    if not isinstance(value, _Object):
+def _set_null(value: Any, path: Sequence[str]) -> Any:
+    if not isinstance(value, _JsonObject):
         return value
-    return _Object(
-        (name, each if name != path[0] else None if len(path) == 1 else _nulled(each, path[1:])) for name, each in value
+    return _JsonObject(
+        (name, each if name != path[0] else None if len(path) == 1 else _set_null(each, path[1:])) for name, each in value
     )
 
 
-def _encoded(value: Any) -> str:
+def _encode_value(value: Any) -> str:
     match value:
-        case _Number():
+        case _JsonNumber():
             return str(value)
-        case _Object():
-            return "{" + ",".join(f"{_encoded(name)}:{_encoded(each)}" for name, each in value) + "}"
+        case _JsonObject():
+            return "{" + ",".join(f"{_encode_value(name)}:{_encode_value(each)}" for name, each in value) + "}"
         case list():
-            return "[" + ",".join(map(_encoded, cast(list[Any], value))) + "]"
+            return "[" + ",".join(map(_encode_value, cast(list[Any], value))) + "]"
         case str():
             # what UTF-8 cannot hold, a lone surrogate, was an escape
             return json.dumps(value, ensure_ascii=any("\ud800" <= each <= "\udfff" for each in value))

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from refstore_purge.formats.base import Ids, PurgeError
+from refstore_purge.formats.base import IdMatcher, PurgeError
 from refstore_purge.formats.text_values import match_binary, match_integers, match_strings
 from refstore_purge.untyped_arrow import pa
 
@@ -32,10 +32,10 @@ answers whether an id was there.
 """
 _INTEGER: Final = re.compile(rb"-?(0|[1-9][0-9]{0,19})")
 
-Metadata = Mapping[bytes, bytes] | None
+KeyValueMetadata = Mapping[bytes, bytes] | None
 
 
-def texts_with_ids(texts: Iterable[bytes], ids: Ids) -> set[bytes]:
+def find_ids(texts: Iterable[bytes], ids: IdMatcher) -> set[bytes]:
     """Return which texts are one of the ids."""
     wanted = sorted({text for text in texts if ids.kind != "integer" or _INTEGER.fullmatch(text)})
     if not wanted:
@@ -50,40 +50,40 @@ def texts_with_ids(texts: Iterable[bytes], ids: Ids) -> set[bytes]:
     return {text for text, is_id in zip(wanted, found, strict=True) if is_id}
 
 
-def entries_with_ids(metadata: Iterable[Metadata], ids: Ids) -> int:
+def count_entries_with_ids(metadata: Iterable[KeyValueMetadata], ids: IdMatcher) -> int:
     """Return how many entries have an id."""
     texts = [entry for each in metadata for entry in _texts_of_entries(each).values()]
-    found = texts_with_ids((text for entry in texts for text in entry), ids) if texts else set[bytes]()
+    found = find_ids((text for entry in texts for text in entry), ids) if texts else set[bytes]()
     return sum(1 for entry in texts if not found.isdisjoint(entry))
 
 
-def without_ids(metadata: Metadata, ids: Ids, *, rows_changed: bool) -> dict[bytes, bytes]:
+def drop_ids(metadata: KeyValueMetadata, ids: IdMatcher, *, rows_changed: bool) -> dict[bytes, bytes]:
     """Return the metadata of a file that is written again: without the entries that have an id, and without what Hudi
     says about the keys if rows changed. Raises PurgeError.
     """
     entries = _texts_of_entries(metadata)
-    found = texts_with_ids((text for entry in entries.values() for text in entry), ids)
+    found = find_ids((text for entry in entries.values() for text in entry), ids)
     kept: dict[bytes, bytes] = {}
     for key, value in (metadata or {}).items():
         if rows_changed and key in HUDI:
             continue
         if found.isdisjoint(entries[key]):
             kept[key] = value
-        elif key == ARROW_SCHEMA and (schema := schema_of(value)) is not None:
-            kept[key] = base64.b64encode(_schema_without(schema, found).serialize().to_pybytes())
-    if entries_with_ids([kept], ids):
+        elif key == ARROW_SCHEMA and (schema := decode_arrow_schema(value)) is not None:
+            kept[key] = base64.b64encode(_drop_from_schema(schema, found).serialize().to_pybytes())
+    if count_entries_with_ids([kept], ids):
         raise PurgeError("an id stands in the metadata of a nested column, from where it cannot be taken; purge it by "
                          "other means")  # fmt: skip
     return kept
 
 
-def _texts_of_entries(metadata: Metadata) -> dict[bytes, set[bytes]]:
+def _texts_of_entries(metadata: KeyValueMetadata) -> dict[bytes, set[bytes]]:
     """Return the texts of each entry that may be ids, by key. An empty text is nobody's."""
-    return {key: set(filter(None, _texts(key, value))) for key, value in (metadata or {}).items()}
+    return {key: set(filter(None, _candidate_texts(key, value))) for key, value in (metadata or {}).items()}
 
 
-def _texts(key: bytes, value: bytes) -> Iterator[bytes]:
-    if key == ARROW_SCHEMA and (schema := schema_of(value)) is not None:
+def _candidate_texts(key: bytes, value: bytes) -> Iterator[bytes]:
+    if key == ARROW_SCHEMA and (schema := decode_arrow_schema(value)) is not None:
         yield from _texts_of_pairs(schema.metadata)
         yield from _texts_of_fields(schema)
         return
@@ -94,7 +94,7 @@ def _texts(key: bytes, value: bytes) -> Iterator[bytes]:
             yield part.partition(b":")[2]
 
 
-def _texts_of_pairs(metadata: Metadata) -> Iterator[bytes]:
+def _texts_of_pairs(metadata: KeyValueMetadata) -> Iterator[bytes]:
     for key, value in (metadata or {}).items():
         yield key
         yield value
@@ -106,7 +106,7 @@ def _texts_of_fields(fields: Iterable[Any]) -> Iterator[bytes]:
         yield from _texts_of_fields(field.type.field(number) for number in range(field.type.num_fields))
 
 
-def schema_of(value: bytes) -> Any:
+def decode_arrow_schema(value: bytes) -> Any:
     """Return the schema that Arrow's writers put into a file; None: it cannot be read, so no reader uses it."""
     try:
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value, validate=True)))
@@ -114,14 +114,14 @@ def schema_of(value: bytes) -> Any:
         return None
 
 
-def _schema_without(schema: Any, found: set[bytes]) -> Any:
-    fields = [_field_without(field, found) for field in schema]
-    return pa.schema(fields, metadata=_pairs_without(schema.metadata, found))
+def _drop_from_schema(schema: Any, found: set[bytes]) -> Any:
+    fields = [_drop_from_field(field, found) for field in schema]
+    return pa.schema(fields, metadata=_drop_from_pairs(schema.metadata, found))
 
 
-def _field_without(field: Any, found: set[bytes]) -> Any:
+def _drop_from_field(field: Any, found: set[bytes]) -> Any:
     type_ = field.type
-    children = [_field_without(type_.field(number), found) for number in range(type_.num_fields)]
+    children = [_drop_from_field(type_.field(number), found) for number in range(type_.num_fields)]
     if pa.types.is_struct(type_):
         type_ = pa.struct(children)
     elif pa.types.is_large_list(type_):
@@ -133,9 +133,9 @@ def _field_without(field: Any, found: set[bytes]) -> Any:
     elif pa.types.is_map(type_):
         key, item = children[0].type
         type_ = pa.map_(key, item, keys_sorted=type_.keys_sorted)
-    return field.with_type(type_).with_metadata(_pairs_without(field.metadata, found))
+    return field.with_type(type_).with_metadata(_drop_from_pairs(field.metadata, found))
 
 
-def _pairs_without(metadata: Metadata, found: set[bytes]) -> dict[bytes, bytes] | None:
+def _drop_from_pairs(metadata: KeyValueMetadata, found: set[bytes]) -> dict[bytes, bytes] | None:
     kept = {key: value for key, value in (metadata or {}).items() if found.isdisjoint((key, value))}
     return kept or None

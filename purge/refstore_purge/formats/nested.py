@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from refstore_purge.formats.base import (
-    Ids,
+    IdMatcher,
     PurgeError,
-    Task,
+    FormatTask,
     kind_of,
     kinds_of,
-    missing_column,
+    schema_column_error,
     name_of,
-    no_column,
+    column_error,
 )
 from refstore_purge.untyped_arrow import pa, pc
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def rows_that_match(batch: Any, task: Task, ids: Ids) -> NDArray[np.bool_]:
+def match_rows(batch: Any, task: FormatTask, ids: IdMatcher) -> NDArray[np.bool_]:
     """Return for each row of a record batch whether it has one of the ids. Of a list any element decides. Where columns
     are to be set to null, rows in which they are null match no more.
 
     Raises PurgeError if the batch has no such column, or its type is not that of the ids.
     """
     root = task.identifier[0]
-    if task.every_row:
-        return any_set(batch, task.set_null) if task.set_null else np.ones(len(batch), dtype=np.bool_)
+    if task.matches_every_row:
+        return rows_with_values(batch, task.set_null) if task.set_null else np.ones(len(batch), dtype=np.bool_)
     if batch.schema.get_field_index(root) < 0:
-        raise no_column(name_of(task.identifier))
-    matched = _match(batch.column(root), task.identifier[1:], task, ids)
+        raise column_error(name_of(task.identifier))
+    matched = _match_values(batch.column(root), task.identifier[1:], task, ids)
     if task.set_null:
-        matched &= any_set(batch, task.set_null)
+        matched &= rows_with_values(batch, task.set_null)
     return matched
 
 
-def any_set(batch: Any, columns: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
+def rows_with_values(batch: Any, columns: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
     """Return which rows have one of these columns, which `check_set_null` allows, not null yet."""
     found = np.zeros(len(batch), dtype=np.bool_)
     for path in columns:
@@ -51,18 +51,18 @@ def any_set(batch: Any, columns: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
     return found
 
 
-def _match(values: Any, path: Sequence[str], task: Task, ids: Ids) -> NDArray[np.bool_]:
+def _match_values(values: Any, path: Sequence[str], task: FormatTask, ids: IdMatcher) -> NDArray[np.bool_]:
     type_ = values.type
     if pa.types.is_struct(type_) and path:
         if type_.get_field_index(path[0]) < 0:
-            raise no_column(name_of(task.identifier))
-        return _match(pc.struct_field(values, [path[0]]), path[1:], task, ids)
+            raise column_error(name_of(task.identifier))
+        return _match_values(pc.struct_field(values, [path[0]]), path[1:], task, ids)
     if pa.types.is_map(type_):
         return _match_children(values, values.keys if task.map_part == "key" else values.items, path, task, ids)
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         return _match_children(values, values.values, path, task, ids)
     if pa.types.is_fixed_size_list(type_):
-        return _match(values.cast(pa.large_list(type_.value_type)), path, task, ids)
+        return _match_values(values.cast(pa.large_list(type_.value_type)), path, task, ids)
     if not path and pa.types.is_null(type_):
         return np.zeros(len(values), dtype=np.bool_)
     if path:
@@ -74,11 +74,11 @@ def _match(values: Any, path: Sequence[str], task: Task, ids: Ids) -> NDArray[np
     return ids.matches(values)
 
 
-def _match_children(values: Any, children: Any, path: Sequence[str], task: Task, ids: Ids) -> NDArray[np.bool_]:
+def _match_children(values: Any, children: Any, path: Sequence[str], task: FormatTask, ids: IdMatcher) -> NDArray[np.bool_]:
     """Return which lists or maps have a child that matches."""
     offsets = np.asarray(values.offsets.to_numpy(zero_copy_only=False), dtype=np.int64)
     first, end = int(offsets[0]), int(offsets[-1])
-    matched = _match(children.slice(first, end - first), path, task, ids)
+    matched = _match_values(children.slice(first, end - first), path, task, ids)
     before = np.concatenate(([0], np.cumsum(matched)))
     found = before[offsets[1:] - first] > before[offsets[:-1] - first]
     if values.null_count:  # what lies below null is nothing
@@ -91,21 +91,21 @@ def set_null(batch: Any, columns: Sequence[Sequence[str]], rows: NDArray[np.bool
     mask = pa.array(rows)
     for path in columns:
         index = batch.schema.get_field_index(path[0])
-        nulled = _with_null(batch.column(index), path, 1, mask)
+        nulled = _set_null_at(batch.column(index), path, 1, mask)
         batch = batch.set_column(index, batch.schema.field(index), nulled)
     return batch
 
 
-def check_schema(schema: Any, task: Task, ids: Ids) -> None:
+def check_schema(schema: Any, task: FormatTask, ids: IdMatcher) -> None:
     """Raise PurgeError for columns that the task cannot be done with, also where no row would tell: the file is empty,
     or its statistics rule the ids out.
     """
     check_set_null(schema, task.set_null)
-    if task.every_row:
+    if task.matches_every_row:
         return
     found = kinds_of(schema, task.identifier, task.map_part)
     if found is None:
-        raise missing_column(schema, task.identifier, task.map_part)
+        raise schema_column_error(schema, task.identifier, task.map_part)
     if found[1] != ids.kind and not pa.types.is_null(found[0]):
         name = name_of(task.identifier)
         raise PurgeError(f"column {name!r} is {found[0]}, and the ids are {ids.kind}s; give ids of its type")
@@ -127,20 +127,20 @@ def check_set_null(schema: Any, columns: Sequence[Sequence[str]]) -> None:
             raise PurgeError(f"column {name_of(path)!r} is required, so it cannot be null; delete the rows instead")
 
 
-def _with_null(values: Any, path: Sequence[str], depth: int, mask: Any) -> Any:
+def _set_null_at(values: Any, path: Sequence[str], depth: int, mask: Any) -> Any:
     if depth == len(path) and isinstance(values.type, pa.BaseExtensionType):
-        return values.type.wrap_array(_with_null(values.storage, path, depth, mask))
+        return values.type.wrap_array(_set_null_at(values.storage, path, depth, mask))
     if depth == len(path):
-        return _null_in(values, mask)
+        return _null_rows(values, mask)
     fields = [values.type.field(number) for number in range(values.type.num_fields)]
     # as they are, also where the struct is null: a required field has some value there
     children = [values.field(number) for number in range(len(fields))]
     number = values.type.get_field_index(path[depth])
-    children[number] = _with_null(children[number], path, depth + 1, mask)
+    children[number] = _set_null_at(children[number], path, depth + 1, mask)
     return pa.StructArray.from_arrays(children, fields=fields, mask=values.is_null())
 
 
-def _null_in(values: Any, mask: Any) -> Any:
+def _null_rows(values: Any, mask: Any) -> Any:
     """Return values that are null in these rows. Of a struct its fields are, too, but those that are required: writers
     skip what stands below null.
     """
@@ -148,7 +148,7 @@ def _null_in(values: Any, mask: Any) -> Any:
         return pc.if_else(mask, pa.scalar(None, type=values.type), values)
     fields = [values.type.field(number) for number in range(values.type.num_fields)]
     children = [
-        _null_in(values.field(number), mask) if field.nullable else values.field(number)
+        _null_rows(values.field(number), mask) if field.nullable else values.field(number)
         for number, field in enumerate(fields)
     ]
     return pa.StructArray.from_arrays(children, fields=fields, mask=pc.or_(values.is_null(), mask))

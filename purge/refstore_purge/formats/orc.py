@@ -17,17 +17,17 @@ import numpy as np
 
 from refstore_purge.formats import key_values, orc_rows
 from refstore_purge.formats.base import (
-    Found,
-    Ids,
+    SearchResult,
+    IdMatcher,
     PurgeError,
-    Rewritten,
-    See,
-    Seeing,
-    Task,
+    RewriteResult,
+    ValueObserver,
+    ObservedIds,
+    FormatTask,
     name_of,
 )
-from refstore_purge.formats.nested import check_schema, rows_that_match, set_null
-from refstore_purge.formats.stays_open import StaysOpen
+from refstore_purge.formats.nested import check_schema, match_rows, set_null
+from refstore_purge.formats.stays_open import UnclosedFile
 from refstore_purge.untyped_arrow import orc, pa
 
 pyorc: Any = import_module("pyorc")
@@ -42,50 +42,50 @@ def schema_of(source: BinaryIO) -> Any:
     return orc.ORCFile(source).schema
 
 
-def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:
+def find(source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver | None = None) -> SearchResult:
     """Look for the ids. Raises PurgeError."""
-    with _readable():
+    with _translate_read_errors():
         file, reader = _open(source, task, ids)
-        if task.every_row and not task.set_null:
-            return Found(file.nrows, file.nrows, "partition", key_values.entries_with_ids([file.metadata], ids))
-        leaf = None if task.every_row else _plain_leaf(file, reader, task)
+        if task.matches_every_row and not task.set_null:
+            return SearchResult(file.nrows, file.nrows, "partition", key_values.count_entries_with_ids([file.metadata], ids))
+        leaf = None if task.matches_every_row else _plain_leaf(file, reader, task)
         stripes = [
             number
             for number in range(file.nstripes)
-            if leaf is None or task.ignore_statistics or _may_match(reader, number, leaf, ids)
+            if leaf is None or task.ignores_statistics or _may_match(reader, number, leaf, ids)
         ]
         if stripes and see is not None:
             stripes = list(range(file.nstripes))
-            ids = Seeing(ids, see)
-        columns = _telling_columns(task, leaf)
+            ids = ObservedIds(ids, see)
+        columns = _deciding_columns(task, leaf)
         matched = 0
         for number in stripes:
             batch = file.read_stripe(number, columns=columns)
-            matched += int(np.count_nonzero(rows_that_match(batch, task, ids)))
-        by = "partition" if task.every_row else "column" if stripes else "statistics"
-        return Found(file.nrows, matched, by, key_values.entries_with_ids([file.metadata], ids))
+            matched += int(np.count_nonzero(match_rows(batch, task, ids)))
+        by = "partition" if task.matches_every_row else "column" if stripes else "statistics"
+        return SearchResult(file.nrows, matched, by, key_values.count_entries_with_ids([file.metadata], ids))
 
 
-def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritten:
+def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> RewriteResult:
     """Write the file without the rows that match, or with nulls in them. Raises PurgeError."""
-    with _readable():
+    with _translate_read_errors():
         file, reader = _open(source, task, ids)
-        write = _write_rows if orc_rows.is_needed(reader) else _write_columns
+        write = _write_rows if orc_rows.needs_row_writer(reader) else _write_columns
         matched = write(source, file, reader, target, task, ids)
-        pairs = key_values.without_ids(file.metadata, ids, rows_changed=matched > 0)
+        pairs = key_values.drop_ids(file.metadata, ids, rows_changed=matched > 0)
         _append_metadata(target, pairs, file)
         _check_written(reader, target, file.nrows - (0 if task.set_null else matched), pairs)
-    return Rewritten(file.nrows, matched, key_values.entries_with_ids([file.metadata], ids))
+    return RewriteResult(file.nrows, matched, key_values.count_entries_with_ids([file.metadata], ids))
 
 
-def _write_columns(_source: BinaryIO, file: Any, reader: Any, target: BinaryIO, task: Task, ids: Ids) -> int:
+def _write_columns(_source: BinaryIO, file: Any, reader: Any, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> int:
     """Write the rows that stay by the column, and return how many match."""
     matched = 0
-    with orc.ORCWriter(StaysOpen(target), **_options(file, reader)) as writer:
+    with orc.ORCWriter(UnclosedFile(target), **_options(file, reader)) as writer:
         writer.write(pa.table(file.schema.empty_table()))  # no row may be left, and the schema stays
         for number in range(file.nstripes):
             batch = file.read_stripe(number)
-            rows = rows_that_match(batch, task, ids)
+            rows = match_rows(batch, task, ids)
             matched += int(np.count_nonzero(rows))
             kept = set_null(batch, task.set_null, rows) if task.set_null else batch.filter(pa.array(~rows))
             del batch  # the writer copies what it is given
@@ -95,28 +95,28 @@ def _write_columns(_source: BinaryIO, file: Any, reader: Any, target: BinaryIO, 
     return matched
 
 
-def _write_rows(source: BinaryIO, file: Any, reader: Any, target: BinaryIO, task: Task, ids: Ids) -> int:
+def _write_rows(source: BinaryIO, file: Any, reader: Any, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> int:
     """Write the rows that stay one by one, and return how many match."""
     matched = 0
-    writer = orc_rows.Writer(source, target, reader, _options(file, reader), task.set_null)
-    columns = _telling_columns(task, None if task.every_row else _plain_leaf(file, reader, task))
+    writer = orc_rows.OrcRowWriter(source, target, reader, _options(file, reader), task.set_null)
+    columns = _deciding_columns(task, None if task.matches_every_row else _plain_leaf(file, reader, task))
     for number in range(file.nstripes):
         batch = file.read_stripe(number, columns=columns or [file.schema.names[0]])
-        rows = rows_that_match(batch, task, ids)
+        rows = match_rows(batch, task, ids)
         matched += int(np.count_nonzero(rows))
         writer.write(number, rows.tolist())
     writer.close()
     return matched
 
 
-def _telling_columns(task: Task, leaf: int | None) -> list[str]:
+def _deciding_columns(task: FormatTask, leaf: int | None) -> list[str]:
     """Return the columns that tell which rows match. `leaf`: the identifier's column, if it lies in structs only."""
-    columns = [] if task.every_row else [task.identifier[0] if leaf is None else name_of(task.identifier)]
+    columns = [] if task.matches_every_row else [task.identifier[0] if leaf is None else name_of(task.identifier)]
     return [*columns, *map(name_of, task.set_null)]
 
 
 @contextmanager
-def _readable() -> Generator[None, None, None]:
+def _translate_read_errors() -> Generator[None, None, None]:
     try:
         yield
     except (pa.ArrowException, OSError, EOFError, pyorc.errors.ORCError) as error:
@@ -127,26 +127,26 @@ def _readable() -> Generator[None, None, None]:
         raise PurgeError("the file cannot be read: it is damaged, or no ORC; see to it by other means") from error
 
 
-def _open(source: BinaryIO, task: Task, ids: Ids) -> tuple[Any, Any]:
+def _open(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> tuple[Any, Any]:
     """Open the file for pyarrow, and for pyorc. Raises PurgeError also where no row would tell."""
     file, reader = orc.ORCFile(source), pyorc.Reader(source, converters=orc_rows.CONVERTERS)
     check_schema(file.schema, task, ids)
     for path in task.set_null:
-        if orc_rows.type_at(reader.schema, path).kind == pyorc.TypeKind.UNION:
+        if orc_rows.find_type(reader.schema, path).kind == pyorc.TypeKind.UNION:
             raise PurgeError(
                 f"column {name_of(path)!r} is a union, of which pyarrow does not tell where it is null; delete the "
                 "rows instead"
             )
-    if task.every_row:
+    if task.matches_every_row:
         return file, reader
-    if any(each.kind == pyorc.TypeKind.CHAR for each in orc_rows.types(reader.schema[task.identifier[0]])):
+    if any(each.kind == pyorc.TypeKind.CHAR for each in orc_rows.walk_types(reader.schema[task.identifier[0]])):
         raise PurgeError(
             f"column {name_of(task.identifier)!r} is char, whose values are padded; see to it by other means"
         )
     return file, reader
 
 
-def _plain_leaf(file: Any, reader: Any, task: Task) -> int | None:
+def _plain_leaf(file: Any, reader: Any, task: FormatTask) -> int | None:
     """Return the column of an identifier that lies in structs only, so that its statistics are those of rows."""
     type_: Any = pa.struct(list(file.schema))
     for name in task.identifier:
@@ -158,7 +158,7 @@ def _plain_leaf(file: Any, reader: Any, task: Task) -> int | None:
     return int(reader.schema.find_column_id(name_of(task.identifier)))
 
 
-def _may_match(reader: Any, stripe: int, column: int, ids: Ids) -> bool:
+def _may_match(reader: Any, stripe: int, column: int, ids: IdMatcher) -> bool:
     try:
         statistics: Mapping[str, Any] = reader.read_stripe(stripe)[column].statistics
     except (UnicodeDecodeError, IndexError):  # strings that are none; a file without a row index
@@ -244,7 +244,7 @@ def _check_written(reader: Any, target: BinaryIO, rows: int, pairs: Mapping[byte
     """Raise PurgeError where the new file is not what the old one was, but for its rows, with this metadata."""
     target.flush()
     target.seek(0)
-    written, schema = orc.ORCFile(StaysOpen(target)), str(reader.schema)
+    written, schema = orc.ORCFile(UnclosedFile(target)), str(reader.schema)
     target.seek(0)
     new = str(pyorc.Reader(target).schema)
     if new != schema:

@@ -29,7 +29,7 @@ _KINDS: Final = frozenset(
 )
 
 
-class _AsItIs:
+class _RawTimeConverter:
     """Takes a time as its seconds and nanoseconds, and a date as its days."""
 
     @staticmethod
@@ -41,7 +41,7 @@ class _AsItIs:
         return value
 
 
-class _Digits:
+class _DecimalConverter:
     """Takes a decimal as its digits."""
 
     @staticmethod
@@ -55,14 +55,14 @@ class _Digits:
 
 
 CONVERTERS: Final = {
-    pyorc.TypeKind.DATE: _AsItIs,
-    pyorc.TypeKind.TIMESTAMP: _AsItIs,
-    pyorc.TypeKind.TIMESTAMP_INSTANT: _AsItIs,
-    pyorc.TypeKind.DECIMAL: _Digits,
+    pyorc.TypeKind.DATE: _RawTimeConverter,
+    pyorc.TypeKind.TIMESTAMP: _RawTimeConverter,
+    pyorc.TypeKind.TIMESTAMP_INSTANT: _RawTimeConverter,
+    pyorc.TypeKind.DECIMAL: _DecimalConverter,
 }
 
 
-def types(type_: Any) -> Iterator[Any]:
+def walk_types(type_: Any) -> Iterator[Any]:
     """Yield a type of pyorc and those within it."""
     yield type_
     match type_:
@@ -77,23 +77,23 @@ def types(type_: Any) -> Iterator[Any]:
         case _:
             children = []
     for child in children:
-        yield from types(child)
+        yield from walk_types(child)
 
 
-def type_at(schema: Any, path: Sequence[str]) -> Any:
+def find_type(schema: Any, path: Sequence[str]) -> Any:
     """Return the type of a column that lies in structs only."""
     for name in path:
         schema = schema.fields[name]
     return schema
 
 
-def is_needed(reader: Any) -> bool:
+def needs_row_writer(reader: Any) -> bool:
     """Return whether a file is to be written row by row."""
     is_odd = reader.compression != pyorc.CompressionKind.NONE and reader.compression_block_size % BLOCK_BYTES
-    return bool(is_odd) or not reader.row_index_stride or any(each.kind in _KINDS for each in types(reader.schema))
+    return bool(is_odd) or not reader.row_index_stride or any(each.kind in _KINDS for each in walk_types(reader.schema))
 
 
-class Writer:
+class OrcRowWriter:
     """Writes the rows of a file that stay."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Writer:
                 f"the file is of ORC's version {options['file_version']}, of which times, varchar, char, unions and "
                 "odd sizes of blocks cannot be kept; purge it by other means"
             )
-        zone = _zone(reader)
+        zone = _writer_zone(reader)
         block = reader.compression_block_size or BLOCK_BYTES
         self._reader: Any = pyorc.Reader(source, converters=CONVERTERS, timezone=zone)
         self._nulls = [_places(reader.schema, path) for path in nulls]
@@ -140,7 +140,7 @@ class Writer:
                 elif self._nulls:
                     nulled = row
                     for places in self._nulls:
-                        nulled = _nulled(nulled, places)
+                        nulled = _set_null(nulled, places)
                     self._writer.write(nulled)
         except UnicodeDecodeError as error:
             raise PurgeError(
@@ -152,7 +152,7 @@ class Writer:
         self._writer.close()
 
 
-def _zone(reader: Any) -> ZoneInfo:
+def _writer_zone(reader: Any) -> ZoneInfo:
     """Return the time zone in which the file's timestamps were written; in another, an hour that a clock shows twice
     would become one of the two. Raises PurgeError.
     """
@@ -161,7 +161,7 @@ def _zone(reader: Any) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError):
-        if not any(each.kind == pyorc.TypeKind.TIMESTAMP for each in types(reader.schema)):
+        if not any(each.kind == pyorc.TypeKind.TIMESTAMP for each in walk_types(reader.schema)):
             return ZoneInfo("UTC")
         raise PurgeError(
             f"the file has timestamps of the time zone {name!r}, which is not known here, or of several; purge it by "
@@ -171,11 +171,11 @@ def _zone(reader: Any) -> ZoneInfo:
 
 def _places(schema: Any, path: Sequence[str]) -> list[int]:
     """Return the number of each field on the way to a column, which lies in structs only."""
-    return [list(type_at(schema, path[:depth]).fields).index(name) for depth, name in enumerate(path)]
+    return [list(find_type(schema, path[:depth]).fields).index(name) for depth, name in enumerate(path)]
 
 
-def _nulled(value: Any, places: Sequence[int]) -> Any:
+def _set_null(value: Any, places: Sequence[int]) -> Any:
     if value is None or not places:
         return None
     first = places[0]
-    return (*value[:first], _nulled(value[first], places[1:]), *value[first + 1 :])
+    return (*value[:first], _set_null(value[first], places[1:]), *value[first + 1 :])

@@ -20,31 +20,31 @@ import numpy as np
 
 from refstore_purge.formats import key_values
 from refstore_purge.formats.base import (
-    Found,
-    Ids,
+    SearchResult,
+    IdMatcher,
     PurgeError,
-    Rewritten,
-    See,
-    Seeing,
-    Task,
+    RewriteResult,
+    ValueObserver,
+    ObservedIds,
+    FormatTask,
     name_of,
 )
-from refstore_purge.formats.nested import any_set, check_schema, rows_that_match, set_null
+from refstore_purge.formats.nested import rows_with_values, check_schema, match_rows, set_null
 from refstore_purge.formats.parquet_chunks import (
-    Assembly,
+    FileAssembly,
     ChunkStorage,
-    Source,
-    check_kept,
-    extent,
-    storage_of,
-    with_own_schema,
+    ChunkSource,
+    check_chunk,
+    chunk_extent,
+    read_storage,
+    restore_chunk_schema,
     writer_options,
 )
-from refstore_purge.formats.parquet_file import ParquetFile, footer_with, pairs_of, readable
-from refstore_purge.formats.parquet_footer import File, Group, Struct, read_footer, write_footer
+from refstore_purge.formats.parquet_file import ParquetFile, make_footer, pairs_of, translate_read_errors
+from refstore_purge.formats.parquet_footer import FileField, RowGroupField, ThriftStruct, read_footer, write_footer
 from refstore_purge.formats.parquet_identifier import check_fixed_lists, leaves_of
-from refstore_purge.formats.parquet_schema import Node, tree_of, view
-from refstore_purge.formats.stays_open import StaysOpen
+from refstore_purge.formats.parquet_schema import SchemaNode, read_schema_tree, make_view
+from refstore_purge.formats.stays_open import UnclosedFile
 from refstore_purge.untyped_arrow import pa, pc, pq
 
 if TYPE_CHECKING:
@@ -63,65 +63,65 @@ def schema_of(source: BinaryIO) -> Any:
     """Return the schema of a file, without columns whose types pyarrow does not know. Raises PurgeError."""
     with suppress(pa.ArrowException, OSError):
         return pq.read_schema(source)
-    with readable():
+    with translate_read_errors():
         footer, _ = read_footer(source)
         fields: list[Any] = []
-        for top in tree_of(footer).children:
+        for top in read_schema_tree(footer).children:
             with suppress(PurgeError):
-                fields += view(footer, [top], [], is_plain=False).schema.to_arrow_schema()
+                fields += make_view(footer, [top], [], is_plain=False).schema.to_arrow_schema()
         return pa.schema(fields)
 
 
-def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:
+def find(source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver | None = None) -> SearchResult:
     """Look for the ids. Raises PurgeError."""
-    with readable():
+    with translate_read_errors():
         file = ParquetFile(source, task)
         check_schema(file.schema, task, ids)
         check_fixed_lists(file.schema, task)
-        if task.every_row and not task.set_null:
-            entries = key_values.entries_with_ids(pairs_of(file.footer), ids)
-            return Found(file.rows, file.rows, "partition", entries)
+        if task.matches_every_row and not task.set_null:
+            entries = key_values.count_entries_with_ids(pairs_of(file.footer), ids)
+            return SearchResult(file.rows, file.rows, "partition", entries)
         groups = [number for number in range(len(file.groups)) if file.may_have(number, ids)]
-        ids = Seeing(ids, see) if see is not None else ids
-        matched = _rows_found(file, groups, task, ids)
+        ids = ObservedIds(ids, see) if see is not None else ids
+        matched = _count_matching_rows(file, groups, task, ids)
         if groups and see is not None:
             others = [number for number in range(len(file.groups)) if number not in groups]
-            if _rows_found(file, others, task, ids):
+            if _count_matching_rows(file, others, task, ids):
                 raise PurgeError(
                     f"column {name_of(task.identifier)!r} has an id that its statistics rule out; run again with "
                     "--ignore-statistics"
                 )
-        by = "partition" if task.every_row else "column" if groups else "statistics"
-        return Found(file.rows, matched, by, key_values.entries_with_ids(pairs_of(file.footer), ids))
+        by = "partition" if task.matches_every_row else "column" if groups else "statistics"
+        return SearchResult(file.rows, matched, by, key_values.count_entries_with_ids(pairs_of(file.footer), ids))
 
 
-def _rows_found(file: ParquetFile, groups: Sequence[int], task: Task, ids: Ids) -> int:
+def _count_matching_rows(file: ParquetFile, groups: Sequence[int], task: FormatTask, ids: IdMatcher) -> int:
     """Return how many rows of some row groups match. Raises PurgeError."""
     if not groups:
         return 0
     matched = rows = 0
     columns = leaves_of(file.typed, task)
     for batch in file.typed.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=columns):
-        matched += int(np.count_nonzero(rows_that_match(batch, task, ids)))
+        matched += int(np.count_nonzero(match_rows(batch, task, ids)))
         rows += len(batch)
-    _check_rows(rows, sum(file.groups[number][Group.ROWS] for number in groups), name_of(task.identifier))
+    _check_rows(rows, sum(file.groups[number][RowGroupField.ROWS] for number in groups), name_of(task.identifier))
     return matched
 
 
-def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritten:
+def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> RewriteResult:
     """Write the file without the rows that match, or with nulls in them. Raises PurgeError.
 
     Column chunks in which nothing changes are copied byte for byte; pyarrow writes the others, and the footer stays as
     it was but for what these need.
     """
-    with readable():
+    with translate_read_errors():
         file = ParquetFile(source, task)
         check_schema(file.schema, task, ids)
         check_fixed_lists(file.schema, task)
-        assembly = Assembly(target)
-        groups: list[Struct] = []
-        tops = _tops(file.root, task)
-        every = [_rows_of(file, number, tops, task, ids) for number in range(len(file.groups))]
+        assembly = FileAssembly(target)
+        groups: list[ThriftStruct] = []
+        tops = _changed_roots(file.root, task)
+        every = [_match_group(file, number, tops, task, ids) for number in range(len(file.groups))]
         matched = sum(int(np.count_nonzero(rows)) for rows in every)
         if matched:
             file.check_categories(tops)
@@ -131,21 +131,21 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritt
             if left or not len(rows):
                 changed = [top for top in tops if found or (matched and _has_spare_values(file, number, top))]
                 with tempfile.SpooledTemporaryFile(SPOOLED_BYTES, prefix="refstore-purge-") as written:
-                    chunks = _chunks(file, number, changed, task, rows, cast(BinaryIO, written))
-                    groups.append(assembly.add_group(_sorted_as_before(group, file.root, task), left, chunks))
+                    chunks = _make_chunks(file, number, changed, task, rows, cast(BinaryIO, written))
+                    groups.append(assembly.add_group(_keep_sorting(group, file.root, task), left, chunks))
         assembly.finish()
-        footer = footer_with(file.footer, groups, ids, rows_changed=matched > 0)
+        footer = make_footer(file.footer, groups, ids, rows_changed=matched > 0)
         write_footer(target, footer)
         _check_written(footer, target)
-        return Rewritten(file.rows, matched, key_values.entries_with_ids(pairs_of(file.footer), ids))
+        return RewriteResult(file.rows, matched, key_values.count_entries_with_ids(pairs_of(file.footer), ids))
 
 
-def _has_spare_values(file: ParquetFile, number: int, top: Node) -> bool:
+def _has_spare_values(file: ParquetFile, number: int, top: SchemaNode) -> bool:
     """Return whether a dictionary has more values than stand in the rows of a row group, as those of categories have:
     then what a row had that goes may stand in it, though the row is of another group.
     """
-    chunks = file.groups[number][Group.COLUMNS]
-    counts = [storage_of(file.source, chunks[leaf.first_leaf]).dictionary_values for leaf in top.leaves()]
+    chunks = file.groups[number][RowGroupField.COLUMNS]
+    counts = [read_storage(file.source, chunks[leaf.first_leaf]).dictionary_values for leaf in top.leaves()]
     if not any(counts):
         return False
     column = _read(file.open_view([top], [number], is_plain=True), top).column(0)
@@ -169,7 +169,7 @@ def _leaf_values(values: Any) -> Iterator[Any]:
         yield values
 
 
-def _tops(root: Node, task: Task) -> Sequence[Node]:
+def _changed_roots(root: SchemaNode, task: FormatTask) -> Sequence[SchemaNode]:
     """Return the outermost columns of which something changes."""
     if not task.set_null:
         return root.children
@@ -177,27 +177,27 @@ def _tops(root: Node, task: Task) -> Sequence[Node]:
     return [node for node in root.children if node.name in names]
 
 
-def _rows_of(file: ParquetFile, number: int, tops: Sequence[Node], task: Task, ids: Ids) -> NDArray[np.bool_]:
+def _match_group(file: ParquetFile, number: int, tops: Sequence[SchemaNode], task: FormatTask, ids: IdMatcher) -> NDArray[np.bool_]:
     """Return for each row of a row group whether it matches."""
-    if task.every_row:
-        rows = np.ones(file.groups[number][Group.ROWS], dtype=np.bool_)
+    if task.matches_every_row:
+        rows = np.ones(file.groups[number][RowGroupField.ROWS], dtype=np.bool_)
     else:
-        rows = np.zeros(file.groups[number][Group.ROWS], dtype=np.bool_)
+        rows = np.zeros(file.groups[number][RowGroupField.ROWS], dtype=np.bool_)
         if file.may_have(number, ids):
             table = file.typed.read_row_group(number, columns=leaves_of(file.typed, replace(task, set_null=())))
-            found = [rows_that_match(batch, replace(task, set_null=()), ids) for batch in table.to_batches()]
+            found = [match_rows(batch, replace(task, set_null=()), ids) for batch in table.to_batches()]
             _check_rows(len(table), len(rows), name_of(task.identifier))
             rows = np.concatenate([rows[:0], *found])
     if task.set_null and rows.any():
         plain = file.open_view(tops, [number], is_plain=True)
         paths = _plain_paths(file.root, task)
         table = pa.table([_read(plain, top).column(0) for top in tops], schema=plain.schema_arrow)
-        sets = [any_set(batch, paths) for batch in table.to_batches()]
+        sets = [rows_with_values(batch, paths) for batch in table.to_batches()]
         rows = rows & np.concatenate([rows[:0], *sets])
     return rows
 
 
-def _plain_paths(root: Node, task: Task) -> list[list[str]]:
+def _plain_paths(root: SchemaNode, task: FormatTask) -> list[list[str]]:
     """Return the names that the columns to set to null have in a plain view."""
     paths: list[list[str]] = []
     for null in task.set_null:
@@ -209,48 +209,48 @@ def _plain_paths(root: Node, task: Task) -> list[list[str]]:
     return paths
 
 
-def _chunks(
+def _make_chunks(
     file: ParquetFile,
     number: int,
-    tops: Sequence[Node],
-    task: Task,
+    tops: Sequence[SchemaNode],
+    task: FormatTask,
     rows: NDArray[np.bool_],
     written: BinaryIO,
-) -> list[tuple[Source, Struct]]:
+) -> list[tuple[ChunkSource, ThriftStruct]]:
     """Return the column chunks of a row group as they are to be: of `tops` without the rows, or with nulls in them,
     in the file `written`; all others as they are.
     """
     group = file.groups[number]
-    if _WRONG_SIZES.match(file.footer.get(File.CREATED_BY, b"")):
+    if _WRONG_SIZES.match(file.footer.get(FileField.CREATED_BY, b"")):
         tops = file.root.children
-    chunks = [(file.source, chunk) for chunk in group[Group.COLUMNS]]
+    chunks = [(file.source, chunk) for chunk in group[RowGroupField.COLUMNS]]
     if not tops:
         return chunks
     plain = file.open_view(tops, [number], is_plain=True)
     paths = _plain_paths(file.root, task)
     keep = pa.array(~rows) if rows.any() and not task.set_null else None
-    leaves: list[Node] = []
+    leaves: list[SchemaNode] = []
     before: list[ChunkStorage] = []
     columns: list[Any] = []
     for top in tops:  # one after another, so that no other is in memory as it was and as it will be
         leaves += top.leaves()
-        before += [storage_of(file.source, group[Group.COLUMNS][leaf.first_leaf]) for leaf in top.leaves()]
-        columns.append(_changed(_read(plain, top), paths, rows, keep).column(0))
+        before += [read_storage(file.source, group[RowGroupField.COLUMNS][leaf.first_leaf]) for leaf in top.leaves()]
+        columns.append(_change_column(_read(plain, top), paths, rows, keep).column(0))
     table = pa.table(columns, schema=plain.schema_arrow)
-    _write(table, written, writer_options(leaves, _paths_written(table.schema), before, len(rows)))
+    _write(table, written, writer_options(leaves, _written_paths(table.schema), before, len(rows)))
     del columns, table
     footer, end = read_footer(written)
-    made = Source(written, end)
-    (new,) = footer[File.ROW_GROUPS]
-    for leaf, was, became, chunk in zip(leaves, before, tree_of(footer).leaves(), new[Group.COLUMNS], strict=True):
-        old = group[Group.COLUMNS][leaf.first_leaf]
-        changed = with_own_schema(chunk, leaf, was, old)
-        check_kept(leaf, became, was, storage_of(made, changed))
+    made = ChunkSource(written, end)
+    (new,) = footer[FileField.ROW_GROUPS]
+    for leaf, was, became, chunk in zip(leaves, before, read_schema_tree(footer).leaves(), new[RowGroupField.COLUMNS], strict=True):
+        old = group[RowGroupField.COLUMNS][leaf.first_leaf]
+        changed = restore_chunk_schema(chunk, leaf, was, old)
+        check_chunk(leaf, became, was, read_storage(made, changed))
         chunks[leaf.first_leaf] = made, changed
     return chunks
 
 
-def _read(plain: Any, top: Node) -> Any:
+def _read(plain: Any, top: SchemaNode) -> Any:
     """Return a column of the one row group of a plain view. Raises PurgeError."""
     try:
         table = plain.read_row_group(0, columns=[top.plain_name])
@@ -274,7 +274,7 @@ def _check_rows(there: int, said: int, name: str) -> None:
         )
 
 
-def _changed(column: Any, paths: Sequence[Sequence[str]], rows: NDArray[np.bool_], keep: Any) -> Any:
+def _change_column(column: Any, paths: Sequence[Sequence[str]], rows: NDArray[np.bool_], keep: Any) -> Any:
     """Return a plain column without the rows that go, or with nulls at the paths that lie in it."""
     if keep is not None:
         return column.filter(keep)
@@ -289,11 +289,11 @@ def _changed(column: Any, paths: Sequence[Sequence[str]], rows: NDArray[np.bool_
 
 def _write(table: Any, target: BinaryIO, how: Mapping[str, Any]) -> None:
     """Write a file with one row group."""
-    with pq.ParquetWriter(StaysOpen(target), table.schema, **how) as writer:
+    with pq.ParquetWriter(UnclosedFile(target), table.schema, **how) as writer:
         writer.write_table(table, row_group_size=max(1, len(table)))
 
 
-def _paths_written(schema: Any) -> list[str]:
+def _written_paths(schema: Any) -> list[str]:
     """Return what pyarrow's writer calls the columns of a schema."""
     file = io.BytesIO()
     _write(schema.empty_table(), file, {"store_schema": False})
@@ -301,24 +301,24 @@ def _paths_written(schema: Any) -> list[str]:
     return [empty.column(number).path for number in range(len(empty))]
 
 
-def _sorted_as_before(group: Struct, root: Node, task: Task) -> Struct:
+def _keep_sorting(group: ThriftStruct, root: SchemaNode, task: FormatTask) -> ThriftStruct:
     """Return a row group that does not say to be sorted by what is set to null."""
     nulled = {
         leaf.first_leaf
         for leaf in root.leaves()
         if any(leaf.path[: len(null)] == tuple(null) for null in task.set_null)
     }
-    return group.without(Group.SORTING) if any(each[1] in nulled for each in group.get(Group.SORTING, ())) else group
+    return group.copy_without(RowGroupField.SORTING) if any(each[1] in nulled for each in group.get(RowGroupField.SORTING, ())) else group
 
 
-def _check_written(footer: Struct, target: BinaryIO) -> None:
+def _check_written(footer: ThriftStruct, target: BinaryIO) -> None:
     """Raise PurgeError where the new file does not have this footer, or a chunk does not lie in it."""
     target.flush()
     target.seek(0)
     there, end = read_footer(target)
     if there != footer:
         raise PurgeError("the new file has another footer than was written; report this")
-    for group in there[File.ROW_GROUPS]:
-        for chunk in group[Group.COLUMNS]:
-            extent(Source(target, end), chunk)
+    for group in there[FileField.ROW_GROUPS]:
+        for chunk in group[RowGroupField.COLUMNS]:
+            chunk_extent(ChunkSource(target, end), chunk)
     target.seek(0)

@@ -13,12 +13,12 @@ from typing import Any, BinaryIO, Final, NamedTuple
 from refstore_purge.formats.base import PurgeError
 from refstore_purge.formats.parquet_footer import (
     MAGIC,
-    Chunk,
-    Column,
-    Element,
-    Group,
-    Items,
-    Struct,
+    ColumnChunkField,
+    ColumnMetadataField,
+    SchemaElementField,
+    RowGroupField,
+    ThriftList,
+    ThriftStruct,
     read_struct,
     read_struct_at,
     to_bytes,
@@ -33,8 +33,8 @@ from refstore_purge.formats.parquet_pages import (
     check_pages,
     pages_of,
 )
-from refstore_purge.formats.parquet_schema import Node, Physical, text_of
-from refstore_purge.formats.parquet_shapes import BLOOM_FILTER, OFFSET_INDEX, Kind
+from refstore_purge.formats.parquet_schema import SchemaNode, PhysicalType, decode_name
+from refstore_purge.formats.parquet_shapes import BLOOM_FILTER, OFFSET_INDEX, ThriftType
 
 COPY_BYTES: Final = 1024 * 1024
 BLOOM_FPP: Final = 0.05
@@ -79,7 +79,7 @@ class ChunkStorage(NamedTuple):
     has_column_index: bool
     has_offset_index: bool
 
-    def comparable(self) -> ChunkStorage:
+    def comparable_part(self) -> ChunkStorage:
         """Return what is the same of a chunk that is written like this one."""
         return self._replace(
             codec=LZ4_RAW if self.codec == LZ4_OF_HADOOP else self.codec,
@@ -92,7 +92,7 @@ class ChunkStorage(NamedTuple):
         )
 
 
-class Source(NamedTuple):
+class ChunkSource(NamedTuple):
     """A file with column chunks."""
 
     file: BinaryIO
@@ -100,13 +100,13 @@ class Source(NamedTuple):
     """Where its footer begins."""
 
 
-def storage_of(source: Source, chunk: Struct) -> ChunkStorage:
+def read_storage(source: ChunkSource, chunk: ThriftStruct) -> ChunkStorage:
     """Return how a column chunk is stored: what the footer says, and the headers of its first pages. Raises
     PurgeError.
     """
-    metadata = chunk[Chunk.METADATA]
+    metadata = chunk[ColumnChunkField.METADATA]
     dictionary, dictionary_bytes, dictionary_values, encoding, is_v2, has_checksums = -1, 0, 0, 0, False, False
-    for header, _, _ in pages_of(source.file, *extent(source, chunk)):
+    for header, _, _ in pages_of(source.file, *chunk_extent(source, chunk)):
         kind = header[PAGE_TYPE]
         has_checksums = PAGE_CHECKSUM in header
         if kind in OWN_HEADERS:
@@ -116,9 +116,9 @@ def storage_of(source: Source, chunk: Struct) -> ChunkStorage:
         if kind == DICTIONARY_PAGE:
             dictionary_values, dictionary = header[7][1], header[7][2]
             dictionary_bytes = header[PAGE_BYTES]
-    statistics = metadata.get(Column.STATISTICS)
+    statistics = metadata.get(ColumnMetadataField.STATISTICS)
     return ChunkStorage(
-        codec=metadata[Column.CODEC],
+        codec=metadata[ColumnMetadataField.CODEC],
         encoding=encoding,
         dictionary=dictionary,
         dictionary_bytes=dictionary_bytes,
@@ -127,19 +127,19 @@ def storage_of(source: Source, chunk: Struct) -> ChunkStorage:
         has_checksums=has_checksums,
         has_statistics=statistics is not None,
         has_bounds=statistics is not None and any(number in statistics for number in BOUNDS),
-        has_bloom_filter=metadata.get(Column.BLOOM_FILTER, 0) > 0,
-        has_column_index=chunk.get(Chunk.COLUMN_INDEX, 0) > 0,
-        has_offset_index=chunk.get(Chunk.OFFSET_INDEX, 0) > 0,
+        has_bloom_filter=metadata.get(ColumnMetadataField.BLOOM_FILTER, 0) > 0,
+        has_column_index=chunk.get(ColumnChunkField.COLUMN_INDEX, 0) > 0,
+        has_offset_index=chunk.get(ColumnChunkField.OFFSET_INDEX, 0) > 0,
     )
 
 
-def extent(source: Source, chunk: Struct) -> tuple[int, int]:
+def chunk_extent(source: ChunkSource, chunk: ThriftStruct) -> tuple[int, int]:
     """Return where a column chunk begins, and its size. Raises PurgeError."""
-    metadata = chunk[Chunk.METADATA]
-    if chunk.get(Chunk.FILE_PATH):
+    metadata = chunk[ColumnChunkField.METADATA]
+    if chunk.get(ColumnChunkField.FILE_PATH):
         raise PurgeError("the file has columns in another file; purge it by other means")
-    data, dictionary = metadata[Column.DATA_PAGE], metadata.get(Column.DICTIONARY_PAGE, 0)
-    size = metadata[Column.COMPRESSED_BYTES]
+    data, dictionary = metadata[ColumnMetadataField.DATA_PAGE], metadata.get(ColumnMetadataField.DICTIONARY_PAGE, 0)
+    size = metadata[ColumnMetadataField.COMPRESSED_BYTES]
     start = dictionary if dictionary > 0 and (dictionary < data or not data) else data
     if not size and not start:  # a column of a row group without rows has no pages, and so no place
         return len(MAGIC), 0
@@ -149,7 +149,7 @@ def extent(source: Source, chunk: Struct) -> tuple[int, int]:
 
 
 def writer_options(
-    leaves: Sequence[Node], paths: Sequence[str], of: Sequence[ChunkStorage], rows: int
+    leaves: Sequence[SchemaNode], paths: Sequence[str], of: Sequence[ChunkStorage], rows: int
 ) -> dict[str, Any]:
     """Return how pyarrow's writer is to store the columns of a row group, `paths` being its names for them. Raises
     PurgeError for what it cannot.
@@ -167,7 +167,7 @@ def writer_options(
             )
     columns = dict(zip(paths, of, strict=True))
     is_old = any(each.dictionary == PLAIN_DICTIONARY for each in of)
-    needs_new = any(leaf.element.get(Element.TYPE) == Physical.INT32 and leaf.is_unsigned for leaf in leaves)
+    needs_new = any(leaf.element.get(SchemaElementField.TYPE) == PhysicalType.INT32 and leaf.is_unsigned for leaf in leaves)
     return {
         "version": "1.0" if is_old and not needs_new else "2.6",  # the first one calls the encoding of dictionaries so
         "store_schema": False,
@@ -187,104 +187,104 @@ def writer_options(
     }
 
 
-def with_own_schema(chunk: Struct, leaf: Node, before: ChunkStorage, old: Struct) -> Struct:
+def restore_chunk_schema(chunk: ThriftStruct, leaf: SchemaNode, before: ChunkStorage, old: ThriftStruct) -> ThriftStruct:
     """Return what the footer says of a chunk that pyarrow wrote under a plain schema: under the file's own, and without
     what the old chunk did not have.
     """
-    metadata = chunk[Chunk.METADATA].without()
-    metadata.change(Column.TYPE, leaf.element[Element.TYPE])
-    metadata.change(Column.PATH, old[Chunk.METADATA][Column.PATH])
-    if Column.KEY_VALUES in old[Chunk.METADATA]:
-        metadata.set(Column.KEY_VALUES, Kind.LIST, old[Chunk.METADATA][Column.KEY_VALUES])
-    statistics = metadata.get(Column.STATISTICS)
+    metadata = chunk[ColumnChunkField.METADATA].without()
+    metadata.change(ColumnMetadataField.TYPE, leaf.element[SchemaElementField.TYPE])
+    metadata.change(ColumnMetadataField.PATH, old[ColumnChunkField.METADATA][ColumnMetadataField.PATH])
+    if ColumnMetadataField.KEY_VALUES in old[ColumnChunkField.METADATA]:
+        metadata.set(ColumnMetadataField.KEY_VALUES, ThriftType.LIST, old[ColumnChunkField.METADATA][ColumnMetadataField.KEY_VALUES])
+    statistics = metadata.get(ColumnMetadataField.STATISTICS)
     has_bounds = before.has_bounds and leaf.has_order
     if statistics is not None and not has_bounds:
-        metadata.change(Column.STATISTICS, statistics.without(*BOUNDS))
+        metadata.change(ColumnMetadataField.STATISTICS, statistics.without(*BOUNDS))
     gone: list[int] = []
     if not before.has_column_index or not leaf.has_order:
-        gone += [Chunk.COLUMN_INDEX, Chunk.COLUMN_INDEX_BYTES]
+        gone += [ColumnChunkField.COLUMN_INDEX, ColumnChunkField.COLUMN_INDEX_BYTES]
     if not before.has_offset_index:
-        gone += [Chunk.OFFSET_INDEX, Chunk.OFFSET_INDEX_BYTES]
-    found = chunk.without(*gone)
-    found.change(Chunk.METADATA, metadata)
+        gone += [ColumnChunkField.OFFSET_INDEX, ColumnChunkField.OFFSET_INDEX_BYTES]
+    found = chunk.copy_without(*gone)
+    found.change(ColumnChunkField.METADATA, metadata)
     return found
 
 
-class Assembly:
+class FileAssembly:
     """Puts a new file together from column chunks; what belongs to them follows."""
 
     def __init__(self, target: BinaryIO) -> None:
         self._target = target
-        self._indexes: list[tuple[Struct, int, int, bytes]] = []
+        self._indexes: list[tuple[ThriftStruct, int, int, bytes]] = []
         target.write(MAGIC)
 
-    def add_group(self, group: Struct, rows: int, chunks: Sequence[tuple[Source, Struct]]) -> Struct:
+    def add_group(self, group: ThriftStruct, rows: int, chunks: Sequence[tuple[ChunkSource, ThriftStruct]]) -> ThriftStruct:
         """Copy the chunks of a row group; return what the footer says of it."""
         start = self._target.tell()
-        columns = [self._copied(source, chunk) for source, chunk in chunks]
+        columns = [self._copy_chunk(source, chunk) for source, chunk in chunks]
         for (source, _), column in zip(chunks, columns, strict=True):
             self._add_bloom_filter(source, column)
-        found = group.without()
-        found.change(Group.COLUMNS, Items(Kind.STRUCT, columns))
-        found.change(Group.ROWS, rows)
-        metadata = [column[Chunk.METADATA] for column in columns]
-        found.change(Group.BYTES, sum(each[Column.UNCOMPRESSED_BYTES] for each in metadata))
-        if Group.COMPRESSED_BYTES in found:
-            found.change(Group.COMPRESSED_BYTES, sum(each[Column.COMPRESSED_BYTES] for each in metadata))
-        if Group.OFFSET in found:
-            found.change(Group.OFFSET, start)
+        found = group.copy_without()
+        found.change(RowGroupField.COLUMNS, ThriftList(ThriftType.STRUCT, columns))
+        found.change(RowGroupField.ROWS, rows)
+        metadata = [column[ColumnChunkField.METADATA] for column in columns]
+        found.change(RowGroupField.BYTES, sum(each[ColumnMetadataField.UNCOMPRESSED_BYTES] for each in metadata))
+        if RowGroupField.COMPRESSED_BYTES in found:
+            found.change(RowGroupField.COMPRESSED_BYTES, sum(each[ColumnMetadataField.COMPRESSED_BYTES] for each in metadata))
+        if RowGroupField.OFFSET in found:
+            found.change(RowGroupField.OFFSET, start)
         return found
 
     def finish(self) -> None:
         """Write the page indexes, each kind together, as readers fetch them."""
-        for wanted in (Chunk.COLUMN_INDEX, Chunk.OFFSET_INDEX):
+        for wanted in (ColumnChunkField.COLUMN_INDEX, ColumnChunkField.OFFSET_INDEX):
             for chunk, number, length_number, data in self._indexes:
                 if number == wanted:
-                    chunk.set(number, Kind.I64, self._target.tell())
-                    chunk.set(length_number, Kind.I32, len(data))
+                    chunk.set(number, ThriftType.I64, self._target.tell())
+                    chunk.set(length_number, ThriftType.I32, len(data))
                     self._target.write(data)
 
-    def _copied(self, source: Source, chunk: Struct) -> Struct:
-        start, size = extent(source, chunk)
+    def _copy_chunk(self, source: ChunkSource, chunk: ThriftStruct) -> ThriftStruct:
+        start, size = chunk_extent(source, chunk)
         moved = self._target.tell() - start
-        self._copy(source, start, size)
-        metadata = chunk[Chunk.METADATA].without()
-        name = ".".join(map(text_of, metadata[Column.PATH]))
-        check_pages(self._target, start + moved, size, metadata[Column.VALUES], name)
+        self._copy_bytes(source, start, size)
+        metadata = chunk[ColumnChunkField.METADATA].without()
+        name = ".".join(map(decode_name, metadata[ColumnMetadataField.PATH]))
+        check_pages(self._target, start + moved, size, metadata[ColumnMetadataField.VALUES], name)
         self._target.seek(0, os.SEEK_END)
-        for number in (Column.DATA_PAGE, Column.INDEX_PAGE, Column.DICTIONARY_PAGE):
+        for number in (ColumnMetadataField.DATA_PAGE, ColumnMetadataField.INDEX_PAGE, ColumnMetadataField.DICTIONARY_PAGE):
             if metadata.get(number, 0) > 0:
                 metadata.change(number, metadata[number] + moved)
-        found = chunk.without(
-            Chunk.COLUMN_INDEX, Chunk.COLUMN_INDEX_BYTES, Chunk.OFFSET_INDEX, Chunk.OFFSET_INDEX_BYTES
+        found = chunk.copy_without(
+            ColumnChunkField.COLUMN_INDEX, ColumnChunkField.COLUMN_INDEX_BYTES, ColumnChunkField.OFFSET_INDEX, ColumnChunkField.OFFSET_INDEX_BYTES
         )
-        found.change(Chunk.METADATA, metadata)
-        if found.get(Chunk.OFFSET, 0) > 0:
-            found.change(Chunk.OFFSET, found[Chunk.OFFSET] + moved)
+        found.change(ColumnChunkField.METADATA, metadata)
+        if found.get(ColumnChunkField.OFFSET, 0) > 0:
+            found.change(ColumnChunkField.OFFSET, found[ColumnChunkField.OFFSET] + moved)
         for number, length in (
-            (Chunk.COLUMN_INDEX, Chunk.COLUMN_INDEX_BYTES),
-            (Chunk.OFFSET_INDEX, Chunk.OFFSET_INDEX_BYTES),
+            (ColumnChunkField.COLUMN_INDEX, ColumnChunkField.COLUMN_INDEX_BYTES),
+            (ColumnChunkField.OFFSET_INDEX, ColumnChunkField.OFFSET_INDEX_BYTES),
         ):
             if chunk.get(number, 0) > 0:
-                data = _index_at(source, chunk[number], chunk[length])
-                if number == Chunk.OFFSET_INDEX:
-                    data = _moved_index(data, start, size, moved)
+                data = _read_index(source, chunk[number], chunk[length])
+                if number == ColumnChunkField.OFFSET_INDEX:
+                    data = _move_index(data, start, size, moved)
                 self._indexes.append((found, number, length, data))
         return found
 
-    def _add_bloom_filter(self, source: Source, column: Struct) -> None:
-        metadata = column[Chunk.METADATA]
-        at = metadata.get(Column.BLOOM_FILTER, 0)
+    def _add_bloom_filter(self, source: ChunkSource, column: ThriftStruct) -> None:
+        metadata = column[ColumnChunkField.METADATA]
+        at = metadata.get(ColumnMetadataField.BLOOM_FILTER, 0)
         if at > 0:
             header, length = read_struct_at(source.file, at, BLOOM_FILTER)
             size = length + header[1]
-            if header[1] < 0 or at + size > source.end or metadata.get(Column.BLOOM_FILTER_BYTES, size) != size:
+            if header[1] < 0 or at + size > source.end or metadata.get(ColumnMetadataField.BLOOM_FILTER_BYTES, size) != size:
                 raise PurgeError("a Bloom filter of the file is damaged; see to it by other means")
-            metadata.change(Column.BLOOM_FILTER, self._target.tell())
-            metadata.set(Column.BLOOM_FILTER_BYTES, Kind.I32, size)
-            self._copy(source, at, size)
+            metadata.change(ColumnMetadataField.BLOOM_FILTER, self._target.tell())
+            metadata.set(ColumnMetadataField.BLOOM_FILTER_BYTES, ThriftType.I32, size)
+            self._copy_bytes(source, at, size)
 
-    def _copy(self, source: Source, start: int, size: int) -> None:
+    def _copy_bytes(self, source: ChunkSource, start: int, size: int) -> None:
         source.file.seek(start)
         while size:
             data = source.file.read(min(size, COPY_BYTES))
@@ -294,7 +294,7 @@ class Assembly:
             size -= len(data)
 
 
-def _index_at(source: Source, at: int, size: int) -> bytes:
+def _read_index(source: ChunkSource, at: int, size: int) -> bytes:
     """Return the index of a chunk's pages, which is one struct. Raises PurgeError."""
     if size > 0 and at + size <= source.end:
         source.file.seek(at)
@@ -304,7 +304,7 @@ def _index_at(source: Source, at: int, size: int) -> bytes:
     raise PurgeError(_DAMAGED_INDEX)
 
 
-def _moved_index(data: bytes, start: int, size: int, moved: int) -> bytes:
+def _move_index(data: bytes, start: int, size: int, moved: int) -> bytes:
     """Return the offset index of a chunk whose pages lie elsewhere. Raises PurgeError."""
     index, _ = read_struct(data, OFFSET_INDEX)
     for page in index[1]:
@@ -314,14 +314,14 @@ def _moved_index(data: bytes, start: int, size: int, moved: int) -> bytes:
     return to_bytes(index)
 
 
-def check_kept(leaf: Node, became: Node, before: ChunkStorage, after: ChunkStorage) -> None:
+def check_chunk(leaf: SchemaNode, became: SchemaNode, before: ChunkStorage, after: ChunkStorage) -> None:
     """Raise PurgeError where pyarrow wrote a column otherwise than it is to be."""
     name = ".".join(leaf.path)
     if became.levels != leaf.levels:
         raise PurgeError(f"pyarrow cannot write the groups around column {name!r} as they are; purge it by other means")
     # pyarrow writes no index of pages if one has nothing but NaN
     before = before._replace(has_column_index=before.has_column_index and leaf.has_order and after.has_column_index)
-    pairs = zip(ChunkStorage._fields, before.comparable(), after.comparable(), strict=True)
+    pairs = zip(ChunkStorage._fields, before.comparable_part(), after.comparable_part(), strict=True)
     others = [field for field, was, is_now in pairs if was != is_now]
     if others:
         raise PurgeError(f"pyarrow cannot keep {', '.join(others)} of column {name!r}; purge it by other means")

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, BinaryIO, Final
 
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.formats.parquet_shapes import FILE, Kind, Part, Shape
+from refstore_purge.formats.parquet_shapes import FILE, ThriftType, FieldShape, StructShape
 
 _protocol: Any = import_module("thrift.protocol.TCompactProtocol")
 _transport: Any = import_module("thrift.transport.TTransport")
@@ -30,7 +30,7 @@ PARTS_MAX: Final = 5_000_000
 _DAMAGED: Final = "the file cannot be read: its footer is damaged; see to it by other means"
 
 
-class File(IntEnum):
+class FileField(IntEnum):
     """Fields of `FileMetaData`."""
 
     VERSION = 1
@@ -43,14 +43,14 @@ class File(IntEnum):
     ENCRYPTION = 8
 
 
-class Pair(IntEnum):
+class KeyValueField(IntEnum):
     """Fields of `KeyValue`."""
 
     KEY = 1
     VALUE = 2
 
 
-class Element(IntEnum):
+class SchemaElementField(IntEnum):
     """Fields of `SchemaElement`."""
 
     TYPE = 1
@@ -64,7 +64,7 @@ class Element(IntEnum):
     LOGICAL = 10
 
 
-class Group(IntEnum):
+class RowGroupField(IntEnum):
     """Fields of `RowGroup`."""
 
     COLUMNS = 1
@@ -76,7 +76,7 @@ class Group(IntEnum):
     ORDINAL = 7
 
 
-class Chunk(IntEnum):
+class ColumnChunkField(IntEnum):
     """Fields of `ColumnChunk`."""
 
     FILE_PATH = 1
@@ -89,7 +89,7 @@ class Chunk(IntEnum):
     CRYPTO = 8
 
 
-class Column(IntEnum):
+class ColumnMetadataField(IntEnum):
     """Fields of `ColumnMetaData`."""
 
     TYPE = 1
@@ -109,7 +109,7 @@ class Column(IntEnum):
     SIZES = 16
 
 
-class Struct:
+class ThriftStruct:
     """A struct of Thrift: its fields by number, each with its kind."""
 
     __slots__ = ("_fields",)
@@ -118,7 +118,7 @@ class Struct:
         self._fields: dict[int, tuple[int, Any]] = {}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Struct) and self._fields == other._fields
+        return isinstance(other, ThriftStruct) and self._fields == other._fields
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # fields change
 
@@ -142,9 +142,9 @@ class Struct:
         self[number]
         self._fields[number] = self._fields[number][0], value
 
-    def without(self, *numbers: int) -> Struct:
+    def copy_without(self, *numbers: int) -> ThriftStruct:
         """Return a copy without some fields; what is in the others is shared."""
-        found = Struct()
+        found = ThriftStruct()
         found._fields = {number: field for number, field in self._fields.items() if number not in numbers}
         return found
 
@@ -153,7 +153,7 @@ class Struct:
         return [(number, *self._fields[number]) for number in sorted(self._fields)]
 
 
-class Items(list[Any]):
+class ThriftList(list[Any]):
     """A list of Thrift, with the kind of its items."""
 
     def __init__(self, kind: int, items: Sequence[Any] = ()) -> None:
@@ -161,7 +161,7 @@ class Items(list[Any]):
         self.kind = kind
 
 
-def read_footer(source: BinaryIO) -> tuple[Struct, int]:
+def read_footer(source: BinaryIO) -> tuple[ThriftStruct, int]:
     """Return the footer and where it begins. Raises PurgeError."""
     size = source.seek(0, os.SEEK_END)
     source.seek(max(0, size - END_BYTES))
@@ -176,20 +176,20 @@ def read_footer(source: BinaryIO) -> tuple[Struct, int]:
         source.seek(start)
         end = source.read(length + TAIL_BYTES)
     footer, _ = read_struct(end[len(end) - TAIL_BYTES - length : -TAIL_BYTES], FILE)
-    if File.ENCRYPTION in footer or any(
-        Chunk.CRYPTO in chunk for group in footer[File.ROW_GROUPS] for chunk in group[Group.COLUMNS]
+    if FileField.ENCRYPTION in footer or any(
+        ColumnChunkField.CRYPTO in chunk for group in footer[FileField.ROW_GROUPS] for chunk in group[RowGroupField.COLUMNS]
     ):
         raise PurgeError("the file cannot be read: columns of it are encrypted; see to it by other means")
     return footer, start
 
 
-def write_footer(target: BinaryIO, footer: Struct) -> None:
+def write_footer(target: BinaryIO, footer: ThriftStruct) -> None:
     """Write the end of a file: the footer, its length, and the magic number."""
     data = to_bytes(footer)
     target.write(data + len(data).to_bytes(4, "little") + MAGIC)
 
 
-def read_struct_at(source: BinaryIO, at: int, shape: Shape) -> tuple[Struct, int]:
+def read_struct_at(source: BinaryIO, at: int, shape: StructShape) -> tuple[ThriftStruct, int]:
     """Return the struct that begins at an offset of a file, such as a page's header, and its size. Raises
     PurgeError.
     """
@@ -204,14 +204,14 @@ def read_struct_at(source: BinaryIO, at: int, shape: Shape) -> tuple[Struct, int
     raise AssertionError
 
 
-def read_struct(data: bytes, shape: Shape) -> tuple[Struct, int]:
+def read_struct(data: bytes, shape: StructShape) -> tuple[ThriftStruct, int]:
     """Return the struct with which the data begin, and its size. Raises PurgeError, also where fields are of other
     kinds than the shape says.
     """
     transport = _transport.TMemoryBuffer(data)
     protocol = _protocol.TCompactProtocol(transport, string_length_limit=len(data), container_length_limit=len(data))
     try:
-        found = _Reader(protocol).read_struct(shape)
+        found = _StructReader(protocol).read_struct(shape)
     except (
         _thrift.TException,
         _transport.TTransportException,
@@ -224,7 +224,7 @@ def read_struct(data: bytes, shape: Shape) -> tuple[Struct, int]:
     return found, transport.cstringio_buf.tell()
 
 
-def to_bytes(struct: Struct) -> bytes:
+def to_bytes(struct: ThriftStruct) -> bytes:
     """Return a struct as it stands in a file. Raises PurgeError for numbers that do not fit."""
     transport = _transport.TMemoryBuffer()
     try:
@@ -236,34 +236,34 @@ def to_bytes(struct: Struct) -> bytes:
 
 _Compact: Any = _protocol.TCompactProtocol
 _READERS: Final[dict[int, Any]] = {
-    Kind.BOOL: _Compact.readBool,
-    Kind.BYTE: _Compact.readByte,
-    Kind.DOUBLE: _Compact.readDouble,
-    Kind.I16: _Compact.readI16,
-    Kind.I32: _Compact.readI32,
-    Kind.I64: _Compact.readI64,
-    Kind.STRING: _Compact.readBinary,
+    ThriftType.BOOL: _Compact.readBool,
+    ThriftType.BYTE: _Compact.readByte,
+    ThriftType.DOUBLE: _Compact.readDouble,
+    ThriftType.I16: _Compact.readI16,
+    ThriftType.I32: _Compact.readI32,
+    ThriftType.I64: _Compact.readI64,
+    ThriftType.STRING: _Compact.readBinary,
 }
 _WRITERS: Final[dict[int, Any]] = {
-    Kind.BOOL: _Compact.writeBool,
-    Kind.BYTE: _Compact.writeByte,
-    Kind.DOUBLE: _Compact.writeDouble,
-    Kind.I16: _Compact.writeI16,
-    Kind.I32: _Compact.writeI32,
-    Kind.I64: _Compact.writeI64,
-    Kind.STRING: _Compact.writeBinary,
+    ThriftType.BOOL: _Compact.writeBool,
+    ThriftType.BYTE: _Compact.writeByte,
+    ThriftType.DOUBLE: _Compact.writeDouble,
+    ThriftType.I16: _Compact.writeI16,
+    ThriftType.I32: _Compact.writeI32,
+    ThriftType.I64: _Compact.writeI64,
+    ThriftType.STRING: _Compact.writeBinary,
 }
 
 
-class _Reader:
+class _StructReader:
     """Reads a struct, and counts what it has."""
 
     def __init__(self, protocol: Any) -> None:
         self._protocol = protocol
         self._parts_left = PARTS_MAX
 
-    def read_struct(self, shape: Shape) -> Struct:
-        found = Struct()
+    def read_struct(self, shape: StructShape) -> ThriftStruct:
+        found = ThriftStruct()
         protocol = self._protocol
         protocol.readStructBegin()
         while True:
@@ -276,7 +276,7 @@ class _Reader:
             found.set(number, kind, self._read(kind, shape.get(number)))
             protocol.readFieldEnd()
 
-    def _read(self, kind: int, part: Part | None) -> Any:
+    def _read(self, kind: int, part: FieldShape | None) -> Any:
         self._parts_left -= 1
         if self._parts_left < 0:
             raise PurgeError(
@@ -286,24 +286,24 @@ class _Reader:
         if part is not None and kind != _kind_of(part):
             raise PurgeError(_DAMAGED)
         protocol = self._protocol
-        if kind == Kind.STRUCT:
+        if kind == ThriftType.STRUCT:
             return self.read_struct(part if isinstance(part, dict) else {})
-        if kind == Kind.LIST:
+        if kind == ThriftType.LIST:
             of, size = protocol.readListBegin()
             each = part[0] if isinstance(part, list) else None
-            items = Items(of, [self._read(of, each) for _ in range(size)])
+            items = ThriftList(of, [self._read(of, each) for _ in range(size)])
             protocol.readListEnd()
             return items
         return _READERS[kind](protocol)
 
 
-def _kind_of(part: Part) -> int:
+def _kind_of(part: FieldShape) -> int:
     if isinstance(part, dict):
-        return Kind.STRUCT
-    return Kind.LIST if isinstance(part, list) else part
+        return ThriftType.STRUCT
+    return ThriftType.LIST if isinstance(part, list) else part
 
 
-def _write_struct(protocol: Any, struct: Struct) -> None:
+def _write_struct(protocol: Any, struct: ThriftStruct) -> None:
     protocol.writeStructBegin("")
     for number, kind, value in struct.fields():
         protocol.writeFieldBegin("", kind, number)
@@ -314,9 +314,9 @@ def _write_struct(protocol: Any, struct: Struct) -> None:
 
 
 def _write(protocol: Any, kind: int, value: Any) -> None:
-    if kind == Kind.STRUCT:
+    if kind == ThriftType.STRUCT:
         _write_struct(protocol, value)
-    elif kind == Kind.LIST:
+    elif kind == ThriftType.LIST:
         protocol.writeListBegin(value.kind, len(value))
         for item in value:
             _write(protocol, value.kind, item)

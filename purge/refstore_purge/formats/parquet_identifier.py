@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from refstore_purge.formats.base import Ids, PurgeError, Task, name_of
+from refstore_purge.formats.base import IdMatcher, PurgeError, FormatTask, name_of
 from refstore_purge.untyped_arrow import pa
 
 
-def plain_leaf(file: Any, task: Task) -> int | None:
+def find_plain_leaf(file: Any, task: FormatTask) -> int | None:
     """Return the column of an identifier that lies in no list or map, so that its statistics are those of rows."""
     wanted = name_of(task.identifier)
     schema = file.schema
-    if task.every_row or _has_dots(file):
+    if task.matches_every_row or _has_dots(file):
         return None
     for number in range(len(schema)):
         column = schema.column(number)
@@ -22,7 +22,7 @@ def plain_leaf(file: Any, task: Task) -> int | None:
     return None
 
 
-def may_match(chunk: Any, ids: Ids) -> bool:
+def may_match(chunk: Any, ids: IdMatcher) -> bool:
     """Return whether the statistics of a column chunk let it have one of the ids."""
     statistics = chunk.statistics if chunk.is_stats_set else None
     if statistics is None:
@@ -35,7 +35,7 @@ def may_match(chunk: Any, ids: Ids) -> bool:
         return True
 
 
-def leaves_of(file: Any, task: Task) -> Sequence[str]:
+def leaves_of(file: Any, task: FormatTask) -> Sequence[str]:
     """Return the columns to read: the identifier's leaf, under the names that lists and maps have in the file, and what
     is set to null.
     """
@@ -44,7 +44,7 @@ def leaves_of(file: Any, task: Task) -> Sequence[str]:
         return paths
     mine = [path for path in paths if path.split(".")[0] == task.identifier[0]]
     chosen = [path for path in mine if is_subsequence(task.identifier, path.split("."))] or mine
-    if not task.every_row and _has_map(file.schema_arrow.field(task.identifier[0]).type):
+    if not task.matches_every_row and _has_map(file.schema_arrow.field(task.identifier[0]).type):
         chosen = mine  # without its keys a map would be read as a list
     return [*chosen, *(path for path in paths for null in task.set_null if path.split(".")[: len(null)] == list(null))]
 
@@ -62,7 +62,7 @@ def _fields_of(type_: Any) -> list[Any]:
     return [type_.field(number) for number in range(type_.num_fields)]
 
 
-def check_fixed_lists(schema: Any, task: Task) -> None:
+def check_fixed_lists(schema: Any, task: FormatTask) -> None:
     """Raise PurgeError for a struct to be set to null that has a required list of a fixed size: pyarrow would not read
     the file any more.
     """

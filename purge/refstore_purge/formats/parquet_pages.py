@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, Final, NamedTuple
 
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.formats.parquet_footer import Struct, read_struct_at
+from refstore_purge.formats.parquet_footer import ThriftStruct, read_struct_at
 from refstore_purge.formats.parquet_shapes import PAGE_HEADER
 
 # fields of PageHeader, and of the header of each kind of page
@@ -18,14 +18,14 @@ VALUES: Final = 1
 """The field of such a header with the number of its values, nulls included."""
 
 
-class Page(NamedTuple):
-    header: Struct
+class ColumnPage(NamedTuple):
+    header: ThriftStruct
     start: int
     """Where its header begins."""
     end: int
 
 
-def pages_of(file: BinaryIO, start: int, size: int) -> Iterator[Page]:
+def pages_of(file: BinaryIO, start: int, size: int) -> Iterator[ColumnPage]:
     """Yield the pages of a column chunk. Raises PurgeError."""
     at = start
     while at < start + size:
@@ -33,7 +33,7 @@ def pages_of(file: BinaryIO, start: int, size: int) -> Iterator[Page]:
         end = at + length + header[PAGE_COMPRESSED_BYTES]
         if end < at + length:
             raise PurgeError("a page of the file has a negative size; it is damaged; see to it by other means")
-        yield Page(header, at, end)
+        yield ColumnPage(header, at, end)
         at = end
 
 

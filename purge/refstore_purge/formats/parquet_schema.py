@@ -19,17 +19,17 @@ from refstore_purge.formats.base import PurgeError
 from refstore_purge.formats.key_values import ARROW_SCHEMA
 from refstore_purge.formats.parquet_footer import (
     MAGIC,
-    Chunk,
-    Column,
-    Element,
-    File,
-    Group,
-    Items,
-    Pair,
-    Struct,
+    ColumnChunkField,
+    ColumnMetadataField,
+    SchemaElementField,
+    FileField,
+    RowGroupField,
+    ThriftList,
+    KeyValueField,
+    ThriftStruct,
     write_footer,
 )
-from refstore_purge.formats.parquet_shapes import Kind
+from refstore_purge.formats.parquet_shapes import ThriftType
 from refstore_purge.untyped_arrow import pa, pq
 
 REQUIRED: Final = 0
@@ -40,7 +40,7 @@ LEVELS_MAX: Final = 100
 _DAMAGED: Final = "the file's schema is damaged; see to it by other means"
 
 
-class Physical(IntEnum):
+class PhysicalType(IntEnum):
     """The enum `Type`."""
 
     INT32 = 1
@@ -50,7 +50,7 @@ class Physical(IntEnum):
     FIXED = 7
 
 
-class Converted(IntEnum):
+class ConvertedType(IntEnum):
     """Some of the enum `ConvertedType`."""
 
     DECIMAL = 5
@@ -61,7 +61,7 @@ class Converted(IntEnum):
     INTERVAL = 21
 
 
-class Logical(IntEnum):
+class LogicalType(IntEnum):
     """The fields of the union `LogicalType`."""
 
     STRING = 1
@@ -80,18 +80,18 @@ class Logical(IntEnum):
 
 IS_SIGNED: Final = 2
 """The field of `IntType`."""
-_ORDERED: Final = frozenset(Logical)
-_UNSIGNED: Final = frozenset({Converted.UINT_8, Converted.UINT_16, Converted.UINT_32, Converted.UINT_64})
+_ORDERED: Final = frozenset(LogicalType)
+_UNSIGNED: Final = frozenset({ConvertedType.UINT_8, ConvertedType.UINT_16, ConvertedType.UINT_32, ConvertedType.UINT_64})
 
 
 @dataclass(frozen=True)
-class Node:
+class SchemaNode:
     """A group or a column of a schema."""
 
     number: int
     """Its place in the footer's list; the root is 0."""
-    element: Struct
-    children: tuple[Node, ...]
+    element: ThriftStruct
+    children: tuple[SchemaNode, ...]
     first_leaf: int
     """Which column is the first one in it."""
     path: tuple[str, ...] = field(repr=False)
@@ -101,26 +101,26 @@ class Node:
 
     @property
     def name(self) -> str:
-        return text_of(self.element[Element.NAME])
+        return decode_name(self.element[SchemaElementField.NAME])
 
     @property
     def plain_name(self) -> str:
         return str(self.number)
 
-    def leaves(self) -> Iterator[Node]:
+    def leaves(self) -> Iterator[SchemaNode]:
         """Yield the columns in it, in their order."""
         if not self.children:
             yield self
         for child in self.children:
             yield from child.leaves()
 
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[SchemaNode]:
         """Yield it and what is in it, in the order of the footer's list."""
         yield self
         for child in self.children:
             yield from child.nodes()
 
-    def child(self, name: str) -> Node:
+    def child(self, name: str) -> SchemaNode:
         """Return the part of this name. Raises PurgeError."""
         found = [child for child in self.children if child.name == name]
         if len(found) != 1:
@@ -139,27 +139,27 @@ class Node:
         """Whether the values of a column, as pyarrow compares what it reads, have the order of the column's type: else
         lowest and highest values that it writes would mislead readers.
         """
-        logical, converted = _logical(self.element), self.element.get(Element.CONVERTED)
-        physical = self.element.get(Element.TYPE)
-        if physical == Physical.INT96 or converted == Converted.INTERVAL:
+        logical, converted = _logical(self.element), self.element.get(SchemaElementField.CONVERTED)
+        physical = self.element.get(SchemaElementField.TYPE)
+        if physical == PhysicalType.INT96 or converted == ConvertedType.INTERVAL:
             return False
-        if _is_decimal(self.element) and physical in (Physical.BYTE_ARRAY, Physical.FIXED):
-            return physical == Physical.FIXED and 0 < self.element.get(Element.LENGTH, 0) <= DECIMAL_BYTES_MAX
-        if logical == Logical.INTEGER and physical not in (Physical.INT32, Physical.INT64):
+        if _is_decimal(self.element) and physical in (PhysicalType.BYTE_ARRAY, PhysicalType.FIXED):
+            return physical == PhysicalType.FIXED and 0 < self.element.get(SchemaElementField.LENGTH, 0) <= DECIMAL_BYTES_MAX
+        if logical == LogicalType.INTEGER and physical not in (PhysicalType.INT32, PhysicalType.INT64):
             return False
         return logical is None or logical in _ORDERED
 
 
-def text_of(name: bytes) -> str:
+def decode_name(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-def tree_of(footer: Struct) -> Node:
+def read_schema_tree(footer: ThriftStruct) -> SchemaNode:
     """Return the root of a file's schema. Raises PurgeError."""
-    elements = footer[File.SCHEMA]
+    elements = footer[FileField.SCHEMA]
     at = leaf = 0
 
-    def node(path: tuple[str, ...], levels: tuple[int, ...]) -> Node:
+    def node(path: tuple[str, ...], levels: tuple[int, ...]) -> SchemaNode:
         nonlocal at, leaf
         if at >= len(elements):
             raise PurgeError(_DAMAGED)
@@ -168,17 +168,17 @@ def tree_of(footer: Struct) -> Node:
         number, element, first_leaf = at, elements[at], leaf
         at += 1
         if number:
-            path = (*path, text_of(element[Element.NAME]))
-            repetition = element.get(Element.REPETITION, REQUIRED)
+            path = (*path, decode_name(element[SchemaElementField.NAME]))
+            repetition = element.get(SchemaElementField.REPETITION, REQUIRED)
             levels = levels if repetition == REQUIRED else (*levels, repetition)
-        count = element.get(Element.CHILDREN, 0)
-        if Element.TYPE in element:
+        count = element.get(SchemaElementField.CHILDREN, 0)
+        if SchemaElementField.TYPE in element:
             leaf += 1
         elif not count and number:
             raise PurgeError(f"group {'.'.join(path)!r} has no columns, which pyarrow cannot write; purge it by other "
                              "means")  # fmt: skip
-        children = () if Element.TYPE in element else tuple(node(path, levels) for _ in range(count))
-        return Node(number, element, children, first_leaf, path, levels)
+        children = () if SchemaElementField.TYPE in element else tuple(node(path, levels) for _ in range(count))
+        return SchemaNode(number, element, children, first_leaf, path, levels)
 
     root = node((), ())
     if at != len(elements):
@@ -186,34 +186,34 @@ def tree_of(footer: Struct) -> Node:
     return root
 
 
-def view(footer: Struct, roots: Sequence[Node], groups: Sequence[int], *, is_plain: bool, arrow: Any = None) -> Any:
+def make_view(footer: ThriftStruct, roots: Sequence[SchemaNode], groups: Sequence[int], *, is_plain: bool, arrow: Any = None) -> Any:
     """Return the metadata with which pyarrow reads some columns of some row groups of a file: those that lie in
     `roots`, in the order of the file. `is_plain`: as they are stored, under their numbers; else as they are, and as
     `arrow` says, a schema of Arrow for them.
     """
-    found = Struct()
-    root = Struct()
-    root.set(Element.NAME, Kind.STRING, b"view")
-    root.set(Element.CHILDREN, Kind.I32, len(roots))
-    of_node: Callable[[Node], Struct] = _plain if is_plain else (lambda node: node.element)
-    found.set(File.VERSION, Kind.I32, footer.get(File.VERSION, 1))
+    found = ThriftStruct()
+    root = ThriftStruct()
+    root.set(SchemaElementField.NAME, ThriftType.STRING, b"view")
+    root.set(SchemaElementField.CHILDREN, ThriftType.I32, len(roots))
+    of_node: Callable[[SchemaNode], ThriftStruct] = _plain_element if is_plain else (lambda node: node.element)
+    found.set(FileField.VERSION, ThriftType.I32, footer.get(FileField.VERSION, 1))
     nodes = [each for top in roots for each in top.nodes()]
-    found.set(File.SCHEMA, Kind.LIST, Items(Kind.STRUCT, [root, *map(of_node, nodes)]))
+    found.set(FileField.SCHEMA, ThriftType.LIST, ThriftList(ThriftType.STRUCT, [root, *map(of_node, nodes)]))
     leaves = [leaf for top in roots for leaf in top.leaves()]
-    rows = [_group(footer[File.ROW_GROUPS][number], leaves, is_plain=is_plain) for number in groups]
-    found.set(File.ROWS, Kind.I64, sum(row[Group.ROWS] for row in rows))
-    found.set(File.ROW_GROUPS, Kind.LIST, Items(Kind.STRUCT, rows))
-    if File.CREATED_BY in footer:  # pyarrow knows mistakes of old writers
-        found.set(File.CREATED_BY, Kind.STRING, footer[File.CREATED_BY])
-    if not is_plain and File.COLUMN_ORDERS in footer:
-        orders = footer[File.COLUMN_ORDERS]
+    rows = [_group(footer[FileField.ROW_GROUPS][number], leaves, is_plain=is_plain) for number in groups]
+    found.set(FileField.ROWS, ThriftType.I64, sum(row[RowGroupField.ROWS] for row in rows))
+    found.set(FileField.ROW_GROUPS, ThriftType.LIST, ThriftList(ThriftType.STRUCT, rows))
+    if FileField.CREATED_BY in footer:  # pyarrow knows mistakes of old writers
+        found.set(FileField.CREATED_BY, ThriftType.STRING, footer[FileField.CREATED_BY])
+    if not is_plain and FileField.COLUMN_ORDERS in footer:
+        orders = footer[FileField.COLUMN_ORDERS]
         chosen = [orders[leaf.first_leaf] for leaf in leaves if leaf.first_leaf < len(orders)]
-        found.set(File.COLUMN_ORDERS, Kind.LIST, Items(orders.kind, chosen))
+        found.set(FileField.COLUMN_ORDERS, ThriftType.LIST, ThriftList(orders.kind, chosen))
     if arrow is not None:
-        pair = Struct()
-        pair.set(Pair.KEY, Kind.STRING, ARROW_SCHEMA)
-        pair.set(Pair.VALUE, Kind.STRING, base64.b64encode(arrow.serialize().to_pybytes()))
-        found.set(File.KEY_VALUES, Kind.LIST, Items(Kind.STRUCT, [pair]))
+        pair = ThriftStruct()
+        pair.set(KeyValueField.KEY, ThriftType.STRING, ARROW_SCHEMA)
+        pair.set(KeyValueField.VALUE, ThriftType.STRING, base64.b64encode(arrow.serialize().to_pybytes()))
+        found.set(FileField.KEY_VALUES, ThriftType.LIST, ThriftList(ThriftType.STRUCT, [pair]))
     out = io.BytesIO(MAGIC)
     out.seek(0, io.SEEK_END)
     write_footer(out, found)
@@ -224,65 +224,65 @@ def view(footer: Struct, roots: Sequence[Node], groups: Sequence[int], *, is_pla
         raise PurgeError(f"pyarrow cannot read the type of {names} ({error}); purge it by other means") from error
 
 
-def _group(group: Struct, leaves: Sequence[Node], *, is_plain: bool) -> Struct:
-    chunks = group[Group.COLUMNS]
-    found = Struct()
-    columns: list[Struct] = []
+def _group(group: ThriftStruct, leaves: Sequence[SchemaNode], *, is_plain: bool) -> ThriftStruct:
+    chunks = group[RowGroupField.COLUMNS]
+    found = ThriftStruct()
+    columns: list[ThriftStruct] = []
     for leaf in leaves:
         chunk = chunks[leaf.first_leaf]
-        metadata = chunk[Chunk.METADATA].without(Column.KEY_VALUES, Column.SIZES)
+        metadata = chunk[ColumnChunkField.METADATA].without(ColumnMetadataField.KEY_VALUES, ColumnMetadataField.SIZES)
         if is_plain:
-            metadata = metadata.without(Column.STATISTICS)
-            metadata.change(Column.TYPE, _plain(leaf)[Element.TYPE])
-        column = Struct()
-        column.set(Chunk.OFFSET, Kind.I64, chunk.get(Chunk.OFFSET, 0))
-        column.set(Chunk.METADATA, Kind.STRUCT, metadata)
+            metadata = metadata.without(ColumnMetadataField.STATISTICS)
+            metadata.change(ColumnMetadataField.TYPE, _plain_element(leaf)[SchemaElementField.TYPE])
+        column = ThriftStruct()
+        column.set(ColumnChunkField.OFFSET, ThriftType.I64, chunk.get(ColumnChunkField.OFFSET, 0))
+        column.set(ColumnChunkField.METADATA, ThriftType.STRUCT, metadata)
         columns.append(column)
-    found.set(Group.COLUMNS, Kind.LIST, Items(Kind.STRUCT, columns))
-    found.set(Group.BYTES, Kind.I64, group[Group.BYTES])
-    found.set(Group.ROWS, Kind.I64, group[Group.ROWS])
+    found.set(RowGroupField.COLUMNS, ThriftType.LIST, ThriftList(ThriftType.STRUCT, columns))
+    found.set(RowGroupField.BYTES, ThriftType.I64, group[RowGroupField.BYTES])
+    found.set(RowGroupField.ROWS, ThriftType.I64, group[RowGroupField.ROWS])
     return found
 
 
-def _plain(node: Node) -> Struct:
+def _plain_element(node: SchemaNode) -> ThriftStruct:
     """Return the element of a schema that says how values are stored, and hardly more."""
     element = node.element
-    found = Struct()
-    found.set(Element.REPETITION, Kind.I32, element.get(Element.REPETITION, REQUIRED))
-    found.set(Element.NAME, Kind.STRING, node.plain_name.encode())
+    found = ThriftStruct()
+    found.set(SchemaElementField.REPETITION, ThriftType.I32, element.get(SchemaElementField.REPETITION, REQUIRED))
+    found.set(SchemaElementField.NAME, ThriftType.STRING, node.plain_name.encode())
     if node.children:
-        found.set(Element.CHILDREN, Kind.I32, len(node.children))
+        found.set(SchemaElementField.CHILDREN, ThriftType.I32, len(node.children))
         return found
-    physical, length = element[Element.TYPE], element.get(Element.LENGTH, 0)
-    if physical == Physical.INT96:  # the same bytes, of which pyarrow makes no times
-        physical, length = Physical.FIXED, INT96_BYTES
-    found.set(Element.TYPE, Kind.I32, physical)
-    if physical == Physical.FIXED:
-        found.set(Element.LENGTH, Kind.I32, length)
+    physical, length = element[SchemaElementField.TYPE], element.get(SchemaElementField.LENGTH, 0)
+    if physical == PhysicalType.INT96:  # the same bytes, of which pyarrow makes no times
+        physical, length = PhysicalType.FIXED, INT96_BYTES
+    found.set(SchemaElementField.TYPE, ThriftType.I32, physical)
+    if physical == PhysicalType.FIXED:
+        found.set(SchemaElementField.LENGTH, ThriftType.I32, length)
     # what pyarrow needs to know to write the lowest and the highest value
-    if _is_unsigned(element) and physical in (Physical.INT32, Physical.INT64):
-        of_all = Converted.UINT_32 if physical == Physical.INT32 else Converted.UINT_64
-        found.set(Element.CONVERTED, Kind.I32, of_all)
-    elif _is_decimal(element) and physical == Physical.FIXED and 0 < length <= DECIMAL_BYTES_MAX:
-        found.set(Element.CONVERTED, Kind.I32, Converted.DECIMAL)
-        found.set(Element.SCALE, Kind.I32, 0)
-        found.set(Element.PRECISION, Kind.I32, len(str(2 ** (8 * length - 1) - 1)) - 1)
-    elif _logical(element) == Logical.FLOAT16 and physical == Physical.FIXED:
-        found.set(Element.LOGICAL, Kind.STRUCT, element[Element.LOGICAL])
+    if _is_unsigned(element) and physical in (PhysicalType.INT32, PhysicalType.INT64):
+        of_all = ConvertedType.UINT_32 if physical == PhysicalType.INT32 else ConvertedType.UINT_64
+        found.set(SchemaElementField.CONVERTED, ThriftType.I32, of_all)
+    elif _is_decimal(element) and physical == PhysicalType.FIXED and 0 < length <= DECIMAL_BYTES_MAX:
+        found.set(SchemaElementField.CONVERTED, ThriftType.I32, ConvertedType.DECIMAL)
+        found.set(SchemaElementField.SCALE, ThriftType.I32, 0)
+        found.set(SchemaElementField.PRECISION, ThriftType.I32, len(str(2 ** (8 * length - 1) - 1)) - 1)
+    elif _logical(element) == LogicalType.FLOAT16 and physical == PhysicalType.FIXED:
+        found.set(SchemaElementField.LOGICAL, ThriftType.STRUCT, element[SchemaElementField.LOGICAL])
     return found
 
 
-def _logical(element: Struct) -> int | None:
+def _logical(element: ThriftStruct) -> int | None:
     """Return which logical type an element has: the field of the union."""
-    union = element.get(Element.LOGICAL)
-    return next((number for number, _, _ in union.fields()), None) if isinstance(union, Struct) else None
+    union = element.get(SchemaElementField.LOGICAL)
+    return next((number for number, _, _ in union.fields()), None) if isinstance(union, ThriftStruct) else None
 
 
-def _is_unsigned(element: Struct) -> bool:
-    if _logical(element) == Logical.INTEGER:
-        return not element[Element.LOGICAL][Logical.INTEGER].get(IS_SIGNED, True)
-    return element.get(Element.CONVERTED) in _UNSIGNED
+def _is_unsigned(element: ThriftStruct) -> bool:
+    if _logical(element) == LogicalType.INTEGER:
+        return not element[SchemaElementField.LOGICAL][LogicalType.INTEGER].get(IS_SIGNED, True)
+    return element.get(SchemaElementField.CONVERTED) in _UNSIGNED
 
 
-def _is_decimal(element: Struct) -> bool:
-    return _logical(element) == Logical.DECIMAL or element.get(Element.CONVERTED) == Converted.DECIMAL
+def _is_decimal(element: ThriftStruct) -> bool:
+    return _logical(element) == LogicalType.DECIMAL or element.get(SchemaElementField.CONVERTED) == ConvertedType.DECIMAL

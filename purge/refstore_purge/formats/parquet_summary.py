@@ -11,86 +11,86 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from refstore_purge.formats import key_values
-from refstore_purge.formats.base import Ids, PurgeError, Task
-from refstore_purge.formats.parquet_chunks import Assembly
-from refstore_purge.formats.parquet_file import footer_with, pairs_of, readable
-from refstore_purge.formats.parquet_footer import Chunk, Column, File, Group, Struct, read_footer, write_footer
+from refstore_purge.formats.base import IdMatcher, PurgeError, FormatTask
+from refstore_purge.formats.parquet_chunks import FileAssembly
+from refstore_purge.formats.parquet_file import make_footer, pairs_of, translate_read_errors
+from refstore_purge.formats.parquet_footer import ColumnChunkField, ColumnMetadataField, FileField, RowGroupField, ThriftStruct, read_footer, write_footer
 from refstore_purge.formats.parquet_identifier import is_subsequence
-from refstore_purge.formats.parquet_shapes import Kind
+from refstore_purge.formats.parquet_shapes import ThriftType
 from refstore_purge.untyped_arrow import pq
 
 RowGroups = Sequence[tuple[int, ...]]
 """Of each row group what tells it from that of another file: its rows and bytes, and where its columns begin."""
 
 
-class Summary(NamedTuple):
+class ParquetSummary(NamedTuple):
     """What a summary file says."""
 
     files: dict[str, RowGroups]
     """By path from its folder, in its order."""
-    bounds: frozenset[bytes]
+    identifier_bounds: frozenset[bytes]
     """The lowest and the highest identifier of each row group, as texts."""
     key_values: Sequence[Mapping[bytes, bytes] | None]
     """The metadata of the file and of its column chunks."""
 
-    def has_ids(self, ids: Ids) -> bool:
+    def has_ids(self, ids: IdMatcher) -> bool:
         """Return whether statistics of the identifier, or key-value metadata, have an id."""
-        return bool(key_values.entries_with_ids(self.key_values, ids) or key_values.texts_with_ids(self.bounds, ids))
+        return bool(key_values.count_entries_with_ids(self.key_values, ids) or key_values.find_ids(self.identifier_bounds, ids))
 
 
-def read(source: BinaryIO, task: Task) -> Summary:
+def read_summary(source: BinaryIO, task: FormatTask) -> ParquetSummary:
     """Read a summary file. Raises PurgeError."""
-    with readable():
+    with translate_read_errors():
         footer, _ = read_footer(source)
         groups: dict[str, list[tuple[int, ...]]] = {}
-        for group in footer[File.ROW_GROUPS]:
-            path = group[Group.COLUMNS][0].get(Chunk.FILE_PATH)
+        for group in footer[FileField.ROW_GROUPS]:
+            path = group[RowGroupField.COLUMNS][0].get(ColumnChunkField.FILE_PATH)
             if not path:
                 raise PurgeError("it has rows of its own, and is no summary of other files; give it another name")
-            groups.setdefault(path.decode("utf-8", "surrogateescape"), []).append(_outline(group))
+            groups.setdefault(path.decode("utf-8", "surrogateescape"), []).append(_row_group_key(group))
         source.seek(0)
         bounds = frozenset(_identifiers(pq.read_metadata(source), task))
-        return Summary(dict(groups), bounds, list(pairs_of(footer)))
+        return ParquetSummary(dict(groups), bounds, list(pairs_of(footer)))
 
 
 def row_groups_of(source: BinaryIO) -> RowGroups:
     """Return the row groups that a data file has. Raises PurgeError."""
-    with readable():
+    with translate_read_errors():
         footer, _ = read_footer(source)
-        return [_outline(group) for group in footer[File.ROW_GROUPS]]
+        return [_row_group_key(group) for group in footer[FileField.ROW_GROUPS]]
 
 
-def write(source: BinaryIO, target: BinaryIO, files: Iterable[tuple[str, BinaryIO]], task: Task, ids: Ids) -> None:
+def write_summary(source: BinaryIO, target: BinaryIO, files: Iterable[tuple[str, BinaryIO]], task: FormatTask, ids: IdMatcher) -> None:
     """Write a summary again: its schema, its key-value metadata without ids, and the row groups of the files. Raises
     PurgeError.
     """
-    with readable():
+    with translate_read_errors():
         summary, _ = read_footer(source)
-        groups: list[Struct] = []
+        groups: list[ThriftStruct] = []
         for path, file in files:
             footer, _ = read_footer(file)
-            if footer[File.SCHEMA][1:] != summary[File.SCHEMA][1:]:
+            if footer[FileField.SCHEMA][1:] != summary[FileField.SCHEMA][1:]:
                 raise PurgeError("the files that it describes have different schemas by now; write it again, or delete "
                                  "it")  # fmt: skip
-            for group in footer[File.ROW_GROUPS]:
-                for chunk in group[Group.COLUMNS]:
-                    chunk.set(Chunk.FILE_PATH, Kind.STRING, path.encode("utf-8", "surrogateescape"))
+            for group in footer[FileField.ROW_GROUPS]:
+                for chunk in group[RowGroupField.COLUMNS]:
+                    chunk.set(ColumnChunkField.FILE_PATH, ThriftType.STRING, path.encode("utf-8", "surrogateescape"))
                 groups.append(group)
-        Assembly(target).finish()
-        write_footer(target, footer_with(summary, groups, ids, rows_changed=False))
+        FileAssembly(target).finish()
+        write_footer(target, make_footer(summary, groups, ids, rows_changed=False))
     target.flush()
     target.seek(0)
-    if read(target, task).has_ids(ids):
+    if read_summary(target, task).has_ids(ids):
         raise PurgeError("it describes files that still have an id; see why these were not purged")
     target.seek(0)
 
 
-def _outline(group: Struct) -> tuple[int, ...]:
-    first, last = group[Group.COLUMNS][0][Chunk.METADATA], group[Group.COLUMNS][-1][Chunk.METADATA]
-    return group[Group.ROWS], group[Group.BYTES], first[Column.DATA_PAGE], last[Column.DATA_PAGE]
+def _row_group_key(group: ThriftStruct) -> tuple[int, ...]:
+    first, last = group[RowGroupField.COLUMNS][0][ColumnChunkField.METADATA], group[RowGroupField.COLUMNS][-1][ColumnChunkField.METADATA]
+    return group[RowGroupField.ROWS], group[RowGroupField.BYTES], first[ColumnMetadataField.DATA_PAGE], last[ColumnMetadataField.DATA_PAGE]
 
 
-def _identifiers(metadata: Any, task: Task) -> Iterator[bytes]:
+def _identifiers(metadata: Any, task: FormatTask) -> Iterator[bytes]:
     """Yield the lowest and the highest identifier of each row group, as texts. Where other columns are set to null, ids
     stay in theirs.
     """
@@ -117,7 +117,7 @@ def _text(value: Any) -> bytes:
     return str(value).encode(errors="replace")
 
 
-def _leaves(metadata: Any, task: Task) -> list[int]:
+def _leaves(metadata: Any, task: FormatTask) -> list[int]:
     """Return the numbers of the identifier's leaves; of a map those of its keys or of its values."""
     names = [metadata.schema.column(number).path.split(".") for number in range(metadata.num_columns)]
     root = task.identifier[0]

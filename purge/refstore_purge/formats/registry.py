@@ -1,6 +1,6 @@
 """Find the module of a file format by the name that the purge document has for it.
 
-A new format is one module with what `base.Format` says, and one line here. `refstore.purging.document.FileFormat` has
+A new format is one module with what `base.FormatModule` says, and one line here. `refstore.purging.document.FileFormat` has
 the same names; a test compares them.
 """
 
@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from refstore.errors import MissingExtra
 from refstore.purging.document import FileFormat
-from refstore_purge.formats.base import Format
+from refstore_purge.formats.base import FormatModule
 
 MODULES: Final[Mapping[FileFormat, str]] = {
     "parquet": "refstore_purge.formats.parquet",
@@ -26,9 +26,9 @@ MODULES: Final[Mapping[FileFormat, str]] = {
 
 
 @cache
-def format_of(name: FileFormat) -> Format:
+def load_format(name: FileFormat) -> FormatModule:
     """Return the module of a format. Raises MissingExtra."""
     try:
-        return cast(Format, import_module(MODULES[name]))
+        return cast(FormatModule, import_module(MODULES[name]))
     except ModuleNotFoundError as error:
         raise MissingExtra("purge", f"the format {name}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, BinaryIO
 
 
-class StaysOpen:
+class UnclosedFile:
     """Passes everything on to a file, but `close`."""
 
     closed = False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from refstore_purge import uuids
-from refstore_purge.formats.base import Ids
+from refstore_purge.formats.base import IdMatcher
 from refstore_purge.untyped_arrow import pa
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ _DIGITS_MAX: Final = 40
 """A number of more digits is no id, whatever its leading zeros."""
 
 
-def match_strings(texts: Sequence[bytes], ids: Ids) -> NDArray[np.bool_]:
+def match_strings(texts: Sequence[bytes], ids: IdMatcher) -> NDArray[np.bool_]:
     """Return which texts in UTF-8 are ids."""
     return ids.matches(pa.array(texts, pa.binary()).cast(pa.string(), safe=False))
 
 
-def match_integers(texts: Sequence[str], ids: Ids) -> NDArray[np.bool_]:
+def match_integers(texts: Sequence[str], ids: IdMatcher) -> NDArray[np.bool_]:
     """Return which decimal numbers are ids. Raises ValueError for a text that is no integer."""
     numbers = [int(text) if len(text) < _DIGITS_MAX else 2**64 for text in texts]
     matched = np.zeros(len(numbers), dtype=np.bool_)
@@ -36,10 +36,10 @@ def match_integers(texts: Sequence[str], ids: Ids) -> NDArray[np.bool_]:
     return matched
 
 
-def match_binary(texts: Sequence[bytes], ids: Ids) -> NDArray[np.bool_]:
+def match_binary(texts: Sequence[bytes], ids: IdMatcher) -> NDArray[np.bool_]:
     """Return which texts are ids that are binary: by their own bytes, or as UUIDs by the 16 bytes of these."""
     matched = np.array(ids.matches(pa.array(texts, pa.binary())), dtype=np.bool_)
     ascii_texts = pa.array([text.decode() if text.isascii() else "" for text in texts], pa.string())
     places = np.flatnonzero(uuids.are_uuids(ascii_texts).to_numpy(zero_copy_only=False))
-    matched[places] |= ids.matches(uuids.bytes_of(ascii_texts.take(pa.array(places))))
+    matched[places] |= ids.matches(uuids.uuid_bytes(ascii_texts.take(pa.array(places))))
     return matched

@@ -20,23 +20,23 @@ from refstore.core.clock import Clock
 from refstore.errors import Invalid, InvalidPath, InvalidSettings
 from refstore.objects.base import (
     Body,
-    Deletion,
-    KeptVersions,
-    ListedPage,
+    DeleteResult,
+    VersioningStatus,
+    ObjectPage,
     ObjectInfo,
     ObjectStore,
-    Skipped,
-    Stored,
-    Tagging,
+    SkippedKeys,
+    StoredObject,
+    TagResult,
 )
-from refstore.objects.object_keys import KEY_BYTES_MAX, object_key, object_keys, object_prefix
-from refstore.objects.s3.bulk import Bulk
+from refstore.objects.object_keys import KEY_BYTES_MAX, check_key, check_keys, check_prefix
+from refstore.objects.s3.bulk import BulkRequests
 from refstore.objects.s3.client import Bucket, make_client
 from refstore.objects.s3.lifecycle import read_rules, write_rules
 from refstore.objects.s3.listing import list_objects, list_pages
-from refstore.objects.s3.reading import head, read
-from refstore.objects.s3.versions import Versions
-from refstore.objects.s3.writing import Writer, sweep_uploads
+from refstore.objects.s3.reading import head_object, read_object
+from refstore.objects.s3.versions import BucketVersions
+from refstore.objects.s3.writing import ObjectWriter, sweep_uploads
 from refstore.objects.store_urls import DELETE_VERSIONS
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ class S3Objects(ObjectStore):
     ) -> None:
         self._bucket = bucket
         self._conditional = conditional_put
-        self._writer = Writer(bucket, part_bytes=part_bytes, conditional=conditional_put, clock=clock, rng=rng)
-        self._versions = Versions(bucket, delete=delete_versions, clock=clock)
-        self._bulk = Bulk(bucket, self._versions, clock=clock, rng=rng)
+        self._writer = ObjectWriter(bucket, part_bytes=part_bytes, conditional=conditional_put, clock=clock, rng=rng)
+        self._versions = BucketVersions(bucket, delete=delete_versions, clock=clock)
+        self._bulk = BulkRequests(bucket, self._versions, clock=clock, rng=rng)
 
     @property
     def url(self) -> str:
@@ -72,46 +72,46 @@ class S3Objects(ObjectStore):
     def conditional_put(self) -> bool:
         return self._conditional
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         return self._writer.put(key, body, if_absent=if_absent)
 
     def copy(self, source: str, key: str) -> None:
         self._writer.copy(source, key)
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        chunks = read(self._bucket, key, start, end)
+        chunks = read_object(self._bucket, key, start, end)
         # Run it until the response is open: this call raises its errors, and closing the iterator closes the response.
         next(chunks)
         return chunks
 
     def head(self, key: str) -> ObjectInfo:
-        return head(self._bucket, key)
+        return head_object(self._bucket, key)
 
     def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
-        object_prefix(prefix)
+        check_prefix(prefix)
         if len(self._bucket.prefix + after) > KEY_BYTES_MAX:
             raise InvalidPath(
                 f"a key to list after has at most {KEY_BYTES_MAX} bytes with the store's prefix; this one has more"
             )
         return list_objects(self._bucket, prefix, after, before)
 
-    def list_pages(self, prefix: str = "", *, skipped: Skipped) -> Iterator[ListedPage]:
-        object_prefix(prefix)
+    def list_pages(self, prefix: str = "", *, skipped: SkippedKeys) -> Iterator[ObjectPage]:
+        check_prefix(prefix)
         return list_pages(self._bucket, prefix, skipped)
 
-    def delete_many(self, keys: Sequence[str]) -> Deletion:
-        object_keys(keys)
+    def delete_many(self, keys: Sequence[str]) -> DeleteResult:
+        check_keys(keys)
         return self._bulk.delete(keys)
 
-    def tag_many(self, keys: Sequence[str], tags: Mapping[str, str]) -> Tagging:
-        object_keys(keys)
-        return Tagging(*self._bulk.tag(keys, tags))
+    def tag_many(self, keys: Sequence[str], tags: Mapping[str, str]) -> TagResult:
+        check_keys(keys)
+        return TagResult(*self._bulk.tag(keys, tags))
 
-    def kept_versions(self) -> KeptVersions:
-        return self._versions.ask()
+    def versioning_status(self) -> VersioningStatus:
+        return self._versions.query_status()
 
     def is_stored(self, key: str) -> bool:
-        return self._versions.has_any(key) if self._versions.go_with_keys else super().is_stored(key)
+        return self._versions.has_content_version(key) if self._versions.needs_version_deletion else super().is_stored(key)
 
     def lifecycle_rules(self) -> list[dict[str, Any]]:
         return read_rules(self._bucket)
@@ -132,11 +132,11 @@ class S3Objects(ObjectStore):
         return self._presign("put_object", key, expires_seconds, **({"IfNoneMatch": "*"} if if_absent else {}))
 
     def _presign(self, operation: str, key: str, expires_seconds: int, **more: str) -> str:
-        full = self._bucket.full(key)
+        full = self._bucket.full_key(key)
         if not 1 <= expires_seconds <= PRESIGN_SECONDS_MAX:
             raise Invalid(f"a presigned URL cannot last {expires_seconds} seconds; use 1 to {PRESIGN_SECONDS_MAX}")
         parameters = {"Bucket": self._bucket.name, "Key": full, **more}
-        with self._bucket.translated(f"signing a URL of {key!r}"):
+        with self._bucket.translate_errors(f"signing a URL of {key!r}"):
             return self._bucket.client.generate_presigned_url(operation, Params=parameters, ExpiresIn=expires_seconds)
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class S3Objects(ObjectStore):
 
 
 def open_s3(url: StoreURL, options: OpenOptions) -> ObjectStore:
-    url.allow("endpoint", "region", "profile", "addressing", "conditional_put", DELETE_VERSIONS, "part_mib")
+    url.check_options("endpoint", "region", "profile", "addressing", "conditional_put", DELETE_VERSIONS, "part_mib")
     if not url.host or ":" in url.host:
         raise InvalidSettings(
             "an s3:// URL names a bucket; write s3://bucket/prefix, and ?endpoint=http://host:port for the server"
@@ -154,13 +154,13 @@ def open_s3(url: StoreURL, options: OpenOptions) -> ObjectStore:
         raise InvalidSettings("addressing is none of auto, path and virtual; use one of them")
     prefix = url.path.strip("/")
     if prefix:
-        object_key(prefix)
+        check_key(prefix)
     canonical = url._replace(path=f"/{prefix}" if prefix else "")
     return S3Objects(
         Bucket(partial(make_client, url, options.io_timeout_seconds), url.host, prefix, canonical.text()),
-        conditional_put=url.flag("conditional_put", default=True),
-        delete_versions=url.flag(DELETE_VERSIONS, default=False),
-        part_bytes=url.whole_number("part_mib", 8, 5, 512) << 20,
+        conditional_put=url.boolean_option("conditional_put", default=True),
+        delete_versions=url.boolean_option(DELETE_VERSIONS, default=False),
+        part_bytes=url.integer_option("part_mib", 8, 5, 512) << 20,
         clock=options.clock,
         rng=options.rng,
     )

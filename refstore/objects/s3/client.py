@@ -29,8 +29,8 @@ from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserError
 
 from refstore.errors import InvalidPath, InvalidSettings, ObjectsRefused, ObjectsUnavailable, RefstoreError
-from refstore.objects.object_keys import KEY_BYTES_MAX, object_key
-from refstore.objects.s3.errors import USUAL_RIGHTS, Said, translate
+from refstore.objects.object_keys import KEY_BYTES_MAX, check_key
+from refstore.objects.s3.errors import USUAL_RIGHTS, ServerError, translate_server_error
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -59,7 +59,7 @@ _PAUSES_SECONDS: Final = 3.0
 """The most that boto's standard mode waits between three attempts: 1 and 2 seconds."""
 
 
-_left_by_fork: Final[list[S3Client]] = []
+_inherited_clients: Final[list[S3Client]] = []
 """Clients of a parent process. They are kept so that they are never closed here: closing a TLS connection would end the
 parent's.
 """
@@ -84,13 +84,13 @@ class Bucket:
         of both would read the answer to the other's request.
         """
         if self._pid != os.getpid():
-            _left_by_fork.append(self._client)
+            _inherited_clients.append(self._client)
             self._client, self._pid = self._make_client(), os.getpid()
         return self._client
 
-    def full(self, key: str) -> str:
+    def full_key(self, key: str) -> str:
         """Return the complete key in the bucket. Raises InvalidPath."""
-        object_key(key)
+        check_key(key)
         full = self.prefix + key
         if len(full) > KEY_BYTES_MAX or (not full.isascii() and len(full.encode()) > KEY_BYTES_MAX):
             raise InvalidPath(
@@ -99,19 +99,19 @@ class Bucket:
         return full
 
     @contextmanager
-    def translated(self, doing: str, needs: str = USUAL_RIGHTS) -> Generator[None, None, None]:
+    def translate_errors(self, doing: str, needs: str = USUAL_RIGHTS) -> Generator[None, None, None]:
         """Translate boto's exceptions inside the block. `doing` says what is tried ("writing 'a/b'") and starts the
         message. `needs`: the permissions that it takes.
         """
         try:
             yield
         except FAILURES as error:
-            raise self.failed(error, doing, needs) from error
+            raise self.translate_error(error, doing, needs) from error
 
-    def failed(self, error: Exception, doing: str, needs: str = USUAL_RIGHTS) -> RefstoreError:
+    def translate_error(self, error: Exception, doing: str, needs: str = USUAL_RIGHTS) -> RefstoreError:
         what = f"{doing} in {self.url}"
         if isinstance(error, ClientError):
-            return translate(said(error), what, needs)
+            return translate_server_error(parse_server_error(error), what, needs)
         if isinstance(error, NoCredentialsError | PartialCredentialsError | ProfileNotFound):
             return ObjectsRefused(
                 f"{what} failed: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or profile= in the URL"
@@ -123,12 +123,12 @@ class Bucket:
         )
 
 
-def said(error: ClientError) -> Said:
+def parse_server_error(error: ClientError) -> ServerError:
     # The stub promises fields that servers other than AWS leave out.
     answer = cast("dict[str, dict[str, Any]]", error.response)
     details = answer.get("Error", {})
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    return Said(str(details.get("Code") or status), status, str(details.get("Message") or ""))
+    return ServerError(str(details.get("Code") or status), status, str(details.get("Message") or ""))
 
 
 def make_client(url: StoreURL, io_timeout_seconds: float) -> S3Client:

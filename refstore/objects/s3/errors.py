@@ -50,7 +50,7 @@ _BUSY: Final = frozenset(
 _FULL: Final = frozenset({"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage"})
 
 
-class Said(NamedTuple):
+class ServerError(NamedTuple):
     """The error in one answer of the server."""
 
     code: str
@@ -61,26 +61,26 @@ class Said(NamedTuple):
         return f"{self.code} ({self.message})" if self.message and self.message != self.code else self.code
 
 
-def translate(said: Said, doing: str, needs: str = USUAL_RIGHTS) -> RefstoreError:
+def translate_server_error(server_error: ServerError, doing: str, needs: str = USUAL_RIGHTS) -> RefstoreError:
     """Return refstore's error for a server's error. `doing` says what was tried and starts the message. `needs`: the
     permissions that it takes.
     """
-    what = f"{doing} failed: {said}"
-    if said.code in MISSING:
+    what = f"{doing} failed: {server_error}"
+    if server_error.code in MISSING:
         return ObjectNotFound(f"{what}; name something else")
-    if said.code in _FULL:
+    if server_error.code in _FULL:
         return ObjectsUnavailable(f"{what}; make room or raise the quota, then try again")
-    if said.code in _ADVICE:
-        return ObjectsRefused(f"{what}; {_ADVICE[said.code]}")
-    if said.code == "KeyTooLongError":
+    if server_error.code in _ADVICE:
+        return ObjectsRefused(f"{what}; {_ADVICE[server_error.code]}")
+    if server_error.code == "KeyTooLongError":
         return InvalidPath(f"{what}; use a shorter key or a shorter prefix in the store's URL")
-    if may_pass(said):
+    if is_transient(server_error):
         return ObjectsUnavailable(f"{what}; the server is overloaded or failing, try again later")
-    if said.status in (401, 403):
+    if server_error.status in (401, 403):
         return ObjectsRefused(f"{what}; allow these credentials {needs} on the bucket and all below the prefix")
     return ObjectsRefused(f"{what}; the server refuses this request, check that the endpoint is an S3 API")
 
 
-def may_pass(said: Said) -> bool:
+def is_transient(server_error: ServerError) -> bool:
     """Return whether the same request may succeed later."""
-    return said.code in _BUSY or said.code in CONFLICT or said.status >= 500 or said.status in (0, 408, 429)
+    return server_error.code in _BUSY or server_error.code in CONFLICT or server_error.status >= 500 or server_error.status in (0, 408, 429)

@@ -19,13 +19,13 @@ def read_rules(bucket: Bucket) -> list[dict[str, Any]]:
     except ClientError as error:
         if error.response.get("Error", {}).get("Code") == "NoSuchLifecycleConfiguration":
             return []
-        raise bucket.failed(error, "reading the lifecycle rules", LIFECYCLE_RIGHTS) from error
+        raise bucket.translate_error(error, "reading the lifecycle rules", LIFECYCLE_RIGHTS) from error
     except FAILURES as error:
-        raise bucket.failed(error, "reading the lifecycle rules", LIFECYCLE_RIGHTS) from error
+        raise bucket.translate_error(error, "reading the lifecycle rules", LIFECYCLE_RIGHTS) from error
     return cast("list[dict[str, Any]]", answer.get("Rules", []))
 
 
 def write_rules(bucket: Bucket, rules: Sequence[Mapping[str, Any]]) -> None:
     configuration = cast("Any", {"Rules": [dict(rule) for rule in rules]})
-    with bucket.translated("setting the lifecycle rules", LIFECYCLE_RIGHTS):
+    with bucket.translate_errors("setting the lifecycle rules", LIFECYCLE_RIGHTS):
         bucket.client.put_bucket_lifecycle_configuration(Bucket=bucket.name, LifecycleConfiguration=configuration)

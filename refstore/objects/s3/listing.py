@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from refstore.core import event_log
 from refstore.errors import ObjectsUnavailable
-from refstore.objects.base import ListedPage, ObjectInfo, Skipped
-from refstore.objects.object_keys import fault_of
+from refstore.objects.base import ObjectPage, ObjectInfo, SkippedKeys
+from refstore.objects.object_keys import key_fault
 from refstore.objects.s3.client import Bucket
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ ever.
 """
 
 
-class _Found(NamedTuple):
+class _ListedObject(NamedTuple):
     key: str
     size_bytes: int
-    written: datetime
+    mtime: datetime
     etag: str
 
 
@@ -37,8 +37,8 @@ _log = event_log.get_logger(__name__)
 
 
 def list_objects(bucket: Bucket, prefix: str, after: str, before: str) -> Iterator[ObjectInfo]:
-    skipped = Skipped()
-    for page in _pages(bucket, prefix, after, before, skipped):
+    skipped = SkippedKeys()
+    for page in _read_pages(bucket, prefix, after, before, skipped):
         yield from (ObjectInfo(key, size, int(written.timestamp() * 1000)) for key, size, written, _etag in page)
     if skipped.count:
         count = skipped.count
@@ -50,65 +50,65 @@ def list_objects(bucket: Bucket, prefix: str, after: str, before: str) -> Iterat
         )
 
 
-def list_pages(bucket: Bucket, prefix: str, skipped: Skipped) -> Iterator[ListedPage]:
-    for page in _pages(bucket, prefix, "", "", skipped):
+def list_pages(bucket: Bucket, prefix: str, skipped: SkippedKeys) -> Iterator[ObjectPage]:
+    for page in _read_pages(bucket, prefix, "", "", skipped):
         if page:
             keys, sizes, times, etags = zip(*page, strict=True)
-            yield ListedPage(list(keys), list(sizes), [int(time.timestamp() * 1000) for time in times], list(etags))
+            yield ObjectPage(list(keys), list(sizes), [int(time.timestamp() * 1000) for time in times], list(etags))
 
 
-def _pages(bucket: Bucket, prefix: str, after: str, before: str, skipped: Skipped) -> Iterator[list[_Found]]:
+def _read_pages(bucket: Bucket, prefix: str, after: str, before: str, skipped: SkippedKeys) -> Iterator[list[_ListedObject]]:
     """Yield the pages as the server answers. Only its last page ends the iterator."""
     cut, within = len(bucket.prefix), bucket.prefix + prefix
     first_after = bucket.prefix + after if after else ""
     last, token, empty = first_after, "", 0
     while True:
-        page = _page(bucket, within, first_after, token)
+        page = _read_page(bucket, within, first_after, token)
         entries = page.get("Contents", ())
-        found: list[_Found] = []
+        found: list[_ListedObject] = []
         for entry in entries:
             full, size, written = entry.get("Key"), entry.get("Size"), entry.get("LastModified")
             if full is None or size is None or written is None or not full.startswith(within):
-                raise _untrusted(bucket, f"it has {full!r}, which was not requested")
+                raise _untrusted_page(bucket, f"it has {full!r}, which was not requested")
             if full <= last:
-                raise _untrusted(bucket, f"it has {full!r} after {last!r}, out of order")
+                raise _untrusted_page(bucket, f"it has {full!r} after {last!r}, out of order")
             last = full
             key = full[cut:]
             if before and key >= before:
                 yield found
                 return
-            fault = fault_of(key)
+            fault = key_fault(key)
             if fault:
                 skipped.add(key, fault)
             else:
-                found.append(_Found(key, size, written, entry.get("ETag", "").strip('"')))
+                found.append(_ListedObject(key, size, written, entry.get("ETag", "").strip('"')))
         yield found
         if not page["IsTruncated"]:
             return
         empty = 0 if entries else empty + 1
         if empty > _EMPTY_PAGES_MAX:
-            raise _untrusted(bucket, f"more than {_EMPTY_PAGES_MAX} empty pages followed each other")
+            raise _untrusted_page(bucket, f"more than {_EMPTY_PAGES_MAX} empty pages followed each other")
         following = page.get("NextContinuationToken", "")
         if not following or following == token:
-            raise _untrusted(bucket, "it continues, but does not say where")
+            raise _untrusted_page(bucket, "it continues, but does not say where")
         token = following
 
 
-def _page(bucket: Bucket, prefix: str, after: str, token: str) -> ListObjectsV2OutputTypeDef:
-    with bucket.translated(f"listing {prefix!r}"):
+def _read_page(bucket: Bucket, prefix: str, after: str, token: str) -> ListObjectsV2OutputTypeDef:
+    with bucket.translate_errors(f"listing {prefix!r}"):
         if token:
             page = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix=prefix, ContinuationToken=token)
         else:
             page = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix=prefix, StartAfter=after)
     bucket.seen = True
     if "IsTruncated" not in page:
-        raise _untrusted(bucket, "it does not say whether it is complete")
+        raise _untrusted_page(bucket, "it does not say whether it is complete")
     if page.get("KeyCount", len(page.get("Contents", ()))) != len(page.get("Contents", ())):
-        raise _untrusted(bucket, "it does not have as many keys as it says")
+        raise _untrusted_page(bucket, "it does not have as many keys as it says")
     return page
 
 
-def _untrusted(bucket: Bucket, why: str) -> ObjectsUnavailable:
+def _untrusted_page(bucket: Bucket, why: str) -> ObjectsUnavailable:
     return ObjectsUnavailable(
         f"the listing of {bucket.url} cannot be trusted: {why}; it was not used, check the server"
     )

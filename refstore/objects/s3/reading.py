@@ -12,7 +12,7 @@ from refstore.errors import ObjectsUnavailable
 from refstore.objects.base import CHUNK_BYTES, ObjectInfo
 from refstore.objects.byte_ranges import check_range, clip_range
 from refstore.objects.s3 import errors
-from refstore.objects.s3.client import FAILURES, Bucket, said
+from refstore.objects.s3.client import FAILURES, Bucket, parse_server_error
 
 if TYPE_CHECKING:
     from botocore.response import StreamingBody
@@ -21,21 +21,21 @@ _RESUMES_MAX: Final = 4
 """How often one `get` resumes."""
 
 
-class _Answer(NamedTuple):
+class _GetResponse(NamedTuple):
     body: StreamingBody
     etag: str
     stop: int
     """The byte after the last byte of the body."""
 
 
-def read(bucket: Bucket, key: str, start: int, end: int | None) -> Iterator[bytes]:
+def read_object(bucket: Bucket, key: str, start: int, end: int | None) -> Iterator[bytes]:
     """Yield an empty chunk once the server has answered, then the chunks of the object."""
     check_range(key, start, end)
-    answer = None if end == start else _open(bucket, key, start, end, None)
+    answer = None if end == start else _open_response(bucket, key, start, end, None)
     if answer is None:
-        first, last = clip_range(key, start, end, head(bucket, key).size_bytes)
+        first, last = clip_range(key, start, end, head_object(bucket, key).size_bytes)
         if first < last:
-            raise _changed(bucket, key)
+            raise _object_changed(bucket, key)
         yield b""
         return
     (body, etag, stop), at, resumes = answer, start, 0
@@ -58,28 +58,28 @@ def read(bucket: Bucket, key: str, start: int, end: int | None) -> Iterator[byte
                     f"{key!r} in {bucket.url} broke off at byte {at} of {stop}, and {_RESUMES_MAX} times before;"
                     " check the network and the proxies between, then read it again"
                 ) from broken
-            answer = _open(bucket, key, at, stop, etag)
+            answer = _open_response(bucket, key, at, stop, etag)
             if answer is None or answer[1:] != (etag, stop):
                 if answer is not None:
                     answer.body.close()
-                raise _changed(bucket, key) from broken
+                raise _object_changed(bucket, key) from broken
             body = answer.body
     finally:
         body.close()
 
 
-def _changed(bucket: Bucket, key: str) -> ObjectsUnavailable:
+def _object_changed(bucket: Bucket, key: str) -> ObjectsUnavailable:
     return ObjectsUnavailable(f"{key!r} in {bucket.url} changed while it was read; read it again")
 
 
-def _open(bucket: Bucket, key: str, start: int, end: int | None, etag: str | None) -> _Answer | None:
+def _open_response(bucket: Bucket, key: str, start: int, end: int | None, etag: str | None) -> _GetResponse | None:
     """Return the answer to a GET from `start` on (of the version `etag`). None: the object ends there or before, or is
     another version now. Raises ObjectNotFound.
     """
-    full = bucket.full(key)
+    full = bucket.full_key(key)
     ranged = start > 0 or end is not None
     byte_range = f"bytes={start}-{'' if end is None else end - 1}"
-    with bucket.translated(f"reading {key!r}"):
+    with bucket.translate_errors(f"reading {key!r}"):
         try:
             if not ranged:
                 answer = bucket.client.get_object(Bucket=bucket.name, Key=full)
@@ -88,7 +88,7 @@ def _open(bucket: Bucket, key: str, start: int, end: int | None, etag: str | Non
             else:
                 answer = bucket.client.get_object(Bucket=bucket.name, Key=full, Range=byte_range, IfMatch=etag)
         except ClientError as error:
-            if said(error).code in errors.UNSATISFIABLE | errors.PRECONDITION:
+            if parse_server_error(error).code in errors.UNSATISFIABLE | errors.PRECONDITION:
                 return None
             raise
     if "ETag" not in answer or "ContentLength" not in answer:
@@ -102,16 +102,16 @@ def _open(bucket: Bucket, key: str, start: int, end: int | None, etag: str | Non
         raise ObjectsUnavailable(
             f"{bucket.url} answered {byte_range} of {key!r} with another range; check whether a proxy ignores ranges"
         )
-    return _Answer(answer["Body"], answer["ETag"], start + answer["ContentLength"])
+    return _GetResponse(answer["Body"], answer["ETag"], start + answer["ContentLength"])
 
 
-def head(bucket: Bucket, key: str) -> ObjectInfo:
-    full = bucket.full(key)
-    with bucket.translated(f"looking at {key!r}"):
+def head_object(bucket: Bucket, key: str) -> ObjectInfo:
+    full = bucket.full_key(key)
+    with bucket.translate_errors(f"looking at {key!r}"):
         try:
             found = bucket.client.head_object(Bucket=bucket.name, Key=full)
         except ClientError as error:
-            if said(error).code in errors.MISSING and not bucket.seen:
+            if parse_server_error(error).code in errors.MISSING and not bucket.seen:
                 # A HEAD has no body, so a missing bucket looks like a missing key. This request raises for the bucket.
                 bucket.client.list_objects_v2(Bucket=bucket.name, Prefix=bucket.prefix, MaxKeys=1)
                 bucket.seen = True

@@ -18,34 +18,34 @@ _PAUSE_SECONDS: Final = 0.25
 """The first pause lasts at most this long, each next one at most twice as long as the one before."""
 
 
-class Refusal(NamedTuple):
+class KeyRefusal(NamedTuple):
     reason: str
-    again: bool
+    is_retryable: bool
     """Whether another round may succeed."""
-    missing: bool = False
+    is_missing: bool = False
     """Whether the key did not exist."""
     cause: RefstoreError | None = None
     """The error of the whole request, if the whole request failed."""
 
 
-def refusal_of(error: RefstoreError) -> Refusal:
+def refusal_of(error: RefstoreError) -> KeyRefusal:
     """Return the refusal of a key whose whole request failed. Who is refused now is refused in a second, too."""
-    return Refusal(str(error), again=error.retryable and not isinstance(error, ObjectsRefused), cause=error)
+    return KeyRefusal(str(error), is_retryable=error.retryable and not isinstance(error, ObjectsRefused), cause=error)
 
 
-class Outcome(NamedTuple):
-    done: tuple[str, ...]
-    missing: tuple[str, ...]
-    failed: tuple[tuple[str, str], ...]
+class BulkOutcome(NamedTuple):
+    done_keys: tuple[str, ...]
+    missing_keys: tuple[str, ...]
+    failed_keys: tuple[tuple[str, str], ...]
 
 
-Once = Callable[[Sequence[str]], Mapping[str, Refusal]]
+BulkAttempt = Callable[[Sequence[str]], Mapping[str, KeyRefusal]]
 """One attempt for some keys. It returns the refused keys; all others were done."""
 
 
-def in_rounds(keys: Sequence[str], once: Once, clock: Clock, rng: random.Random) -> dict[str, Refusal]:
+def retry_in_rounds(keys: Sequence[str], once: BulkAttempt, clock: Clock, rng: random.Random) -> dict[str, KeyRefusal]:
     """Return the keys that are still refused after the last round."""
-    refused: dict[str, Refusal] = {}
+    refused: dict[str, KeyRefusal] = {}
     pending = keys
     for number in range(ROUNDS_MAX):
         if number:
@@ -57,18 +57,18 @@ def in_rounds(keys: Sequence[str], once: Once, clock: Clock, rng: random.Random)
         pending = [
             key
             for key, refusal in answer.items()
-            if refusal.again and (refusal.cause is None or number + 1 < WHOLE_ROUNDS_MAX)
+            if refusal.is_retryable and (refusal.cause is None or number + 1 < WHOLE_ROUNDS_MAX)
         ]
         if not pending:
             break
     return refused
 
 
-def outcome(keys: Sequence[str], refused: Mapping[str, Refusal]) -> Outcome:
+def sort_outcomes(keys: Sequence[str], refused: Mapping[str, KeyRefusal]) -> BulkOutcome:
     """Sort `keys` by their outcome. Raises the store's error if the store answered for none of them."""
-    missing = tuple(key for key, refusal in refused.items() if refusal.missing)
-    failed = tuple((key, refusal.reason) for key, refusal in refused.items() if not refusal.missing)
+    missing = tuple(key for key, refusal in refused.items() if refusal.is_missing)
+    failed = tuple((key, refusal.reason) for key, refusal in refused.items() if not refusal.is_missing)
     causes = [refusal.cause for refusal in refused.values() if refusal.cause is not None]
     if causes and len(causes) == len(keys):
         raise causes[0]
-    return Outcome(tuple(key for key in keys if key not in refused), missing, failed)
+    return BulkOutcome(tuple(key for key in keys if key not in refused), missing, failed)

@@ -17,11 +17,11 @@ from botocore.exceptions import ClientError
 
 from refstore.core.clock import Clock
 from refstore.errors import RefstoreError
-from refstore.objects.base import KeptVersions
+from refstore.objects.base import VersioningStatus
 from refstore.objects.s3 import errors
-from refstore.objects.s3.client import FAILURES, Bucket, said
-from refstore.objects.s3.errors import Said
-from refstore.objects.s3.rounds import Refusal, refusal_of
+from refstore.objects.s3.client import FAILURES, Bucket, parse_server_error
+from refstore.objects.s3.errors import ServerError
+from refstore.objects.s3.rounds import KeyRefusal, refusal_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
@@ -37,15 +37,15 @@ _LOCKED: Final = frozenset({"AccessDenied", "ObjectLocked", "InvalidRequest", "M
 """What servers answer for a version that object lock keeps; also where a right is missing."""
 
 
-class _Version(NamedTuple):
+class _ObjectVersion(NamedTuple):
     key: str
     """In the bucket."""
-    version: str
+    version_id: str
     is_latest: bool
     is_marker: bool
 
 
-class Versions:
+class BucketVersions:
     def __init__(self, bucket: Bucket, *, delete: bool, clock: Clock) -> None:
         """`delete`: whether deletions include the versions."""
         self._bucket = bucket
@@ -54,19 +54,19 @@ class Versions:
         self._status: bool | None = None
         self._asked: float | None = None
 
-    def ask(self) -> KeptVersions:
+    def query_status(self) -> VersioningStatus:
         """Ask whether the bucket keeps versions of what is deleted. Raises ObjectsUnavailable."""
-        status = self._ask()
+        status = self._query_versioning()
         if self._delete or status is False:
-            return KeptVersions(False, "")
+            return VersioningStatus(False, "")
         name = self._bucket.name
         if status is None:
-            return KeptVersions(
+            return VersioningStatus(
                 None,
                 f"it is not known whether bucket {name!r} keeps versions of what is deleted; allow "
                 "s3:GetBucketVersioning",
             )
-        return KeptVersions(
+        return VersioningStatus(
             True,
             f"bucket {name!r} keeps versions of what is deleted, so no space is freed; give it a lifecycle rule with "
             "NoncurrentVersionExpiration, or set delete_versions=1 in the store's URL",
@@ -77,101 +77,101 @@ class Versions:
         now = self._clock.monotonic_seconds()
         if self._asked is None or now - self._asked >= ASK_SECONDS:
             try:
-                self._ask()
+                self._query_versioning()
             except RefstoreError:  # who asked wants to delete; what ails the store is said by that request
                 return self._status
         return self._status
 
     @property
-    def go_with_keys(self) -> bool:
+    def needs_version_deletion(self) -> bool:
         """Whether a deletion has to look for versions."""
         return self._delete and self.are_kept() is not False
 
-    def _ask(self) -> bool | None:
+    def _query_versioning(self) -> bool | None:
         bucket = self._bucket
         try:
             # The server answers with no status where versioning was never switched on.
             answered = bucket.client.get_bucket_versioning(Bucket=bucket.name).get("Status", "")
             self._status = answered in ("Enabled", "Suspended")
         except ClientError as error:
-            is_unknown = said(error).code in _UNKNOWN_TO_SERVER  # with 501, which for other codes may pass
-            if not is_unknown and errors.may_pass(said(error)):
-                raise bucket.failed(error, "asking whether the bucket keeps versions") from error
+            is_unknown = parse_server_error(error).code in _UNKNOWN_TO_SERVER  # with 501, which for other codes may pass
+            if not is_unknown and errors.is_transient(parse_server_error(error)):
+                raise bucket.translate_error(error, "asking whether the bucket keeps versions") from error
             self._status = False if is_unknown else None
         except FAILURES as error:
-            raise bucket.failed(error, "asking whether the bucket keeps versions") from error
+            raise bucket.translate_error(error, "asking whether the bucket keeps versions") from error
         self._asked = self._clock.monotonic_seconds()
         return self._status
 
-    def has_any(self, key: str) -> bool:
+    def has_content_version(self, key: str) -> bool:
         """Return whether the key has a version with content. Raises ObjectsUnavailable."""
-        return any(not version.is_marker for version in self._of(self._bucket.full(key)))
+        return any(not version.is_marker for version in self._versions_of(self._bucket.full_key(key)))
 
-    def delete_once(self, keys: Sequence[str]) -> dict[str, Refusal]:
+    def delete_once(self, keys: Sequence[str]) -> dict[str, KeyRefusal]:
         """Delete all versions and delete markers of the keys. One attempt, as of `rounds.Once`."""
-        refused: dict[str, Refusal] = {}
-        older: list[_Version] = []
-        latest: list[_Version] = []
-        by_full = {self._bucket.full(key): key for key in keys}
+        refused: dict[str, KeyRefusal] = {}
+        older: list[_ObjectVersion] = []
+        latest: list[_ObjectVersion] = []
+        by_full = {self._bucket.full_key(key): key for key in keys}
         for full, key in by_full.items():
             try:
-                versions = list(self._of(full))
+                versions = list(self._versions_of(full))
             except RefstoreError as error:
                 refused[key] = refusal_of(error)
                 continue
             older += [each for each in versions if not each.is_latest]
             latest += [each for each in versions if each.is_latest]
             if all(each.is_marker for each in versions):
-                refused[key] = Refusal("", again=False, missing=True)
+                refused[key] = KeyRefusal("", is_retryable=False, is_missing=True)
         for batch in (older, latest):
-            going = [each for each in batch if by_full[each.key] not in refused or refused[by_full[each.key]].missing]
+            going = [each for each in batch if by_full[each.key] not in refused or refused[by_full[each.key]].is_missing]
             for at in range(0, len(going), VERSIONS_MAX):
                 kept = self._delete_batch(going[at : at + VERSIONS_MAX])
                 refused.update((by_full[full], refusal) for full, refusal in kept.items())
         return refused
 
-    def _of(self, full: str) -> Iterator[_Version]:
+    def _versions_of(self, full: str) -> Iterator[_ObjectVersion]:
         """Yield the versions and delete markers of one key."""
         bucket, key_marker, version_marker = self._bucket, "", ""
         while True:
-            with bucket.translated(f"listing the versions of {full!r}", _RIGHTS):
+            with bucket.translate_errors(f"listing the versions of {full!r}", _RIGHTS):
                 page = bucket.client.list_object_versions(
                     Bucket=bucket.name, Prefix=full, KeyMarker=key_marker, VersionIdMarker=version_marker
                 )
             for kind, is_marker in ((page.get("Versions", ()), False), (page.get("DeleteMarkers", ()), True)):
                 for each in kind:
                     if each.get("Key") == full and (version := each.get("VersionId")):
-                        yield _Version(full, version, bool(each.get("IsLatest")), is_marker)
+                        yield _ObjectVersion(full, version, bool(each.get("IsLatest")), is_marker)
             key_marker, version_marker = page.get("NextKeyMarker", ""), page.get("NextVersionIdMarker", "")
             if not page.get("IsTruncated") or key_marker != full or not version_marker:
                 return
 
-    def _delete_batch(self, versions: Sequence[_Version]) -> dict[str, Refusal]:
+    def _delete_batch(self, versions: Sequence[_ObjectVersion]) -> dict[str, KeyRefusal]:
         """Delete these versions. Return the refused keys of the bucket."""
         bucket = self._bucket
         objects: list[ObjectIdentifierTypeDef] = [{"Key": key, "VersionId": version} for key, version, *_ in versions]
         everything = dict.fromkeys(key for key, *_ in versions)
         try:
-            with bucket.translated(f"deleting {len(versions)} versions", _RIGHTS):
+            with bucket.translate_errors(f"deleting {len(versions)} versions", _RIGHTS):
                 answer = bucket.client.delete_objects(Bucket=bucket.name, Delete={"Objects": objects, "Quiet": True})
         except RefstoreError as error:
             return dict.fromkeys(everything, refusal_of(error))
-        refused: dict[str, Refusal] = {}
+        refused: dict[str, KeyRefusal] = {}
         for entry in answer.get("Errors", ()):
             key, version = entry.get("Key", ""), entry.get("VersionId", "")
-            key_error = Said(entry.get("Code", "unknown"), 0, entry.get("Message", ""))
+            key_error = ServerError(entry.get("Code", "unknown"), 0, entry.get("Message", ""))
             if key not in everything:
                 reason = f"{key_error}, for a key that was not requested"
-                return {key: Refusal(reason, again=False) for key in everything}
-            if key_error.code in _GONE or (key in refused and not refused[key].again):
+                return {key: KeyRefusal(reason, is_retryable=False) for key in everything}
+            if key_error.code in _GONE or (key in refused and not refused[key].is_retryable):
                 continue
             locked = key_error.code in _LOCKED
-            refused[key] = Refusal(
-                self._why_kept(key, version, key_error) if locked else str(key_error), again=not locked
+            refused[key] = KeyRefusal(
+                self._kept_reason(key, version, key_error) if locked else str(key_error), is_retryable=not locked
             )
         return refused
 
-    def _why_kept(self, full: str, version: str, key_error: Said) -> str:
+    def _kept_reason(self, full: str, version: str, key_error: ServerError) -> str:
         """Return what keeps a version that the server refuses to delete."""
         try:
             head = self._bucket.client.head_object(Bucket=self._bucket.name, Key=full, VersionId=version)

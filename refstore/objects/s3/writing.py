@@ -20,10 +20,10 @@ from botocore.exceptions import ClientError
 from refstore.core import deadline, event_log
 from refstore.core.clock import Clock
 from refstore.errors import AlreadyExists, InvalidSettings, ObjectNotFound, ObjectsUnavailable, RefstoreError
-from refstore.objects.base import Body, Stored, Tally, chunks_of
+from refstore.objects.base import Body, StoredObject, BodyDigest, chunks_of
 from refstore.objects.s3 import errors
-from refstore.objects.s3.client import FAILURES, Bucket, said
-from refstore.objects.s3.reading import head
+from refstore.objects.s3.client import FAILURES, Bucket, parse_server_error
+from refstore.objects.s3.reading import head_object
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import CopySourceTypeDef
@@ -41,7 +41,7 @@ _WRITE_ID: Final = "refstore-write"
 _log = event_log.get_logger(__name__)
 
 
-class Writer:
+class ObjectWriter:
     def __init__(self, bucket: Bucket, *, part_bytes: int, conditional: bool, clock: Clock, rng: random.Random) -> None:
         self._bucket = bucket
         self._part_bytes = part_bytes
@@ -49,30 +49,30 @@ class Writer:
         self._clock = clock
         self._rng = rng
 
-    def put(self, key: str, body: Body, *, if_absent: bool) -> Stored:
-        full = self._bucket.full(key)
-        tally = Tally(key)
-        parts = _parts(_counted(tally, chunks_of(body)), self._part_bytes)
+    def put(self, key: str, body: Body, *, if_absent: bool) -> StoredObject:
+        full = self._bucket.full_key(key)
+        tally = BodyDigest(key)
+        parts = _split_parts(_count_chunks(tally, chunks_of(body)), self._part_bytes)
         ahead = deque(islice(parts, 2))
         if if_absent and not self._conditional:
             self._refuse_existing(key)
         if len(ahead) < 2:
             self._put_whole(key, full, ahead.popleft() if ahead else b"", if_absent=if_absent and self._conditional)
         elif if_absent and self._conditional:
-            self._put_spooled(key, full, _drained(ahead, parts))
+            self._put_spooled(key, full, _chain_parts(ahead, parts))
         else:
-            self._put_parts(key, full, _drained(ahead, parts))
-        return tally.stored
+            self._put_parts(key, full, _chain_parts(ahead, parts))
+        return tally.stored_object
 
     def copy(self, source: str, key: str) -> None:
         """Copy within the bucket: one request, or for a large object one for each part. Raises ObjectNotFound."""
-        bucket, full = self._bucket, self._bucket.full(key)
-        origin: CopySourceTypeDef = {"Bucket": bucket.name, "Key": bucket.full(source)}
-        with bucket.translated(f"looking at {source!r}"):
+        bucket, full = self._bucket, self._bucket.full_key(key)
+        origin: CopySourceTypeDef = {"Bucket": bucket.name, "Key": bucket.full_key(source)}
+        with bucket.translate_errors(f"looking at {source!r}"):
             found = self._bucket.client.head_object(**origin)
         size_bytes, etag = found["ContentLength"], found["ETag"]
         if size_bytes <= COPY_PART_BYTES:
-            with bucket.translated(f"copying {source!r} to {key!r}"):
+            with bucket.translate_errors(f"copying {source!r} to {key!r}"):
                 self._bucket.client.copy_object(Bucket=bucket.name, Key=full, CopySource=origin, CopySourceIfMatch=etag)
             return
         part_bytes = max(COPY_PART_BYTES, -(-size_bytes // PARTS_MAX))
@@ -90,13 +90,13 @@ class Writer:
             )
             return answer["CopyPartResult"].get("ETag", "")
 
-        self._in_parts(key, full, range(0, size_bytes, part_bytes), send)
+        self._run_multipart(key, full, range(0, size_bytes, part_bytes), send)
 
     def _put_whole(self, key: str, full: str, body: bytes, *, if_absent: bool) -> None:
         if if_absent:
             self._put_conditionally(key, full, body)
             return
-        with self._bucket.translated(f"writing {key!r}"):
+        with self._bucket.translate_errors(f"writing {key!r}"):
             self._bucket.client.put_object(Bucket=self._bucket.name, Key=full, Body=body)
 
     def _put_spooled(self, key: str, full: str, parts: Iterator[bytes]) -> None:
@@ -105,7 +105,7 @@ class Writer:
         """
         with tempfile.TemporaryFile() as spool:
             for part in parts:
-                with _translating_disk(key):
+                with _translate_disk_errors(key):
                     spool.write(part)
             self._put_conditionally(key, full, spool)
 
@@ -119,13 +119,13 @@ class Writer:
                     Bucket=self._bucket.name, Key=full, Body=body, IfNoneMatch="*", Metadata={_WRITE_ID: write_id}
                 )
             except FAILURES as error:
-                code = said(error).code if isinstance(error, ClientError) else ""
+                code = parse_server_error(error).code if isinstance(error, ClientError) else ""
                 if code in errors.PRECONDITION:
                     if self._write_id_of(full) == write_id:
                         return  # our own earlier attempt landed, and only its reply was lost
                     raise AlreadyExists(f"there is an object at {key!r} already; it was not changed") from None
                 if code not in errors.CONFLICT or attempt == _CONDITIONAL_ATTEMPTS:
-                    raise self._bucket.failed(error, f"writing {key!r}") from error
+                    raise self._bucket.translate_error(error, f"writing {key!r}") from error
                 # Another conditional write of the key is under way.
                 self._clock.sleep(self._rng.uniform(0, 0.1 * 2**attempt))
             else:
@@ -133,7 +133,7 @@ class Writer:
 
     def _refuse_existing(self, key: str) -> None:
         try:
-            head(self._bucket, key)
+            head_object(self._bucket, key)
         except ObjectNotFound:
             return
         raise AlreadyExists(f"there is an object at {key!r} already; it was not changed")
@@ -148,29 +148,29 @@ class Writer:
             )
             return sent["ETag"]
 
-        self._in_parts(key, full, parts, send)
+        self._run_multipart(key, full, parts, send)
 
-    def _in_parts(self, key: str, full: str, parts: Iterable[T], send: Callable[[str, int, T], str]) -> None:
+    def _run_multipart(self, key: str, full: str, parts: Iterable[T], send: Callable[[str, int, T], str]) -> None:
         """Run a multipart upload. `send` writes one part (upload, number, part), and returns its ETag."""
         write_id = secrets.token_hex(16)
         bucket = self._bucket
-        with bucket.translated(f"starting the upload of {key!r}"):
+        with bucket.translate_errors(f"starting the upload of {key!r}"):
             upload = bucket.client.create_multipart_upload(
                 Bucket=bucket.name, Key=full, Metadata={_WRITE_ID: write_id}
             )["UploadId"]
         try:
             etags: list[str] = []
             for number, part in enumerate(parts, 1):
-                with bucket.translated(f"writing part {number} of {key!r}"):
+                with bucket.translate_errors(f"writing part {number} of {key!r}"):
                     etags.append(send(upload, number, part))
             self._complete(key, full, upload, etags, write_id)
         except BaseException:  # the caller's body may raise anything, and remaining parts cost money
-            abort(bucket, full, upload)
+            abort_upload(bucket, full, upload)
             raise
 
     def _complete(self, key: str, full: str, upload: str, etags: Sequence[str], write_id: str) -> None:
         try:
-            with self._bucket.translated(f"completing the upload of {key!r}"):
+            with self._bucket.translate_errors(f"completing the upload of {key!r}"):
                 self._bucket.client.complete_multipart_upload(
                     Bucket=self._bucket.name,
                     Key=full,
@@ -183,29 +183,29 @@ class Writer:
             cause = error.__cause__
             if not (
                 isinstance(cause, ClientError)
-                and said(cause).code == "NoSuchUpload"
+                and parse_server_error(cause).code == "NoSuchUpload"
                 and self._write_id_of(full) == write_id
             ):
                 raise
             # Our own earlier attempt landed, and only its reply was lost.
 
     def _write_id_of(self, full: str) -> str | None:
-        with self._bucket.translated(f"checking whether {full!r} was written"):
+        with self._bucket.translate_errors(f"checking whether {full!r} was written"):
             try:
                 metadata = self._bucket.client.head_object(Bucket=self._bucket.name, Key=full)["Metadata"]
             except ClientError as error:
-                if said(error).code in errors.MISSING:
+                if parse_server_error(error).code in errors.MISSING:
                     return None
                 raise
         return next((value for name, value in metadata.items() if name.lower() == _WRITE_ID), None)
 
 
-def abort(bucket: Bucket, full: str, upload: str) -> bool:
+def abort_upload(bucket: Bucket, full: str, upload: str) -> bool:
     """Abort a multipart upload. Return whether it is gone."""
     try:
         bucket.client.abort_multipart_upload(Bucket=bucket.name, Key=full, UploadId=upload)
     except FAILURES as error:
-        if not (isinstance(error, ClientError) and said(error).code == "NoSuchUpload"):
+        if not (isinstance(error, ClientError) and parse_server_error(error).code == "NoSuchUpload"):
             _log.warning(
                 "parts of an upload could not be removed; a later sweep takes them",
                 store=bucket.url,
@@ -227,21 +227,21 @@ def sweep_uploads(bucket: Bucket, before_ms: float) -> int:
                 full, number, begun = upload.get("Key", ""), upload.get("UploadId"), upload.get("Initiated")
                 # Some servers list uploads outside the prefix, too.
                 if full.startswith(bucket.prefix) and number and begun and begun.timestamp() * 1000 < before_ms:
-                    swept += abort(bucket, full, number)
+                    swept += abort_upload(bucket, full, number)
     except FAILURES as error:
         # A server without unfinished uploads may answer with such an error (rclone), or not know the operation.
-        if not (isinstance(error, ClientError) and said(error).code in _NO_UPLOADS):
-            raise bucket.failed(error, "looking for unfinished uploads") from error
+        if not (isinstance(error, ClientError) and parse_server_error(error).code in _NO_UPLOADS):
+            raise bucket.translate_error(error, "looking for unfinished uploads") from error
     return swept
 
 
-def _counted(tally: Tally, chunks: Iterator[bytes]) -> Iterator[bytes]:
+def _count_chunks(tally: BodyDigest, chunks: Iterator[bytes]) -> Iterator[bytes]:
     for chunk in chunks:
         tally.add(chunk)
         yield chunk
 
 
-def _parts(chunks: Iterator[bytes], part_bytes: int) -> Iterator[bytes]:
+def _split_parts(chunks: Iterator[bytes], part_bytes: int) -> Iterator[bytes]:
     """Yield the same bytes in parts of exactly `part_bytes`, except the last. Some servers require equal parts."""
     held: list[memoryview] = []
     size = 0
@@ -259,7 +259,7 @@ def _parts(chunks: Iterator[bytes], part_bytes: int) -> Iterator[bytes]:
         yield b"".join(held)
 
 
-def _drained(ahead: deque[bytes], parts: Iterator[bytes]) -> Iterator[bytes]:
+def _chain_parts(ahead: deque[bytes], parts: Iterator[bytes]) -> Iterator[bytes]:
     """Yield `ahead`, then `parts`. A part is released once it was yielded."""
     while ahead:
         yield ahead.popleft()
@@ -267,7 +267,7 @@ def _drained(ahead: deque[bytes], parts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 @contextmanager
-def _translating_disk(key: str) -> Generator[None, None, None]:
+def _translate_disk_errors(key: str) -> Generator[None, None, None]:
     try:
         yield
     except OSError as error:

@@ -24,15 +24,15 @@ class ChangePage(NamedTuple):
     paths: list[str]
     rows: Rows
     """The entries that are put; the row of a deletion has only a path."""
-    deleted: list[bool]
+    deletion_flags: list[bool]
 
-    def part(self, start: int, end: int) -> ChangePage:
+    def slice(self, start: int, end: int) -> ChangePage:
         if start == 0 and end == len(self.paths):
             return self
-        return ChangePage(self.paths[start:end], self.rows.slice(start, end - start), self.deleted[start:end])
+        return ChangePage(self.paths[start:end], self.rows.slice(start, end - start), self.deletion_flags[start:end])
 
 
-def pages_of_entries(changes: Iterable[tuple[str, Entry | None]], page_rows: int = PAGE_ROWS) -> Iterator[ChangePage]:
+def page_entries(changes: Iterable[tuple[str, Entry | None]], page_rows: int = PAGE_ROWS) -> Iterator[ChangePage]:
     """Page changes; None deletes. Raises Invalid if the changes are not sorted."""
     rest, last = iter(changes), ""
     while chunk := list(islice(rest, page_rows)):
@@ -41,7 +41,7 @@ def pages_of_entries(changes: Iterable[tuple[str, Entry | None]], page_rows: int
         last = page.paths[-1]
 
 
-def pages_of_values(changes: Iterable[tuple[str, bytes]], page_rows: int = PAGE_ROWS) -> Iterator[ChangePage]:
+def page_values(changes: Iterable[tuple[str, bytes]], page_rows: int = PAGE_ROWS) -> Iterator[ChangePage]:
     """Page encoded staging entries of a KV scan; a tombstone deletes. Raises Invalid, CorruptRecord."""
     rest, last = iter(changes), ""
     while chunk := list(islice(rest, page_rows)):
@@ -59,7 +59,7 @@ def _page(paths: list[str], entries: Sequence[Entry | None], last: str) -> Chang
     else:
         deleted = [False] * len(paths)
     rows = ranges.rows_of(paths, entries)  # type: ignore[arg-type]  # None is out
-    if not last < paths[0] or not columns.is_increasing(rows.column(ranges.PATH)):
+    if not last < paths[0] or not columns.is_strictly_increasing(rows.column(ranges.PATH)):
         raise Invalid(
             f"the changes between {paths[0]!r} and {paths[-1]!r} are not sorted by path, each path once; sort them"
         )

@@ -16,9 +16,9 @@ from functools import cache
 from io import SEEK_END
 from typing import IO, Any, Final, Protocol, cast
 
-from refstore.core.arrow_arrays import array, pa, scalar
+from refstore.core.arrow_arrays import make_array, pa, make_scalar
 from refstore.core.lazy_modules import LazyModule
-from refstore.core.units import SUM_BYTES_MAX, sum_of_sizes
+from refstore.core.units import SUM_BYTES_MAX, sum_sizes
 from refstore.objects.base import CHUNK_BYTES
 
 # Lazily: pyarrow takes 50 MB and a third of a second. Processes that only stage, list staged entries, or reap
@@ -55,7 +55,7 @@ class UnreadableColumns(Exception):
     """The bytes are no file of the layout; the message says why."""
 
 
-class Kind(Enum):
+class ColumnKind(Enum):
     """How a column is stored. Measured on ranges of 500 rows: against Zstandard for everything, a third less time and a
     quarter more bytes; against LZ4 for everything, a quarter more time and two thirds of the bytes."""
 
@@ -80,11 +80,11 @@ class Layout:
     name: str
     """The metadata key that holds the version."""
     version: str
-    fields: tuple[tuple[str, Kind], ...]
+    fields: tuple[tuple[str, ColumnKind], ...]
 
 
-_CODEC: Final = {Kind.TEXT: "lz4", Kind.DIGITS: "zstd", Kind.FEW: "lz4", Kind.SORTED: "zstd", Kind.INTEGER: "none"}
-_ENCODING: Final = {Kind.SORTED: "DELTA_BYTE_ARRAY", Kind.INTEGER: "DELTA_BINARY_PACKED"}
+_CODEC: Final = {ColumnKind.TEXT: "lz4", ColumnKind.DIGITS: "zstd", ColumnKind.FEW: "lz4", ColumnKind.SORTED: "zstd", ColumnKind.INTEGER: "none"}
+_ENCODING: Final = {ColumnKind.SORTED: "DELTA_BYTE_ARRAY", ColumnKind.INTEGER: "DELTA_BINARY_PACKED"}
 
 
 @cache
@@ -97,15 +97,15 @@ def _options(layout: Layout) -> Mapping[str, Any]:
     return {
         "compression": {name: _CODEC[kind] for name, kind in layout.fields},
         "column_encoding": {name: _ENCODING[kind] for name, kind in layout.fields if kind in _ENCODING},
-        "use_dictionary": [name for name, kind in layout.fields if kind is Kind.FEW],
+        "use_dictionary": [name for name, kind in layout.fields if kind is ColumnKind.FEW],
         # statistics would say what the metarange says, and the Arrow schema what the Parquet schema says
         "write_statistics": False,
         "store_schema": False,
     }
 
 
-def _type(kind: Kind) -> Any:
-    return pa.int64() if kind is Kind.INTEGER else pa.string()
+def _type(kind: ColumnKind) -> Any:
+    return pa.int64() if kind is ColumnKind.INTEGER else pa.string()
 
 
 # ---- making rows
@@ -114,7 +114,7 @@ def _type(kind: Kind) -> Any:
 def rows_of(layout: Layout, columns: Sequence[Sequence[object]]) -> Rows:
     """Make rows. Raises ValueError for an integer beyond 64 bits, and for text that is not Unicode."""
     try:
-        arrays = [array(values, _type(kind)) for values, (_, kind) in zip(columns, layout.fields, strict=True)]
+        arrays = [make_array(values, _type(kind)) for values, (_, kind) in zip(columns, layout.fields, strict=True)]
         if any(each.null_count for each in arrays):
             raise TypeError("None where there must be a value")
         return pa.RecordBatch.from_arrays(arrays, schema=_schema(layout))
@@ -122,109 +122,109 @@ def rows_of(layout: Layout, columns: Sequence[Sequence[object]]) -> Rows:
         raise ValueError(str(error)) from error
 
 
-def rows_from(layout: Layout, arrays: Sequence[Column]) -> Rows:
+def rows_of_columns(layout: Layout, arrays: Sequence[Column]) -> Rows:
     """Make rows of existing columns."""
     return pa.RecordBatch.from_arrays(list(arrays), schema=_schema(layout))
 
 
-def texts(values: Sequence[str]) -> Column:
+def text_column(values: Sequence[str]) -> Column:
     """Make a text column. Raises ValueError for text that is not Unicode."""
     try:
-        return array(values, pa.string())
+        return make_array(values, pa.string())
     except (pa.ArrowException, UnicodeError) as error:
         raise ValueError(str(error)) from error
 
 
-def integers(values: Sequence[int]) -> Column:
-    return array(values, pa.int64())
+def integer_column(values: Sequence[int]) -> Column:
+    return make_array(values, pa.int64())
 
 
-def joined(parts: Sequence[Column | str], between: str = "") -> Column:
+def join_columns(parts: Sequence[Column | str], between: str = "") -> Column:
     """Join the parts row by row; a text part is repeated in each row. Integers become decimal digits."""
-    columns = [scalar(part, pa.string()) if isinstance(part, str) else pc.cast(part, pa.string()) for part in parts]
-    return pc.binary_join_element_wise(*columns, scalar(between, pa.string()))
+    columns = [make_scalar(part, pa.string()) if isinstance(part, str) else pc.cast(part, pa.string()) for part in parts]
+    return pc.binary_join_element_wise(*columns, make_scalar(between, pa.string()))
 
 
-def mapped(column: Column, pattern: str, change: Callable[[str], str]) -> Column:
+def map_matches(column: Column, pattern: str, change: Callable[[str], str]) -> Column:
     """Apply `change` to those values in which the pattern occurs (RE2)."""
     places = pc.match_substring_regex(column, pattern)
     if not pc.any(places).as_py():
         return column
     values: Any = column
     return pc.replace_with_mask(
-        values, places, array([change(value) for value in values.filter(places).to_pylist()], pa.string())
+        values, places, make_array([change(value) for value in values.filter(places).to_pylist()], pa.string())
     )
 
 
-def sorted_last_wins(parts: Sequence[Rows]) -> Rows:
+def merge_sorted(parts: Sequence[Rows]) -> Rows:
     """Merge the parts, sorted by key; of rows with equal keys the row of the last part is kept."""
-    rows: Any = combined(parts)
-    rank = array([at for at, part in enumerate(parts) for _ in range(part.num_rows)], pa.int64())
+    rows: Any = concatenate(parts)
+    rank = make_array([at for at, part in enumerate(parts) for _ in range(part.num_rows)], pa.int64())
     ranked = pa.table({"key": rows.column(0), "rank": rank})
     order = pc.sort_indices(ranked, sort_keys=[("key", "ascending"), ("rank", "ascending")])
     keys = rows.column(0).take(order)
     if len(keys) > 1:
         is_last = pa.concat_arrays(
-            [pc.not_equal(keys.slice(0, len(keys) - 1), keys.slice(1)), array([True], pa.bool_())]
+            [pc.not_equal(keys.slice(0, len(keys) - 1), keys.slice(1)), make_array([True], pa.bool_())]
         )
         order = order.filter(is_last)
     return rows.take(order)
 
 
-def empty(layout: Layout) -> Rows:
+def empty_rows(layout: Layout) -> Rows:
     return rows_of(layout, [()] * len(layout.fields))
 
 
-def combined(parts: Sequence[Rows]) -> Rows:
+def concatenate(parts: Sequence[Rows]) -> Rows:
     """Concatenate the parts."""
     if len(parts) == 1:
         return parts[0]
     return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
 
 
-def pick(rows: Rows, places: Sequence[int]) -> Rows:
+def take_rows(rows: Rows, places: Sequence[int]) -> Rows:
     """Return the rows at those places, in that order."""
-    return pc.take(rows, array(places, pa.int64()))
+    return pc.take(rows, make_array(places, pa.int64()))
 
 
 # ---- looking at rows
 
 
-def text(rows: Rows, column: int, at: int) -> str:
+def text_at(rows: Rows, column: int, at: int) -> str:
     values: Any = rows.column(column)
     return values[at].as_py()
 
 
-def total(rows: Rows, column: int) -> int:
+def sum_column(rows: Rows, column: int) -> int:
     """Add up sizes. What many of them add up to may be more than Arrow's sum holds, which begins again from below."""
     values = rows.column(column)
     bounds: Any = pc.min_max(values).as_py()
     if (bounds["min"] or 0) >= 0 and (bounds["max"] or 0) * len(values) <= SUM_BYTES_MAX:
         return pc.sum(values).as_py() or 0
-    return sum_of_sizes(values.to_pylist())
+    return sum_sizes(values.to_pylist())
 
 
-def position(rows: Rows, key: str, *, behind: bool = False) -> int:
+def find_position(rows: Rows, key: str, *, behind: bool = False) -> int:
     """Return the place of `key`, or where it would be; with `behind`, the place after it."""
     find = bisect_right if behind else bisect_left
-    return find(range(rows.num_rows), key, key=_key_at(rows))
+    return find(range(rows.num_rows), key, key=_key_reader(rows))
 
 
-def first_without(rows: Rows, prefix: str, start: int) -> int:
+def find_first_without_prefix(rows: Rows, prefix: str, start: int) -> int:
     """Return the place of the first row from `start` on whose key does not start with `prefix`.
 
     The keys from `start` on do not sort before the prefix.
     """
-    key_at = _key_at(rows)
+    key_at = _key_reader(rows)
     return bisect_left(range(rows.num_rows), True, lo=start, key=lambda at: not key_at(at).startswith(prefix))
 
 
-def _key_at(rows: Rows) -> Callable[[int], str]:
+def _key_reader(rows: Rows) -> Callable[[int], str]:
     keys: Any = rows.column(0)
     return lambda at: keys[at].as_py()
 
 
-def is_increasing(keys: Column) -> bool:
+def is_strictly_increasing(keys: Column) -> bool:
     """Return whether the keys increase strictly."""
     if len(keys) < 2:
         return True
@@ -233,15 +233,15 @@ def is_increasing(keys: Column) -> bool:
 
 def places_of(keys: Sequence[str], rows: Rows) -> list[int]:
     """Return the places of those keys that are among the rows."""
-    return pc.index_in(array(keys, pa.string()), value_set=rows.column(0)).drop_null().to_pylist()
+    return pc.index_in(make_array(keys, pa.string()), value_set=rows.column(0)).drop_null().to_pylist()
 
 
-def equal_values(left: Rows, right: Rows, compared: Sequence[int]) -> list[bool]:
+def compare_values(left: Rows, right: Rows, compared: Sequence[int]) -> list[bool]:
     """Return row by row whether these columns are equal."""
-    return _equal_values(left, right, compared).to_pylist()
+    return _compare_values(left, right, compared).to_pylist()
 
 
-def without_equal(left: Rows, right: Rows, compared: Sequence[int]) -> tuple[Rows, Rows]:
+def drop_equal(left: Rows, right: Rows, compared: Sequence[int]) -> tuple[Rows, Rows]:
     """Remove the rows that are in both: those with the same key, and equal in these columns."""
     if not left.num_rows or not right.num_rows:
         return left, right
@@ -249,11 +249,11 @@ def without_equal(left: Rows, right: Rows, compared: Sequence[int]) -> tuple[Row
     common = pc.is_valid(places)
     here = pc.indices_nonzero(common)
     left_places = places.filter(common)
-    equal = _equal_values(pc.take(right, here), pc.take(left, left_places), compared)
-    return _without(left, left_places.filter(equal)), _without(right, here.filter(equal))
+    equal = _compare_values(pc.take(right, here), pc.take(left, left_places), compared)
+    return _drop_rows(left, left_places.filter(equal)), _drop_rows(right, here.filter(equal))
 
 
-def _equal_values(left: Rows, right: Rows, compared: Sequence[int]) -> Any:
+def _compare_values(left: Rows, right: Rows, compared: Sequence[int]) -> Any:
     equal = None
     for at in compared:
         same = pc.equal(left.column(at), right.column(at))
@@ -261,21 +261,21 @@ def _equal_values(left: Rows, right: Rows, compared: Sequence[int]) -> Any:
     return equal
 
 
-def _without(rows: Any, places: Any) -> Rows:
-    numbers = array(range(rows.num_rows), pa.int64())
+def _drop_rows(rows: Any, places: Any) -> Rows:
+    numbers = make_array(range(rows.num_rows), pa.int64())
     return rows.filter(pc.invert(pc.is_in(numbers, value_set=places.cast(pa.int64()))))
 
 
 # ---- columns alone
 
 
-def matching(column: Column, pattern: str) -> Column:
+def filter_matches(column: Column, pattern: str) -> Column:
     """Return the values that the pattern matches completely (RE2)."""
     values: Any = column
     return values.filter(pc.match_substring_regex(values, f"^(?:{pattern})$"))
 
 
-def sorted_unique(parts: Sequence[Column]) -> Column:
+def merge_unique(parts: Sequence[Column]) -> Column:
     values = pa.concat_arrays(parts)
     values = values.take(pc.sort_indices(values))
     if len(values) < 2:
@@ -284,17 +284,17 @@ def sorted_unique(parts: Sequence[Column]) -> Column:
     return pa.concat_arrays([values.slice(0, 1), values.slice(1).filter(differs)])
 
 
-def up_to(column: Column, limit: str) -> int:
+def count_up_to(column: Column, limit: str) -> int:
     """Return how many values of a sorted column are not above `limit`."""
-    return pc.sum(pc.less_equal(column, scalar(limit, pa.string()))).as_py() or 0
+    return pc.sum(pc.less_equal(column, make_scalar(limit, pa.string()))).as_py() or 0
 
 
-def last(column: Column) -> str:
+def last_value(column: Column) -> str:
     values: Any = column
     return values[-1].as_py()
 
 
-class Spill:
+class ColumnSpill:
     """Columns or rows in a temporary file, read again by their number after all were added."""
 
     def __init__(self, layout: Layout) -> None:
@@ -313,10 +313,10 @@ class Spill:
         self._writer.write_batch(rows)
         self.written += 1
 
-    def column(self, number: int) -> Column:
-        return self.rows(number).column(0)
+    def read_column(self, number: int) -> Column:
+        return self.read_rows(number).column(0)
 
-    def rows(self, number: int) -> Rows:
+    def read_rows(self, number: int) -> Rows:
         if self._reader is None:
             self._writer.close()
             self._file.seek(0)
@@ -340,7 +340,7 @@ def encode(layout: Layout, rows: Rows, metadata: Mapping[str, str] | None = None
 
 
 @contextmanager
-def encoding(
+def open_encoder(
     layout: Layout, file: IO[bytes], row_group_rows: int, metadata: Mapping[str, str]
 ) -> Generator[Callable[[Column], None]]:
     """Write a file of one column, piece by piece."""
@@ -365,8 +365,8 @@ def decode(layout: Layout, body: bytes, only: Sequence[str] | None = None) -> tu
         file, metadata = _open(layout, pa.BufferReader(body))
         batches = file.read(columns=only, use_threads=False).combine_chunks().to_batches()
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(error) from error
-    return (batches[0] if batches else empty(layout)), metadata
+        raise _unreadable_columns(error) from error
+    return (batches[0] if batches else empty_rows(layout)), metadata
 
 
 def decode_batches(layout: Layout, file: IO[bytes], batch_rows: int) -> tuple[Iterator[Rows], dict[str, str]]:
@@ -379,7 +379,7 @@ def decode_batches(layout: Layout, file: IO[bytes], batch_rows: int) -> tuple[It
         file.seek(0)
         parquet, metadata = _open(layout, pa.BufferReader(file.read()) if small else file)
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(error) from error
+        raise _unreadable_columns(error) from error
     return _batches(parquet, batch_rows), metadata
 
 
@@ -387,10 +387,10 @@ def _batches(parquet: Any, batch_rows: int) -> Iterator[Rows]:
     try:
         yield from parquet.iter_batches(batch_rows, use_threads=False)
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(error) from error
+        raise _unreadable_columns(error) from error
 
 
-def _unreadable(error: Exception) -> UnreadableColumns:
+def _unreadable_columns(error: Exception) -> UnreadableColumns:
     return UnreadableColumns(f"it is not Parquet that can be read: {error}")
 
 

@@ -9,10 +9,10 @@ from typing import NamedTuple, Protocol
 
 from refstore.versioning.commits import columns
 from refstore.versioning.commits.columns import Rows
-from refstore.versioning.commits.ranges import PATH, Cut
+from refstore.versioning.commits.ranges import PATH, CutRule
 
 
-class Stretch(Protocol):
+class RowRun(Protocol):
     """Rows in order, and the positions of the boundary paths among them."""
 
     @property
@@ -23,26 +23,26 @@ class Stretch(Protocol):
         ...
 
 
-class Fresh:
+class NewRows:
     """New rows, whose paths must all be hashed."""
 
-    def __init__(self, cut: Cut, rows: Rows, paths: Sequence[str]) -> None:
+    def __init__(self, cut: CutRule, rows: Rows, paths: Sequence[str]) -> None:
         self.rows = rows
-        self._boundaries = cut.boundaries(paths)
+        self._boundaries = cut.find_boundaries(paths)
 
     def next_boundary(self, at: int) -> int:
         place = bisect_left(self._boundaries, at)
         return self._boundaries[place] if place < len(self._boundaries) else self.rows.num_rows
 
 
-class Old:
+class ExistingRows:
     """The rows [start, end) of a range that was cut by the same rule.
 
     A boundary path after its first `rows_min` rows would have ended it, so only the rows before and the last row need
     to be hashed, and mostly not even these.
     """
 
-    def __init__(self, cut: Cut, whole: Rows, start: int, end: int, *, is_cut_so: bool) -> None:
+    def __init__(self, cut: CutRule, whole: Rows, start: int, end: int, *, is_cut_so: bool) -> None:
         self.rows = whole.slice(start, end - start)
         self._cut = cut
         self._clear_start = max(0, cut.rows_min - 1 - start)
@@ -53,22 +53,22 @@ class Old:
     def next_boundary(self, at: int) -> int:
         count = self.rows.num_rows
         for place in chain(range(at, min(self._clear_start, count)), range(max(at, self._clear_end), count)):
-            if self._cut.is_boundary(columns.text(self.rows, PATH, place)):
+            if self._cut.is_boundary(columns.text_at(self.rows, PATH, place)):
                 return place
         return count
 
 
-class Piece(NamedTuple):
+class RangeRows(NamedTuple):
     """The rows of one range to write."""
 
     parts: list[Rows]
     rows: int
 
 
-class Cutter:
+class RangeCutter:
     """Takes rows in path order and returns whole ranges; it holds less than one range."""
 
-    def __init__(self, cut: Cut) -> None:
+    def __init__(self, cut: CutRule) -> None:
         self._cut = cut
         self._parts: list[Rows] = []
         self._rows = 0
@@ -78,7 +78,7 @@ class Cutter:
         """Whether an old range that starts here would be cut here again, so that it can be inherited."""
         return self._rows == 0
 
-    def feed(self, stretch: Stretch) -> Iterator[Piece]:
+    def feed(self, stretch: RowRun) -> Iterator[RangeRows]:
         """Add rows, and yield the ranges that they complete. Consume it before the next call."""
         start, count = 0, stretch.rows.num_rows
         while start < count:
@@ -92,15 +92,15 @@ class Cutter:
             self._parts.append(stretch.rows.slice(start, end - start))
             self._rows += end - start
             if closes:
-                yield self._take()
+                yield self._take_range()
             start = end
 
-    def finish(self) -> Iterator[Piece]:
+    def finish(self) -> Iterator[RangeRows]:
         """Yield the remaining rows as the last range."""
         if self._rows:
-            yield self._take()
+            yield self._take_range()
 
-    def _take(self) -> Piece:
-        piece = Piece(self._parts, self._rows)
+    def _take_range(self) -> RangeRows:
+        piece = RangeRows(self._parts, self._rows)
         self._parts, self._rows = [], 0
         return piece

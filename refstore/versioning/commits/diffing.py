@@ -21,17 +21,17 @@ from refstore.versioning.commits.store import TreeStore
 from refstore.versioning.commits.workers import Workers
 
 
-class Kind(Enum):
+class PathChangeKind(Enum):
     ADDED = "added"
     REMOVED = "removed"
     CHANGED = "changed"
 
 
-class Change(NamedTuple):
+class PathChange(NamedTuple):
     """One path that differs; None where it is not there."""
 
     path: str
-    kind: Kind
+    kind: PathChangeKind
     left: Entry | None
     right: Entry | None
 
@@ -45,22 +45,22 @@ def diff(
     prefix: str = "",
     after: str = "",
     only: PathFilter | None = None,
-) -> Iterator[Change]:
+) -> Iterator[PathChange]:
     """Yield the changes from left to right, in path order. With `only`, ranges without these paths are not read."""
-    if names.same_content(left_id, right_id):
+    if names.have_same_content(left_id, right_id):
         return
     left_rows, right_rows = store.metarange(left_id).rows, store.metarange(right_id).rows
     shared = {names.hash_of(row.id) for row in left_rows} & {names.hash_of(row.id) for row in right_rows}
     low = max(prefix, after)
 
     def read(row: RangeRow) -> Rows:
-        return ranges.part(store.range(row.id), prefix, after)
+        return ranges.rows_with_prefix(store.range(row.id), prefix, after)
 
     def wanted(row: RangeRow) -> bool:
         return (
             names.hash_of(row.id) not in shared
             and row.last_path >= low
-            and ranges.may_hold(row.first_path, prefix)
+            and ranges.may_contain(row.first_path, prefix)
             and may_match(row)
         )
 
@@ -68,22 +68,22 @@ def diff(
         return only is None or only.may_match_between(row.first_path, row.last_path)
 
     with Workers(threads) as workers:
-        left = _Side(workers.ahead(read, filter(wanted, left_rows)))
-        right = _Side(workers.ahead(read, filter(wanted, right_rows)))
+        left = _TreeCursor(workers.map_ahead(read, filter(wanted, left_rows)))
+        right = _TreeCursor(workers.map_ahead(read, filter(wanted, right_rows)))
         while ends := [side.last_path for side in (left, right) if side.fill()]:
             deadline.check()  # cached ranges make no request, and only requests check the deadline
             limit = min(ends)  # up to here both sides are complete
-            for change in _changes(left.take(limit), right.take(limit)):
+            for change in _compare_batches(left.take(limit), right.take(limit)):
                 if only is None or only.matches(change.path):
                     yield change
 
 
-class _Side:
+class _TreeCursor:
     """One tree's rows from left to right."""
 
     def __init__(self, waiting: Iterator[Rows]) -> None:
         self._waiting = waiting
-        self._rows = columns.empty(ranges.LAYOUT)
+        self._rows = columns.empty_rows(ranges.LAYOUT)
 
     def fill(self) -> bool:
         """Load rows if there are none; return False at the end."""
@@ -96,32 +96,32 @@ class _Side:
 
     @property
     def last_path(self) -> str:
-        return columns.text(self._rows, ranges.PATH, self._rows.num_rows - 1)
+        return columns.text_at(self._rows, ranges.PATH, self._rows.num_rows - 1)
 
     def take(self, limit: str) -> Rows:
         """Remove and return the rows up to `limit`."""
-        end = columns.position(self._rows, limit, behind=True)
+        end = columns.find_position(self._rows, limit, behind=True)
         taken, self._rows = self._rows.slice(0, end), self._rows.slice(end)
         return taken
 
 
-def _changes(left: Rows, right: Rows) -> Iterator[Change]:
+def _compare_batches(left: Rows, right: Rows) -> Iterator[PathChange]:
     """Compare two batches that cover the same interval of paths."""
-    left, right = columns.without_equal(left, right, ranges.COMPARED)
+    left, right = columns.drop_equal(left, right, ranges.COMPARED)
     olds, news = ranges.items_of(left), ranges.items_of(right)
     at_old = at_new = 0
     while at_old < len(olds) or at_new < len(news):
         if at_new == len(news) or (at_old < len(olds) and olds[at_old][0] < news[at_new][0]):
             path, old = olds[at_old]
             at_old += 1
-            yield Change(path, Kind.REMOVED, old, None)
+            yield PathChange(path, PathChangeKind.REMOVED, old, None)
         elif at_old == len(olds) or news[at_new][0] < olds[at_old][0]:
             path, new = news[at_new]
             at_new += 1
-            yield Change(path, Kind.ADDED, None, new)
+            yield PathChange(path, PathChangeKind.ADDED, None, new)
         else:
             path, old = olds[at_old]
             new = news[at_new][1]
             at_old += 1
             at_new += 1
-            yield Change(path, Kind.CHANGED, old, new)
+            yield PathChange(path, PathChangeKind.CHANGED, old, new)

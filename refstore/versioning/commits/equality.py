@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from refstore.core.ids import Address, is_own
 from refstore.core.records import Content, Entry
 
-Pair = tuple[Entry | None, Entry | None]
+EntryPair = tuple[Entry | None, Entry | None]
 """What two sides have at a path; None: nothing."""
 
-Equal = Callable[[Sequence[Pair]], list[bool]]
+AreEqual = Callable[[Sequence[EntryPair]], list[bool]]
 """Returns of each pair whether both sides are equal."""
 
 
@@ -28,11 +28,11 @@ def needs_contents(left: Entry | None, right: Entry | None) -> bool:
         and left.address != right.address
         and is_own(left.address)
         and is_own(right.address)
-        and _described_alike(left, right)
+        and _have_same_metadata(left, right)
     )
 
 
-def equal(left: Entry | None, right: Entry | None, contents: Mapping[Address, Content]) -> bool:
+def are_equal(left: Entry | None, right: Entry | None, contents: Mapping[Address, Content]) -> bool:
     """Return whether two entries are equal. `contents`: of identities that a purge has replaced, what readers get now.
 
     When it was put is not what an own object is. A foreign object is described by all that is known of it, because its
@@ -41,13 +41,13 @@ def equal(left: Entry | None, right: Entry | None, contents: Mapping[Address, Co
     if left is None or right is None:
         return left is right
     if not (is_own(left.address) and is_own(right.address)):
-        return _as_described(left) == _as_described(right)
-    if not _described_alike(left, right):
+        return _metadata_key(left) == _metadata_key(right)
+    if not _have_same_metadata(left, right):
         return False
-    return left.address == right.address or _are_alike(_content(left, contents), _content(right, contents))
+    return left.address == right.address or _have_same_bytes(_content(left, contents), _content(right, contents))
 
 
-def _are_alike(left: Content, right: Content) -> bool:
+def _have_same_bytes(left: Content, right: Content) -> bool:
     """Return whether both are the same bytes. Only checksums that refstore computed itself count (those with an MD5),
     because a linker may give any. An erased content has none.
     """
@@ -58,9 +58,9 @@ def _content(entry: Entry, contents: Mapping[Address, Content]) -> Content:
     return contents.get(entry.address) or Content(entry.address, entry.size_bytes, entry.checksum, entry.md5)
 
 
-def _described_alike(left: Entry, right: Entry) -> bool:
+def _have_same_metadata(left: Entry, right: Entry) -> bool:
     return (left.metadata, left.content_type) == (right.metadata, right.content_type)
 
 
-def _as_described(entry: Entry) -> tuple[object, ...]:
+def _metadata_key(entry: Entry) -> tuple[object, ...]:
     return entry.address, entry.size_bytes, entry.checksum, entry.mtime_ms, entry.metadata, entry.content_type

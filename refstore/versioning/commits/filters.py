@@ -18,7 +18,7 @@ class PathFilter:
         self._is_path = frozenset(self._paths)
 
     def matches(self, path: str) -> bool:
-        return path in self._is_path or self._starts(path)
+        return path in self._is_path or self._has_prefix(path)
 
     def may_match_between(self, first: str, last: str) -> bool:
         """Return whether a path from `first` to `last` (both included) could match."""
@@ -26,9 +26,9 @@ class PathFilter:
         if at < len(self._paths) and self._paths[at] <= last:
             return True
         at = bisect_left(self._prefixes, first)
-        return (at < len(self._prefixes) and self._prefixes[at] <= last) or self._starts(first)
+        return (at < len(self._prefixes) and self._prefixes[at] <= last) or self._has_prefix(first)
 
-    def _starts(self, path: str) -> bool:
+    def _has_prefix(self, path: str) -> bool:
         """Return whether a prefix matches.
 
         No prefix starts with another one, so only the last prefix that does not sort after the path can match.

@@ -14,36 +14,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from refstore.core import keys
-from refstore.objects.base import ListedPage
-from refstore.objects.foreign_objects import TO_QUOTE, quoted
+from refstore.objects.base import ObjectPage
+from refstore.objects.foreign_objects import TO_QUOTE, quote_path
 from refstore.versioning.commits import columns, ranges
 from refstore.versioning.commits.changes import NOTHING, ChangePage
-from refstore.versioning.commits.columns import Rows, Spill
+from refstore.versioning.commits.columns import Rows, ColumnSpill
 from refstore.versioning.commits.listings import temporary_space
 
 
-def rows_of(page: ListedPage, *, cut: int, destination: str, root: str) -> Rows:
+def rows_of(page: ObjectPage, *, cut: int, destination: str, root: str) -> Rows:
     """Make entries of foreign objects: the path is `destination` and the key without its first `cut` characters.
 
     The address is `root` and the whole key. The checksum is the store's ETag. Where there is none it is time and size,
     which tell one version of a file from another without reading it.
     """
-    object_keys = columns.texts(page.keys)
-    sizes, mtimes = columns.integers(page.sizes_bytes), columns.integers(page.mtimes_ms)
-    names = columns.texts([key[cut:] for key in page.keys]) if cut else object_keys
-    checksums = columns.texts(page.etags) if any(page.etags) else columns.joined((mtimes, sizes), "-")
-    nothing = columns.texts([""] * len(page.keys))
+    object_keys = columns.text_column(page.keys)
+    sizes, mtimes = columns.integer_column(page.sizes_bytes), columns.integer_column(page.mtimes_ms)
+    names = columns.text_column([key[cut:] for key in page.keys]) if cut else object_keys
+    checksums = columns.text_column(page.etags) if any(page.etags) else columns.join_columns((mtimes, sizes), "-")
+    nothing = columns.text_column([""] * len(page.keys))
     values = {
-        "path": columns.joined((destination, names)) if destination else names,
-        "address": columns.joined((root, columns.mapped(object_keys, TO_QUOTE, quoted))),
+        "path": columns.join_columns((destination, names)) if destination else names,
+        "address": columns.join_columns((root, columns.map_matches(object_keys, TO_QUOTE, quote_path))),
         "size_bytes": sizes,
         "checksum": checksums,
         "mtime_ms": mtimes,
     }
-    return columns.rows_from(ranges.LAYOUT, [values.get(name, nothing) for name, _ in ranges.LAYOUT.fields])
+    return columns.rows_of_columns(ranges.LAYOUT, [values.get(name, nothing) for name, _ in ranges.LAYOUT.fields])
 
 
-class Spool:
+class ImportSpool:
     """Runs of rows in a temporary file, each sorted by path, each path once; a later run's row wins.
 
     It is a context manager.
@@ -53,7 +53,7 @@ class Spool:
         """`on_read` is called from time to time while the runs are read again; if it raises, the reading ends."""
         self._on_read = on_read
         with temporary_space():
-            self._spill = Spill(ranges.LAYOUT)
+            self._spill = ColumnSpill(ranges.LAYOUT)
         self._runs: list[range] = []
         self.objects = 0
 
@@ -67,46 +67,46 @@ class Spool:
         self._runs[-1] = range(self._runs[-1].start, self._spill.written)
         self.objects += rows.num_rows
 
-    def merged(self) -> Iterator[Rows]:
+    def merge_runs(self) -> Iterator[Rows]:
         """Yield all rows, sorted by path, each path once; it may be called several times."""
         waiting = [iter(run) for run in self._runs if run]
-        heads = [self._rows(next(run)) for run in waiting]
+        heads = [self._read_rows(next(run)) for run in waiting]
         while len(heads) > 1:
             # up to the smallest end of the heads every row is at hand: all following rows are above it
             limit = min(_last_path(head) for head in heads)
             window: list[Rows] = []
             for at, head in enumerate(heads):
-                end = columns.position(head, limit, behind=True)
+                end = columns.find_position(head, limit, behind=True)
                 window.append(head.slice(0, end))
                 heads[at] = head.slice(end)
-            yield columns.sorted_last_wins([part for part in window if part.num_rows])
+            yield columns.merge_sorted([part for part in window if part.num_rows])
             for at in reversed(range(len(heads))):
                 if not heads[at].num_rows:
                     following = next(waiting[at], None)
                     if following is None:
                         del heads[at], waiting[at]
                     else:
-                        heads[at] = self._rows(following)
+                        heads[at] = self._read_rows(following)
         if heads:
             yield heads[0]
-            yield from (self._rows(number) for number in waiting[0])
+            yield from (self._read_rows(number) for number in waiting[0])
 
-    def _rows(self, number: int) -> Rows:
+    def _read_rows(self, number: int) -> Rows:
         self._on_read()
         with temporary_space():
-            return self._spill.rows(number)
+            return self._spill.read_rows(number)
 
     def close(self) -> None:
         self._spill.close()
 
-    def __enter__(self) -> Spool:
+    def __enter__(self) -> ImportSpool:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def changes_of(new_pages: Iterator[Rows], existing: Iterator[list[str]]) -> Iterator[ChangePage]:
+def replacement_changes(new_pages: Iterator[Rows], existing: Iterator[list[str]]) -> Iterator[ChangePage]:
     """Yield changes that put the rows, and delete existing paths that are not put; both come in path order."""
     rows, old_paths = next(new_pages, None), next(existing, None)
     while rows is not None or old_paths is not None:
@@ -117,7 +117,7 @@ def changes_of(new_pages: Iterator[Rows], existing: Iterator[list[str]]) -> Iter
         )
         new_rows: Rows | None = None
         if rows is not None:
-            end = columns.position(rows, limit, behind=True)
+            end = columns.find_position(rows, limit, behind=True)
             new_rows, rows = rows.slice(0, end), rows.slice(end)
             if not rows.num_rows:
                 rows = next(new_pages, None)
@@ -141,9 +141,9 @@ def _page(new_rows: Rows | None, old: Sequence[str]) -> ChangePage:
         return ChangePage(removed_paths, deletions, [True] * len(removed_paths))
     every = [*paths, *removed_paths]
     order = sorted(range(len(every)), key=every.__getitem__)
-    rows = columns.pick(columns.combined([new_rows, deletions]), order)
+    rows = columns.take_rows(columns.concatenate([new_rows, deletions]), order)
     return ChangePage([every[at] for at in order], rows, [at >= len(paths) for at in order])
 
 
 def _last_path(rows: Rows) -> str:
-    return columns.text(rows, ranges.PATH, rows.num_rows - 1)
+    return columns.text_at(rows, ranges.PATH, rows.num_rows - 1)

@@ -26,11 +26,11 @@ from refstore.errors import Unavailable
 from refstore.objects.base import CHUNK_BYTES
 from refstore.versioning.commits import columns, names, ranges
 from refstore.versioning.commits.changes import ChangePage
-from refstore.versioning.commits.columns import SPOOL_BYTES, Column, Kind, Layout, Spill, UnreadableColumns
+from refstore.versioning.commits.columns import SPOOL_BYTES, Column, ColumnKind, Layout, ColumnSpill, UnreadableColumns
 from refstore.versioning.commits.store import TreeStore
-from refstore.versioning.commits.workers import Job, Workers
+from refstore.versioning.commits.workers import PendingResult, Workers
 
-LAYOUT: Final = Layout("refstore.added", "1", (("address", Kind.SORTED),))
+LAYOUT: Final = Layout("refstore.added", "1", (("address", ColumnKind.SORTED),))
 
 NEW_RANGES_KEY: Final = "refstore.new_ranges"
 """The metadata key that holds the ids of the new ranges, with spaces between."""
@@ -45,7 +45,7 @@ ROW_GROUP_ROWS: Final = 1 << 16
 """What a reader decodes at once."""
 
 
-class Collector:
+class AddedAddressCollector:
     """Collects the own addresses of the pages of changes; then writes the listing."""
 
     def __init__(self, workers: Workers, *, run_rows: int = RUN_ROWS, run_batch_rows: int = RUN_BATCH_ROWS) -> None:
@@ -55,64 +55,64 @@ class Collector:
         self._parts: list[Column] = []
         """The run that is being filled."""
         self._rows = 0
-        self._sorting: Job[Column] | None = None
+        self._sorting: PendingResult[Column] | None = None
         """The run before."""
-        self._spill: Spill | None = None
+        self._spill: ColumnSpill | None = None
         """All runs before that."""
         self._runs: list[range] = []
         """The numbers of each spilled run's columns."""
 
     def add(self, page: ChangePage) -> None:
-        own = columns.matching(page.rows.column(ranges.ADDRESS), OWN_ADDRESS_PATTERN)
+        own = columns.filter_matches(page.rows.column(ranges.ADDRESS), OWN_ADDRESS_PATTERN)
         if len(own):
             self._parts.append(own)
             self._rows += len(own)
         if self._rows >= self._run_rows:
-            self._put_sorted_aside()
-            self._sorting = self._workers.submit(columns.sorted_unique, self._parts)
+            self._spill_sorted()
+            self._sorting = self._workers.submit(columns.merge_unique, self._parts)
             self._parts, self._rows = [], 0
 
-    def finish(self, store: TreeStore, new_ranges: Sequence[str]) -> Job[str] | None:
+    def finish(self, store: TreeStore, new_ranges: Sequence[str]) -> PendingResult[str] | None:
         """Start to write the listing, and return the job with its id; None if no own address was put.
 
         `new_ranges`: the ids of all ranges that the new tree has and its base does not have.
         """
-        rest = columns.sorted_unique(self._parts) if self._parts else None
-        self._put_sorted_aside()
+        rest = columns.merge_unique(self._parts) if self._parts else None
+        self._spill_sorted()
         if self._spill is not None:
             if rest is not None:
-                self._put_aside(rest)
-            return self._workers.submit(_write, store, store.suffix(), self._merged(self._spill), new_ranges)
-        return None if rest is None else self._workers.submit(_write, store, store.suffix(), iter([rest]), new_ranges)
+                self._spill_run(rest)
+            return self._workers.submit(_write, store, store.new_suffix(), self._merge_runs(self._spill), new_ranges)
+        return None if rest is None else self._workers.submit(_write, store, store.new_suffix(), iter([rest]), new_ranges)
 
     def close(self) -> None:
         if self._spill is not None:
             self._spill.close()
 
-    def _put_sorted_aside(self) -> None:
+    def _spill_sorted(self) -> None:
         if self._sorting is not None:
-            self._put_aside(self._sorting.result())
+            self._spill_run(self._sorting.result())
             self._sorting = None
 
-    def _put_aside(self, run: Column) -> None:
+    def _spill_run(self, run: Column) -> None:
         with temporary_space():
             if self._spill is None:
-                self._spill = Spill(LAYOUT)
+                self._spill = ColumnSpill(LAYOUT)
             start = self._spill.written
             for at in range(0, len(run), self._run_batch_rows):
                 self._spill.add(run.slice(at, self._run_batch_rows))
             self._runs.append(range(start, self._spill.written))
 
-    def _merged(self, spill: Spill) -> Iterator[Column]:
+    def _merge_runs(self, spill: ColumnSpill) -> Iterator[Column]:
         """Yield all runs merged, sorted, each address once, in pieces."""
         waiting = [iter(run) for run in self._runs]
-        heads = [spill.column(next(run)) for run in waiting]
+        heads = [spill.read_column(next(run)) for run in waiting]
         while heads:
             # up to the smallest end of the heads every address is at hand: all following ones are above it
-            limit = min(columns.last(head) for head in heads)
+            limit = min(columns.last_value(head) for head in heads)
             window: list[Column] = []
             for at in reversed(range(len(heads))):
-                end = columns.up_to(heads[at], limit)
+                end = columns.count_up_to(heads[at], limit)
                 window.append(heads[at].slice(0, end))
                 heads[at] = heads[at].slice(end)
                 if len(heads[at]) == 0:
@@ -120,8 +120,8 @@ class Collector:
                     if following is None:
                         del heads[at], waiting[at]
                     else:
-                        heads[at] = spill.column(following)
-            yield columns.sorted_unique(window)
+                        heads[at] = spill.read_column(following)
+            yield columns.merge_unique(window)
 
 
 def _write(store: TreeStore, suffix: str, pieces: Iterator[Column], new_ranges: Sequence[str]) -> str:
@@ -129,12 +129,12 @@ def _write(store: TreeStore, suffix: str, pieces: Iterator[Column], new_ranges: 
     metadata = {NEW_RANGES_KEY: " ".join(new_ranges)} if len(new_ranges) <= NEW_RANGES_MAX else {}
     with SpooledTemporaryFile(max_size=SPOOL_BYTES) as file:
         with temporary_space():
-            with columns.encoding(LAYOUT, file, ROW_GROUP_ROWS, metadata) as write:
+            with columns.open_encoder(LAYOUT, file, ROW_GROUP_ROWS, metadata) as write:
                 for piece in pieces:
                     write(piece)
             listing_id = names.new_id(_hash(file), suffix)
             file.seek(0)
-        store.put_listing(listing_id, cast(BinaryIO, file))
+        store.put_added_addresses(listing_id, cast(BinaryIO, file))
         return listing_id
 
 
@@ -146,11 +146,11 @@ def read(store: TreeStore, listing_id: str) -> Iterator[list[Address]]:
 def read_columns(store: TreeStore, listing_id: str) -> Iterator[Column]:
     """Yield the addresses in order, in Arrow arrays. Raises CorruptRange or ObjectsUnavailable before the first one."""
     if listing_id:
-        with open_listing(store, listing_id) as listing:
+        with open_added_addresses(store, listing_id) as listing:
             yield from listing.addresses
 
 
-class OpenListing(NamedTuple):
+class OpenAddedAddresses(NamedTuple):
     """A listing whose hash is verified."""
 
     addresses: Iterator[Column]
@@ -160,21 +160,21 @@ class OpenListing(NamedTuple):
 
 
 @contextmanager
-def open_listing(store: TreeStore, listing_id: str) -> Generator[OpenListing]:
+def open_added_addresses(store: TreeStore, listing_id: str) -> Generator[OpenAddedAddresses]:
     """Open a listing, verify its hash, and close it. Raises CorruptRange, ObjectsUnavailable."""
     with SpooledTemporaryFile(max_size=SPOOL_BYTES) as file:
-        for chunk in store.chunks(names.ADDED, listing_id):
+        for chunk in store.chunks(names.ADDED_ADDRESSES, listing_id):
             with temporary_space():
                 file.write(chunk)
         if _hash(file) != names.hash_of(listing_id):
-            raise names.damaged(names.ADDED, listing_id, f"its {file.tell()} bytes do not have the hash in its name")
+            raise names.corrupt_range(names.ADDED_ADDRESSES, listing_id, f"its {file.tell()} bytes do not have the hash in its name")
         file.seek(0)
         try:
             batches, metadata = columns.decode_batches(LAYOUT, file, ROW_GROUP_ROWS)
             new_ranges = metadata.get(NEW_RANGES_KEY)
-            yield OpenListing((rows.column(0) for rows in batches), None if new_ranges is None else new_ranges.split())
+            yield OpenAddedAddresses((rows.column(0) for rows in batches), None if new_ranges is None else new_ranges.split())
         except UnreadableColumns as error:
-            raise names.damaged(names.ADDED, listing_id, str(error)) from error
+            raise names.corrupt_range(names.ADDED_ADDRESSES, listing_id, str(error)) from error
 
 
 @contextmanager

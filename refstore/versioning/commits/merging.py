@@ -21,8 +21,8 @@ from typing import Final, NamedTuple, Protocol
 
 from refstore.core.records import Entry
 from refstore.errors import MergeConflict
-from refstore.versioning.commits.diffing import Change
-from refstore.versioning.commits.equality import Equal
+from refstore.versioning.commits.diffing import PathChange
+from refstore.versioning.commits.equality import AreEqual
 
 BATCH: Final = 1000
 """How many changes are looked up in ours together."""
@@ -30,7 +30,7 @@ CONFLICTS_MAX: Final = 100
 """How many paths MergeConflict carries; `merge` gives all of them."""
 
 
-class Strategy(Enum):
+class MergeStrategy(Enum):
     NONE = "none"
     """Conflicts are reported."""
     OURS = "dest-wins"
@@ -39,45 +39,45 @@ class Strategy(Enum):
     """In a conflict theirs is taken."""
 
 
-class Take(NamedTuple):
+class MergedChange(NamedTuple):
     """A change to apply to ours."""
 
     path: str
     entry: Entry | None
 
 
-class Sides(NamedTuple):
+class MergeSides(NamedTuple):
     """A path on which theirs has something that ours has not. None: it is not there."""
 
     path: str
     base: Entry | None
     ours: Entry | None
     theirs: Entry | None
-    conflict: bool
+    is_conflict: bool
     """Whether ours has changed it, too."""
 
 
-class Conflict(Sides):
+class PathConflict(MergeSides):
     """Both changed it since base, to different things."""
 
     __slots__ = ()
 
 
-class Readable(Protocol):
+class TreeReader(Protocol):
     """The methods of `Trees` that a merge needs."""
 
-    def diff(self, left: str, right: str) -> Iterator[Change]: ...
+    def diff(self, left: str, right: str) -> Iterator[PathChange]: ...
 
     def get_many(self, metarange: str, paths: Iterable[str]) -> dict[str, Entry]: ...
 
 
-def sides(
-    changes: Iterator[Change],
+def compare_sides(
+    changes: Iterator[PathChange],
     ours: Callable[[list[str]], Mapping[str, Entry]] | None,
-    equal: Equal,
+    equal: AreEqual,
     *,
     batch: int = BATCH,
-) -> Iterator[Sides]:
+) -> Iterator[MergeSides]:
     """Yield the paths that theirs changed since base and that ours has otherwise, in path order.
 
     `ours` looks up a batch of paths; None: ours equals base, so no lookup is needed.
@@ -89,37 +89,37 @@ def sides(
         others = [at for at, is_equal in enumerate(have_theirs) if not is_equal]
         have_base = equal([(mine[at], some[at].left) for at in others])
         for at, is_equal in zip(others, have_base, strict=True):
-            yield Sides(some[at].path, some[at].left, mine[at], some[at].right, conflict=not is_equal)
+            yield MergeSides(some[at].path, some[at].left, mine[at], some[at].right, is_conflict=not is_equal)
 
 
 def merge(
-    trees: Readable, base: str, ours: str, theirs: str, strategy: Strategy, equal: Equal
-) -> Iterator[Take | Conflict]:
+    trees: TreeReader, base: str, ours: str, theirs: str, strategy: MergeStrategy, equal: AreEqual
+) -> Iterator[MergedChange | PathConflict]:
     """Yield what to apply to ours, and the conflicts, in path order."""
-    for step in sides(trees.diff(base, theirs), None if ours == base else partial(trees.get_many, ours), equal):
-        if not step.conflict or strategy is Strategy.THEIRS:
-            yield Take(step.path, step.theirs)
-        elif strategy is Strategy.NONE:
-            yield Conflict(*step)
+    for step in compare_sides(trees.diff(base, theirs), None if ours == base else partial(trees.get_many, ours), equal):
+        if not step.is_conflict or strategy is MergeStrategy.THEIRS:
+            yield MergedChange(step.path, step.theirs)
+        elif strategy is MergeStrategy.NONE:
+            yield PathConflict(*step)
 
 
 def merge_changes(
-    trees: Readable, base: str, ours: str, theirs: str, strategy: Strategy, equal: Equal
+    trees: TreeReader, base: str, ours: str, theirs: str, strategy: MergeStrategy, equal: AreEqual
 ) -> Iterator[tuple[str, Entry | None]]:
     """Yield a merge as changes. Raises MergeConflict before the first change, so that nothing is written in vain."""
-    if strategy is Strategy.NONE:
+    if strategy is MergeStrategy.NONE:
         steps = merge(trees, base, ours, theirs, strategy, equal)
-        conflicts = (step.path for step in steps if isinstance(step, Conflict))
+        conflicts = (step.path for step in steps if isinstance(step, PathConflict))
         paths = tuple(islice(conflicts, CONFLICTS_MAX))
         if paths:
-            raise _conflict(paths, has_more=next(conflicts, None) is not None)
+            raise _merge_conflict(paths, has_more=next(conflicts, None) is not None)
     for step in merge(trees, base, ours, theirs, strategy, equal):
-        if isinstance(step, Conflict):
-            raise _conflict((step.path,), has_more=True)  # a purge has replaced a content since: what was equal is not
+        if isinstance(step, PathConflict):
+            raise _merge_conflict((step.path,), has_more=True)  # a purge has replaced a content since: what was equal is not
         yield step
 
 
-def _conflict(paths: tuple[str, ...], *, has_more: bool) -> MergeConflict:
+def _merge_conflict(paths: tuple[str, ...], *, has_more: bool) -> MergeConflict:
     if len(paths) == 1 and not has_more:
         what = f"1 path was changed on both sides, {paths[0]!r}"
     else:

@@ -21,19 +21,19 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from refstore.core.units import SUM_BYTES_MAX, sum_of_sizes
+from refstore.core.units import SUM_BYTES_MAX, sum_sizes
 from refstore.versioning.commits import columns, names
-from refstore.versioning.commits.columns import Column, Kind, Layout, UnreadableColumns
+from refstore.versioning.commits.columns import Column, ColumnKind, Layout, UnreadableColumns
 
 LAYOUT: Final = Layout(
     "refstore.metarange",
     "1",
     (
-        ("first_path", Kind.TEXT),
-        ("last_path", Kind.TEXT),
-        ("range", Kind.DIGITS),
-        ("rows", Kind.INTEGER),
-        ("size_bytes", Kind.INTEGER),
+        ("first_path", ColumnKind.TEXT),
+        ("last_path", ColumnKind.TEXT),
+        ("range", ColumnKind.DIGITS),
+        ("rows", ColumnKind.INTEGER),
+        ("size_bytes", ColumnKind.INTEGER),
     ),
 )
 
@@ -63,15 +63,15 @@ class Metarange:
     rows: tuple[RangeRow, ...]
     last_paths: tuple[str, ...]
     """The last paths of `rows`, for bisection."""
-    cut: str
+    cut_rule_label: str
     """The label of the `Cut` that the whole tree is cut by; '' if it is cut by several."""
 
     @classmethod
-    def of(cls, rows: Iterable[RangeRow], cut: str) -> Metarange:
+    def from_rows(cls, rows: Iterable[RangeRow], cut: str) -> Metarange:
         fixed = tuple(rows)
         return cls(fixed, tuple(row.last_path for row in fixed), cut)
 
-    def at_or_behind(self, path: str) -> int:
+    def find_range(self, path: str) -> int:
         """Return the place of the first range that ends at or after `path`: the only one that can hold it."""
         return bisect_left(self.last_paths, path)
 
@@ -82,14 +82,14 @@ class Metarange:
     @property
     def size_bytes(self) -> int:
         # below 0: of a range whose sum began again from below
-        return sum_of_sizes(row.size_bytes if row.size_bytes >= 0 else SUM_BYTES_MAX for row in self.rows)
+        return sum_sizes(row.size_bytes if row.size_bytes >= 0 else SUM_BYTES_MAX for row in self.rows)
 
     @property
     def content_hash(self) -> str:
         content = [
             (names.hash_of(row.id), row.first_path, row.last_path, row.rows, row.size_bytes) for row in self.rows
         ]
-        return _content_hash(self.cut, content)
+        return _content_hash(self.cut_rule_label, content)
 
 
 EMPTY: Final = Metarange((), (), "")
@@ -102,10 +102,10 @@ def encode(metarange: Metarange, content_hash: str = "") -> bytes:
         columns.encode(
             LAYOUT,
             rows,
-            {CUT_KEY: metarange.cut, CONTENT_KEY: content_hash or metarange.content_hash, SEAL_KEY: _UNSEALED},
+            {CUT_KEY: metarange.cut_rule_label, CONTENT_KEY: content_hash or metarange.content_hash, SEAL_KEY: _UNSEALED},
         )
     )
-    start, end = _seal_at(body)
+    start, end = _find_seal(body)
     body[start:end] = hashlib.sha256(body).hexdigest().encode()
     return bytes(body)
 
@@ -113,17 +113,17 @@ def encode(metarange: Metarange, content_hash: str = "") -> bytes:
 def decode(metarange_id: str, body: bytes) -> Metarange:
     """Decode a metarange. Raises CorruptRange for anything but the one that was written under that id."""
     if not _is_sealed(body):
-        raise names.damaged(names.METARANGES, metarange_id, f"its {len(body)} bytes do not have the hash in their seal")
+        raise names.corrupt_range(names.METARANGES, metarange_id, f"its {len(body)} bytes do not have the hash in their seal")
     try:
         rows, metadata = columns.decode(LAYOUT, body)
     except UnreadableColumns as error:
-        raise names.damaged(names.METARANGES, metarange_id, str(error)) from error
+        raise names.corrupt_range(names.METARANGES, metarange_id, str(error)) from error
     values = (rows.column(at).to_pylist() for at in range(len(LAYOUT.fields)))
-    metarange = Metarange.of(map(RangeRow._make, zip(*values, strict=True)), metadata.get(CUT_KEY, ""))
+    metarange = Metarange.from_rows(map(RangeRow._make, zip(*values, strict=True)), metadata.get(CUT_KEY, ""))
     if metarange.content_hash != names.hash_of(metarange_id):
-        raise names.damaged(names.METARANGES, metarange_id, "it does not have the content whose hash is in its name")
-    if not metarange.rows or not _in_order(metarange):
-        raise names.damaged(names.METARANGES, metarange_id, "its ranges are not in order")
+        raise names.corrupt_range(names.METARANGES, metarange_id, "it does not have the content whose hash is in its name")
+    if not metarange.rows or not _is_in_order(metarange):
+        raise names.corrupt_range(names.METARANGES, metarange_id, "its ranges are not in order")
     return metarange
 
 
@@ -134,13 +134,13 @@ def range_ids(metarange_id: str, body: bytes) -> Column:
     and the hash among them must be the one in the name.
     """
     if not _is_sealed(body):
-        raise names.damaged(names.METARANGES, metarange_id, f"its {len(body)} bytes do not have the hash in their seal")
+        raise names.corrupt_range(names.METARANGES, metarange_id, f"its {len(body)} bytes do not have the hash in their seal")
     try:
         rows, metadata = columns.decode(LAYOUT, body, ["range"])
     except UnreadableColumns as error:
-        raise names.damaged(names.METARANGES, metarange_id, str(error)) from error
+        raise names.corrupt_range(names.METARANGES, metarange_id, str(error)) from error
     if metadata.get(CONTENT_KEY, "") != names.hash_of(metarange_id):
-        raise names.damaged(names.METARANGES, metarange_id, "it does not have the content whose hash is in its name")
+        raise names.corrupt_range(names.METARANGES, metarange_id, "it does not have the content whose hash is in its name")
     return rows.column(0)
 
 
@@ -148,7 +148,7 @@ def _content_hash(cut: str, content: list[tuple[str, str, str, int, int]]) -> st
     return hashlib.sha256(msgspec.msgpack.encode((LAYOUT.name, LAYOUT.version, cut, content))).hexdigest()
 
 
-def _in_order(metarange: Metarange) -> bool:
+def _is_in_order(metarange: Metarange) -> bool:
     before = ""
     for row in metarange.rows:
         if not before < row.first_path <= row.last_path or row.rows < 1:
@@ -157,7 +157,7 @@ def _in_order(metarange: Metarange) -> bool:
     return True
 
 
-def _seal_at(body: bytes | bytearray) -> tuple[int, int]:
+def _find_seal(body: bytes | bytearray) -> tuple[int, int]:
     """Return where the seal's digits are, or (-1, -1). The footer comes last, so the last match is the seal."""
     at = body.rfind(SEAL_KEY.encode())
     match = _SEAL.match(body, at) if at >= 0 else None
@@ -165,7 +165,7 @@ def _seal_at(body: bytes | bytearray) -> tuple[int, int]:
 
 
 def _is_sealed(body: bytes) -> bool:
-    start, end = _seal_at(body)
+    start, end = _find_seal(body)
     if start < 0:
         return False
     digest = hashlib.sha256(memoryview(body)[:start])

@@ -22,13 +22,13 @@ from refstore.errors import CorruptRange
 
 RANGES: Final = "_refstore/ranges/"
 METARANGES: Final = "_refstore/metaranges/"
-ADDED: Final = "_refstore/added/"
+ADDED_ADDRESSES: Final = "_refstore/added/"
 
 EXTENSION: Final = ".parquet"
 ID: Final = r"[0-9a-f]{64}\.[0-9a-z]{26}"
 """What an id matches, as a whole."""
 _ID: Final = re.compile(ID)
-_WHAT: Final = {RANGES: "range", METARANGES: "metarange", ADDED: "listing of added addresses"}
+_WHAT: Final = {RANGES: "range", METARANGES: "metarange", ADDED_ADDRESSES: "listing of added addresses"}
 
 
 def new_id(content_hash: str, suffix: str) -> str:
@@ -39,7 +39,7 @@ def hash_of(object_id: str) -> str:
     return object_id.partition(".")[0]
 
 
-def same_content(left: str, right: str) -> bool:
+def have_same_content(left: str, right: str) -> bool:
     """Return whether the two surely have equal content; if False, only reading them tells."""
     return hash_of(left) == hash_of(right)
 
@@ -60,7 +60,7 @@ def id_of_key(object_key: str) -> str:
     return name if _ID.fullmatch(name) else ""
 
 
-def damaged(folder: str, object_id: str, reason: str) -> CorruptRange:
+def corrupt_range(folder: str, object_id: str, reason: str) -> CorruptRange:
     return CorruptRange(
         f"{_WHAT[folder]} {object_id} cannot be trusted ({reason}); restore {key(folder, object_id)} from a backup or "
         "from a copy of"

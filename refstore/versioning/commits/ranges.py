@@ -30,20 +30,20 @@ from refstore.core.ids import Address
 from refstore.core.records import Entry
 from refstore.errors import CorruptRange, Invalid
 from refstore.versioning.commits import columns, names
-from refstore.versioning.commits.columns import Column, Kind, Layout, Rows, UnreadableColumns
+from refstore.versioning.commits.columns import Column, ColumnKind, Layout, Rows, UnreadableColumns
 
 LAYOUT: Final = Layout(
     "refstore.range",
     "1",
     (
-        ("path", Kind.TEXT),
-        ("address", Kind.TEXT),
-        ("size_bytes", Kind.INTEGER),
-        ("checksum", Kind.DIGITS),
-        ("mtime_ms", Kind.INTEGER),
-        ("metadata", Kind.FEW),  # a JSON object with sorted keys; '' for none
-        ("content_type", Kind.FEW),
-        ("md5", Kind.DIGITS),
+        ("path", ColumnKind.TEXT),
+        ("address", ColumnKind.TEXT),
+        ("size_bytes", ColumnKind.INTEGER),
+        ("checksum", ColumnKind.DIGITS),
+        ("mtime_ms", ColumnKind.INTEGER),
+        ("metadata", ColumnKind.FEW),  # a JSON object with sorted keys; '' for none
+        ("content_type", ColumnKind.FEW),
+        ("md5", ColumnKind.DIGITS),
     ),
 )
 PATH: Final = 0
@@ -61,7 +61,7 @@ high bits depend on all of it.
 """
 _WORD: Final = 1 << 32
 
-FEW: Final = 4
+BISECTED_PATHS_MAX: Final = 4
 """Up to so many paths are searched by bisection in a range; for more, reading all of its paths is faster."""
 
 _json = msgspec.json.Encoder(order="sorted")
@@ -69,7 +69,7 @@ _metadata = msgspec.json.Decoder(dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutRule:
     """Where ranges end."""
 
     rows_min: int
@@ -89,19 +89,19 @@ class Cut:
         return f"{self.rows_min}/{self.rows_more}/{self.rows_max}"
 
     def is_boundary(self, path: str) -> bool:
-        return bool(self.boundaries((path,)))
+        return bool(self.find_boundaries((path,)))
 
-    def boundaries(self, paths: Sequence[str]) -> list[int]:
+    def find_boundaries(self, paths: Sequence[str]) -> list[int]:
         """The places of the boundary paths."""
         below = -(-_WORD // self.rows_more)
         return [at for at, path in enumerate(paths) if (crc32(path.encode()) * _MIX) % _WORD < below]
 
-    def closes(self, path: str, rows: int) -> bool:
+    def is_full_at(self, path: str, rows: int) -> bool:
         """Whether a range of so many rows that ends in `path` takes no further row."""
         return rows >= self.rows_max or (rows >= self.rows_min and self.is_boundary(path))
 
 
-CUT: Final = Cut(rows_min=192, rows_more=192, rows_max=768)
+CUT_RULE: Final = CutRule(rows_min=192, rows_more=192, rows_max=768)
 """About 375 rows, 20 KB. A change rewrites its whole range, so smaller ranges make scattered changes cheaper: 100 of
 them in a million entries should cost under 5% of what writing the million costs, also where only the number of requests
 counts. That asks for well over 2000 ranges. More would only make more requests of everything else, and a longer
@@ -159,28 +159,28 @@ def items_of(rows: Rows) -> list[tuple[str, Entry]]:
     return list(zip(paths_of(rows), entries_of(rows), strict=True))
 
 
-def lookup(rows: Rows, paths: Sequence[str]) -> list[tuple[str, Entry]]:
+def find_entries(rows: Rows, paths: Sequence[str]) -> list[tuple[str, Entry]]:
     """Return the entries of those paths that are in the range."""
-    if len(paths) > FEW:
-        return items_of(columns.pick(rows, columns.places_of(paths, rows)))
-    places = [columns.position(rows, path) for path in paths]
+    if len(paths) > BISECTED_PATHS_MAX:
+        return items_of(columns.take_rows(rows, columns.places_of(paths, rows)))
+    places = [columns.find_position(rows, path) for path in paths]
     matching = [
         at
         for at, path in zip(places, paths, strict=True)
-        if at < rows.num_rows and columns.text(rows, PATH, at) == path
+        if at < rows.num_rows and columns.text_at(rows, PATH, at) == path
     ]
     return [item for at in matching for item in items_of(rows.slice(at, 1))]
 
 
-def may_hold(first_path: str, prefix: str) -> bool:
+def may_contain(first_path: str, prefix: str) -> bool:
     """Return whether a range with that first path can hold the prefix, if it does not end before the prefix."""
     return first_path <= prefix or first_path.startswith(prefix)
 
 
-def part(rows: Rows, prefix: str, after: str) -> Rows:
+def rows_with_prefix(rows: Rows, prefix: str, after: str) -> Rows:
     """Return the rows that start with `prefix`, strictly after `after`."""
-    start = columns.position(rows, prefix) if prefix > after else columns.position(rows, after, behind=True)
-    end = columns.first_without(rows, prefix, start) if prefix else rows.num_rows
+    start = columns.find_position(rows, prefix) if prefix > after else columns.find_position(rows, after, behind=True)
+    end = columns.find_first_without_prefix(rows, prefix, start) if prefix else rows.num_rows
     return rows.slice(start, end - start)
 
 
@@ -198,8 +198,8 @@ def hash_hex(body: bytes) -> str:
 def decode(range_id: str, body: bytes) -> Rows:
     """Decode a range. Raises CorruptRange for anything but the range that was written under that id."""
     rows = _decode(range_id, body)
-    if not rows.num_rows or not columns.is_increasing(rows.column(PATH)):
-        raise names.damaged(names.RANGES, range_id, "its rows are not in order")
+    if not rows.num_rows or not columns.is_strictly_increasing(rows.column(PATH)):
+        raise names.corrupt_range(names.RANGES, range_id, "its rows are not in order")
     return rows
 
 
@@ -207,14 +207,14 @@ def decode_addresses(range_id: str, body: bytes) -> Column:
     """Decode only the addresses. Raises CorruptRange as `decode` does."""
     rows = _decode(range_id, body, [LAYOUT.fields[ADDRESS][0]])
     if not rows.num_rows:
-        raise names.damaged(names.RANGES, range_id, "it has no rows")
+        raise names.corrupt_range(names.RANGES, range_id, "it has no rows")
     return rows.column(0)
 
 
 def _decode(range_id: str, body: bytes, only: Sequence[str] | None = None) -> Rows:
     if hash_hex(body) != names.hash_of(range_id):
-        raise names.damaged(names.RANGES, range_id, f"its {len(body)} bytes do not have the hash in its name")
+        raise names.corrupt_range(names.RANGES, range_id, f"its {len(body)} bytes do not have the hash in its name")
     try:
         return columns.decode(LAYOUT, body, only)[0]
     except UnreadableColumns as error:
-        raise names.damaged(names.RANGES, range_id, str(error)) from error
+        raise names.corrupt_range(names.RANGES, range_id, str(error)) from error

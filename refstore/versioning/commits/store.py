@@ -28,11 +28,11 @@ class TreeStore:
         self._ranges = caches.ranges
         self._metaranges = caches.metaranges
 
-    def suffix(self) -> str:
+    def new_suffix(self) -> str:
         """Make a new object's suffix, in the operation's own thread, so that a simulated run can be repeated."""
-        return self._ids.unique(self._clock.now_ms())
+        return self._ids.new_id(self._clock.now_ms())
 
-    def kept_range(self, range_id: str) -> Rows | None:
+    def cached_range(self, range_id: str) -> Rows | None:
         """Return the range if it is cached, so that it costs no request and needs no thread."""
         return self._ranges.get(range_id)
 
@@ -55,7 +55,7 @@ class TreeStore:
         tree = self._metaranges.get(metarange_id)
         if tree is None:
             tree = metaranges.decode(metarange_id, self.read(names.METARANGES, metarange_id))
-            self._keep(metarange_id, tree)
+            self._cache_metarange(metarange_id, tree)
         return tree
 
     def range_ids(self, metarange_id: str) -> Column:
@@ -72,25 +72,25 @@ class TreeStore:
         content_hash = metarange.content_hash
         metarange_id = names.new_id(content_hash, suffix)
         self._objects.put(names.key(names.METARANGES, metarange_id), metaranges.encode(metarange, content_hash))
-        self._keep(metarange_id, metarange)  # the next commit's base
+        self._cache_metarange(metarange_id, metarange)  # the next commit's base
         return metarange_id
 
     def read(self, folder: str, object_id: str) -> bytes:
         try:
             return self._objects.read(names.key(folder, object_id))
         except ObjectNotFound as error:
-            raise names.damaged(folder, object_id, "it is not in the object store") from error
+            raise names.corrupt_range(folder, object_id, "it is not in the object store") from error
 
     def chunks(self, folder: str, object_id: str) -> Iterator[bytes]:
         """Yield the chunks of an object that may be large."""
         try:
             yield from self._objects.get(names.key(folder, object_id))
         except ObjectNotFound as error:
-            raise names.damaged(folder, object_id, "it is not in the object store") from error
+            raise names.corrupt_range(folder, object_id, "it is not in the object store") from error
 
-    def put_listing(self, listing_id: str, body: BinaryIO) -> None:
-        self._objects.put(names.key(names.ADDED, listing_id), body)
+    def put_added_addresses(self, listing_id: str, body: BinaryIO) -> None:
+        self._objects.put(names.key(names.ADDED_ADDRESSES, listing_id), body)
 
-    def _keep(self, metarange_id: str, metarange: Metarange) -> None:
+    def _cache_metarange(self, metarange_id: str, metarange: Metarange) -> None:
         weight_bytes = sum(_ROW_BYTES + len(row.first_path) + len(row.last_path) for row in metarange.rows)
         self._metaranges.put(metarange_id, metarange, weight_bytes)

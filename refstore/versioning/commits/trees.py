@@ -22,20 +22,20 @@ from refstore.versioning.commits import changes, merging, names, ranges
 from refstore.versioning.commits.caches import Caches
 from refstore.versioning.commits.changes import PAGE_ROWS
 from refstore.versioning.commits.columns import Rows
-from refstore.versioning.commits.diffing import Change
-from refstore.versioning.commits.equality import Equal
+from refstore.versioning.commits.diffing import PathChange
+from refstore.versioning.commits.equality import AreEqual
 from refstore.versioning.commits.filters import PathFilter
-from refstore.versioning.commits.merging import Conflict, Strategy, Take
+from refstore.versioning.commits.merging import PathConflict, MergeStrategy, MergedChange
 from refstore.versioning.commits.metaranges import Metarange, RangeRow
-from refstore.versioning.commits.ranges import CUT, Cut
+from refstore.versioning.commits.ranges import CUT_RULE, CutRule
 from refstore.versioning.commits.store import TreeStore
 from refstore.versioning.commits.workers import Workers
 
 if TYPE_CHECKING:
     from refstore.versioning.commits import applying, diffing, imported, listings
     from refstore.versioning.commits.applying import WrittenTree
-    from refstore.versioning.commits.diffing import Change
-    from refstore.versioning.commits.imported import Spool
+    from refstore.versioning.commits.diffing import PathChange
+    from refstore.versioning.commits.imported import ImportSpool
 else:
     applying = LazyModule("refstore.versioning.commits.applying")
     diffing = LazyModule("refstore.versioning.commits.diffing")
@@ -56,7 +56,7 @@ class Trees:
         ids: Ids,
         clock: Clock,
         *,
-        cut: Cut = CUT,
+        cut: CutRule = CUT_RULE,
         page_rows: int = PAGE_ROWS,
         threads: int = THREADS,
         caches: Caches | None = None,
@@ -77,7 +77,7 @@ class Trees:
         tree = self._store.metarange(metarange)
         paths_by_range: dict[int, list[str]] = {}
         for path in sorted(set(paths)):
-            at = tree.at_or_behind(path)
+            at = tree.find_range(path)
             if at < len(tree.rows) and tree.rows[at].first_path <= path:
                 paths_by_range.setdefault(at, []).append(path)
         entries: dict[str, Entry] = {}
@@ -85,7 +85,7 @@ class Trees:
             for rows, inside in zip(
                 self._rows(workers, [tree.rows[at] for at in paths_by_range]), paths_by_range.values(), strict=True
             ):
-                entries.update(ranges.lookup(rows, inside))
+                entries.update(ranges.find_entries(rows, inside))
         return entries
 
     def scan(
@@ -94,22 +94,22 @@ class Trees:
         """Return a page of the entries with `prefix`, strictly after `after`; fewer than `limit` at the end."""
         deadline.check()  # cached ranges make no request, and only requests check the deadline
         tree = self._store.metarange(metarange)
-        at = tree.at_or_behind(max(prefix, after))
+        at = tree.find_range(max(prefix, after))
         page: list[tuple[str, Entry]] = []
         with Workers(self._threads) as workers:
             while len(page) < limit and (
-                range_rows := self._following(tree, at, prefix, 1 if not page else limit - len(page))
+                range_rows := self._next_ranges(tree, at, prefix, 1 if not page else limit - len(page))
             ):
                 for rows in self._rows(workers, range_rows):
-                    part = ranges.part(rows, prefix, after)
+                    part = ranges.rows_with_prefix(rows, prefix, after)
                     page.extend(ranges.items_of(part.slice(0, limit - len(page))))
                 at += len(range_rows)
         return page
 
-    def _following(self, tree: Metarange, at: int, prefix: str, rows: int) -> list[RangeRow]:
+    def _next_ranges(self, tree: Metarange, at: int, prefix: str, rows: int) -> list[RangeRow]:
         """Return the ranges from `at` on that have so many rows, while they may have the prefix."""
         range_rows: list[RangeRow] = []
-        while rows > 0 and at < len(tree.rows) and ranges.may_hold(tree.rows[at].first_path, prefix):
+        while rows > 0 and at < len(tree.rows) and ranges.may_contain(tree.rows[at].first_path, prefix):
             range_rows.append(tree.rows[at])
             rows -= tree.rows[at].rows
             at += 1
@@ -123,50 +123,50 @@ class Trees:
         """Return the bytes of all objects that the tree names, from the metarange alone."""
         return self._store.metarange(metarange).size_bytes
 
-    def stretches(self, metarange: str, *, prefix: str = "", after: str = "") -> list[RangeRow]:
+    def overlapping_ranges(self, metarange: str, *, prefix: str = "", after: str = "") -> list[RangeRow]:
         """Return the ranges that can have entries with `prefix` after `after`, in order; many trees share ranges."""
         tree = self._store.metarange(metarange)
-        rows = tree.rows[tree.at_or_behind(max(prefix, after)) :]
-        return list(takewhile(lambda row: ranges.may_hold(row.first_path, prefix), rows))
+        rows = tree.rows[tree.find_range(max(prefix, after)) :]
+        return list(takewhile(lambda row: ranges.may_contain(row.first_path, prefix), rows))
 
     def entries_of_range(self, range_id: str, *, prefix: str = "", after: str = "") -> list[tuple[str, Entry]]:
-        return ranges.items_of(ranges.part(self._store.range(range_id), prefix, after))
+        return ranges.items_of(ranges.rows_with_prefix(self._store.range(range_id), prefix, after))
 
-    def same(self, left: str, right: str) -> bool:
+    def have_same_content(self, left: str, right: str) -> bool:
         """Return whether two trees surely have equal content; if False, only a diff can tell."""
-        return names.same_content(left, right)
+        return names.have_same_content(left, right)
 
     # ---- writing
 
     def apply(self, base: str, sorted_changes: Iterable[tuple[str, Entry | None]]) -> WrittenTree:
         """Write a new tree: the base with the changes, sorted by path, each path once; None deletes."""
-        return self._apply(base, changes.pages_of_entries(sorted_changes, self._page_rows))
+        return self._apply(base, changes.page_entries(sorted_changes, self._page_rows))
 
     def apply_encoded(self, base: str, sorted_changes: Iterable[tuple[str, bytes]]) -> WrittenTree:
         """Write a new tree from the base and staging values of the KV: encoded entries and tombstones."""
-        return self._apply(base, changes.pages_of_values(sorted_changes, self._page_rows))
+        return self._apply(base, changes.page_values(sorted_changes, self._page_rows))
 
     def _apply(self, base: str, pages: Iterator[changes.ChangePage]) -> WrittenTree:
         with Workers(self._threads) as workers:
-            return applying.Apply(self._store, self._cut, base, workers).run(pages)
+            return applying.TreeRewrite(self._store, self._cut, base, workers).run(pages)
 
-    def replace(self, base: str, spool: Spool, prefixes: Sequence[str]) -> WrittenTree:
+    def replace_prefixes(self, base: str, spool: ImportSpool, prefixes: Sequence[str]) -> WrittenTree:
         """Put the spooled entries, and remove all others below the prefixes, none of which lies in another."""
-        return self._apply(base, imported.changes_of(spool.merged(), self._paths_below(base, sorted(prefixes))))
+        return self._apply(base, imported.replacement_changes(spool.merge_runs(), self._paths_below(base, sorted(prefixes))))
 
     def _paths_below(self, metarange: str, prefixes: Sequence[str]) -> Iterator[list[str]]:
         """Yield the paths below the prefixes in order, range by range."""
         with Workers(self._threads) as workers:
             for prefix in prefixes:
-                for rows in self._rows(workers, self.stretches(metarange, prefix=prefix)):
-                    if paths := ranges.paths_of(ranges.part(rows, prefix, "")):
+                for rows in self._rows(workers, self.overlapping_ranges(metarange, prefix=prefix)):
+                    if paths := ranges.paths_of(ranges.rows_with_prefix(rows, prefix, "")):
                         yield paths
 
     def count_below(self, metarange: str, prefixes: Sequence[str]) -> int:
         """Count the paths below the prefixes, none of which lies in another."""
         return sum(len(paths) for paths in self._paths_below(metarange, prefixes))
 
-    def read_added(self, listing: str) -> Iterator[list[Address]]:
+    def read_added_addresses(self, listing: str) -> Iterator[list[Address]]:
         """Yield the own addresses that an apply put (`WrittenTree.added`), sorted, in batches."""
         return listings.read(self._store, listing)
 
@@ -174,16 +174,16 @@ class Trees:
 
     def diff(
         self, left: str, right: str, *, prefix: str = "", after: str = "", only: PathFilter | None = None
-    ) -> Iterator[Change]:
+    ) -> Iterator[PathChange]:
         """Yield the changes from `left` to `right` (of paths in `only`), in path order. Shared ranges are not read."""
         return diffing.diff(self._store, self._threads, left, right, prefix=prefix, after=after, only=only)
 
-    def merge(self, base: str, ours: str, theirs: str, strategy: Strategy, equal: Equal) -> Iterator[Take | Conflict]:
+    def merge(self, base: str, ours: str, theirs: str, strategy: MergeStrategy, equal: AreEqual) -> Iterator[MergedChange | PathConflict]:
         """Yield what to apply to `ours` to bring in the changes of `theirs` since `base`, and the conflicts."""
         return merging.merge(self, base, ours, theirs, strategy, equal)
 
     def merge_changes(
-        self, base: str, ours: str, theirs: str, strategy: Strategy, equal: Equal
+        self, base: str, ours: str, theirs: str, strategy: MergeStrategy, equal: AreEqual
     ) -> Iterator[tuple[str, Entry | None]]:
         """Yield a merge as changes for `apply`. Raises MergeConflict, as a rule before the first of them."""
         return merging.merge_changes(self, base, ours, theirs, strategy, equal)
@@ -205,6 +205,6 @@ class Trees:
                 yield ranges.addresses_of(rows)
 
     def _rows(self, workers: Workers, range_rows: Iterable[RangeRow]) -> Iterator[Rows]:
-        return workers.ahead(
-            lambda row: self._store.range(row.id), range_rows, known=lambda row: self._store.kept_range(row.id)
+        return workers.map_ahead(
+            lambda row: self._store.range(row.id), range_rows, known=lambda row: self._store.cached_range(row.id)
         )

@@ -18,7 +18,7 @@ A = TypeVar("A")
 P = ParamSpec("P")
 
 
-class Job(Generic[T]):
+class PendingResult(Generic[T]):
     def __init__(self, work: Callable[[], T]) -> None:
         self._work: Callable[[], T] | None = work
         """Released once it runs, because a result may be kept for long."""
@@ -45,7 +45,7 @@ class Job(Generic[T]):
         return self._future.result()
 
 
-def _same(value: T) -> T:
+def _identity(value: T) -> T:
     return value
 
 
@@ -55,10 +55,10 @@ class Workers:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self._executor: ThreadPoolExecutor | None = None
-        self._held: Job[object] | None = None
+        self._held: PendingResult[object] | None = None
 
-    def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Job[T]:
-        job: Job[T] = Job(lambda: work(*args, **kwargs))
+    def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> PendingResult[T]:
+        job: PendingResult[T] = PendingResult(lambda: work(*args, **kwargs))
         if self.threads < 2:
             job.result()
         elif self._executor is not None:
@@ -71,20 +71,20 @@ class Workers:
             job.start(self._executor)
         return job
 
-    def ahead(
+    def map_ahead(
         self, work: Callable[[A], T], arguments: Iterable[A], *, known: Callable[[A], T | None] | None = None
     ) -> Iterator[T]:
         """Like `map`, with two requests per thread made ahead of the consumer, so that memory is bounded.
 
         `known` returns results that need no request, in the caller, because starting a thread takes longer.
         """
-        waiting: deque[Job[T]] = deque()
+        waiting: deque[PendingResult[T]] = deque()
         for argument in arguments:
             found = known(argument) if known is not None else None
             if self.threads < 2:
                 yield found if found is not None else work(argument)
                 continue
-            waiting.append(Job(partial(_same, found)) if found is not None else self.submit(work, argument))
+            waiting.append(PendingResult(partial(_identity, found)) if found is not None else self.submit(work, argument))
             if len(waiting) > 2 * self.threads:
                 yield waiting.popleft().result()
         while waiting:
