@@ -30,10 +30,10 @@ from bench.api_servers import Server
 from bench.measure import Row, Series, at_least, at_most, in_fresh_process, in_turns, on_processor, rates
 from bench.reaping import reset_branch
 from bench.workshop import Scale, Workshop, filling, make_lake
-from refstore import access_keys
-from refstore.core import keys
 from refstore.lake import Lake
+from refstore.records import keys
 from refstore.repository import Repository
+from refstore.service import access_keys
 
 CLIENTS: Final = 16
 SHARE: Final = 0.5

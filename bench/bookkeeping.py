@@ -24,11 +24,12 @@ import redis
 from bench import lakes
 from bench.measure import Row, Series, at_least, at_most, in_turns, rates, seconds_of
 from bench.workshop import Workshop
-from refstore.core import keys
 from refstore.core.ids import Path
-from refstore.core.records import Listed, Reference, encode
 from refstore.kv.base import Key
-from refstore.operations.uploading import BATCH
+from refstore.operations.upload import BATCH
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.reference_records import Listed, Reference
 from refstore.repository import Repository
 
 FACTOR = 0.5

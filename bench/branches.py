@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from bench import lakes
 from bench.measure import Row, Series, at_most, in_turns, seconds_of
 from bench.workshop import Workshop
-from refstore.core import keys
 from refstore.core.ids import BranchName
 from refstore.kv.base import ABSENT
+from refstore.records import keys
 from refstore.repository import Repository
 
 FACTOR = 3

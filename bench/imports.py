@@ -12,9 +12,9 @@ from bench import lakes
 from bench.listing import fill
 from bench.measure import Row, at_least, in_turns, rates, seconds_of
 from bench.workshop import Workshop, make_lake
-from refstore.core.records import ImportSource
 from refstore.lake import Lake
 from refstore.objects import open_objects
+from refstore.records.repository_records import ImportSource
 from tests.servers.s3_base import BUCKET
 
 FACTOR = 0.5

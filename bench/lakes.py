@@ -13,14 +13,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from refstore.configuration.settings import embedded_urls
 from refstore.core import deadline
 from refstore.core.ids import Address, is_own
-from refstore.core.settings import embedded_urls
 from refstore.kv import open_kv
 from refstore.lake import Lake
 from refstore.objects import open_objects
 from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
 from refstore.repository import Repository
 
 REPOSITORY: Final = "bench"

@@ -20,15 +20,17 @@ from bench.offline_again import Earlier, make_lake
 from bench.offline_sweep import AT_ONCE, EVERYTHING
 from bench.workshop import Workshop
 from refstore.context import Context
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address
-from refstore.core.records import Backup, Content, Intent, Location, encode
 from refstore.kv import open_kv
 from refstore.kv.base import KV, Key, SetIf
 from refstore.lake import Lake
-from refstore.versioning.locations import RewriteIntent, LocatedIdentity, Locations, WrittenContent
-from refstore_gc import run as job
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.location_records import Backup, Content, Intent, Location
+from refstore.versioning.locations import LocatedIdentity, Locations, RewriteIntent, WrittenContent
+from refstore_gc import gc_run as job
 from refstore_gc.engines.choice import EngineOptions, open_engines
 
 PUBLISH_FACTOR: Final = 0.5

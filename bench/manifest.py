@@ -23,7 +23,7 @@ from bench.workshop import Workshop
 from refstore.core.safety import Safety
 from refstore.kv import open_kv
 from refstore.lake import Lake
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from refstore.versioning.manifest import Manifest
 from tests.servers.s3_proxy import S3FaultProxy

@@ -14,7 +14,7 @@ from bench import lakes
 from bench.bookkeeping import bare
 from bench.measure import Row, Series, at_most
 from bench.workshop import Workshop
-from refstore.core import keys
+from refstore.records import keys
 from refstore.repository import Repository
 
 FACTOR = 2

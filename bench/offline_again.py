@@ -28,7 +28,7 @@ from refstore.core.clock import SystemClock
 from refstore.kv import open_kv
 from refstore.lake import Lake
 from refstore.objects import open_objects
-from refstore_gc import run as job
+from refstore_gc import gc_run as job
 from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
 
 FACTOR: Final = 0.1

@@ -25,16 +25,16 @@ from bench.workshop import Workshop, make_lake
 from refstore.core import ids
 from refstore.repository import Repository
 from refstore_gc import live_in_commits
+from refstore_gc.address_batches import Batch, BatchKind
 from refstore_gc.address_codec import BucketBounds
 from refstore_gc.anti_join import JoinInputs, join_buckets
-from refstore_gc.batches import Batch, BatchKind
 from refstore_gc.bucket_join import BucketRow, BucketTask, ChunkReference
 from refstore_gc.engines.base import Engine
 from refstore_gc.engines.choice import EngineOptions, open_engines
 from refstore_gc.engines.local import LocalEngine
 from refstore_gc.engines.shared_work import SharedWork
 from refstore_gc.garbage import MarkedCount
-from refstore_gc.live_in_commits import LiveCommits, CommitSources
+from refstore_gc.live_in_commits import CommitSources, LiveCommits
 from refstore_gc.run_layout import RunLayout
 from refstore_gc.untyped_arrow import pa, pq
 
@@ -134,7 +134,9 @@ def _inputs(folder: Path) -> JoinInputs:
         for number, file in enumerate(files)
     ]
     live = [(str(file.relative_to(folder)), BatchKind.LIVE_IN_COMMITS) for file in sorted((folder / "live").iterdir())]
-    return JoinInputs(BucketTask(layout=work, is_recorded=True), firsts[1:], chunks, live, [], CommitSources([], [], []))
+    return JoinInputs(
+        BucketTask(layout=work, is_recorded=True), firsts[1:], chunks, live, [], CommitSources([], [], [])
+    )
 
 
 def _marked_in(rows: Iterable[BucketRow]) -> int:
@@ -251,7 +253,11 @@ def _read(engine: Engine, repo: Repository, wanted: LiveCommits) -> float:
     layout = RunLayout(url=url, files=url, mark_id=MARK_ID, seed=1)
 
     def work() -> None:
-        assert sum(engine.join(live_in_commits.commit_flows(layout, BucketBounds.from_addresses([]), wanted.sources()), 1, _count_rows))
+        assert sum(
+            engine.join(
+                live_in_commits.commit_flows(layout, BucketBounds.from_addresses([]), wanted.sources()), 1, _count_rows
+            )
+        )
 
     return seconds_of(work)
 

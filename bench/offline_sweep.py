@@ -25,10 +25,10 @@ from refstore.core.safety import Safety
 from refstore.kv import open_kv
 from refstore.lake import Lake
 from refstore.objects.s3.client import CONCURRENT_REQUESTS
-from refstore_gc import run as job
+from refstore_gc import gc_run as job
 from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
+from refstore_gc.gc_run import GcOptions
 from refstore_gc.mark_breaker import BreakerLimits
-from refstore_gc.run import GcOptions
 
 FACTOR_S3: Final = 0.8
 AT_ONCE: Final = Safety(

@@ -38,15 +38,15 @@ from bench.purge_data import (
     write_large,
 )
 from bench.workshop import Workshop
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
 from refstore_gc.run_progress import ignore_progress
-from refstore_purge import ids, verify
-from refstore_purge import run as job
-from refstore_purge.report import PurgeReport
-from refstore_purge.run import PurgeOptions
-from refstore_purge.untyped_arrow import pa, pq
+from refstore_purge import purge_ids, verify
+from refstore_purge import purge_run as job
+from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_run import PurgeOptions
+from refstore_purge.untyped_pandas import pa, pq
 from refstore_purge.verify import RowFinding
 
 FIND_FACTOR: Final = 0.7
@@ -389,7 +389,7 @@ def _memory(shop: Workshop, large: Large) -> Row:
     small = Shape(1000, ROWS_A_GUEST, text=large.text)
     made = write_large(folder / "data/large", large.format, shape, size)
     write_large(folder / "data/small", large.format, small, 0)
-    ids.write_ids(folder / "ids", "string", [guests_of(0, each)[:PLANTED] for each in (shape, small)])
+    purge_ids.write_ids(folder / "ids", "string", [guests_of(0, each)[:PLANTED] for each in (shape, small)])
     done = in_fresh_process(
         "purge_memory",
         url=f"file://{folder}?fsync=0",

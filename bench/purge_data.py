@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from refstore_purge.untyped_arrow import orc, pa, pc, pq
+from refstore_purge.untyped_pandas import orc, pa, pc, pq
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -22,7 +22,7 @@ from bench import lakes, peers
 from bench.measure import Row, Series, at_least, at_most, in_fresh_process, in_turns, rates
 from bench.reaping import reset_branch
 from bench.workshop import Workshop, make_lake
-from refstore.core.settings import embedded_urls
+from refstore.configuration.settings import embedded_urls
 
 FACTOR = 0.7
 """Of icechunk, and of each floor. A bar holds if it is passed by a seventh."""

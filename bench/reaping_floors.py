@@ -19,10 +19,12 @@ import apsw
 import redis
 
 from bench import lakes
-from refstore.core import keys
 from refstore.core.batches import split_batches
 from refstore.core.ids import Path as ObjectPath
-from refstore.core.records import Deleting, Emptied, Entry, Reference, decode_staged, encode
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.reference_records import Deleting, Emptied, Reference
+from refstore.records.staging_records import Entry, decode_staged
 from refstore.repository import Repository
 
 PAGE = 4000

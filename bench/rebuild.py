@@ -21,9 +21,9 @@ from bench import lakes
 from bench.measure import Row, Series, at_least, at_most, in_fresh_process, in_turns, seconds_of
 from bench.workshop import Workshop, make_lake
 from refstore.context import Context
-from refstore.core import keys
 from refstore.lake import Lake
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
+from refstore.records import keys
 
 COMMITS_A_MINUTE = 20_000
 LISTING_FACTOR = 2

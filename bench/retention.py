@@ -12,12 +12,13 @@ from pathlib import Path
 from bench import lakes
 from bench.measure import Row, Series, at_most, in_fresh_process
 from bench.workshop import Workshop, make_lake
-from refstore.core import keys
 from refstore.core.ids import CommitId
-from refstore.core.records import Commit, encode
 from refstore.kv.base import Key
-from refstore.retention.active_commits import Refs, ExpiryState, compute_expiry
-from refstore.retention.commit_arrays import CommitRow, CommitHistory
+from refstore.records import keys
+from refstore.records.commit_records import Commit
+from refstore.records.encoding import encode
+from refstore.retention.active_commits import ExpiryState, Refs, compute_expiry
+from refstore.retention.commit_arrays import CommitHistory, CommitRow
 from refstore.retention.rules import BranchRule, Rules
 
 SECONDS = 30.0

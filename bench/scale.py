@@ -26,10 +26,12 @@ from bench import lakes
 from bench.bookkeeping import bare
 from bench.measure import Row, Series
 from bench.workshop import Workshop
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.ids import Path
-from refstore.core.records import Listed, Reference, encode
 from refstore.kv.base import ABSENT
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.reference_records import Listed, Reference
 
 WRITERS: Final = 10_000
 ROUND_TRIP_SECONDS: Final = 0.0005

@@ -18,12 +18,13 @@ import numpy as np
 from bench import lakes
 from bench.measure import Row, Series, at_most, seconds_of
 from bench.workshop import Workshop
-from refstore.core import keys
 from refstore.core.arrow_arrays import array, scalar
-from refstore.core.records import GcRun, encode
-from refstore.deletions import deletion_index
+from refstore.deletion_history import deletion_index
 from refstore.gc_marks import RunState
 from refstore.lake import Lake
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.mark_records import GcRun
 from refstore.repository import Repository
 from refstore_gc import deletion_index_writer
 from refstore_gc.untyped_arrow import pa

@@ -73,7 +73,7 @@ def write_redis_keys(*, kv: str, objects: str) -> Measured:
 
 
 def _reap(lake: Any, *, grace_seconds: float | None) -> Measured:
-    from refstore.core.settings import ReaperSettings
+    from refstore.configuration.settings import ReaperSettings
     from refstore_reaper import survey
     from refstore_reaper.daemon import Reaper
 
@@ -189,7 +189,7 @@ def api_load(
 def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measured:
     """What a listing's pages cost apart: reading them from the SDK, making the items, writing these as JSON."""
     import refstore
-    from refstore_api.json_answers import make_page_response
+    from refstore_api.json_responses import make_page_response
     from refstore_api.models import Pagination
     from refstore_api.object_stats import object_fields
 
@@ -266,18 +266,22 @@ def purge_memory(*, url: str, ids: str, format_: str, identifier: str, small: st
     from refstore.objects import open_objects
     from refstore_gc.engines import worker_processes
     from refstore_gc.engines.base import SharedFolder
-    from refstore_purge import tasks
+    from refstore_purge import purge_tasks
 
     worker_processes.become_worker()
-    job = tasks.TaskSettings(url=url, io_timeout_seconds=60.0, ids=SharedFolder(ids), hash_key=b"bench" * 3 + b"!")
+    job = purge_tasks.TaskSettings(
+        url=url, io_timeout_seconds=60.0, ids=SharedFolder(ids), hash_key=b"bench" * 3 + b"!"
+    )
     store = open_objects(url)
 
-    def work(key: str, *, to: str) -> tasks.ObjectResult:
+    def work(key: str, *, to: str) -> purge_tasks.ObjectResult:
         size = store.head(key).size_bytes
         name: Any = format_
         columns = tuple(identifier.split("."))
-        work = tasks.ObjectTask(address=key, size_bytes=size, format=name, ids="", identifier=columns, target_address=to)
-        done = tasks.run_task(job, work if to else msgspec.structs.replace(work, index=f"index/{key}"))
+        work = purge_tasks.ObjectTask(
+            address=key, size_bytes=size, format=name, ids="", identifier=columns, target_address=to
+        )
+        done = purge_tasks.run_task(job, work if to else msgspec.structs.replace(work, index=f"index/{key}"))
         if done.failure or not done.matched_rows:
             raise RuntimeError(f"{key}: {done}")
         return done

@@ -24,21 +24,24 @@ from refstore import errors
 from refstore.errors import RefstoreError
 
 if TYPE_CHECKING:
-    from refstore.core.records import Branch, Commit, Entry, ImportSource, Mark, Tag
     from refstore.core.safety import Safety
     from refstore.lake import Lake
-    from refstore.operations.committing import CommitDetails, CommitInfo
-    from refstore.operations.copying import Copy, Move
-    from refstore.operations.restoring import RestoreOutcome, RestoreResult
-    from refstore.operations.uploading import IssuedAddress, Link, Stage, Upload
+    from refstore.operations.commit import CommitDetails, CommitInfo
+    from refstore.operations.copy import Copy, Move
+    from refstore.operations.restore import RestoreOutcome, RestoreResult
+    from refstore.operations.upload import IssuedAddress, Link, Stage, Upload
+    from refstore.records.branch_records import Branch, Tag
+    from refstore.records.commit_records import Commit
+    from refstore.records.mark_records import Mark
+    from refstore.records.repository_records import ImportSource
+    from refstore.records.staging_records import Entry
     from refstore.repository import Repository
-    from refstore.versioning.commits.diffing import PathChange
+    from refstore.versioning.commits.tree_diff import PathChange
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Branch",
-    "PathChange",
     "Commit",
     "CommitDetails",
     "CommitInfo",
@@ -50,6 +53,7 @@ __all__ = [
     "Link",
     "Mark",
     "Move",
+    "PathChange",
     "RefstoreError",
     "Repository",
     "RestoreOutcome",
@@ -63,25 +67,25 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Branch": "core.records",
+    "Branch": "records.branch_records",
     "Change": "versioning.commits.diffing",
-    "Commit": "core.records",
+    "Commit": "records.commit_records",
     "CommitDetails": "operations.committing",
     "CommitInfo": "operations.committing",
     "Copy": "operations.copying",
-    "Entry": "core.records",
-    "ImportSource": "core.records",
+    "Entry": "records.staging_records",
+    "ImportSource": "records.repository_records",
     "IssuedAddress": "operations.uploading",
     "Lake": "lake",
     "Link": "operations.uploading",
-    "Mark": "core.records",
+    "Mark": "records.mark_records",
     "Move": "operations.copying",
     "RestoreOutcome": "operations.restoring",
     "Repository": "repository",
     "RestoreResult": "operations.restoring",
     "Safety": "core.safety",
     "Stage": "operations.uploading",
-    "Tag": "core.records",
+    "Tag": "records.branch_records",
     "Upload": "operations.uploading",
 }
 """Where each name is defined. A name is imported on first use, because a lake needs PyArrow, which takes a second."""
@@ -128,7 +132,7 @@ def open(  # noqa: A001  # refstore.open
     """
     from dataclasses import asdict
 
-    from refstore.configured_lake import find_settings, open_lake
+    from refstore.configuration.configured_lake import find_settings, open_lake
     from refstore.core.safety import Safety
 
     durations = asdict(safety) if isinstance(safety, Safety) else dict(safety or {})

@@ -19,13 +19,15 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from refstore.audit import AuditLog
-from refstore.core import deadline, event_log, keys
+from refstore.core import deadline, event_log
 from refstore.core.clock import Clock, format_utc
 from refstore.core.ids import Ids
-from refstore.core.records import DurationsRecord, FormerDurations, SharedDurations, decode, encode
 from refstore.core.safety import SHARED, Safety
 from refstore.errors import Contention, DurationsDiffer, InvalidSettings
 from refstore.kv.base import ABSENT, KV, Absent
+from refstore.records import keys
+from refstore.records.encoding import decode, encode
+from refstore.records.lake_records import DurationsRecord, FormerDurations, SharedDurations
 
 REREAD_SECONDS: Final = 60.0
 """A process knows of a change after this time at the latest. All processes have to use the same value."""
@@ -269,7 +271,9 @@ class _Difference(NamedTuple):
     agreed_value: float
 
 
-def _find_differences(counting: tuple[SharedDurations, ...], own: Safety, explicit: Mapping[str, str]) -> list[_Difference]:
+def _find_differences(
+    counting: tuple[SharedDurations, ...], own: Safety, explicit: Mapping[str, str]
+) -> list[_Difference]:
     """Return the explicit durations that are none of those that count. The first that count are the agreed ones."""
     return [
         _Difference(name, getattr(own, name), explicit[name], getattr(counting[0], name))

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from refstore.audit import AuditLog
-from refstore.core import keys
 from refstore.core.clock import Clock
 from refstore.core.ids import Ids, RepositoryId, RepositoryName
 from refstore.core.safety import Durations, Safety
 from refstore.foreign_reads import ForeignReads
 from refstore.kv.base import KV
 from refstore.objects.base import ObjectStore
+from refstore.records import keys
 from refstore.versioning.address_state import DeletionDelays
 from refstore.versioning.branches import Branches
 from refstore.versioning.issuance import AddressTokenIssuer

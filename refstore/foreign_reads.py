@@ -29,7 +29,13 @@ from refstore.errors import (
 from refstore.kv.base import KV
 from refstore.namespaces import OWN_FOLDER, Namespaces, check_outside_lake
 from refstore.objects.base import ObjectStore
-from refstore.objects.foreign_objects import ForeignLocation, ForeignStores, AllowedPrefixes, check_address, parse_location
+from refstore.objects.foreign_objects import (
+    AllowedPrefixes,
+    ForeignLocation,
+    ForeignStores,
+    check_address,
+    parse_location,
+)
 from refstore.objects.store_urls import child
 
 NAMESPACES_SECONDS: Final = 1.0

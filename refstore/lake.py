@@ -18,10 +18,9 @@ from refstore import lake_identity
 from refstore.agreed_durations import AgreedDurations
 from refstore.audit import AuditLog, EntryDraft
 from refstore.context import Context
-from refstore.core import deadline, event_log, ids, keys, user_metadata
+from refstore.core import deadline, event_log, ids, user_metadata
 from refstore.core.clock import Clock, SystemClock, format_utc
 from refstore.core.ids import Ids, RandomIds, RepositoryId, RepositoryName
-from refstore.core.records import ClearedRepository, Commit, RepositoryRecord, decode, encode, decode_optional
 from refstore.core.redaction import redact_text, redact_url
 from refstore.core.safety import SHARED, Durations, FixedDurations, Safety
 from refstore.core.signing_keys import SigningKey
@@ -39,13 +38,17 @@ from refstore.errors import (
 from refstore.foreign_reads import ForeignReads
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, KV
-from refstore.kv.retrying import RetryingKV
-from refstore.namespaces import NAMESPACE_OBJECT, folder_url, check_new, check_owner, owner_of
+from refstore.kv.retries import RetryingKV
+from refstore.namespaces import NAMESPACE_OBJECT, check_new, check_owner, folder_url, owner_of
 from refstore.objects import child, make_objects, named_stores, open_objects
 from refstore.objects.base import ObjectStore, put_if_new
 from refstore.objects.named_stores import NamedStores
 from refstore.objects.store_urls import copy_delete_versions
 from refstore.public_methods import wrap_public_methods
+from refstore.records import keys
+from refstore.records.commit_records import Commit
+from refstore.records.encoding import decode, decode_optional, encode
+from refstore.records.repository_records import ClearedRepository, RepositoryRecord
 from refstore.repository import Repository
 from refstore.versioning import manifest
 from refstore.versioning.branches import Branches
@@ -57,7 +60,7 @@ from refstore.versioning.markers import REPOSITORY_DELETED_CAUSE
 from refstore.versioning.staging import Staging
 
 if TYPE_CHECKING:
-    from refstore.losses.settlement_wait import SettlementWait
+    from refstore.kv_recovery.settlement_wait import SettlementWait
     from refstore.versioning.commits.trees import Trees
 
 _ATTEMPTS: Final = 16
@@ -348,7 +351,7 @@ class Lake:
         """Return until when nothing is deleted, and why, after other servers of the KV answer; None: deletion goes on.
         Raises Unavailable, StoreMisconfigured.
         """
-        from refstore.losses import fence, settlement_wait
+        from refstore.kv_recovery import fence, settlement_wait
 
         servers = fence.read_servers(self.kv)
         if servers == self._settled_servers:
@@ -421,7 +424,8 @@ class Lake:
             self._delete_repository(opened.name, opened.record.id, draft)
 
     def _delete_repository(self, checked: RepositoryName, first: RepositoryId, draft: EntryDraft) -> None:
-        from refstore.operations import branching, rules_document
+        from refstore.operations import branch as branch_operation
+        from refstore.operations import rules_document
 
         key = keys.repository(checked)
         for _ in range(_ATTEMPTS):
@@ -434,7 +438,7 @@ class Lake:
                 draft.landed = True
                 # after it was decided, or a crash in between would make a rebuilt KV call a live repository deleted
                 self.manifest.add_deletion(RepositoryDeleted(checked, record.id))
-                branching.close_all(self.context(checked, record), REPOSITORY_DELETED_CAUSE)
+                branch_operation.close_all(self.context(checked, record), REPOSITORY_DELETED_CAUSE)
                 return
         raise Contention(f"others kept changing repository {checked!r}; make the same call again")
 
@@ -590,7 +594,7 @@ class Lake:
     def _already_exists(self, name: RepositoryName) -> AlreadyExists:
         record = decode_optional(self.kv.get(keys.repository(name)), RepositoryRecord)
         if record is not None and record.closed_ms:
-            from refstore.operations import name_release
+            from refstore.operations import deleted_names
 
-            return AlreadyExists(name_release.describe_hold(self.context(name, record), record))
+            return AlreadyExists(deleted_names.describe_hold(self.context(name, record), record))
         return AlreadyExists(f"repository already exists: {name!r}")

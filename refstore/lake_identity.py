@@ -19,15 +19,17 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from refstore.core import keys
 from refstore.core.ids import RepositoryId
-from refstore.core.records import LakeRecord, RepositoryRecord, decode, encode, decode_optional
 from refstore.core.redaction import redact_url
 from refstore.errors import AlreadyExists, Contention, CorruptObject, ObjectNotFound, ObjectsUnavailable, WrongStore
 from refstore.kv.base import ABSENT, KV, Absent
 from refstore.namespaces import NAMESPACE_OBJECT, folder_url
 from refstore.objects.base import OWN_FILES, ObjectStore, put_if_new
 from refstore.objects.store_urls import parse_store_url
+from refstore.records import keys
+from refstore.records.encoding import decode, decode_optional, encode
+from refstore.records.lake_records import LakeRecord
+from refstore.records.repository_records import RepositoryRecord
 
 LAKE_OBJECT: Final = "_refstore/lake"
 _NO_DATA: Final = (LAKE_OBJECT, f"{OWN_FILES}doctor/")

@@ -23,13 +23,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from refstore.core import keys
-from refstore.core.records import RepositoryRecord
 from refstore.core.redaction import redact_url
 from refstore.errors import InvalidName, ObjectNotFound, WrongStore
 from refstore.kv.base import KV
 from refstore.objects.base import ObjectStore
 from refstore.objects.store_urls import child, parse_store_url
+from refstore.records import keys
+from refstore.records.repository_records import RepositoryRecord
 
 OWN_FOLDER: Final = "_refstore"
 """Below the lake's root: the audit log's, and no repository's."""
@@ -107,7 +107,9 @@ class Namespaces:
         """Return a namespace that has objects whose URLs begin with `url`, by some reading; None: there is none."""
         places = list(_readings(url))
         whole = url.endswith("/")
-        name_of_reading = self._first_match(lambda namespace: any(_is_beginning_of(place, namespace, whole=whole) for place in places))
+        name_of_reading = self._first_match(
+            lambda namespace: any(_is_beginning_of(place, namespace, whole=whole) for place in places)
+        )
         if name_of_reading is not None:
             return name_of_reading
         # a prefix need not end where a segment does: what it begins in is the folder above
@@ -125,7 +127,9 @@ class Namespaces:
     def _folders(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """Yield the namespaces that are folders of this machine, with device and inode, which identify a folder."""
         if self._inodes is None:
-            self._inodes = {name: _inode(_path_of(place)) for name, place in self._by_url.items() if place.store == "file"}
+            self._inodes = {
+                name: _inode(_path_of(place)) for name, place in self._by_url.items() if place.store == "file"
+            }
         return ((name, inode) for name, inode in self._inodes.items() if inode is not None)
 
 

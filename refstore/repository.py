@@ -26,64 +26,67 @@ from refstore.public_methods import wrap_public_methods
 
 if TYPE_CHECKING:
     from refstore.context import Context
-    from refstore.core.records import Branch, Entry, ImportSource, Mark, RepositoryRecord, Tag
-    from refstore.deletions import explain
+    from refstore.deletion_history import explain
     from refstore.operations import (
         address_info,
-        bodies,
-        branching,
-        committing,
-        copying,
-        deleting,
-        expire_staged,
-        importing,
+        expire_staged_entries,
         log_and_diff,
-        purge_document,
-        reading,
+        onboard,
         refs,
-        restoring,
         rule_review,
         rules_document,
-        tagging,
+        tag,
         trash,
         unknown_names,
-        unmarking,
-        uploading,
+        upload_bodies,
     )
+    from refstore.operations import branch as branch_operation
+    from refstore.operations import commit as commit_operation
+    from refstore.operations import copy as copy_operation
+    from refstore.operations import delete as delete_operation
+    from refstore.operations import import_objects as import_objects_operation
+    from refstore.operations import read as read_operation
+    from refstore.operations import restore as restore_operation
+    from refstore.operations import unmark as unmark_operation
+    from refstore.operations import upload as upload_operation
     from refstore.operations.address_info import AddressInfo
-    from refstore.operations.committing import CommitDetails, CommitInfo
-    from refstore.operations.copying import Copy, Move
-    from refstore.operations.expire_staged import StagedExpiry
-    from refstore.operations.importing import ImportResult, ProgressCallback
+    from refstore.operations.commit import CommitDetails, CommitInfo
+    from refstore.operations.copy import Copy, Move
+    from refstore.operations.expire_staged_entries import StagedExpiry
+    from refstore.operations.import_objects import ImportResult, ProgressCallback
     from refstore.operations.log_and_diff import LogEntry
-    from refstore.operations.reading import ListedPath, ListingPage
-    from refstore.operations.restoring import RestoreRequest, RestoreResult
+    from refstore.operations.read import ListedPath, ListingPage
+    from refstore.operations.restore import RestoreRequest, RestoreResult
     from refstore.operations.trash import TrashItem
-    from refstore.operations.unmarking import UnmarkResult
-    from refstore.operations.uploading import IssuedAddress, Link, Stage, Upload
+    from refstore.operations.unmark import UnmarkResult
+    from refstore.operations.upload import IssuedAddress, Link, Stage, Upload
+    from refstore.records.branch_records import Branch, Tag
+    from refstore.records.mark_records import Mark
+    from refstore.records.repository_records import ImportSource, RepositoryRecord
+    from refstore.records.staging_records import Entry
     from refstore.retention.rules import GcRules, Rules
-    from refstore.versioning.commits.diffing import PathChange
+    from refstore.versioning.commits.tree_diff import PathChange
 else:
-    explain = LazyModule("refstore.deletions.explain")
+    explain = LazyModule("refstore.deletion_history.explain")
     address_info = LazyModule("refstore.operations.address_info")
-    branching = LazyModule("refstore.operations.branching")
-    committing = LazyModule("refstore.operations.committing")
-    copying = LazyModule("refstore.operations.copying")
-    deleting = LazyModule("refstore.operations.deleting")
-    expire_staged = LazyModule("refstore.operations.expire_staged")
-    importing = LazyModule("refstore.operations.importing")
+    branch_operation = LazyModule("refstore.operations.branch")
+    commit_operation = LazyModule("refstore.operations.commit")
+    copy_operation = LazyModule("refstore.operations.copy")
+    delete_operation = LazyModule("refstore.operations.delete")
+    expire_staged_entries = LazyModule("refstore.operations.expire_staged_entries")
+    import_objects_operation = LazyModule("refstore.operations.import_objects")
     log_and_diff = LazyModule("refstore.operations.log_and_diff")
-    purge_document = LazyModule("refstore.operations.purge_document")
-    reading = LazyModule("refstore.operations.reading")
+    onboard = LazyModule("refstore.operations.onboard")
+    read_operation = LazyModule("refstore.operations.read")
     refs = LazyModule("refstore.operations.refs")
-    restoring = LazyModule("refstore.operations.restoring")
+    restore_operation = LazyModule("refstore.operations.restore")
     rule_review = LazyModule("refstore.operations.rule_review")
     rules_document = LazyModule("refstore.operations.rules_document")
-    tagging = LazyModule("refstore.operations.tagging")
+    tag = LazyModule("refstore.operations.tag")
     trash = LazyModule("refstore.operations.trash")
     unknown_names = LazyModule("refstore.operations.unknown_names")
-    unmarking = LazyModule("refstore.operations.unmarking")
-    uploading = LazyModule("refstore.operations.uploading")
+    unmark_operation = LazyModule("refstore.operations.unmark")
+    upload_operation = LazyModule("refstore.operations.upload")
 
 
 P = ParamSpec("P")
@@ -130,7 +133,7 @@ class Repository:
         self,
         branch: str,
         path: str,
-        body: bodies.UploadBody,
+        body: upload_bodies.UploadBody,
         *,
         metadata: dict[str, str] | None = None,
         content_type: str = "",
@@ -143,7 +146,7 @@ class Repository:
         when the content last changed, in milliseconds since 1970 (default: now). `if_absent`: raise AlreadyExists, and
         change nothing, if the path holds an object.
         """
-        item = uploading.Upload(
+        item = upload_operation.Upload(
             path=path,
             body=body,
             metadata=metadata or {},
@@ -164,12 +167,12 @@ class Repository:
     def iter_upload_many(self, branch: str, uploads: Iterable[Upload]) -> Iterator[Entry]:
         """Do what `upload_many` does lazily: each batch is uploaded when the first of its entries is read."""
         name = ids.branch_name(branch)
-        return self._in_batches(uploads, lambda batch: uploading.upload_many(self.context, name, batch))
+        return self._in_batches(uploads, lambda batch: upload_operation.upload_many(self.context, name, batch))
 
     @_operation
     def upload_each(self, branch: str, uploads: Sequence[Upload]) -> Sequence[Entry | AlreadyExists | Contention]:
         """Upload a bounded number of objects, and return for each its entry, or the error that refused it."""
-        return uploading.upload_each(self.context, ids.branch_name(branch), uploads)
+        return upload_operation.upload_each(self.context, ids.branch_name(branch), uploads)
 
     def stage(
         self,
@@ -182,7 +185,9 @@ class Repository:
         metadata: dict[str, str] | None = None,
     ) -> Entry:
         """Name an object outside the namespace, and return its entry. refstore never deletes such an object."""
-        item = uploading.Stage(path=path, url=url, size_bytes=size_bytes, checksum=checksum, metadata=metadata or {})
+        item = upload_operation.Stage(
+            path=path, url=url, size_bytes=size_bytes, checksum=checksum, metadata=metadata or {}
+        )
         return self.stage_many(branch, [item])[0]
 
     def stage_many(self, branch: str, items: Iterable[Stage]) -> Sequence[Entry]:
@@ -192,7 +197,7 @@ class Repository:
     def iter_stage_many(self, branch: str, items: Iterable[Stage]) -> Iterator[Entry]:
         """Do what `stage_many` does lazily: each batch is staged when the first of its entries is read."""
         name = ids.branch_name(branch)
-        return self._in_batches(items, lambda batch: uploading.stage_many(self.context, name, batch))
+        return self._in_batches(items, lambda batch: upload_operation.stage_many(self.context, name, batch))
 
     def import_objects(
         self,
@@ -215,9 +220,14 @@ class Repository:
         Raises Invalid (also for a source in a namespace of this lake), ObjectNotFound (it is empty), DirtyBranch,
         NothingToCommit.
         """
-        name, options = ids.branch_name(branch), committing.CommitOptions(message=message, **details)
-        return importing.import_objects(
-            self.context, name, sources, options, watch=watch or importing.ignore_progress, dry_run=dry_run
+        name, options = ids.branch_name(branch), commit_operation.CommitOptions(message=message, **details)
+        return import_objects_operation.import_objects(
+            self.context,
+            name,
+            sources,
+            options,
+            watch=watch or import_objects_operation.ignore_progress,
+            dry_run=dry_run,
         )
 
     def issue(self, branch: str, path: str) -> IssuedAddress:
@@ -227,7 +237,7 @@ class Repository:
     @_operation
     def issue_many(self, branch: str, paths: Sequence[str]) -> Sequence[IssuedAddress]:
         """Issue one address for each path, in the same order."""
-        return uploading.issue_many(self.context, ids.branch_name(branch), paths)
+        return upload_operation.issue_many(self.context, ids.branch_name(branch), paths)
 
     def link(
         self,
@@ -244,7 +254,9 @@ class Repository:
         `size_bytes`: refuse an object of another size. Raises InvalidToken, AlreadyLinked, ObjectNotFound (nothing was
         written to the address).
         """
-        item = uploading.Link(path=path, token=token, size_bytes=size_bytes, checksum=checksum, metadata=metadata or {})
+        item = upload_operation.Link(
+            path=path, token=token, size_bytes=size_bytes, checksum=checksum, metadata=metadata or {}
+        )
         return self.link_many(branch, [item])[0]
 
     def link_many(self, branch: str, items: Iterable[Link]) -> Sequence[Entry]:
@@ -254,18 +266,18 @@ class Repository:
     def iter_link_many(self, branch: str, items: Iterable[Link]) -> Iterator[Entry]:
         """Do what `link_many` does lazily: each batch is linked when the first of its entries is read."""
         name = ids.branch_name(branch)
-        return self._in_batches(items, lambda batch: uploading.link_many(self.context, name, batch))
+        return self._in_batches(items, lambda batch: upload_operation.link_many(self.context, name, batch))
 
     @_operation
     def link_each(
         self, branch: str, items: Sequence[Link]
     ) -> Sequence[Entry | AlreadyLinked | AlreadyExists | Contention]:
         """Link a bounded number of addresses, and return for each its entry, or the error that refused it."""
-        return uploading.link_each(self.context, ids.branch_name(branch), items)
+        return upload_operation.link_each(self.context, ids.branch_name(branch), items)
 
     def copy(self, source: str, path: str, branch: str, destination: str | None = None) -> Entry:
         """Give the object at `path` of the ref `source` another name on `branch`. No data is read."""
-        return self.copy_many(source, branch, [copying.Copy(path, destination or path)])[0]
+        return self.copy_many(source, branch, [copy_operation.Copy(path, destination or path)])[0]
 
     def copy_many(self, source: str, branch: str, copies: Iterable[Copy]) -> Sequence[Entry]:
         """Copy in batches of 1,000. Each batch happens as if at once, and reads what earlier batches wrote."""
@@ -274,37 +286,37 @@ class Repository:
     def iter_copy_many(self, source: str, branch: str, copies: Iterable[Copy]) -> Iterator[Entry]:
         """Do what `copy_many` does lazily: each batch is copied when the first of its entries is read."""
         name = ids.branch_name(branch)
-        return self._in_batches(copies, lambda batch: copying.copy_many(self.context, source, name, batch))
+        return self._in_batches(copies, lambda batch: copy_operation.copy_many(self.context, source, name, batch))
 
     def move(self, branch: str, path: str, destination: str) -> Entry:
         """Copy an object within a branch, then delete its source. A crash in between leaves both names."""
-        return self.move_many(branch, [copying.Move(path, destination)])[0]
+        return self.move_many(branch, [copy_operation.Move(path, destination)])[0]
 
     @_operation
     def move_many(self, branch: str, moves: Sequence[Move], *, to: str | None = None) -> Sequence[Entry]:
         """Copy within a branch, or to the branch `to`, then delete each source that did not change meanwhile."""
         destination = ids.branch_name(branch if to is None else to)
-        return copying.move_many(self.context, ids.branch_name(branch), destination, moves)
+        return copy_operation.move_many(self.context, ids.branch_name(branch), destination, moves)
 
     # ---- data out
 
     @_operation
-    def resolve(self, ref: str, path: str) -> reading.ResolvedEntry:
+    def resolve(self, ref: str, path: str) -> read_operation.ResolvedEntry:
         """Return the entry at a path as it is staged or committed, and which of both. Raises ObjectNotFound."""
-        return reading.resolve(self.context, refs.resolve(self.context, ref), ids.object_path(path))
+        return read_operation.resolve(self.context, refs.resolve(self.context, ref), ids.object_path(path))
 
     @_operation
     def stat(self, ref: str, path: str) -> Entry:
         """Return the entry at a path. After a purge its address, size and checksums are those of the content that a
         reader gets now. Raises ObjectNotFound.
         """
-        return reading.stat(self.context, refs.resolve(self.context, ref), ids.object_path(path))
+        return read_operation.stat(self.context, refs.resolve(self.context, ref), ids.object_path(path))
 
     @_operation
     def stat_many(self, ref: str, paths: Sequence[str]) -> dict[str, Entry]:
         """Return the entry of each path that holds an object, by path."""
         checked = [ids.object_path(path) for path in paths]
-        entries = reading.stat_many(self.context, refs.resolve(self.context, ref), checked)
+        entries = read_operation.stat_many(self.context, refs.resolve(self.context, ref), checked)
         return {str(path): entry for path, entry in entries.items()}
 
     @_operation
@@ -314,7 +326,7 @@ class Repository:
         Raises ObjectNotFound or Gone before the first chunk. A whole object from S3 is checked while it is read: before
         its last chunk, CorruptObject is raised if it is not what was uploaded. A part is not checked.
         """
-        return reading.open_object(self.context, ref, ids.object_path(path), start, end)
+        return read_operation.open_object(self.context, ref, ids.object_path(path), start, end)
 
     def read(self, ref: str, path: str) -> bytes:
         """Return the whole content of an object. Raises ObjectNotFound, Gone, CorruptObject."""
@@ -330,7 +342,9 @@ class Repository:
         """
         ids.path_prefix(prefix)
         resolved = refs.resolve(self.context, ref)
-        return reading.list_page(self.context, resolved, prefix=prefix, after=after, amount=amount, delimiter=delimiter)
+        return read_operation.list_page(
+            self.context, resolved, prefix=prefix, after=after, amount=amount, delimiter=delimiter
+        )
 
     def list(
         self, ref: str, *, prefix: str = "", after: str = "", delimiter: str = "", page: int = 1000
@@ -354,14 +368,14 @@ class Repository:
 
     def delete_many(self, branch: str, paths: Iterable[str]) -> None:
         """Delete any number of paths, in batches."""
-        for batch in split_batches(paths, deleting.BATCH):
+        for batch in split_batches(paths, delete_operation.BATCH):
             with _deadline(self):
-                deleting.delete_many(self.context, ids.branch_name(branch), batch)
+                delete_operation.delete_many(self.context, ids.branch_name(branch), batch)
 
     @_operation
     def delete_prefix(self, branch: str, prefix: str) -> int:
         """Delete every path that starts with the prefix, and return their number."""
-        return deleting.delete_prefix(self.context, ids.branch_name(branch), prefix)
+        return delete_operation.delete_prefix(self.context, ids.branch_name(branch), prefix)
 
     @_operation
     def reset(self, branch: str, *, path: str | None = None, prefix: str | None = None) -> None:
@@ -371,9 +385,9 @@ class Repository:
         """
         name = ids.branch_name(branch)
         if path is None and prefix is None:
-            branching.reset_branch(self.context, name)
+            branch_operation.reset_branch(self.context, name)
         else:
-            deleting.reset_paths(self.context, name, path=path, prefix=prefix)
+            delete_operation.reset_paths(self.context, name, path=path, prefix=prefix)
 
     @_operation
     def restore(
@@ -385,8 +399,8 @@ class Repository:
         written to the path since stays, and the call raises AlreadyExists; `force` replaces it. `dry_run`: return what
         the call would do. Raises Gone, AddressNotFound, ObjectNotFound.
         """
-        one, name = [restoring.RestoreRequest(address, path)], ids.branch_name(branch)
-        (restored,) = restoring.restore_many(self.context, name, one, force=force, dry_run=dry_run)
+        one, name = [restore_operation.RestoreRequest(address, path)], ids.branch_name(branch)
+        (restored,) = restore_operation.restore_many(self.context, name, one, force=force, dry_run=dry_run)
         if restored.error is not None:
             raise restored.error
         return restored
@@ -411,15 +425,16 @@ class Repository:
         name, source = ids.branch_name(branch), ids.branch_name(branch if lost_on is None else lost_on)
         self.get_branch(branch)
         lost = trash.list_trash(self.context, branch=source, prefix=prefix if path is None else ids.object_path(path))
-        latest, older = restoring.select_latest(
+        latest, older = restore_operation.select_latest(
             (item for item in lost if path is None or item.path == path), by_path=path is not None
         )
         results = [
-            restoring.RestoreResult(item.address, item.path, None, restoring.RestoreOutcome.OLDER) for item in older
+            restore_operation.RestoreResult(item.address, item.path, None, restore_operation.RestoreOutcome.OLDER)
+            for item in older
         ]
         results += self._in_batches(
-            (restoring.RestoreRequest(item.address, item.path) for item in latest),
-            lambda batch: restoring.restore_many(self.context, name, batch, force=force, dry_run=dry_run),
+            (restore_operation.RestoreRequest(item.address, item.path) for item in latest),
+            lambda batch: restore_operation.restore_many(self.context, name, batch, force=force, dry_run=dry_run),
         )
         return results
 
@@ -431,7 +446,7 @@ class Repository:
         of them may have one path.
         """
         name = ids.branch_name(branch)
-        return restoring.restore_many(self.context, name, requests, force=force, dry_run=dry_run)
+        return restore_operation.restore_many(self.context, name, requests, force=force, dry_run=dry_run)
 
     def list_trash(self, *, branch: str | None = None, prefix: str = "", after: str = "") -> Iterator[TrashItem]:
         """List what could be restored now, after the cursor `after`. A reaper at work may cause repetitions."""
@@ -459,8 +474,8 @@ class Repository:
     @_operation
     def commit(self, branch: str, message: str, **details: Unpack[CommitDetails]) -> CommitInfo:
         """Commit what is staged on the branch, and return the new commit. Raises NothingToCommit."""
-        return committing.commit(
-            self.context, ids.branch_name(branch), committing.CommitOptions(message=message, **details)
+        return commit_operation.commit(
+            self.context, ids.branch_name(branch), commit_operation.CommitOptions(message=message, **details)
         )
 
     @_operation
@@ -479,9 +494,9 @@ class Repository:
 
         `strategy`: '' reports conflicts, 'dest-wins' and 'source-wins' decide them. `squash`: record one parent only.
         """
-        options = committing.CommitOptions(message=message or f"Merge {source!r} into {branch!r}", **details)
+        options = commit_operation.CommitOptions(message=message or f"Merge {source!r} into {branch!r}", **details)
         name = ids.branch_name(branch)
-        return committing.merge(self.context, name, source, options, strategy=strategy, squash=squash)
+        return commit_operation.merge(self.context, name, source, options, strategy=strategy, squash=squash)
 
     @_operation
     def revert(
@@ -492,8 +507,8 @@ class Repository:
         `parent`: for a merge commit, the parent to go back to, counted from 1. Raises MergeConflict, DirtyBranch,
         NothingToCommit, Gone.
         """
-        options = committing.CommitOptions(message=message or f"Revert {ref}", **details)
-        return committing.revert(self.context, ids.branch_name(branch), ref, options, parent=parent)
+        options = commit_operation.CommitOptions(message=message or f"Revert {ref}", **details)
+        return commit_operation.revert(self.context, ids.branch_name(branch), ref, options, parent=parent)
 
     @_operation
     def cherry_pick(
@@ -504,14 +519,14 @@ class Repository:
         `parent`: for a merge commit, the parent to compare it with, counted from 1. Raises MergeConflict, DirtyBranch,
         NothingToCommit, Gone.
         """
-        options = committing.CommitOptions(message=message or f"Cherry-pick {ref}", **details)
-        return committing.cherry_pick(self.context, ids.branch_name(branch), ref, options, parent=parent)
+        options = commit_operation.CommitOptions(message=message or f"Cherry-pick {ref}", **details)
+        return commit_operation.cherry_pick(self.context, ids.branch_name(branch), ref, options, parent=parent)
 
     @_operation
     def get_commit(self, ref: str) -> CommitInfo:
         """Return the commit that a ref names; for a branch, its head."""
         commit = refs.resolve(self.context, ref).commit
-        return committing.CommitInfo(commit, refs.get_commit(self.context, commit))
+        return commit_operation.CommitInfo(commit, refs.get_commit(self.context, commit))
 
     def log(self, ref: str, *, first_parent: bool = False, since_ms: int | None = None) -> Iterator[CommitInfo]:
         """List a ref's commit and its ancestors, newest first.
@@ -520,7 +535,7 @@ class Repository:
         commit that is older.
         """
         return map(
-            committing.CommitInfo._make,
+            commit_operation.CommitInfo._make,
             log_and_diff.log(self.context, ref, first_parent=first_parent, since_ms=since_ms),
         )
 
@@ -545,8 +560,8 @@ class Repository:
         Conflict (the commit is not marked), Gone (the sweep has begun).
         """
         if dry_run:
-            return unmarking.preview_unmark(self.context, which)
-        return unmarking.unmark(self.context, which, pin=pin, by=by)
+            return unmark_operation.preview_unmark(self.context, which)
+        return unmark_operation.unmark(self.context, which, pin=pin, by=by)
 
     def diff(self, left: str, right: str | None = None, *, prefix: str = "", after: str = "") -> Iterator[PathChange]:
         """List, in path order, the changes between two refs' commits, or between a branch's head and what is staged on
@@ -569,42 +584,42 @@ class Repository:
         """Create a branch at a ref's commit, and return its id. Raises AlreadyExists (a branch or a tag has the name),
         Gone (the commit has expired).
         """
-        return branching.create_branch(self.context, ids.branch_name(name), source, hidden=hidden)
+        return branch_operation.create_branch(self.context, ids.branch_name(name), source, hidden=hidden)
 
     @_operation
     def get_branch(self, name: str) -> Branch:
         """Return a branch's record. Raises BranchNotFound."""
-        return branching.get_branch(self.context, ids.branch_name(name))
+        return branch_operation.get_branch(self.context, ids.branch_name(name))
 
     def branches(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[BranchName, Branch]]:
         """List the open branches in order of name."""
-        return branching.scan_branches(self.context, prefix=prefix, after=after)
+        return branch_operation.scan_branches(self.context, prefix=prefix, after=after)
 
     @_operation
     def delete_branch(self, name: str) -> None:
         """Delete a branch with everything uncommitted on it, in one step. Raises Conflict for the default branch."""
-        branching.delete_branch(self.context, ids.branch_name(name), default=self.default_branch)
+        branch_operation.delete_branch(self.context, ids.branch_name(name), default=self.default_branch)
 
     @_operation
     def create_tag(self, name: str, ref: str) -> CommitId:
         """Create a tag at a ref's commit, and return its id. Raises AlreadyExists (a tag or a branch has the name),
         Gone (the commit has expired).
         """
-        return tagging.create_tag(self.context, ids.tag_name(name), ref)
+        return tag.create_tag(self.context, ids.tag_name(name), ref)
 
     @_operation
     def get_tag(self, name: str) -> Tag:
         """Return a tag's record. Raises TagNotFound."""
-        return tagging.get_tag(self.context, ids.tag_name(name))
+        return tag.get_tag(self.context, ids.tag_name(name))
 
     @_operation
     def delete_tag(self, name: str) -> None:
         """Delete a tag. Raises TagNotFound."""
-        tagging.delete_tag(self.context, ids.tag_name(name))
+        tag.delete_tag(self.context, ids.tag_name(name))
 
     def tags(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[TagName, Tag]]:
         """List the tags in order of name."""
-        return tagging.scan_tags(self.context, prefix=prefix, after=after)
+        return tag.scan_tags(self.context, prefix=prefix, after=after)
 
     # ---- retention
 
@@ -614,7 +629,9 @@ class Repository:
         return rules_document.get_rules(self.context)
 
     @_operation
-    def set_retention(self, document: str, *, by: str = "", remove: Collection[str] = ()) -> rules_document.RetentionRules:
+    def set_retention(
+        self, document: str, *, by: str = "", remove: Collection[str] = ()
+    ) -> rules_document.RetentionRules:
         """Replace all rules by a document (`docs/retention.md`), on behalf of `by`.
 
         `remove`: the legal holds and pins that the document removes, such as `hold:contracts/`, `pin:6e40...` and
@@ -651,22 +668,22 @@ class Repository:
         the result's `left` says so.
         """
         rules = self._rules() if rules is None else rules
-        total = expire_staged.StagedExpiry()
-        for name in [name for name, _ in self.branches()] if expire_staged.has_uncommitted_rule(rules) else []:
-            total += expire_staged.expire_staged_entries(self.context, rules, name)
+        total = expire_staged_entries.StagedExpiry()
+        for name in [name for name, _ in self.branches()] if expire_staged_entries.has_uncommitted_rule(rules) else []:
+            total += expire_staged_entries.expire_staged_entries(self.context, rules, name)
         return total
 
     # ---- purge
 
     @_operation
-    def purge_document(self) -> purge_document.OnboardedDocument:
+    def purge_document(self) -> onboard.OnboardedDocument:
         """Return which data sets are onboarded for the purge. Raises NotFound (none), CorruptRecord."""
-        return purge_document.get_document(self.context)
+        return onboard.get_document(self.context)
 
     @_operation
-    def onboard_purge(self, document: str, *, by: str = "") -> purge_document.OnboardedDocument:
+    def onboard_purge(self, document: str, *, by: str = "") -> onboard.OnboardedDocument:
         """Replace the purge document (`docs/purge.md`), on behalf of `by`. Raises InvalidPurge, Contention."""
-        return purge_document.onboard(self.context, document, by=by)
+        return onboard.onboard(self.context, document, by=by)
 
     # ---- helpers
 
@@ -696,7 +713,7 @@ class Repository:
         return self._suggest_later(self._batches(items, run))
 
     def _batches(self, items: Iterable[T], run: Callable[[Sequence[T]], Iterable[R]]) -> Iterator[R]:
-        for batch in split_batches(items, uploading.BATCH):
+        for batch in split_batches(items, upload_operation.BATCH):
             with _deadline(self):
                 results = run(batch)
             yield from results

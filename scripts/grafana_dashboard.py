@@ -1,4 +1,4 @@
-"""Write the dashboard of deploy/grafana. Every query names a metric of `refstore/metrics.py`.
+"""Write the dashboard of deploy/grafana. Every query names a metric of `refstore/monitoring/metrics.py`.
 
 .venv/bin/python scripts/grafana_dashboard.py > deploy/grafana/refstore.json
 """
@@ -12,8 +12,8 @@ from grafana_foundation_sdk.builders import dashboard, prometheus, stat, timeser
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import DataSourceRef
 
-from refstore import metrics
-from refstore.metrics import Metric
+from refstore.monitoring import metrics
+from refstore.monitoring.metrics import Metric
 
 SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${source}")
 _UNITS: Final = {"seconds": "s", "bytes": "decbytes"}
@@ -126,7 +126,8 @@ def main() -> None:
             lines(
                 "Time to answer, 99th percentile",
                 metrics.API_SECONDS,
-                f"histogram_quantile(0.99, sum by (le) (rate({metrics.API_SECONDS.series_name}_bucket[$__rate_interval])))",
+                f"histogram_quantile(0.99, sum by (le) "
+                f"(rate({metrics.API_SECONDS.series_name}_bucket[$__rate_interval])))",
                 "p99",
             )
         )

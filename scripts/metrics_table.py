@@ -1,4 +1,4 @@
-"""Write docs/metrics.md from the declarations in refstore/metrics.py.
+"""Write docs/metrics.md from the declarations in refstore/monitoring/metrics.py.
 
 .venv/bin/python scripts/metrics_table.py > docs/metrics.md
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from refstore.metrics import LABELS, METRICS
+from refstore.monitoring.metrics import LABELS, METRICS
 
 HEAD = """# Metrics
 
-Every metric that refstore's processes serve, for Prometheus. `refstore/metrics.py` declares them, and
+Every metric that refstore's processes serve, for Prometheus. `refstore/monitoring/metrics.py` declares them, and
 `scripts/metrics_table.py` writes this page. [operating.md](operating.md) says who serves what. `deploy/prometheus` has
 alerts with their tests, and `deploy/grafana` a dashboard.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from refstore.purging.document import json_schema
+from refstore.purge_document.document import json_schema
 
 FILE = Path(__file__).parent.parent / "docs" / "purge.schema.json"
 

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from refstore.agreed_durations import shared_seconds
-from refstore.core import deadline, keys
+from refstore.core import deadline
 from refstore.core.clock import Clock, SystemClock
-from refstore.core.records import DurationsRecord, encode
 from refstore.core.safety import Safety
 from refstore.kv import open_kv
 from refstore.lake import Lake
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.lake_records import DurationsRecord
 
 AT_ONCE = Safety(
     operation_deadline_seconds=0,

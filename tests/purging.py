@@ -6,9 +6,9 @@ import hashlib
 
 from refstore.core import ids
 from refstore.core.ids import Address
-from refstore.core.records import Content
+from refstore.records.location_records import Content
 from refstore.repository import Repository
-from refstore.versioning.locations import RewriteIntent, LocatedIdentity, WrittenContent
+from refstore.versioning.locations import LocatedIdentity, RewriteIntent, WrittenContent
 
 
 def announce(repo: Repository) -> None:

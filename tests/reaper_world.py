@@ -9,19 +9,22 @@ from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
-from refstore.core import keys
+from refstore.configuration.settings import ReaperSettings
 from refstore.core.ids import Address
-from refstore.core.records import Entry, Listed, RepositoryRecord, decode, decode_reference
 from refstore.core.safety import Safety
-from refstore.core.settings import ReaperSettings
-from refstore.deletions.journal_writer import JournalWriter
+from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.errors import KVUnavailable, ObjectsUnavailable
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Key, Op, Result, Server
 from refstore.kv.memory import MemoryKV
+from refstore.kv_recovery.fence import DryRunGuard
 from refstore.lake import Lake
-from refstore.losses.fence import DryRunGuard
 from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject
 from refstore.objects.memory import MemoryObjects
+from refstore.records import keys
+from refstore.records.encoding import decode
+from refstore.records.reference_records import Listed, decode_reference
+from refstore.records.repository_records import RepositoryRecord
+from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.versioning import due_hints, manifest
 from refstore_reaper import reaper_pass
@@ -138,7 +141,9 @@ class WatchedObjects(ObjectStore):
             self.batches.append(len(keys))
         done = self.inner.delete_many([key for key in keys if key not in self.refuses])
         return DeleteResult(
-            done.deleted_keys, done.missing_keys, tuple((key, "planted: refused") for key in keys if key in self.refuses)
+            done.deleted_keys,
+            done.missing_keys,
+            tuple((key, "planted: refused") for key in keys if key in self.refuses),
         )
 
     def presign_get(self, key: str, *, expires_seconds: int) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from refstore.core import keys
-from refstore.deletions.content_deletion import delete_contents
-from refstore.deletions.journal_format import PendingDelete
+from refstore.deletion_history.content_deletion import delete_contents
+from refstore.deletion_history.journal_format import PendingDelete
 from refstore.objects.base import DeleteResult
+from refstore.records import keys
 from refstore.repository import Repository
 from refstore.versioning import due_hints
 from refstore_reaper.blob_deletion import delete_blobs

@@ -10,8 +10,8 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from refstore import __version__
-from refstore.configured_lake import open_lake
-from refstore.core.settings import Settings
+from refstore.configuration.configured_lake import open_lake
+from refstore.configuration.settings import Settings
 from refstore.lake import Lake
 from refstore_api import error_responses, openapi, ui
 from refstore_api.auth import Authenticator, read_claimed_key

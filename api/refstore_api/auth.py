@@ -19,16 +19,18 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import Depends, Request
 
-from refstore import access_keys
-from refstore.access_keys import Role
 from refstore.audit import Actor, set_actor
-from refstore.core import keys, signed_tokens
-from refstore.core.records import AccessKeyRecord, SecretHash, decode_optional
+from refstore.core import signed_tokens
 from refstore.core.signed_tokens import UnknownSigningKey
 from refstore.core.signing_keys import SigningKey
 from refstore.errors import RefstoreError
 from refstore.kv.base import ABSENT
-from refstore_api import ended_sessions
+from refstore.records import keys
+from refstore.records.encoding import decode_optional
+from refstore.records.lake_records import AccessKeyRecord, SecretHash
+from refstore.service import access_keys
+from refstore.service.access_keys import Role
+from refstore_api import revoked_sessions
 from refstore_api.caller_cache import CallerCache, Credential, SecretCredential, TokenCredential
 from refstore_api.error_responses import ServiceNotReady, TooManyWrongSecrets, Unauthenticated
 from refstore_api.key_last_use import KeyLastUse
@@ -60,8 +62,8 @@ class _SessionClaims(NamedTuple):
 
 @contextmanager
 def hide_faults() -> Generator[None, None, None]:
-    """Turn what keeps the service from finding out who asks into ServiceNotReady: a stranger learns nothing about its stores.
-    Refusals pass.
+    """Turn what keeps the service from finding out who asks into ServiceNotReady: a stranger learns nothing about its
+    stores. Refusals pass.
     """
     try:
         yield
@@ -119,7 +121,9 @@ class Authenticator:
 
     def _end_session(self, token: str) -> None:
         claims = self._verify_claims(token)
-        ended_sessions.revoke_session(self._service.lake.kv, self._service.lake.clock, claims.token_id, claims.expires)
+        revoked_sessions.revoke_session(
+            self._service.lake.kv, self._service.lake.clock, claims.token_id, claims.expires
+        )
 
     def _log_in(self, key_id: str, secret: str, address: str, *, was_right: bool) -> tuple[Principal, str, int]:
         record, proven = self._verify_secret(LoginCaller(key_id, address), secret, was_right=was_right)
@@ -136,7 +140,9 @@ class Authenticator:
     def _look_up(self, credential: Credential, address: str, *, was_right: bool) -> Principal:
         if isinstance(credential, TokenCredential):
             return self._verify_token(credential.text)
-        record, proven = self._verify_secret(LoginCaller(credential.key_id, address), credential.secret, was_right=was_right)
+        record, proven = self._verify_secret(
+            LoginCaller(credential.key_id, address), credential.secret, was_right=was_right
+        )
         return self._make_principal(credential.key_id, record, proven)
 
     def _make_principal(self, key_id: str, record: AccessKeyRecord, proven: SecretHash) -> Principal:
@@ -147,7 +153,9 @@ class Authenticator:
         self._uses.record_use(key_id, record.created_ms)
         return Principal(key_id, Role(record.role), record.repositories, record.created_ms)
 
-    def _verify_secret(self, caller: LoginCaller, secret: str, *, was_right: bool) -> tuple[AccessKeyRecord, SecretHash]:
+    def _verify_secret(
+        self, caller: LoginCaller, secret: str, *, was_right: bool
+    ) -> tuple[AccessKeyRecord, SecretHash]:
         """Return the key, and the one of its secrets that matches, ended or not. Raises Unauthenticated,
         TooManyWrongSecrets.
         """
@@ -163,7 +171,7 @@ class Authenticator:
 
     def _verify_token(self, token: str) -> Principal:
         claims = self._verify_claims(token)
-        session = ended_sessions.revocation_key(claims.token_id, claims.expires)
+        session = revoked_sessions.revocation_key(claims.token_id, claims.expires)
         ended, raw = self._service.lake.kv.get_many([session, keys.access_key(claims.key_id)])
         record = decode_optional(raw, AccessKeyRecord)
         proven = access_keys.find_token_secret(record, claims.secret_mark) if record is not None else None

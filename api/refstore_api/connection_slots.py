@@ -9,8 +9,8 @@ from collections.abc import Callable
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
+from refstore.configuration.settings import ApiSettings
 from refstore.core import event_log
-from refstore.core.settings import ApiSettings
 from refstore_api.login_throttle import site_of
 
 LOG_EVERY_SECONDS: Final = 10.0

@@ -11,11 +11,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from refstore import errors
-from refstore.background_imports import TooManyImports
 from refstore.core import event_log
 from refstore.core.redaction import redact_text
 from refstore.errors import MergeConflict, RefstoreError, codes_of
-from refstore_api.json_answers import make_response
+from refstore.service.background_imports import TooManyImports
+from refstore_api.json_responses import make_response
 from refstore_api.models import Error, MergeConflictResult
 
 RETRY_AFTER_SECONDS: Final = "1"
@@ -175,7 +175,9 @@ def message_of_stored(code: str, message: str) -> str:
 
 def log_failure(error: RefstoreError, status: int) -> None:
     """Log the whole reason, for operators."""
-    reason = error.__cause__ if isinstance(error, ServiceNotReady) and isinstance(error.__cause__, RefstoreError) else error
+    reason = (
+        error.__cause__ if isinstance(error, ServiceNotReady) and isinstance(error.__cause__, RefstoreError) else error
+    )
     _log.error("request_failed", status=status, code=reason.code, error=redact_text(str(reason)))
 
 

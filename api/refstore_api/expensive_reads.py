@@ -24,7 +24,7 @@ from starlette.responses import Response
 from refstore.core import deadline
 from refstore.core.clock import Clock
 from refstore_api.error_responses import ReadsBusy, TooManyRequests
-from refstore_api.json_answers import make_response
+from refstore_api.json_responses import make_response
 from refstore_api.read_process import ReadProcess
 
 READ_SECONDS: Final = 30.0

@@ -10,7 +10,7 @@ from email.utils import formatdate
 from typing import Final, NamedTuple
 
 from refstore.core.ids import is_content_type, is_own
-from refstore.core.records import Entry
+from refstore.records.staging_records import Entry
 from refstore_api.error_responses import RangeNotSatisfiable
 
 METADATA: Final = "x-lakefs-meta-"

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from refstore.configuration.settings import ApiSettings
 from refstore.core import event_log
-from refstore.core.settings import ApiSettings
-from refstore_api.connection_slots import ProxyNetworks, ConnectionSlots, connection_slots, plain_address
+from refstore_api.connection_slots import ConnectionSlots, ProxyNetworks, connection_slots, plain_address
 from refstore_api.request_bodies import DROPPED_BODY, has_body
 
 HEAD_BYTES_MAX: Final = 64 << 10

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from refstore import access_keys
 from refstore.core import event_log
 from refstore.errors import RefstoreError
 from refstore.lake import Lake
+from refstore.service import access_keys
 
 HOUR_MS: Final = 3_600_000
 

@@ -72,7 +72,9 @@ class LoginThrottle:
             left = self._wait_seconds(address, self._wrong_max * ADDRESS_TIMES)
             self._count(address)
         if left:
-            raise _too_many_error("no such access key, or not its secret; and too many wrong secrets came from here", left)
+            raise _too_many_error(
+                "no such access key, or not its secret; and too many wrong secrets came from here", left
+            )
 
     def __len__(self) -> int:
         return len(self._wrong)

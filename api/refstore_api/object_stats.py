@@ -13,11 +13,11 @@ from starlette.responses import Response
 
 from refstore.context import Context
 from refstore.core.ids import Address, is_own, own_address
-from refstore.core.records import Entry
 from refstore.errors import InvalidToken
 from refstore.objects.foreign_objects import unreadable_reason
+from refstore.records.staging_records import Entry
 from refstore_api.headers import content_type_of
-from refstore_api.json_answers import make_fields_response
+from refstore_api.json_responses import make_fields_response
 from refstore_api.signed_urls import SignedUrl
 
 TOKEN: Final = "token"  # noqa: S105  # a parameter's name

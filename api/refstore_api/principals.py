@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from refstore.access_keys import Role
+from refstore.service.access_keys import Role
 from refstore_api.error_responses import Forbidden
 
 

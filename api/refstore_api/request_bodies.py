@@ -18,7 +18,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.types import Scope
 
-from refstore.core.settings import ApiSettings
+from refstore.configuration.settings import ApiSettings
 from refstore.errors import Invalid
 from refstore_api.error_responses import BodyTooLarge, BodyTooSlow
 

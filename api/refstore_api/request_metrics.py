@@ -8,11 +8,11 @@ from typing import Final
 
 from prometheus_client import generate_latest
 
-from refstore import figures, metrics
 from refstore.errors import KVUnavailable, RefstoreError
-from refstore.figures import Figures
 from refstore.lake import Lake
-from refstore.metrics import Metric
+from refstore.monitoring import figures, metrics
+from refstore.monitoring.figures import Figures
+from refstore.monitoring.metrics import Metric
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _MEASURED: Final = frozenset(

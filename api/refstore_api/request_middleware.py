@@ -25,12 +25,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from refstore.core import event_log
 from refstore.errors import RefstoreError
 from refstore_api.connection_slots import ConnectionSlots
-from refstore_api.cross_site import SAFE_METHODS, check_site, is_browser, drop_basic_challenge
+from refstore_api.cross_site import SAFE_METHODS, check_site, drop_basic_challenge, is_browser
 from refstore_api.encoded_slashes import check_encoding, keep_encoded_slashes
 from refstore_api.error_responses import TooManyRequests, make_error_response
 from refstore_api.host_header import check_host
-from refstore_api.json_answers import make_response
 from refstore_api.json_bodies import too_large_error
+from refstore_api.json_responses import make_response
 from refstore_api.models import Error
 from refstore_api.request_bodies import BodyLimits, BodyTimer, check_dropped_body, parse_content_length
 from refstore_api.request_metrics import RequestMetrics

@@ -16,7 +16,7 @@ from typing import Any
 
 import uvicorn
 
-from refstore.core.settings import Settings
+from refstore.configuration.settings import Settings
 from refstore.errors import InvalidSettings
 from refstore_api import read_process
 from refstore_api.app import create_app

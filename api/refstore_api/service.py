@@ -17,18 +17,18 @@ from fastapi import Depends, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from refstore.background_imports import BackgroundImports
+from refstore.configuration.settings import ApiSettings
 from refstore.context import Context
 from refstore.core import event_log, ids
-from refstore.core.records import Entry
 from refstore.core.redaction import redact_text
-from refstore.core.settings import ApiSettings
 from refstore.errors import Conflict, Gone, Invalid, NotFound, ObjectNotFound, RefstoreError
 from refstore.lake import Lake
 from refstore.operations.address_info import AddressInfo
 from refstore.operations.purge_roles import PurgeRole
-from refstore.operations.uploading import Link, Upload
+from refstore.operations.upload import Link, Upload
+from refstore.records.staging_records import Entry
 from refstore.repository import Repository
+from refstore.service.background_imports import BackgroundImports
 from refstore_api.error_responses import NotSupported
 from refstore_api.expensive_reads import ExpensiveReads
 from refstore_api.read_process import ReadProcess
@@ -97,7 +97,7 @@ class PurgeControl(Protocol):
 
 
 class Explanation(Protocol):
-    """What the records say about an address (`refstore.deletions.explain.Why`)."""
+    """What the records say about an address (`refstore.deletion_history.explain.Why`)."""
 
     @property
     def view(self) -> AddressInfo: ...
@@ -110,7 +110,7 @@ class Explanation(Protocol):
 
 
 class DeletionEvent(Protocol):
-    """A deletion of an address (`refstore.deletions.journal_format.DeletionRecord`)."""
+    """A deletion of an address (`refstore.deletion_history.journal_format.DeletionRecord`)."""
 
     @property
     def at_ms(self) -> int: ...

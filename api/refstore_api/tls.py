@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
+from refstore.configuration.settings import ApiSettings
 from refstore.core import event_log
-from refstore.core.settings import ApiSettings
 from refstore.errors import InvalidSettings
 from refstore_api.http_protocol import BoundedProtocol
 

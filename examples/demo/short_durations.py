@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Final
 
 from refstore import Safety
-from refstore.core.settings import ReaperSettings
+from refstore.configuration.settings import ReaperSettings
 
 SAFETY: Final = Safety(
     operation_deadline_seconds=10,

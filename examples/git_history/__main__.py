@@ -21,9 +21,9 @@ from examples.git_history.expected import Rules
 from examples.git_history.plumbing import Git
 from examples.git_history.replaying import History, Replayed, Told
 from refstore import Lake, RefstoreError
+from refstore.configuration.logs import configure_logs
+from refstore.configuration.settings import LogSettings, embedded_urls
 from refstore.core.ids import CommitId
-from refstore.core.logs import configure_logs
-from refstore.core.settings import LogSettings, embedded_urls
 from refstore.errors import Conflict, Invalid
 from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
 from refstore_gc.run_summary import GcSummary

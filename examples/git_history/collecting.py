@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 from refstore import Lake
+from refstore.configuration.settings import ReaperSettings
 from refstore.core.safety import Safety
-from refstore.core.settings import ReaperSettings
 from refstore.errors import Conflict
 from refstore.kv import open_kv
-from refstore_gc import run
+from refstore_gc import gc_run
 from refstore_gc.engines.choice import Engines
+from refstore_gc.gc_run import GcOptions
 from refstore_gc.mark_breaker import BreakerLimits
-from refstore_gc.run import GcOptions
 from refstore_gc.run_progress import ReportProgress
 from refstore_gc.run_summary import GcSummary
 from refstore_reaper.daemon import Reaper
@@ -45,4 +45,4 @@ def reap(lake: Lake, name: str) -> None:
 def collect(kv: str, objects: str, name: str, engines: Engines, tell: ReportProgress) -> GcSummary:
     """Mark and sweep. Return what was marked, and what the store confirmed."""
     with Lake(open_kv(kv), objects, safety=ALONE) as lake:
-        return run.run_nightly(lake.repository(name).context, engines, AT_ONCE, tell).latest_summary
+        return gc_run.run_nightly(lake.repository(name).context, engines, AT_ONCE, tell).latest_summary

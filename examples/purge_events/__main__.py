@@ -115,9 +115,9 @@ def _compare(data: Path, path: str, rows: int, ids: Sequence[str]) -> int:
 
 
 def _report(repo: Any) -> int:
-    from refstore_purge import report
+    from refstore_purge import purge_report
 
-    return sum(row.rows_changed for row in report.read_report(repo).rows)
+    return sum(row.rows_changed for row in purge_report.read_report(repo).rows)
 
 
 def _each(what: str, do: Callable[[str], int]) -> list[int]:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from refstore.core.arrow_arrays import make_array, to_numpy, make_scalar
+from refstore.core.arrow_arrays import make_array, make_scalar, to_numpy
 from refstore_gc.column_hash import ByteArray, Hashes, hash_texts, padded, text_buffers
 from refstore_gc.untyped_arrow import pa, pc
 

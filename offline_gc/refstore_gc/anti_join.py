@@ -21,14 +21,14 @@ from refstore.errors import Corrupt
 from refstore.gc_marks import LiveBatch, LiveCommit, Marks, OfflineRun
 from refstore.gc_marks.commit_marks import PAGE
 from refstore_gc import live_in_commits, live_in_kv
+from refstore_gc.address_batches import Batch, BatchKind
 from refstore_gc.address_codec import BucketBounds
-from refstore_gc.batches import Batch, BatchKind
 from refstore_gc.bucket_join import BucketRow, BucketTask, ChunkReference, join_bucket
 from refstore_gc.engines.base import Engine, Flow
 from refstore_gc.incremental.baseline import Baseline
 from refstore_gc.incremental.changed_sources import changed_sources
-from refstore_gc.listing import ListedChunk
-from refstore_gc.live_in_commits import CommitReads, TreeFilter, LiveCommits, CommitSources
+from refstore_gc.list_objects import ListedChunk
+from refstore_gc.live_in_commits import CommitReads, CommitSources, LiveCommits, TreeFilter
 from refstore_gc.live_in_kv import AddressWriter
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_layout import DATA
@@ -187,7 +187,9 @@ def bucket_bounds(chunks: Sequence[ListedChunk], required: Iterable[str] = ()) -
 def chunk_batches(chunks: Sequence[ListedChunk], bounds: Sequence[str]) -> list[Batch]:
     """Return a batch for each chunk that holds objects, in the chunk's bucket."""
     return [
-        Batch.from_value(bisect_right(bounds, each.first_key), BatchKind.LISTED, ChunkReference(each.number, each.key), each.objects)
+        Batch.from_value(
+            bisect_right(bounds, each.first_key), BatchKind.LISTED, ChunkReference(each.number, each.key), each.objects
+        )
         for each in chunks
         if each.objects
     ]

@@ -7,11 +7,11 @@ and writes nothing.
 from __future__ import annotations
 
 from refstore.context import Context
-from refstore.operations import expire_head, expire_staged, rules_document
+from refstore.operations import expire_head, expire_staged_entries, rules_document
 from refstore.operations.expire_head import RangeAges
 from refstore.retention.path_rules import latest_view_rules
 from refstore.retention.rules import Rules
-from refstore_gc.run_summary import ObjectCount, BranchRuleResult
+from refstore_gc.run_summary import BranchRuleResult, ObjectCount
 
 
 def apply_branch_rules(ctx: Context, rules: Rules | None = None, *, dry_run: bool = False) -> BranchRuleResult:
@@ -30,12 +30,12 @@ def apply_branch_rules(ctx: Context, rules: Rules | None = None, *, dry_run: boo
 
 
 def _expire_staged(ctx: Context, rules: Rules, *, dry_run: bool) -> BranchRuleResult:
-    if not expire_staged.has_uncommitted_rule(rules):
+    if not expire_staged_entries.has_uncommitted_rule(rules):
         return BranchRuleResult()
     total = ObjectCount()
     left: list[str] = []
     for branch in expire_head.open_branches(ctx):
-        done = expire_staged.expire_staged_entries(ctx, rules, branch, dry_run=dry_run)
+        done = expire_staged_entries.expire_staged_entries(ctx, rules, branch, dry_run=dry_run)
         total += ObjectCount(done.objects, done.size_bytes)
         if done.is_incomplete:
             left.append(f"staged objects of branch {branch!r}: it has an unfinished commit, or was changed meanwhile")

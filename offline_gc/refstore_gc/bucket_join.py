@@ -20,11 +20,11 @@ import numpy as np
 
 from refstore.core.arrow_arrays import array, numpy_of, scalar
 from refstore.versioning.commits.workers import Workers
-from refstore_gc.address_codec import AddressKeys, among, sort_distinct, keys_of
-from refstore_gc.batches import WHOLE_ADDRESS_KINDS, Batch, BatchKind
+from refstore_gc.address_batches import WHOLE_ADDRESS_KINDS, Batch, BatchKind
+from refstore_gc.address_codec import AddressKeys, among, keys_of, sort_distinct
 from refstore_gc.checked_files import read_required, write_value
 from refstore_gc.garbage import Flags, MarkedRow, count_of, is_garbage, write_garbage
-from refstore_gc.incremental.known_keys import KnownKeys, bucket_key, ranges_in, sizes_of, still_named
+from refstore_gc.incremental.baseline_keys import KnownKeys, bucket_key, ranges_in, sizes_of, still_named
 from refstore_gc.run_layout import ObjectKind, RunLayout, is_there, read_table, store_at, threads_at, write_table
 from refstore_gc.run_summary import Count
 from refstore_gc.untyped_arrow import pa, pc

@@ -16,13 +16,14 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
-from refstore.core import keys
-from refstore.core.records import RepositoryRecord, decode
 from refstore.errors import Conflict, Invalid
 from refstore.gc_marks import OfflineRun
 from refstore.lake import Lake
 from refstore.objects.base import OWN_FILES, ObjectStore
 from refstore.objects.store_urls import DELETE_VERSIONS, parse_store_url
+from refstore.records import keys
+from refstore.records.encoding import decode
+from refstore.records.repository_records import RepositoryRecord
 from refstore_gc.run_layout import TAG
 
 RULE_ID: Final = "refstore-expire"
@@ -81,8 +82,8 @@ def rule_warning(rule: LifecycleRule) -> str:
 
 
 def bucket_configuration(store: ObjectStore, rule: LifecycleRule) -> dict[str, Any]:
-    """The bucket's configuration with the rule in it, as `apply_rule` would write it. Raises Invalid: the store has no such
-    thing.
+    """The bucket's configuration with the rule in it, as `apply_rule` would write it. Raises Invalid: the store has no
+    such thing.
     """
     own = rule.document()
     return {"Rules": [*(each for each in store.lifecycle_rules() if each.get("ID") != own["ID"]), own]}
@@ -118,7 +119,9 @@ def check_bucket_is_ours(lake: Lake, store: ObjectStore) -> None:
     namespaces = [path for at, path in map(_split_s3_url, _namespaces(lake)) if at == bucket]
     if "" in namespaces:
         return
-    of_the_lake = f"{_split_s3_url(lake.objects_url)[1]}/{OWN_FILES}".lstrip("/")  # the audit log, the manifest, the witnesses
+    of_the_lake = f"{_split_s3_url(lake.objects_url)[1]}/{OWN_FILES}".lstrip(
+        "/"
+    )  # the audit log, the manifest, the witnesses
     own = sorted([of_the_lake, *(f"{path}/" for path in namespaces)])
     found: list[str] = []
     after = ""

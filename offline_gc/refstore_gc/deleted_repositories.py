@@ -21,20 +21,22 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.ids import RepositoryId, RepositoryName
-from refstore.core.records import ClearedRepository, RepositoryRecord, decode, encode, decode_optional
 from refstore.errors import Conflict, Corrupt, ObjectNotFound
 from refstore.gc_marks.sweep_records import outcome_key
 from refstore.kv.base import ABSENT
+from refstore.kv_recovery.fence import Fence
 from refstore.lake import Lake
-from refstore.losses.fence import Fence
 from refstore.namespaces import NAMESPACE_OBJECT, folder_url
 from refstore.objects.base import OWN_FILES, ObjectStore
+from refstore.records import keys
+from refstore.records.encoding import decode, decode_optional, encode
+from refstore.records.repository_records import ClearedRepository, RepositoryRecord
 from refstore.retention.rules import DAY_MS, Rules
-from refstore_gc import deletion_index_writer, kv_guard, listing, sweep_tasks
+from refstore_gc import deletion_index_writer, kv_guard, list_objects, sweep_tasks
+from refstore_gc.address_batches import BatchKind
 from refstore_gc.anti_join import JoinInputs, bucket_bounds, chunk_batches, join_buckets, list_units_of
-from refstore_gc.batches import BatchKind
 from refstore_gc.bucket_join import BucketTask, ComparedCount
 from refstore_gc.engines.choice import Engines
 from refstore_gc.garbage import DELETED_REPOSITORY_REASON
@@ -42,9 +44,9 @@ from refstore_gc.live_in_commits import LiveCommits
 from refstore_gc.mark_plan import minimum_age_seconds, store_now_ms
 from refstore_gc.run_context import GcOptions, RunContext
 from refstore_gc.run_layout import BULK_KEYS, ROOT, make_layout, read_json, remove_run_files, write_json
-from refstore_gc.run_progress import RunSteps, ReportProgress, ignore_progress
+from refstore_gc.run_progress import ReportProgress, RunSteps, ignore_progress
 from refstore_gc.run_summary import DELETED_OUTCOME, KEPT_AS_VERSION_OUTCOME, MISSING_OUTCOME, ObjectCount, SweepResult
-from refstore_gc.statistics import summarize_sweep
+from refstore_gc.summary_totals import summarize_sweep
 
 TAGGED: Final = f"{ROOT}tagged.json"
 """`TaggedUnits`, as JSON."""
@@ -91,7 +93,12 @@ def closed_repositories(lake: Lake) -> Iterator[tuple[RepositoryId, RepositoryRe
 
 
 def clear_repository(
-    lake: Lake, repo: RepositoryId, record: RepositoryRecord, engines: Engines, options: GcOptions, report_progress: ReportProgress = ignore_progress
+    lake: Lake,
+    repo: RepositoryId,
+    record: RepositoryRecord,
+    engines: Engines,
+    options: GcOptions,
+    report_progress: ReportProgress = ignore_progress,
 ) -> ClearResult:
     """Raises Conflict: the namespace is not this repository's alone; nothing was deleted then. Raises KVWentBack,
     KVSettling.
@@ -108,7 +115,9 @@ def clear_repository(
     mark_id = ctx.ids.new_id(lake.clock.now_ms())
     fence = kv_guard.begin_guarded_pass(ctx, mark_id, is_closed=True)
     layout, engine = make_layout(ctx, mark_id, secrets.randbits(64)), engines.for_objects(0)
-    run = RunContext(repository=ctx, engine=engine, options=options, steps=RunSteps(engine, report_progress), layout=layout)
+    run = RunContext(
+        repository=ctx, engine=engine, options=options, steps=RunSteps(engine, report_progress), layout=layout
+    )
     swept = _sweep_all(run, engines, fence)
     _record_clearing(lake, repo, record, mark_id, swept.swept)
     tagged = _note_tagged(ctx.objects, swept)
@@ -149,8 +158,8 @@ def _sweep_all(run: RunContext, engines: Engines, fence: Fence) -> _SweptAll:
     with run.steps.step("listing the object store"):
         min_age_ms = int(minimum_age_seconds(run.repository, options.min_age_seconds) * 1000)
         run = replace(run, cutoff_ms=store_now_ms(store, layout.named_file_key("clock")) - min_age_ms)
-        chunks = listing.list_objects(run)
-    run = run.move_to(engines.for_objects(listing.count_listed(chunks)))
+        chunks = list_objects.list_objects(run)
+    run = run.move_to(engines.for_objects(list_objects.count_listed(chunks)))
     with run.steps.step("sweeping"):
         tagged = _read_tagged(store)
         bounds = bucket_bounds(chunks)
@@ -200,13 +209,21 @@ def _note_tagged(store: ObjectStore, swept: _SweptAll) -> TaggedUnits:
     return tagged
 
 
-def _record_clearing(lake: Lake, repo: RepositoryId, record: RepositoryRecord, mark_id: str, swept: SweepResult) -> None:
+def _record_clearing(
+    lake: Lake, repo: RepositoryId, record: RepositoryRecord, mark_id: str, swept: SweepResult
+) -> None:
     """Add to what the KV keeps of the repository for ever: `refstore why` answers from it when the namespace is
     free.
     """
     key = keys.cleared_repository(repo)
     known = decode_optional(lake.kv.get(key), ClearedRepository)
-    gone = sum((swept.outcomes.get(each, ObjectCount()) for each in (DELETED_OUTCOME, KEPT_AS_VERSION_OUTCOME, MISSING_OUTCOME)), ObjectCount())
+    gone = sum(
+        (
+            swept.outcomes.get(each, ObjectCount())
+            for each in (DELETED_OUTCOME, KEPT_AS_VERSION_OUTCOME, MISSING_OUTCOME)
+        ),
+        ObjectCount(),
+    )
     runs, before = (known.runs, ObjectCount(known.objects, known.bytes)) if known is not None else ((), ObjectCount())
     total = before + gone
     lake.kv.set(

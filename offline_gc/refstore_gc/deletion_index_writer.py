@@ -1,4 +1,5 @@
-"""Write the index of deletions (`refstore/deletions/deletion_index.py`), by which `refstore why` finds an address.
+"""Write the index of deletions (`refstore/deletion_history/deletion_index.py`), by which `refstore why` finds an
+address.
 
     index_sweep   what became of each address of a sweep; only then the sweep may end
     catch_up      what has no file yet: the journal since the last time, and swept runs whose file was removed
@@ -20,9 +21,9 @@ from refstore.context import Context
 from refstore.core import event_log
 from refstore.core.arrow_arrays import array, make_scalar
 from refstore.core.batches import batched
-from refstore.deletions import deletion_index, journal_format
-from refstore.deletions.causes import SWEEP, rule_of_run
-from refstore.deletions.deletion_index import Period, Unreadable
+from refstore.deletion_history import deletion_index, journal_format
+from refstore.deletion_history.causes import SWEEP, rule_of_run
+from refstore.deletion_history.deletion_index import Period, Unreadable
 from refstore.errors import Corrupt, RefstoreError
 from refstore.gc_marks import Marks, RunState
 from refstore.gc_marks.sweep_records import RunFacts, outcome_key, run_facts
@@ -78,8 +79,8 @@ def index_missing(ctx: Context) -> IndexResult:
 
 
 def index_missing_or_log(ctx: Context) -> None:
-    """`index_missing` at the end of a run, which has done its work: what the index lacks is looked for elsewhere until the
-    next one.
+    """`index_missing` at the end of a run, which has done its work: what the index lacks is looked for elsewhere until
+    the next one.
     """
     try:
         index_missing(ctx)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refstore.core.arrow_arrays import make_array, to_numpy
-from refstore_gc.address_codec import AddressKeys, are_among, sort_distinct, encode_addresses
+from refstore_gc.address_codec import AddressKeys, are_among, encode_addresses, sort_distinct
 from refstore_gc.run_layout import DATA, ObjectKind, RunLayout, open_store, write_table
 from refstore_gc.run_summary import Count, UnitRow
 from refstore_gc.untyped_arrow import pa, pc
@@ -83,7 +83,9 @@ def write_garbage(
         return
     store, attempt = open_store(layout.files, layout), secrets.token_hex(8)
     kinds, sizes = to_numpy(garbage.column("kind")), to_numpy(garbage.column("size_bytes"))
-    reasons = _garbage_reasons(kinds, are_among(encode_addresses(garbage.column("address"), layout.seed), expired), every_reason)
+    reasons = _garbage_reasons(
+        kinds, are_among(encode_addresses(garbage.column("address"), layout.seed), expired), every_reason
+    )
     garbage = garbage.append_column("reason", make_array(reasons, pa.string()))
     days = to_numpy(pc.utf8_slice_codeunits(garbage.column("address"), len(DATA), len(DATA) + 8))
     for part, at in enumerate(range(0, garbage.num_rows, UNIT_ROWS)):

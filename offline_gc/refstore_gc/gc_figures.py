@@ -1,4 +1,6 @@
-"""Write what operators see of the offline job's runs (`refstore/figures.py`). What the KV does not take is lost."""
+"""Write what operators see of the offline job's runs (`refstore/monitoring/figures.py`). What the KV does not take is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from refstore import figures
 from refstore.context import Context
 from refstore.core import event_log
-from refstore.core.records import Amount, GcFigures
 from refstore.core.redaction import redact_text
 from refstore.errors import RefstoreError, RunStopped, RunUnderWay
-from refstore_gc.run_summary import DELETED_BY_BUCKET_OUTCOME, DELETED_OUTCOME, ObjectCount, GcSummary, SweepResult
+from refstore.monitoring import figures
+from refstore.records.figure_records import Amount, GcFigures
+from refstore_gc.run_summary import DELETED_BY_BUCKET_OUTCOME, DELETED_OUTCOME, GcSummary, ObjectCount, SweepResult
 
 ERROR_CHARACTERS = 300
 _log = event_log.get_logger(__name__)
@@ -37,7 +39,9 @@ def record_mark(ctx: Context, summary: GcSummary) -> None:
 
 def record_sweep(ctx: Context, swept: SweepResult) -> None:
     """Note what a sweep deleted, as the store confirmed it, and what it could not delete."""
-    deleted = swept.new_outcomes.get(DELETED_OUTCOME, ObjectCount()) + swept.new_outcomes.get(DELETED_BY_BUCKET_OUTCOME, ObjectCount())
+    deleted = swept.new_outcomes.get(DELETED_OUTCOME, ObjectCount()) + swept.new_outcomes.get(
+        DELETED_BY_BUCKET_OUTCOME, ObjectCount()
+    )
     amount = Amount(max(0, deleted.objects), max(0, deleted.bytes))
 
     def change(before: GcFigures) -> GcFigures:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from refstore import metrics
 from refstore.errors import InvalidSettings
 from refstore.gc_marks import OfflineRun, RunState
-from refstore_gc.run_summary import DELETED_BY_BUCKET_OUTCOME, DELETED_OUTCOME, ObjectCount, GcSummary
+from refstore.monitoring import metrics
+from refstore_gc.run_summary import DELETED_BY_BUCKET_OUTCOME, DELETED_OUTCOME, GcSummary, ObjectCount
 
 RunOutcome = Literal["done", "failed", "another run"]
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from refstore.context import Context
 from refstore.errors import Gone
 from refstore.gc_marks import Marks, RunState
-from refstore.losses.fence import Fence, refuse_to_settle
-from refstore.losses.known import check_repository
+from refstore.kv_recovery.fence import Fence, refuse_to_settle
+from refstore.kv_recovery.manifest_check import check_repository
 
 
 def begin_guarded_pass(ctx: Context, mark_id: str, *, is_closed: bool = False) -> Fence:

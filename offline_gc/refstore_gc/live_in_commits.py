@@ -22,15 +22,16 @@ import numpy as np
 from refstore.core.arrow_arrays import make_array, make_scalar
 from refstore.core.batches import split_batches
 from refstore.core.clock import SystemClock
-from refstore.core.ids import Address, CommitId, RandomIds, is_own, address_time_ms
-from refstore.core.records import Commit
-from refstore.versioning.commits import columns, listings, names, ranges
+from refstore.core.ids import Address, CommitId, RandomIds, address_time_ms, is_own
+from refstore.records.commit_records import Commit
+from refstore.versioning.commits import added_addresses as commits_added_addresses
+from refstore.versioning.commits import columns, object_names, ranges
 from refstore.versioning.commits.caches import Caches
 from refstore.versioning.commits.metaranges import RangeRow
-from refstore.versioning.commits.store import TreeStore
+from refstore.versioning.commits.tree_store import TreeStore
 from refstore.versioning.commits.workers import Workers
+from refstore_gc.address_batches import Batch, BatchBuilder, BatchKind, drop_unchanged
 from refstore_gc.address_codec import BucketBounds
-from refstore_gc.batches import Batch, BatchBuilder, BatchKind, drop_unchanged
 from refstore_gc.engines.base import READ_BUCKETS, Flow
 from refstore_gc.run_layout import RunLayout, open_store, request_threads
 from refstore_gc.untyped_arrow import pa, pc
@@ -139,7 +140,9 @@ class LiveCommits:
 
     def add(self, commit_id: CommitId, commit: Commit, tree_filter: TreeFilter | None) -> None:
         """Add a commit. `tree_filter`: what it keeps of its tree; None: everything. A second call can only add."""
-        brief = _CommitSummary(commit.parents[0] if commit.parents else None, commit.metarange, commit.added_addresses_id)
+        brief = _CommitSummary(
+            commit.parents[0] if commit.parents else None, commit.metarange, commit.added_addresses_id
+        )
         if tree_filter is None:
             self._full[commit_id] = brief
             self._part.pop(commit_id, None)
@@ -163,9 +166,9 @@ class LiveCommits:
         """Yield the keys of the commits' metaranges and listings. Their ranges' keys come from reading them."""
         for brief in (*self._full.values(), *(brief for brief, _ in self._part.values()), *self._past.values()):
             if brief.metarange:
-                yield names.key(names.METARANGES, brief.metarange)
+                yield object_names.key(object_names.METARANGES, brief.metarange)
             if brief.added_addresses_id:
-                yield names.key(names.ADDED_ADDRESSES, brief.added_addresses_id)
+                yield object_names.key(object_names.ADDED_ADDRESSES, brief.added_addresses_id)
 
     def sources(self, expired: Iterable[CommitId] = (), marked_again: Iterable[CommitId] = ()) -> CommitSources:
         """Return what to read. `expired`: commits whose addresses tell why something is garbage. `marked_again`:
@@ -266,12 +269,16 @@ def commit_flows(layout: RunLayout, cuts: BucketBounds, sources: CommitSources) 
 def _open_batches(sources: CommitSources) -> list[Batch]:
     # both kinds in each batch: a task gets neighbours, and a tree takes longer than a listing
     return [
-        Batch.from_value(0, BatchKind.TO_READ, (sources.trees[at : at + BATCH], sources.added_addresses[at : at + BATCH]))
+        Batch.from_value(
+            0, BatchKind.TO_READ, (sources.trees[at : at + BATCH], sources.added_addresses[at : at + BATCH])
+        )
         for at in range(0, max(len(sources.trees), len(sources.added_addresses)), BATCH)
     ]
 
 
-def open_trees(layout: RunLayout, cuts: BucketBounds, filters: Sequence[TreeFilter], batches: Iterable[Batch]) -> Iterator[Batch]:
+def open_trees(
+    layout: RunLayout, cuts: BucketBounds, filters: Sequence[TreeFilter], batches: Iterable[Batch]
+) -> Iterator[Batch]:
     """Open trees and read listings of added addresses. Also yield which ranges to read, dealt into `READ_BUCKETS`, for
     `read_ranges`.
     """
@@ -281,7 +288,9 @@ def open_trees(layout: RunLayout, cuts: BucketBounds, filters: Sequence[TreeFilt
     to_read: dict[tuple[str, int, int], None] = {}
     with Workers(request_threads(layout)) as workers:
         for batch in batches:
-            trees, listings_ = msgspec.msgpack.decode(batch.body, type=tuple[list[TreeSource], list[AddedAddressesSource]])
+            trees, listings_ = msgspec.msgpack.decode(
+                batch.body, type=tuple[list[TreeSource], list[AddedAddressesSource]]
+            )
             found = workers.map_ahead(partial(_read_added_addresses, store), listings_)
             for listing, (column, ids) in zip(listings_, found, strict=True):
                 for range_keys in new_ranges.add(ids):
@@ -336,14 +345,16 @@ class NewRangeFinder:
 
 def _range_keys(ids: Any) -> Any:
     """Return the key of each range, as `names.key` does. Raises CorruptRange for an invalid id."""
-    invalid = ids.filter(pc.invert(pc.match_substring_regex(ids, rf"\A(?:{names.ID})\z")))
+    invalid = ids.filter(pc.invert(pc.match_substring_regex(ids, rf"\A(?:{object_names.ID})\z")))
     if len(invalid):
-        names.key(names.RANGES, invalid[0].as_py())
+        object_names.key(object_names.RANGES, invalid[0].as_py())
     text = partial(make_scalar, type_=pa.string())
-    return pc.binary_join_element_wise(text(names.RANGES), ids, text(names.EXTENSION), text(""))
+    return pc.binary_join_element_wise(text(object_names.RANGES), ids, text(object_names.EXTENSION), text(""))
 
 
-def read_ranges(layout: RunLayout, cuts: BucketBounds, filters: Sequence[TreeFilter], batches: Iterable[Batch]) -> Iterator[Batch]:
+def read_ranges(
+    layout: RunLayout, cuts: BucketBounds, filters: Sequence[TreeFilter], batches: Iterable[Batch]
+) -> Iterator[Batch]:
     """Yield the addresses of ranges, each range read once."""
     uses_of: dict[str, set[tuple[int, int]]] = {}
     for batch in batches:
@@ -387,7 +398,8 @@ def _filtered_addresses(rows: Any, tree_filter: TreeFilter) -> Any:
     chosen = [
         address
         for address, how, since_ms in zip(addresses, keeps.tolist(), made_from.tolist(), strict=True)
-        if how == KEEP_ALL or (how == KEEP_YOUNG and ((made_ms := parse_address_time_ms(address)) is None or made_ms >= since_ms))
+        if how == KEEP_ALL
+        or (how == KEEP_YOUNG and ((made_ms := parse_address_time_ms(address)) is None or made_ms >= since_ms))
     ]
     return make_array(chosen, pa.string())
 
@@ -406,7 +418,7 @@ def _open_tree(store: TreeStore, tree: TreeSource) -> tuple[TreeSource, Sequence
 
 def _read_added_addresses(store: TreeStore, source: AddedAddressesSource) -> tuple[Any, Any]:
     """Return the addresses of a listing, and the ids of the commit's new ranges, in Arrow arrays."""
-    with listings.open_added_addresses(store, source.added_addresses_id) as listing:
+    with commits_added_addresses.open_added_addresses(store, source.added_addresses_id) as listing:
         parts, new_ranges = list(listing.addresses), listing.new_ranges
     addresses = pa.concat_arrays(parts) if parts else make_array([], pa.string())
     if source.metarange and new_ranges is None:

@@ -14,10 +14,10 @@ import msgspec
 
 from refstore.core.arrow_arrays import make_array
 from refstore.objects.base import ObjectStore
+from refstore_gc.address_batches import Batch, BatchBuilder, BatchKind
 from refstore_gc.address_codec import BucketBounds
-from refstore_gc.batches import Batch, BatchBuilder, BatchKind
 from refstore_gc.engines.base import Flow
-from refstore_gc.run_layout import RunLayout, read_table, open_store, write_table
+from refstore_gc.run_layout import RunLayout, open_store, read_table, write_table
 from refstore_gc.untyped_arrow import pa
 
 FILE_ROWS: Final = 1 << 18

@@ -22,37 +22,44 @@ from refstore.context import Context
 from refstore.core.ids import CommitId
 from refstore.errors import Corrupt, NotFound, RefstoreError
 from refstore.gc_marks import OBJECTS_EXPIRED, Marks, Run, RunState, new_mark_id
-from refstore.losses.fence import Fence
+from refstore.kv_recovery.fence import Fence
 from refstore_gc import (
     anti_join,
     branch_rules,
-    complete_commits,
     garbage,
     gc_figures,
     kv_guard,
-    listing,
+    list_objects,
+    nothing_to_delete,
     purged_objects,
 )
 from refstore_gc.anti_join import JoinResult, LiveSet, collect_live_set, earlier_commits
-from refstore_gc.complete_commits import NothingToDeleteCommits
 from refstore_gc.engines.choice import Engines
 from refstore_gc.incremental import baseline_files
 from refstore_gc.incremental.baseline import MARKED_AGAIN, Baseline
-from refstore_gc.listing import ListedChunk, count_listed
-from refstore_gc.mark_plan import MarkDecision, minimum_age_seconds, check_clock, decide_marks, tree_filter_of, store_now_ms
+from refstore_gc.list_objects import ListedChunk, count_listed
+from refstore_gc.mark_plan import (
+    MarkDecision,
+    check_clock,
+    decide_marks,
+    minimum_age_seconds,
+    store_now_ms,
+    tree_filter_of,
+)
+from refstore_gc.nothing_to_delete import NothingToDeleteCommits
 from refstore_gc.run_context import Options, RunContext, new_run, owner
 from refstore_gc.run_layout import make_layout, remove
 from refstore_gc.run_progress import ReportProgress, ignore_progress
 from refstore_gc.run_summary import (
     Count,
-    SweepManifest,
     Online,
     Summary,
+    SweepManifest,
     read_summary,
     write_manifest,
     write_summary,
 )
-from refstore_gc.statistics import summarize_mark
+from refstore_gc.summary_totals import summarize_mark
 
 
 class _Begun(NamedTuple):
@@ -201,7 +208,9 @@ def _forget_if_damaged(run: RunContext, baseline: Baseline | None) -> Generator[
 def _look(run: RunContext, marks: Marks, begun: _Begun, baseline: Baseline | None, why_complete: str) -> _Look:
     """List and scan what changed since the baseline; or everything, if there is none that fits."""
     cutoff_ms = store_now_ms(run.repository.objects, run.layout.file("clock"))
-    run = replace(run, cutoff_ms=cutoff_ms - int(minimum_age_seconds(run.repository, run.options.min_age_seconds) * 1000))
+    run = replace(
+        run, cutoff_ms=cutoff_ms - int(minimum_age_seconds(run.repository, run.options.min_age_seconds) * 1000)
+    )
     if baseline is not None:
         run = run.with_seed(baseline.seed)
     chunks, live = _list_then_scan(run, marks, begun, baseline)
@@ -219,9 +228,11 @@ def _list_then_scan(
 ) -> tuple[Sequence[ListedChunk], LiveSet]:
     """List the store, and scan what is live after the listing is complete (rule 13)."""
     with run.steps.step("listing the object store"):
-        chunks = listing.list_objects(run, baseline.horizon if baseline else "")
+        chunks = list_objects.list_objects(run, baseline.horizon if baseline else "")
     with run.steps.step("reading what the KV names") as report_rows:
-        live = collect_live_set(run, marks.mark_run.scan_live(begun.run), tree_filter_of(begun.decision.plan), report_rows)
+        live = collect_live_set(
+            run, marks.mark_run.scan_live(begun.run), tree_filter_of(begun.decision.plan), report_rows
+        )
     return chunks, live
 
 
@@ -267,14 +278,14 @@ def find_complete(
     with run.steps.step("looking for commits that are complete"):
         commits = result.live.commits
         landed = {commit: metarange for commit in marked if (metarange := commits.metarange(commit)) is not None}
-        question = complete_commits.NothingToDeleteQuery(
+        question = nothing_to_delete.NothingToDeleteQuery(
             run.layout,
             landed,
             commits.whole_trees(),
             [*(unit.key for unit in result.units()), *purged_objects.dead_identity_files(result.rows)],
             baseline.complete_commits if baseline else None,
         )
-        return complete_commits.find_nothing_to_delete(question, run.engine)
+        return nothing_to_delete.find_nothing_to_delete(question, run.engine)
 
 
 def apply_branch_rules(run: RunContext, *, dry_run: bool = False) -> Online:

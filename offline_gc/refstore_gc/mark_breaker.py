@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from refstore.errors import InvalidSettings
-from refstore_gc.run_summary import ObjectCount, GcSummary
+from refstore_gc.run_summary import GcSummary, ObjectCount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,8 @@ from refstore.retention.active_commits import ExpiryState
 from refstore.retention.commit_arrays import NONE
 from refstore.retention.path_rules import KeepLevel, PathClass, RetentionPlan, make_plan
 from refstore.retention.rules import DAY_MS, BranchPeriods, Rules
-from refstore_gc.listing import HOUR_MS, address_bound
-from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, TreeFilter, FilterPart
+from refstore_gc.list_objects import HOUR_MS, address_bound
+from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, FilterPart, TreeFilter
 
 CLOCK_GRAIN_SECONDS: Final = 2.0
 """A store tells its clock in whole seconds, and asking takes a moment."""
@@ -52,7 +52,9 @@ def decide_marks(ctx: Context, *, rules: Rules | None = None, grace_days: float 
     made = make_plan(history, refs, rules, ctx.clock.now_ms())
     grace_ms = int((rules.grace_days if grace_days is None else grace_days) * DAY_MS)
     given_up = list(Marks(ctx).commits.given_up())
-    return MarkDecision(rules, made, made.expiry.commits(ExpiryState.EXPIRED), given_up, list(made.partly_expired_commits()), grace_ms)
+    return MarkDecision(
+        rules, made, made.expiry.commits(ExpiryState.EXPIRED), given_up, list(made.partly_expired_commits()), grace_ms
+    )
 
 
 def count_expired_by_rule(decision: MarkDecision) -> dict[str, int]:
@@ -88,7 +90,9 @@ def tree_filter_of(made: RetentionPlan) -> Callable[[LiveCommit], TreeFilter | N
             if not prefix.startswith(commit.expired_prefixes):
                 parts.append(FilterPart(prefix, KEEP_ALL))
             else:
-                parts.append(_filter_part(prefix, next(each for each in classes if prefix.startswith(each.prefix)), number))
+                parts.append(
+                    _filter_part(prefix, next(each for each in classes if prefix.startswith(each.prefix)), number)
+                )
         return None if all(part.keep_level == KEEP_ALL for part in parts) else TreeFilter(tuple(parts))
 
     return filter_of

@@ -18,10 +18,10 @@ from typing import Final
 from refstore.context import Context
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, Path, Token
-from refstore.deletions.causes import UNNAMED_IDENTITY
-from refstore.deletions.content_deletion import delete_contents, delete_recorded
-from refstore.deletions.journal_format import PendingDelete
-from refstore.deletions.journal_writer import JournalWriter
+from refstore.deletion_history.causes import UNNAMED_IDENTITY
+from refstore.deletion_history.content_deletion import delete_contents, delete_recorded
+from refstore.deletion_history.journal_format import PendingDelete
+from refstore.deletion_history.journal_writer import JournalWriter
 from refstore_gc.bucket_join import BucketRow, DeadIdentities
 from refstore_gc.live_in_commits import LiveCommits
 from refstore_gc.run_layout import RunLayout, read_table
@@ -35,7 +35,9 @@ def dead_identity_files(rows: Iterable[BucketRow]) -> list[str]:
     return sorted(row.key for row in rows if isinstance(row, DeadIdentities))
 
 
-def delete_dead_identities(ctx: Context, layout: RunLayout, files: Sequence[str], excluded: LiveCommits) -> PurgedObjects:
+def delete_dead_identities(
+    ctx: Context, layout: RunLayout, files: Sequence[str], excluded: LiveCommits
+) -> PurgedObjects:
     """Delete the contents of the objects in the files that no excluded commit names.
 
     Call it after the sweep of what was listed, behind the fence; made again it goes on. Raises Corrupt, Unavailable.

@@ -19,13 +19,13 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core.ids import CommitId
-from refstore.core.records import Mark
 from refstore.gc_marks import LiveCommit, Marks, OfflineRun, RunState
 from refstore.operations import rules_document
+from refstore.records.mark_records import Mark
 from refstore.retention.active_commits import ExpiryState as CommitState
 from refstore.retention.path_rules import KeepLevel, RetentionPlan, make_plan
 from refstore.retention.rules import Rules
-from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, TreeFilter, LiveCommits, FilterPart
+from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, FilterPart, LiveCommits, TreeFilter
 from refstore_gc.mark_plan import tree_filter_of
 
 PAGE: Final = 1000

@@ -11,9 +11,9 @@ import msgspec
 
 from refstore.context import Context
 from refstore.errors import InvalidSettings
+from refstore.monitoring.run_control import RunControl
 from refstore.objects.base import ObjectStore
 from refstore.retention.rules import Rules
-from refstore.run_control import RunControl
 from refstore_gc.engines.base import Engine
 from refstore_gc.mark_breaker import BreakerLimits
 from refstore_gc.run_layout import RunLayout, open_store
@@ -85,7 +85,9 @@ def new_run(
 ) -> RunContext:
     """`controlled_as`: the kind of run that operators see, and can stop; '': they cannot."""
     control = RunControl(ctx, layout.mark_id, controlled_as, owner()) if controlled_as else None
-    return RunContext(repository=ctx, engine=engine, options=options, steps=RunSteps(engine, tell, control), layout=layout)
+    return RunContext(
+        repository=ctx, engine=engine, options=options, steps=RunSteps(engine, tell, control), layout=layout
+    )
 
 
 def owner() -> str:

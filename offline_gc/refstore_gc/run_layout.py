@@ -30,7 +30,7 @@ from refstore.errors import Corrupt, ObjectNotFound, RefstoreError
 from refstore.objects import open_objects
 from refstore.objects.base import OWN_FILES, ObjectStore
 from refstore.objects.local import LocalObjects
-from refstore.versioning.commits import names
+from refstore.versioning.commits import object_names
 from refstore_gc.untyped_arrow import pa, pq
 
 ROOT: Final = "_refstore/gc/"
@@ -51,8 +51,8 @@ __all__ = [
     "folder_of",
     "kind_of",
     "make_layout",
-    "read_json",
     "open_store",
+    "read_json",
     "write_json",
 ]
 
@@ -71,9 +71,9 @@ class ObjectKind(IntEnum):
 
 
 _FOLDERS: Final = (
-    (names.RANGES, ObjectKind.RANGE),
-    (names.METARANGES, ObjectKind.METARANGE),
-    (names.ADDED_ADDRESSES, ObjectKind.ADDED),
+    (object_names.RANGES, ObjectKind.RANGE),
+    (object_names.METARANGES, ObjectKind.METARANGE),
+    (object_names.ADDED_ADDRESSES, ObjectKind.ADDED),
 )
 
 
@@ -87,7 +87,7 @@ def kind_of(key: str) -> ObjectKind:
         return ObjectKind.DATA if is_own(Address(key)) else ObjectKind.FOREIGN
     for folder, kind in _FOLDERS:
         if key.startswith(folder):
-            return kind if names.id_of_key(key) else ObjectKind.FOREIGN
+            return kind if object_names.id_of_key(key) else ObjectKind.FOREIGN
     return ObjectKind.OURS if key.startswith(OWN_FILES) else ObjectKind.FOREIGN
 
 

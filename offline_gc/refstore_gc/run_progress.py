@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from refstore.run_control import BEAT_SECONDS as CONTROL_SECONDS
-from refstore.run_control import RunControl
+from refstore.monitoring.run_control import BEAT_SECONDS as CONTROL_SECONDS
+from refstore.monitoring.run_control import RunControl
 from refstore_gc.engines.base import Engine
 
 LOOK_SECONDS: Final = 0.5
@@ -134,7 +134,9 @@ class RunSteps:
             return False
         last, left_seconds = self._last, self._last.remaining_seconds
         left_ms = -1 if left_seconds is None else int(left_seconds * 1000)
-        return self._control.beat(last.step, last.done_items, last.total_items or 0, left_ms, waits=last.wait_seconds is not None)
+        return self._control.beat(
+            last.step, last.done_items, last.total_items or 0, left_ms, waits=last.wait_seconds is not None
+        )
 
     def _watch(self, name: str, began: float, over: threading.Event) -> None:
         beaten = shown = began

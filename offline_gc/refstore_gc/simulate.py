@@ -12,22 +12,22 @@ import msgspec
 
 from refstore.context import Context
 from refstore.core.ids import CommitId
-from refstore.core.records import GcRun, Mark
 from refstore.gc_marks import OPEN_STATES, LiveBatch, LiveSource, Marks, Run, RunState, new_mark_id
 from refstore.gc_marks.commit_marks import PAGE
 from refstore.gc_marks.live_set import scan_live_set
-from refstore_gc import anti_join, listing
+from refstore.records.mark_records import GcRun, Mark
+from refstore_gc import anti_join, list_objects
 from refstore_gc.anti_join import collect_live_set, earlier_commits
 from refstore_gc.engines.base import Engine
 from refstore_gc.engines.choice import Engines
-from refstore_gc.listing import count_listed
+from refstore_gc.list_objects import count_listed
 from refstore_gc.mark import apply_branch_rules, count_last_compared, find_complete
-from refstore_gc.mark_plan import minimum_age_seconds, decide_marks, tree_filter_of
+from refstore_gc.mark_plan import decide_marks, minimum_age_seconds, tree_filter_of
 from refstore_gc.run_context import Options, new_run
 from refstore_gc.run_layout import RunLayout, make_layout, remove
 from refstore_gc.run_progress import ReportProgress, ignore_progress
 from refstore_gc.run_summary import Summary
-from refstore_gc.statistics import summarize_mark
+from refstore_gc.summary_totals import summarize_mark
 
 SIMULATED_STATE: Final = "simulated"
 """The state in the summary of a simulation, which marks nothing."""
@@ -53,7 +53,7 @@ def simulate_mark(ctx: Context, engines: Engines, options: Options, tell: Report
         expired = {**dict.fromkeys((*decision.commits, *decision.given_up), ("",)), **dict(decision.partly)}
         run = replace(run, cutoff_ms=now - int(minimum_age_seconds(ctx, options.min_age_seconds) * 1000))
         with run.steps.step("listing the object store"):
-            chunks = listing.list_objects(run)
+            chunks = list_objects.list_objects(run)
         run = run.move_to(engines.for_objects(max(last_objects, count_listed(chunks))))
         with run.steps.step("reading what the KV names") as report_rows:
             scan = _simulate_marks(scan_live_set(ctx, simulated, PAGE), expired, set(decision.given_up))

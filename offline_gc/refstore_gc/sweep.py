@@ -22,21 +22,28 @@ from refstore_gc.run_layout import make_layout
 from refstore_gc.run_progress import ReportProgress, ignore_progress
 from refstore_gc.run_summary import (
     Count,
+    Summary,
     SweepManifest,
     SweepMode,
-    Summary,
     SweepResult,
     read_manifest,
     read_summary,
     read_units,
     write_summary,
 )
-from refstore_gc.statistics import summarize_sweep
+from refstore_gc.summary_totals import summarize_sweep
 from refstore_gc.sweep_tasks import check_tagged_units
 from refstore_gc.sweep_tasks import sweep as sweep_units
 
 
-def sweep(ctx: Context, engines: Engines, mark_id: str, tell: ReportProgress = ignore_progress, *, mode: SweepMode | None = None) -> Summary:
+def sweep(
+    ctx: Context,
+    engines: Engines,
+    mark_id: str,
+    tell: ReportProgress = ignore_progress,
+    *,
+    mode: SweepMode | None = None,
+) -> Summary:
     """Delete, or tag, what a mark holds and nothing names again. Made again it goes on; once swept it does nothing.
 
     The bucket deletes what is tagged. Until it has, the sweep made again asks how far it is (`_settle`), and the mark
@@ -113,7 +120,9 @@ def _check_bucket_deletions(ctx: Context, engines: Engines, tagged: Run, tell: R
     return _record_outcome(ctx, tagged, summary, manifest, swept)
 
 
-def _record_outcome(ctx: Context, swept_run: Run, summary: Summary, manifest: SweepManifest, swept: SweepResult) -> Summary:
+def _record_outcome(
+    ctx: Context, swept_run: Run, summary: Summary, manifest: SweepManifest, swept: SweepResult
+) -> Summary:
     """Write down how far a sweep is: to be tried again, tagged and waiting for the bucket, or over."""
     marks, mark_id = Marks(ctx), swept_run.mark_id
     counts = {name: count.objects for name, count in swept.outcomes.items()}

@@ -22,14 +22,25 @@ from refstore.gc_marks.sweep_records import outcome_key
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits.workers import Workers
 from refstore_gc import live_in_commits
-from refstore_gc.address_codec import BucketBounds, AddressKeys, are_among, encode_addresses
-from refstore_gc.batches import Batch, BatchBuilder, BatchKind
+from refstore_gc.address_batches import Batch, BatchBuilder, BatchKind
+from refstore_gc.address_codec import AddressKeys, BucketBounds, are_among, encode_addresses
 from refstore_gc.engines.base import Flow
 from refstore_gc.garbage import count_of
 from refstore_gc.live_in_commits import LiveCommits
 from refstore_gc.run_context import RunContext
-from refstore_gc.run_layout import TAG, RunLayout, read_table, open_store, request_threads, write_table
-from refstore_gc.run_summary import DELETED_BY_BUCKET_OUTCOME, DELETED_OUTCOME, EXCLUDED_OUTCOME, FAILED_OUTCOME, KEPT_AS_VERSION_OUTCOME, MISSING_OUTCOME, TAGGED_OUTCOME, Count, SweepMode, UnitRow
+from refstore_gc.run_layout import TAG, RunLayout, open_store, read_table, request_threads, write_table
+from refstore_gc.run_summary import (
+    DELETED_BY_BUCKET_OUTCOME,
+    DELETED_OUTCOME,
+    EXCLUDED_OUTCOME,
+    FAILED_OUTCOME,
+    KEPT_AS_VERSION_OUTCOME,
+    MISSING_OUTCOME,
+    TAGGED_OUTCOME,
+    Count,
+    SweepMode,
+    UnitRow,
+)
 from refstore_gc.untyped_arrow import pa, pc
 
 
@@ -55,10 +66,14 @@ class OutcomeCount(NamedTuple):
 
 def unit_batches(keys: Sequence[str]) -> list[Batch]:
     """Return a batch for each file of the mark; the n-th is for bucket n."""
-    return [Batch.from_value(number, BatchKind.LISTED, SweepUnit(key, outcome_key(key))) for number, key in enumerate(keys)]
+    return [
+        Batch.from_value(number, BatchKind.LISTED, SweepUnit(key, outcome_key(key))) for number, key in enumerate(keys)
+    ]
 
 
-def sweep_units(run: RunContext, units: Sequence[UnitRow], excluded: LiveCommits, mode: SweepMode) -> list[OutcomeCount]:
+def sweep_units(
+    run: RunContext, units: Sequence[UnitRow], excluded: LiveCommits, mode: SweepMode
+) -> list[OutcomeCount]:
     """Delete, or tag, each unit's addresses; return what became of them, counted.
 
     `excluded`: the commits whose addresses and trees are named again.
@@ -117,13 +132,17 @@ def _check_tagged_unit(layout: RunLayout, unit: SweepUnit) -> list[OutcomeCount]
                 break
             deleted_count += 1
     if deleted_count:
-        outcomes[places[:deleted_count]] = KEPT_AS_VERSION_OUTCOME if store.versioning_status().keeps_versions else DELETED_BY_BUCKET_OUTCOME
+        outcomes[places[:deleted_count]] = (
+            KEPT_AS_VERSION_OUTCOME if store.versioning_status().keeps_versions else DELETED_BY_BUCKET_OUTCOME
+        )
         number = before.schema.get_field_index("outcome")
         write_table(store, unit.outcome, before.set_column(number, "outcome", make_array(outcomes, pa.string())))
     return _count_outcomes(unit.key, read_table(store, unit.key), outcomes, whys)
 
 
-def sweep_unit(layout: RunLayout, unit: SweepUnit, named_again: Sequence[AddressKeys], mode: SweepMode) -> list[OutcomeCount]:
+def sweep_unit(
+    layout: RunLayout, unit: SweepUnit, named_again: Sequence[AddressKeys], mode: SweepMode
+) -> list[OutcomeCount]:
     """Delete, or tag, the addresses of one unit. `named_again`: keys that something names again."""
     store = open_store(layout.url, layout)
     marked = read_table(store, unit.key)
@@ -170,10 +189,21 @@ def _delete_or_tag(store: ObjectStore, keys: Sequence[str], mode: SweepMode) -> 
     try:
         if mode == "tag":
             tagging = store.tag_many(keys, {TAG: "true"})
-            done, missing, failed, outcome, kept = tagging.tagged_keys, tagging.missing_keys, tagging.failed_keys, TAGGED_OUTCOME, ()
+            done, missing, failed, outcome, kept = (
+                tagging.tagged_keys,
+                tagging.missing_keys,
+                tagging.failed_keys,
+                TAGGED_OUTCOME,
+                (),
+            )
         else:
             deletion = store.delete_many(keys)
-            done, missing, failed, outcome = deletion.deleted_keys, deletion.missing_keys, deletion.failed_keys, DELETED_OUTCOME
+            done, missing, failed, outcome = (
+                deletion.deleted_keys,
+                deletion.missing_keys,
+                deletion.failed_keys,
+                DELETED_OUTCOME,
+            )
             kept = deletion.kept_keys
     except (Invalid, ObjectsRefused) as error:  # all of them, for lack of a right perhaps: the next tries again
         return FAILED_OUTCOME, [(key, FAILED_OUTCOME, str(error)) for key in keys]
@@ -199,7 +229,10 @@ def _untag(store: ObjectStore, keys: Sequence[str]) -> list[str]:
             "then sweep again"
         ) from error
     # a store may confirm that nothing is tagged at a key at which nothing is any more
-    return [(EXCLUDED_OUTCOME if key in done else TAGGED_OUTCOME) if store.is_stored(key) else DELETED_BY_BUCKET_OUTCOME for key in keys]
+    return [
+        (EXCLUDED_OUTCOME if key in done else TAGGED_OUTCOME) if store.is_stored(key) else DELETED_BY_BUCKET_OUTCOME
+        for key in keys
+    ]
 
 
 def _read_earlier_outcome(store: ObjectStore, unit: SweepUnit) -> Any:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from refstore.errors import Invalid
-from refstore.purging.document import Dataset
-from refstore_purge import ids as id_sets
-from refstore_purge import ids_file, index, ledger, uuids
+from refstore.purge_document.document import Dataset
+from refstore_purge import id_index, ids_file, ledger, uuids
+from refstore_purge import purge_ids as id_sets
 from refstore_purge.formats.base import IdKind, kind_of
-from refstore_purge.ids import IdSet
 from refstore_purge.ledger import AnyIds, LedgerSet
-from refstore_purge.untyped_arrow import pa, pc
+from refstore_purge.purge_ids import IdSet
+from refstore_purge.untyped_pandas import pa, pc
 
 
 class DatasetIds:
@@ -89,12 +89,12 @@ class DatasetIds:
         self._open_set(same)
         return not is_none
 
-    def write_index_hashes(self, key: index.IndexKey) -> None:
+    def write_index_hashes(self, key: id_index.IndexKey) -> None:
         """Write the hashes by which `index.look` finds ids, of every set that a data set has."""
         for name in {names[0] for names in self._sets.values()}:
             ids = self._open_set(name)
             if isinstance(ids, IdSet):
-                hashes = index.hash_distinct(ids.values, ids.kind, key.hash_key)
+                hashes = id_index.hash_distinct(ids.values, ids.kind, key.hash_key)
                 id_sets.write_index_hashes(self.folder, hashes, prefix=name)
                 self._opened[name] = IdSet(self.folder, prefix=name)
 
@@ -113,7 +113,8 @@ class DatasetIds:
                 if not good and _has_width(ids, uuids.UUID_BYTES):
                     advice = "say --id-type binary, if its values are text of 16 bytes"
                 raise Invalid(
-                    f"{self._describe_difference(dataset, type_, ids)}, of which {ids.count - good} of {ids.count} are no UUIDs; "
+                    f"{self._describe_difference(dataset, type_, ids)}, of which {ids.count - good} of {ids.count} "
+                    f"are no UUIDs; "
                     f"{advice}{self._restrict_advice()}"
                 )
             id_sets.write_ids(self.folder, "binary", [uuids.uuid_bytes(texts)], prefix=made)
@@ -124,7 +125,9 @@ class DatasetIds:
         try:
             values = ids_file.convert_ids(ids.values.cast(pa.string()), "string", "integer")
         except pa.ArrowInvalid:
-            raise Invalid(f"{self._describe_difference(dataset, type_, ids)}, not all of them integers; correct them") from None
+            raise Invalid(
+                f"{self._describe_difference(dataset, type_, ids)}, not all of them integers; correct them"
+            ) from None
         id_sets.write_ids(self.folder, "integer", [values], prefix=made)
         return made
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from refstore.purging.document import ERASE, KEEP_HISTORY, Dataset
-from refstore_purge.plan import Partition
-from refstore_purge.report import DatasetResult
-from refstore_purge.run_state import PurgeRun
+from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset
+from refstore_purge.purge_plan import Partition
+from refstore_purge.purge_report import DatasetResult
+from refstore_purge.purge_run_state import PurgeRun
 
 
 def make_dataset_results(run: PurgeRun, datasets: Sequence[Dataset], units: Sequence[Partition]) -> list[DatasetResult]:

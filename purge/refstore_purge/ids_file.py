@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple, cast
 
 from refstore.errors import Invalid
 from refstore_gc.private_folder import make_private_folder
-from refstore_purge import ids, ids_form, uuids
+from refstore_purge import ids_form, purge_ids, uuids
 from refstore_purge.formats.base import IdKind, kind_of
-from refstore_purge.ids_form import IdsFormOptions, IdsForm
-from refstore_purge.untyped_arrow import pa, pacsv, pc, pq
+from refstore_purge.ids_form import IdsForm, IdsFormOptions
+from refstore_purge.untyped_pandas import pa, pacsv, pc, pq
 
 KINDS: Final[tuple[IdKind, ...]] = ("string", "integer", "binary")
 TYPES: Final = (*KINDS, "uuid")
@@ -34,7 +34,7 @@ class LoadedIds(NamedTuple):
     form: IdsForm
     sets: dict[str, str]
     """The name of each data set's set in the folder. Of '': the one for all of them."""
-    ids: int
+    purge_ids: int
     """How many different ones there are, of each data set."""
     text: str
     """What people are told of it; without a value."""
@@ -67,14 +67,18 @@ def load_ids(
             plain, found, is_text=bool(id_type)
         )
         empty = _EmptyIdFilter(takes=empty_id)
-        groups = {"": (each for each, _ in batches)} if found.dataset_at is None else _group_by_dataset(batches, found, datasets)
+        groups = (
+            {"": (each for each, _ in batches)}
+            if found.dataset_at is None
+            else _group_by_dataset(batches, found, datasets)
+        )
         sets: dict[str, str] = {}
         total = 0
         kinds: set[IdKind] = set()
         for number, (dataset, arrays) in enumerate(sorted(groups.items())):
             name = f"{number}-" if dataset else ""
             kind, converted = _convert_to_type(found.file, empty.drop_empty(arrays), id_type)
-            count = ids.write_ids(folder, kind, converted, prefix=name)
+            count = purge_ids.write_ids(folder, kind, converted, prefix=name)
             if count or not dataset:
                 sets[dataset] = name
             total += count
@@ -248,7 +252,7 @@ class _EmptyIdFilter:
 
 def _strip_encodings(values: Any) -> Any:
     """Return values of a dictionary, of views or of an extension type without these."""
-    values = ids.strip_extension(values)
+    values = purge_ids.strip_extension(values)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if pa.types.is_string_view(values.type):

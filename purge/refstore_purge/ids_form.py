@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 from refstore.errors import Invalid
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.formats.compression import read_blocks, detect_codec
-from refstore_purge.untyped_arrow import pa, pq
+from refstore_purge.formats.compression import detect_codec, read_blocks
+from refstore_purge.untyped_pandas import pa, pq
 
 PARQUET: Final = b"PAR1"
 DELIMITERS: Final = (",", ";", "\t", "|")
@@ -234,7 +234,8 @@ def _csv(file: Path, text: str, name: str, options: IdsFormOptions, *, is_whole:
     is_known = bool(named) or _is_known_name(first[id_at], options.names)
     if not is_known and not _is_header(first[id_at], below):
         raise Invalid(
-            f"the first line of {name} may be a header, or an id (read: 1 column, {_count_text(lines)}, text); if it is an "
+            f"the first line of {name} may be a header, or an id (read: 1 column, {_count_text(lines)}, text); if it "
+            f"is an "
             "id, say --no-header; if not, give the header's name with --id-column"
         )
     if lines == 1:

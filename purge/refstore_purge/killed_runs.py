@@ -12,11 +12,11 @@ from typing import Final
 
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, own_address
-from refstore.core.records import Content, Location
 from refstore.errors import RefstoreError
+from refstore.records.location_records import Content, Location
 from refstore.repository import Repository
 from refstore_purge.publish import METADATA
-from refstore_purge.report import PublishedCommit, Replacement, PurgeReport, PartitionRow
+from refstore_purge.purge_report import PartitionRow, PublishedCommit, PurgeReport, Replacement
 
 PAGE: Final = 1000
 
@@ -27,7 +27,9 @@ def complete_report(repo: Repository, report: PurgeReport) -> None:
         landed = _find_landed_commits(repo, report)
         branches = {each.branch for each in landed}
         of_branches = [each for each in report.pending_replacements if branches.intersection(each.branches)]
-        of_versions = _find_in_locations(repo, report.run, [each for each in report.pending_replacements if not each.branches])
+        of_versions = _find_in_locations(
+            repo, report.run, [each for each in report.pending_replacements if not each.branches]
+        )
         for each in [*of_branches, *of_versions]:
             if not each.is_counted:
                 _report_row(report, each).add(each)

@@ -24,12 +24,12 @@ import numpy as np
 from refstore.core.batches import split_batches
 from refstore.errors import Corrupt, NotFound
 from refstore.objects.base import ObjectStore
-from refstore.purging.document import Dataset
-from refstore_purge import index
+from refstore.purge_document.document import Dataset
+from refstore_purge import id_index
 from refstore_purge.formats.base import IdKind
 from refstore_purge.formats.registry import load_format
-from refstore_purge.ids import IdSet, to_comparable, fill_nulls
-from refstore_purge.untyped_arrow import pa, pc, pq
+from refstore_purge.purge_ids import IdSet, fill_nulls, to_comparable
+from refstore_purge.untyped_pandas import pa, pc, pq
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,7 +104,7 @@ class LedgerSet:
             return fill_nulls(pc.take(found, values.indices))
         compared = to_comparable(values, self.kind)
         distinct = compared.unique().drop_null()
-        hashes = index.hash_each(distinct, self.kind, self.meta.hash_key)
+        hashes = id_index.hash_each(distinct, self.kind, self.meta.hash_key)
         places = np.minimum(np.searchsorted(self._hashes, hashes), max(len(self._hashes) - 1, 0))
         may = np.flatnonzero(self._hashes[places] == hashes) if len(self._hashes) else np.zeros(0, np.int64)
         certain = [
@@ -140,14 +140,14 @@ def compute_mac(value: Any, kind: IdKind, key: bytes) -> bytes:
 
 
 def write_ledger(
-    store: ObjectStore, key: index.IndexKey, run: str, sets: Iterable[tuple[AnyIds, Sequence[str]]], at_ms: int
+    store: ObjectStore, key: id_index.IndexKey, run: str, sets: Iterable[tuple[AnyIds, Sequence[str]]], at_ms: int
 ) -> None:
     """Write the ids of a run to the ledger, each set with the data sets that have it. Raises ObjectsUnavailable."""
     for number, (ids, datasets) in enumerate(sets):
         if not isinstance(ids, IdSet):
             continue  # of the ledger, so it is there
         distinct = ids.values
-        hashes = index.hash_each(distinct, ids.kind, key.hash_key)
+        hashes = id_index.hash_each(distinct, ids.kind, key.hash_key)
         order = np.argsort(hashes, kind="stable")
         macs = [compute_mac(value, ids.kind, key.mac_key) for value in distinct.take(pa.array(order)).to_pylist()]
         schema = pa.schema(
@@ -164,13 +164,13 @@ def write_ledger(
         store.put(f"{FOLDER}{key.name}/{run}/{number}.parquet", out.getvalue())
 
 
-def scan_ledger(store: ObjectStore, key: index.IndexKey) -> Iterator[LedgerEntry]:
+def scan_ledger(store: ObjectStore, key: id_index.IndexKey) -> Iterator[LedgerEntry]:
     """Yield what the ledger has under a key, the oldest run first. Raises Corrupt."""
     for info in store.list(f"{FOLDER}{key.name}/"):
         yield _read(store, info.key)[0]
 
 
-def forget_run(store: ObjectStore, key: index.IndexKey, run: str) -> None:
+def forget_run(store: ObjectStore, key: id_index.IndexKey, run: str) -> None:
     """Drop the ids of a run. Raises NotFound, ObjectsUnavailable."""
     names = [info.key for info in store.list(f"{FOLDER}{key.name}/{run}/")]
     if not names:
@@ -180,7 +180,7 @@ def forget_run(store: ObjectStore, key: index.IndexKey, run: str) -> None:
 
 
 def load_ledger(
-    store: ObjectStore, key: index.IndexKey, folder: Path, datasets: Sequence[Dataset], *, kind: IdKind | None = None
+    store: ObjectStore, key: id_index.IndexKey, folder: Path, datasets: Sequence[Dataset], *, kind: IdKind | None = None
 ) -> LedgerIds:
     """Write the ledger's ids of these data sets to a folder, for `LedgerSet`. `kind`: of this type only; None: of each.
 
@@ -220,7 +220,7 @@ def write_empty_set(folder: Path, name: str, kind: IdKind, *, like: LedgerSet) -
     return name
 
 
-def _write(folder: Path, name: str, kind: IdKind, tables: Sequence[Any], key: index.IndexKey) -> None:
+def _write(folder: Path, name: str, kind: IdKind, tables: Sequence[Any], key: id_index.IndexKey) -> None:
     hashes = np.concatenate([table.column("hash").to_numpy().astype(np.uint64) for table in tables])
     bodies = b"".join(body for table in tables for body in table.column("mac").to_pylist())
     macs = np.frombuffer(bodies, np.uint8).reshape(-1, MAC_BYTES)

@@ -20,13 +20,13 @@ from typing import BinaryIO, Final, NamedTuple, cast
 
 from refstore.core.batches import split_batches
 from refstore.errors import BranchNotFound, Conflict, DirtyBranch, NothingToCommit
-from refstore.operations.committing import CommitInfo
-from refstore.operations.copying import Copy
+from refstore.operations.commit import CommitInfo
+from refstore.operations.copy import Copy
 from refstore.operations.purge_roles import HIDDEN_BRANCHES
-from refstore.operations.uploading import Link
+from refstore.operations.upload import Link
 from refstore.repository import Repository
-from refstore_purge.plan import BranchPath, PurgeObject
-from refstore_purge.report import PublishedCommit
+from refstore_purge.purge_plan import BranchPath, PurgeObject
+from refstore_purge.purge_report import PublishedCommit
 
 METADATA: Final = "refstore.purge"
 """The field of a commit's metadata that names the run."""
@@ -98,7 +98,9 @@ class BranchPublication:
                 metadata=item.purge_object.metadata,
                 content_type=item.purge_object.content_type,
             )
-            addresses += [entry.address for entry in self._repo.link_many(self._open_hidden_branch(first.branch), [link])]
+            addresses += [
+                entry.address for entry in self._repo.link_many(self._open_hidden_branch(first.branch), [link])
+            ]
             self._paths[first.branch] = self._paths.get(first.branch, 0) + 1
             for other in others:
                 self._copies.setdefault(other.branch, []).append((first, other.path))
@@ -109,7 +111,9 @@ class BranchPublication:
         for branch, path in summary.purge_object.names:
             self._summaries.setdefault(branch, []).append((path, summary))
 
-    def publish(self, message: str, note: Callable[[PublishedCommit], None]) -> tuple[list[PublishedCommit], dict[str, str]]:
+    def publish(
+        self, message: str, note: Callable[[PublishedCommit], None]
+    ) -> tuple[list[PublishedCommit], dict[str, str]]:
         """Commit each hidden branch, and merge it into its branch. Return the commits; by branch, why there is none.
         `note` is told of each commit as soon as it is there.
 

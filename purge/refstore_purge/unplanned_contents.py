@@ -18,16 +18,26 @@ import msgspec
 from refstore.context import Context
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, is_own
-from refstore.core.records import Entry, Location
 from refstore.errors import Invalid, ObjectNotFound
-from refstore.purging.document import ERASE, KEEP_HISTORY, Dataset
-from refstore_purge import finding, summaries, tasks
+from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset
+from refstore.records.location_records import Location
+from refstore.records.staging_records import Entry
+from refstore_purge import purge_tasks, row_search, summary_files
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.place import Place, RunContent
-from refstore_purge.plan import BranchPath, PurgeObject, Partition, legal_hold_prefixes, is_data, is_summary, partition_of, identifier_in_names
-from refstore_purge.run_state import PurgeRun
-from refstore_purge.standing import HolderKind, scan_names, scan_lost_names
-from refstore_purge.tasks import TaskSettings, ObjectTask
+from refstore_purge.object_holders import HolderKind, scan_lost_names, scan_names
+from refstore_purge.purge_plan import (
+    BranchPath,
+    Partition,
+    PurgeObject,
+    identifier_in_names,
+    is_data,
+    is_summary,
+    legal_hold_prefixes,
+    partition_of,
+)
+from refstore_purge.purge_run_state import PurgeRun
+from refstore_purge.purge_tasks import ObjectTask, TaskSettings
+from refstore_purge.remaining_places import Place, RunContent
 
 PAGE: Final = 1000
 PARTITION_LEFT_REASON: Final = "its partition was left out"
@@ -168,7 +178,7 @@ def _examine_names(run: PurgeRun, todo: Sequence[_ContentToExamine]) -> None:
     for each in todo:
         named = each.content.held_object
         value = identifier_in_names(named.dataset, named.path, named.entry or Entry(named.identity, 0, "", 0))
-        (is_one,) = finding.find_ids(run.ids.all_ids_of(named.dataset), [value])
+        (is_one,) = row_search.find_ids(run.ids.all_ids_of(named.dataset), [value])
         if value is None and named.entry is None:
             _record_content(run, each.content, each.size_bytes, "its metadata is not known", has_rows=False)
         elif is_one:
@@ -180,7 +190,7 @@ def _examine_summaries(run: PurgeRun, todo: Sequence[_ContentToExamine]) -> None
     for each in todo:
         with suppress(ObjectNotFound):
             try:
-                if summaries.have_ids(run, each.partition, each.purge_object):
+                if summary_files.have_ids(run, each.partition, each.purge_object):
                     _record_content(run, each.content, each.size_bytes, each.reason, has_rows=True)
             except PurgeError as error:
                 _record_content(run, each.content, each.size_bytes, str(error), has_rows=False)
@@ -191,15 +201,19 @@ def _examine_rows(run: PurgeRun, job: TaskSettings, todo: Sequence[_ContentToExa
     readable: list[tuple[_ContentToExamine, ObjectTask]] = []
     for each in todo:
         try:
-            finding.match_partitions(run, [each.partition])
+            row_search.match_partitions(run, [each.partition])
         except Invalid as error:
             _record_content(run, each.content, each.size_bytes, str(error), has_rows=False)
             continue
         if run.state.by_partition.get(each.partition.order) is not False:
-            readable.append((each, msgspec.structs.replace(run.make_task(each.partition, each.purge_object), may_be_gone=True)))
+            readable.append(
+                (each, msgspec.structs.replace(run.make_task(each.partition, each.purge_object), may_be_gone=True))
+            )
     if not readable:
         return
-    for (each, _), done in zip(readable, tasks.run_tasks(run.engine, job, [work for _, work in readable]), strict=True):
+    for (each, _), done in zip(
+        readable, purge_tasks.run_tasks(run.engine, job, [work for _, work in readable]), strict=True
+    ):
         if done.failure:
             _record_content(run, each.content, each.size_bytes, done.failure, has_rows=False)
         elif done.has_ids:
@@ -209,5 +223,7 @@ def _examine_rows(run: PurgeRun, job: TaskSettings, todo: Sequence[_ContentToExa
 def _record_content(run: PurgeRun, content: _UnplannedContent, size_bytes: int, reason: str, *, has_rows: bool) -> None:
     dataset = content.held_object.dataset
     run.state.contents.append(
-        RunContent(content.address, content.held_object.identity, dataset.name, dataset.prefix, size_bytes, has_rows, reason)
+        RunContent(
+            content.address, content.held_object.identity, dataset.name, dataset.prefix, size_bytes, has_rows, reason
+        )
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from refstore_purge.untyped_arrow import pa, pc
+from refstore_purge.untyped_pandas import pa, pc
 
 UUID_BYTES: Final = 16
 _FORM: Final = r"\A(?:urn:uuid:)?\{?[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}\}?\z"

@@ -30,16 +30,23 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from refstore.errors import Invalid, ObjectsRefused, RefstoreError, Unavailable
-from refstore.purging.document import ERASE, KEEP_HISTORY, Dataset, PurgeDocument
+from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset, PurgeDocument
 from refstore.repository import Repository
 from refstore_gc.engines import worker_processes
-from refstore_gc.run_progress import StepProgress, ReportProgress, ignore_progress
+from refstore_gc.run_progress import ReportProgress, StepProgress, ignore_progress
 from refstore_purge.ids_form import IdsFormOptions
-from refstore_purge.verify_beside import is_summary
+from refstore_purge.verify_file_metadata import is_summary
 from refstore_purge.verify_ids import RowCount, WantedIds
-from refstore_purge.verify_names import find_doubt, describe_other_case, find_value_in_names
-from refstore_purge.verify_objects import VerifyTarget, scan_head_targets, branch_names, count_commits, find_replaced_content, scan_version_targets
-from refstore_purge.verify_reading import ContentToVerify, check_identifier_type, read_contents
+from refstore_purge.verify_names import describe_other_case, find_doubt, find_value_in_names
+from refstore_purge.verify_objects import (
+    VerifyTarget,
+    branch_names,
+    count_commits,
+    find_replaced_content,
+    scan_head_targets,
+    scan_version_targets,
+)
+from refstore_purge.verify_reader_process import ContentToVerify, check_identifier_type, read_contents
 from refstore_purge.verify_table import read_ids
 
 GROUP_BYTES: Final = 128 * 1024 * 1024
@@ -191,7 +198,9 @@ def _findings(look: _ObjectCheck, counts: VerifyCounts) -> Iterator[RowFinding]:
     counts.affected_objects += bool(rows or entries)
     counts.remaining_rows += rows
     counts.remaining_entries += entries
-    told = "; ".join(filter(None, (IGNORE_STATISTICS * look.count.is_excluded, _describe_id_places(look.count.id_places))))
+    told = "; ".join(
+        filter(None, (IGNORE_STATISTICS * look.count.is_excluded, _describe_id_places(look.count.id_places)))
+    )
     for ref, path in look.names:
         if rows or entries:
             yield RowFinding(ref, path, rows, entries, told)

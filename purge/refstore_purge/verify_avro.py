@@ -12,13 +12,13 @@ from importlib import import_module
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from refstore.errors import MissingExtra
-from refstore.purging.document import Dataset
-from refstore_purge.untyped_arrow import pa
+from refstore.purge_document.document import Dataset
+from refstore_purge.untyped_pandas import pa
 from refstore_purge.verify_avro_file import DAMAGED, AvroFile, open_avro
 from refstore_purge.verify_avro_schema import ReadSchema, read_schema
-from refstore_purge.verify_beside import make_entries
 from refstore_purge.verify_columns import find_lookup
-from refstore_purge.verify_ids import NORMAL, MetadataEntry, BatchedLookup, RowCount
+from refstore_purge.verify_file_metadata import make_entries
+from refstore_purge.verify_ids import NORMAL, BatchedLookup, MetadataEntry, RowCount
 from refstore_purge.verify_text import VerifyReadError
 
 VALUES: Final = 50_000
@@ -36,7 +36,9 @@ def entries_of_avro(source: BinaryIO) -> Iterator[MetadataEntry]:
     return make_entries(open_avro(source).entries, "the header's entry {}")
 
 
-def count_avro(source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount, *, is_of_id: bool) -> BatchedLookup:
+def count_avro(
+    source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount, *, is_of_id: bool
+) -> BatchedLookup:
     """Count the rows, and return the lookup for the identifier's type."""
     file = open_avro(source)
     schema = read_schema(file.metadata[b"avro.schema"])

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from refstore_purge.untyped_arrow import pa
+from refstore_purge.untyped_pandas import pa
 from refstore_purge.verify_text import VerifyReadError
 
 OF_AVRO: Final = ("avro.schema", "avro.codec")

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from refstore_purge.untyped_arrow import pa
+from refstore_purge.untyped_pandas import pa
 from refstore_purge.verify_ids import kind_of
 from refstore_purge.verify_text import VerifyReadError
 
@@ -135,7 +135,9 @@ class _AvroSchemaReader:
             [pa.field(name, type_.arrow, nullable=_has_null(type_.plain)) for name, type_ in types.items()]
         )
         is_empty = all(type_.is_empty for type_ in types.values())
-        return _wrap_type(list(types.values()), {"type": "record", "name": full, "fields": plain}, arrow, is_empty=is_empty)
+        return _wrap_type(
+            list(types.values()), {"type": "record", "name": full, "fields": plain}, arrow, is_empty=is_empty
+        )
 
 
 def _wrap_type(inner: Sequence[_ReadType], plain: Any, arrow: Any, *, is_empty: bool) -> _ReadType:

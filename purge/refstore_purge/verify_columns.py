@@ -12,12 +12,12 @@ from importlib import import_module
 from typing import Any, BinaryIO, Final
 
 from refstore.errors import MissingExtra
-from refstore.purging.document import Dataset
-from refstore_purge.formats.base import PurgeError, FormatTask
+from refstore.purge_document.document import Dataset
+from refstore_purge.formats.base import FormatTask, PurgeError
 from refstore_purge.formats.parquet_file import ParquetFile
-from refstore_purge.untyped_arrow import orc, pa, pc, pq
+from refstore_purge.untyped_pandas import orc, pa, pc, pq
 from refstore_purge.verify_footer import read_footer
-from refstore_purge.verify_ids import StatisticsBounds, BatchedLookup, RowCount, kind_of, normalize
+from refstore_purge.verify_ids import BatchedLookup, RowCount, StatisticsBounds, kind_of, normalize
 from refstore_purge.verify_text import VerifyReadError
 
 BUFFER_BYTES: Final = 1024 * 1024
@@ -33,7 +33,9 @@ def schema_of_orc(source: BinaryIO) -> Any:
     return orc.ORCFile(source).schema
 
 
-def count_parquet(source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount, *, is_of_id: bool) -> BatchedLookup:
+def count_parquet(
+    source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount, *, is_of_id: bool
+) -> BatchedLookup:
     """Count the rows, and return the lookup for the identifier's type."""
     read_footer(source)  # refuses what pyarrow aborts at
     file = _open_file(source, dataset)
@@ -55,7 +57,8 @@ def count_parquet(source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, cou
 
 
 def _open_file(source: BinaryIO, dataset: Dataset) -> Any:
-    """Return the file; where pyarrow knows the types of other columns not, as a run opens it. Raises VerifyReadError."""
+    """Return the file; where pyarrow knows the types of other columns not, as a run opens it. Raises VerifyReadError.
+    """
     try:
         return pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES)
     except (pa.ArrowException, OSError) as error:
@@ -69,7 +72,9 @@ def _open_file(source: BinaryIO, dataset: Dataset) -> Any:
         return file
 
 
-def count_orc(source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount, *, is_of_id: bool) -> BatchedLookup:
+def count_orc(
+    source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount, *, is_of_id: bool
+) -> BatchedLookup:
     """Count the rows, and return the lookup for the identifier's type."""
     file = orc.ORCFile(source)
     lookup = find_lookup(file.schema, dataset, lookup, is_of_id=is_of_id)
@@ -101,8 +106,8 @@ def _refuse_char(source: BinaryIO, dataset: Dataset) -> None:
 
 
 def find_lookup(schema: Any, dataset: Dataset, lookup: BatchedLookup, *, is_of_id: bool) -> BatchedLookup:
-    """Return the lookup for the identifier's column. Raise VerifyReadError unless the identifier, and what is to be null, are
-    there once and can be understood.
+    """Return the lookup for the identifier's column. Raise VerifyReadError unless the identifier, and what is to be
+    null, are there once and can be understood.
     """
     for name in dataset.set_null:
         type_: Any = pa.struct(list(schema))
@@ -191,7 +196,13 @@ def _is_plain(schema: Any, name: str) -> bool:
 
 
 def _count_batch(
-    batch: Any, dataset: Dataset, lookup: BatchedLookup, count: RowCount, bounds: StatisticsBounds | None, *, is_of_id: bool
+    batch: Any,
+    dataset: Dataset,
+    lookup: BatchedLookup,
+    count: RowCount,
+    bounds: StatisticsBounds | None,
+    *,
+    is_of_id: bool,
 ) -> None:
     are_set = None
     for name in dataset.set_null:

@@ -147,7 +147,9 @@ class _ThriftReader:
 
 
 def pairs_of_arrow_schema(text: bytes) -> Pairs:
-    """Return the metadata in an entry `ARROW:schema`: of the schema, and of fields however deep. Raises VerifyReadError."""
+    """Return the metadata in an entry `ARROW:schema`: of the schema, and of fields however deep. Raises
+    VerifyReadError.
+    """
     try:
         message = base64.b64decode(text, validate=True)
         if message[:4] == b"\xff\xff\xff\xff":  # older writers begin with the length at once

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from refstore_purge.untyped_arrow import pa, pc
+from refstore_purge.untyped_pandas import pa, pc
 
 NORMAL: Final[dict[str, Any]] = {
     "string": pa.large_binary(),
@@ -208,7 +208,9 @@ class BatchedLookup:
 
     def add(self, count: RowCount, values: Any, rows: Any = None, bounds: StatisticsBounds | None = None) -> None:
         """Count, now or later, the rows whose values are ids. `values` is an array in the kind's type."""
-        self._add_pending(_PendingValues(count, values, rows, bounds), values.nbytes + (rows.nbytes if rows is not None else 0))
+        self._add_pending(
+            _PendingValues(count, values, rows, bounds), values.nbytes + (rows.nbytes if rows is not None else 0)
+        )
 
     def add_entries(self, count: RowCount, entries: Sequence[MetadataEntry]) -> None:
         """Tell, now or later, which entries have an id: as the whole text, of integers in plain digits, of bytes also

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import unquote
 
-from refstore.purging.document import ERASE, Dataset
+from refstore.purge_document.document import ERASE, Dataset
 from refstore_purge.verify_ids import HIVE_NULL, INTEGER_TEXT, WantedIds
 from refstore_purge.verify_objects import VerifyTarget
 

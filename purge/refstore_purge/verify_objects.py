@@ -12,20 +12,22 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from refstore.context import Context
-from refstore.core import keys
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, CommitId, Path
-from refstore.core.records import Commit, Entry, decode
 from refstore.errors import BranchNotFound, CorruptObject, Gone, Invalid, NotFound
 from refstore.gc_marks.commit_marks import CommitMarks
 from refstore.operations import refs
 from refstore.operations.commit_entries import entries_of_commit
-from refstore.operations.every_version import scan_versions
-from refstore.operations.reading import current_contents
+from refstore.operations.read import current_contents
 from refstore.operations.referenced_entries import referenced_entries
-from refstore.purging.document import KEEP_HISTORY, Dataset
+from refstore.operations.version_entries import scan_versions
+from refstore.purge_document.document import KEEP_HISTORY, Dataset
+from refstore.records import keys
+from refstore.records.commit_records import Commit
+from refstore.records.encoding import decode
+from refstore.records.staging_records import Entry
 from refstore.repository import Repository
-from refstore_purge.verify_beside import is_read
+from refstore_purge.verify_file_metadata import is_read
 
 PAGE: Final = 1000
 BUFFER_BYTES: Final = 1024 * 1024

@@ -10,21 +10,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 from refstore.errors import Invalid
-from refstore.purging.document import Dataset, FileFormat
-from refstore_purge.untyped_arrow import pa
+from refstore.purge_document.document import Dataset, FileFormat
+from refstore_purge.untyped_pandas import pa
 from refstore_purge.verify_avro import count_avro, entries_of_avro, schema_of_avro
-from refstore_purge.verify_beside import entries_of_orc, entries_of_parquet, count_summary
 from refstore_purge.verify_columns import (
     DAMAGED,
     count_orc,
     count_parquet,
-    identifier_type,
     describe_missing_column,
+    identifier_type,
     schema_of_orc,
     schema_of_parquet,
 )
-from refstore_purge.verify_ids import INTEGER, MetadataEntry, BatchedLookup, RowCount, kind_of, parse_integers
-from refstore_purge.verify_text import JsonFields, VerifyReadError, NumberText, blocks_of, lines_of, records_of, unquote
+from refstore_purge.verify_file_metadata import count_summary, entries_of_orc, entries_of_parquet
+from refstore_purge.verify_ids import INTEGER, BatchedLookup, MetadataEntry, RowCount, kind_of, parse_integers
+from refstore_purge.verify_text import JsonFields, NumberText, VerifyReadError, blocks_of, lines_of, records_of, unquote
 
 TEXT_ROWS: Final = 50_000
 """So many rows of text are handed over at a time."""
@@ -83,7 +83,9 @@ def refuse_other_types(source: BinaryIO, dataset: Dataset) -> None:
 # ---- CSV
 
 
-def _count_csv(source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount, *, is_of_id: bool) -> BatchedLookup:
+def _count_csv(
+    source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount, *, is_of_id: bool
+) -> BatchedLookup:
     records = records_of(blocks_of(source))
     header = next(records, None)
     if header is None:
@@ -127,7 +129,9 @@ def _values_of(texts: list[bytes], dataset: Dataset, kind: str) -> Any:
     if kind == "integer":
         texts = [text for text in texts if text]
         if not all(re.fullmatch(INTEGER.encode(), text) for text in texts):
-            raise VerifyReadError(f"column {dataset.identifier!r} has a value that is no integer, and the ids are integers")
+            raise VerifyReadError(
+                f"column {dataset.identifier!r} has a value that is no integer, and the ids are integers"
+            )
         return parse_integers([text.decode() for text in texts])
     values = pa.array(texts, pa.large_binary())
     try:
@@ -140,7 +144,9 @@ def _values_of(texts: list[bytes], dataset: Dataset, kind: str) -> Any:
 # ---- JSON lines
 
 
-def _count_json(source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount, *, is_of_id: bool) -> BatchedLookup:
+def _count_json(
+    source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount, *, is_of_id: bool
+) -> BatchedLookup:
     steps = dataset.identifier.split(".")
     nulls = [name.split(".") for name in dataset.set_null]
     wanted: type = NumberText if lookup.ids.kind == "integer" else str

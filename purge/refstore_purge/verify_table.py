@@ -10,10 +10,19 @@ from typing import Any, Final
 from refstore.errors import Invalid
 from refstore_purge import ids_form
 from refstore_purge.ids_file import ids_folder
-from refstore_purge.ids_form import IdsFormOptions, IdsForm
-from refstore_purge.untyped_arrow import pa, pc, pq
-from refstore_purge.verify_ids import INTEGER, NORMAL, UUID, WantedIdsByDataset, WantedIds, kind_of, normalize, strip_extension
-from refstore_purge.verify_text import VerifyReadError, NumberText, blocks_of, lines_of, records_of, unquote
+from refstore_purge.ids_form import IdsForm, IdsFormOptions
+from refstore_purge.untyped_pandas import pa, pc, pq
+from refstore_purge.verify_ids import (
+    INTEGER,
+    NORMAL,
+    UUID,
+    WantedIds,
+    WantedIdsByDataset,
+    kind_of,
+    normalize,
+    strip_extension,
+)
+from refstore_purge.verify_text import NumberText, VerifyReadError, blocks_of, lines_of, records_of, unquote
 
 IdGroups = Mapping[str, Any]
 """The ids of each data set, as one array without null; of '': those for all."""
@@ -102,7 +111,9 @@ def _json(file: Path, form: IdsForm) -> IdGroups:
             name = fields.get(form.dataset_name) if form.dataset_name else ""  # a field may have no name
             if value is None:
                 continue
-            if not isinstance(value, str) or (isinstance(value, NumberText) and not value.removeprefix("-").isdecimal()):
+            if not isinstance(value, str) or (
+                isinstance(value, NumberText) and not value.removeprefix("-").isdecimal()
+            ):
                 raise VerifyReadError(f"line {number} has neither text nor an integer as id")
             groups.setdefault(name if isinstance(name, str) else "", []).append(value)
     found: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, BinaryIO, Final
 
-from refstore_purge.untyped_arrow import pa
+from refstore_purge.untyped_pandas import pa
 
 READ_BYTES: Final = 1024 * 1024
 BLOCK_BYTES: Final = 8 * 1024 * 1024

@@ -13,13 +13,14 @@ from typing import Final
 from refstore.context import Context
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, is_own
-from refstore.core.records import Content, Entry
-from refstore.operations.every_version import scan_versions
 from refstore.operations.referenced_entries import read_new_entries, referenced_entries, referenced_names
-from refstore.purging.document import Dataset
+from refstore.operations.version_entries import scan_versions
+from refstore.purge_document.document import Dataset
+from refstore.records.location_records import Content
+from refstore.records.staging_records import Entry
 from refstore.repository import Repository
-from refstore_purge import tables
-from refstore_purge.plan import BranchPath, PurgePlan, PurgePlanner, Partition, is_data, is_summary
+from refstore_purge import table_formats
+from refstore_purge.purge_plan import BranchPath, Partition, PurgePlan, PurgePlanner, is_data, is_summary
 
 PAGE: Final = 1000
 
@@ -48,8 +49,8 @@ def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[st
             piece.names.append(name)
             piece.original_content = Content(Address(entry.address), entry.size_bytes, entry.checksum, entry.md5)
 
-    around = scan_versions(ctx, prefixes=tables.metadata_folders(datasets))
-    tables.refuse_table_parts(datasets, (path for _, path, _ in around))
+    around = scan_versions(ctx, prefixes=table_formats.metadata_folders(datasets))
+    table_formats.refuse_table_parts(datasets, (path for _, path, _ in around))
     referenced = list(referenced_entries(ctx, [dataset.prefix for dataset in datasets]))
     for dataset in datasets:
         for ref, path, entry in scan_versions(ctx, prefixes=[dataset.prefix]):
@@ -82,7 +83,9 @@ def look_up_contents(ctx: Context, units: Sequence[Partition]) -> None:
             piece.content_address, piece.size_bytes = record.current.address, record.current.size_bytes
 
 
-def find_outside_names(ctx: Context, prefixes: tuple[str, ...], addresses: Mapping[str, object]) -> dict[str, list[BranchPath]]:
+def find_outside_names(
+    ctx: Context, prefixes: tuple[str, ...], addresses: Mapping[str, object]
+) -> dict[str, list[BranchPath]]:
     """Return, by address, the different paths outside the prefixes in any version and in the trash, each with one of
     its versions.
     """

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from refstore.context import Context
-from refstore.core import event_log, keys
+from refstore.core import event_log
 from refstore.core.ids import BranchName, CommitId
-from refstore.core.records import Branch, decode_branch
 from refstore.errors import CommitNotFound, Corrupt, CorruptRecord
 from refstore.kv.base import ABSENT
 from refstore.operations import refs
+from refstore.records import keys
+from refstore.records.branch_records import Branch, decode_branch
 from refstore.versioning import due_hints
 
 HEADS_MAX: Final = 100
@@ -32,7 +33,9 @@ class Backlog(NamedTuple):
 
 def measure(ctx: Context, *, limit: int) -> Backlog:
     now = ctx.clock.now_ms()
-    first = [name for shard in range(keys.SHARDS) for name, _ in ctx.kv.scan(keys.due_hint_shard(ctx.repo, shard), limit=1)]
+    first = [
+        name for shard in range(keys.SHARDS) for name, _ in ctx.kv.scan(keys.due_hint_shard(ctx.repo, shard), limit=1)
+    ]
     oldest = min((int(name.partition("/")[0]) for name in first if name.partition("/")[0].isdigit()), default=None)
     tokens = ctx.kv.count(keys.deleted_tokens(ctx.repo), limit=limit) + ctx.kv.count(
         keys.committed_tokens(ctx.repo), limit=limit

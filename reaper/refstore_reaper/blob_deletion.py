@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
-from refstore.deletions.content_deletion import Journal
-from refstore.deletions.journal_format import PendingDelete
+from refstore.deletion_history.content_deletion import Journal
+from refstore.deletion_history.journal_format import PendingDelete
 from refstore.objects.base import DeleteResult, ObjectStore
 from refstore.objects.local import LocalObjects
 from refstore_reaper.delete_worker import DeleteWorker

@@ -27,14 +27,16 @@ from typing import Final
 import msgspec
 
 from refstore.audit import Actor
+from refstore.configuration.settings import ReaperSettings
 from refstore.context import Context
-from refstore.core import event_log, keys
+from refstore.core import event_log
 from refstore.core.ids import RepositoryId
-from refstore.core.records import BreakerState, DeletionCount, decode, encode, decode_optional
-from refstore.core.settings import ReaperSettings
 from refstore.errors import Contention, CorruptRecord, Invalid
 from refstore.kv.base import KV, Absent
-from refstore.losses.fence import BREAKER_REASON
+from refstore.kv_recovery.fence import BREAKER_REASON
+from refstore.records import keys
+from refstore.records.encoding import decode, decode_optional, encode
+from refstore.records.reaper_records import BreakerState, DeletionCount
 
 HOUR_MS: Final = 3_600_000
 BUCKET_MS: Final = 300_000

@@ -17,13 +17,12 @@ from itertools import count
 from random import Random, SystemRandom
 from typing import Final
 
+from refstore.configuration.settings import ReaperSettings
 from refstore.context import Context
-from refstore.core import event_log, ids, keys, python_gc
+from refstore.core import event_log, ids, python_gc
 from refstore.core.ids import RepositoryId, RepositoryName
-from refstore.core.records import Heartbeat, RepositoryRecord, decode, encode
 from refstore.core.redaction import redact_text
-from refstore.core.settings import ReaperSettings
-from refstore.deletions.journal_writer import JournalWriter
+from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.disk_reserves import DiskReserves
 from refstore.errors import (
     CorruptRecord,
@@ -34,11 +33,15 @@ from refstore.errors import (
     RefstoreError,
     StoreMisconfigured,
 )
+from refstore.kv_recovery.fence import Fence
+from refstore.kv_recovery.manifest_check import check_lake, check_repository
+from refstore.kv_recovery.settlement import settle_repository
 from refstore.lake import Lake
-from refstore.losses.fence import Fence
-from refstore.losses.known import check_lake, check_repository
-from refstore.losses.settling import settle_repository
 from refstore.objects import store_urls
+from refstore.records import keys
+from refstore.records.encoding import decode, encode
+from refstore.records.reaper_records import Heartbeat
+from refstore.records.repository_records import RepositoryRecord
 from refstore_reaper import backlog, breaker, reaper_pass
 from refstore_reaper.blob_deletion import AsyncDeleter
 from refstore_reaper.pass_summary import PassSummary, Tally

@@ -13,22 +13,22 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from refstore.context import Context
-from refstore.core import keys
 from refstore.core.ids import Address
-from refstore.core.records import (
+from refstore.deletion_history.content_deletion import Journal, delete_contents
+from refstore.deletion_history.journal_format import PendingDelete
+from refstore.errors import CorruptRecord
+from refstore.kv.base import ABSENT, Absent, Key, set_ifs
+from refstore.kv_recovery.fence import Guard
+from refstore.objects.base import DeleteResult
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.reference_records import (
     Deleting,
     Listed,
     ReferenceRecord,
     decode_reference,
     decode_reference_many,
-    encode,
 )
-from refstore.deletions.content_deletion import Journal, delete_contents
-from refstore.deletions.journal_format import PendingDelete
-from refstore.errors import CorruptRecord
-from refstore.kv.base import ABSENT, Absent, Key, set_ifs
-from refstore.losses.fence import Guard
-from refstore.objects.base import DeleteResult
 from refstore.versioning import due_hints
 from refstore.versioning.address_state import (
     NOT_LINKED,
@@ -258,7 +258,9 @@ def _readable(
 
 
 def pending_delete(address: Address, record: Deleting) -> PendingDelete:
-    return PendingDelete(address, record.last_reference.token, record.last_reference.path, record.cause, record.size_bytes)
+    return PendingDelete(
+        address, record.last_reference.token, record.last_reference.path, record.cause, record.size_bytes
+    )
 
 
 def remove_keys(ctx: Context, addresses: Sequence[Address], confirmed: DeleteResult) -> list[Address]:

@@ -18,18 +18,20 @@ from typing import Final, NamedTuple
 from sortedcontainers import SortedDict
 
 from refstore.audit import AuditLog
+from refstore.configuration.settings import ReaperSettings
 from refstore.context import Context
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.clock import Clock
-from refstore.core.records import RepositoryRecord, decode
-from refstore.core.settings import ReaperSettings
-from refstore.deletions.journal_format import PendingDelete
+from refstore.deletion_history.journal_format import PendingDelete
 from refstore.errors import Invalid, KVUnavailable, ObjectNotFound, RefstoreError
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Server, Set, SetIf
 from refstore.kv.memory import MemoryKV
+from refstore.kv_recovery.fence import DryRunGuard
 from refstore.lake import Lake
-from refstore.losses.fence import DryRunGuard
 from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject, chunks_of
+from refstore.records import keys
+from refstore.records.encoding import decode
+from refstore.records.repository_records import RepositoryRecord
 from refstore_reaper import reaper_pass
 from refstore_reaper.leases import Leases
 from refstore_reaper.pass_summary import PassSummary, Tally

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from refstore import metrics
 from refstore.errors import InvalidSettings
+from refstore.monitoring import metrics
 from refstore_reaper.backlog import Backlog
 from refstore_reaper.pass_summary import PassSummary
 

@@ -26,19 +26,23 @@ from functools import partial
 from random import Random
 from typing import Final
 
+from refstore.configuration.settings import ReaperSettings
 from refstore.context import Context
-from refstore.core import event_log, keys
+from refstore.core import event_log
 from refstore.core.ids import CommitId, Token, commit_id, staging_token
-from refstore.core.records import CommittedTokens, DeletedToken, RepositoryRecord, StampRecord, decode, encode
-from refstore.core.settings import ReaperSettings
-from refstore.deletions.content_deletion import Journal
-from refstore.deletions.journal_format import PendingDelete
+from refstore.deletion_history.content_deletion import Journal
+from refstore.deletion_history.journal_format import PendingDelete
 from refstore.errors import CorruptRecord, KVSettling, KVUnavailable, KVWentBack, ObjectsUnavailable, RefstoreError
 from refstore.kv.base import ABSENT, Key
-from refstore.losses.fence import Guard
-from refstore.losses.known import check_repository
-from refstore.losses.settling import delete_added_references, has_live_token
-from refstore.operations import branching
+from refstore.kv_recovery.fence import Guard
+from refstore.kv_recovery.manifest_check import check_repository
+from refstore.kv_recovery.settlement import delete_added_references, has_live_token
+from refstore.operations import branch
+from refstore.records import keys
+from refstore.records.branch_records import CommittedTokens, DeletedToken
+from refstore.records.encoding import decode, encode
+from refstore.records.reaper_records import StampRecord
+from refstore.records.repository_records import RepositoryRecord
 from refstore.versioning import due_hints
 from refstore.versioning.due_hints import DueHint
 from refstore.versioning.manifest import AnyEntry, CommitLanded
@@ -173,7 +177,9 @@ class ReaperPass:
 
         with self._unit("publish"):
             if self._record.closed_ms:
-                self._tally.count(published=branching.close_all(self._ctx, REPOSITORY_DELETED_CAUSE, on_corrupt=on_corrupt))
+                self._tally.count(
+                    published=branch.close_all(self._ctx, REPOSITORY_DELETED_CAUSE, on_corrupt=on_corrupt)
+                )
             else:
                 self._tally.count(published=reference_release.publish_markers(self._ctx, on_corrupt=on_corrupt))
                 self._ctx.manifest.write_unwritten()
@@ -423,7 +429,9 @@ class ReaperPass:
         for number, unit in enumerate(units, start=1):
             raw = stamps.get(self._stamp_of(unit).name)
             if raw is None and self._tools.scrub_requested_ms is None:
-                new.append((self._stamp_of(unit), encode(StampRecord(now - every_ms + every_ms * number // len(units)))))
+                new.append(
+                    (self._stamp_of(unit), encode(StampRecord(now - every_ms + every_ms * number // len(units))))
+                )
             elif raw is None or not self._is_fresh(raw, now, every_ms):
                 due.append(unit)
         if new:

@@ -16,23 +16,15 @@ from typing import Final, cast
 import msgspec
 
 from refstore.context import Context
-from refstore.core import keys
 from refstore.core.ids import BranchName, CommitId, Path, Token, are_own, is_own
-from refstore.core.records import (
-    Branch,
-    CommittedTokens,
-    DeletedToken,
-    Entry,
-    Reference,
-    TokenRecord,
-    decode,
-    decode_branch,
-    decode_staged_many,
-    encode,
-)
-from refstore.deletions.journal_format import PendingDelete
+from refstore.deletion_history.journal_format import PendingDelete
 from refstore.kv.base import ABSENT
 from refstore.operations import refs
+from refstore.records import keys
+from refstore.records.branch_records import Branch, CommittedTokens, DeletedToken, TokenRecord, decode_branch
+from refstore.records.encoding import decode, encode
+from refstore.records.reference_records import Reference
+from refstore.records.staging_records import Entry, decode_staged_many
 from refstore.versioning.address_state import DeletionDelays
 from refstore.versioning.markers import COMMITTED_CAUSE_PREFIX
 from refstore.versioning.references import Release

@@ -7,9 +7,10 @@ where that job finds it.
 from __future__ import annotations
 
 from refstore.context import Context
-from refstore.core import keys
-from refstore.core.records import RepositoryRecord, encode, decode_optional
 from refstore.kv.base import ABSENT
+from refstore.records import keys
+from refstore.records.encoding import decode_optional, encode
+from refstore.records.repository_records import RepositoryRecord
 from refstore.versioning.manifest import RepositoryDeleted
 
 

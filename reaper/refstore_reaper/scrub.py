@@ -15,18 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from refstore.context import Context
-from refstore.core import keys
 from refstore.core.ids import Address, BranchName, Token, branch_of, staging_token
-from refstore.core.records import (
-    Branch,
-    Listed,
-    ReferenceRecord,
-    TokenRecord,
-    decode,
-    decode_reference,
-    encode,
-)
 from refstore.kv.base import ABSENT, SetIf
+from refstore.records import keys
+from refstore.records.branch_records import Branch, TokenRecord
+from refstore.records.encoding import decode, encode
+from refstore.records.reference_records import Listed, ReferenceRecord, decode_reference
 from refstore.versioning import due_hints
 from refstore.versioning.address_state import Unnamed, after_release, changed_ms, may_delete_at_ms
 from refstore_reaper.record_reading import OnCorrupt, raise_corrupt, readable

@@ -8,13 +8,15 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from refstore.core import keys
 from refstore.core.ids import RepositoryName
-from refstore.core.records import Heartbeat, RepositoryRecord, decode
 from refstore.core.redaction import redact_text
 from refstore.errors import CorruptRecord, KVUnavailable, RefstoreError
 from refstore.lake import Lake
-from refstore.operations import name_release
+from refstore.operations import deleted_names
+from refstore.records import keys
+from refstore.records.encoding import decode
+from refstore.records.reaper_records import Heartbeat
+from refstore.records.repository_records import RepositoryRecord
 from refstore_reaper import backlog, breaker
 
 LATE_BEATS: Final = 6
@@ -126,5 +128,5 @@ def _repository(lake: Lake, name: RepositoryName, record: RepositoryRecord) -> R
         state.allowed_until_ms if state and state.allowed_until_ms > ctx.clock.now_ms() else None,
         (state.allowed_objects or None) if state else None,
         record.closed_ms or None,
-        name_taken=name_release.describe_hold(ctx, record) if record.closed_ms else "",
+        name_taken=deleted_names.describe_hold(ctx, record) if record.closed_ms else "",
     )

@@ -1,4 +1,4 @@
-"""Measure a repository, and write what operators see of it (`refstore/figures.py`).
+"""Measure a repository, and write what operators see of it (`refstore/monitoring/figures.py`).
 
 A survey reads what is staged and every reference of the repository, so reapers share one: whoever finds the last one
 old makes the next one. A survey takes at most a twentieth of a reaper's time. Figures never stop a reaper.
@@ -12,29 +12,23 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from refstore import figures
 from refstore.context import Context
-from refstore.core import event_log, keys
+from refstore.core import event_log
 from refstore.core.batches import split_batches
 from refstore.core.ids import BranchName, RepositoryId, is_own
-from refstore.core.records import (
-    Amount,
-    Branch,
-    Deleting,
-    Emptied,
-    Entry,
-    ReaperFigures,
-    RepositoryRecord,
-    decode_branch,
-    decode_reference_many,
-    decode_staged_many,
-)
 from refstore.core.redaction import redact_text
 from refstore.core.units import sum_sizes
 from refstore.errors import CorruptRecord, NotFound, RefstoreError
 from refstore.gc_marks import OPEN_STATES, Marks, RunState
 from refstore.kv.base import ABSENT
+from refstore.monitoring import figures
 from refstore.operations import refs, trash
+from refstore.records import keys
+from refstore.records.branch_records import Branch, decode_branch
+from refstore.records.figure_records import Amount, ReaperFigures
+from refstore.records.reference_records import Deleting, Emptied, decode_reference_many
+from refstore.records.repository_records import RepositoryRecord
+from refstore.records.staging_records import Entry, decode_staged_many
 from refstore.versioning.address_state import may_delete
 from refstore_reaper import breaker
 from refstore_reaper.pass_summary import PassSummary

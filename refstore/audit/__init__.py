@@ -11,7 +11,7 @@ audit_reader.py  the entries, newest first
 from __future__ import annotations
 
 from refstore.audit.actors import Actor, act_as, local_actor, set_actor
+from refstore.audit.audit_entries import Act, AuditEntry
 from refstore.audit.audit_log import AuditLog, EntryDraft
-from refstore.audit.entries import Act, AuditEntry
 
-__all__ = ["Act", "Actor", "AuditLog", "AuditEntry", "EntryDraft", "act_as", "local_actor", "set_actor"]
+__all__ = ["Act", "Actor", "AuditEntry", "AuditLog", "EntryDraft", "act_as", "local_actor", "set_actor"]

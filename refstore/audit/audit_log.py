@@ -19,17 +19,28 @@ from typing import Any, Final
 import msgspec
 
 from refstore.audit.actors import Actor, current_actor
+from refstore.audit.audit_entries import (
+    Act,
+    ActOutcome,
+    EntryPosition,
+    decode_act,
+    encode_act,
+    format_timestamp,
+    shorten_name,
+    shorten_values,
+)
 from refstore.audit.chain import ChainWriter
-from refstore.audit.entries import Act, EntryPosition, ActOutcome, shorten_values, shorten_name, decode_act, encode_act, format_timestamp
-from refstore.core import deadline, event_log, keys
+from refstore.core import deadline, event_log
 from refstore.core.clock import Clock
 from refstore.core.ids import Ids
-from refstore.core.records import WaitingAct, decode, encode
 from refstore.core.redaction import redact_text
 from refstore.core.safety import Durations
 from refstore.errors import AuditUnavailable, Contention, Corrupt, KVUnavailable, ObjectsUnavailable, RefstoreError
 from refstore.kv.base import ABSENT, KV, Key
 from refstore.objects.base import ObjectStore
+from refstore.records import keys
+from refstore.records.encoding import decode, encode
+from refstore.records.lake_records import WaitingAct
 
 WAITING_MAX: Final = 10_000
 """When more entries than this wait for the store, deletions of branches, tags and repositories are refused, because no

@@ -6,12 +6,13 @@ import heapq
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from refstore.audit.entries import ENTRY_BYTES_MAX, AuditEntry, decode_entry, entry_key
-from refstore.core import keys
-from refstore.core.records import AuditHead, decode
+from refstore.audit.audit_entries import ENTRY_BYTES_MAX, AuditEntry, decode_entry, entry_key
 from refstore.errors import Corrupt, ObjectNotFound
 from refstore.kv.base import KV
 from refstore.objects.base import ObjectStore
+from refstore.records import keys
+from refstore.records.encoding import decode
+from refstore.records.lake_records import AuditHead
 
 CHAINS_AT_ONCE: Final = 10_000
 """How many chain ends are held in memory; a lake may have had many more processes."""

@@ -17,14 +17,15 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Final, NamedTuple
 
-from refstore.audit.entries import VERSION, Act, AuditEntry, EntryPosition, encode_entry, entry_key, sha256_of
-from refstore.core import keys
+from refstore.audit.audit_entries import VERSION, Act, AuditEntry, EntryPosition, encode_entry, entry_key, sha256_of
 from refstore.core.clock import Clock
 from refstore.core.ids import Ids
-from refstore.core.records import AuditHead, encode
 from refstore.errors import AlreadyExists, ObjectsUnavailable
 from refstore.kv.base import ABSENT, KV
 from refstore.objects.base import ObjectStore
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.lake_records import AuditHead
 
 _ATTEMPTS: Final = 2
 """The second attempt uses a new chain, because another process's object blocks the first chain."""

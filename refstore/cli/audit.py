@@ -9,9 +9,9 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from refstore.audit.audit_entries import AuditEntry, format_timestamp
 from refstore.audit.audit_reader import NumberedAuditEntry, entries_newest_first
-from refstore.audit.entries import AuditEntry, format_timestamp
-from refstore.audit.verification import AuditFinding, AuditVerification
+from refstore.audit.audit_verification import AuditFinding, AuditVerification
 from refstore.cli.common import emit, invocation_of, open_lake, progress
 from refstore.cli.rows import milliseconds
 

@@ -14,8 +14,8 @@ from refstore.cli.locations import PlacedCommand, place, words
 from refstore.cli.parameters import DryRun, Name, Yes
 from refstore.cli.rows import when
 from refstore.core.ids import BranchName, branch_name
-from refstore.core.records import Branch
-from refstore.operations import branching
+from refstore.operations import branch as branch_operation
+from refstore.records.branch_records import Branch
 from refstore.repository import Repository
 
 app = typer.Typer(no_args_is_help=True)
@@ -85,7 +85,7 @@ def delete(ctx: typer.Context, arguments: Place, dry_run: DryRun = False, yes: Y
     """
     repo_name, name = words(ctx, arguments, "REPO BRANCH")
     with repository_of(ctx, repo_name) as repo:
-        branching.check_deletable(repo.context, branch_name(name), default=repo.default_branch)
+        branch_operation.check_deletable(repo.context, branch_name(name), default=repo.default_branch)
         if dry_run:
             emit(ctx, (change_row(change) for change in repo.diff(name)))
             return

@@ -10,7 +10,7 @@ from refstore.cli.common import emit, repository_of
 from refstore.cli.locations import PlacedCommand, place, words
 from refstore.cli.parameters import AllowEmpty, Committer, Date, Message, Meta
 from refstore.cli.rows import commit_row, milliseconds, pairs
-from refstore.operations.committing import CommitInfo
+from refstore.operations.commit import CommitInfo
 
 app = typer.Typer()
 

@@ -29,10 +29,10 @@ import typer
 
 from refstore.cli.options import Invocation
 from refstore.cli.tables import print_rows
+from refstore.configuration.settings import LoadedSettings, Settings
 from refstore.core import event_log
 from refstore.core.file_modes import find_exposed
-from refstore.core.settings import LoadedSettings, Settings
-from refstore.core.visible_text import own_stream, make_visible_line, make_streams_visible
+from refstore.core.visible_text import make_streams_visible, make_visible_line, own_stream
 from refstore.errors import NotFound
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def loaded_of(ctx: typer.Context) -> LoadedSettings:
     """Return the settings with their origins. Only here the command reads the environment."""
     invocation = invocation_of(ctx)
     if "loaded" not in invocation.cache:
-        from refstore.configured_lake import find_settings
-        from refstore.core import logs
+        from refstore.configuration import logs
+        from refstore.configuration.configured_lake import find_settings
 
         loaded = find_settings(invocation.flags)
         logs.configure_logs(loaded.settings.log, sys.stderr)
@@ -69,7 +69,7 @@ def settings_of(ctx: typer.Context, *, service: bool = False) -> Settings:
     """`service`: this command runs until somebody ends it, and logs as services do from now on."""
     settings = loaded_of(ctx).settings
     if service:
-        from refstore.core import logs
+        from refstore.configuration import logs
 
         logs.configure_logs(settings.log, sys.stderr, service=True)
     return settings
@@ -86,10 +86,10 @@ def open_lake(
     allow_foreign: Sequence[str] = (),
 ) -> Generator[Lake, None, None]:
     """Open the lake of the settings for the block. `create`: make the embedded default if it is missing; otherwise
-    raise NotFound. The others: as in `refstore.configured_lake.open_lake`.
+    raise NotFound. The others: as in `refstore.configuration.configured_lake.open_lake`.
     """
-    from refstore import configured_lake
     from refstore.audit import act_as, local_actor
+    from refstore.configuration import configured_lake
 
     settings = settings_of(ctx)
     with (
@@ -216,7 +216,10 @@ def progress(description: str, total: int | None = None) -> Generator[Progress, 
         TimeElapsedColumn(),
     )
     # while a bar is shown, rich writes what others print, so that has to be made visible before it
-    with Progress(*columns, console=Console(file=own_stream(sys.stderr)), transient=True) as bars, make_streams_visible():
+    with (
+        Progress(*columns, console=Console(file=own_stream(sys.stderr)), transient=True) as bars,
+        make_streams_visible(),
+    ):
         yield _Bar(bars, bars.add_task(description, total=total))
 
 

@@ -11,7 +11,7 @@ from refstore.cli.common import emit, repository_of
 from refstore.cli.locations import PlacedCommand, place, words
 from refstore.cli.parameters import Prefix
 from refstore.core.units import sum_of_sizes
-from refstore.versioning.commits.diffing import Change
+from refstore.versioning.commits.tree_diff import Change
 
 app = typer.Typer()
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 import typer
 
-from refstore import __version__, figures
+from refstore import __version__
 from refstore.cli.common import emit, loaded_of, open_lake
 from refstore.core.file_modes import find_exposed
 from refstore.core.redaction import redact_text, redact_url
 from refstore.core.units import format_age
 from refstore.errors import RefstoreError, Unavailable
+from refstore.monitoring import figures
 
 if TYPE_CHECKING:
     from refstore.context import Context
@@ -252,9 +253,9 @@ def _repositories(lake: Lake) -> Iterator[Check]:
 
 def _shared_names(context: Context) -> Iterator[Check]:
     """Tell which tags a branch of the same name hides. Raises Corrupt, Unavailable."""
-    from refstore.operations import tagging
+    from refstore.operations import tag
 
-    names = list(tagging.tags_hidden_by_branches(context))
+    names = list(tag.tags_hidden_by_branches(context))
     if names:
         more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
         yield Check(

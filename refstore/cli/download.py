@@ -16,10 +16,10 @@ from refstore.cli.locations import PlacedCommand, place, words
 from refstore.core.ids import is_own
 from refstore.core.redaction import redact_url
 from refstore.errors import CorruptObject, Invalid, ObjectNotFound, RefstoreError
-from refstore.operations import reading
+from refstore.operations import read
 
 if TYPE_CHECKING:
-    from refstore.core.records import Entry
+    from refstore.records.staging_records import Entry
     from refstore.repository import Repository
 
 
@@ -128,7 +128,7 @@ def _fetch_all(
 def _fetch(repo: Repository, ref: str, path: str, entry: Entry, goal: Path, *, bar: Progress) -> int:
     """Download one object into one file; return its size. Raises CorruptObject if it differs from the upload."""
     bar.describe(path[-60:])
-    is_checked = reading.is_verifiable(repo.context, entry)  # by `get`
+    is_checked = read.is_verifiable(repo.context, entry)  # by `get`
     digest = hashlib.sha256()
     size = 0
     with local_errors(), replaced(goal) as file:

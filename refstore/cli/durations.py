@@ -14,7 +14,7 @@ from refstore.core.safety import SHARED
 from refstore.errors import InvalidSettings
 
 if TYPE_CHECKING:
-    from refstore.core.records import DurationsRecord
+    from refstore.records.lake_records import DurationsRecord
 
 app = typer.Typer(no_args_is_help=True)
 

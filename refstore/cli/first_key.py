@@ -14,11 +14,11 @@ from typing import Final
 
 import typer
 
-from refstore import access_keys
 from refstore.core.file_modes import make_folder
 from refstore.core.user_folders import state_folder
 from refstore.errors import Conflict, InvalidSettings
 from refstore.lake import Lake
+from refstore.service import access_keys
 
 KEY_ID: Final = "REFSTORE_ACCESS_KEY_ID"
 SECRET: Final = "REFSTORE_SECRET_ACCESS_KEY"  # noqa: S105  # a variable's name

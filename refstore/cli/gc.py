@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from refstore import run_control
 from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of, warn_of, who
 from refstore.cli.confirmation import confirm
 from refstore.cli.files import read_document
@@ -37,10 +36,10 @@ from refstore.cli.parameters import Conf, DryRun, EngineOption, Master, Name, Ye
 from refstore.core.redaction import redact_text
 from refstore.errors import NotFound, RefstoreError
 from refstore.gc_marks import Marks
-from refstore.operations import unmarking
+from refstore.monitoring import run_control
+from refstore.operations import unmark as unmark_operation
 from refstore.operations.rule_review import compare_with_current
 from refstore.operations.rules_document import parse_rules
-from refstore.purging.key import read_purge_key
 from refstore.retention.rules import read_rules, rule_warnings
 
 if TYPE_CHECKING:
@@ -186,7 +185,10 @@ def index(
     from refstore_gc import deletion_index_writer
 
     with repository_of(ctx, repo_name) as repo:
-        emit(ctx, deletion_index_writer.rebuild(repo.context) if anew else deletion_index_writer.index_missing(repo.context))
+        emit(
+            ctx,
+            deletion_index_writer.rebuild(repo.context) if anew else deletion_index_writer.index_missing(repo.context),
+        )
 
 
 @group.command("sweep")
@@ -238,7 +240,7 @@ def sweep(
         done: list[GcSummary] = []
         troubles: list[tuple[str, RefstoreError]] = []
         with EngineRequest(engine, master, conf).open(settings_of(ctx).offline) as engines, show_progress() as tell:
-            from refstore_gc.run import sweep as run_sweep
+            from refstore_gc.gc_run import sweep as run_sweep
 
             for each in chosen:
                 try:
@@ -302,7 +304,9 @@ def simulate(
     if document is not None:
         warn_of(rule_warnings(read_rules(document).rules))
         with repository_of(ctx, repo_name, only_read=True) as repo:
-            warn_of(change.text for change in compare_with_current(repo.context, parse_rules(repo.context, document).rules))
+            warn_of(
+                change.text for change in compare_with_current(repo.context, parse_rules(repo.context, document).rules)
+            )
     options = partial(make_options, min_age_seconds=min_age_seconds, foreign=foreign)
     _run(ctx, repo_name, Job("simulate", options, document), EngineRequest(engine, master, conf))
 
@@ -330,9 +334,9 @@ def unmark(
     with repository_of(ctx, repo_name) as repo:
         which = Marks(repo.context).runs.full_id(which)
         found = (
-            unmarking.preview_unmark(repo.context, which)
+            unmark_operation.preview_unmark(repo.context, which)
             if dry_run
-            else unmarking.unmark(repo.context, which, pin=pin, by=who())
+            else unmark_operation.unmark(repo.context, which, pin=pin, by=who())
         )
         if found.expired_commits and not (dry_run and pin):
             typer.echo(_marked_again(repo_name, which, found, dry_run=dry_run), err=True)
@@ -344,11 +348,13 @@ def unmark(
         emit(ctx, row | {"pinned": len(found.commits) if found.is_pinned else 0})
 
 
-def _marked_again(repo_name: str, which: str, found: unmarking.UnmarkResult, *, dry_run: bool) -> str:
+def _marked_again(repo_name: str, which: str, found: unmark_operation.UnmarkResult, *, dry_run: bool) -> str:
     return (
-        f"the rules call {len(found.expired_commits)} of {len(found.commits)} commits expired, and the next run marks what "
+        f"the rules call {len(found.expired_commits)} of {len(found.commits)} commits expired, and the next run "
+        f"marks what "
         "they call so; amend them"
-        f" (refstore retention explain {repo_name} {found.expired_commits[0]} says which rule it is; refstore retention set "
+        f" (refstore retention explain {repo_name} {found.expired_commits[0]} says which rule it is; refstore "
+        f"retention set "
         f"{repo_name} FILE)"
         + (
             f", or let them keep these: refstore gc unmark {repo_name} {which} --pin"
@@ -408,8 +414,8 @@ def stop(
 def status(ctx: typer.Context, repo_name: Name) -> None:
     """List the marks: waiting, due and swept ones, with the sizes of each.
 
-    Of a mark that waits, `commits` are those that it still has. What the `unmarked_commits` ones name stays, so `objects` and
-    `bytes` are then the most that the sweep deletes.
+    Of a mark that waits, `commits` are those that it still has. What the `unmarked_commits` ones name stays, so
+    `objects` and `bytes` are then the most that the sweep deletes.
 
     \b
     Example: refstore gc status sales --json

@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 
-from refstore import configured_lake
 from refstore.cli.common import open_lake, settings_of, stopping
 from refstore.cli.errors import exit_code
 from refstore.cli.gc_job import EngineRequest, Job, clear_deleted, run_all, show_progress
 from refstore.cli.gc_tables import emit_summaries
+from refstore.configuration import configured_lake
+from refstore.configuration.settings import OfflineSettings, Settings
 from refstore.core import event_log
 from refstore.core.redaction import redact_text
-from refstore.core.settings import OfflineSettings, Settings
 from refstore.errors import Invalid, MissingExtra, NotFound, RefstoreError, RunUnderWay
 from refstore.gc_marks import OPEN_STATES, Marks
 from refstore.lake import Lake
@@ -174,7 +174,7 @@ def work(request: PassRequest, sending: Connection, folder: str) -> None:
     """Run one pass. The process ends with the one that started it, however that ended; `folder` is removed by that
     one.
     """
-    from refstore.core import logs
+    from refstore.configuration import logs
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # typed at a terminal it comes here too: the loop says when to end
     parent = multiprocessing.parent_process()
@@ -217,7 +217,9 @@ def _work(request: PassRequest, count: ObjectCount) -> None:
                     emit_summaries(request.output, [], cleared, (), errors)
 
 
-def _run_repository(lake: Lake, name: str, request: PassRequest, engines: Engines, step: Any, count: ObjectCount) -> None:
+def _run_repository(
+    lake: Lake, name: str, request: PassRequest, engines: Engines, step: Any, count: ObjectCount
+) -> None:
     """Run the job in one repository; print, log and count what it did."""
     began = time.monotonic()
     ran = run_all(lake, [name], request.job, engines, step)

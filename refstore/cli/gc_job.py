@@ -22,12 +22,12 @@ from refstore.lake import Lake
 from refstore.repository import Repository
 
 if TYPE_CHECKING:
-    from refstore.core.settings import OfflineSettings
+    from refstore.configuration.settings import OfflineSettings
     from refstore_gc.engines.choice import EngineOptions, Engines
-    from refstore_gc.run import GcOptions
+    from refstore_gc.gc_run import GcOptions
     from refstore_gc.run_progress import StepProgress as StepProgress
-    from refstore_gc.run_summary import SweepMode, GcSummary
-    from refstore_purge.report import PurgeReport
+    from refstore_gc.run_summary import GcSummary, SweepMode
+    from refstore_purge.purge_report import PurgeReport
 
 SHARE: Final = 0.5
 """A mark of more than this share of a repository waits for an operator."""
@@ -51,10 +51,12 @@ def sweep_mode(text: str) -> SweepMode:
     return "delete" if text == "delete" else "tag"
 
 
-def make_options(*, mode: SweepMode = "delete", share: float = SHARE, floor: int = FLOOR_OBJECTS, **others: Any) -> GcOptions:
+def make_options(
+    *, mode: SweepMode = "delete", share: float = SHARE, floor: int = FLOOR_OBJECTS, **others: Any
+) -> GcOptions:
     """Make the options of a run. It imports the offline job, which takes a moment."""
+    from refstore_gc.gc_run import GcOptions
     from refstore_gc.mark_breaker import BreakerLimits
-    from refstore_gc.run import GcOptions
 
     return GcOptions(mode=mode, limits=BreakerLimits(share=share, floor_objects=floor), **others)
 
@@ -81,10 +83,11 @@ class AllRan(NamedTuple):
 
 def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report_progress: Any) -> AllRan:
     """Run the job in each of these repositories. An error in one does not stop the others."""
-    from refstore.retention.rules import read_rules
-    from refstore_gc import run
-    from refstore_gc.bucket_lifecycle import find_overdue
     from refstore_gc.simulate_mark import simulate_mark
+
+    from refstore.retention.rules import read_rules
+    from refstore_gc import gc_run
+    from refstore_gc.bucket_lifecycle import find_overdue
 
     options = job.options()
     if job.rules is not None:
@@ -108,13 +111,21 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report
             if job.what == "simulate":
                 done.append(simulate_mark(repo.context, engines, options, tell))
             elif job.what == "mark":
-                done.append(run.mark(repo.context, engines, options, report_progress))
+                done.append(gc_run.mark(repo.context, engines, options, report_progress))
                 asking += bool(done[-1].question)
             else:
-                ran = run.run_nightly(
-                    repo.context, engines, options, report_progress, on_sweep_error=partial(unswept, name), on_swept=swept.append
+                ran = gc_run.run_nightly(
+                    repo.context,
+                    engines,
+                    options,
+                    report_progress,
+                    on_sweep_error=partial(unswept, name),
+                    on_swept=swept.append,
                 )
-                done += [*(each for each in ran.sweep_summaries if each.mark_id != ran.mark_summary.mark_id), ran.latest_summary]
+                done += [
+                    *(each for each in ran.sweep_summaries if each.mark_id != ran.mark_summary.mark_id),
+                    ran.latest_summary,
+                ]
                 asking += sum(each.state is RunState.NEEDS_CONFIRMATION for each in ran.waiting_marks)
                 swept = []  # they are reported with the mark
                 failed += ran.failed_objects
@@ -154,7 +165,10 @@ def clear_deleted(
             troubles.append((repo, error))
             continue
         outcomes = found.sweep.outcomes if found.sweep else {}
-        deleted, kept = outcomes.get(DELETED_OUTCOME, ObjectCount()), outcomes.get(KEPT_AS_VERSION_OUTCOME, ObjectCount())
+        deleted, kept = (
+            outcomes.get(DELETED_OUTCOME, ObjectCount()),
+            outcomes.get(KEPT_AS_VERSION_OUTCOME, ObjectCount()),
+        )
         if found.waiting.objects and lake.clock.now_ms() - found.tagged_ms > lifecycle_.TAG_WAIT_DAYS * 86_400_000:
             typer.echo(f"refstore: warning: {repo} (deleted): {lifecycle_.describe_overdue(found.tagged_ms)}", err=True)
         rows.append(
@@ -181,7 +195,8 @@ def tell_of_the_wait(lake: Lake) -> None:
     until = when(lake.clock.now_ms() + int(seconds * 1000))
     operation, request = format_duration(waits.operation_deadline_seconds), format_duration(waits.io_timeout_seconds)
     typer.echo(
-        f"refstore: in each repository the marking waits {format_duration(seconds)} (now: until {until}), so that every "
+        f"refstore: in each repository the marking waits {format_duration(seconds)} (now: until {until}), so that "
+        f"every "
         f"operation that began before it has ended: {operation} for an operation, 2 x {request} for a request, "
         f"{format_duration(waits.clock_skew_seconds)} for the clocks' difference; `refstore durations show` shows "
         "these, and how they are changed",
@@ -249,7 +264,13 @@ def show_progress(*, is_service: bool = False) -> Generator[Callable[[StepProgre
                     typer.echo("refstore: the wait is over; the listing begins", err=True)
                 return
             left = f", about {now.remaining_seconds:,.0f} s left" if now.remaining_seconds is not None else ""
-            of = f"{now.done_items:,} of {now.total_items:,}" if now.total_items else f"{now.done_items:,}" if now.done_items else ""
+            of = (
+                f"{now.done_items:,} of {now.total_items:,}"
+                if now.total_items
+                else f"{now.done_items:,}"
+                if now.done_items
+                else ""
+            )
             bar.describe(f"{now.step}: {of}{left}" if of else now.step)
 
         yield tell

@@ -17,7 +17,7 @@ from refstore.gc_marks import Marks, OfflineRun, RunState
 
 if TYPE_CHECKING:
     from refstore_gc.run_summary import GcSummary
-    from refstore_purge.report import PurgeReport
+    from refstore_purge.purge_report import PurgeReport
 
 
 def emit_summaries(
@@ -64,7 +64,9 @@ def emit_summaries(
     if cleared:
         print_answer(output, cleared)
     for row, (name, report) in zip(rows, purges or (), strict=True):
-        print_answer(output, row | {"untouched": ", ".join(each.dataset for each in report.datasets if each.untouched_reason)})
+        print_answer(
+            output, row | {"untouched": ", ".join(each.dataset for each in report.datasets if each.untouched_reason)}
+        )
         for line in reasons_of(name, report):
             typer.echo(line, err=True)
 
@@ -76,7 +78,8 @@ def _summary_row(summary: GcSummary) -> dict[str, object]:
         "state": summary.state,
         "engine": summary.engine,
         "sweep_from": when(summary.deletes_at_ms),
-        "goes_on_from": summary.baseline_mark_id or f"nothing: {summary.complete_reason or 'everything was listed and read'}",
+        "goes_on_from": summary.baseline_mark_id
+        or f"nothing: {summary.complete_reason or 'everything was listed and read'}",
         "listed": _listed(summary),
         "kept": _shown(summary.kept),
         "marked": _shown(summary.marked),
@@ -87,7 +90,9 @@ def _summary_row(summary: GcSummary) -> dict[str, object]:
     if summary.branch_rules.staged.objects:
         row["staged_too_long_ago"] = _shown(summary.branch_rules.staged)
     if summary.branch_rules.latest_view.objects:
-        row["from_the_latest_view"] = f"{_shown(summary.branch_rules.latest_view)}, {summary.branch_rules.commits} commits"
+        row["from_the_latest_view"] = (
+            f"{_shown(summary.branch_rules.latest_view)}, {summary.branch_rules.commits} commits"
+        )
     if summary.pending.objects:
         row["marked_or_tagged_before"] = _shown(summary.pending)
     if summary.young.objects:
@@ -95,7 +100,9 @@ def _summary_row(summary: GcSummary) -> dict[str, object]:
     if summary.foreign.objects:
         row["not_refstores"] = _shown(summary.foreign)
     if summary.purge_cleanup is not None:
-        row |= {f"purges: {what}": _shown(count) for what, count in summary.purge_cleanup.lines().items() if count.objects}
+        row |= {
+            f"purges: {what}": _shown(count) for what, count in summary.purge_cleanup.lines().items() if count.objects
+        }
     if summary.sweep is not None:
         row |= {outcome: _shown(count) for outcome, count in summary.sweep.outcomes.items()}
         if summary.sweep.tagged_count.objects:

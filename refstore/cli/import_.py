@@ -11,9 +11,9 @@ from refstore.cli.foreign_places import url_of
 from refstore.cli.locations import PlacedCommand, place, words_with_target
 from refstore.cli.parameters import DryRun, Meta
 from refstore.cli.rows import pairs
-from refstore.core.records import ImportSource
 from refstore.objects.foreign_objects import parse_location
-from refstore.operations.importing import ImportResult
+from refstore.operations.import_objects import ImportResult
+from refstore.records.repository_records import ImportSource
 
 app = typer.Typer()
 

@@ -6,13 +6,13 @@ from typing import Annotated, Final
 
 import typer
 
-from refstore import access_keys
 from refstore.cli.common import emit, open_lake
 from refstore.cli.confirmation import confirm
 from refstore.cli.option_values import duration_seconds
 from refstore.cli.parameters import Yes
 from refstore.cli.rows import when
 from refstore.errors import Invalid
+from refstore.service import access_keys
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -14,11 +14,11 @@ from refstore.cli.errors import exit_code
 from refstore.cli.parameters import DryRun, Yes
 from refstore.cli.rows import when
 from refstore.errors import KVWentBack
+from refstore.kv_recovery import kv_rebuild, manifest_backfill, reconciliation
+from refstore.kv_recovery.kv_verification import KvVerification
+from refstore.kv_recovery.kv_verification import verify_kv as look_at
+from refstore.kv_recovery.record_restore import RestoredRecord
 from refstore.lake import Lake
-from refstore.losses import rebuilding, reconciling, recording
-from refstore.losses.putting_back import RestoredRecord
-from refstore.losses.verifying import KvVerification
-from refstore.losses.verifying import verify_kv as look_at
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -91,7 +91,9 @@ def reconcile(
             _confirm_identity(ctx, lake, yes=yes)
         with progress("looking at witnesses") as bar:
             found = look_at(lake, watcher=bar)
-            done = reconciling.restore_lost_records(lake, dry_run=dry_run, watcher=bar) if not found.is_settled else []
+            done = (
+                reconciliation.restore_lost_records(lake, dry_run=dry_run, watcher=bar) if not found.is_settled else []
+            )
             left = found if found.is_settled or dry_run else look_at(lake, watcher=bar)
         answer: dict[str, object] = {
             "put_back": [item._asdict() for item in done],
@@ -100,7 +102,7 @@ def reconcile(
             "id_written": False,
         }
         if not dry_run:
-            settle = partial(reconciling.settle_lake, lake, accept=accept, clients_stopped=clients_stopped)
+            settle = partial(reconciliation.settle_lake, lake, accept=accept, clients_stopped=clients_stopped)
             if not found.is_settled and _may_settle(ctx, left, accept=accept, yes=yes):
                 with progress("settling") as bar:
                     answer["settled"] = settle(watcher=bar)
@@ -144,11 +146,11 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
              refstore kv rebuild --kv sqlite:///srv/new.sqlite --objects s3://bucket/lake
     """
     with open_lake(ctx, check_identity=False) as lake:
-        rebuilding.check_empty(lake)
+        kv_rebuild.check_empty(lake)
         if not dry_run:
             confirm(ctx, "the KV will be made from the object store; what was staged is lost", yes=yes)
         with progress("reading the manifest") as bar:
-            made = rebuilding.rebuild_kv(lake, dry_run=dry_run, watcher=bar)
+            made = kv_rebuild.rebuild_kv(lake, dry_run=dry_run, watcher=bar)
     counts = {
         name: getattr(made, name) for name in ("repositories", "deleted_repositories", "commits", "branches", "tags")
     }
@@ -159,7 +161,7 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
                 **counts,
                 "left": [item._asdict() for item in made.not_restored],
                 "missing_metaranges": [item._asdict() for item in made.missing_trees],
-                "not_rebuilt": list(rebuilding.NOT_REBUILT),
+                "not_rebuilt": list(kv_rebuild.NOT_REBUILT),
             },
         )
     else:
@@ -170,7 +172,7 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
             [f"commit {item.commit} of {item.repository}: {item.metarange}" for item in made.missing_trees],
         )
         typer.echo("Not in the manifest, so not made again:", err=True)
-        for line in rebuilding.NOT_REBUILT:
+        for line in kv_rebuild.NOT_REBUILT:
             typer.echo(f"  {line}", err=True)
         if dry_run:
             typer.echo("This was a dry run: nothing was changed.", err=True)
@@ -188,7 +190,7 @@ def record(ctx: typer.Context) -> None:
     Example: refstore kv record
     """
     with open_lake(ctx) as lake, progress("recording") as bar:
-        done = recording.backfill_manifest(lake, watcher=bar)
+        done = manifest_backfill.backfill_manifest(lake, watcher=bar)
     emit(ctx, (item._asdict() for item in done), is_check=True)
     if not done and not invocation_of(ctx).json:
         typer.echo("Nothing is missing in the manifest.", err=True)
@@ -224,22 +226,36 @@ def _as_json(found: KvVerification) -> dict[str, object]:
 def _show(found: KvVerification, *, advise: bool = True) -> None:
     """Print what was found, for people."""
     for item in found.witnesses:
-        held = f"position {item.kv_position} of {when(item.kv_position_ms)}" if item.kv_position is not None else "none of its positions"
+        held = (
+            f"position {item.kv_position} of {when(item.kv_position_ms)}"
+            if item.kv_position is not None
+            else "none of its positions"
+        )
         server = f", server {item.server}" if item.server else ""
         typer.echo(
-            f"went back: {item.deleter} had written position {item.witnessed_position} at {when(item.witnessed_ms)}; the KV "
+            f"went back: {item.deleter} had written position {item.witnessed_position} at {when(item.witnessed_ms)}; "
+            f"the KV "
             f"({item.partition}{server}) holds {held}"
         )
     _lines("unreadable witness", [f"{key}: {reason}" for key, reason in found.unreadable_witnesses.items()])
     _lines(
-        "lost", [f"{f'{item.repository}: ' * bool(item.repository)}{item.description}: {item.reason}" for item in found.lost_items]
+        "lost",
+        [
+            f"{f'{item.repository}: ' * bool(item.repository)}{item.description}: {item.reason}"
+            for item in found.lost_items
+        ],
     )
     _lines(
         "missing object",
         [f"{item.repository}: branch {item.branch}, {item.path!r}: {item.address}" for item in found.missing_objects],
     )
-    _lines("missing metarange", [f"{item.repository}: commit {item.commit}: {item.metarange}" for item in found.missing_trees])
-    _lines("deleted, and there again", [f"{item.repository}: {item.kind} {item.name}" for item in found.reappeared_items])
+    _lines(
+        "missing metarange",
+        [f"{item.repository}: commit {item.commit}: {item.metarange}" for item in found.missing_trees],
+    )
+    _lines(
+        "deleted, and there again", [f"{item.repository}: {item.kind} {item.name}" for item in found.reappeared_items]
+    )
     for item in found.manifest_gaps:
         typer.echo(
             f"not in the manifest: {item.repository}: {item.commits} commits, {item.branches} branches, {item.tags} "

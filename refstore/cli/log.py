@@ -12,7 +12,7 @@ from refstore.cli.locations import PlacedCommand, place, words
 from refstore.cli.rows import commit_row, logged_row, when
 from refstore.cli.tables import ID_CHARACTERS, shown
 from refstore.operations.log_and_diff import LogEntry, changed
-from refstore.versioning.commits.filters import PathFilter
+from refstore.versioning.commits.path_filter import PathFilter
 
 app = typer.Typer()
 

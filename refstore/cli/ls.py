@@ -12,7 +12,7 @@ from refstore.cli.locations import PlacedCommand, place, words
 from refstore.cli.rows import entry_row
 
 if TYPE_CHECKING:
-    from refstore.operations.reading import ListedPath
+    from refstore.operations.read import ListedPath
 
 
 app = typer.Typer()

@@ -10,7 +10,7 @@ from refstore.repository import Repository
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
-    from refstore_purge.report import PurgeReport
+    from refstore_purge.purge_report import PurgeReport
 
 NAMED_MAX: Final = 5
 """How many objects that were not purged are named."""
@@ -18,12 +18,12 @@ NAMED_MAX: Final = 5
 
 def purge_again(repo: Repository, engines: Engines, key: bytes, report_progress: Any) -> PurgeReport | None:
     """Purge what the ledger has. None: nothing is onboarded, or the ledger has no ids. Raises RefstoreError."""
-    from refstore_purge import run
+    from refstore_purge import purge_run
 
     try:
         if not repo.purge_document().document.onboarded_datasets:
             return None
-        return run.run(repo, engines, run.PurgeOptions(ids=None, purge_key=key), report_progress)
+        return purge_run.run(repo, engines, purge_run.PurgeOptions(ids=None, purge_key=key), report_progress)
     except NotFound:
         return None
 
@@ -48,9 +48,9 @@ def reasons_of(repository: str, report: PurgeReport) -> Sequence[str]:
     if report.is_done:
         return ()
     left = [f"data set {each.dataset}: {each.untouched_reason}" for each in report.datasets if each.untouched_reason]
-    left += [f"{each.branch}: {each.path or '(the branch)'}: {each.reason}" for each in report.skipped_objects[:NAMED_MAX]]
+    left += [
+        f"{each.branch}: {each.path or '(the branch)'}: {each.reason}" for each in report.skipped_objects[:NAMED_MAX]
+    ]
     if report.skipped_count > NAMED_MAX:
-        left.append(
-            f"... and {report.skipped_count - NAMED_MAX} more: refstore purge report {repository} {report.run}"
-        )
+        left.append(f"... and {report.skipped_count - NAMED_MAX} more: refstore purge report {repository} {report.run}")
     return [f"not purged: {each}" for each in left]

@@ -24,7 +24,7 @@ _SETTINGS: Final = {
     "log_level": "log.level",
     "log_format": "log.format",
 }
-"""The setting of each option (`refstore/core/settings.py`)."""
+"""The setting of each option (`refstore/configuration/settings.py`)."""
 OUTPUTS: Final = ("table", "json", "csv")
 
 

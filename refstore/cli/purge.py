@@ -17,10 +17,10 @@ from refstore.cli.purge_report import emit_report, summary_of
 from refstore.cli.purge_run import run, verify
 from refstore.cli.rows import when
 from refstore.errors import Invalid
-from refstore.operations.purge_document import OnboardedDocument
-from refstore.purging import document as purging
-from refstore.purging.document import PurgeDocument
-from refstore.purging.key import read_purge_key
+from refstore.operations.onboard import OnboardedDocument
+from refstore.purge_document import document as purging
+from refstore.purge_document.document import PurgeDocument
+from refstore.purge_document.purge_key import read_purge_key
 
 if TYPE_CHECKING:
     from refstore.repository import Repository
@@ -121,7 +121,7 @@ def _rows(document: PurgeDocument) -> list[dict[str, Any]]:
 
 def _warn_of_nothing(repo: Repository, document: PurgeDocument) -> None:
     """Warn of data sets of which a run would find no row, as far as a short look tells."""
-    from refstore_purge.onboarding_look import find_unmatched_datasets
+    from refstore_purge.onboarding_check import find_unmatched_datasets
 
     warn_of(find_unmatched_datasets(repo, document.onboarded))
 
@@ -142,14 +142,14 @@ def ledger_(
     Example: refstore purge ledger sales
              refstore purge ledger sales --forget 01M7XA5R3E9ZQ4 --yes
     """
-    from refstore_purge import index
+    from refstore_purge import id_index
     from refstore_purge import ledger as ledgers
 
     settings = settings_of(ctx)
     secret = read_purge_key(settings.purge_key, settings.data)
     if secret is None:
         raise Invalid("there is no ledger without a key; set purge_key")
-    key = index.IndexKey.derive(secret)
+    key = id_index.IndexKey.derive(secret)
     with repository_of(ctx, repo_name, only_read=not forget) as repo:
         store = repo.context.objects
         if forget:
@@ -180,12 +180,12 @@ def status(ctx: typer.Context, repo_name: Name) -> None:
     \b
     Example: refstore purge status sales
     """
-    from refstore_purge import places
-    from refstore_purge import report as reports
+    from refstore_purge import place_lookup
+    from refstore_purge import purge_report as reports
 
     with repository_of(ctx, repo_name, only_read=True) as repo:
         runs = list(reports.scan_reports(repo))
-        places.refresh_places(repo, runs)
+        place_lookup.refresh_places(repo, runs)
         emit(ctx, [summary_of(each) for each in runs])
 
 
@@ -206,15 +206,15 @@ def report(
     \b
     Example: refstore purge report sales --parquet purge/
     """
-    from refstore_purge import places, report_tables
-    from refstore_purge import report as reports
+    from refstore_purge import place_lookup, purge_report_tables
+    from refstore_purge import purge_report as reports
 
     with repository_of(ctx, repo_name, only_read=True) as repo:
         found = reports.read_report(repo, run_id)
-        places.refresh_places(repo, [found])
+        place_lookup.refresh_places(repo, [found])
         if parquet is not None:
             with local_errors():
-                report_tables.write_parquet(found, parquet)
+                purge_report_tables.write_parquet(found, parquet)
         emit_report(ctx, found)
 
 

@@ -14,7 +14,7 @@ from refstore.cli.rows import when
 from refstore.core.redaction import redact_text
 
 if TYPE_CHECKING:
-    from refstore_gc.purge_cleaning import KeptBackup
+    from refstore_gc.purge_cleanup import KeptBackup
     from refstore_gc.run_summary import CleanupSummary
 
 LEFT: Final = 4
@@ -39,9 +39,9 @@ def backups(
     Example: refstore purge backups sales
     """
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        from refstore_gc import purge_cleaning
+        from refstore_gc import purge_cleanup
 
-        kept = purge_cleaning.backups(repo.context)
+        kept = purge_cleanup.backups(repo.context)
         emit(ctx, [_backup_row(each) for each in kept if run_id in ("", each.run)])
 
 
@@ -70,15 +70,15 @@ def restore(
              refstore purge restore sales --path tracking/event/part-0.parquet --yes
     Exit code 4: some objects were not restored; the output says why.
     """
-    from refstore_purge import restoring
+    from refstore_purge import restore_backups
 
     with open_lake(ctx) as lake:
         repo = lake.repository(repo_name)
-        scope = restoring.RestoreScope(run_id, dataset, partition, path, backup)
+        scope = restore_backups.RestoreScope(run_id, dataset, partition, path, backup)
         if not dry_run:
-            looked = restoring.restore_backups(repo, scope, dry_run=True)
+            looked = restore_backups.restore_backups(repo, scope, dry_run=True)
             confirm(ctx, f"{looked.objects} objects of {repo.name!r} will get back what was purged", yes=yes)
-        done = restoring.restore_backups(repo, scope, dry_run=dry_run)
+        done = restore_backups.restore_backups(repo, scope, dry_run=dry_run)
     shown = msgspec.to_builtins(done)
     if not invocation_of(ctx).json:
         shown.pop("not_restored")
@@ -102,12 +102,12 @@ def clean(
     Exit code 5: the store did not delete some objects, and the output says why; the next cleaning tries again.
     """
     with open_lake(ctx) as lake:
-        from refstore_gc import purge_cleaning
+        from refstore_gc import purge_cleanup
 
         repo = lake.repository(repo_name)
         if not dry_run:
             confirm(ctx, f"backups of {repo.name!r} that are past their days will be deleted", yes=yes)
-        done = purge_cleaning.clean(repo.context, dry_run=dry_run)
+        done = purge_cleanup.clean(repo.context, dry_run=dry_run)
     if invocation_of(ctx).json:
         emit(ctx, msgspec.to_builtins(done))
     else:

@@ -12,8 +12,8 @@ from refstore.cli.purge_backups import SHOWN
 from refstore.cli.rows import when
 
 if TYPE_CHECKING:
-    from refstore_purge.place import Place
-    from refstore_purge.report import PurgeReport
+    from refstore_purge.purge_report import PurgeReport
+    from refstore_purge.remaining_places import Place
 
 
 def summary_of(report: PurgeReport) -> dict[str, Any]:

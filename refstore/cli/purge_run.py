@@ -21,11 +21,11 @@ from refstore.cli.parameters import Conf, EngineOption, Master, Name, Yes
 from refstore.cli.purge_backups import LEFT
 from refstore.cli.purge_report import emit_report
 from refstore.errors import Invalid
-from refstore.purging.key import purge_key
+from refstore.purge_document.purge_key import purge_key
 
 if TYPE_CHECKING:
     from refstore.lake import Lake
-    from refstore_purge.report import PurgeReport
+    from refstore_purge.purge_report import PurgeReport
     from refstore_purge.verify import VerifyCounts
 
 IDS_HELP: Final = "The ids: Parquet, CSV or JSON lines, also compressed; a file, or lakefs://REPO/REF/PATH."
@@ -150,11 +150,13 @@ def _purge(
         repo.purge_document()  # before an engine is started
         confirm(ctx, f"the rows of the ids will be removed from the onboarded data sets of {repo.name!r}", yes=yes)
         with engine.open(settings.offline) as engines, show_progress() as tell:
-            from refstore_purge import run as running
+            from refstore_purge import purge_run as running
 
             if key is None:
                 print("refstore: warning: no index and no ledger of ids is kept: purge_key is not set", file=sys.stderr)
-            made = running.run(repo, engines, running.Options(ids=file, purge_key=key, **options), tell, print_notice=_say)
+            made = running.run(
+                repo, engines, running.Options(ids=file, purge_key=key, **options), tell, print_notice=_say
+            )
         emit_report(ctx, made)
     return made
 

@@ -13,15 +13,15 @@ from refstore.cli.common import emit, invocation_of, open_lake, settings_of, sto
 from refstore.cli.confirmation import confirm
 from refstore.cli.parameters import Name, Yes
 from refstore.cli.rows import when
+from refstore.configuration.settings import ReaperSettings
 from refstore.core import ids
-from refstore.core.settings import ReaperSettings
 from refstore.core.visible_text import own_stream
 from refstore.errors import RepositoryNotFound
 from refstore_reaper.process_priority import NICE, lowered_priority
 
 if TYPE_CHECKING:
-    from refstore.core.records import RepositoryRecord
     from refstore.lake import Lake
+    from refstore.records.repository_records import RepositoryRecord
     from refstore_reaper.dry_run import PlannedDelete
     from refstore_reaper.pass_summary import PassSummary
     from refstore_reaper.reaper_metrics import ReaperMetrics
@@ -231,7 +231,11 @@ def resume(
         state = breaker.resume(context, seconds=3600.0 if seconds is None and count is None else seconds, objects=count)
         emit(
             ctx,
-            {"repository": repo_name, "until": when(state.allowed_until_ms or None), "objects": state.allowed_objects or None},
+            {
+                "repository": repo_name,
+                "until": when(state.allowed_until_ms or None),
+                "objects": state.allowed_objects or None,
+            },
         )
 
 

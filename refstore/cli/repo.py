@@ -7,17 +7,17 @@ from typing import Annotated
 import msgspec
 import typer
 
-from refstore import sample_data
 from refstore.cli.branch import branch_row
 from refstore.cli.common import emit, open_lake
 from refstore.cli.confirmation import confirm
 from refstore.cli.parameters import DryRun, Name, Yes
 from refstore.cli.rows import pairs, when
 from refstore.core.ids import RepositoryName
-from refstore.core.records import RepositoryRecord
 from refstore.core.redaction import redact_url
 from refstore.operations import rules_document
-from refstore.operations.name_release import deleted_name_hold
+from refstore.operations.deleted_names import deleted_name_hold
+from refstore.records.repository_records import RepositoryRecord
+from refstore.service import sample_data
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -114,7 +114,9 @@ def delete(ctx: typer.Context, name: Name, dry_run: DryRun = False, yes: Yes = F
             return
         confirm(ctx, f"repository {name!r} and all its branches will be deleted", yes=yes)
         lake.delete_repository(name)
-        release = deleted_name_hold(opened.context, msgspec.structs.replace(opened.record, closed_ms=lake.clock.now_ms()))
+        release = deleted_name_hold(
+            opened.context, msgspec.structs.replace(opened.record, closed_ms=lake.clock.now_ms())
+        )
         typer.echo(f"the name {name!r} is taken until {when(release.until_ms)}: {release.reason}", err=True)
         emit(ctx, {"repository": name, "deleted": True, "name_free_from": when(release.until_ms)})
 

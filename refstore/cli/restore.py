@@ -15,7 +15,7 @@ from refstore.cli.rows import entry_details
 from refstore.core.ids import Address, is_own, object_path
 from refstore.core.units import sum_of_sizes
 from refstore.errors import BranchNotFound, Conflict, ObjectNotFound
-from refstore.operations.restoring import RestoreOutcome, RestoreResult
+from refstore.operations.restore import RestoreOutcome, RestoreResult
 from refstore.repository import Repository
 
 app = typer.Typer()

@@ -21,10 +21,17 @@ from refstore.errors import ConsentNeeded, RefstoreError
 from refstore.gc_marks import Marks, RunState
 from refstore.operations import refs as refs_
 from refstore.operations import rules_document
-from refstore.operations.rule_review import RuleReview, compare_with_current, review_rules, review_history
+from refstore.operations.rule_review import RuleReview, compare_with_current, review_history, review_rules
 from refstore.repository import Repository
-from refstore.retention import explaining
-from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, ExpiryState, RetentionReason, compute_expiry
+from refstore.retention import rule_explanation
+from refstore.retention.active_commits import (
+    FOREVER_MS,
+    CommitExpiry,
+    ExpiryState,
+    Refs,
+    RetentionReason,
+    compute_expiry,
+)
 from refstore.retention.rule_changes import RuleChange
 from refstore.retention.rules import ParsedRules, Rules, rule_warnings
 
@@ -260,7 +267,7 @@ def delete(
 
 def _explain_all(ctx: typer.Context, repo: Repository, rules: Rules) -> None:
     lifetimes, refs = _lives(repo, rules)
-    lines, totals = explaining.branch_lines(lifetimes, refs, rules), explaining.expiry_totals(lifetimes)
+    lines, totals = rule_explanation.branch_lines(lifetimes, refs, rules), rule_explanation.expiry_totals(lifetimes)
     rows = [
         {
             "branch": line.branch,
@@ -305,7 +312,7 @@ def _explain_one(ctx: typer.Context, repo: Repository, rules: Rules, ref: str) -
     record = refs_.get_commit(repo.context, commit)
     lifetimes, refs = _lives(repo, rules)
     number = lifetimes.history.number(commit, f"{ref!r}")
-    reasons = explaining.hold_reasons(lifetimes, refs, rules, commit)
+    reasons = rule_explanation.hold_reasons(lifetimes, refs, rules, commit)
     rows = [
         {
             "why": _words(each.reason, each.name),

@@ -15,8 +15,9 @@ from refstore.objects.foreign_objects import unreadable_reason
 
 if TYPE_CHECKING:
     from refstore.core.ids import CommitId
-    from refstore.core.records import Commit, Entry
     from refstore.operations.log_and_diff import LogEntry
+    from refstore.records.commit_records import Commit
+    from refstore.records.staging_records import Entry
 
 
 def when(at_ms: int | None) -> str | None:

@@ -21,15 +21,15 @@ import typer
 
 from refstore.cli.common import open_lake, settings_of, warn_of_open_folders
 from refstore.cli.errors import exit_code
+from refstore.configuration.settings import Settings
 from refstore.core import event_log
-from refstore.core.settings import Settings
 from refstore.errors import InvalidSettings, MissingExtra, RefstoreError
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
     from refstore.context import Context
-    from refstore.deletions.explain import Why
+    from refstore.deletion_history.explain import Why
     from refstore.lake import Lake
     from refstore.repository import Repository
 
@@ -190,23 +190,25 @@ class _Purges:
     """Answers the pages' questions about purges."""
 
     def runs(self, repository: Repository, limit: int) -> Sequence[object]:
-        from refstore_purge import report
+        from refstore_purge import purge_report
 
-        return list(islice(report.scan_reports(repository), limit))
+        return list(islice(purge_report.scan_reports(repository), limit))
 
     def report(self, repository: Repository, run: str) -> object:
-        from refstore_purge import places, report
+        from refstore_purge import place_lookup, purge_report
 
-        found = report.read_report(repository, run)
-        places.refresh_places(repository, [found])
+        found = purge_report.read_report(repository, run)
+        place_lookup.refresh_places(repository, [found])
         return found
 
     def restore(self, repository: Repository, run: str, *, dry_run: bool) -> dict[str, Any]:
         import msgspec
 
-        from refstore_purge import restoring
+        from refstore_purge import restore_backups
 
-        return msgspec.to_builtins(restoring.restore_backups(repository, restoring.RestoreScope(run), dry_run=dry_run))
+        return msgspec.to_builtins(
+            restore_backups.restore_backups(repository, restore_backups.RestoreScope(run), dry_run=dry_run)
+        )
 
 
 def _check_stores(settings: Settings) -> None:
@@ -266,7 +268,7 @@ def _reaping(settings: Settings, folder: Path, answering: threading.Event) -> Ge
 
 
 def _reap(settings: Settings, folder: Path, over: threading.Event) -> None:
-    from refstore import configured_lake
+    from refstore.configuration import configured_lake
     from refstore_reaper.daemon import Reaper
     from refstore_reaper.reaper_metrics import FileMetrics
 
@@ -301,7 +303,7 @@ def _keep_reaping(settings: Settings, folder: Path, over: threading.Event) -> No
 
 def _reaper(settings: Settings, folder: Path) -> None:
     """Reap in a process of its own, at a low priority. It ends with the process that started it."""
-    from refstore.core import logs
+    from refstore.configuration import logs
     from refstore_reaper.process_priority import NICE, lowered_priority
 
     over = threading.Event()
@@ -349,7 +351,7 @@ def _reads(settings: Settings, process_end: socket.socket, folder: Path | None) 
     """The process for expensive reads. It ends with the one that started it, which has the other socket, and lets it
     go first.
     """
-    from refstore.core import logs
+    from refstore.configuration import logs
     from refstore_api import server
     from refstore_reaper.process_priority import NICE, lowered_priority
 
@@ -368,7 +370,7 @@ def _worker(settings: Settings, listening: socket.socket, folder: Path | None) -
     """Answer requests, as one process of several. It ends with the process that started it, however that ended: nothing
     else would replace or stop it.
     """
-    from refstore.core import logs
+    from refstore.configuration import logs
     from refstore_api import server
 
     logs.configure_logs(settings.log, sys.stderr, service=True)

@@ -13,7 +13,7 @@ from refstore.cli.locations import PlacedCommand, place, words
 from refstore.cli.rows import commit_row, lifetime_words, logged_row
 from refstore.errors import Gone
 from refstore.operations.log_and_diff import READABLE_IN_PART, changes_of
-from refstore.versioning.commits.diffing import Change
+from refstore.versioning.commits.tree_diff import Change
 
 app = typer.Typer()
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from refstore import figures, run_control
 from refstore.cli.common import emit, invocation_of, open_lake
 from refstore.cli.rows import when
-from refstore.core.records import Entry, decode_staged_many
 from refstore.core.units import format_bytes, sum_sizes
-from refstore.figures import Figures
+from refstore.monitoring import figures, run_control
+from refstore.monitoring.figures import Figures
+from refstore.records.staging_records import Entry, decode_staged_many
 
 if TYPE_CHECKING:
-    from refstore.core.records import Amount
     from refstore.lake import Lake
+    from refstore.records.figure_records import Amount
     from refstore.repository import Repository
 
 app = typer.Typer()

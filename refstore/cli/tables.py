@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Final, cast
 
 from refstore.core.units import format_age, format_size
-from refstore.core.visible_text import own_stream, make_visible_line
+from refstore.core.visible_text import make_visible_line, own_stream
 
 Row = dict[str, object]
 Format = Callable[[object], str]

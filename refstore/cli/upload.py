@@ -17,10 +17,10 @@ from refstore.cli.parameters import Meta
 from refstore.cli.rows import entry_details, pairs
 from refstore.core.batches import split_batches
 from refstore.core.ids import object_path
-from refstore.core.records import Entry
 from refstore.errors import Invalid
 from refstore.objects.base import CHUNK_BYTES
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
+from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 
 app = typer.Typer()

@@ -12,16 +12,16 @@ from refstore.cli.locations import PlacedCommand, fail, is_location, location, p
 from refstore.cli.rows import entry_row, when
 from refstore.core import ids
 from refstore.core.ids import Address, RepositoryId
-from refstore.core.records import ClearedRepository
 from refstore.errors import NotFound, RepositoryNotFound
 from refstore.operations.address_info import UNREFERENCED_STATES
+from refstore.records.repository_records import ClearedRepository
 
 if TYPE_CHECKING:
     from refstore.context import Context
-    from refstore.deletions.deletion_search import MarkedFor
-    from refstore.deletions.explain import PathVersion, PathWhy, Why
-    from refstore.deletions.journal_format import DeletionRecord
-    from refstore.deletions.naming_commits import Naming, NamingCommit, Version
+    from refstore.deletion_history.deletion_search import MarkedFor
+    from refstore.deletion_history.explain import PathVersion, PathWhy, Why
+    from refstore.deletion_history.journal_format import DeletionRecord
+    from refstore.deletion_history.naming_commits import Naming, NamingCommit, Version
     from refstore.lake import Lake
     from refstore.operations.address_info import AddressReference
     from refstore.operations.purge_roles import PurgeRole
@@ -110,13 +110,13 @@ def _explain(
 
 
 def _of_address(context: Context, address: str, *, commits: bool) -> Row:
-    from refstore.deletions.explain import explain_address
+    from refstore.deletion_history.explain import explain_address
 
     return _address_row(explain_address(context, address, commits=commits))
 
 
 def _of_path(context: Context, ref: str, path: str) -> Row:
-    from refstore.deletions.explain import explain_path
+    from refstore.deletion_history.explain import explain_path
 
     found = explain_path(context, ref, path)
     return {
@@ -146,7 +146,7 @@ def _of_cleared(repo: RepositoryId, record: ClearedRepository, address: str | No
     """Return the row for an object of a cleared repository. The records of its objects were deleted with it, so nothing
     else is known.
     """
-    from refstore.deletions.journal_format import DeletionRecord
+    from refstore.deletion_history.journal_format import DeletionRecord
 
     rule = f"{repo} was deleted on {when(record.closed_ms)}, and its grace was over: {record.objects} objects of "
     rule += f"{record.bytes} bytes in {record.namespace} went"

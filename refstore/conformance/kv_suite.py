@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from refstore.conformance.interleaving import PAUSES_MAX, Interleaving, switching_often
+from refstore.conformance.interleavings import PAUSES_MAX, Interleaving, switching_often
 from refstore.kv.base import ABSENT, KV, Absent, Delete, Exchange, Get, Key, Op, Result, Set, SetIf
 
 THREADS = 16

@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from refstore.conformance.interleaving import Interleaving, switching_often
+from refstore.conformance.interleavings import Interleaving, switching_often
 from refstore.core.clock import SystemClock
 from refstore.errors import AlreadyExists, Invalid, InvalidPath, ObjectNotFound, ObjectsUnavailable
 from refstore.objects import ObjectStore, child, open_objects

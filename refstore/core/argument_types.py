@@ -24,7 +24,9 @@ def check_text(value: object, name: str) -> None:
 
 def check_whole_number(value: object, name: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise Invalid(f"{name} is {_describe_value(value)}, and must be a whole number; give int({name}) if it stands for one")
+        raise Invalid(
+            f"{name} is {_describe_value(value)}, and must be a whole number; give int({name}) if it stands for one"
+        )
 
 
 def check_flag(value: object, name: str) -> None:
@@ -38,17 +40,22 @@ def check_metadata(value: object, name: str) -> None:
         raise Invalid(f"{name} is {_describe_value(value)}, and must be a dict of texts, such as {{'owner': 'ann'}}")
     for key, item in cast("Mapping[object, object]", value).items():
         if not isinstance(key, str):
-            raise Invalid(f"{name} has the key {_describe_value(key)}, and may have texts only; give str({key!r}) instead")
+            raise Invalid(
+                f"{name} has the key {_describe_value(key)}, and may have texts only; give str({key!r}) instead"
+            )
         if not isinstance(item, str):
             raise Invalid(
-                f"{name}[{key!r}] is {_describe_value(item)}, and metadata holds texts only; give str(...), or json.dumps(...)"
+                f"{name}[{key!r}] is {_describe_value(item)}, and metadata holds texts only; give str(...), or "
+                f"json.dumps(...)"
             )
 
 
 def check_collection(value: object, name: str) -> None:
     """Check that the argument of a bulk call is a collection, and not one text or one item."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise Invalid(f"{name} is {_describe_value(value)}, and must be a list or another iterable; of one item, give [{name}]")
+        raise Invalid(
+            f"{name} is {_describe_value(value)}, and must be a list or another iterable; of one item, give [{name}]"
+        )
 
 
 def check_items(values: Iterable[object], kind: type) -> None:

@@ -35,13 +35,15 @@ def load_opener(group: str, scheme: str, built_in: Collection[str], refusal: str
         )
     if len({entry.value for entry in named}) > 1:
         raise InvalidSettings(
-            f"several packages bring a driver for {scheme}: ({', '.join(map(_distribution_of, named))}); uninstall all but one"
+            f"several packages bring a driver for {scheme}: ({', '.join(map(_distribution_of, named))}); uninstall "
+            f"all but one"
         )
     try:
         return named[0].load()
     except (ImportError, AttributeError) as error:
         raise InvalidSettings(
-            f"the driver for {scheme}: cannot be loaded from {_distribution_of(named[0])} ({error}); install what it needs, or "
+            f"the driver for {scheme}: cannot be loaded from {_distribution_of(named[0])} ({error}); install what it "
+            f"needs, or "
             "correct its entry point"
         ) from error
 

@@ -5,7 +5,7 @@
 
 The record's message is one line, `kv_settled servers=3`; the record also has the attributes `event`, a text, and
 `fields`, a dict. URLs lose their passwords before there is a record, so no handler of an application sees one; only
-tracebacks are redacted as they are written (`refstore.core.logs`).
+tracebacks are redacted as they are written (`refstore.configuration.logs`).
 
 An application that embeds refstore says where its records go. Until it does, they go nowhere.
 """

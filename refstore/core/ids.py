@@ -1,7 +1,7 @@
 """Names and ids: which are valid, and how new ones are made.
 
 Every name is validated on the way in (a user's mistake: `InvalidName`, `InvalidPath`) and parsed again on the way out
-of storage (`refstore/core/keys.py`): a store may have been written by hand, or by an enemy.
+of storage (`refstore/records/keys.py`): a store may have been written by hand, or by an enemy.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Nothing in such a document may be passed over in silence: the last of two equal fields does not win, text behind the
 document is an error, and so is an unknown field. A document that is not JSON is refused with line and column, all other
 mistakes with the field's path: `rules[0].filter.prefix`. `refstore/retention/rules.py` and
-`refstore/purging/document.py` say what their documents mean.
+`refstore/purge_document/document.py` say what their documents mean.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     if TYPE_CHECKING:
         from refstore.operations import copying
     else:
-        copying = LazyModule("refstore.operations.copying")
+        copying = LazyModule("refstore.operations.copy")
 
 The second form is what runs; the first one is what type checkers and `lint-imports` read.
 """

@@ -30,16 +30,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from refstore.context import Context
-from refstore.core import keys
 from refstore.core.ids import Address
-from refstore.core.records import GcFlag, decode_optional
 from refstore.gc_marks.commit_marks import CommitMarks
 from refstore.gc_marks.live_set import LiveBatch, LiveCommit, LiveSource
 from refstore.gc_marks.mark_decisions import MarkDecisions
 from refstore.gc_marks.mark_run import MarkRun, barrier_seconds
-from refstore.gc_marks.runs import OBJECTS_EXPIRED, OPEN_STATES, TAGGED, TAKE_OVER_MS, OfflineRun, OfflineRuns, RunState
+from refstore.gc_marks.offline_runs import (
+    OBJECTS_EXPIRED,
+    OPEN_STATES,
+    TAGGED,
+    TAKE_OVER_MS,
+    OfflineRun,
+    OfflineRuns,
+    RunState,
+)
 from refstore.gc_marks.shown_marks import MarkStatus, ShownMarks
 from refstore.gc_marks.sweeps import Sweeps
+from refstore.records import keys
+from refstore.records.encoding import decode_optional
+from refstore.records.mark_records import GcFlag
 
 __all__ = [
     "OBJECTS_EXPIRED",
@@ -49,10 +58,10 @@ __all__ = [
     "LiveBatch",
     "LiveCommit",
     "LiveSource",
+    "MarkStatus",
     "Marks",
     "OfflineRun",
     "RunState",
-    "MarkStatus",
     "barrier_seconds",
     "new_mark_id",
     "pin",

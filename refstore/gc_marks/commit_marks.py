@@ -12,14 +12,18 @@ from typing import Final, NamedTuple
 import msgspec
 
 from refstore.context import Context
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.batches import split_batches
 from refstore.core.ids import CommitId
-from refstore.core.records import Branch, Commit, NothingToDelete, Mark, Tag, decode, decode_branch, encode, decode_optional
 from refstore.errors import Conflict, Contention, Corrupt, Gone
-from refstore.gc_marks.runs import ATTEMPTS
+from refstore.gc_marks.offline_runs import ATTEMPTS
 from refstore.kv.base import ABSENT, Absent, SetIf
 from refstore.kv.unknown_outcomes import UnknownOutcomes
+from refstore.records import keys
+from refstore.records.branch_records import Branch, Tag, decode_branch
+from refstore.records.commit_records import Commit
+from refstore.records.encoding import decode, decode_optional, encode
+from refstore.records.mark_records import Mark, NothingToDelete
 
 PAGE: Final = 1000
 """How many keys share a round trip."""
@@ -62,7 +66,9 @@ class CommitMarks:
         """Yield what a run marked and did not find complete, in pages."""
         for commits in split_batches(self.scan_run_commits(mark_id), PAGE):
             raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in commits])
-            yield [RunCommit(commit, raw, decode_optional(raw, Mark)) for commit, raw in zip(commits, raws, strict=True)]
+            yield [
+                RunCommit(commit, raw, decode_optional(raw, Mark)) for commit, raw in zip(commits, raws, strict=True)
+            ]
 
     def scan_run_commits(self, mark_id: str) -> Iterator[CommitId]:
         """Yield the same without the marks."""
@@ -94,7 +100,9 @@ class CommitMarks:
             if not asked:
                 return count
             left = [commit for commit, _ in asked]
-            self._kv.set_many([(keys.gc_marked_commit(self._repo, wanted[commit].mark_id, commit), b"") for commit in left])
+            self._kv.set_many(
+                [(keys.gc_marked_commit(self._repo, wanted[commit].mark_id, commit), b"") for commit in left]
+            )
             with unknown.tolerate():  # once more then: the same mark twice is one mark
                 self._kv.set_if_many([op for _, op in asked])
         raise Contention("others kept marking and unmarking the same commits; make the same call again")
@@ -122,7 +130,9 @@ class CommitMarks:
         for page in split_batches(commits, PAGE):
             for _ in range(ATTEMPTS):
                 raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in page])
-                items = [RunCommit(commit, raw, decode_optional(raw, Mark)) for commit, raw in zip(page, raws, strict=True)]
+                items = [
+                    RunCommit(commit, raw, decode_optional(raw, Mark)) for commit, raw in zip(page, raws, strict=True)
+                ]
                 waiting = [item for item in items if item.is_pending_for(mark_id)]
                 if not waiting:
                     break
@@ -131,21 +141,27 @@ class CommitMarks:
                     self._kv.set_if_many([self._unmark_operation(item) for item in waiting])
             else:
                 raise Contention("others kept changing the marks of the same commits; run the marking again")
-            self._kv.set_many([(keys.gc_marked_commit(self._repo, mark_id, commit), NOTHING_TO_DELETE) for commit in page])
+            self._kv.set_many(
+                [(keys.gc_marked_commit(self._repo, mark_id, commit), NOTHING_TO_DELETE) for commit in page]
+            )
         return whole
 
     def record_nothing_to_delete(self, found: Set[CommitId], record: NothingToDelete) -> None:
         """Record which commits are complete. Those that were complete before keep their date."""
         old = {CommitId(name) for name, _ in self._kv.scan_all(keys.gc_nothing_to_delete(self._repo))}
         for page in split_batches(found - old, PAGE):
-            self._kv.set_many([(keys.gc_nothing_to_delete_commit(self._repo, commit), encode(record)) for commit in page])
+            self._kv.set_many(
+                [(keys.gc_nothing_to_delete_commit(self._repo, commit), encode(record)) for commit in page]
+            )
         for commit in old - found:
             self._kv.delete(keys.gc_nothing_to_delete_commit(self._repo, commit))
 
     def read_nothing_to_delete(self, commits: Sequence[CommitId]) -> list[NothingToDelete | None]:
         """Return which of them have expired and were found complete by the last run."""
         values = (
-            self._kv.get_many([keys.gc_nothing_to_delete_commit(self._repo, commit) for commit in commits]) if commits else []
+            self._kv.get_many([keys.gc_nothing_to_delete_commit(self._repo, commit) for commit in commits])
+            if commits
+            else []
         )
         return [decode_optional(value, NothingToDelete) for value in values]
 
@@ -172,7 +188,9 @@ class CommitMarks:
         for page in self.scan_run(mark_id):
             self._kv.set_if_many(
                 [
-                    self._unmark_operation(item) if item.commit in heads else self._change_operation(item, sweeping_ms=now_ms)
+                    self._unmark_operation(item)
+                    if item.commit in heads
+                    else self._change_operation(item, sweeping_ms=now_ms)
                     for item in page
                     if item.is_pending_for(mark_id)
                 ]
@@ -180,13 +198,17 @@ class CommitMarks:
 
     def finish_sweep(self, mark_id: str, now_ms: int) -> None:
         for page in self.scan_run(mark_id):
-            gone = [item for item in page if item.is_swept_by(mark_id) and item.mark is not None and not item.mark.swept_ms]
+            gone = [
+                item for item in page if item.is_swept_by(mark_id) and item.mark is not None and not item.mark.swept_ms
+            ]
             self._kv.set_if_many([self._change_operation(item, swept_ms=now_ms) for item in gone])
 
     def record_tagged(self, mark_id: str, now_ms: int) -> None:
         """Note that what the commits of a run named is tagged: from here on it may be gone."""
         for page in self.scan_run(mark_id):
-            going = [item for item in page if item.is_swept_by(mark_id) and item.mark is not None and not item.mark.tagged_ms]
+            going = [
+                item for item in page if item.is_swept_by(mark_id) and item.mark is not None and not item.mark.tagged_ms
+            ]
             self._kv.set_if_many([self._change_operation(item, tagged_ms=now_ms) for item in going])
 
     def read_commits(self, commits: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
@@ -255,4 +277,6 @@ def _merge_marks(old: Mark | None, new: Mark) -> Mark | None:
     if not old.prefixes or set(new.prefixes or ("",)) <= set(old.prefixes):
         return None
     prefixes = tuple(sorted({*old.prefixes, *new.prefixes})) if new.prefixes else ()
-    return msgspec.structs.replace(new, prefixes=prefixes, earlier=encode(old) if old.sweeping_ms else old.earlier_marks)
+    return msgspec.structs.replace(
+        new, prefixes=prefixes, earlier=encode(old) if old.sweeping_ms else old.earlier_marks
+    )

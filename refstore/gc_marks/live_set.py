@@ -13,14 +13,19 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from refstore.context import Context
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, CommitId, Token, is_own
-from refstore.core.records import Branch, Commit, Entry, Mark, decode, decode_staged_many
 from refstore.errors import CorruptRecord, InvalidName
 from refstore.gc_marks.commit_marks import CommitMarks
-from refstore.gc_marks.runs import OfflineRun
+from refstore.gc_marks.offline_runs import OfflineRun
 from refstore.kv.base import ABSENT
+from refstore.records import keys
+from refstore.records.branch_records import Branch
+from refstore.records.commit_records import Commit
+from refstore.records.encoding import decode
+from refstore.records.mark_records import Mark
+from refstore.records.staging_records import Entry, decode_staged_many
 
 
 class LiveSource(StrEnum):

@@ -7,7 +7,7 @@ from refstore.core import ids
 from refstore.core.ids import CommitId
 from refstore.errors import Conflict, Gone, InvalidName
 from refstore.gc_marks.commit_marks import CommitMarks
-from refstore.gc_marks.runs import OBJECTS_EXPIRED, OfflineRun, OfflineRuns, RunState
+from refstore.gc_marks.offline_runs import OBJECTS_EXPIRED, OfflineRun, OfflineRuns, RunState
 
 
 class MarkDecisions:

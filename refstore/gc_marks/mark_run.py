@@ -9,12 +9,12 @@ from typing import Final
 from refstore.context import Context
 from refstore.core.batches import split_batches
 from refstore.core.ids import CommitId
-from refstore.core.records import NothingToDelete, GcRun, Mark
 from refstore.core.safety import Safety
 from refstore.errors import Conflict
 from refstore.gc_marks.commit_marks import PAGE, CommitMarks
 from refstore.gc_marks.live_set import LiveBatch, scan_live_set
-from refstore.gc_marks.runs import OPEN_STATES, OfflineRun, OfflineRuns, RunState
+from refstore.gc_marks.offline_runs import OPEN_STATES, OfflineRun, OfflineRuns, RunState
+from refstore.records.mark_records import GcRun, Mark, NothingToDelete
 
 BEAT_SECONDS: Final = 60.0
 CHECK_SECONDS: Final = 1.0
@@ -78,7 +78,9 @@ class MarkRun:
                     mark_id
                 )  # one that was taken over stops here; what it marked since is cleared by the next
                 counts["heads_left_out"] += sum(commit in heads for commit, _ in page)
-                counts[name] += self._commits.mark_commits({commit: mark for commit, mark in page if commit not in heads})
+                counts[name] += self._commits.mark_commits(
+                    {commit: mark for commit, mark in page if commit not in heads}
+                )
         run = self._runs.change(run, marked_ms=self._clock.now_ms(), counts=counts)
         return run._replace(marked_at_seconds=self._clock.monotonic_seconds())
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from refstore.core.ids import CommitId
-from refstore.core.records import NothingToDelete, Mark, decode
 from refstore.gc_marks.commit_marks import CommitMarks
-from refstore.gc_marks.runs import OPEN_STATES, OfflineRun, OfflineRuns, RunState
+from refstore.gc_marks.offline_runs import OPEN_STATES, OfflineRun, OfflineRuns, RunState
+from refstore.records.encoding import decode
+from refstore.records.mark_records import Mark, NothingToDelete
 
 
 class MarkStatus(NamedTuple):

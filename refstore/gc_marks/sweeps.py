@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 
 from refstore.context import Context
 from refstore.core.ids import CommitId
-from refstore.core.records import Commit
 from refstore.errors import Conflict, Gone
 from refstore.gc_marks.commit_marks import CommitMarks
-from refstore.gc_marks.runs import OfflineRun, OfflineRuns, RunState
+from refstore.gc_marks.offline_runs import OfflineRun, OfflineRuns, RunState
+from refstore.records.commit_records import Commit
 
 
 class Sweeps:

@@ -22,7 +22,7 @@ from refstore.core.driver_entry_points import KV_DRIVERS, load_opener
 from refstore.core.redaction import redact_url
 from refstore.errors import InvalidSettings, MissingExtra
 from refstore.kv.base import KV
-from refstore.kv.retrying import ATTEMPTS, RetryingKV
+from refstore.kv.retries import ATTEMPTS, RetryingKV
 
 _BUILT_IN: Final = {
     "memory": "refstore.kv.memory:open_memory",

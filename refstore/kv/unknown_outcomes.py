@@ -14,7 +14,7 @@ from typing import Final
 
 from refstore.core.clock import Clock
 from refstore.errors import OutcomeUnknown
-from refstore.kv.retrying import ATTEMPTS, wait_seconds
+from refstore.kv.retries import ATTEMPTS, wait_seconds
 
 _random: Final = SystemRandom()
 

@@ -6,8 +6,8 @@ way out. Every driver guarantees this (`refstore.conformance.ObjectStoreSuite` t
 - `put` streams: the whole body is never in memory at once. A put that fails or is killed leaves the key unchanged.
   `sweep_temporary`, or the store itself, removes its temporary data. An object is visible completely or not at all.
 - `delete_many` returns for each key what the store confirmed. A key that does not exist is `missing_keys`, which is no
-  error. A store that cannot tell the difference (S3 cannot) answers `deleted_keys`. Failures are retried with jitter within
-  the call, then returned. They are not raised for single keys.
+  error. A store that cannot tell the difference (S3 cannot) answers `deleted_keys`. Failures are retried with jitter
+  within the call, then returned. They are not raised for single keys.
 - `list` is ordered by the bytes of the keys, and complete. An interrupted listing raises.
 - A store that does not answer raises `ObjectsUnavailable`. A key that does not exist raises `ObjectNotFound`. A store
   that refuses (credentials, permissions, no such bucket) raises `ObjectsRefused`, which says what to do.
@@ -121,7 +121,8 @@ class DeleteResult(NamedTuple):
     failed_keys: tuple[tuple[str, str], ...]
     """(key, the store's reason), after retries."""
     kept_keys: tuple[tuple[str, str], ...] = ()
-    """(key, why) of `deleted_keys`: the key is gone, but the store keeps its bytes as a version, so no space is freed."""
+    """(key, why) of `deleted_keys`: the key is gone, but the store keeps its bytes as a version, so no space is freed.
+    """
 
 
 class VersioningStatus(NamedTuple):

@@ -29,7 +29,13 @@ from refstore.objects.store_urls import StoreURL, parse_store_url
 
 ForeignKind = Literal["file", "s3"]
 
-_KINDS_BY_SCHEME: Final[Mapping[str, ForeignKind]] = {"file": "file", "local": "file", "s3": "s3", "s3a": "s3", "s3n": "s3"}
+_KINDS_BY_SCHEME: Final[Mapping[str, ForeignKind]] = {
+    "file": "file",
+    "local": "file",
+    "s3": "s3",
+    "s3a": "s3",
+    "s3n": "s3",
+}
 
 ADDRESS_BYTES_MAX: Final = 2048
 

@@ -47,18 +47,26 @@ from refstore.objects.base import (
     CHUNK_BYTES,
     OWN_FILES,
     Body,
+    BodyDigest,
     DeleteResult,
-    ObjectPage,
     ObjectInfo,
+    ObjectPage,
     ObjectStore,
     SkippedKeys,
     StoredObject,
-    BodyDigest,
     chunks_of,
 )
 from refstore.objects.byte_ranges import check_range, clip_range
 from refstore.objects.local_errors import short_reason, translate_error, translate_errors
-from refstore.objects.local_walk import make_directory, open_directory, new_staged_name, sweep_directories, sweep_staging, walk_objects, walk_pages
+from refstore.objects.local_walk import (
+    make_directory,
+    new_staged_name,
+    open_directory,
+    sweep_directories,
+    sweep_staging,
+    walk_objects,
+    walk_pages,
+)
 from refstore.objects.object_keys import STAGING_SEGMENT, check_key, check_keys, check_prefix
 
 if TYPE_CHECKING:
@@ -256,7 +264,9 @@ class LocalObjects(ObjectStore):
                 )
             os.close(staging)
 
-    def _publish_staged(self, root: int, modes: FileModes, staging: int, staged_name: str, key: str, if_absent: bool) -> None:
+    def _publish_staged(
+        self, root: int, modes: FileModes, staging: int, staged_name: str, key: str, if_absent: bool
+    ) -> None:
         directory, _, name = key.rpartition("/")
         for _ in range(_PUBLISH_ATTEMPTS):
             try:
@@ -370,7 +380,9 @@ class LocalObjects(ObjectStore):
                 # They are removed, but may come back after a power cut. So they are not confirmed, and will be deleted
                 # again.
                 return DeleteResult(
-                    (), (), tuple((key, short_reason(error)) for key in (*deleted, *missing, *(key for key, _ in failed)))
+                    (),
+                    (),
+                    tuple((key, short_reason(error)) for key in (*deleted, *missing, *(key for key, _ in failed))),
                 )
         return DeleteResult(tuple(deleted), tuple(missing), tuple(failed))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from refstore.core.file_modes import FileModes
-from refstore.objects.base import LISTED_PAGE_KEYS, ObjectPage, ObjectInfo, SkippedKeys
+from refstore.objects.base import LISTED_PAGE_KEYS, ObjectInfo, ObjectPage, SkippedKeys
 from refstore.objects.local_errors import translate_error, translate_errors
 from refstore.objects.object_keys import KEY_BYTES_MAX, STAGING_SEGMENT, key_fault
 
@@ -125,10 +125,14 @@ def walk_objects(root: int, prefix: str, after: str, before: str, shown: str) ->
 
 def walk_pages(root: int, prefix: str, shown: str, skipped: SkippedKeys) -> Iterator[ObjectPage]:
     """Yield the objects below `root` as columns. The folder need not belong to a store."""
-    return _runs_to_pages(_file_runs(root, prefix, "", "", shown, skipped, own=False), "", shown, skipped, LISTED_PAGE_KEYS)
+    return _runs_to_pages(
+        _file_runs(root, prefix, "", "", shown, skipped, own=False), "", shown, skipped, LISTED_PAGE_KEYS
+    )
 
 
-def _runs_to_pages(runs: Iterator[_FileRun], before: str, shown: str, skipped: SkippedKeys, rows: int) -> Iterator[ObjectPage]:
+def _runs_to_pages(
+    runs: Iterator[_FileRun], before: str, shown: str, skipped: SkippedKeys, rows: int
+) -> Iterator[ObjectPage]:
     """Yield the files of runs as pages of about so many rows, up to the key `before`."""
     stat_of = os.stat
     page = ObjectPage([], [], [], [])
@@ -221,7 +225,9 @@ def _file_runs(
             os.close(level.descriptor)
 
 
-def _names_to_visit(descriptor: int, base: str, prefix: str, after: str, foreign: SkippedKeys, *, own: bool) -> list[str]:
+def _names_to_visit(
+    descriptor: int, base: str, prefix: str, after: str, foreign: SkippedKeys, *, own: bool
+) -> list[str]:
     """Return the names to visit below `base`, sorted. Names that can never be part of a key are added to `foreign`.
 
     `own`: whether the folder belongs to a store. Staged files there are not reported as foreign.

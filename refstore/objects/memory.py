@@ -14,7 +14,16 @@ from sortedcontainers import SortedDict
 
 from refstore.core.clock import Clock, SystemClock
 from refstore.errors import AlreadyExists, InvalidSettings, ObjectNotFound
-from refstore.objects.base import CHUNK_BYTES, Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject, BodyDigest, chunks_of
+from refstore.objects.base import (
+    CHUNK_BYTES,
+    Body,
+    BodyDigest,
+    DeleteResult,
+    ObjectInfo,
+    ObjectStore,
+    StoredObject,
+    chunks_of,
+)
 from refstore.objects.byte_ranges import clip_range
 from refstore.objects.object_keys import check_key, check_keys, check_prefix
 

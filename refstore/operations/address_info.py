@@ -11,23 +11,16 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from refstore.context import Context
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.ids import Address, BranchName, CommitId, Path, Token, branch_of
-from refstore.core.records import (
-    Branch,
-    BranchRecord,
-    DeletedToken,
-    Deleting,
-    Emptied,
-    Issued,
-    Listed,
-    Reference,
-    decode_optional,
-)
 from refstore.operations.committed_names import CommittedName, committed_name
 from refstore.operations.purge_roles import AddressRole, role_of_content
-from refstore.operations.reading import have_content
+from refstore.operations.read import have_content
 from refstore.operations.refs import get_commit
+from refstore.records import keys
+from refstore.records.branch_records import Branch, BranchRecord, DeletedToken
+from refstore.records.encoding import decode_optional
+from refstore.records.reference_records import Deleting, Emptied, Issued, Listed, Reference
 from refstore.versioning.markers import commit_of
 
 
@@ -188,7 +181,9 @@ def _reference_state(ctx: Context, address: Address, reference: Reference) -> tu
     for retired in record.retired_tokens if record is not None else ():
         if retired.token == token:
             taken_by = commit_of(retired.fate)
-            return (ReferenceState.DELETED if taken_by is None else _state_after_commit(ctx, taken_by, address, reference)), None
+            return (
+                ReferenceState.DELETED if taken_by is None else _state_after_commit(ctx, taken_by, address, reference)
+            ), None
     for commit, marker in ctx.markers.scan_committed():
         if token in marker.tokens:
             return _state_after_commit(ctx, commit, address, reference), marker.at_ms

@@ -13,7 +13,7 @@ from refstore.context import Context
 from refstore.core import deadline
 from refstore.core.ids import Address
 from refstore.objects.base import ObjectInfo, StoredObject, chunks_of
-from refstore.operations import bodies
+from refstore.operations import upload_bodies
 
 WRITE_THREADS: Final = 4
 """How many blobs of a batch are written at a time; more only helps where the store is far away."""
@@ -21,13 +21,13 @@ WRITE_THREADS: Final = 4
 T = TypeVar("T")
 
 
-def put_all(ctx: Context, blobs: Sequence[tuple[Address, bodies.UploadBody]]) -> list[StoredObject]:
+def put_all(ctx: Context, blobs: Sequence[tuple[Address, upload_bodies.UploadBody]]) -> list[StoredObject]:
     """Write each blob to its address."""
 
-    def put(address: Address, source: bodies.UploadBody) -> StoredObject:
+    def put(address: Address, source: upload_bodies.UploadBody) -> StoredObject:
         if isinstance(source, bytes):
             return ctx.objects.put(address, source)
-        with bodies.open_body(source) as body:
+        with upload_bodies.open_body(source) as body:
             return ctx.objects.put(address, deadline.check_each(chunks_of(body)))
 
     return _run_all([partial(put, address, source) for address, source in blobs])

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from refstore.context import Context
-from refstore.core import keys
 from refstore.core.ids import CommitId
-from refstore.core.records import Commit, Entry, Mark, decode_optional
 from refstore.errors import CorruptRange, ObjectNotFound
+from refstore.records import keys
+from refstore.records.commit_records import Commit
+from refstore.records.encoding import decode_optional
+from refstore.records.mark_records import Mark
+from refstore.records.staging_records import Entry
 
 
 def entries_of_commit(

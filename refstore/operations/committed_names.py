@@ -13,13 +13,15 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from refstore.context import Context
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, CommitId, Path
-from refstore.core.records import Commit, decode
 from refstore.kv.base import ABSENT
-from refstore.operations import tagging
+from refstore.operations import tag as tag_operation
 from refstore.operations.refs import get_commit, head_commit, swept_mark
+from refstore.records import keys
+from refstore.records.commit_records import Commit
+from refstore.records.encoding import decode
 
 ADDED_FILES_MAX: Final = 128
 """How many listings are read."""
@@ -133,7 +135,7 @@ def _other_commits(ctx: Context, lowest: int) -> Iterator[tuple[CommitId, Commit
     """Yield commits that may have inherited the address: heads and tagged commits first."""
     yielded: set[CommitId] = set()
     heads = [record.head for _, record in ctx.branches.scan_open()]
-    heads += [tag.commit for _, tag in tagging.scan_tags(ctx, prefix="", after="")]
+    heads += [tag.commit for _, tag in tag_operation.scan_tags(ctx, prefix="", after="")]
     for commit in heads:
         if commit not in yielded:
             yielded.add(commit)

@@ -16,11 +16,13 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import deadline
-from refstore.core.ids import Address, BranchName, CommitId, is_own, address_time_ms
+from refstore.core.ids import Address, BranchName, CommitId, address_time_ms, is_own
 from refstore.core.units import sum_sizes
 from refstore.errors import BranchNotFound, Contention, DirtyBranch, NothingToCommit
-from refstore.operations import committing, refs, tagging
-from refstore.operations.committing import CommitOptions
+from refstore.operations import commit as commit_operation
+from refstore.operations import refs
+from refstore.operations import tag as tag_operation
+from refstore.operations.commit import CommitOptions
 from refstore.retention.path_rules import LatestViewRule
 from refstore.retention.rules import Rules
 
@@ -72,7 +74,7 @@ _NOTHING: Final = _RemovalPage([], 0, "")
 
 def protected_commits(ctx: Context, rules: Rules) -> set[CommitId]:
     """Return the commits that tags and pins hold: nothing is removed from a branch whose head is one of them."""
-    tagged = {tag.commit for name, tag in tagging.scan_tags(ctx, prefix="", after="") if rules.holds_tag(name)}
+    tagged = {tag.commit for name, tag in tag_operation.scan_tags(ctx, prefix="", after="") if rules.holds_tag(name)}
     return tagged | {CommitId(commit) for commit in rules.pins.commits}
 
 
@@ -124,7 +126,7 @@ def _remove_page(
     if not page.paths:
         return page, False
     if dry_run:
-        committing.check_clean(ctx, branch)
+        commit_operation.check_clean(ctx, branch)
         return page, False
 
     def paths_of(head: CommitId) -> list[str]:
@@ -137,7 +139,7 @@ def _remove_page(
         f" below {rule.prefix!r}" if rule.prefix else ""
     )
     try:
-        committing.commit_removal(
+        commit_operation.commit_removal(
             ctx, branch, CommitOptions(message=message, committer=COMMITTER, metadata=commit_metadata(rule)), paths_of
         )
     except NothingToCommit:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from refstore.context import Context
-from refstore.core import keys
 from refstore.core.ids import Path
-from refstore.core.records import GcRun, Mark, RetentionRecord, decode, decode_optional
 from refstore.operations import refs
 from refstore.operations.refs import ResolvedRef
+from refstore.records import keys
+from refstore.records.encoding import decode, decode_optional
+from refstore.records.mark_records import GcRun, Mark
+from refstore.records.repository_records import RetentionRecord
 
 
 def read_marks(ctx: Context, ref: ResolvedRef) -> list[Mark]:
@@ -39,7 +41,7 @@ def check_hidden(ctx: Context, ref: ResolvedRef, marks: Sequence[Mark], paths: S
 
 def _is_swept(ctx: Context, mark: Mark) -> bool:
     # imported here, as below: few reads meet a mark, and every reader would start later
-    from refstore.gc_marks.runs import RunState
+    from refstore.gc_marks.offline_runs import RunState
 
     run = decode_optional(ctx.kv.get(keys.gc_run(ctx.repo, mark.mark_id)), GcRun)
     hiding = (RunState.MARKED, RunState.NEEDS_CONFIRMATION, RunState.SWEEPING, RunState.SWEPT)

@@ -10,15 +10,18 @@ from typing import Final, NamedTuple
 from refstore.context import Context
 from refstore.core import deadline
 from refstore.core.ids import BranchName, CommitId, Path
-from refstore.core.records import Branch, Commit, NothingToDelete, Entry, Mark, decode_staged, without_reference
 from refstore.gc_marks import Marks, MarkStatus
 from refstore.operations import refs
-from refstore.operations.comparing import ContentComparison
+from refstore.operations.content_comparison import ContentComparison
 from refstore.operations.hidden_commits import check_hidden, read_marks
-from refstore.operations.reading import read_consistent
+from refstore.operations.read import read_consistent
+from refstore.records.branch_records import Branch
+from refstore.records.commit_records import Commit
+from refstore.records.mark_records import Mark, NothingToDelete
+from refstore.records.staging_records import Entry, decode_staged, without_reference
 from refstore.versioning.commits import graph
-from refstore.versioning.commits.diffing import PathChange, PathChangeKind
-from refstore.versioning.commits.filters import PathFilter
+from refstore.versioning.commits.path_filter import PathFilter
+from refstore.versioning.commits.tree_diff import PathChange, PathChangeKind
 
 LOG_PAGE = 100
 """How many commits' marks are read in one round trip."""

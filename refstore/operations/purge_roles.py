@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from refstore.context import Context
 from refstore.core import ids
 from refstore.core.ids import Address
-from refstore.core.records import Location
+from refstore.records.location_records import Location
 from refstore.versioning.locations import LocatedIdentity
 
 HIDDEN_BRANCHES: Final = "refstore-purge-"

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from refstore.context import Context
-from refstore.core import keys
 from refstore.core.ids import Address
-from refstore.core.records import Emptied, Entry, Issued, Listed, Reference, ReferenceRecord, decode_staged
 from refstore.errors import AddressNotFound, Contention, Gone, RefstoreError
+from refstore.records import keys
+from refstore.records.reference_records import Emptied, Issued, Listed, Reference, ReferenceRecord
+from refstore.records.staging_records import Entry, decode_staged
 
 ATTEMPTS: Final = 16
 """How often a list is read again because it changed while its entries were read; each time somebody made progress."""

@@ -12,19 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from refstore.context import Context
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, Token, branch_of
-from refstore.core.records import (
-    Branch,
-    Emptied,
-    Entry,
-    Listed,
-    Reference,
-    ReferenceRecord,
-    decode_reference_many,
-)
 from refstore.operations.reference_lookup import describe_contents, look_up
+from refstore.records import keys
+from refstore.records.branch_records import Branch
+from refstore.records.reference_records import Emptied, Listed, Reference, ReferenceRecord, decode_reference_many
+from refstore.records.staging_records import Entry
 
 PAGE: Final = 1000
 TRASH_REF_PREFIX: Final = "trash of "

@@ -16,12 +16,15 @@ from itertools import repeat
 from typing import Final, NamedTuple
 
 from refstore.context import Context
-from refstore.core import keys
 from refstore.core.clock import format_utc
 from refstore.core.ids import BranchName, CommitId, Path, branch_name, tag_name
-from refstore.core.records import Commit, GcFlag, Mark, Tag, decode, decode_optional
 from refstore.errors import BranchNotFound, CommitNotFound, Corrupt, Gone, InvalidName, NotFound
 from refstore.kv.base import ABSENT
+from refstore.records import keys
+from refstore.records.branch_records import Tag
+from refstore.records.commit_records import Commit
+from refstore.records.encoding import decode, decode_optional
+from refstore.records.mark_records import GcFlag, Mark
 
 PREFIX_DIGITS_MIN: Final = 6
 PREFIX_MATCHES_MAX: Final = 16

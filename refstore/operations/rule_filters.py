@@ -16,11 +16,11 @@ import msgspec
 
 from refstore.context import Context
 from refstore.core.ids import CommitId
-from refstore.core.records import Branch
 from refstore.errors import BranchNotFound, Contention, InvalidRules
-from refstore.operations import reading
+from refstore.operations import read
 from refstore.operations.refs import ResolvedRef
-from refstore.retention.rules import PathRuleFilter, ParsedRules, Rules
+from refstore.records.branch_records import Branch
+from refstore.retention.rules import ParsedRules, PathRuleFilter, Rules
 
 BRANCHES_MAX: Final = 1000
 """How many branches are searched for one prefix; what only the others show is not known."""
@@ -83,7 +83,7 @@ def has_path_with_prefix(ctx: Context, prefix: str, branch: str = "") -> bool | 
         if _is_same_filter(ctx, record, prefix, heads):
             continue
         try:
-            page = reading.list_page(
+            page = read.list_page(
                 ctx, ResolvedRef.of_branch(name, record.head), prefix=prefix, after="", amount=1, delimiter=""
             )
         except (BranchNotFound, Contention):  # it was deleted meanwhile, or is being written to

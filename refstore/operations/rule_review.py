@@ -15,7 +15,7 @@ from refstore.core.suggestions import find_nearest
 from refstore.errors import CorruptRecord
 from refstore.gc_marks import Marks
 from refstore.operations import rule_filters, rules_document
-from refstore.retention.active_commits import CommitExpiry, Refs, ExpiryState, compute_expiry
+from refstore.retention.active_commits import CommitExpiry, ExpiryState, Refs, compute_expiry
 from refstore.retention.rule_changes import NO_RULES, UNREADABLE, ChangeKind, RuleChange, compare_rules
 from refstore.retention.rules import BranchPeriods, Rules, rule_warnings
 
@@ -57,7 +57,9 @@ def review_history(ctx: Context, rules: Rules, expiry: CommitExpiry, refs: Refs)
         messages.append(
             f"by these rules {unmarked} of {len(expiry.history)} commits expire tonight: the next collection marks them"
         )
-    return RuleReview(compare_with_current(ctx, rules), tuple(messages), unused, len(expiry.history), len(expired), unmarked)
+    return RuleReview(
+        compare_with_current(ctx, rules), tuple(messages), unused, len(expiry.history), len(expired), unmarked
+    )
 
 
 def compare_with_current(ctx: Context, rules: Rules) -> tuple[RuleChange, ...]:

@@ -13,15 +13,19 @@ from typing import Final, NamedTuple
 import msgspec
 
 from refstore.context import Context
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.ids import CommitId
-from refstore.core.records import Commit, RetentionRecord, decode, encode, decode_optional
 from refstore.errors import Conflict, ConsentNeeded, Contention, CorruptRecord, InvalidRules, NotFound
 from refstore.kv.base import ABSENT, Absent
-from refstore.operations import branching, tagging
+from refstore.operations import branch
+from refstore.operations import tag as tag_operation
 from refstore.operations.rule_filters import bind_filters, read_filters
+from refstore.records import keys
+from refstore.records.commit_records import Commit
+from refstore.records.encoding import decode, decode_optional, encode
+from refstore.records.repository_records import RetentionRecord
 from refstore.retention.active_commits import Refs
-from refstore.retention.commit_arrays import CommitRow, CommitHistory, CommitHistoryBuilder, TransactionType
+from refstore.retention.commit_arrays import CommitHistory, CommitHistoryBuilder, CommitRow, TransactionType
 from refstore.retention.rule_changes import NO_RULES, UNREADABLE, check_consent
 from refstore.retention.rules import GcRules, ParsedRules, Rules, read_rules, render_rules, replace_gc_rules
 
@@ -178,7 +182,7 @@ def read_history(ctx: Context) -> tuple[CommitHistory, Refs]:
         builder.add(row)
     branches = ctx.branches
     heads: dict[str, CommitId] = {name: record.head for name, record in branches.scan_open()}
-    refs = Refs(heads, {name: tag.commit for name, tag in tagging.scan_tags(ctx, prefix="", after="")})
+    refs = Refs(heads, {name: tag.commit for name, tag in tag_operation.scan_tags(ctx, prefix="", after="")})
     named = [*refs.heads.values(), *refs.tags.values()]
     for _ in range(ROUNDS):
         missing = builder.find_missing(named)
@@ -221,7 +225,9 @@ def _read_rows(ctx: Context, commits: Iterable[CommitId]) -> list[CommitRow]:
 
 
 def _commit_row(name: CommitId, commit: Commit, *, landed: bool) -> CommitRow:
-    return CommitRow(name, commit.parents, commit.retention_date_ms, landed, TransactionType.from_metadata(commit.metadata))
+    return CommitRow(
+        name, commit.parents, commit.retention_date_ms, landed, TransactionType.from_metadata(commit.metadata)
+    )
 
 
 def _read_record(ctx: Context) -> tuple[bytes | Absent, RetentionRules | None]:
@@ -250,9 +256,13 @@ def _new_record(ctx: Context, document: str, by: str, read_as: Mapping[str, str]
     return RetentionRecord(document, now, by, ctx.ids.new_id(now), dict(read_as or {}))
 
 
-def _replace(ctx: Context, action: str, raw: bytes | Absent, record: RetentionRecord, rules: Rules) -> RetentionRules | None:
+def _replace(
+    ctx: Context, action: str, raw: bytes | Absent, record: RetentionRecord, rules: Rules
+) -> RetentionRules | None:
     """Write the record where the rules are still what was read; None: they are not."""
-    with ctx.audit.change(action, repository=ctx.name, before=_audit_values(raw), after=_audit_values(encode(record))) as draft:
+    with ctx.audit.change(
+        action, repository=ctx.name, before=_audit_values(raw), after=_audit_values(encode(record))
+    ) as draft:
         draft.happened = ctx.kv.set_if(keys.retention_rules(ctx.repo), raw, encode(record))
         return _confirm_written(ctx, record, rules) if draft.happened else None
 
@@ -276,7 +286,7 @@ def _confirm_written(ctx: Context, record: RetentionRecord, rules: Rules) -> Ret
     """
     for _ in range(ATTEMPTS):
         try:
-            raw, repository = branching.open_record(ctx)
+            raw, repository = branch.open_record(ctx)
         except NotFound:
             ctx.kv.delete(keys.retention_rules(ctx.repo))
             raise

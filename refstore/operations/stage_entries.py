@@ -16,14 +16,18 @@ from typing import Final, cast
 import msgspec
 
 from refstore.context import Context
-from refstore.core import deadline, keys
+from refstore.core import deadline
 from refstore.core.ids import Address, BranchName, CommitId, Path, Token, is_own
-from refstore.core.records import Entry, Listed, Mark, Reference, decode, decode_staged, encode
 from refstore.errors import AlreadyExists, Contention, InvalidPath, OutcomeUnknown
 from refstore.kv.base import ABSENT, Absent, Exchange, Get, Result, SetIf
 from refstore.kv.unknown_outcomes import UnknownOutcomes
-from refstore.operations.reading import ResolvedEntry, resolve_many
+from refstore.operations.read import ResolvedEntry, resolve_many
 from refstore.operations.refs import ResolvedRef, marked_error
+from refstore.records import keys
+from refstore.records.encoding import decode, encode
+from refstore.records.mark_records import Mark
+from refstore.records.reference_records import Listed, Reference
+from refstore.records.staging_records import Entry, decode_staged
 from refstore.versioning.address_state import AddOutcome
 from refstore.versioning.manifest import EntriesPlaced, PlacedEntry
 from refstore.versioning.references import Release
@@ -161,7 +165,9 @@ def find_existing(ctx: Context, branch: BranchName, placements: Sequence[Placeme
 def _write_witness(ctx: Context, placed: Sequence[tuple[Token, Placement]]) -> None:
     """Write to the manifest which entries stand under which tokens (rule 21)."""
     if placed:
-        entries = tuple(PlacedEntry(token, item.path, item.encoded_entry, item.issued_address) for token, item in placed)
+        entries = tuple(
+            PlacedEntry(token, item.path, item.encoded_entry, item.issued_address) for token, item in placed
+        )
         call = EntriesPlaced(ctx.ids.new_id(ctx.clock.now_ms()), entries)
         more = f" and {len(entries) - 1} more of the same call" if len(entries) > 1 else ""
         ctx.manifest.add_landed(call, f"{placed[0][1].path!r}{more} was staged")
@@ -290,10 +296,15 @@ def check_committed(ctx: Context, branch: BranchName, moved: TokenMoved) -> None
             )
 
 
-def _releases_of_overwritten(token: Token, placements: Sequence[Placement], old: Sequence[bytes | Absent]) -> list[Release]:
+def _releases_of_overwritten(
+    token: Token, placements: Sequence[Placement], old: Sequence[bytes | Absent]
+) -> list[Release]:
     deletions = [(item.path, value) for item, value in zip(placements, old, strict=True) if item.entry is None]
     others = [(item.path, value) for item, value in zip(placements, old, strict=True) if item.entry is not None]
-    return [*releases_of_replaced(token, deletions, DELETED_CAUSE), *releases_of_replaced(token, others, OVERWRITTEN_CAUSE)]
+    return [
+        *releases_of_replaced(token, deletions, DELETED_CAUSE),
+        *releases_of_replaced(token, others, OVERWRITTEN_CAUSE),
+    ]
 
 
 def check_distinct(placements: Sequence[Placement]) -> None:

@@ -13,11 +13,14 @@ from itertools import islice
 from typing import Final
 
 from refstore.context import Context
-from refstore.core import keys
 from refstore.core.ids import Address, is_own
-from refstore.core.records import Entry, Mark, RetentionRecord, decode_optional
 from refstore.gc_marks.sweep_records import RunFilesMissing, read_outcomes
-from refstore.operations.reading import have_content
+from refstore.operations.read import have_content
+from refstore.records import keys
+from refstore.records.encoding import decode_optional
+from refstore.records.mark_records import Mark
+from refstore.records.repository_records import RetentionRecord
+from refstore.records.staging_records import Entry
 from refstore.retention.rules import read_rules
 
 FIRST_PAGE: Final = 16
@@ -33,7 +36,9 @@ def find_sweeping_marks(ctx: Context, marks: Sequence[Mark], entries: Sequence[t
     `marks`: those of the commit, the newest first.
     """
     takers = [_find_sweeping_mark(marks, path) if is_own(entry.address) else None for path, entry in entries]
-    tagged = _find_tagged(ctx, [(path, entry, mark) for (path, entry), mark in zip(entries, takers, strict=True) if mark])
+    tagged = _find_tagged(
+        ctx, [(path, entry, mark) for (path, entry), mark in zip(entries, takers, strict=True) if mark]
+    )
     asked = [
         entry.address
         for (_, entry), mark in zip(entries, takers, strict=True)

@@ -15,12 +15,14 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from refstore.context import Context
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, BranchName, Path, Token, branch_of
-from refstore.core.records import Emptied, Entry, Listed, Reference, decode_staged_many
 from refstore.errors import Invalid, InvalidName
 from refstore.kv.base import ABSENT, Key
+from refstore.records import keys
+from refstore.records.reference_records import Emptied, Listed, Reference
+from refstore.records.staging_records import Entry, decode_staged_many
 from refstore.versioning import due_hints
 from refstore.versioning.address_state import may_delete_at_ms
 from refstore.versioning.due_hints import DueHint
@@ -56,7 +58,9 @@ class _TokenRetirement(NamedTuple):
     at_ms: int
 
 
-def list_trash(ctx: Context, *, branch: BranchName | None = None, prefix: str = "", after: str = "") -> Iterator[TrashItem]:
+def list_trash(
+    ctx: Context, *, branch: BranchName | None = None, prefix: str = "", after: str = ""
+) -> Iterator[TrashItem]:
     """Yield what could be restored now: by token and path, then by shard and time. Raises Invalid.
 
     `after`: the cursor of the last item that the caller has. Only staging areas of retired tokens and the due hints are
@@ -102,7 +106,9 @@ def _retired_tokens(ctx: Context) -> dict[Token, _TokenRetirement]:
     now = ctx.clock.now_ms()
     retired: dict[Token, _TokenRetirement] = {}
     for _, _, record in ctx.branches.scan():
-        retired |= {token: _TokenRetirement(fate, now) for token, fate in record.retired_tokens if commit_of(fate) is None}
+        retired |= {
+            token: _TokenRetirement(fate, now) for token, fate in record.retired_tokens if commit_of(fate) is None
+        }
     for token, marker in ctx.markers.scan_deleted():
         if not marker.cause.startswith(COMMITTED_CAUSE_PREFIX):
             retired[token] = _TokenRetirement(marker.cause, marker.at_ms)

@@ -7,9 +7,9 @@ from itertools import islice
 from typing import Final
 
 from refstore.context import Context
-from refstore.core import keys
 from refstore.core.suggestions import find_nearest
 from refstore.errors import BranchNotFound, Corrupt, NotFound, TagNotFound, Unavailable
+from refstore.records import keys
 
 NAMES_MAX: Final = 1000
 """How many branches, and how many tags, are compared with an unknown name."""

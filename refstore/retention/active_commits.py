@@ -154,7 +154,11 @@ def compute_expiry(
             _keep_longer(expires, why, holders, head, period_end(created[head], _NONE), RetentionReason.BRANCH, index)
         else:
             retain_forever(head, RetentionReason.HEAD, index)
-        own = _NONE if branch in ignored_branches else _limit_period(periods.period_of(branch).period_ms, most_days(branch))
+        own = (
+            _NONE
+            if branch in ignored_branches
+            else _limit_period(periods.period_of(branch).period_ms, most_days(branch))
+        )
         if own > period[head]:
             period[head], holder[head] = own, index
         keep[head] = rules.keep_last
@@ -181,7 +185,9 @@ def compute_expiry(
         if landed[child]:
             if period[child] == _UNKNOWN:  # no branch and no dangling line has it: it is the tip of a dangling line
                 period[child] = default
-                _keep_longer(expires, why, holders, child, period_end(created[child], default), RetentionReason.DANGLING, NONE)
+                _keep_longer(
+                    expires, why, holders, child, period_end(created[child], default), RetentionReason.DANGLING, NONE
+                )
             if keep[child]:
                 retain_forever(child, RetentionReason.KEEP_LAST)
             if viewed[child]:
@@ -226,7 +232,13 @@ def _period_end_ms(at_ms: int, period_ms: int) -> int:
 
 
 def _keep_longer(
-    expires: array[int], why: bytearray, holders: array[int], number: int, until_ms: int, reason: RetentionReason, branch: int
+    expires: array[int],
+    why: bytearray,
+    holders: array[int],
+    number: int,
+    until_ms: int,
+    reason: RetentionReason,
+    branch: int,
 ) -> None:
     """Record a reason if it keeps the commit longer than the known one, or as long and sorts before it."""
     known_ms = expires[number]

@@ -5,8 +5,8 @@ never take from a commit that a tag, a pin or `keep_last` holds. They take from 
 with `allow_deletion_from_latest_view`.
 
 The promise that every unmarked commit keeps what it names (rule 13 of the protocol) is broken by a path rule that acts
-on an active commit: a copy made from it at such a path would name what is about to go. `RetentionPlan.partly_expired_commits` says which commits
-and prefixes must refuse that first.
+on an active commit: a copy made from it at such a path would name what is about to go.
+`RetentionPlan.partly_expired_commits` says which commits and prefixes must refuse that first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Final
 
 from refstore.core.ids import CommitId
-from refstore.retention.active_commits import CommitExpiry, Refs, ExpiryState, RetentionReason, compute_expiry
+from refstore.retention.active_commits import CommitExpiry, ExpiryState, Refs, RetentionReason, compute_expiry
 from refstore.retention.commit_arrays import CommitHistory
 from refstore.retention.rules import DAY_MS, Rules
 
@@ -165,7 +165,11 @@ def _make_class(general: CommitExpiry, refs: Refs, rules: Rules, prefix: str, *,
     others = compute_expiry(
         general.history, refs, rules, general.now_ms, most_days=capped.get, ignored_branches=aged.keys()
     ).states()
-    always = _HELD_CLASS if rules.allow_deletion_from_latest_view else _HELD_CLASS | 1 << RetentionReason.HEAD | 1 << RetentionReason.LATEST_VIEW
+    always = (
+        _HELD_CLASS
+        if rules.allow_deletion_from_latest_view
+        else _HELD_CLASS | 1 << RetentionReason.HEAD | 1 << RetentionReason.LATEST_VIEW
+    )
     keeps = bytes(
         KeepLevel.NOTHING
         if state == ExpiryState.EXPIRED

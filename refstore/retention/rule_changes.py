@@ -115,7 +115,9 @@ def _pin_texts(rules: Rules) -> dict[str, str]:
 
 def _removed_pins(old: Rules, new: Rules) -> set[str]:
     left = _pin_texts(new)
-    return {name for name in _pin_texts(old) if name not in left and not (name.startswith("tag:") and _ALL_TAGS in left)}
+    return {
+        name for name in _pin_texts(old) if name not in left and not (name.startswith("tag:") and _ALL_TAGS in left)
+    }
 
 
 def _branch_rules(rules: Rules) -> dict[str, str]:

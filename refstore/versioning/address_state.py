@@ -9,7 +9,7 @@
 This is the one place where it is decided that an object may be deleted online (`may_delete_at_ms`), and how an address
 becomes `Deleting` (`begin_deletion`); nothing leads back from there (rule 8). The functions compute. Who calls them
 writes the state that they return, by `set_if` on the state that it gave. The states' records stand in
-`refstore/core/records.py`, under the names of the protocol's model.
+`refstore/records/`, under the names of the protocol's model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from refstore.core.ids import Token
-from refstore.core.records import Deleting, Emptied, Entry, Issued, Listed, Reference, ReferenceRecord
+from refstore.records.reference_records import Deleting, Emptied, Issued, Listed, Reference, ReferenceRecord
+from refstore.records.staging_records import Entry
 
 NOT_LINKED: Final = "issued and not linked"
 """Why an issued address is deleted whose time is over."""

@@ -11,12 +11,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from refstore.core import keys
 from refstore.core.clock import Clock
 from refstore.core.ids import BranchName, CommitId, Ids, RepositoryId, TagName, Token
-from refstore.core.records import Branch, BranchRecord, ClosedBranch, RetiredToken, decode_branch, encode
 from refstore.errors import AlreadyExists, BranchNotFound, Contention
 from refstore.kv.base import ABSENT, KV, Absent, Get, Key, Result
+from refstore.records import keys
+from refstore.records.branch_records import Branch, BranchRecord, ClosedBranch, RetiredToken, decode_branch
+from refstore.records.encoding import encode
 
 ATTEMPTS: Final = 64
 """How often a lost race over one branch record is run again; each loss means that another operation got through."""

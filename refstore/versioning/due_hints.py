@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Final
 
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.ids import Address, RepositoryId
-from refstore.core.records import DueHintRecord, SharedDueHintRecord, decode, encode
 from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT, KV, Key
+from refstore.records import keys
+from refstore.records.encoding import decode, encode
+from refstore.records.reaper_records import DueHintRecord, SharedDueHintRecord
 
 ADDRESSES_MAX: Final = 100
 """The most addresses of one hint: some 4 KB."""
@@ -75,7 +77,9 @@ def parse(partition: str, name: str, value: bytes) -> DueHint:
     return DueHint(Key(partition, name), due_ms, addresses)
 
 
-def scan_due(kv: KV, repo: RepositoryId, shard: int, *, now_ms: int | None, limit: int, after: str = "") -> list[DueHint]:
+def scan_due(
+    kv: KV, repo: RepositoryId, shard: int, *, now_ms: int | None, limit: int, after: str = ""
+) -> list[DueHint]:
     """Return the shard's oldest hints after the name, at most `limit`: those due by `now_ms`, or all (None).
 
     Raises CorruptRecord.

@@ -10,13 +10,14 @@ import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from refstore.core import keys, signed_tokens
+from refstore.core import signed_tokens
 from refstore.core.clock import Clock, format_utc
 from refstore.core.ids import Address, BranchName, Path, RepositoryId, own_address
 from refstore.core.signed_tokens import UnknownSigningKey
 from refstore.core.signing_keys import SigningKey
 from refstore.errors import InvalidSettings, InvalidToken
 from refstore.kv.base import ABSENT, KV
+from refstore.records import keys
 
 
 class IssuedAddressClaims(NamedTuple):

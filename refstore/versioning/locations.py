@@ -21,13 +21,15 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.batches import split_batches
 from refstore.core.clock import Clock
 from refstore.core.ids import Address, RepositoryId
-from refstore.core.records import Backup, Content, Intent, Location, LocationsFlag, decode, encode, decode_optional
 from refstore.errors import Contention, CorruptRecord, Gone, InvalidName, NotFound
 from refstore.kv.base import ABSENT, KV, Absent, SetIf
+from refstore.records import keys
+from refstore.records.encoding import decode, decode_optional, encode
+from refstore.records.location_records import Backup, Content, Intent, Location, LocationsFlag
 
 ATTEMPTS: Final = 16
 """How often a lost `set_if` race is run again. Each loss means that somebody else made progress."""
@@ -186,7 +188,9 @@ class Locations:
         """
         now = self._clock.now_ms()
         after = [
-            LocatedIdentity(item.intent_record.identity, _publish_content(item.intent_record.location, item.content, run, now))
+            LocatedIdentity(
+                item.intent_record.identity, _publish_content(item.intent_record.location, item.content, run, now)
+            )
             for item in items
         ]
         written = self._set_if(
@@ -213,7 +217,10 @@ class Locations:
         as it is.
         """
         self._set_if(
-            [(each.identity, encode(each.location), _drop_if_at_rest(_with_fields(each.location, intent=None))) for each in items]
+            [
+                (each.identity, encode(each.location), _drop_if_at_rest(_with_fields(each.location, intent=None)))
+                for each in items
+            ]
         )
 
     # ---- restore
@@ -282,7 +289,9 @@ class Locations:
                     _drop_if_at_rest(
                         _with_fields(
                             each.location,
-                            going=tuple(address for address in each.location.pending_deletions if address not in deleted),
+                            going=tuple(
+                                address for address in each.location.pending_deletions if address not in deleted
+                            ),
                             unpublished=tuple(
                                 address for address in each.location.unpublished_attempts if address not in deleted
                             ),
@@ -312,7 +321,10 @@ class Locations:
                     outcomes[index] = "left: another run has published since; run the earlier purge again"
                 else:
                     named = there.addresses() if there is not None else ()
-                    going = (*told.pending_deletions, *(address for address in named if address not in told.addresses()))
+                    going = (
+                        *told.pending_deletions,
+                        *(address for address in named if address not in told.addresses()),
+                    )
                     planned.append((index, value, _with_fields(told, going=going)))
             writes = [(items[index][0], value, after) for index, value, after in planned]
             written = [True] * len(writes) if dry_run else self._set_if(writes)
@@ -341,7 +353,13 @@ class Locations:
                 if record.current is None:
                     gone.append(LocatedIdentity(identity, record))
                 else:
-                    planned.append((identity, value, Location(None, record.replacement_count, pending_deletions=record.addresses())))
+                    planned.append(
+                        (
+                            identity,
+                            value,
+                            Location(None, record.replacement_count, pending_deletions=record.addresses()),
+                        )
+                    )
             written = self._set_if(planned)
             waiting = []
             for (identity, _, after), ok in zip(planned, written, strict=True):
@@ -391,7 +409,11 @@ def _publish_content(intended: Location, content: Content, run: str, now_ms: int
         raise ValueError("nothing is published to an identity that is being deleted")
     backups = (*intended.backups, Backup(intended.current, now_ms, run))
     return Location(
-        content, intended.replacement_count + 1, backups=backups, pending_deletions=intended.pending_deletions, unpublished_attempts=intended.unpublished_attempts
+        content,
+        intended.replacement_count + 1,
+        backups=backups,
+        pending_deletions=intended.pending_deletions,
+        unpublished_attempts=intended.unpublished_attempts,
     )
 
 
@@ -402,7 +424,9 @@ def _contents_of(location: Location) -> list[Content]:
 def _drop_if_at_rest(location: Location) -> Location | None:
     """Return the record, or None if it says nothing: no run has replaced the content, and nothing is left to do."""
     return (
-        None if not (location.replacement_count or location.intent or location.pending_deletions or location.current is None) else location
+        None
+        if not (location.replacement_count or location.intent or location.pending_deletions or location.current is None)
+        else location
     )
 
 

@@ -24,7 +24,7 @@ from refstore.core.ids import Address, BranchName, CommitId, Path, RepositoryId,
 from refstore.errors import CorruptObject, ObjectsUnavailable, Unavailable
 from refstore.kv.base import KV, Key
 from refstore.objects.base import ObjectStore
-from refstore.objects.reading_many import read_many
+from refstore.objects.parallel_reads import read_many
 
 WAITING_FOLDER: Final = "_refstore/manifest/waiting/"
 CONFIRMED_FOLDER: Final = "_refstore/manifest/confirmed/"

@@ -10,21 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from refstore.core import keys
 from refstore.core.clock import Clock
 from refstore.core.ids import BranchName, CommitId, RepositoryId, Token, commit_id
-from refstore.core.records import (
+from refstore.errors import Corrupt, InvalidName
+from refstore.kv.base import ABSENT, KV
+from refstore.records import keys
+from refstore.records.branch_records import (
     Branch,
     ClosedBranch,
     CommittedTokens,
     DeletedToken,
     RetiredToken,
-    decode,
     decode_branch,
-    encode,
 )
-from refstore.errors import Corrupt, InvalidName
-from refstore.kv.base import ABSENT, KV
+from refstore.records.encoding import decode, encode
 from refstore.versioning.branches import Branches, OpenBranch
 from refstore.versioning.manifest import BranchDeleted, CommitLanded, Manifest
 

@@ -14,23 +14,24 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.clock import Clock
 from refstore.core.ids import Address, RepositoryId
-from refstore.core.records import (
+from refstore.errors import Contention
+from refstore.kv.base import ABSENT, KV, Get, Result, SetIf, set_ifs
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.reference_records import (
     Deleting,
     Emptied,
-    Entry,
     Issued,
     Listed,
     Reference,
     ReferenceRecord,
     decode_reference,
     decode_reference_many,
-    encode,
 )
-from refstore.errors import Contention
-from refstore.kv.base import ABSENT, KV, Get, Result, SetIf, set_ifs
+from refstore.records.staging_records import Entry
 from refstore.versioning import address_state, due_hints
 from refstore.versioning.address_state import NO_DELAYS, AddOutcome, DeletionDelays, Unnamed, may_delete_at_ms
 
@@ -277,7 +278,9 @@ class References:
         self._kv.delete_many(keys.reference_keys(self._repo, addresses))
 
 
-def _remove_reference(references: tuple[Reference, ...], reference: Reference, whole_token: bool) -> tuple[Reference, ...]:
+def _remove_reference(
+    references: tuple[Reference, ...], reference: Reference, whole_token: bool
+) -> tuple[Reference, ...]:
     if len(references) == 1:  # nearly always
         return (
             () if references[0] == reference or (whole_token and references[0].token == reference.token) else references

@@ -11,11 +11,13 @@ import heapq
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from refstore.core import keys
 from refstore.core.clock import Clock
 from refstore.core.ids import BranchName, Ids, Path, RepositoryId, Token, new_token
-from refstore.core.records import StagedRecord, TokenRecord, Tombstone, decode_staged, encode
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT
+from refstore.records import keys
+from refstore.records.branch_records import TokenRecord
+from refstore.records.encoding import encode
+from refstore.records.staging_records import StagedRecord, Tombstone, decode_staged
 
 TOMBSTONE: Final = encode(Tombstone())
 
@@ -67,7 +69,8 @@ class Staging:
             )
             return
         streams = [
-            _add_rank(rank, self.scan(token, prefix=prefix, after=after, page=page)) for rank, token in enumerate(tokens)
+            _add_rank(rank, self.scan(token, prefix=prefix, after=after, page=page))
+            for rank, token in enumerate(tokens)
         ]
         previous: str | None = None
         for path, rank, value in heapq.merge(*streams):

@@ -26,11 +26,11 @@ from lakefs.client import Client
 from lakefs_sdk.client import LakeFSClient
 from lakefs_spec import LakeFSFileSystem
 
-from refstore import access_keys
+from refstore.configuration.settings import Settings, embedded_urls
 from refstore.core.safety import Safety
-from refstore.core.settings import Settings, embedded_urls
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
+from refstore.service import access_keys
 from refstore_api import create_app
 from tests.kit.clock import FakeClock
 from tests.servers.redis_servers import RedisServer

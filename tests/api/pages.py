@@ -7,11 +7,11 @@ import re
 
 import httpx
 
-from refstore import access_keys
-from refstore.access_keys import Role
 from refstore.cli.serve import _Operations
-from refstore.core.settings import Settings
+from refstore.configuration.settings import Settings
 from refstore.lake import Lake
+from refstore.service import access_keys
+from refstore.service.access_keys import Role
 from refstore_api import create_app
 
 SECRET = "a-secret-that-only-these-tests-know"

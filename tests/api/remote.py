@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import httpx
 
 from refstore.errors import Corrupt, OutcomeUnknown, RefstoreError
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
 
 AT_ONCE = 4
 

@@ -14,14 +14,14 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from refstore import access_keys
 from refstore.audit import AuditLog
+from refstore.configuration.settings import ApiSettings, ReaperSettings, Settings
 from refstore.core.safety import Safety
-from refstore.core.settings import ApiSettings, ReaperSettings, Settings
 from refstore.kv.base import KV
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.objects import make_objects
+from refstore.service import access_keys
 from refstore_api import create_app
 from refstore_api.read_process import ReadProcess
 from refstore_api.service import ReaperControl

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from refstore.audit import AuditLog, AuditEntry
+from refstore.audit import AuditEntry, AuditLog
 from refstore.audit.audit_reader import entries_newest_first
-from refstore.audit.verification import AuditVerification
+from refstore.audit.audit_verification import AuditVerification
 from refstore.gc_marks import Marks
 from refstore.kv.memory import MemoryKV
 from tests.api.conftest import KEY_ID, SECRET

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from refstore import access_keys
-from refstore.access_keys import Role
 from refstore.operations import rules_document
 from refstore.retention.active_commits import ExpiryState, compute_expiry
+from refstore.service import access_keys
+from refstore.service.access_keys import Role
 from tests.api.service import Application, application
 
 DAY_SECONDS = 86_400

@@ -26,11 +26,11 @@ from schemathesis.specs.openapi.checks import (
 )
 from starlette.types import Receive, Scope, Send
 
-from refstore import access_keys
 from refstore.cli.serve import _Operations
-from refstore.core.settings import Settings
+from refstore.configuration.settings import Settings
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
+from refstore.service import access_keys
 from refstore_api import create_app
 from refstore_api.auth import Authenticator
 from refstore_api.openapi import OPEN

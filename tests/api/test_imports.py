@@ -21,10 +21,10 @@ from lakefs_sdk import CommitCreation, ImportCreation, ImportLocation
 from lakefs_sdk.exceptions import BadRequestException
 from lakefs_sdk.exceptions import ForbiddenException as SdkForbidden
 
-from refstore.background_imports import COMPLETED, BackgroundImports
-from refstore.core.settings import embedded_urls
+from refstore.configuration.settings import embedded_urls
 from refstore.objects.base import ObjectPage, SkippedKeys
 from refstore.objects.local import LocalObjects
+from refstore.service.background_imports import COMPLETED, BackgroundImports
 from tests.api.conftest import Running, client_of, serving
 from tests.api.service import Application, application
 from tests.servers.redis_servers import RedisServer

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import httpx
 import pytest
 
-from refstore.operations import committing
+from refstore.operations import commit as commit_operation
 from tests.api.conftest import KEY_ID, Asgi, Running
 from tests.api.lakectl import COMMIT, DIFF, MTIME, OBJECT, REF, REPOSITORY, STORAGE, Json, Lakectl, client_of, shaped
 
@@ -366,7 +366,7 @@ def test_a_branch_that_others_keep_changing_is_not_called_a_conflict(
     asgi("POST", "/repositories/lake/branches", json={"name": "dev", "source": "main"})
     asgi("POST", "/repositories/lake/branches/dev/commits", json={"message": "m", "allow_empty": True})
     with monkeypatch.context() as never:
-        never.setattr(committing, "ATTEMPTS", 0)
+        never.setattr(commit_operation, "ATTEMPTS", 0)
         refused = asgi("POST", "/repositories/lake/refs/dev/merge/main", json={"allow_empty": True})
     assert (refused.status_code, refused.json()["code"], refused.headers["Retry-After"]) == (503, "contention", "1")
     assert asgi("POST", "/repositories/lake/refs/dev/merge/main", json={"allow_empty": True}).status_code == 200

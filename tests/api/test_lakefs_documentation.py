@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from refstore_api.routes.unsupported import UNSUPPORTED
+from refstore_api.routes.unsupported_routes import UNSUPPORTED
 from tests.api.conftest import KEY_ID, SECRET, Asgi, Running
 from tests.integration.test_documentation import code, lines, parse, words
 

@@ -19,7 +19,7 @@ from lakefs.exceptions import (
 from lakefs_sdk import ApiException
 from lakefs_sdk.client import LakeFSClient
 
-from refstore.core.settings import embedded_urls
+from refstore.configuration.settings import embedded_urls
 from tests.api.conftest import Running, client_of, serving
 
 

@@ -23,7 +23,7 @@ from lakefs_sdk import (
 )
 from lakefs_sdk.client import LakeFSClient
 
-from refstore import access_keys
+from refstore.service import access_keys
 from tests.api.conftest import Running, client_of, upload_all
 
 pytestmark = pytest.mark.filterwarnings("ignore:(GET|PUT|POST|DELETE) /.* is deprecated:DeprecationWarning")

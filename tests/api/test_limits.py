@@ -15,13 +15,13 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from refstore import access_keys
-from refstore.core import keys
-from refstore.core.settings import ReaperSettings, embedded_urls
+from refstore.configuration.settings import ReaperSettings, embedded_urls
 from refstore.errors import AlreadyExists, Conflict
 from refstore.lake import Lake
-from refstore.operations.uploading import Link
+from refstore.operations.upload import Link
+from refstore.records import keys
 from refstore.repository import Repository
+from refstore.service import access_keys
 from refstore_api.request_bodies import BODY_BYTES_MAX
 from refstore_api.service import Service
 from refstore_reaper.daemon import Reaper
@@ -499,7 +499,10 @@ def test_no_secret_is_in_the_log(tmp_path: Path) -> None:
     secrets: set[str] = {SECRET, authorization().split()[1]}
     environment = {"REFSTORE_LOG_LEVEL": "debug", "REFSTORE_SIGNING_KEYS": "one:" + "s" * 40}
     secrets.add("s" * 40)
-    with serving(tmp_path, *embedded_urls(tmp_path / "lake"), environment=environment) as running, running.http() as http:
+    with (
+        serving(tmp_path, *embedded_urls(tmp_path / "lake"), environment=environment) as running,
+        running.http() as http,
+    ):
         with running.open() as lake:
             lake.create_repository("alpha")
             made = access_keys.create_key(lake, access_keys.Role.READER)

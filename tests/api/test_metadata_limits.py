@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import pytest
 
-from refstore.core import keys
-from refstore.core.records import encode
 from refstore.core.user_metadata import METADATA_BYTES_MAX
 from refstore.errors import Invalid
-from refstore.operations import reading
+from refstore.operations import read
+from refstore.records import keys
+from refstore.records.encoding import encode
 from tests.api.service import Application, application
 
 REPOSITORY: Final = "/repositories/alpha"
@@ -86,7 +86,7 @@ def test_a_commits_metadata_takes_64_kib_in_all(lake: Application) -> None:
 def test_a_listing_ends_early_where_metadata_fills_the_page(
     lake: Application, monkeypatch: pytest.MonkeyPatch, ref: str
 ) -> None:
-    monkeypatch.setattr(reading, "PAGE_BYTES_MAX", 10_000)
+    monkeypatch.setattr(read, "PAGE_BYTES_MAX", 10_000)
     repo = lake.lake.repository("alpha")
     paths = [f"p{number:02}" for number in range(10)]
     for path in paths:
@@ -99,7 +99,7 @@ def test_a_listing_ends_early_where_metadata_fills_the_page(
 
 
 def test_a_log_ends_early_where_metadata_fills_the_page(lake: Application, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("refstore_api.json_answers.PAGE_BYTES_MAX", 100_000)
+    monkeypatch.setattr("refstore_api.json_responses.PAGE_BYTES_MAX", 100_000)
     repo = lake.lake.repository("alpha")
     made = [repo.commit("main", f"c{number}", metadata={"k": "v" * 60_000}, allow_empty=True).id for number in range(5)]
     found, pages = all_of(lake, REPOSITORY + "/refs/main/commits", "id")
@@ -111,7 +111,7 @@ def test_a_log_ends_early_where_metadata_fills_the_page(lake: Application, monke
 def test_a_difference_ends_early_where_paths_fill_the_page(
     lake: Application, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr("refstore_api.commit_answers.PAGE_BYTES_MAX", 2000)
+    monkeypatch.setattr("refstore_api.commit_responses.PAGE_BYTES_MAX", 2000)
     repo = lake.lake.repository("alpha")
     paths = [f"p{number:02}" + "x" * 900 for number in range(7)]
     for path in paths:
@@ -122,7 +122,7 @@ def test_a_difference_ends_early_where_paths_fill_the_page(
 
 
 def test_a_page_has_one_item_however_large_it_is(lake: Application, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PAGE_BYTES_MAX", 1)
+    monkeypatch.setattr(read, "PAGE_BYTES_MAX", 1)
     repo = lake.lake.repository("alpha")
     for path in ("a/1", "a/2", "b", "c/1"):
         repo.upload("main", path, b"x")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from refstore.cli.serve import _check_stores
-from refstore.core.keys import NAMESPACES
-from refstore.core.settings import ApiSettings, Settings
+from refstore.configuration.settings import ApiSettings, Settings
 from refstore.errors import InvalidSettings
+from refstore.records.keys import NAMESPACES
 from tests.api.service import Application, application
 from tests.kit.audit import NoAudit
 

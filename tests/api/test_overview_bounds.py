@@ -10,15 +10,18 @@ from collections.abc import Iterator, Sequence
 import httpx
 import pytest
 
-from refstore import access_keys, figures
-from refstore.access_keys import Role
-from refstore.core import keys
+from refstore.configuration.settings import Settings
 from refstore.core.ids import RepositoryId, repository_name
-from refstore.core.records import Amount, DayAmount, GcFigures, ReaperFigures, RepositoryRecord, encode
-from refstore.core.settings import Settings
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
+from refstore.monitoring import figures
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.figure_records import Amount, DayAmount, GcFigures, ReaperFigures
+from refstore.records.repository_records import RepositoryRecord
+from refstore.service import access_keys
+from refstore.service.access_keys import Role
 from refstore_api import create_app
 from tests.kit.clock import FakeClock
 
@@ -69,7 +72,9 @@ def fill(kv: KV, now_ms: int) -> None:
             reclaimed=tuple(reversed(days)),
         )
         kv.set(keys.figures(repo, figures.REAPER), encode(reaper))
-        gc = GcFigures(marked_ms=now_ms - 1, orphans=amount, error="z", failed_objects=1, reclaimed=tuple(reversed(days)))
+        gc = GcFigures(
+            marked_ms=now_ms - 1, orphans=amount, error="z", failed_objects=1, reclaimed=tuple(reversed(days))
+        )
         kv.set(keys.figures(repo, figures.GC), encode(gc))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from refstore.core import keys
-from refstore.core.records import Mark, encode
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.mark_records import Mark
 from tests.api.conftest import Asgi
 from tests.kit import collecting
 

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from refstore.core.safety import Safety
-from refstore.operations.uploading import LINKED_AS_COPY_CAUSE
+from refstore.operations.upload import LINKED_AS_COPY_CAUSE
 from tests.api.service import Application, application
 from tests.servers.s3_base import S3Server
 

@@ -7,11 +7,11 @@ import json
 import httpx
 import pytest
 
-from refstore import access_keys
 from refstore.audit import Act
 from refstore.audit.audit_reader import entries_newest_first
-from refstore.core import keys
 from refstore.core.json_documents import CHARACTERS_MAX
+from refstore.records import keys
+from refstore.service import access_keys
 from tests.api.conftest import KEY_ID
 from tests.api.service import Application, application
 from tests.purge.tracking import DOCUMENT

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from refstore.core.ids import Address
-from refstore.core.records import Content
+from refstore.records.location_records import Content
 from refstore.repository import Repository
 from refstore.versioning.locations import WrittenContent
 from tests.api.service import Application, application

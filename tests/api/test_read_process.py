@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from refstore.core.settings import ApiSettings
+from refstore.configuration.settings import ApiSettings
 from refstore.lake import Lake
 from refstore.repository import Repository
 from refstore_api import read_process

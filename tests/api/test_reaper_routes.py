@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from refstore.cli.serve import _Operations
-from refstore.core import keys
-from refstore.core.records import BreakerState, encode
-from refstore.core.settings import ReaperSettings
+from refstore.configuration.settings import ReaperSettings
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.reaper_records import BreakerState
 from refstore_reaper import breaker
 from refstore_reaper.daemon import Reaper
 from tests.api.service import application

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import pytest
 from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
 
-from refstore import access_keys
-from refstore.access_keys import Role
+from refstore.service import access_keys
+from refstore.service.access_keys import Role
 from refstore_api import fast_parameters, json_bodies
 from refstore_api.fast_parameters import FastRoute, parameter_plan
 from refstore_api.json_bodies import DEPTH_MAX, OPEN_BYTES_MAX, ROUTE_BYTES_MAX, VALUES_MAX

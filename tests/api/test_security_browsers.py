@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from refstore import access_keys
-from refstore.core import logs
-from refstore.core.settings import ApiSettings, LogSettings
+from refstore.configuration import logs
+from refstore.configuration.settings import ApiSettings, LogSettings
 from refstore.kv.base import KV
 from refstore.kv.memory import MemoryKV
+from refstore.service import access_keys
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
 from tests.api.test_security_guessing import WRONG, WRONG_MAX

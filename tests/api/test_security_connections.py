@@ -20,12 +20,12 @@ import httpx
 import pytest
 import uvicorn
 
-from refstore.core.settings import ApiSettings, embedded_urls
+from refstore.configuration.settings import ApiSettings, embedded_urls
 from refstore.errors import InvalidSettings
 from refstore_api.connection_slots import (
     LOG_EVERY_SECONDS,
-    ProxyNetworks,
     ConnectionSlots,
+    ProxyNetworks,
     connection_slots,
     plain_address,
     request_slots,

@@ -10,7 +10,7 @@ import pytest
 
 from refstore.core import ids
 from refstore.errors import Invalid
-from refstore.operations.uploading import Link, Stage, Upload
+from refstore.operations.upload import Link, Stage, Upload
 from tests.api.service import Application, application
 from tests.api.test_limits import READ, UPLOAD
 

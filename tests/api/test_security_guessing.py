@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from refstore import access_keys
 from refstore.kv.base import Get, Op, Result
 from refstore.kv.memory import MemoryKV
+from refstore.service import access_keys
 from refstore_api.auth import WRONG_SECRETS_MAX
 from refstore_api.caller_cache import OWNERS_MAX, TOKENS_MAX, CallerCache, SecretCredential, TokenCredential
 from refstore_api.error_responses import TooManyWrongSecrets

@@ -12,13 +12,15 @@ from typing import Any
 import httpx
 import pytest
 
-from refstore import access_keys
-from refstore.access_keys import Role
 from refstore.cli.serve import _Operations
-from refstore.core import keys
-from refstore.core.records import GcFlag, Heartbeat, encode
-from refstore.core.settings import ApiSettings, ReaperSettings
+from refstore.configuration.settings import ApiSettings, ReaperSettings
 from refstore.errors import Invalid
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.mark_records import GcFlag
+from refstore.records.reaper_records import Heartbeat
+from refstore.service import access_keys
+from refstore.service.access_keys import Role
 from refstore_api.models import RESUME_SECONDS_MAX
 from refstore_api.ui import trash
 from refstore_reaper import breaker

@@ -12,11 +12,11 @@ import httpx
 import jwt
 import pytest
 
-from refstore import access_keys
-from refstore.core import keys
 from refstore.errors import KVUnavailable
 from refstore.kv.base import ABSENT, Op, Result, Set
 from refstore.kv.memory import MemoryKV
+from refstore.records import keys
+from refstore.service import access_keys
 from refstore_api.auth import KEY_SECONDS
 from refstore_api.key_last_use import HOUR_MS
 from tests.api.service import Application, application

@@ -13,9 +13,9 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from refstore import access_keys
 from refstore.operations import refs
-from refstore.versioning.commits.store import TreeStore
+from refstore.service import access_keys
+from refstore.versioning.commits.tree_store import TreeStore
 from refstore.versioning.commits.trees import Trees
 from refstore_api.error_responses import TooManyRequests
 from refstore_api.expensive_reads import (

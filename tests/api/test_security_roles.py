@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 import httpx
 import pytest
 
-from refstore import access_keys
+from refstore.service import access_keys
 from refstore_api.openapi import OPEN
-from refstore_api.routes.unsupported import UNSUPPORTED
+from refstore_api.routes.unsupported_routes import UNSUPPORTED
 from tests.api.service import Application, application
 
 OPERATORS_ONLY: Final = {

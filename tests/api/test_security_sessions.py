@@ -9,12 +9,12 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from refstore import access_keys
-from refstore.access_keys import Role
-from refstore.core import keys
-from refstore.core.settings import ApiSettings
+from refstore.configuration.settings import ApiSettings
 from refstore.kv.base import Op, Result
 from refstore.kv.memory import MemoryKV
+from refstore.records import keys
+from refstore.service import access_keys
+from refstore.service.access_keys import Role
 from refstore_api.auth import LOGIN_SECONDS
 from refstore_api.ui.sessions import SIGN_IN_SECONDS
 from tests.api.conftest import KEY_ID, SECRET

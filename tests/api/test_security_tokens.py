@@ -13,14 +13,14 @@ import httpx
 import jwt
 import pytest
 
-from refstore import access_keys
+from refstore.configuration.settings import Settings
 from refstore.core.ids import own_address
 from refstore.core.safety import Safety
-from refstore.core.settings import Settings
 from refstore.core.signed_tokens import ISSUER
 from refstore.errors import KVUnavailable
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
+from refstore.service import access_keys
 from refstore_api import create_app
 from refstore_api.auth import AUDIENCE as LOGIN
 from refstore_api.auth import KEY_SECONDS, Authenticator
@@ -385,8 +385,9 @@ class TestRevoked:
         kv = attacked.asgi.lake.kv
         from msgspec.structs import replace
 
-        from refstore.core import keys
-        from refstore.core.records import AccessKeyRecord, decode, encode
+        from refstore.records import keys
+        from refstore.records.encoding import decode, encode
+        from refstore.records.lake_records import AccessKeyRecord
 
         place = keys.access_key(key.key.id)
         record = decode(kv.get(place), AccessKeyRecord)
@@ -461,7 +462,9 @@ def test_a_token_signed_with_the_key_before_a_rotation_goes_on() -> None:
     first, second = "one:" + "1" * 32, "two:" + "2" * 32
     clock = FakeClock()
     kv = MemoryKV()
-    access_keys.create_key(Lake(kv, "memory://rotating", clock=clock), access_keys.Role.OPERATOR, id=KEY_ID, secret=SECRET)
+    access_keys.create_key(
+        Lake(kv, "memory://rotating", clock=clock), access_keys.Role.OPERATOR, id=KEY_ID, secret=SECRET
+    )
 
     def using(*signing: str) -> Any:
 

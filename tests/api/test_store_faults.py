@@ -13,12 +13,12 @@ import msgspec
 import pytest
 import redis
 
-from refstore import access_keys
-from refstore.access_keys import Role
-from refstore.core.records import ReaperFigures
-from refstore.figures import change_reaper_figures
 from refstore.kv.redis import open_redis
-from refstore.kv.retrying import ATTEMPTS, RetryingKV
+from refstore.kv.retries import ATTEMPTS, RetryingKV
+from refstore.monitoring.figures import change_reaper_figures
+from refstore.records.figure_records import ReaperFigures
+from refstore.service import access_keys
+from refstore.service.access_keys import Role
 from refstore_api.error_responses import ASK
 from tests.api.pages import pages_of
 from tests.api.service import Application, application

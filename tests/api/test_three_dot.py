@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from refstore.core.records import Entry
 from refstore.errors import MergeConflict
+from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from tests.api.conftest import Asgi
 

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from lakefs.client import Client
 
-from refstore.core.settings import ApiSettings, embedded_urls
+from refstore.configuration.settings import ApiSettings, embedded_urls
 from refstore.errors import InvalidSettings
 from refstore_api.server import _UvicornServer
 from refstore_api.tls import Certificate

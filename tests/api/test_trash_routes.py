@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
 from tests.api.service import application
 from tests.reaping import release_all
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
-from refstore.core.settings import Settings
+from refstore.configuration.settings import Settings
 from refstore.lake import Lake
 from refstore_api import create_app
 from refstore_api.read_process import ReadProcess, serve_reads

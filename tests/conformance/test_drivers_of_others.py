@@ -15,13 +15,13 @@ from xml.etree import ElementTree
 import pytest
 
 import refstore
+from refstore.configuration.settings import load_settings
 from refstore.conformance import ObjectStoreSuite
 from refstore.conformance.kv_suite import RACES
-from refstore.core.settings import load_settings
 from refstore.errors import InvalidSettings
 from refstore.kv import open_kv
 from refstore.kv.memory import MemoryKV
-from refstore.kv.retrying import RetryingKV
+from refstore.kv.retries import RetryingKV
 from refstore.objects import open_objects
 from refstore.objects.memory import MemoryObjects
 

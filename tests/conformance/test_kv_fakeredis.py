@@ -11,9 +11,9 @@ from refstore.core.clock import SystemClock
 from refstore.errors import StoreMisconfigured
 from refstore.kv.base import KV
 from refstore.kv.redis import RedisKV
-from refstore.kv.redis_servers import SingleServer
-from refstore.kv.redis_url import parse_redis_url
-from refstore.kv.retrying import RetryingKV
+from refstore.kv.redis.servers import SingleServer
+from refstore.kv.redis.url import parse_redis_url
+from refstore.kv.retries import RetryingKV
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ import redis
 from refstore.core.clock import SystemClock
 from refstore.kv.base import ABSENT, Delete, Exchange, Get, Key, Op, Set, SetIf
 from refstore.kv.redis import RedisKV, open_redis
-from refstore.kv.redis_calls import CALL_BYTES, CALL_OPS, Command, Reply, partition_key, group_calls
-from refstore.kv.redis_servers import RedisConnection, ConnectionPool, RedisServers, SingleServer
-from refstore.kv.redis_url import ServerAddress, parse_redis_url
+from refstore.kv.redis.commands import CALL_BYTES, CALL_OPS, Command, Reply, group_calls, partition_key
+from refstore.kv.redis.servers import ConnectionPool, RedisConnection, RedisServers, SingleServer
+from refstore.kv.redis.url import ServerAddress, parse_redis_url
 
 
 @pytest.fixture
@@ -148,7 +148,9 @@ def test_a_cluster_asks_its_nodes_at_once_and_waits_where_the_kind_changes(
     redis_cluster_url: str, trace: Trace, part: str
 ) -> None:
     plain = open_redis(redis_cluster_url, SystemClock())
-    kv = RedisKV(TracedServers(plain._servers, trace), parse_redis_url(redis_cluster_url), SystemClock())  # its servers, watched
+    kv = RedisKV(
+        TracedServers(plain._servers, trace), parse_redis_url(redis_cluster_url), SystemClock()
+    )  # its servers, watched
     with contextlib.closing(kv):
         keys = [Key(f"{part}/{i}", "k") for i in range(60)]
         kv.set_many([(key, b"1") for key in keys])

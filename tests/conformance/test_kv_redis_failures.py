@@ -20,7 +20,7 @@ from refstore.errors import KVRefused, KVUnavailable, OutcomeUnknown, RefstoreEr
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, POSITIONS, Delete, Exchange, Get, Key, Op, Server, Set, SetIf
 from refstore.kv.redis import CHECK_SECONDS, RedisKV, open_redis
-from refstore.kv.redis_calls import partition_key
+from refstore.kv.redis.commands import partition_key
 from tests.kit.clock import FakeClock
 from tests.kit.logged_events import collecting_events
 from tests.servers.redis_servers import RedisCluster, RedisSentinels, RedisServer, until, valkey_binary

@@ -284,7 +284,9 @@ def test_a_deletion_that_could_not_be_synced_is_not_confirmed(store: LocalObject
     monkeypatch.setattr(os, "fsync", broken)
     reason = "EIO: Input/output error"
     assert store.delete_many(["a/x", "a/y"]) == DeleteResult((), (), (("a/x", reason), ("a/y", reason)))
-    assert store.delete_many(["a/x"]) == DeleteResult((), (), (("a/x", reason),)), "that it is missing is not synced either"
+    assert store.delete_many(["a/x"]) == DeleteResult((), (), (("a/x", reason),)), (
+        "that it is missing is not synced either"
+    )
     monkeypatch.undo()
     assert store.delete_many(["a/x"]) == DeleteResult((), ("a/x",), ())
 

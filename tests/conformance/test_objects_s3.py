@@ -23,7 +23,7 @@ from refstore.errors import (
     ObjectsUnavailable,
 )
 from refstore.objects import ObjectStore, child, open_objects
-from refstore.objects.s3 import writing
+from refstore.objects.s3 import object_writer
 from tests.servers.s3_servers import BUCKET, S3Server, environment
 
 
@@ -69,7 +69,7 @@ class S3Suite(ObjectStoreSuite):
             client.abort_multipart_upload(Bucket=BUCKET, Key=f"{prefix}-neighbour/a", UploadId=upload)
 
     def test_a_large_object_is_copied_in_parts(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(writing, "COPY_PART_BYTES", 5 * MIB)
+        monkeypatch.setattr(object_writer, "COPY_PART_BYTES", 5 * MIB)
         store.put("a", pattern(11 * MIB))
         store.copy("a", "b")
         assert hashlib.sha256(store.read("b")).digest() == hashlib.sha256(store.read("a")).digest()
@@ -204,7 +204,11 @@ class TestRgw(SignedS3Suite):
         keys = [f"data/1/{number}" for number in range(120)]
         fill(store, keys)
         tagging = store.tag_many([*keys, "data/1/nothing"], {"refstore": "expired", "why": "a b"})
-        assert (sorted(tagging.tagged_keys), tagging.missing_keys, tagging.failed_keys) == (sorted(keys), ("data/1/nothing",), ())
+        assert (sorted(tagging.tagged_keys), tagging.missing_keys, tagging.failed_keys) == (
+            sorted(keys),
+            ("data/1/nothing",),
+            (),
+        )
         prefix = url.removeprefix(f"s3://{BUCKET}/").partition("?")[0]
         with server.client() as client:
             tags = client.get_object_tagging(Bucket=BUCKET, Key=f"{prefix}/data/1/7")["TagSet"]
@@ -251,7 +255,7 @@ def test_no_credentials_at_all(monkeypatch: pytest.MonkeyPatch, moto_s3_url: str
 
 
 def test_a_body_of_too_many_parts(moto_s3_url: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("refstore.objects.s3.writing.PARTS_MAX", 2)
+    monkeypatch.setattr("refstore.objects.s3.object_writer.PARTS_MAX", 2)
     store = open_objects(f"{moto_s3_url}&part_mib=5")
     try:
         store.put("fits", pattern(10 * MIB))

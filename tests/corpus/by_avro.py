@@ -94,8 +94,8 @@ def _identifiers() -> Iterator[Case]:
 
 
 def _identified(
-    what: str, type_: Any, column: list[Any], keys: list[Any], wanted: tuple[Any, ...] = WANTED, kind: IdKind = "string",
-    identifier: str = "guest", map_part: str = "value",
+    what: str, type_: Any, column: list[Any], keys: list[Any], wanted: tuple[Any, ...] = WANTED, kind: IdKind =
+    "string", identifier: str = "guest", map_part: str = "value",
 ) -> Case:  # fmt: skip
     rows = [{"n": row, "guest": value} for row, value in enumerate(column)]
     write = partial(_write, [("n", "long"), ("guest", type_)], rows, {})

@@ -134,8 +134,8 @@ class _Maker:
 
     def case(
         self, what: str, columns: tuple[str, ...], options: dict[str, str] | None = None, *, rows: int = ROWS,
-        set_null: tuple[str, ...] = (), keys: list[Any] | None = None, kind: IdKind = "string", identifier: str = "guest",
-        map_part: str = "value",
+        set_null: tuple[str, ...] = (), keys: list[Any] | None = None, kind: IdKind = "string", identifier: str =
+        "guest", map_part: str = "value",
     ) -> Case:  # fmt: skip
         found = [_guest(row) for row in range(rows)] if keys is None else keys
         wanted = tuple(found[row] for row in GONE if found[row] is not None) if rows else WANTED

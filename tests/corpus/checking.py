@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from refstore_purge.formats.base import IdKind, PurgeError, FormatTask
+from refstore_purge.formats.base import FormatTask, IdKind, PurgeError
 from refstore_purge.formats.registry import load_format
-from refstore_purge.ids import IdSet
+from refstore_purge.purge_ids import IdSet
 from tests.corpus import avro_kept, orc_kept, parquet_kept, parquet_layout, text_kept
 from tests.corpus.arrow_values import taken
 from tests.corpus.case import Case
@@ -20,7 +20,11 @@ from tests.corpus.readers import FAMILIES, READERS, Read
 from tests.corpus.same import difference
 from tests.purge.looking import id_set
 
-NOBODY: Final[dict[IdKind, Any]] = {"string": "nobody-at-all", "integer": 4_611_686_018_427_400_000, "binary": b"nobody"}
+NOBODY: Final[dict[IdKind, Any]] = {
+    "string": "nobody-at-all",
+    "integer": 4_611_686_018_427_400_000,
+    "binary": b"nobody",
+}
 TOLD: Final = 3
 """How many faults of a file are told."""
 

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 import refstore
-from refstore import access_keys
-from refstore.core.settings import load_settings
+from refstore.configuration.settings import load_settings
+from refstore.service import access_keys
 from tests.api.service import application
 
 ROOT = Path(__file__).parents[2]

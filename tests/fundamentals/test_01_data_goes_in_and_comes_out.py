@@ -5,7 +5,7 @@ import io
 import pytest
 
 from refstore.errors import InvalidPath, ObjectNotFound
-from refstore.operations.uploading import Stage, Upload
+from refstore.operations.upload import Stage, Upload
 from refstore.repository import Repository
 
 

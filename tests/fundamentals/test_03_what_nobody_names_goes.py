@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from refstore.core.ids import Address
-from refstore.core.records import without_reference
 from refstore.errors import Gone, RepositoryNotFound
 from refstore.lake import Lake
 from refstore.operations.address_info import AddressState, ReferenceState
+from refstore.records.staging_records import without_reference
 from refstore.repository import Repository
 from tests.kit.clock import FakeClock
 from tests.reaping import release_all, scrub_all

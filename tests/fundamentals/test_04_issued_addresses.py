@@ -5,7 +5,7 @@ import pytest
 
 from refstore.errors import AlreadyLinked, InvalidPath, InvalidToken, ObjectNotFound
 from refstore.lake import Lake
-from refstore.operations.uploading import IssuedAddress
+from refstore.operations.upload import IssuedAddress
 from refstore.repository import Repository
 from tests.kit.clock import FakeClock
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from refstore import access_keys
-from refstore.access_keys import Role
 from refstore.audit.audit_reader import entries_newest_first
-from refstore.audit.verification import FindingKind, AuditVerification
-from refstore.core import keys
+from refstore.audit.audit_verification import AuditVerification, FindingKind
 from refstore.kv import open_kv
 from refstore.lake import Lake
+from refstore.records import keys
+from refstore.service import access_keys
+from refstore.service.access_keys import Role
 from tests.commands import Command
 
 

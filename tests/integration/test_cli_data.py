@@ -13,8 +13,8 @@ import pytest
 from refstore.cli import cp
 from refstore.context import Context
 from refstore.core.ids import BranchName
-from refstore.operations import copying, uploading
-from refstore.operations.uploading import Upload
+from refstore.operations import copy, upload
+from refstore.operations.upload import Upload
 from tests.commands import Command
 
 
@@ -247,14 +247,14 @@ class TestCopyAndMove:
         self, filled: Command, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         filled.ok("branch", "create", "sales", "dev")
-        real = copying._copy_many
+        real = copy._copy_many
 
         def copied(ctx: Context, *args: Any) -> Any:
             done = real(ctx, *args)
-            uploading.upload_many(ctx, BranchName("main"), [Upload(path="b/3", body=b"new")])
+            upload.upload_many(ctx, BranchName("main"), [Upload(path="b/3", body=b"new")])
             return done
 
-        monkeypatch.setattr(copying, "_copy_many", copied)
+        monkeypatch.setattr(copy, "_copy_many", copied)
         filled.ok("mv", "sales/main/b/3", "sales/dev/")
         assert filled.ok("cat", "sales/main/b/3").out == "new"
         assert filled.ok("cat", "sales/dev/b/3").out == "b/3"

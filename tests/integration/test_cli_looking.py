@@ -11,9 +11,10 @@ import pytest
 
 import refstore as lakes
 from refstore.cli import doctor as doctor_
-from refstore.core import keys
 from refstore.core.ids import TagName
-from refstore.core.records import Tag, encode
+from refstore.records import keys
+from refstore.records.branch_records import Tag
+from refstore.records.encoding import encode
 from tests.commands import Command
 from tests.purging import rewrite
 from tests.servers.s3_proxy import Refuse, S3FaultProxy

@@ -9,9 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from refstore.core import keys
 from refstore.core.ids import repository_name
-from refstore.core.keys import NAMESPACES
 from refstore.errors import (
     AlreadyExists,
     Conflict,
@@ -23,11 +21,13 @@ from refstore.errors import (
 )
 from refstore.kv.base import ABSENT, Key, Op, Result
 from refstore.kv.memory import MemoryKV
-from refstore.kv.retrying import RetryingKV
+from refstore.kv.retries import RetryingKV
 from refstore.lake import Lake
 from refstore.namespaces import NAMESPACE_OBJECT, folder_url
 from refstore.objects.base import Body, ObjectStore, StoredObject
 from refstore.objects.memory import MemoryObjects
+from refstore.records import keys
+from refstore.records.keys import NAMESPACES
 from tests.integration.test_every_step_may_fail import FailingKV, FailingObjects, Plan
 from tests.kit.clock import FakeClock
 

@@ -22,8 +22,8 @@ from examples.demo.main_job import MainJob, open_main_job
 from examples.demo.processes import ProcessFailed
 from examples.demo.source_files import choose_files
 from refstore import Repository
-from refstore.core import keys
 from refstore.core.ids import Path as ObjectPath
+from refstore.records import keys
 from tests.durations import MAIN_JOB
 from tests.kit import independent_audit
 from tests.servers.redis_servers import RedisServer, until

@@ -13,10 +13,10 @@ from contextlib import ExitStack
 import pytest
 
 from refstore.agreed_durations import read_record
-from refstore.core import keys
-from refstore.core.settings import Settings, embedded_urls
+from refstore.configuration.settings import Settings, embedded_urls
 from refstore.errors import DurationsDiffer
 from refstore.lake import Lake
+from refstore.records import keys
 from refstore_api import create_app
 from tests.commands import Command
 from tests.durations import MAIN_JOB

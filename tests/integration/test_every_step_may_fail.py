@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from refstore.core import keys
 from refstore.core.ids import is_own
 from refstore.core.safety import Safety
 from refstore.errors import (
@@ -27,11 +26,12 @@ from refstore.errors import (
 )
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
 from refstore.kv.memory import MemoryKV
-from refstore.kv.retrying import RetryingKV
+from refstore.kv.retries import RetryingKV
 from refstore.lake import Lake
 from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject
 from refstore.objects.memory import MemoryObjects
-from refstore.operations.uploading import IssuedAddress, Upload
+from refstore.operations.upload import IssuedAddress, Upload
+from refstore.records import keys
 from refstore.repository import Repository
 from tests.kit.clock import FakeClock
 from tests.reaping import delete_due, release_all, scrub_all

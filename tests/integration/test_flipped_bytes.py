@@ -17,7 +17,7 @@ import pytest
 from refstore.core.ids import is_own
 from refstore.errors import CorruptObject
 from refstore.lake import Lake
-from refstore.operations.uploading import Link
+from refstore.operations.upload import Link
 from refstore.repository import Repository
 from tests.api.conftest import KEY_ID, SECRET, serving
 from tests.api.service import application

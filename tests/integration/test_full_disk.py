@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from refstore.configuration.settings import ReaperSettings
 from refstore.core.disk_space import DiskSpace
-from refstore.core.settings import ReaperSettings
 from refstore.errors import KVUnavailable
 from refstore.lake import Lake
 from refstore_reaper.daemon import Reaper

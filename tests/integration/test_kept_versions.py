@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
 
-from refstore import figures
+from refstore.configuration.settings import ReaperSettings
 from refstore.core import ids
-from refstore.core.settings import ReaperSettings
 from refstore.errors import ObjectsRefused
 from refstore.lake import Lake
+from refstore.monitoring import figures
 from refstore.objects import open_objects
 from refstore.objects.base import DeleteResult, VersioningStatus
-from refstore_gc import deleted_repositories, purge_cleaning, run
-from refstore_gc.run import GcOptions
+from refstore_gc import deleted_repositories, gc_run, purge_cleanup
+from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import KEPT_AS_VERSION_OUTCOME, ObjectCount
 from refstore_reaper import repository_removal
 from refstore_reaper.daemon import Reaper
@@ -264,7 +264,7 @@ def test_a_sweep_counts_what_the_bucket_keeps(bucket: KeepingBucket, kv: str, en
     with unchecked_lake(kv, bucket.url(option), safety=AT_ONCE) as lake:
         repo = lake.repository("sales")
         let_a_second_pass(repo, gone)
-        latest = run.run_nightly(repo.context, engines, NOW).latest_summary
+        latest = gc_run.run_nightly(repo.context, engines, NOW).latest_summary
         assert latest.sweep is not None
         counted = {name: count.objects for name, count in latest.sweep.outcomes.items()}
         stays = bool(bucket.versions(gone))
@@ -288,9 +288,11 @@ def test_what_ends_backups_and_repositories_counts_what_the_bucket_keeps(
         release_all(repo)
         rewrite(repo, "main", "a", b"less")
         lake.clock.sleep(31 * 86_400)
-        cleaned = purge_cleaning.clean_up(repo.context)
+        cleaned = purge_cleanup.clean_up(repo.context)
         backup = ObjectCount(1, len(b"original"))
-        assert (cleaned.backups, cleaned.kept_contents) == ((backup, ObjectCount()) if option else (ObjectCount(), backup))
+        assert (cleaned.backups, cleaned.kept_contents) == (
+            (backup, ObjectCount()) if option else (ObjectCount(), backup)
+        )
         lake.delete_repository("sales")
         ((_, record),) = lake.all_repositories()
         for _ in range(3):

@@ -16,15 +16,15 @@ from random import Random
 
 import pytest
 
+from refstore.configuration.settings import ReaperSettings
 from refstore.core.clock import SystemClock
 from refstore.core.ids import Address
-from refstore.core.records import Entry, decode_staged_many
 from refstore.core.safety import Safety, WitnessMode
-from refstore.core.settings import ReaperSettings
 from refstore.errors import Invalid, KVSettling, KVWentBack, RefstoreError
+from refstore.kv_recovery import reconciliation
+from refstore.kv_recovery.fence import WITNESSES_FOLDER
 from refstore.lake import Lake
-from refstore.losses import reconciling
-from refstore.losses.fence import WITNESSES_FOLDER
+from refstore.records.staging_records import Entry, decode_staged_many
 from refstore.repository import Repository
 from refstore.versioning.manifest import WAITING_FOLDER
 from refstore_reaper.daemon import Reaper
@@ -168,8 +168,8 @@ class Rounds:
     def _accept(self) -> None:
         """Do what an operator does: `refstore kv reconcile`, then with `--accept`. No acknowledged commit is lost."""
         with self._lake() as lake:
-            reconciling.restore_lost_records(lake)
-            reconciling.settle_lake(lake, accept=True, clients_stopped=True)
+            reconciliation.restore_lost_records(lake)
+            reconciliation.settle_lake(lake, accept=True, clients_stopped=True)
             for commit in self._committed:
                 lake.repository("sales").get_commit(commit)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import refstore
+from refstore.configuration.settings import ApiSettings
 from refstore.core.ids import SIZE_BYTES_MAX
-from refstore.core.settings import ApiSettings
 from refstore.core.units import SUM_BYTES_MAX, format_bytes, format_size, sum_sizes
 from refstore.errors import Invalid
-from refstore.operations.uploading import Stage
+from refstore.operations.upload import Stage
 from refstore.versioning.commits.metaranges import Metarange, RangeRow
 from tests.api.service import application
 from tests.commands import Command

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from refstore.core import keys
 from refstore.errors import Gone
 from refstore.gc_marks import Marks, RunState
 from refstore.kv import open_kv
 from refstore.lake import Lake
 from refstore.operations.log_and_diff import CommitLifetime
+from refstore.records import keys
 from refstore.repository import Repository
 from refstore_reaper import reference_release
 from tests.kit import collecting
@@ -69,7 +69,9 @@ def test_a_night(lake: Lake) -> None:
     assert [name for name, _ in ctx.kv.scan_all(keys.gc_pins(ctx.repo))] == []
     assert {*of_tuesday.data} == {repo.stat(first, "shared").address, own}
 
-    assert collecting.sweep(ctx, "tuesday", of_tuesday.data).deleted_keys == (), "what Monday marked can still be unmarked"
+    assert collecting.sweep(ctx, "tuesday", of_tuesday.data).deleted_keys == (), (
+        "what Monday marked can still be unmarked"
+    )
     assert repo.unmark(first).unmarked_commits == 1
     assert repo.read(first, "shared") == b"1"
 

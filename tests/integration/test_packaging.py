@@ -23,8 +23,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import refstore
+from refstore.configuration.settings import embedded_urls
 from refstore.core.safety import Safety
-from refstore.core.settings import embedded_urls
 from refstore.distribution import DISTRIBUTION
 from tests.durations import AT_ONCE, AT_ONCE_ENVIRONMENT, set_agreed
 from tests.servers.redis_servers import until

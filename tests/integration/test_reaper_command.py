@@ -17,12 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from refstore.core import keys
-from refstore.core.records import CommittedTokens, encode
 from refstore.errors import ObjectsRefused, RefstoreError, StoreMisconfigured
 from refstore.lake import Lake
 from refstore.objects.local import LocalObjects
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
+from refstore.records import keys
+from refstore.records.branch_records import CommittedTokens
+from refstore.records.encoding import encode
 from tests.commands import Command
 
 FAST = {

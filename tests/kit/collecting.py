@@ -12,18 +12,18 @@ from typing import NamedTuple
 import msgspec
 
 from refstore.context import Context
-from refstore.core import keys
 from refstore.core.ids import Address, CommitId, is_own
-from refstore.core.records import Entry
 from refstore.gc_marks import LiveBatch, LiveCommit, Marks, OfflineRun, new_mark_id
 from refstore.gc_marks.sweep_records import ROOT, outcome_key
 from refstore.kv.base import ABSENT
 from refstore.objects.base import DeleteResult
-from refstore.versioning.commits import names
+from refstore.records import keys
+from refstore.records.staging_records import Entry
+from refstore.versioning.commits import object_names
 from refstore.versioning.commits.columns import pa, pq
 
 DATA = "data/"
-METADATA = (names.RANGES, names.METARANGES, names.ADDED_ADDRESSES)
+METADATA = (object_names.RANGES, object_names.METARANGES, object_names.ADDED_ADDRESSES)
 
 Keeps = Callable[[CommitId, str, Entry], bool]
 """Whether a commit keeps its entry at a path of which a part of it has expired (`Kept.but_for`): what path rules say.
@@ -60,7 +60,7 @@ def may_go(
         info.key: info.size_bytes
         for info in listing
         if info.key.startswith(METADATA)
-        and names.id_of_key(info.key)
+        and object_names.id_of_key(info.key)
         and info.key not in named
         and info.mtime_ms < young_ms
     }
@@ -154,12 +154,12 @@ def _entries_of(ctx: Context, commit: LiveCommit, keeps: Keeps | None) -> set[st
 def _objects_of(ctx: Context, commit: LiveCommit) -> set[str]:
     record = commit.record
     found = (
-        {names.key(names.RANGES, range_id) for range_id in ctx.trees.ranges(record.metarange)}
+        {object_names.key(object_names.RANGES, range_id) for range_id in ctx.trees.ranges(record.metarange)}
         if record.metarange
         else set[str]()
     )
     if record.metarange:
-        found.add(names.key(names.METARANGES, record.metarange))
+        found.add(object_names.key(object_names.METARANGES, record.metarange))
     if record.added_addresses_id:
-        found.add(names.key(names.ADDED_ADDRESSES, record.added_addresses_id))
+        found.add(object_names.key(object_names.ADDED_ADDRESSES, record.added_addresses_id))
     return found

@@ -14,22 +14,23 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar, cast
 
 from refstore.context import Context
-from refstore.core import keys
 from refstore.core.clock import Clock
 from refstore.core.ids import Address, RepositoryName
-from refstore.core.records import Entry, encode
 from refstore.core.safety import Safety
 from refstore.core.signing_keys import SigningKey
 from refstore.kv.base import Key
-from refstore.kv.retrying import RetryingKV
+from refstore.kv.retries import RetryingKV
 from refstore.lake import Lake
-from refstore.objects import reading_many
+from refstore.objects import parallel_reads
 from refstore.objects.base import ObjectStore
 from refstore.operations import blob_writes
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.staging_records import Entry
 from refstore.repository import Repository
-from refstore.versioning.commits.applying import WrittenTree
-from refstore.versioning.commits.diffing import PathChange
-from refstore.versioning.commits.filters import PathFilter
+from refstore.versioning.commits.path_filter import PathFilter
+from refstore.versioning.commits.tree_diff import PathChange
+from refstore.versioning.commits.tree_rewrite import WrittenTree
 from refstore.versioning.commits.trees import SCAN_LIMIT, Trees
 from tests.kit import losing
 from tests.kit.audit import NoAudit
@@ -70,15 +71,15 @@ def simulated() -> Generator[None]:
     """While worlds are built and explored: one shard, no batch written by several threads, no word about a million
     retries.
     """
-    before = keys.SHARDS, blob_writes.WRITE_THREADS, reading_many.SEQUENTIAL_READS_MAX
+    before = keys.SHARDS, blob_writes.WRITE_THREADS, parallel_reads.SEQUENTIAL_READS_MAX
     keys.SHARDS = blob_writes.WRITE_THREADS = 1  # Finals, for the product
-    reading_many.SEQUENTIAL_READS_MAX = 1_000_000
+    parallel_reads.SEQUENTIAL_READS_MAX = 1_000_000
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
         logging.disable(logging.NOTSET)
-        keys.SHARDS, blob_writes.WRITE_THREADS, reading_many.SEQUENTIAL_READS_MAX = before
+        keys.SHARDS, blob_writes.WRITE_THREADS, parallel_reads.SEQUENTIAL_READS_MAX = before
 
 
 class RememberedTrees(Trees):

@@ -178,7 +178,9 @@ class FaultyObjects(ObjectStore):
         if fault == "cut":
             at = self._dice.part(len(keys))
             done = self._objects.delete_many(keys[:at])
-            return DeleteResult(done.deleted_keys, done.missing_keys, (*done.failed_keys, *((key, "injected") for key in keys[at:])))
+            return DeleteResult(
+                done.deleted_keys, done.missing_keys, (*done.failed_keys, *((key, "injected") for key in keys[at:]))
+            )
         done = self._objects.delete_many(keys)
         if fault:
             raise ObjectsUnavailable(_LOST)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from refstore.core import keys
+from refstore.configuration.settings import ReaperSettings
 from refstore.core.ids import CommitId, Token
-from refstore.core.records import CommittedTokens, DeletedToken, decode
-from refstore.core.settings import ReaperSettings
 from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT
-from refstore.losses import settling
-from refstore.losses.fence import Fence
-from refstore.losses.known import check_repository
-from refstore.losses.settling import delete_added_references, has_live_token
+from refstore.kv_recovery import settlement
+from refstore.kv_recovery.fence import Fence
+from refstore.kv_recovery.manifest_check import check_repository
+from refstore.kv_recovery.settlement import delete_added_references, has_live_token
+from refstore.records import keys
+from refstore.records.branch_records import CommittedTokens, DeletedToken
+from refstore.records.encoding import decode
 from refstore.versioning import due_hints
 from refstore.versioning.manifest import AnyEntry, CommitLanded
 from refstore_reaper import deletion, reference_release, scrub
@@ -64,7 +65,7 @@ def _begin(tools: Tools, number: int, scrubs: bool) -> Then:  # a stage's argume
     def settle_all() -> None:
         tools.stores.wait_for_others()
         check_repository(ctx, servers_changed=True)
-        settling.settle_repository(ctx)
+        settlement.settle_repository(ctx)
 
     fence.begin(settle_all)
     waiting = tuple(check_repository(ctx))

@@ -36,7 +36,7 @@ LISTED, EMPTIED, ISSUED, DELETING = 10, 11, 12, 13
 BRANCH, CLOSED_BRANCH = 20, 21
 COMMIT, TAG = 30, 32
 LOCATION = 85
-"""The tags of `refstore/core/records.py`, written down a second time on purpose."""
+"""The tags of `refstore/records/`, written down a second time on purpose."""
 
 _LOCATION_DEFAULTS: Final[tuple[Any, ...]] = (None, 0, None, (), ())
 """Of the fields of a location behind its tag; the last ones are left out where they are these."""

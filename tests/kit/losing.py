@@ -11,11 +11,21 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from refstore.core import keys
-from refstore.core.records import Deleting, Entry, Location, decode, decode_reference, decode_staged
 from refstore.kv.base import Key
-from refstore.losses.fence import WITNESSES_FOLDER, Fence, Witness
-from refstore.versioning.manifest import CONFIRMED_FOLDER, WAITING_FOLDER, AnyEntry, CommitLanded, EntriesPlaced, LocationsPublished
+from refstore.kv_recovery.fence import WITNESSES_FOLDER, Fence, Witness
+from refstore.records import keys
+from refstore.records.encoding import decode
+from refstore.records.location_records import Location
+from refstore.records.reference_records import Deleting, decode_reference
+from refstore.records.staging_records import Entry, decode_staged
+from refstore.versioning.manifest import (
+    CONFIRMED_FOLDER,
+    WAITING_FOLDER,
+    AnyEntry,
+    CommitLanded,
+    EntriesPlaced,
+    LocationsPublished,
+)
 from tests.kit import guarded_reaping
 from tests.kit.calls import positions_of
 from tests.kit.steps import OBJECTS, SERVERS, Interned, body_of
@@ -185,12 +195,17 @@ class LosingDomain:
         """What a KV that lost a location still takes for the content, if the manifest knows where that lies."""
         newest: dict[str, Location] = {}
         for key, value in store.items():
-            if names.keys[key].partition == OBJECTS and names.keys[key].name.startswith((WAITING_FOLDER, CONFIRMED_FOLDER)):
+            if names.keys[key].partition == OBJECTS and names.keys[key].name.startswith(
+                (WAITING_FOLDER, CONFIRMED_FOLDER)
+            ):
                 for line in body_of(names.values[value]).splitlines():
                     entry = msgspec.json.decode(line, type=AnyEntry)
                     for item in entry.items if isinstance(entry, LocationsPublished) else ():
                         told = decode(item.record, Location)
-                        if item.identity not in newest or newest[item.identity].replacement_count < told.replacement_count:
+                        if (
+                            item.identity not in newest
+                            or newest[item.identity].replacement_count < told.replacement_count
+                        ):
                             newest[item.identity] = told
         if not newest:
             return set()

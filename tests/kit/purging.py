@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from refstore.core.ids import Address, own_address
-from refstore.core.records import Content
 from refstore.errors import Contention, Gone, NotFound, NothingToCommit, ObjectNotFound
-from refstore.losses.fence import DryRunGuard
-from refstore.purging.document import REWRITE, BackupPolicy, Dataset, PurgeDocument, TrashPolicy
-from refstore_gc import purge_cleaning
-from refstore_purge import plan, version_plan
-from refstore_purge.replacing import ReplacementAttempt, OriginalContent, replace_contents
+from refstore.kv_recovery.fence import DryRunGuard
+from refstore.purge_document.document import REWRITE, BackupPolicy, Dataset, PurgeDocument, TrashPolicy
+from refstore.records.location_records import Content
+from refstore_gc import purge_cleanup
+from refstore_purge import purge_plan, version_plan
+from refstore_purge.content_replacement import OriginalContent, ReplacementAttempt, replace_contents
 from tests.kit.reaping import NoJournal
 from tests.kit.replay import Stage
 
@@ -73,7 +73,7 @@ def _purge(tools: Tools, run: str, identity: Address, size_bytes: int, then_read
 
 
 def _purge_all(tools: Tools, run: str) -> None:
-    with mock.patch.object(plan, "held_prefixes", return_value=()):
+    with mock.patch.object(purge_plan, "held_prefixes", return_value=()):
         planned = version_plan.plan_versions(tools.repo, [EVERYTHING], {EVERYTHING.name: "ids"})
     originals = [
         OriginalContent(Address(piece.address), piece.original_content)
@@ -131,7 +131,7 @@ def _clean(tools: Tools, waits: bool, fence: bool) -> None:  # a stage's argumen
     if waits:
         tools.stores.wait_for_others()
     with _only_the_protocol(), nullcontext() if fence else _without_a_fence():
-        purge_cleaning.clean_up(tools.ctx)
+        purge_cleanup.clean_up(tools.ctx)
 
 
 def _restore(tools: Tools, identity: Address, address: Address) -> None:
@@ -149,9 +149,9 @@ def _only_the_protocol() -> Generator[None]:
         "_seconds_to_wait": 0.0,
     }
     stand_ins: dict[str, Any] = {name: mock.Mock(return_value=result) for name, result in results.items()}
-    with mock.patch.multiple(purge_cleaning, **stand_ins):
+    with mock.patch.multiple(purge_cleanup, **stand_ins):
         yield
 
 
 def _without_a_fence() -> AbstractContextManager[object]:
-    return mock.patch.object(purge_cleaning.kv_guard, "begin", return_value=DryRunGuard())
+    return mock.patch.object(purge_cleanup.kv_guard, "begin", return_value=DryRunGuard())

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from refstore.configuration.settings import ReaperSettings
 from refstore.core.ids import Address, CommitId, Token
-from refstore.core.records import CommittedTokens, DeletedToken
-from refstore.core.settings import ReaperSettings
-from refstore.deletions.journal_format import PendingDelete
+from refstore.deletion_history.journal_format import PendingDelete
 from refstore.errors import CorruptRecord, RepositoryNotFound
 from refstore.kv.base import Key
-from refstore.losses.fence import DryRunGuard
+from refstore.kv_recovery.fence import DryRunGuard
 from refstore.objects.base import DeleteResult
-from refstore.operations import branching
+from refstore.operations import branch
+from refstore.records.branch_records import CommittedTokens, DeletedToken
 from refstore.versioning import due_hints
 from refstore.versioning.due_hints import DueHint
 from refstore.versioning.markers import REPOSITORY_DELETED_CAUSE
@@ -163,6 +163,6 @@ def _scrub_tokens(tools: Tools) -> None:
 def _close(tools: Tools) -> None:
     """What a reaper does first for a repository that was deleted: close what its deletion left open."""
     try:
-        branching.check_open(tools.ctx)
+        branch.check_open(tools.ctx)
     except RepositoryNotFound:
-        branching.close_all(tools.ctx, REPOSITORY_DELETED_CAUSE)
+        branch.close_all(tools.ctx, REPOSITORY_DELETED_CAUSE)

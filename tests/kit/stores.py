@@ -11,7 +11,7 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from refstore.core.clock import Clock
 from refstore.errors import AlreadyExists, ObjectNotFound
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Server, Set, SetIf
-from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject, BodyDigest, chunks_of
+from refstore.objects.base import Body, BodyDigest, DeleteResult, ObjectInfo, ObjectStore, StoredObject, chunks_of
 from tests.kit.calls import positions_of
 from tests.kit.steps import SERVERS, body_of, info_of, stored
 

@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from refstore.core.records import AnyRecord
 from refstore.errors import InvalidSettings
+from refstore.records.any_record import AnyRecord
 from tests.kit.explorer import CRASH, Event
 from tests.kit.ids import short
 from tests.kit.steps import GET, KINDS, LIST, LOST, OBJECTS, SET, SET_IF, WAIT, Interned, body_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from refstore.core import ids
 from refstore.core.ids import Address
-from refstore.core.records import Entry
 from refstore.operations.stage_entries import Placement, place
+from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 
 

@@ -11,16 +11,16 @@ import pytest
 from refstore.cli import gc_job
 from refstore.cli.gc_tables import run_row
 from refstore.cli.rows import logged_row
-from refstore.core import keys
 from refstore.core.ids import CommitId
-from refstore.core.records import encode
-from refstore.deletions import explain
+from refstore.deletion_history import explain
 from refstore.errors import Gone
 from refstore.gc_marks import Marks, MarkStatus, new_mark_id
 from refstore.operations.refs import check_mark
-from refstore_api.commit_answers import commit_model
-from refstore_gc import run
-from refstore_gc.run import GcOptions
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore_api.commit_responses import commit_model
+from refstore_gc import gc_run
+from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_progress import StepProgress
 from tests.api.pages import pages_of
 from tests.offline.world import World
@@ -49,7 +49,7 @@ def looking(world: World, engines: Engines) -> Looking:
     """Make a mark, and call a function each time that it reports its wait."""
 
     def mark(look: Callable[[StepProgress], None]) -> None:
-        run.mark(world.ctx, engines, LATER, lambda now: look(now) if now.wait_seconds is not None else None)
+        gc_run.mark(world.ctx, engines, LATER, lambda now: look(now) if now.wait_seconds is not None else None)
 
     return mark
 

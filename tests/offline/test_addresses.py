@@ -35,7 +35,9 @@ def test_an_address_is_in_the_bucket_of_the_last_cut_that_is_not_above_it(
 @given(ADDRESSES, st.integers(0, 2**64 - 1))
 def test_an_address_has_one_key_whatever_stands_beside_it(addresses: list[str], seed: int) -> None:
     together = encode_addresses(pa.array(addresses, pa.string()), seed)
-    assert together.tolist() == [int(encode_addresses(pa.array([address], pa.string()), seed)[0]) for address in addresses]
+    assert together.tolist() == [
+        int(encode_addresses(pa.array([address], pa.string()), seed)[0]) for address in addresses
+    ]
     if len(addresses) > 2:
         sliced = pa.array(addresses, pa.string()).slice(1, len(addresses) - 2)
         assert encode_addresses(sliced, seed).tolist() == together.tolist()[1:-1]

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.ids import CommitId
 from refstore.errors import NothingToCommit
 from refstore.gc_marks import Marks
+from refstore.records import keys
 from refstore.retention.commit_arrays import SNAPSHOT, TRANSACTION
-from refstore.versioning.commits import names
-from refstore_gc import run
-from refstore_gc.run import GcOptions
+from refstore.versioning.commits import object_names
+from refstore_gc import gc_run
+from refstore_gc.gc_run import GcOptions
 from tests.offline.world import World, marked_in
 from tests.reaping import release_all
 
@@ -98,8 +99,8 @@ def ranges_of_commits(world: World) -> set[str]:
     named: set[str] = set()
     for name, _ in world.ctx.kv.scan_all(keys.commits(world.ctx.repo)):
         if metarange := world.repo.get_commit(name)[1].metarange:
-            named.add(names.key(names.METARANGES, metarange))
-            named |= {names.key(names.RANGES, each) for each in world.ctx.trees.ranges(metarange)}
+            named.add(object_names.key(object_names.METARANGES, metarange))
+            named |= {object_names.key(object_names.RANGES, each) for each in world.ctx.trees.ranges(metarange)}
     return named
 
 
@@ -111,7 +112,7 @@ def test_a_mark_holds_what_a_plain_walk_finds_unnamed(tmp_path: Path, both_engin
     release_all(world.repo)
     orphan = world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
     world.age()
-    summary = run.mark(world.ctx, both_engines, GcOptions())
+    summary = gc_run.mark(world.ctx, both_engines, GcOptions())
     wanted, ranges = obviously(world), ranges_of_commits(world)
     found = {
         address: reason for address, reason in marked_in(world, summary.mark_id).items() if address.startswith("data/")
@@ -119,7 +120,7 @@ def test_a_mark_holds_what_a_plain_walk_finds_unnamed(tmp_path: Path, both_engin
     assert len(wanted) > 5
     assert set(found) == wanted
     assert [address for address, reason in found.items() if reason != "expired"] == [orphan]
-    run.sweep(world.ctx, both_engines, summary.mark_id)
+    gc_run.sweep(world.ctx, both_engines, summary.mark_id)
     for branch, _ in world.repo.branches():
         assert all(world.repo.read(branch, each.path) is not None for each in world.repo.list(branch))
     assert not world.data() & wanted
@@ -134,7 +135,7 @@ def test_no_mark_has_a_commit_of_a_latest_view(tmp_path: Path, engines: Engines,
     live_happily(world, random.Random(seed), typed=True)
     release_all(world.repo)
     world.age()
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     views = latest_views(world)
     marked = {commit for commit, _ in Marks(world.ctx).commits.scan()}
     assert marked
@@ -142,7 +143,7 @@ def test_no_mark_has_a_commit_of_a_latest_view(tmp_path: Path, engines: Engines,
     assert len(views - {record.head for _, record in world.repo.branches()}) > 3
     found = {address for address in marked_in(world, summary.mark_id) if address.startswith("data/")}
     assert found == obviously(world)
-    run.sweep(world.ctx, engines, summary.mark_id)
+    gc_run.sweep(world.ctx, engines, summary.mark_id)
     for commit in views:
         assert all(world.repo.read(commit, each.path) is not None for each in world.repo.list(commit))
     world.close()

@@ -11,13 +11,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from refstore_gc.simulate_mark import simulate_mark
 
 from refstore.core import ids
 from refstore.gc_marks import Marks, RunState
-from refstore_gc import run
-from refstore_gc.run import GcOptions
-from refstore_gc.simulate_mark import simulate_mark
-from refstore_purge import run as purging
+from refstore_gc import gc_run
+from refstore_gc.gc_run import GcOptions
+from refstore_purge import purge_run as purging
 from tests.offline.test_going_on import DAY, RULES, live_for_a_day
 from tests.offline.world import World, marked_in
 from tests.purge import datasets
@@ -65,12 +65,12 @@ def nights(folder: Path, engines: Engines, seed: int) -> list[Any]:
             continue
         release_all(world.repo)
         swept = [
-            run.sweep(world.ctx, engines, each.mark_id)
+            gc_run.sweep(world.ctx, engines, each.mark_id)
             for each in list(Marks(world.ctx).runs.all())
             if each.state is RunState.MARKED and each.record.deletes_at_ms <= world.clock.now_ms()
         ]
         simulated = simulate_mark(world.ctx, engines, Options())
-        marked = run.mark(world.ctx, engines, GcOptions(complete_every_days=11))
+        marked = gc_run.mark(world.ctx, engines, GcOptions(complete_every_days=11))
         told.append(
             (
                 without_sizes(report_of(simulated)),

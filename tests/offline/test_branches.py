@@ -8,15 +8,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from refstore_gc.simulate_mark import simulate_mark
 
 from refstore.core import ids
 from refstore.errors import Gone
 from refstore.gc_marks import Marks
-from refstore.versioning.commits import names
-from refstore_gc import run
-from refstore_gc.run import GcOptions
-from refstore_gc.run_summary import ObjectCount, BranchRuleResult
-from refstore_gc.simulate_mark import simulate_mark
+from refstore.versioning.commits import object_names
+from refstore_gc import gc_run
+from refstore_gc.gc_run import GcOptions
+from refstore_gc.run_summary import BranchRuleResult, ObjectCount
 from tests.offline.world import World, everything_in, marked_in
 from tests.reaping import delete_due, release_all
 
@@ -50,7 +50,7 @@ def staged(world: World) -> World:
 
 def test_what_was_staged_too_long_ago_is_reset_and_the_online_path_deletes_it(staged: World, engines: Engines) -> None:
     address, other = staged.address("main", "tmp/a"), staged.address("main", "other")
-    summary = run.run_nightly(staged.ctx, engines, GcOptions()).latest_summary
+    summary = gc_run.run_nightly(staged.ctx, engines, GcOptions()).latest_summary
     assert summary.branch_rules == BranchRuleResult(staged=ObjectCount(1, 4))
     assert [each.path for each in staged.repo.list("main")] == ["other"]
     assert address not in marked_in(staged, summary.mark_id)
@@ -71,7 +71,7 @@ def test_a_branch_that_could_not_be_looked_through_is_named(staged: World, engin
     staged.commit(old=b"old")
     wait(staged, 6)
     staged.repo.upload("main", "staged", b"")
-    summary = run.mark(staged.ctx, engines, GcOptions())
+    summary = gc_run.mark(staged.ctx, engines, GcOptions())
     assert summary.branch_rules.incomplete_branches == ["paths * of branch 'main': it has uncommitted changes"]
 
 
@@ -90,25 +90,25 @@ def old(world: World) -> World:
 
 def test_the_latest_view_is_left_by_a_commit_and_the_object_goes_after_its_grace(old: World, engines: Engines) -> None:
     before, address = old.repo.get_branch("main").head, old.address("main", "logs/a")
-    summary = run.mark(old.ctx, engines, GcOptions(grace_days=7))
+    summary = gc_run.mark(old.ctx, engines, GcOptions(grace_days=7))
     assert summary.branch_rules == BranchRuleResult(latest_view=ObjectCount(1, 4), commits=1)
     assert [each.path for each in old.repo.list("main")] == ["other"]
     assert old.repo.get_commit("main")[1].parents == (before,)
     assert address in marked_in(old, summary.mark_id)
     assert old.repo.read(before, "logs/a") == b"1234"
     wait(old, 8)
-    run.run_nightly(old.ctx, engines, GcOptions())
+    gc_run.run_nightly(old.ctx, engines, GcOptions())
     assert old.data() == {old.address("main", "other")}
 
 
 def test_until_then_it_can_be_taken_back(old: World, engines: Engines) -> None:
-    summary = run.mark(old.ctx, engines, GcOptions(grace_days=7))
+    summary = gc_run.mark(old.ctx, engines, GcOptions(grace_days=7))
     Marks(old.ctx).decisions.unmark(old.repo.get_commit("main~1")[0])
     old.repo.revert("main", "main@")
     release_all(old.repo)
     wait(old, 8)
     with pytest.raises(Gone, match="unmarked"):
-        run.sweep(old.ctx, engines, summary.mark_id)
+        gc_run.sweep(old.ctx, engines, summary.mark_id)
     assert old.repo.read("main", "logs/a") == b"1234"
 
 
@@ -116,7 +116,7 @@ def test_what_another_branch_shows_stays_while_it_does(old: World, engines: Engi
     """One with staged changes, which is left as it is."""
     old.repo.create_branch("dev", "main")
     old.repo.upload("dev", "mine", b"mine")
-    run.run_nightly(old.ctx, engines, GcOptions())
+    gc_run.run_nightly(old.ctx, engines, GcOptions())
     assert [each.path for each in old.repo.list("main")] == ["other"]
     assert old.repo.read("dev", "logs/a") == b"1234"
     assert old.repo.read("dev", "mine") == b"mine"
@@ -124,7 +124,7 @@ def test_what_another_branch_shows_stays_while_it_does(old: World, engines: Engi
 
 def test_without_the_flag_nothing_leaves_a_branch(old: World, engines: Engines) -> None:
     rules(old, rule("logs/", "all", 10))
-    ran = run.run_nightly(old.ctx, engines, GcOptions())
+    ran = gc_run.run_nightly(old.ctx, engines, GcOptions())
     assert ran.latest_summary.branch_rules == BranchRuleResult()
     assert ran.latest_summary.marked.objects == 0
     assert old.repo.read("main", "logs/a") == b"1234"
@@ -141,9 +141,17 @@ def test_the_counts_say_where_what_goes_had_lain(world: World, engines: Engines)
     world.commit(days_ago=8, a=b"new")
     release_all(world.repo)
     world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()), b"12345")
-    world.plant(names.key(names.RANGES, names.new_id("0" * 64, world.ctx.ids.new_id(world.clock.now_ms()))), b"x")
+    world.plant(
+        object_names.key(
+            object_names.RANGES, object_names.new_id("0" * 64, world.ctx.ids.new_id(world.clock.now_ms()))
+        ),
+        b"x",
+    )
     world.age()
-    summary = run.run_nightly(world.ctx, engines, GcOptions()).latest_summary
+    summary = gc_run.run_nightly(world.ctx, engines, GcOptions()).latest_summary
     assert summary.by_prefix == {"data/": ObjectCount(2, 8), "_refstore/ranges/": ObjectCount(1, 1)}
     assert summary.sweep is not None
-    assert summary.sweep.by_prefix == {"data/": {"deleted": ObjectCount(2, 8)}, "_refstore/ranges/": {"deleted": ObjectCount(1, 1)}}
+    assert summary.sweep.by_prefix == {
+        "data/": {"deleted": ObjectCount(2, 8)},
+        "_refstore/ranges/": {"deleted": ObjectCount(1, 1)},
+    }

@@ -10,7 +10,7 @@ import pytest
 from refstore.core import ids
 from refstore.errors import Gone, RunStopped
 from refstore.gc_marks import Marks
-from refstore.run_control import RunControl
+from refstore.monitoring.run_control import RunControl
 from tests.commands import Command
 from tests.durations import AT_ONCE_ENVIRONMENT
 from tests.offline.world import World

@@ -7,23 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from refstore.configuration.settings import embedded_urls
 from refstore.context import Context
-from refstore.core import keys
 from refstore.core.ids import CommitId
-from refstore.core.records import Entry, Mark, encode
-from refstore.core.settings import embedded_urls
 from refstore.errors import CorruptRange
 from refstore.gc_marks import Marks
 from refstore.operations import refs
 from refstore.operations.commit_entries import entries_of_commit
-from refstore.operations.every_version import scan_versions
-from refstore.purging.document import Dataset
+from refstore.operations.version_entries import scan_versions
+from refstore.purge_document.document import Dataset
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.mark_records import Mark
+from refstore.records.staging_records import Entry
 from refstore.repository import Repository
-from refstore.versioning.commits import names
+from refstore.versioning.commits import object_names
 from refstore.versioning.commits.trees import Trees
-from refstore_gc import run
-from refstore_gc.run import GcOptions
-from refstore_purge.standing import scan_names
+from refstore_gc import gc_run
+from refstore_gc.gc_run import GcOptions
+from refstore_purge.object_holders import scan_names
 from refstore_purge.verify_objects import scan_version_targets
 from tests.durations import unchecked_lake
 from tests.offline.world import World
@@ -64,7 +66,7 @@ def test_a_commit_that_never_landed_is_swept_before_its_tree_is_read(
     world.clock.sleep(world.ctx.safety.scrub_after_seconds + 1)
     reap_all(world.repo)
     world.age()
-    mark_id = run.mark(world.ctx, engines, AT_ONCE).mark_id
+    mark_id = gc_run.mark(world.ctx, engines, AT_ONCE).mark_id
     if begun:
         Marks(world.ctx).sweeps.begin(mark_id)
     never_read = refs.get_commit(world.ctx, never).metarange
@@ -73,7 +75,7 @@ def test_a_commit_that_never_landed_is_swept_before_its_tree_is_read(
 
     def late(trees: Trees, metarange: str, **options: Any) -> Any:
         if metarange == never_read and not sweeps:
-            sweeps.append(run.sweep(world.ctx, engines, mark_id).state)
+            sweeps.append(gc_run.sweep(world.ctx, engines, mark_id).state)
         return stretches(trees, metarange, **options)
 
     monkeypatch.setattr(Trees, "stretches", late)
@@ -94,7 +96,9 @@ def test_a_tree_of_a_commit_that_landed_is_lost(world: World, reader: Repository
     world.commit(a=None, b=b"guest\ntwo\n")
     if mark is not None:
         world.ctx.kv.set(keys.mark(world.ctx.repo, old), encode(mark))
-    world.ctx.objects.delete_many([names.key(names.METARANGES, refs.get_commit(world.ctx, old).metarange)])
+    world.ctx.objects.delete_many(
+        [object_names.key(object_names.METARANGES, refs.get_commit(world.ctx, old).metarange)]
+    )
     with pytest.raises(CorruptRange, match="not in the object store"):
         list(WALKS[walk](reader))
 
@@ -143,7 +147,7 @@ def shared(world: World, *, landed: bool, mark: Mark | None) -> tuple[CommitId, 
     metarange = refs.get_commit(ctx, commit).metarange
     assert refs.get_commit(ctx, head).metarange == metarange
     (range_id,) = ctx.trees.ranges(metarange)
-    return commit, names.key(names.RANGES, range_id)
+    return commit, object_names.key(object_names.RANGES, range_id)
 
 
 def read(ctx: Context, commit: CommitId, seen: set[tuple[str, str]]) -> Iterator[tuple[str, Entry]]:

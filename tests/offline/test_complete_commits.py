@@ -6,24 +6,29 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from refstore_gc.simulate_mark import simulate_mark
 
-from refstore.core import keys
 from refstore.core.ids import CommitId
 from refstore.errors import Gone, OutcomeUnknown
 from refstore.gc_marks import Marks, RunState
 from refstore.gc_marks.mark_run import MarkRun
 from refstore.operations.log_and_diff import CommitLifetime
-from refstore_gc import complete_commits, run
-from refstore_gc.run import GcOptions
+from refstore.records import keys
+from refstore_gc import gc_run, nothing_to_delete
+from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import GcSummary
-from refstore_gc.simulate_mark import simulate_mark
 from tests.offline.world import World, marked_in
 from tests.reaping import release_all
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
-COMPLETE, MARKED, SWEPT, ACTIVE = CommitLifetime.NOTHING_TO_DELETE, CommitLifetime.MARKED, CommitLifetime.SWEPT, CommitLifetime.ACTIVE
+COMPLETE, MARKED, SWEPT, ACTIVE = (
+    CommitLifetime.NOTHING_TO_DELETE,
+    CommitLifetime.MARKED,
+    CommitLifetime.SWEPT,
+    CommitLifetime.ACTIVE,
+)
 
 
 def rules(world: World, **fields: Any) -> None:
@@ -79,12 +84,12 @@ def two_views(world: World) -> tuple[CommitId, ...]:
 def test_a_policy_on_abc_does_not_mark_what_is_in_the_latest_view_of_xyz(world: World, engines: Engines) -> None:
     first, second, third, fourth, fifth = two_views(world)
     rules(world)
-    run.run_nightly(world.ctx, engines, GcOptions(grace_days=0))
+    gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0))
     assert ever_marked(world).isdisjoint((first, second, third, fourth, fifth))
     assert set(lifetimes(world, first, second, third, fourth, fifth)) == {ACTIVE}
     world.repo.delete_branch("xyz")
     settled(world)
-    run.run_nightly(world.ctx, engines, GcOptions(grace_days=0))
+    gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0))
     assert ever_marked(world) >= {first, second}
     assert ever_marked(world).isdisjoint((third, fourth))
     assert lifetimes(world, first, second, third, fourth) == [SWEPT, SWEPT, ACTIVE, ACTIVE]
@@ -94,7 +99,7 @@ def test_expired_commits_are_complete_while_a_head_names_their_data(world: World
     first, second, third, fourth, fifth = two_views(world)
     rules(world, keep_latest_view=False)
     before = world.data()
-    done = run.run_nightly(world.ctx, engines, GcOptions(grace_days=0)).latest_summary
+    done = gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0)).latest_summary
     assert world.data() == before
     assert lifetimes(world, first, second, third, fourth, fifth) == [COMPLETE, COMPLETE, COMPLETE, ACTIVE, ACTIVE]
     assert (done.commits["complete"], done.commits["commits_marked"]) == (3, 0)
@@ -110,7 +115,7 @@ def test_expired_commits_are_complete_while_a_head_names_their_data(world: World
     repo.delete_tag("v1")
     repo.reset("abc")
     settled(world)
-    run.run_nightly(world.ctx, engines, GcOptions(grace_days=0))
+    gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0))
     assert lifetimes(world, first, second, third, fourth) == [SWEPT, SWEPT, COMPLETE, ACTIVE]
     assert len(world.data()) == 2
 
@@ -126,12 +131,12 @@ def lines_of(world: World, days: int) -> list[CommitId]:
 def test_those_of_which_something_goes_stay_marked(
     world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch, rows_here: int
 ) -> None:
-    monkeypatch.setattr(complete_commits, "ROWS_HERE", rows_here)
+    monkeypatch.setattr(nothing_to_delete, "ROWS_HERE", rows_here)
     rules(world)
     made = lines_of(world, 6)
     made += [world.commit(days_ago=20, day__03=None), world.commit(days_ago=19, last=b"last")]
     settled(world)
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert lifetimes(world, *made) == [COMPLETE] * 3 + [MARKED] * 3 + [COMPLETE, ACTIVE]
     assert list(marked_in(world, summary.mark_id)) == [world.address(made[3], "day/03")]
     with pytest.raises(Gone, match="will be deleted from"):
@@ -145,35 +150,35 @@ def test_a_night_with_complete_commits_goes_on_and_reads_nothing_of_them(
     rules(world)
     made = lines_of(world, 12)
     read: list[str] = []
-    reads = complete_commits._read_ranges
+    reads = nothing_to_delete._read_ranges
 
     def counted(work: Any, ranges: Any) -> Any:
         read.extend(ranges)
         return reads(work, ranges)
 
-    monkeypatch.setattr(complete_commits, "_read_ranges", counted)
-    first = run.mark(world.ctx, engines, GcOptions())
+    monkeypatch.setattr(nothing_to_delete, "_read_ranges", counted)
+    first = gc_run.mark(world.ctx, engines, GcOptions())
     assert first.commits["complete"] == 12
     assert read
     read.clear()
-    second = run.mark(world.ctx, engines, GcOptions())
+    second = gc_run.mark(world.ctx, engines, GcOptions())
     assert (second.baseline_mark_id, second.commits["complete"], read) == (first.mark_id, 12, [])
     world.repo.create_branch("at-a-complete-one", made[3])
     world.commit(days_ago=1, of_today=b"today")
     world.plant("data/2020010100/00000000000000000000000000")
     settled(world)
-    third = run.mark(world.ctx, engines, GcOptions())
+    third = gc_run.mark(world.ctx, engines, GcOptions())
     assert third.baseline_mark_id == second.mark_id, "a commit that was complete and is a head now ends nothing"
     assert lifetimes(world, *made) == [COMPLETE] * 3 + [ACTIVE] + [COMPLETE] * 8
     world.repo.delete_branch("at-a-complete-one")
     world.commit(day__05=None)
     world.commit(then=b"then")
     settled(world)
-    fourth = run.mark(world.ctx, engines, GcOptions())
+    fourth = gc_run.mark(world.ctx, engines, GcOptions())
     assert fourth.baseline_mark_id == third.mark_id
     assert lifetimes(world, *made) == [COMPLETE] * 5 + [MARKED] * 7
     assert world.address(made[5], "day/05") in marked_in(world, fourth.mark_id)
-    fifth = run.mark(world.ctx, engines, GcOptions())
+    fifth = gc_run.mark(world.ctx, engines, GcOptions())
     assert (fifth.baseline_mark_id, fifth.commits["commits_marked"]) == (fourth.mark_id, 0)
     assert lifetimes(world, *made) == [COMPLETE] * 5 + [MARKED] * 7
 
@@ -185,11 +190,11 @@ def test_an_incremental_run_marks_a_complete_commit_once_its_shared_data_expires
     old = world.commit(days_ago=9, a=b"a", b=b"b")
     world.commit(days_ago=8)  # the same tree
     settled(world)
-    first = run.mark(world.ctx, engines, GcOptions())
+    first = gc_run.mark(world.ctx, engines, GcOptions())
     assert lifetimes(world, old) == [COMPLETE]
     world.commit(days_ago=7, a=None)
     settled(world)
-    second = run.mark(world.ctx, engines, GcOptions())
+    second = gc_run.mark(world.ctx, engines, GcOptions())
     assert second.baseline_mark_id == first.mark_id
     assert world.address(old, "a") in marked_in(world, second.mark_id)
     assert lifetimes(world, old) == [MARKED]
@@ -203,10 +208,10 @@ def test_what_an_older_mark_leaves_is_not_complete(world: World, engines: Engine
     world.commit(days_ago=8, a=None)
     world.commit(days_ago=7, b=b"b")
     settled(world)
-    older = run.mark(world.ctx, engines, GcOptions())
+    older = gc_run.mark(world.ctx, engines, GcOptions())
     assert world.repo.unmark(old).unmarked_commits == 1
     assert world.repo.unmark(old, dry_run=True).expired_commits == [old]
-    newer = run.mark(world.ctx, engines, GcOptions())
+    newer = gc_run.mark(world.ctx, engines, GcOptions())
     assert lifetimes(world, old) == [MARKED]
     assert [mark.mark_id for mark in Marks(world.ctx).commits.of([old]) if mark] == [newer.mark_id]
     assert Marks(world.ctx).runs.get(older.mark_id).state is RunState.MARKED
@@ -228,10 +233,10 @@ def test_a_run_that_dies_while_it_unmarks_leaves_everything_active(
 
     monkeypatch.setattr(MarkRun, "unmark_complete", dies)
     with pytest.raises(OutcomeUnknown, match="planted"):
-        run.mark(world.ctx, engines, GcOptions())
+        gc_run.mark(world.ctx, engines, GcOptions())
     assert Marks(world.ctx).commits.of(made) == [None] * 4
     monkeypatch.undo()
-    assert _states(run.mark(world.ctx, engines, GcOptions())) == (2, 4)
+    assert _states(gc_run.mark(world.ctx, engines, GcOptions())) == (2, 4)
     assert lifetimes(world, *made) == [MARKED] * 4
 
 
@@ -250,7 +255,7 @@ def test_a_part_of_which_nothing_goes_leaves_its_commit_as_it_is(world: World, e
     world.commit(days_ago=7, tmp__c=None)
     world.commit(days_ago=6, other=b"o")
     settled(world)
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert [bool(mark) for mark in Marks(world.ctx).commits.of([kept, gone])] == [False, True]
     assert lifetimes(world, kept, gone) == [ACTIVE, CommitLifetime.PARTLY_MARKED]
     assert summary.commits["complete"] == 0

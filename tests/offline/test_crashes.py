@@ -11,8 +11,8 @@ import pytest
 
 from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server, Set, SetIf
-from refstore_gc import run
-from refstore_gc.run import GcOptions
+from refstore_gc import gc_run
+from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_progress import StepProgress
 from tests.offline.world import World
 from tests.reaping import release_all
@@ -107,9 +107,9 @@ def test_a_run_that_dies_in_a_step_is_made_good_by_the_next(tmp_path: Path, engi
             raise Died
 
     with pytest.raises(Died):
-        run.run_nightly(world.ctx, engines, GcOptions(), die)
+        gc_run.run_nightly(world.ctx, engines, GcOptions(), die)
     with_kv(world, kv)
-    run.run_nightly(world.ctx, engines, GcOptions(take_over=True))
+    gc_run.run_nightly(world.ctx, engines, GcOptions(take_over=True))
     assert world.data() == left
     assert Marks(world.ctx).runs.on() is None
     assert {each.state for each in Marks(world.ctx).runs.all()} <= {RunState.SWEPT, RunState.ABANDONED}
@@ -119,7 +119,7 @@ def test_a_run_that_dies_in_a_step_is_made_good_by_the_next(tmp_path: Path, engi
 def test_the_run_may_die_at_its_writes_to_the_kv(tmp_path: Path, engines: Engines) -> None:
     counted, _ = lake_with_history(tmp_path / "counted")
     counting = DyingKV(counted.lake.kv, -1, behind=False)
-    run.run_nightly(with_kv(counted, counting).ctx, engines, GcOptions())
+    gc_run.run_nightly(with_kv(counted, counting).ctx, engines, GcOptions())
     counted.close()
     assert counting.writes >= 6, counting.writes
     # a few of them, in their order: each by itself is looked at where marks are tested
@@ -127,8 +127,8 @@ def test_the_run_may_die_at_its_writes_to_the_kv(tmp_path: Path, engines: Engine
         world, left = lake_with_history(tmp_path / f"at-{at}")
         kv = world.lake.kv
         with pytest.raises(Died):
-            run.run_nightly(with_kv(world, DyingKV(kv, at, behind=at % 2 == 1)).ctx, engines, GcOptions())
-        run.run_nightly(with_kv(world, kv).ctx, engines, GcOptions(take_over=True))
+            gc_run.run_nightly(with_kv(world, DyingKV(kv, at, behind=at % 2 == 1)).ctx, engines, GcOptions())
+        gc_run.run_nightly(with_kv(world, kv).ctx, engines, GcOptions(take_over=True))
         assert world.data() == left, f"died at write {at}"
         world.close()
 
@@ -136,17 +136,17 @@ def test_the_run_may_die_at_its_writes_to_the_kv(tmp_path: Path, engines: Engine
 def test_a_sweep_that_died_goes_on_where_it_stopped(tmp_path: Path, both_engines: Engines) -> None:
     """What an earlier sweep wrote down is not deleted a second time."""
     world, left = lake_with_history(tmp_path)
-    summary = run.mark(world.ctx, both_engines, GcOptions())
+    summary = gc_run.mark(world.ctx, both_engines, GcOptions())
     kv = world.lake.kv
     dying = DyingKV(
         kv, 2, behind=False
     )  # the first write says that the sweep begins, the next ones come when all is deleted
     with pytest.raises(Died):
-        run.sweep(with_kv(world, dying).ctx, both_engines, summary.mark_id)
+        gc_run.sweep(with_kv(world, dying).ctx, both_engines, summary.mark_id)
     with_kv(world, kv)
     outcomes = sorted((world.blobs / "_refstore" / "gc" / summary.mark_id / "sweep").glob("*.parquet"))
     written = [file.stat().st_mtime_ns for file in outcomes]
-    swept = run.sweep(world.ctx, both_engines, summary.mark_id).sweep
+    swept = gc_run.sweep(world.ctx, both_engines, summary.mark_id).sweep
     assert swept is not None
     assert {name: count.objects for name, count in swept.outcomes.items()} == {"deleted": 2}
     assert [file.stat().st_mtime_ns for file in outcomes] == written

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from refstore.context import Context
 from refstore.gc_marks import Marks, OfflineRun, RunState, new_mark_id
-from refstore.gc_marks.runs import Runs
+from refstore.gc_marks.offline_runs import Runs
 from refstore_gc import rules_recheck
 from refstore_gc.live_in_commits import LiveCommits
 from tests.offline.world import World

@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from refstore_gc.simulate_mark import simulate_mark
 
 from refstore.core import ids
 from refstore.errors import CorruptRange, MissingExtra, Unavailable
 from refstore.gc_marks import Marks, RunState
-from refstore_gc import run
-from refstore_gc.batches import Batch, BatchKind
+from refstore_gc import gc_run
+from refstore_gc.address_batches import Batch, BatchKind
 from refstore_gc.engines import spark_session
-from refstore_gc.engines.base import Flow, BatchStep
+from refstore_gc.engines.base import BatchStep, Flow
 from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
 from refstore_gc.engines.local import LocalEngine
 from refstore_gc.engines.shared_work import SharedWork
-from refstore_gc.run import GcOptions
-from refstore_gc.simulate_mark import simulate_mark
-from refstore_purge import run as purging
+from refstore_gc.gc_run import GcOptions
+from refstore_purge import purge_run as purging
 from tests.commands import Command
 from tests.engines import OneEngine
 from tests.offline.world import World, marked_in
@@ -165,10 +165,10 @@ def test_a_run_counts_while_it_lists_and_the_next_one_knows(world: World, spark_
     with open_engines(EngineOptions(spark_from_objects=8)) as engines:
         assert simulate_mark(world.ctx, engines, Options()).engine == "spark"
         asked = AskedEngines(engines)
-        first = run.mark(world.ctx, asked, GcOptions(is_complete=True))
+        first = gc_run.mark(world.ctx, asked, GcOptions(is_complete=True))
         assert (first.engine, asked.objects[0]) == ("spark", 0)
         assert asked.objects[1] == first.listed.objects > 8
-        run.mark(world.ctx, asked, GcOptions(is_complete=True))
+        gc_run.mark(world.ctx, asked, GcOptions(is_complete=True))
         assert asked.objects[2] == first.listed.objects
 
 
@@ -178,7 +178,9 @@ def test_a_purge_counts_what_it_plans(world: World, engines: Engines) -> None:
     world.repo.commit("main", "data")
     onboard(world.repo)
     asked = AskedEngines(engines)
-    made = purging.run_purge(world.repo, asked, purging.PurgeOptions(ids=guestids(world.folder, "bob"), share=1), lambda _: None)
+    made = purging.run_purge(
+        world.repo, asked, purging.PurgeOptions(ids=guestids(world.folder, "bob"), share=1), lambda _: None
+    )
     assert (made.engine, asked.objects) == ("local", [0, 3])
 
 
@@ -195,7 +197,7 @@ def test_the_report_names_the_engine(world: World, both_engines: Engines) -> Non
     world.commit(days_ago=8, a=b"new")
     release_all(world.repo)
     world.age()
-    ran = run.run_nightly(world.ctx, both_engines, GcOptions())
+    ran = gc_run.run_nightly(world.ctx, both_engines, GcOptions())
     assert ran.mark_summary.engine == both_engines.for_objects(0).name
     assert [each.sweep.engine for each in ran.sweep_summaries if each.sweep] == [ran.mark_summary.engine]
 
@@ -210,11 +212,13 @@ def test_a_run_that_spills_marks_the_same(world: World, engines: Engines, tmp_pa
     for _ in range(5):
         world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
     world.age()
-    in_memory = run.mark(world.ctx, engines, GcOptions(is_complete=True, grace_days=5))
+    in_memory = gc_run.mark(world.ctx, engines, GcOptions(is_complete=True, grace_days=5))
     Marks(world.ctx).decisions.unmark(in_memory.mark_id)
     folder = tmp_path / "spill"
     folder.mkdir()
-    on_disk = run.mark(world.ctx, OneEngine(LocalEngine(folder, memory_bytes=0)), GcOptions(is_complete=True, grace_days=5))
+    on_disk = gc_run.mark(
+        world.ctx, OneEngine(LocalEngine(folder, memory_bytes=0)), GcOptions(is_complete=True, grace_days=5)
+    )
     assert marked_in(world, on_disk.mark_id) == marked_in(world, in_memory.mark_id)
     assert len(marked_in(world, on_disk.mark_id)) > 100
     assert list(folder.iterdir()) == []
@@ -240,7 +244,7 @@ def test_a_full_disk_ends_the_run_without_a_mark(world: World, full_disk: Path) 
     world.age()
     before = world.data()
     with pytest.raises(Unavailable, match=r"spill folder .*full.* make room"):
-        run.run_nightly(world.ctx, OneEngine(LocalEngine(full_disk, memory_bytes=0)), GcOptions())
+        gc_run.run_nightly(world.ctx, OneEngine(LocalEngine(full_disk, memory_bytes=0)), GcOptions())
     assert [each.state for each in Marks(world.ctx).runs.all()] == [RunState.ABANDONED]
     assert world.data() == before
     assert list(full_disk.iterdir()) == []

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from refstore import figures, run_control
 from refstore.errors import NotFound, RunStopped
-from refstore.figures import Concern
 from refstore.gc_marks import Marks, RunState
+from refstore.monitoring import figures, run_control
+from refstore.monitoring.figures import Concern
+from refstore_gc import gc_run as nightly
 from refstore_gc import mark as mark_module
-from refstore_gc import run as nightly
 from refstore_gc import sweep as sweep_module
+from refstore_gc.gc_run import GcOptions
 from refstore_gc.mark_breaker import BreakerLimits
-from refstore_gc.run import GcOptions
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_progress import StepProgress
 from refstore_reaper.survey import survey

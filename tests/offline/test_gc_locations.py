@@ -8,8 +8,8 @@ import pytest
 
 from refstore.core import ids
 from refstore.errors import Gone, ObjectNotFound
-from refstore_gc import run
-from refstore_gc.run import GcOptions
+from refstore_gc import gc_run
+from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import PurgedObjects, read_manifest
 from tests.offline.world import World
 from tests.purging import announce, content_of, content_to_be, intend, rewrite, write
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
 
-def in_the_night(world: World, engines: Engines, *, full: bool) -> run.NightlyResult:
+def in_the_night(world: World, engines: Engines, *, full: bool) -> gc_run.NightlyResult:
     world.age()
-    return run.run_nightly(world.ctx, engines, GcOptions(is_complete=full))
+    return gc_run.run_nightly(world.ctx, engines, GcOptions(is_complete=full))
 
 
 @pytest.mark.parametrize("full", [True, False])
@@ -60,13 +60,13 @@ def test_a_purge_between_mark_and_sweep_loses_nothing(world: World, engines: Eng
     release_all(world.repo)
     world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))  # so the mark stands when nothing else is in it
     world.age()
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert summary.marked.objects == 2
     identity = world.address(expired, "a")
     published = rewrite(world.repo, expired, "a", b"fewer old rows")
     world.ctx.objects.delete_many([identity])
     world.repo.unmark(expired)
-    run.sweep(world.ctx, engines, summary.mark_id)
+    gc_run.sweep(world.ctx, engines, summary.mark_id)
     assert content_of(published) in world.data()
     assert world.repo.read(expired, "a") == b"fewer old rows"
 
@@ -122,10 +122,10 @@ class TestWhatNobodyNames:
         world.ctx.objects.delete_many([identity])
         world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))  # the mark stands without the commit
         world.age()
-        summary = run.mark(world.ctx, engines, GcOptions(is_complete=True))
+        summary = gc_run.mark(world.ctx, engines, GcOptions(is_complete=True))
         assert read_manifest(world.ctx.objects, summary.mark_id).dead_identities
         world.repo.unmark(old)
-        swept = run.sweep(world.ctx, engines, summary.mark_id)
+        swept = gc_run.sweep(world.ctx, engines, summary.mark_id)
         assert swept.sweep is not None
         assert swept.sweep.purged_objects.objects == 0
         assert world.repo.read(old, "a") == b"fewer old rows"
@@ -140,7 +140,7 @@ class TestWhatNobodyNames:
         release_all(world.repo)
         content = content_of(rewrite(world.repo, old, "a", b"fewer old rows"))
         world.age()
-        summary = run.mark(world.ctx, engines, GcOptions(is_complete=True))
+        summary = gc_run.mark(world.ctx, engines, GcOptions(is_complete=True))
         real = type(world.ctx.objects).delete_many
 
         def refusing(self: Any, keys: Any) -> Any:
@@ -148,11 +148,11 @@ class TestWhatNobodyNames:
             return done._replace(failed=((content, "slow down"),) if content in keys else ())
 
         monkeypatch.setattr(type(world.ctx.objects), "delete_many", refusing)
-        swept = run.sweep(world.ctx, engines, summary.mark_id)
+        swept = gc_run.sweep(world.ctx, engines, summary.mark_id)
         assert swept.sweep is not None
         assert (swept.sweep.failed_objects, swept.sweep.purged_objects.objects) == (1, 0)
         monkeypatch.undo()
-        again = run.sweep(world.ctx, engines, summary.mark_id)
+        again = gc_run.sweep(world.ctx, engines, summary.mark_id)
         assert again.sweep is not None
         assert (again.sweep.failed_objects, again.sweep.purged_objects.objects) == (0, 1)
         assert world.data() == {world.address("main", "a")}

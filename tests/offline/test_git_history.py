@@ -16,7 +16,7 @@ from examples.git_history import comparing, replaying
 from examples.git_history.__main__ import Outcome, prove
 from examples.git_history.expected import Rules
 from examples.git_history.plumbing import Git
-from refstore.core.settings import embedded_urls
+from refstore.configuration.settings import embedded_urls
 from refstore.gc_marks import live_set
 from refstore.lake import Lake
 from refstore_gc import mark

@@ -12,24 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from refstore_gc.simulate_mark import simulate_mark
 
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.ids import CommitId
-from refstore.core.records import Entry
 from refstore.errors import Corrupt, CorruptRange, NothingToCommit, RefstoreError
 from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import ABSENT, Key
-from refstore_gc import anti_join, run
+from refstore.records import keys
+from refstore.records.staging_records import Entry
+from refstore_gc import anti_join, gc_run
 from refstore_gc.engines.local import LocalEngine
 from refstore_gc.engines.shared_work import SharedWork
 from refstore_gc.engines.worker_processes import Worker
 from refstore_gc.incremental import baseline_files
-from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, CommitReads, TreeFilter, LiveCommits, FilterPart
+from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, CommitReads, FilterPart, LiveCommits, TreeFilter
 from refstore_gc.run_context import GcOptions, RunContext
 from refstore_gc.run_layout import make_layout
 from refstore_gc.run_progress import RunSteps, ignore_progress
 from refstore_gc.run_summary import GcSummary
-from refstore_gc.simulate_mark import simulate_mark
 from tests.engines import OneEngine
 from tests.offline.test_against_the_obvious import obviously
 from tests.offline.world import World, marked_in
@@ -89,7 +90,7 @@ def counted(summary: GcSummary) -> GcSummary:
 def sweep_due(world: World, engines: Engines) -> None:
     for each in list(Marks(world.ctx).runs.all()):
         if each.state is RunState.MARKED and each.record.deletes_at_ms <= world.clock.now_ms():
-            run.sweep(world.ctx, engines, each.mark_id)
+            gc_run.sweep(world.ctx, engines, each.mark_id)
 
 
 def a_world_of_a_few_days(folder: Path, engines: Engines) -> tuple[World, GcSummary]:
@@ -99,7 +100,7 @@ def a_world_of_a_few_days(folder: Path, engines: Engines) -> tuple[World, GcSumm
         world.commit(kept=b"kept", **{f"file__{day}": b"%d" % day, "over__it": b"%d" % day})
         world.stamp()
         world.clock.sleep(DAY)
-    first = run.mark(world.ctx, engines, GcOptions())
+    first = gc_run.mark(world.ctx, engines, GcOptions())
     assert first.baseline_mark_id == ""
     for day in range(16, 18):
         world.commit(over__it=b"%d" % day)
@@ -109,8 +110,14 @@ def a_world_of_a_few_days(folder: Path, engines: Engines) -> tuple[World, GcSumm
 
 
 def a_run(world: World, engines: Engines, full_days: float = 7.0) -> RunContext:
-    options, layout, engine = GcOptions(complete_every_days=full_days), make_layout(world.ctx, "mark-1", 1), engines.for_objects(0)
-    return RunContext(repository=world.ctx, engine=engine, options=options, steps=RunSteps(engine, ignore_progress), layout=layout)
+    options, layout, engine = (
+        GcOptions(complete_every_days=full_days),
+        make_layout(world.ctx, "mark-1", 1),
+        engines.for_objects(0),
+    )
+    return RunContext(
+        repository=world.ctx, engine=engine, options=options, steps=RunSteps(engine, ignore_progress), layout=layout
+    )
 
 
 def forget_references(world: World) -> None:
@@ -136,7 +143,9 @@ def old_enough(world: World) -> set[str]:
 def complete_and_others(world: World, summary: GcSummary, going: set[str]) -> tuple[int, int]:
     """How many commits the run unmarked as complete, and how many it did not; each as what it names says."""
     marks = Marks(world.ctx)
-    listed = [CommitId(name) for name, _ in world.lake.kv.scan_all(keys.gc_marked_commits(world.ctx.repo, summary.mark_id))]
+    listed = [
+        CommitId(name) for name, _ in world.lake.kv.scan_all(keys.gc_marked_commits(world.ctx.repo, summary.mark_id))
+    ]
     counts = [0, 0]
     for commit, mark, complete in zip(listed, marks.commits.of(listed), marks.commits.complete(listed), strict=True):
         if world.lake.kv.get(keys.landed_mark(world.ctx.repo, commit)) is ABSENT:
@@ -177,7 +186,7 @@ def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(
         sweep_due(world, spark_engines if day % 2 else engines)
         whole = simulate_mark(world.ctx, spark_engines, GcOptions())
         assert counted(simulate_mark(world.ctx, engines, GcOptions())) == counted(whole)
-        summary = run.mark(world.ctx, rng.choice((engines, spark_engines)), GcOptions(complete_every_days=11))
+        summary = gc_run.mark(world.ctx, rng.choice((engines, spark_engines)), GcOptions(complete_every_days=11))
         found = {each for each in marked_in(world, summary.mark_id) if each.startswith("data/")}
         assert found == (obviously(world) & old_enough(world)) - in_earlier_marks(world, summary.mark_id), f"day {day}"
         assert summary.by_kind == whole.by_kind, f"day {day}"
@@ -192,7 +201,7 @@ def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(
     assert were_complete >= 10
     assert were_not >= 5
     Marks(world.ctx).decisions.unmark(summary.mark_id)
-    again = run.mark(world.ctx, engines, GcOptions(is_complete=True))
+    again = gc_run.mark(world.ctx, engines, GcOptions(is_complete=True))
     assert marked_in(world, again.mark_id) == marked_in(world, summary.mark_id)
     world.close()
 
@@ -200,11 +209,11 @@ def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(
 def test_it_lists_and_reads_only_what_changed(tmp_path: Path, engines: Engines) -> None:
     world, first = a_world_of_a_few_days(tmp_path, engines)
     release_all(world.repo)
-    second = run.mark(world.ctx, engines, GcOptions())
+    second = gc_run.mark(world.ctx, engines, GcOptions())
     assert second.baseline_mark_id == first.mark_id
     assert second.marked.objects >= 2, "what was overwritten days ago, and what commits wrote of their own"
     assert second.listed_by_kind["data"].objects + second.young.objects < first.listed_by_kind["data"].objects / 2
-    third = run.mark(world.ctx, engines, GcOptions())
+    third = gc_run.mark(world.ctx, engines, GcOptions())
     assert third.baseline_mark_id == second.mark_id
     assert (third.marked.objects, third.sources) == (0, {"trees": 0, "listings": 0, "ranges": 0})
     world.close()
@@ -213,11 +222,11 @@ def test_it_lists_and_reads_only_what_changed(tmp_path: Path, engines: Engines) 
 def test_it_begins_anew_where_a_commit_keeps_again_what_it_did_not(tmp_path: Path, engines: Engines) -> None:
     world, _ = a_world_of_a_few_days(tmp_path, engines)
     release_all(world.repo)
-    first = run.mark(world.ctx, engines, GcOptions())
+    first = gc_run.mark(world.ctx, engines, GcOptions())
     marks = Marks(world.ctx)
     marks.decisions.unmark(next(iter(marks.commits.marked(first.mark_id))))
     world.repo.set_retention(json.dumps({**RULES, "default_retention_days": 600, "branches": []}))
-    second = run.mark(world.ctx, engines, GcOptions())
+    second = gc_run.mark(world.ctx, engines, GcOptions())
     assert (second.baseline_mark_id, second.complete_reason) == ("", "a commit keeps what it names again")
     found = {each for each in marked_in(world, second.mark_id) if each.startswith("data/")}
     assert found == (obviously(world) & old_enough(world)) - in_earlier_marks(world, second.mark_id)
@@ -260,8 +269,8 @@ def test_damage_that_only_the_tasks_see_ends_the_run_and_the_next_one_begins_ane
     damaged.write_bytes(damaged.read_bytes()[:-8])
     before = world.data()
     with pytest.raises(Corrupt, match="mark again"):
-        run.mark(world.ctx, both_engines, GcOptions())
-    again = run.mark(world.ctx, both_engines, GcOptions())
+        gc_run.mark(world.ctx, both_engines, GcOptions())
+    again = gc_run.mark(world.ctx, both_engines, GcOptions())
     assert again.baseline_mark_id == ""
     assert world.data() == before
     world.close()
@@ -276,12 +285,12 @@ def test_what_the_kv_let_go_of_and_nobody_deleted_is_found_where_it_is_still_the
     left = world.repo.upload("main", "left", b"2").address
     world.stamp()
     world.clock.sleep(3 * DAY)
-    first = run.mark(world.ctx, both_engines, GcOptions())
+    first = gc_run.mark(world.ctx, both_engines, GcOptions())
     world.repo.reset("main")
     release_all(world.repo)
     forget_references(world)
     (world.blobs / gone).unlink()
-    second = run.mark(world.ctx, both_engines, GcOptions())
+    second = gc_run.mark(world.ctx, both_engines, GcOptions())
     assert second.baseline_mark_id == first.mark_id
     assert marked_in(world, second.mark_id) == {left: "orphan blob"}
     world.close()
@@ -298,11 +307,11 @@ def test_a_bucket_in_which_nothing_changed_is_carried_on(
     lost = world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
     world.stamp()
     world.clock.sleep(3 * DAY)
-    first = run.mark(world.ctx, both_engines, GcOptions())
-    second = run.mark(world.ctx, both_engines, GcOptions())
+    first = gc_run.mark(world.ctx, both_engines, GcOptions())
+    second = gc_run.mark(world.ctx, both_engines, GcOptions())
     assert second.baseline_mark_id == first.mark_id
     assert (marked_in(world, first.mark_id), marked_in(world, second.mark_id)) == ({lost: "orphan blob"}, {})
-    third = run.mark(world.ctx, both_engines, GcOptions(is_complete=True))
+    third = gc_run.mark(world.ctx, both_engines, GcOptions(is_complete=True))
     assert third.marked == second.marked
     world.close()
 
@@ -334,7 +343,7 @@ def test_what_worker_processes_do_is_what_this_process_would_do(tmp_path: Path, 
     whole = simulate_mark(world.ctx, engines, GcOptions())
     shared = EverythingInAWorker()
     helped = OneEngine(LocalEngine(shared=shared))
-    second = run.mark(world.ctx, helped, GcOptions())
+    second = gc_run.mark(world.ctx, helped, GcOptions())
     assert second.baseline_mark_id == first.mark_id
     assert shared.seen >= {"list_interval", "read_files", "read_ranges", "open_trees", "join_bucket"}
     assert second.by_kind == whole.by_kind
@@ -343,6 +352,6 @@ def test_what_worker_processes_do_is_what_this_process_would_do(tmp_path: Path, 
     for damaged in (world.blobs / "_refstore" / "ranges").iterdir():
         damaged.write_bytes(damaged.read_bytes()[:-1])
     with pytest.raises(CorruptRange, match="hash"):
-        run.mark(world.ctx, helped, GcOptions())
+        gc_run.mark(world.ctx, helped, GcOptions())
     shared.stop()
     world.close()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from refstore.core.records import ImportSource
-from refstore.core.settings import ReaperSettings
-from refstore.versioning.commits.imported import ImportSpool
-from refstore_gc.run import GcOptions, run_nightly
+from refstore.configuration.settings import ReaperSettings
+from refstore.records.repository_records import ImportSource
+from refstore.versioning.commits.import_spool import ImportSpool
+from refstore_gc.gc_run import GcOptions, run_nightly
 from refstore_reaper.daemon import Reaper
 from tests.offline.world import World
 
@@ -119,6 +119,6 @@ def test_a_run_in_the_middle_of_a_long_listing_takes_nothing_of_it(
 
 
 def pages(rows: object) -> object:
-    from refstore.versioning.commits import imported
+    from refstore.versioning.commits import import_spool
 
-    return imported.replacement_changes(iter([rows]), iter(()))
+    return import_spool.replacement_changes(iter([rows]), iter(()))

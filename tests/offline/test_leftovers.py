@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from refstore.core.keys import NAMESPACES
 from refstore.errors import Conflict
 from refstore.kv.base import Key
 from refstore.namespaces import NAMESPACE_OBJECT, folder_url
 from refstore.objects.base import DeleteResult
+from refstore.records.keys import NAMESPACES
 from refstore_gc import deleted_repositories
-from refstore_gc.run import GcOptions
+from refstore_gc.gc_run import GcOptions
 from refstore_reaper import repository_removal
 from tests.offline.world import World
 from tests.reaping import reap_all, scrub_all
@@ -74,7 +74,9 @@ def test_a_clearing_that_died_last_leaves_the_namespaces_next_repository_alone(w
     world.lake.kv.delete(Key(NAMESPACES, folder_url(namespace)))
     world.lake.create_repository("again", namespace=namespace)
     before = world.data()
-    cleared = deleted_repositories.clear_repository(world.lake, repo, record, cast("Engines", None), GcOptions(grace_days=0))
+    cleared = deleted_repositories.clear_repository(
+        world.lake, repo, record, cast("Engines", None), GcOptions(grace_days=0)
+    )
     assert cleared.is_forgotten
     assert list(deleted_repositories.closed_repositories(world.lake)) == []
     assert world.data() == before
@@ -104,5 +106,7 @@ def test_a_namespace_is_free_only_when_the_store_has_deleted_all_that_is_refstor
         )
     assert (cleared.is_forgotten, cleared.failed_objects) == (False, 1)
     assert (world.blobs / NAMESPACE_OBJECT).read_text() == repo, "what says whose it is goes last"
-    assert deleted_repositories.clear_repository(world.lake, repo, record, engines, GcOptions(grace_days=0)).is_forgotten
+    assert deleted_repositories.clear_repository(
+        world.lake, repo, record, engines, GcOptions(grace_days=0)
+    ).is_forgotten
     world.lake.create_repository("again", namespace=namespace)

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from refstore.objects.base import ObjectStore
-from refstore_gc import garbage, listing
+from refstore_gc import garbage, list_objects
+from refstore_gc.address_batches import Batch, BatchKind
 from refstore_gc.address_codec import BucketBounds, encode_addresses
 from refstore_gc.anti_join import JoinInputs, bucket_bounds, chunk_batches, join_buckets
-from refstore_gc.batches import Batch, BatchKind
 from refstore_gc.bucket_join import BucketTask, join_bucket
 from refstore_gc.checked_files import write_value
 from refstore_gc.engines.local import LocalEngine
 from refstore_gc.garbage import MarkedCount
-from refstore_gc.incremental.known_keys import BaselineKeys
-from refstore_gc.listing import KeyInterval, list_interval
+from refstore_gc.incremental.baseline_keys import BaselineKeys
+from refstore_gc.list_objects import KeyInterval, list_interval
 from refstore_gc.live_in_commits import CommitSources
 from refstore_gc.live_in_kv import AddressWriter
 from refstore_gc.run_layout import make_layout
@@ -30,7 +30,7 @@ from tests.offline.world import World
 
 
 def test_two_attempts_of_a_listing_task_do_not_mix_their_files(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(list_objects, "CHUNK_ROWS", 2)
     monkeypatch.setattr("refstore_gc.anti_join.BUCKET_ROWS", 2)
     world.commit(a=b"a", b=b"b", c=b"c", d=b"d", e=b"e")
     addresses = sorted(world.data())
@@ -60,7 +60,11 @@ def test_two_attempts_of_a_marking_task_do_not_mix_their_units(world: World, mon
     addresses = sorted(world.data())
     store, work = world.ctx.objects, make_layout(world.ctx, "mark-1", 1)
     listed = encode_addresses(pa.array(addresses), work.seed)
-    write_value(store, "_refstore/gc/mark-0/known", BaselineKeys.from_arrays([], listed[:0], [], [listed], [np.ones(4, np.int64)]))
+    write_value(
+        store,
+        "_refstore/gc/mark-0/known",
+        BaselineKeys.from_arrays([], listed[:0], [], [listed], [np.ones(4, np.int64)]),
+    )
     told = [
         Batch.from_value(0, BatchKind.EARLIER_KEYS, "_refstore/gc/mark-0/known"),
         Batch(0, BatchKind.FORMERLY_IN_KV, 4, "".join(addresses).encode()),

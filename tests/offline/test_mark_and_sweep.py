@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from refstore.core import ids
-from refstore_gc import run
-from refstore_gc.run import GcOptions
+from refstore_gc import gc_run
+from refstore_gc.gc_run import GcOptions
 from tests.offline.world import World
 from tests.reaping import release_all
 
@@ -23,7 +23,7 @@ def test_what_only_an_expired_commit_names_goes(world: World, both_engines: Engi
     world.commit(days_ago=7, c=b"x")
     release_all(world.repo)
     world.age()
-    ran = run.run_nightly(world.ctx, both_engines, GcOptions())
+    ran = gc_run.run_nightly(world.ctx, both_engines, GcOptions())
     assert world.data() == {world.address("main", path) for path in "abc"}
     assert kept in world.data()
     assert old not in world.data()
@@ -38,11 +38,11 @@ def test_an_orphan_blob_goes_when_it_is_old_enough(world: World, both_engines: E
     world.commit(a=b"kept")
     release_all(world.repo)
     orphan = world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
-    assert run.mark(world.ctx, both_engines, GcOptions()).marked.objects == 0
+    assert gc_run.mark(world.ctx, both_engines, GcOptions()).marked.objects == 0
     world.age()
-    summary = run.mark(world.ctx, both_engines, GcOptions())
+    summary = gc_run.mark(world.ctx, both_engines, GcOptions())
     assert {reason: count.objects for reason, count in summary.by_reason.items()} == {"orphan blob": 1}
-    run.sweep(world.ctx, both_engines, summary.mark_id)
+    gc_run.sweep(world.ctx, both_engines, summary.mark_id)
     assert orphan not in world.data()
     assert world.repo.read("main", "a") == b"kept"
 
@@ -52,9 +52,9 @@ def test_a_second_sweep_does_nothing(world: World, both_engines: Engines) -> Non
     world.commit(days_ago=8, a=b"new")
     release_all(world.repo)
     world.age()
-    summary = run.mark(world.ctx, both_engines, GcOptions())
-    first = run.sweep(world.ctx, both_engines, summary.mark_id)
-    assert run.sweep(world.ctx, both_engines, summary.mark_id) == first
+    summary = gc_run.mark(world.ctx, both_engines, GcOptions())
+    first = gc_run.sweep(world.ctx, both_engines, summary.mark_id)
+    assert gc_run.sweep(world.ctx, both_engines, summary.mark_id) == first
 
 
 @pytest.mark.parametrize("grace_days", [7.0])
@@ -64,7 +64,7 @@ def test_nothing_is_swept_before_its_time(world: World, both_engines: Engines, g
     release_all(world.repo)
     world.age()
     before = world.data()
-    ran = run.run_nightly(world.ctx, both_engines, GcOptions(grace_days=grace_days))
+    ran = gc_run.run_nightly(world.ctx, both_engines, GcOptions(grace_days=grace_days))
     assert ran.sweep_summaries == []
     assert [each.mark_id for each in ran.waiting_marks] == [ran.mark_summary.mark_id]
     assert world.data() == before

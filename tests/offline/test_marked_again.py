@@ -13,8 +13,8 @@ from refstore.core import ids
 from refstore.core.ids import CommitId
 from refstore.gc_marks import Marks
 from refstore.operations.log_and_diff import CommitLifetime
-from refstore_gc import run
-from refstore_gc.run import GcOptions
+from refstore_gc import gc_run
+from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import GcSummary
 from tests.offline.world import World
 from tests.reaping import release_all
@@ -32,7 +32,7 @@ def rules(world: World, **fields: Any) -> None:
 def night(world: World, engines: Engines, *, days: float = 0, full: bool = False) -> GcSummary:
     """Run the nightly job so many days later."""
     world.clock.sleep(days * 86_400)
-    return run.run_nightly(world.ctx, engines, GcOptions(is_complete=full, complete_every_days=30)).mark_summary
+    return gc_run.run_nightly(world.ctx, engines, GcOptions(is_complete=full, complete_every_days=30)).mark_summary
 
 
 def lifetime(world: World, commit: CommitId) -> CommitLifetime:

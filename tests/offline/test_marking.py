@@ -11,9 +11,9 @@ import pytest
 
 from refstore.core import ids
 from refstore.objects import open_objects
+from refstore_gc.address_batches import Batch, BatchKind
 from refstore_gc.address_codec import BucketBounds
 from refstore_gc.anti_join import JoinInputs, join_buckets
-from refstore_gc.batches import Batch, BatchKind
 from refstore_gc.bucket_join import BucketTask, ChunkReference, ComparedCount
 from refstore_gc.engines.spark import buckets_of_task
 from refstore_gc.live_in_commits import CommitSources

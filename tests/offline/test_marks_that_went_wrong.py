@@ -7,17 +7,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from refstore_gc.simulate_mark import simulate_mark
 
-from refstore.core.keys import NAMESPACES
 from refstore.errors import Conflict, Corrupt, Unavailable
 from refstore.gc_marks import Marks, RunState, new_mark_id
-from refstore.gc_marks.runs import OfflineRuns
+from refstore.gc_marks.offline_runs import OfflineRuns
 from refstore.operations import refs
-from refstore.versioning.commits import names
-from refstore_gc import deleted_repositories, run
-from refstore_gc.run import GcOptions
+from refstore.records.keys import NAMESPACES
+from refstore.versioning.commits import object_names
+from refstore_gc import deleted_repositories, gc_run
+from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import SweepManifest, read_summaries, write_manifest
-from refstore_gc.simulate_mark import simulate_mark
 from tests.offline.test_leftovers import delete_and_drain
 from tests.offline.world import World, marked_in
 from tests.reaping import reap_all, release_all
@@ -40,7 +40,9 @@ def test_two_who_clear_one_namespace_leave_its_next_repository_its_claim(
     def slowly(*args: Any, **options: Any) -> Any:
         """The other one, which began at the same time, is through by then; and somebody makes a repository there."""
         monkeypatch.setattr(deleted_repositories, "summarize_sweep", real)
-        assert deleted_repositories.clear_repository(world.lake, repo, record, engines, GcOptions(grace_days=0)).is_forgotten
+        assert deleted_repositories.clear_repository(
+            world.lake, repo, record, engines, GcOptions(grace_days=0)
+        ).is_forgotten
         world.lake.create_repository("again", namespace=namespace)
         return real(*args, **options)
 
@@ -75,11 +77,11 @@ def test_a_mark_whose_last_reply_was_lost_can_be_swept_or_taken_back(
 
     monkeypatch.setattr(OfflineRuns, "change", lost)
     with pytest.raises(Unavailable):
-        run.mark(world.ctx, engines, GcOptions(grace_days=0, min_age_seconds=0))
+        gc_run.mark(world.ctx, engines, GcOptions(grace_days=0, min_age_seconds=0))
     monkeypatch.setattr(OfflineRuns, "change", change)
     monkeypatch.setattr(OfflineRuns, "give_up", give_up)
     assert [each.state for each in Marks(world.ctx).runs.all()] == [RunState.MARKED]
-    ran = run.run_nightly(world.ctx, engines, GcOptions(grace_days=0, min_age_seconds=0))
+    ran = gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0, min_age_seconds=0))
     assert not ran.waiting_marks
 
 
@@ -97,10 +99,10 @@ def test_a_mark_that_lost_its_files_can_be_unmarked_after_its_sweep_failed(
     world.commit(a=None, b=b"two")
     release_all(world.repo)
     world.age()
-    marked = run.mark(world.ctx, engines, GcOptions(grace_days=0, min_age_seconds=0))
+    marked = gc_run.mark(world.ctx, engines, GcOptions(grace_days=0, min_age_seconds=0))
     lose(world, marked.mark_id, lost)
     with pytest.raises(Corrupt, match="unmark it"):
-        run.sweep(world.ctx, engines, marked.mark_id)
+        gc_run.sweep(world.ctx, engines, marked.mark_id)
     world.repo.unmark(marked.mark_id)
     assert world.repo.read(old, "a") == b"one"
 
@@ -116,7 +118,7 @@ def test_simulate_says_of_what_was_given_up_what_mark_does(world: World, engines
     reap_all(world.repo)
     world.age()
     would = simulate_mark(world.ctx, engines, GcOptions()).by_kind
-    does = run.mark(world.ctx, engines, GcOptions()).by_kind
+    does = gc_run.mark(world.ctx, engines, GcOptions()).by_kind
     assert given_up in dict(Marks(world.ctx).commits.scan())
     assert would == does
 
@@ -132,7 +134,7 @@ def test_simulate_says_of_a_commit_of_which_a_part_is_marked_what_mark_does(worl
     marks.mark_run.finish(part, {})
     write_manifest(world.ctx.objects, SweepManifest(part.mark_id, 1, "delete", [], {}))
     would = simulate_mark(world.ctx, engines, GcOptions()).marked
-    does = run.mark(world.ctx, engines, GcOptions())
+    does = gc_run.mark(world.ctx, engines, GcOptions())
     assert would == does.marked
 
 
@@ -145,17 +147,19 @@ def test_a_damaged_mark_stops_no_other_sweep_and_loses_none_of_its_own_objects(
     release_all(world.repo)
     world.age()
     at_once = GcOptions(grace_days=0, min_age_seconds=0)
-    broken = run.mark(world.ctx, engines, at_once).mark_id
+    broken = gc_run.mark(world.ctx, engines, at_once).mark_id
     lose(world, broken, lost)
     second = world.address("main", "a")
     world.commit(a=b"third", both=None, days_ago=7)
     release_all(world.repo)
     world.age()
-    good = run.mark(world.ctx, engines, at_once).mark_id
+    good = gc_run.mark(world.ctx, engines, at_once).mark_id
     with pytest.raises(Corrupt, match=broken):
-        run.run_nightly(world.ctx, engines, at_once)
+        gc_run.run_nightly(world.ctx, engines, at_once)
     told: list[tuple[str, str]] = []
-    ran = run.run_nightly(world.ctx, engines, at_once, on_sweep_error=lambda mark_id, error: told.append((mark_id, error.code)))
+    ran = gc_run.run_nightly(
+        world.ctx, engines, at_once, on_sweep_error=lambda mark_id, error: told.append((mark_id, error.code))
+    )
     assert told == [(broken, Corrupt.code)], "once, though it is looked for twice"
     states = {each.mark_id: each.state for each in Marks(world.ctx).runs.all()}
     assert (states[broken], states[good]) == (RunState.MARKED, RunState.SWEPT)
@@ -175,13 +179,16 @@ def test_a_sweep_leaves_the_tree_of_a_commit_that_never_landed_and_that_a_damage
     reap_all(world.repo)
     world.age()
     at_once = GcOptions(grace_days=0, min_age_seconds=0)
-    broken = run.mark(world.ctx, engines, at_once).mark_id
+    broken = gc_run.mark(world.ctx, engines, at_once).mark_id
     lose(world, broken, "mark/")
-    good = run.mark(world.ctx, engines, at_once).mark_id
+    good = gc_run.mark(world.ctx, engines, at_once).mark_id
     record = refs.get_commit(world.ctx, never)
-    tree = {names.key(names.METARANGES, record.metarange), names.key(names.ADDED_ADDRESSES, record.added_addresses_id)}
+    tree = {
+        object_names.key(object_names.METARANGES, record.metarange),
+        object_names.key(object_names.ADDED_ADDRESSES, record.added_addresses_id),
+    }
     assert tree <= marked_in(world, good).keys()
-    run.sweep(world.ctx, engines, good)
+    gc_run.sweep(world.ctx, engines, good)
     assert all(world.ctx.objects.is_stored(key) for key in tree)
     assert dict(Marks(world.ctx).commits.scan())[never].mark_id == broken
 
@@ -192,9 +199,9 @@ def test_a_report_that_cannot_be_read_any_more_stops_no_later_job(world: World, 
     release_all(world.repo)
     world.age()
     at_once = GcOptions(grace_days=0, min_age_seconds=0)
-    swept = run.run_nightly(world.ctx, engines, at_once).mark_summary.mark_id
+    swept = gc_run.run_nightly(world.ctx, engines, at_once).mark_summary.mark_id
     world.ctx.objects.put(f"_refstore/gc/{swept}/summary.json", b'{"mark_id": 7}')
-    later = run.run_nightly(world.ctx, engines, at_once)
+    later = gc_run.run_nightly(world.ctx, engines, at_once)
     assert later.latest.state == "swept"
     with pytest.raises(Corrupt, match=swept):
         read_summaries(world.ctx.objects, Marks(world.ctx).runs.all())

@@ -14,10 +14,10 @@ from refstore.cli.gc_job import AllRan, Job, make_options, run_all
 from refstore.cli.nightly_purge import reasons_of, row_of
 from refstore.errors import Conflict
 from refstore.objects.base import DeleteResult
-from refstore_gc import run as nightly
-from refstore_gc.run import GcOptions as GcOptions
+from refstore_gc import gc_run as nightly
+from refstore_gc.gc_run import GcOptions as GcOptions
 from refstore_gc.run_progress import ignore_progress
-from refstore_purge import run
+from refstore_purge import purge_run
 from tests.commands import Command
 from tests.offline.world import World
 from tests.purge.tracking import DOCUMENT, PREFIX, event, guestids, onboard, parquet
@@ -35,7 +35,9 @@ def world(world: World) -> World:
 
 
 def purge(world: World, engines: Engines) -> None:
-    run.run_purge(world.repo, engines, run.PurgeOptions(ids=guestids(world.folder, "bob"), purge_key=KEY), lambda _: None)
+    purge_run.run_purge(
+        world.repo, engines, purge_run.PurgeOptions(ids=guestids(world.folder, "bob"), purge_key=KEY), lambda _: None
+    )
 
 
 def run_night(world: World, engines: Engines) -> AllRan:

@@ -16,11 +16,11 @@ import pytest
 from refstore.core.ids import CommitId
 from refstore.errors import Conflict, Invalid, NotFound, RefstoreError
 from refstore.operations.purge_roles import HIDDEN_BRANCHES
-from refstore_gc.purge_cleaning import ABANDONED_MS
-from refstore_purge import heads, index, publish, report, run, verify
-from refstore_purge import plan as planning
-from refstore_purge.report import PurgeReport
-from refstore_purge.run import PurgeOptions
+from refstore_gc.purge_cleanup import ABANDONED_MS
+from refstore_purge import id_index, publish, purge_heads, purge_report, purge_run, verify
+from refstore_purge import purge_plan as planning
+from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_run import PurgeOptions
 from tests.kit.logged_events import collecting_events
 from tests.offline.world import World
 from tests.purge import datasets
@@ -42,7 +42,7 @@ def purge(world: World, engines: Engines) -> Purge:
 def purge_on(world: World, engines: Engines) -> Purge:
     def made(*guests: str | None, **options: Any) -> PurgeReport:
         ids = guestids(world.folder, *guests)
-        return run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **options), lambda _: None)
+        return purge_run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **options), lambda _: None)
 
     return made
 
@@ -84,7 +84,7 @@ def test_the_example_of_seed_002(world: World, both_engines: Engines) -> None:
     ]
     assert [(row.rows_before, row.rows_changed, row.rows_after) for row in made.rows] == [(5, 2, 3), (0, 0, 0)]
     assert (made.state, made.ids, made.is_whole) == ("done", 2, True)
-    assert report.read_report(world.repo) == made
+    assert purge_report.read_report(world.repo) == made
     again = purge("bob")
     assert (again.published_commits, again.rows[0].matched_objects) == ([], 0)
     assert not list(world.repo.branches(prefix=HIDDEN_BRANCHES))
@@ -126,9 +126,13 @@ def test_random_data_sets_lose_the_rows_of_the_ids_and_nothing_else(
         if seed:  # the run below reads what this one wrote
             other = world.folder / "other.parquet"
             pq.write_table(pa.table({"id": pa.array(["guest-7"] if names else [7])}), other)
-            run.run_purge(world.repo, both_engines, PurgeOptions(ids=other, dry_run=True, purge_key=TestIndex.KEY), lambda _: None)
+            purge_run.run_purge(
+                world.repo, both_engines, PurgeOptions(ids=other, dry_run=True, purge_key=TestIndex.KEY), lambda _: None
+            )
         key = TestIndex.KEY if seed else None
-        made = run.run_purge(world.repo, both_engines, PurgeOptions(ids=file, share=1, purge_key=key), lambda _: None)
+        made = purge_run.run_purge(
+            world.repo, both_engines, PurgeOptions(ids=file, share=1, purge_key=key), lambda _: None
+        )
 
         assert made.is_whole, made
         assert any(row.by_index for row in made.rows) == bool(seed)
@@ -237,8 +241,10 @@ class TestWhatIsRefused:
         file = world.folder / "ids.parquet"
         pq.write_table(pa.table({"id": pa.array([1])}), file)
         with pytest.raises(Invalid, match="--id-type string"):
-            run.run_purge(world.repo, engines, PurgeOptions(ids=file), lambda _: None)
-        assert run.run_purge(world.repo, engines, PurgeOptions(ids=file, id_type="string"), lambda _: None).is_whole
+            purge_run.run_purge(world.repo, engines, PurgeOptions(ids=file), lambda _: None)
+        assert purge_run.run_purge(
+            world.repo, engines, PurgeOptions(ids=file, id_type="string"), lambda _: None
+        ).is_whole
         assert guests_at(world, "main") == []
 
     @pytest.mark.parametrize("path", ["a", "z"])  # it is the first or the last that the run looks at
@@ -300,7 +306,7 @@ class TestWhatIsRefused:
         onboard(world.repo)
         with pytest.raises(Conflict, match=r"2 of 3 rows would go.*--breaker-share 1"):
             purge("bob", floor_rows=1)
-        assert report.read_report(world.repo).state == "failed"
+        assert purge_report.read_report(world.repo).state == "failed"
         assert guests_at(world, "main") == ["bob", "bob", "ann"]
         assert purge("bob", floor_rows=1, share=1).is_whole
 
@@ -311,7 +317,12 @@ class TestRunningAgain:
         onboard(world.repo)
         data = world.data()
         made = purge("bob", dry_run=True)
-        assert (made.state, made.rows[0].matched_objects, made.rows[0].rewritten_objects, made.published_commits) == ("dry run", 1, 0, [])
+        assert (made.state, made.rows[0].matched_objects, made.rows[0].rewritten_objects, made.published_commits) == (
+            "dry run",
+            1,
+            0,
+            [],
+        )
         assert (world.data(), world.repo.get_branch("main").head) == (data, head)
 
     def test_partitions_are_done_in_order_up_to_a_number_and_from_a_watermark(self, world: World, purge: Purge) -> None:
@@ -356,7 +367,7 @@ class TestRunningAgain:
         onboard(world.repo)
         owner, name = {
             "its changes are listed": (planning, "_staged"),
-            "copies are looked for": (heads, "_with_copies"),
+            "copies are looked for": (purge_heads, "_with_copies"),
             "objects are staged": (publish.BranchPublication, "stage"),
         }[when]
         real = getattr(owner, name)
@@ -461,18 +472,18 @@ class TestIndex:
         assert again.rows[3].read_bytes < first.rows[3].read_bytes
         made = purge("guest-0-7", purge_key=self.KEY)
         assert made.is_whole
-        kept = [info.key for info in world.ctx.objects.list(index.FOLDER)]
+        kept = [info.key for info in world.ctx.objects.list(id_index.FOLDER)]
         assert [key.partition("data/")[2] for key in kept] == [
             world.address("main", f"{PREFIX}day=3/x").partition("data/")[2]
         ]  # what was purged has none
         assert purge("guest-3-1", purge_key=b"another key of at least thirty-two characters").rows[3].by_index == 0
-        assert kept[0] not in {info.key for info in world.ctx.objects.list(index.FOLDER)}
+        assert kept[0] not in {info.key for info in world.ctx.objects.list(id_index.FOLDER)}
 
     def test_an_index_that_is_damaged_is_not_believed(self, world: World, purge: Purge) -> None:
         commit(world, {PATH: events("bob", "ann", "cid")})
         onboard(world.repo)
         purge("b", dry_run=True, purge_key=self.KEY)
-        (info,) = world.ctx.objects.list(index.FOLDER)
+        (info,) = world.ctx.objects.list(id_index.FOLDER)
         world.ctx.objects.put(info.key, b"no Parquet at all")
         assert purge("bob", purge_key=self.KEY).published_commits
         assert guests_at(world, "main") == ["ann", "cid"]

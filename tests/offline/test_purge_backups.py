@@ -10,13 +10,13 @@ import pytest
 
 from refstore.core.ids import Address
 from refstore.errors import KVWentBack, NotFound
-from refstore.losses.known import check_repository
-from refstore_gc import purge_cleaning
-from refstore_gc import run as nightly
-from refstore_gc.run import GcOptions
+from refstore.kv_recovery.manifest_check import check_repository
+from refstore_gc import gc_run as nightly
+from refstore_gc import purge_cleanup
+from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import ObjectCount
-from refstore_purge import restoring
-from refstore_purge.restoring import RestoreScope
+from refstore_purge import restore_backups
+from refstore_purge.restore_backups import RestoreScope
 from tests.durations import unchecked_lake
 from tests.offline.world import SkippingClock, World
 from tests.purging import announce, content_of, content_to_be, intend, publish, rewrite, write
@@ -61,18 +61,22 @@ class TestTheEndOfBackups:
         set_days(world, days=3)
         identity = one_object(world)
         published = rewrite(world.repo, "main", "a/x", NEW)
-        assert purge_cleaning.clean_up(world.ctx).waiting_contents == ObjectCount(1, len(OLD))
+        assert purge_cleanup.clean_up(world.ctx).waiting_contents == ObjectCount(1, len(OLD))
         world.clock.sleep(3 * DAY_SECONDS)
-        looked = purge_cleaning.clean_up(world.ctx, dry_run=True)
+        looked = purge_cleanup.clean_up(world.ctx, dry_run=True)
         assert looked.backups == ObjectCount(1, len(OLD))
         assert world.data() == {identity, content_of(published)}
-        assert [(each.address, each.is_due) for each in purge_cleaning.scan_backups(world.ctx)] == [(identity, True)]
-        done = purge_cleaning.clean_up(world.ctx)
-        assert (done.backups, done.waiting_contents, done.failed_objects) == (ObjectCount(1, len(OLD)), ObjectCount(), 0)
+        assert [(each.address, each.is_due) for each in purge_cleanup.scan_backups(world.ctx)] == [(identity, True)]
+        done = purge_cleanup.clean_up(world.ctx)
+        assert (done.backups, done.waiting_contents, done.failed_objects) == (
+            ObjectCount(1, len(OLD)),
+            ObjectCount(),
+            0,
+        )
         assert world.data() == {content_of(published)}
         assert world.repo.read("main", "a/x") == NEW
-        assert list(purge_cleaning.scan_backups(world.ctx)) == []
-        assert purge_cleaning.clean_up(world.ctx).backups == ObjectCount()
+        assert list(purge_cleanup.scan_backups(world.ctx)) == []
+        assert purge_cleanup.clean_up(world.ctx).backups == ObjectCount()
 
     def test_of_versions_only_the_newest_stay(self, world: World) -> None:
         set_days(world, versions=1)
@@ -80,7 +84,7 @@ class TestTheEndOfBackups:
         first = rewrite(world.repo, "main", "a/x", NEW, run="run-1")
         second = rewrite(world.repo, "main", "a/x", NEWER, run="run-2")
         settle(world)
-        assert purge_cleaning.clean_up(world.ctx).backups == ObjectCount(1, len(OLD))
+        assert purge_cleanup.clean_up(world.ctx).backups == ObjectCount(1, len(OLD))
         assert world.data() == {content_of(first), content_of(second)}
         assert identity not in world.data()
 
@@ -90,12 +94,12 @@ class TestTheEndOfBackups:
         set_days(world, days=0, versions=0)
         one_object(world)
         rewrite(world.repo, "main", "a/x", NEW)
-        assert purge_cleaning.clean_up(world.ctx).backups == ObjectCount()
+        assert purge_cleanup.clean_up(world.ctx).backups == ObjectCount()
         settle(world)
         with monkeypatch.context() as patch:
-            patch.setattr(purge_cleaning, "SIGNED_SECONDS", DAY_SECONDS)
-            assert purge_cleaning.clean_up(world.ctx).backups == ObjectCount()
-        assert purge_cleaning.clean_up(world.ctx).backups == ObjectCount(1, len(OLD))
+            patch.setattr(purge_cleanup, "SIGNED_SECONDS", DAY_SECONDS)
+            assert purge_cleanup.clean_up(world.ctx).backups == ObjectCount()
+        assert purge_cleanup.clean_up(world.ctx).backups == ObjectCount(1, len(OLD))
 
     def test_a_legal_hold_keeps_a_backup(self, world: World) -> None:
         set_days(world, days=0, versions=0)
@@ -103,9 +107,9 @@ class TestTheEndOfBackups:
         rewrite(world.repo, "main", "a/x", NEW)
         settle(world)
         world.repo.set_retention(json.dumps({"legal_holds": [{"prefix": "a/", "reason": "a case"}]}))
-        assert (purge_cleaning.clean_up(world.ctx).held_contents, identity in world.data()) == (1, True)
+        assert (purge_cleanup.clean_up(world.ctx).held_contents, identity in world.data()) == (1, True)
         world.repo.set_retention(json.dumps({}), remove=["hold:a/"])
-        assert purge_cleaning.clean_up(world.ctx).backups == ObjectCount(1, len(OLD))
+        assert purge_cleanup.clean_up(world.ctx).backups == ObjectCount(1, len(OLD))
 
     def test_what_an_attempt_left_goes_and_no_attempt_under_way(self, world: World) -> None:
         set_days(world)
@@ -114,14 +118,14 @@ class TestTheEndOfBackups:
         intended = intend(world.repo, "main", "a/x")
         assert intended is not None
         write(world.repo, intended, NEW)
-        assert purge_cleaning.clean_up(world.ctx).attempts == ObjectCount()
+        assert purge_cleanup.clean_up(world.ctx).attempts == ObjectCount()
         settle(world)
-        assert purge_cleaning.clean_up(world.ctx).attempts == ObjectCount(1, len(NEW))
+        assert purge_cleanup.clean_up(world.ctx).attempts == ObjectCount(1, len(NEW))
         assert content_to_be(intended) not in world.data()
         check_repository(world.ctx)  # that the record is gone, which said nothing any more, is no loss
         assert publish(world.repo, intended, NEW) is None
         assert world.repo.read("main", "a/x") == OLD
-        assert purge_cleaning.clean_up(world.ctx).attempts == ObjectCount()  # the record is gone, and was not lost
+        assert purge_cleanup.clean_up(world.ctx).attempts == ObjectCount()  # the record is gone, and was not lost
         check_repository(world.ctx)
 
     def test_a_store_that_fails_is_told_and_asked_again(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,25 +140,25 @@ class TestTheEndOfBackups:
             return done._replace(failed=((identity, "slow down"),) if identity in keys else ())
 
         monkeypatch.setattr(type(world.ctx.objects), "delete_many", refusing)
-        done = purge_cleaning.clean_up(world.ctx)
+        done = purge_cleanup.clean_up(world.ctx)
         assert (done.failed_objects, done.backups) == (1, ObjectCount())
         monkeypatch.undo()
-        assert purge_cleaning.clean_up(world.ctx).pending_deletions == ObjectCount(1, len(OLD))
+        assert purge_cleanup.clean_up(world.ctx).pending_deletions == ObjectCount(1, len(OLD))
         assert identity not in world.data()
 
     def test_a_kv_that_forgot_the_content_ends_no_backup(self, world: World) -> None:
-        from refstore.core import keys
+        from refstore.records import keys
 
         set_days(world, days=0, versions=0)
         identity = one_object(world)
         first = rewrite(world.repo, "main", "a/x", NEW)
-        restoring.keep_in_manifest(world.ctx, [first], "a run")
+        restore_backups.keep_in_manifest(world.ctx, [first], "a run")
         settle(world)
         world.ctx.kv.delete(keys.location(world.ctx.repo, first.identity))
         rewrite(world.repo, "main", "a/x", NEWER, run="run-2")
         settle(world)
         with pytest.raises(KVWentBack, match="another run has published under its number"):
-            purge_cleaning.clean_up(world.ctx)
+            purge_cleanup.clean_up(world.ctx)
         assert identity in world.data()
 
     def test_the_nightly_job_does_it_and_its_report_says_so(self, world: World, engines: Engines) -> None:
@@ -174,20 +178,20 @@ class TestRestore:
         set_days(world, trash=2)
         identity = one_object(world)
         published = rewrite(world.repo, "main", "a/x", NEW, run="run-1")
-        looked = restoring.restore_backups(world.repo, RestoreScope(run="run-1"), dry_run=True)
+        looked = restore_backups.restore_backups(world.repo, RestoreScope(run="run-1"), dry_run=True)
         assert (looked.objects, world.repo.read("main", "a/x")) == (1, NEW)
-        done = restoring.restore_backups(world.repo, RestoreScope(run="run-1"))
+        done = restore_backups.restore_backups(world.repo, RestoreScope(run="run-1"))
         assert (done.objects, done.bytes, done.already_restored) == (1, len(OLD), 0)
         assert world.repo.read("main", "a/x") == OLD
         assert world.repo.stat("main", "a/x").address == identity
         check_repository(world.ctx)
-        again = restoring.restore_backups(world.repo, RestoreScope(run="run-1"))
+        again = restore_backups.restore_backups(world.repo, RestoreScope(run="run-1"))
         assert (again.objects, again.already_restored) == (0, 1)
-        assert [(each.address, each.is_trash) for each in purge_cleaning.scan_backups(world.ctx)] == [
+        assert [(each.address, each.is_trash) for each in purge_cleanup.scan_backups(world.ctx)] == [
             (content_of(published), True)
         ]
         world.clock.sleep(2 * DAY_SECONDS)
-        assert purge_cleaning.clean_up(world.ctx).trash == ObjectCount(1, len(NEW))
+        assert purge_cleanup.clean_up(world.ctx).trash == ObjectCount(1, len(NEW))
         assert world.data() == {identity}
         rewrite(world.repo, "main", "a/x", NEWER, run="run-2")
         assert world.repo.read("main", "a/x") == NEWER
@@ -197,14 +201,14 @@ class TestRestore:
         identity = one_object(world)
         first = rewrite(world.repo, "main", "a/x", NEW, run="run-1")
         rewrite(world.repo, "main", "a/x", NEWER, run="run-2")
-        done = restoring.restore_backups(world.repo, RestoreScope(run="run-1"))
+        done = restore_backups.restore_backups(world.repo, RestoreScope(run="run-1"))
         assert (done.objects, done.not_restored_count) == (0, 1)
         assert "'run-2' has replaced it since" in done.not_restored[0].reason
-        assert restoring.restore_backups(world.repo, RestoreScope()).objects == 1  # the last known good
+        assert restore_backups.restore_backups(world.repo, RestoreScope()).objects == 1  # the last known good
         assert world.repo.read("main", "a/x") == NEW
-        assert restoring.restore_backups(world.repo, RestoreScope(backup=identity)).objects == 1
+        assert restore_backups.restore_backups(world.repo, RestoreScope(backup=identity)).objects == 1
         assert world.repo.read("main", "a/x") == OLD
-        assert restoring.restore_backups(world.repo, RestoreScope(backup=content_of(first))).objects == 1
+        assert restore_backups.restore_backups(world.repo, RestoreScope(backup=content_of(first))).objects == 1
         assert world.repo.read("main", "a/x") == NEW
 
     def test_a_part_of_a_run(self, world: World) -> None:
@@ -212,9 +216,14 @@ class TestRestore:
         world.commit(**{"a/day=1/x": OLD, "a/day=2/x": OLD + b"!", "other": OLD + b"?"})
         for path in ("a/day=1/x", "a/day=2/x", "other"):
             rewrite(world.repo, "main", path, NEW + path.encode(), run="run-1")
-        assert restoring.restore_backups(world.repo, RestoreScope(run="run-1", dataset="a", partition="day=2")).objects == 1
+        assert (
+            restore_backups.restore_backups(
+                world.repo, RestoreScope(run="run-1", dataset="a", partition="day=2")
+            ).objects
+            == 1
+        )
         assert world.repo.read("main", "a/day=2/x") == OLD + b"!"
-        assert restoring.restore_backups(world.repo, RestoreScope(run="run-1", path="other")).objects == 1
+        assert restore_backups.restore_backups(world.repo, RestoreScope(run="run-1", path="other")).objects == 1
         assert world.repo.read("main", "a/day=1/x") == NEW + b"a/day=1/x"
 
     @pytest.mark.parametrize(
@@ -230,16 +239,16 @@ class TestRestore:
         one_object(world)
         rewrite(world.repo, "main", "a/x", NEW)
         with pytest.raises(NotFound, match=told):
-            restoring.restore_backups(world.repo, scope)
+            restore_backups.restore_backups(world.repo, scope)
 
     def test_past_its_days_nothing_is_restored(self, world: World) -> None:
         set_days(world, days=0, versions=0)
         one_object(world)
         rewrite(world.repo, "main", "a/x", NEW, run="run-1")
         settle(world)
-        purge_cleaning.clean_up(world.ctx)
+        purge_cleanup.clean_up(world.ctx)
         with pytest.raises(NotFound):
-            restoring.restore_backups(world.repo, RestoreScope(run="run-1"))
+            restore_backups.restore_backups(world.repo, RestoreScope(run="run-1"))
         identity = world.repo.resolve("main", "a/x").entry.address
         with pytest.raises(NotFound):
             world.ctx.locations.restore(identity, identity, "run-2")
@@ -272,13 +281,13 @@ def test_a_bucket_that_refuses_a_whole_bulk_delete_has_failed_and_the_night_goes
             assert "AccessDenied" in why
             assert "DeleteObject" in why
             proxy.plan = None
-            assert purge_cleaning.clean_up(repo.context).pending_deletions == ObjectCount(1, len(OLD))
+            assert purge_cleanup.clean_up(repo.context).pending_deletions == ObjectCount(1, len(OLD))
             assert repo.read("main", "a/x") == NEW
 
 
 def test_the_trash_of_an_erased_object_leaves_no_address_behind(world: World) -> None:
     """An erased content lies nowhere, so it is dropped from the record and never asked for at the store."""
-    from refstore.core.records import Content
+    from refstore.records.location_records import Content
     from refstore.versioning.locations import WrittenContent
 
     set_days(world, trash=0)
@@ -287,9 +296,9 @@ def test_the_trash_of_an_erased_object_leaves_no_address_behind(world: World) ->
     intended = intend(world.repo, "main", "a/x")
     assert intended is not None
     world.ctx.locations.publish([WrittenContent(intended, Content(Address(""), 0, "", run="run-1"))], "run-1")
-    restoring.restore_backups(world.repo, RestoreScope(run="run-1"))
+    restore_backups.restore_backups(world.repo, RestoreScope(run="run-1"))
     settle(world)
-    assert purge_cleaning.clean_up(world.ctx).trash == ObjectCount()
+    assert purge_cleanup.clean_up(world.ctx).trash == ObjectCount()
     (record,) = world.ctx.locations.get_many([intended.identity])
     assert record is not None
     assert (record.backups, record.pending_deletions) == ((), ())

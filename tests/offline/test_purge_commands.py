@@ -15,12 +15,13 @@ import pytest
 
 from refstore.agreed_durations import shared_seconds
 from refstore.cli.errors import exit_code
-from refstore.core import keys
-from refstore.core.records import DurationsRecord, encode
 from refstore.errors import ObjectsRefused
 from refstore.objects.base import DeleteResult
 from refstore.objects.local import LocalObjects
-from refstore_gc.purge_cleaning import scan_backups
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.lake_records import DurationsRecord
+from refstore_gc.purge_cleanup import scan_backups
 from refstore_purge.ids_file import FOLDER_PREFIX
 from tests.commands import Command
 from tests.durations import COLLECTOR

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from refstore.agreed_durations import shared_seconds
-from refstore.core import keys
-from refstore.core.records import DurationsRecord, encode
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.lake_records import DurationsRecord
 from tests.commands import Command
 from tests.durations import COLLECTOR
 from tests.offline.world import World

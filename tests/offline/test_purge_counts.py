@@ -14,15 +14,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from refstore.errors import RefstoreError
-from refstore.run_control import DEAD_MS
+from refstore.monitoring.run_control import DEAD_MS
 from refstore.versioning.locations import Locations
-from refstore_gc import purge_cleaning, run_progress
+from refstore_gc import purge_cleanup, run_progress
 from refstore_gc.run_summary import ObjectCount
-from refstore_purge import heads, report, restoring, run, run_state, tasks, versions
+from refstore_purge import (
+    purge_heads,
+    purge_report,
+    purge_run,
+    purge_run_state,
+    purge_tasks,
+    purge_versions,
+    restore_backups,
+)
 from refstore_purge.publish import METADATA, BranchPublication
-from refstore_purge.report import PurgeReport
-from refstore_purge.restoring import RestoreScope
-from refstore_purge.run import PurgeOptions
+from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_run import PurgeOptions
+from refstore_purge.restore_backups import RestoreScope
 from tests.offline.world import World
 from tests.purging import rewrite as rewrite_at
 
@@ -94,7 +102,7 @@ def ids_of(world: World) -> Path:
 
 
 def purged(world: World, engines: Engines, **options: Any) -> PurgeReport:
-    return run.run_purge(world.repo, engines, PurgeOptions(ids=ids_of(world), share=1, **options), lambda _: None)
+    return purge_run.run_purge(world.repo, engines, PurgeOptions(ids=ids_of(world), share=1, **options), lambda _: None)
 
 
 # ---- what was changed
@@ -234,11 +242,11 @@ def disturbed(monkeypatch: pytest.MonkeyPatch, world: World, rng: random.Random,
 
         monkeypatch.setattr(owner, name, call)
 
-    around(tasks, "run")
-    around(heads, "_with_copies")
+    around(purge_tasks, "run")
+    around(purge_heads, "_with_copies")
     around(BranchPublication, "publish")
     around(BranchPublication, "_land")
-    around(versions, "replace")
+    around(purge_versions, "replace")
     around(Locations, "publish")
 
 
@@ -252,7 +260,7 @@ def test_counts_are_what_was_done_however_others_disturb(
         disturbed(patched, world, rng, most=1 + seed % 6)
         made = purged(world, engines)
     check(world, made)
-    assert report.read_report(world.repo) == made
+    assert purge_report.read_report(world.repo) == made
     for branch in ("main", "dev"):
         world.repo.commit(branch, "what others staged", allow_empty=True)
     again = purged(world, engines)
@@ -337,14 +345,14 @@ def test_what_was_staged_and_is_purged_by_the_end_is_not_listed(
     onboard(world, "heads")
     world.commit_files({f"{HEADS}day=1/x": csv_of("bob", "ann")})
     world.repo.upload("main", f"{HEADS}day=2/x", csv_of("eve"))
-    real = heads._select_rewritable
+    real = purge_heads._select_rewritable
 
     def committed(*args: Any) -> Any:
-        monkeypatch.setattr(heads, "_with_copies", real)
+        monkeypatch.setattr(purge_heads, "_with_copies", real)
         world.repo.commit("main", "what was staged")
         return real(*args)
 
-    monkeypatch.setattr(heads, "_with_copies", committed)
+    monkeypatch.setattr(purge_heads, "_with_copies", committed)
     made = purged(world, engines)
     check(world, made)
     assert (made.is_whole, made.skipped_objects) == (True, [])
@@ -377,12 +385,12 @@ def kill(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, call: int, b
             return real(*args, **more)
         if not before:
             real(*args, **more)
-        for where in (report, run_state):
+        for where in (purge_report, purge_run_state):
             monkeypatch.setattr(where, "write", _write_nothing)
         monkeypatch.setattr(run_progress.RunSteps, "close", _nothing)
         monkeypatch.setattr(BranchPublication, "close", _nothing)
-        monkeypatch.setattr("refstore_purge.replacing.keep_in_manifest", _nothing)
-        monkeypatch.setattr("refstore_purge.replacing._delete_unpublished", _nothing)
+        monkeypatch.setattr("refstore_purge.content_replacement.keep_in_manifest", _nothing)
+        monkeypatch.setattr("refstore_purge.content_replacement._delete_unpublished", _nothing)
         raise Killed
 
     monkeypatch.setattr(owner, name, killed)
@@ -396,20 +404,20 @@ def _write_nothing(*_: Any) -> int:
 
 
 STEPS: list[tuple[Any, str]] = [
-    (run, "plan_heads"),
-    (run, "plan_versions"),
-    (heads, "_with_copies"),
-    (tasks, "run"),
+    (purge_run, "plan_heads"),
+    (purge_run, "plan_versions"),
+    (purge_heads, "_with_copies"),
+    (purge_tasks, "run"),
     (BranchPublication, "issue"),
     (BranchPublication, "stage"),
     (BranchPublication, "publish"),
     (BranchPublication, "_land"),
-    (heads, "_note"),
+    (purge_heads, "_note"),
     (Locations, "intend"),
     (Locations, "publish"),
-    (run_state.PurgeRun, "count"),
-    (run_state.PurgeRun, "end_publishing"),
-    (versions, "plan_versions"),
+    (purge_run_state.PurgeRun, "count"),
+    (purge_run_state.PurgeRun, "end_publishing"),
+    (purge_versions, "plan_versions"),
 ]
 
 
@@ -427,18 +435,18 @@ def test_a_run_that_was_killed_says_what_it_had_done(
                 purged(world, engines)
             except Killed:
                 kills += 1
-                assert report.read_report(world.repo).state == "running"
+                assert purge_report.read_report(world.repo).state == "running"
                 world.clock.sleep(3 * DEAD_MS / 1000)
-                made = report.read_report(world.repo)
+                made = purge_report.read_report(world.repo)
                 assert (made.state, made.is_whole, made.ended_ms) == ("killed", False, 0)
                 check(world, made)
-        assert [each.state for each in report.scan_reports(world.repo)].count("running") == 0
+        assert [each.state for each in purge_report.scan_reports(world.repo)].count("running") == 0
     assert kills
     last = purged(world, engines)
     check(world, last)
     assert last.is_whole, last
     assert sum(row.matched_objects for row in purged(world, engines).rows) == 0
-    states = [each.state for each in report.scan_reports(world.repo)]
+    states = [each.state for each in purge_report.scan_reports(world.repo)]
     assert states[:2] == ["done", "done"]
 
 
@@ -450,7 +458,7 @@ def test_a_run_that_lasts_is_running_and_one_that_failed_counts_what_it_did(
 
     def failing(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
-            states.append(report.read_report(world.repo).state)
+            states.append(purge_report.read_report(world.repo).state)
             real(*args)
             raise OSError("the disk is full")
 
@@ -461,7 +469,7 @@ def test_a_run_that_lasts_is_running_and_one_that_failed_counts_what_it_did(
         with pytest.raises(OSError, match="full"):
             purged(world, engines, max_units=8)
     assert states == ["running"]
-    made = report.read_report(world.repo)
+    made = purge_report.read_report(world.repo)
     assert (made.state, made.failure, made.is_whole) == ("failed", "OSError", False)
     assert (made.watermark, made.partitions_left) == ("", 0)  # nobody may go on from where it did not come to
     check(world, made)  # what was published when the reply was lost counts
@@ -486,10 +494,10 @@ class TestWhatAttemptsLeave:
         left = ObjectCount(2, 2 * len(csv_of("ann")))
         before = len(world.data())
         for dry_run in (True, False):
-            cleaned = purge_cleaning.clean_up(world.ctx, dry_run=dry_run)
+            cleaned = purge_cleanup.clean_up(world.ctx, dry_run=dry_run)
             assert (cleaned.attempts, cleaned.pending_deletions, cleaned.failed_objects) == (left, ObjectCount(), 0)
         assert len(world.data()) == before - 2
-        assert purge_cleaning.clean_up(world.ctx).attempts == ObjectCount()
+        assert purge_cleanup.clean_up(world.ctx).attempts == ObjectCount()
 
     def test_what_was_never_written_does_not_count(
         self, world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch
@@ -501,8 +509,8 @@ class TestWhatAttemptsLeave:
             with pytest.raises(Killed):
                 purged(world, engines)
         world.clock.sleep(2 * world.ctx.safety.operation_deadline_seconds)
-        assert purge_cleaning.clean_up(world.ctx, dry_run=True).attempts == ObjectCount()
-        assert purge_cleaning.clean_up(world.ctx).attempts == ObjectCount()
+        assert purge_cleanup.clean_up(world.ctx, dry_run=True).attempts == ObjectCount()
+        assert purge_cleanup.clean_up(world.ctx).attempts == ObjectCount()
         assert list(world.ctx.locations.scan_changing()) == []
 
 
@@ -511,10 +519,10 @@ class TestRestores:
         onboard(world, "versions")
         world.commit_files({f"{VERSIONS}day=1/x": csv_of("bob", "ann")})
         first = purged(world, engines)
-        assert restoring.restore_backups(world.repo, RestoreScope(run=first.run)).objects == 1
-        assert restoring.restore_backups(world.repo, RestoreScope(run=first.run)).already_restored == 1
+        assert restore_backups.restore_backups(world.repo, RestoreScope(run=first.run)).objects == 1
+        assert restore_backups.restore_backups(world.repo, RestoreScope(run=first.run)).already_restored == 1
         second = purged(world, engines)
         check(world, second)
-        done = restoring.restore_backups(world.repo, RestoreScope(run=first.run))
+        done = restore_backups.restore_backups(world.repo, RestoreScope(run=first.run))
         assert (done.objects, done.already_restored, done.not_restored_count) == (0, 0, 1)
         assert f"{second.run!r} has replaced it since" in done.not_restored[0].reason

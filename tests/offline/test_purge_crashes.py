@@ -19,17 +19,17 @@ from refstore_gc.engines import worker_processes
 from refstore_gc.engines.base import SharedFolder
 from refstore_gc.engines.local import LocalEngine
 from refstore_gc.engines.shared_work import SharedWork
-from refstore_purge import run, tasks, verify_reading
+from refstore_purge import purge_run, purge_tasks, verify_reader_process
 from refstore_purge.formats import parquet as parquet_format
-from refstore_purge.ids import write_ids as write_ids
-from refstore_purge.onboarding_look import find_unmatched_datasets
-from refstore_purge.reading_process import open_store
-from refstore_purge.report import PurgeReport
-from refstore_purge.run import PurgeOptions
-from refstore_purge.tasks import ObjectResult, TaskSettings, ObjectTask
+from refstore_purge.onboarding_check import find_unmatched_datasets
+from refstore_purge.purge_ids import write_ids as write_ids
+from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_run import PurgeOptions
+from refstore_purge.purge_tasks import ObjectResult, ObjectTask, TaskSettings
+from refstore_purge.reader_process import open_store
 from refstore_purge.verify import VerifyCounts, verify
 from refstore_purge.verify_ids import WantedIds
-from refstore_purge.verify_reading import ContentToVerify, ReadResult
+from refstore_purge.verify_reader_process import ContentToVerify, ReadResult
 from tests.offline.world import World
 from tests.purge.tracking import guestids
 
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 CRASHES = 39
 """Workers take the last item first."""
 ABORTS = b"a library aborts here"
-DO = vars(tasks)["_do"]
+DO = vars(purge_tasks)["_do"]
 TABLE = pa.table({"guest": [f"guest-{number}" * 12 for number in range(60)], "n": list(range(60))})
 BOB = TABLE["guest"][1].as_py()
-read_here = verify_reading._read_here
+read_here = verify_reader_process._read_here
 
 
 def parquet(**options: Any) -> bytes:
@@ -61,9 +61,9 @@ def with_mark() -> bytes:
 
 def do_all_or_abort(job: TaskSettings, numbered: list[tuple[int, ObjectTask]]) -> Iterator[tuple[int, ObjectResult]]:
     """Do the work of a task, and abort at some objects, as a library may at what nobody knows yet."""
-    vars(tasks)["_do"] = do_or_abort
+    vars(purge_tasks)["_do"] = do_or_abort
     for number, work in numbered:
-        yield number, tasks.run_task(job, work)
+        yield number, purge_tasks.run_task(job, work)
 
 
 def do_or_abort(job: TaskSettings, work: ObjectTask) -> ObjectResult:
@@ -97,7 +97,9 @@ def purged(world: World, engines: Engines, kind: str, mode: str, bad: dict[str, 
     dataset = {"name": "visits", "prefix": "visits/", "format": kind, "identifier": "guest", "mode": mode}
     world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset]}), by="tests")
     assert find_unmatched_datasets(world.repo, world.repo.purge_document().document.onboarded_datasets) == []
-    made = run.run_purge(world.repo, engines, PurgeOptions(ids=guestids(world.folder, BOB), share=1), lambda _: None)
+    made = purge_run.run_purge(
+        world.repo, engines, PurgeOptions(ids=guestids(world.folder, BOB), share=1), lambda _: None
+    )
     assert (made.state, made.failure) == ("done", "")
     return made
 
@@ -106,8 +108,8 @@ def purged(world: World, engines: Engines, kind: str, mode: str, bad: dict[str, 
 def test_the_others_are_purged_and_the_report_names_the_file(
     world: World, both_engines: Engines, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "_do_all", do_all_or_abort)
-    monkeypatch.setattr(tasks, "_do", DO)  # as it is again afterwards
+    monkeypatch.setattr(purge_tasks, "_do_all", do_all_or_abort)
+    monkeypatch.setattr(purge_tasks, "_do", DO)  # as it is again afterwards
     made = purged(world, both_engines, "parquet", mode, {"visits/3-bad": with_mark()})
     assert [(each.path, each.reason.partition(":")[0]) for each in made.skipped_objects] == [
         ("visits/3-bad", "the process that read or wrote it was ended by SIGABRT, twice"),
@@ -138,7 +140,7 @@ def test_a_file_that_takes_too_much_memory_costs_only_itself(world: World, monke
     with monkeypatch.context() as patched:
         patched.setattr(parquet_format, "find", finds)
         patched.setattr(worker_processes, "call", lambda work: work())
-        done = tasks.run_task(job, work)
+        done = purge_tasks.run_task(job, work)
     assert done.failure.startswith("reading or writing it takes more memory than there is")
 
 
@@ -159,7 +161,7 @@ def test_verify_looks_at_all_others_and_names_the_file(world: World, monkeypatch
     sound = {f"visits/{number}": f"guest\n{BOB}\n{number}\n".encode() for number in range(7)}
     bad = {f"visits/{name}": b"guest\n" + ABORTS + name.encode() for name in ("3-bad", "9-bad")}
     world.commit_files({**sound, **bad})
-    monkeypatch.setattr(verify_reading, "_read_here", read_or_abort)
+    monkeypatch.setattr(verify_reader_process, "_read_here", read_or_abort)
     counts, others = VerifyCounts(), set(worker_processes.idle())
     found = {each.path: each for each in verify(world.repo, guestids(world.folder, BOB), counts=counts)}
     assert {path: (each.rows, each.reason.partition(":")[0]) for path, each in found.items()} == {

@@ -16,16 +16,16 @@ import pytest
 from pyarrow import orc
 
 from refstore.errors import Invalid, NotFound
-from refstore_purge import index, ledger, run
-from refstore_purge.report import PurgeReport
-from refstore_purge.run import PurgeOptions
+from refstore_purge import id_index, ledger, purge_run
+from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_run import PurgeOptions
 from tests.offline.world import World
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
 SECRET = b"a key of at least thirty-two characters"
-KEY = index.IndexKey.derive(SECRET)
+KEY = id_index.IndexKey.derive(SECRET)
 ANN, BOB, CID = (uuid.UUID(int=number * (2**128 // 7)) for number in (2, 3, 5))
 
 Purge = Callable[..., PurgeReport]
@@ -43,7 +43,7 @@ def purge(world: World, engines: Engines, said: list[str]) -> Purge:
         if isinstance(table, bytes):
             (world.folder / "forget.csv").write_bytes(table)
         made = PurgeOptions(ids=file, datasets=datasets, **{"purge_key": SECRET, **options})
-        return run.run_purge(world.repo, engines, made, lambda _: None, print_notice=said.append)
+        return purge_run.run_purge(world.repo, engines, made, lambda _: None, print_notice=said.append)
 
     return purged
 
@@ -141,11 +141,11 @@ class TestSeveralTypes:
     def test_a_run_touches_only_the_data_sets_that_it_names(self, world: World, purge: Purge) -> None:
         # integers between the ids, so that statistics do not tell and an index is written
         purge(b"id,dataset\n77,events\n77,clicks\n", id_column="id", dataset_column="dataset")
-        indexes = {info.key for info in world.ctx.objects.list(index.FOLDER)}
+        indexes = {info.key for info in world.ctx.objects.list(id_index.FOLDER)}
         made = purge(b"id,dataset\n8,events\n8,clicks\n", "events", id_column="id", dataset_column="dataset")
         assert {row.dataset for row in made.rows} == {"events"}
         assert (ids_at(world, "events/a"), ids_at(world, "clicks/a")) == ([7, 9], ["7", "8", "9", ""])
-        kept = {info.key for info in world.ctx.objects.list(index.FOLDER)}
+        kept = {info.key for info in world.ctx.objects.list(id_index.FOLDER)}
         assert {key for key in indexes if world.address("main", "clicks/a") in key} <= kept
         with pytest.raises(Invalid, match="no data set 'nobody' is onboarded; onboarded are: clicks, events"):
             purge(b"id\n7\n", "nobody")

@@ -13,7 +13,7 @@ import pytest
 from examples.purge_events import __main__ as example
 from examples.purge_events import events
 from refstore import cli
-from refstore_purge import run, verify
+from refstore_purge import purge_run, verify
 from tests.commands import Command
 from tests.offline.world import World
 from tests.purge.tracking import DOCUMENT, PARTITION, PREFIX, event, guestids, parquet, rows_at
@@ -27,7 +27,7 @@ def here(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(data: Path, *words: str, quiet: bool = False) -> int:
         return cli.run([*words, "--data", str(data)])
 
-    monkeypatch.setattr(example, "_refstore", run)
+    monkeypatch.setattr(example, "_refstore", purge_run)
     monkeypatch.setattr(events, "DAYS", events.DAYS[:2])
 
 
@@ -133,7 +133,7 @@ class TestTheSeedsLayout:
         world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [visits, faces]}), by="tests")
         ids = guestids(world.folder, "bob")
         assert len({left.path for left in verify.verify(world.repo, ids)}) == 6
-        made = run.run_purge(world.repo, engines, run.PurgeOptions(ids=ids, share=1), lambda _: None)
+        made = purge_run.run_purge(world.repo, engines, purge_run.PurgeOptions(ids=ids, share=1), lambda _: None)
         assert [(row.partition, row.objects) for row in made.rows if row.dataset == "visits"] == [
             ("day=1/guest=bob", 1),
             ("guest=bob", 2),

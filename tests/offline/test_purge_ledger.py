@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from refstore.errors import Corrupt, Invalid, NotFound
-from refstore.purging.document import read_document
-from refstore_purge import index, ledger, restoring, run
-from refstore_purge.ids import IdSet
+from refstore.purge_document.document import read_document
+from refstore_purge import id_index, ledger, purge_run, restore_backups
 from refstore_purge.ledger import LedgerSet
-from refstore_purge.report import PurgeReport
-from refstore_purge.restoring import RestoreScope
-from refstore_purge.run import PurgeOptions
+from refstore_purge.purge_ids import IdSet
+from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_run import PurgeOptions
+from refstore_purge.restore_backups import RestoreScope
 from tests.offline.world import World
 from tests.purge.tracking import DOCUMENT, PARTITION, PREFIX, event, guestids, onboard, parquet, rows_at
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
 SECRET = b"a key of at least thirty-two characters"
-KEY = index.IndexKey.derive(SECRET)
+KEY = id_index.IndexKey.derive(SECRET)
 PATH = f"{PREFIX}{PARTITION}/part-0.parquet"
 
 Purge = Callable[..., PurgeReport]
@@ -37,7 +37,9 @@ Purge = Callable[..., PurgeReport]
 def purge(world: World, engines: Engines) -> Purge:
     def made(*guests: str, **options: Any) -> PurgeReport:
         ids = guestids(world.folder, *guests) if guests else None
-        return run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **{"purge_key": SECRET, **options}), lambda _: None)
+        return purge_run.run_purge(
+            world.repo, engines, PurgeOptions(ids=ids, **{"purge_key": SECRET, **options}), lambda _: None
+        )
 
     return made
 
@@ -59,7 +61,10 @@ def test_what_comes_late_is_purged_without_the_ids(world: World, purge: Purge, m
     purge("cid")
     late = f"{PREFIX}late.parquet"
     commit(world, "bob", "cid", "dan", None, path=late)
-    assert [(each.ids, each.kind) for each in ledger.scan_ledger(world.ctx.objects, KEY)] == [(1, "string"), (1, "string")]
+    assert [(each.ids, each.kind) for each in ledger.scan_ledger(world.ctx.objects, KEY)] == [
+        (1, "string"),
+        (1, "string"),
+    ]
     made = purge()
     assert (made.is_from_ledger, made.ids, made.is_whole) == (True, 2, True)
     assert guests_at(world, late) == ["dan", None]
@@ -71,7 +76,7 @@ def test_what_a_restore_brings_back_is_found(world: World, purge: Purge) -> None
     commit(world, "ann", "bob")
     onboard(world.repo, mode="rewrite")
     first = purge("bob")
-    restoring.restore_backups(world.repo, RestoreScope(run=first.run))
+    restore_backups.restore_backups(world.repo, RestoreScope(run=first.run))
     assert guests_at(world) == ["ann", "bob"]
     assert purge().is_whole
     assert guests_at(world) == ["ann"]
@@ -149,8 +154,8 @@ def through_the_ledger(world: World, ids: IdSet, folder: Path) -> LedgerSet:
     ],
 )
 def test_values_are_compared_as_ids_are(world: World, tmp_path: Path, ids: Any, values: Any, found: list[bool]) -> None:
-    from refstore_purge import ids as id_sets
     from refstore_purge import ids_file
+    from refstore_purge import purge_ids as id_sets
 
     file = tmp_path / "ids.parquet"
     pq.write_table(pa.table({"id": ids}), file)
@@ -164,8 +169,8 @@ def test_values_are_compared_as_ids_are(world: World, tmp_path: Path, ids: Any, 
 def test_ids_that_share_a_hash_are_told_apart(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
-    monkeypatch.setattr(index, "hash_each", lambda values, *_: np.full(len(values), 7, np.uint64))
-    from refstore_purge import ids as id_sets
+    monkeypatch.setattr(id_index, "hash_each", lambda values, *_: np.full(len(values), 7, np.uint64))
+    from refstore_purge import purge_ids as id_sets
 
     id_sets.write_ids(tmp_path / "ids", "string", [pa.array(["a", "b", "c"])])
     told = through_the_ledger(world, id_sets.IdSet(tmp_path / "ids"), tmp_path / "ledger")

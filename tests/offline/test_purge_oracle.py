@@ -33,13 +33,13 @@ import pytest
 from refstore.core.ids import Address
 from refstore.errors import Gone, NotFound, RefstoreError
 from refstore.gc_marks.commit_marks import CommitMarks
-from refstore_gc import purge_cleaning
-from refstore_gc import run as nightly
-from refstore_gc.run import GcOptions as GcOptions
-from refstore_purge import places, restoring, run, verify
-from refstore_purge.report import PurgeReport
-from refstore_purge.restoring import RestoreScope
-from refstore_purge.run import PurgeOptions
+from refstore_gc import gc_run as nightly
+from refstore_gc import purge_cleanup
+from refstore_gc.gc_run import GcOptions as GcOptions
+from refstore_purge import place_lookup, purge_run, restore_backups, verify
+from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_run import PurgeOptions
+from refstore_purge.restore_backups import RestoreScope
 from tests.offline.killed import Killed, killed_at
 from tests.offline.world import World
 from tests.reaping import delete_due, release_all
@@ -71,7 +71,7 @@ DOCUMENT = {
 @dataclass(slots=True)
 class Content:
     body: bytes
-    run: str = ""
+    purge_run: str = ""
 
 
 @dataclass(slots=True)
@@ -169,9 +169,13 @@ class Model:
         before, names = self.world.data(), list(self._names())
         held = {identity for path, identity in names if self.held and path.startswith(self.held)}
         file = self._ids(guests)
-        made = run.run_purge(self.world.repo, self.engines, PurgeOptions(ids=file, share=1, max_partitions=max_units), lambda _: None)
+        made = purge_run.run_purge(
+            self.world.repo, self.engines, PurgeOptions(ids=file, share=1, max_partitions=max_units), lambda _: None
+        )
         assert (
-            self.held or max_units or all(each.path.startswith("visits/") or not each.path for each in made.skipped_objects)
+            self.held
+            or max_units
+            or all(each.path.startswith("visits/") or not each.path for each in made.skipped_objects)
         )
         self.runs.append(Ran(made, guests, before))
         self._learn(guests)
@@ -194,7 +198,7 @@ class Model:
         options = PurgeOptions(ids=self._ids(guests), share=1)
         try:
             with killed_at(self.world, self.rng.randrange(1, 30)):
-                run.run_purge(self.world.repo, self.engines, options, lambda _: None)
+                purge_run.run_purge(self.world.repo, self.engines, options, lambda _: None)
         except Killed:
             pass
         self._learn(guests)
@@ -229,9 +233,9 @@ class Model:
         if not self.runs:
             return
         which = self.rng.choice(self.runs).report.run
-        kept = {(each.identity, each.run) for each in purge_cleaning.scan_backups(self.world.ctx) if not each.is_trash}
+        kept = {(each.identity, each.run) for each in purge_cleanup.scan_backups(self.world.ctx) if not each.is_trash}
         try:
-            restoring.restore_backups(self.world.repo, RestoreScope(run=which))
+            restore_backups.restore_backups(self.world.repo, RestoreScope(run=which))
         except NotFound:
             return
         for identity, known in self.known.items():
@@ -252,7 +256,7 @@ class Model:
 
     def clean(self) -> None:
         with self._by_their_dates("refstore purge clean sales"):
-            purge_cleaning.clean_up(self.world.ctx)
+            purge_cleanup.clean_up(self.world.ctx)
 
     def night(self) -> None:
         self.world.age(days=2)
@@ -281,7 +285,7 @@ class Model:
     # ---- comparing the places
 
     def _refresh(self) -> None:
-        places.refresh_places(self.world.repo, [ran.report for ran in self.runs])
+        place_lookup.refresh_places(self.world.repo, [ran.report for ran in self.runs])
 
     def compare_places(self) -> None:
         self._refresh()
@@ -318,7 +322,7 @@ class Model:
             record.current.address if record is not None and record.current is not None else address
             for address, record in zip(lost, records, strict=True)
         }
-        kept = {each.address for each in purge_cleaning.scan_backups(self.world.ctx)}
+        kept = {each.address for each in purge_cleanup.scan_backups(self.world.ctx)}
         return [
             ({"branches"}, heads),
             ({"tags and pins", "earlier commits", "hidden branches"}, versions - heads),

@@ -16,9 +16,9 @@ from pyarrow import orc
 from refstore.errors import Conflict, Invalid
 from refstore_gc.engines.local import LocalEngine
 from refstore_gc.engines.shared_work import SharedWork
-from refstore_purge import run, tasks, verify
-from refstore_purge.report import PurgeReport
-from refstore_purge.run import PurgeOptions
+from refstore_purge import purge_run, purge_tasks, verify
+from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_run import PurgeOptions
 from tests.engines import OneEngine
 from tests.offline.world import World
 from tests.purge import avro_files
@@ -34,7 +34,9 @@ HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 @pytest.fixture
 def purge(world: World, engines: Engines) -> Purge:
-    return lambda file: run.run_purge(world.repo, engines, PurgeOptions(ids=file, purge_key=b"k" * 32), lambda _: None)
+    return lambda file: purge_run.run_purge(
+        world.repo, engines, PurgeOptions(ids=file, purge_key=b"k" * 32), lambda _: None
+    )
 
 
 def written(format_: str, **columns: list[Any]) -> bytes:
@@ -133,11 +135,11 @@ def test_processes_start_ahead_where_there_is_much_to_read(
     for path in ("visits/guest=ann/p", "visits/guest=bob/p", "visits/p"):
         world.repo.upload("main", path, b"guest\nbob\n")
     world.repo.commit("main", "visits")
-    monkeypatch.setattr(tasks, "LONG_BYTES", long_bytes)
+    monkeypatch.setattr(purge_tasks, "LONG_BYTES", long_bytes)
     engine = AheadEngine()
     options = PurgeOptions(ids=guestids(world.folder, "bob"), dry_run=True)
-    run.run(world.repo, OneEngine(engine), options, lambda _: None)
-    needed = ["refstore_purge.tasks", "refstore_purge.formats.csv"]
+    purge_run.run(world.repo, OneEngine(engine), options, lambda _: None)
+    needed = ["refstore_purge.purge_tasks", "refstore_purge.formats.csv"]
     assert engine.ahead == ([(needed, 2)] if long_bytes <= 20 else []), "of ann nothing is read"
 
 
@@ -194,7 +196,7 @@ def test_rows_of_partitions_that_were_not_read_count_for_the_breaker(world: Worl
 
     def purged(share: float) -> PurgeReport:
         options = PurgeOptions(ids=guestids(world.folder, "bob"), share=share, floor_rows=0)
-        return run.run_purge(world.repo, engines, options, lambda _: None)
+        return purge_run.run_purge(world.repo, engines, options, lambda _: None)
 
     with pytest.raises(Conflict, match="50 of 200 rows"):
         purged(0.2)

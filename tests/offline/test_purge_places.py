@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from refstore.core import keys
-from refstore.core.records import Mark, encode
 from refstore.errors import Conflict
-from refstore_gc import purge_cleaning
-from refstore_purge import places, publish, report, report_tables, restoring, run
-from refstore_purge.place import Place
-from refstore_purge.report import PurgeReport
-from refstore_purge.restoring import RestoreScope
-from refstore_purge.run import PurgeOptions
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.mark_records import Mark
+from refstore_gc import purge_cleanup
+from refstore_purge import place_lookup, publish, purge_report, purge_report_tables, purge_run, restore_backups
+from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_run import PurgeOptions
+from refstore_purge.remaining_places import Place
+from refstore_purge.restore_backups import RestoreScope
 from tests.offline.test_purge_summaries import files_of, onboard
 from tests.offline.world import DAY_MS, World
 from tests.purging import intend, write
@@ -55,7 +56,9 @@ def purge(world: World, engines: Engines) -> Purge:
     def made(*guests: str, **options: Any) -> PurgeReport:
         file = world.folder / "ids.csv"
         file.write_text("guest\n" + "".join(f"{guest}\n" for guest in guests or ("bob",)))
-        return run.run_purge(world.repo, engines, PurgeOptions(ids=file, **{"share": 1, **options}), lambda _: None)
+        return purge_run.run_purge(
+            world.repo, engines, PurgeOptions(ids=file, **{"share": 1, **options}), lambda _: None
+        )
 
     return made
 
@@ -76,7 +79,7 @@ def commit(world: World, *paths: str, body: bytes = BODY, branch: str = "main") 
 
 def now_of(world: World, made: PurgeReport) -> list[Place]:
     """Return the places of a run as they are now."""
-    places.refresh_places(world.repo, [made])
+    place_lookup.refresh_places(world.repo, [made])
     return made.places
 
 
@@ -110,7 +113,7 @@ def check_date(world: World, made: PurgeReport, kind: str, end: Callable[[], obj
 
 def wait_ms(world: World) -> int:
     """How long readers, issued addresses and operations may need a content."""
-    return purge_cleaning.CleanupSchedule.read(world.ctx).wait_ms
+    return purge_cleanup.CleanupSchedule.read(world.ctx).wait_ms
 
 
 class TestDates:
@@ -121,22 +124,22 @@ class TestDates:
         set_days(world, days=days, versions=versions)
         commit(world, EVENT)
         made = purge()
-        (kept,) = purge_cleaning.scan_backups(world.ctx)
-        goes_ms = check_date(world, made, "backups", lambda: purge_cleaning.clean_up(world.ctx))
+        (kept,) = purge_cleanup.scan_backups(world.ctx)
+        goes_ms = check_date(world, made, "backups", lambda: purge_cleanup.clean_up(world.ctx))
         lasts_ms = days * DAY_MS if versions else 0
         assert goes_ms == kept.deletes_at_ms == kept.replaced_ms + max(lasts_ms, wait_ms(world))
         assert made.is_final
 
     def test_signed_urls_are_waited_for(self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(purge_cleaning, "SIGNED_SECONDS", 2 * DAY_SECONDS)
+        monkeypatch.setattr(purge_cleanup, "SIGNED_SECONDS", 2 * DAY_SECONDS)
         set_days(world, days=30, versions=0)
         commit(world, EVENT)
         made = purge()
         assert made.places[0].deletes_at_ms > made.ended_ms + 2 * DAY_MS - 60_000
-        (kept,) = purge_cleaning.scan_backups(world.ctx)
+        (kept,) = purge_cleanup.scan_backups(world.ctx)
 
         def clean() -> None:
-            purge_cleaning.clean(world.ctx)
+            purge_cleanup.clean(world.ctx)
 
         assert check_date(world, made, "backups", clean) == kept.goes_ms
 
@@ -151,7 +154,7 @@ class TestDates:
         (place,) = now_of(world, first)
         assert place.deletes_at_ms < world.clock.now_ms()  # with the next cleaning
         assert kinds(second.places) == [("backups", "events", 1), ("backups", "events", 1)]
-        purge_cleaning.clean_up(world.ctx)
+        purge_cleanup.clean_up(world.ctx)
         assert now_of(world, first) == []
         assert first.is_final
         assert kinds(now_of(world, second)) == [("backups", "events", 1)]
@@ -160,10 +163,10 @@ class TestDates:
     def test_the_trash_of_a_restore_has_days_of_its_own(self, world: World, purge: Purge) -> None:
         commit(world, EVENT)
         first = purge("ann")
-        restoring.restore_backups(world.repo, RestoreScope(run=first.run))
+        restore_backups.restore_backups(world.repo, RestoreScope(run=first.run))
         second = purge("bob")
         assert kinds(second.places) == [("backups", "events", 1), ("trash of restores", "events", 1)]
-        goes_ms = check_date(world, second, "trash of restores", lambda: purge_cleaning.clean_up(world.ctx))
+        goes_ms = check_date(world, second, "trash of restores", lambda: purge_cleanup.clean_up(world.ctx))
         assert abs(goes_ms - (second.began_ms + 7 * DAY_MS)) < 60_000
 
     def test_an_attempt_of_a_killed_run(self, world: World, purge: Purge) -> None:
@@ -174,7 +177,7 @@ class TestDates:
         write(world.repo, intended, BODY)
         made = purge()
         assert kinds(made.places) == [("attempts", "events", 1)]
-        check_date(world, made, "attempts", lambda: purge_cleaning.clean_up(world.ctx))
+        check_date(world, made, "attempts", lambda: purge_cleanup.clean_up(world.ctx))
 
     def test_an_attempt_that_a_run_has_put_aside(self, world: World, purge: Purge) -> None:
         commit(world, EVENT)
@@ -184,7 +187,7 @@ class TestDates:
         write(world.repo, intended, b"guest,at\nbob,2\n")
         made = purge()
         assert kinds(made.places) == [("backups", "events", 1), ("retired", "events", 1)]
-        purge_cleaning.clean_up(world.ctx)
+        purge_cleanup.clean_up(world.ctx)
         assert kinds(now_of(world, made)) == [("backups", "events", 1)]
 
     def test_the_undo_trash(self, world: World, purge: Purge) -> None:
@@ -230,23 +233,27 @@ class TestDates:
         (place,) = now_of(world, made)
         assert (place.kind, place.deletes_at_ms) == ("backups", 0)
         assert "legal hold" in place.reason
-        (kept,) = purge_cleaning.scan_backups(world.ctx)
+        (kept,) = purge_cleanup.scan_backups(world.ctx)
         assert (kept.is_on_hold, kept.is_due) == (True, False)
         world.clock.sleep(31 * DAY_SECONDS)
-        purge_cleaning.clean_up(world.ctx)
+        purge_cleanup.clean_up(world.ctx)
         assert now_of(world, made) == [place]
         world.repo.set_retention(json.dumps({}), remove=["hold:events/"])
         assert now_of(world, made)[0].deletes_at_ms < world.clock.now_ms()
-        assert next(purge_cleaning.scan_backups(world.ctx)).is_due
+        assert next(purge_cleanup.scan_backups(world.ctx)).is_due
 
 
 class TestWhatIsLive:
     def test_what_is_restored_is_live_until_the_next_run(self, world: World, purge: Purge) -> None:
         identity = commit(world, EVENT)
         made = purge()
-        restoring.restore_backups(world.repo, RestoreScope(run=made.run))
+        restore_backups.restore_backups(world.repo, RestoreScope(run=made.run))
         (place,) = now_of(world, made)
-        assert (place.kind, place.addresses, place.ending_command) == ("branches", [identity], "refstore purge run sales")
+        assert (place.kind, place.addresses, place.ending_command) == (
+            "branches",
+            [identity],
+            "refstore purge run sales",
+        )
         again = purge()
         assert kinds(again.places) == [("backups", "events", 1)]
         assert kinds(now_of(world, made)) == [("backups", "events", 1), ("branches", "events", 1)]
@@ -255,10 +262,10 @@ class TestWhatIsLive:
         set_days(world, days=0, versions=0, trash=0)
         commit(world, EVENT)
         made = purge("bob")
-        restoring.restore_backups(world.repo, RestoreScope(run=made.run))
+        restore_backups.restore_backups(world.repo, RestoreScope(run=made.run))
         other = purge("ann")  # bob's rows are in what it writes
         move_to(world, other.ended_ms + 31 * DAY_MS)
-        purge_cleaning.clean_up(world.ctx)
+        purge_cleanup.clean_up(world.ctx)
         (place,) = now_of(world, made)
         assert (place.kind, place.has_rows) == ("branches", False)
         assert "a later run wrote it" in place.explanation
@@ -327,7 +334,7 @@ class TestWhatIsLive:
         commit(world, EVENT)
         with pytest.raises(Conflict):
             purge(share=0.1, floor_rows=0)
-        made = report.read_report(world.repo)
+        made = purge_report.read_report(world.repo)
         assert kinds(now_of(world, made)) == [("branches", "events", 1), ("run", "", 0)]
         assert not made.is_final
 
@@ -361,10 +368,10 @@ class TestWhatIsBeingDeleted:
         move_to(world, made.places[0].deletes_at_ms)
         with monkeypatch.context() as patched:
             patched.setattr(type(world.ctx.objects), "delete_many", _refusing)
-            purge_cleaning.clean_up(world.ctx)
+            purge_cleanup.clean_up(world.ctx)
         (place,) = now_of(world, made)
         assert (place.kind, place.restore_command) == ("retired", "")
-        purge_cleaning.clean_up(world.ctx)
+        purge_cleanup.clean_up(world.ctx)
         assert now_of(world, made) == []
 
     def test_by_the_reaper(self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,7 +412,7 @@ class TestWhatIsBeingDeleted:
         made = purge()
         assert kinds(made.places) == [("backups", "events", 1), ("versions of the bucket", "", 0)]
         move_to(world, made.places[0].deletes_at_ms)
-        purge_cleaning.clean_up(world.ctx)
+        purge_cleanup.clean_up(world.ctx)
         assert kinds(now_of(world, made)) == [("versions of the bucket", "", 1)]
         assert kinds(purge("eve").places) == []
 
@@ -414,7 +421,7 @@ class TestWhatIsBeingDeleted:
         world.plant("data/2026010101/orphan", BODY)
         made = purge()
         assert made.is_final
-        assert made.unexamined == [places.UNNAMED]
+        assert made.unexamined == [place_lookup.UNNAMED]
 
 
 def test_what_a_killed_run_left_on_its_hidden_branch(
@@ -433,7 +440,7 @@ def test_what_a_killed_run_left_on_its_hidden_branch(
     made = purge()
     assert kinds(made.places) == [("earlier commits", "visits", 1), ("hidden branches", "visits", 1)]
     world.clock.sleep(2 * DAY_SECONDS)
-    purge_cleaning.clean_up(world.ctx)
+    purge_cleanup.clean_up(world.ctx)
     release_all(world.repo)
     assert "hidden branches" not in [each.kind for each in now_of(world, made)]
 
@@ -458,7 +465,7 @@ def test_the_tables_of_a_report_list_the_places(world: World, purge: Purge) -> N
 
     commit(world, EVENT)
     made = purge()
-    report_tables.write_parquet(made, world.folder / "tables")
+    purge_report_tables.write_parquet(made, world.folder / "tables")
     (row,) = pq.read_table(world.folder / "tables" / "places.parquet").to_pylist()
     assert (row["run"], row["kind"], row["objects"], row["addresses"]) == (
         made.run,

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from refstore.errors import KVSettling, KVWentBack
-from refstore.losses import reconciling
-from refstore_gc import purge_cleaning
-from refstore_gc import run as nightly
-from refstore_gc.run import GcOptions as GcOptions
-from refstore_purge import run, verify
-from refstore_purge.run import PurgeOptions
+from refstore.kv_recovery import reconciliation
+from refstore_gc import gc_run as nightly
+from refstore_gc import purge_cleanup
+from refstore_gc.gc_run import GcOptions as GcOptions
+from refstore_purge import purge_run, verify
+from refstore_purge.purge_run import PurgeOptions
 from tests.offline.test_restored_kv import back_up, found, later, restore
 from tests.offline.world import World
 from tests.purge.tracking import PARTITION, PREFIX, event, guestids, onboard, parquet, rows_at
@@ -28,7 +28,7 @@ LEFT = [ROWS[0], ROWS[2]]
 
 def purge(world: World, engines: Engines, *guests: str) -> None:
     ids = guestids(world.folder, *guests)
-    assert run.run_purge(world.repo, engines, PurgeOptions(ids=ids, share=1), lambda _: None).is_whole
+    assert purge_run.run_purge(world.repo, engines, PurgeOptions(ids=ids, share=1), lambda _: None).is_whole
 
 
 @pytest.mark.parametrize("backup_ended", [False, True])
@@ -45,19 +45,19 @@ def test_a_copy_of_the_kv_is_put_back(world: World, engines: Engines, backup_end
     content = world.repo.stat("main", PATH).address
     if backup_ended:
         world.clock.sleep(31 * 86_400)
-        assert purge_cleaning.clean_up(world.ctx).backups.objects == 1
+        assert purge_cleanup.clean_up(world.ctx).backups.objects == 1
         assert world.data() == {content}
     stored = world.data()
 
     restore(world, copy)
     if copied_when == "before the purge" or backup_ended:
         with contextlib.suppress(KVWentBack, KVSettling):  # a KV that knows of no purge has nothing to clean
-            assert purge_cleaning.clean_up(world.ctx).backups.objects == 0
+            assert purge_cleanup.clean_up(world.ctx).backups.objects == 0
         with pytest.raises((KVWentBack, KVSettling)):
             nightly.run_nightly(world.ctx, engines, GcOptions(is_complete=True))
     assert world.data() == stored  # nothing is deleted, whatever the KV says
-    reconciling.restore_lost_records(world.lake)
-    reconciling.settle_lake(world.lake, accept=False, clients_stopped=True)
+    reconciliation.restore_lost_records(world.lake)
+    reconciliation.settle_lake(world.lake, accept=False, clients_stopped=True)
     assert rows_at(world.repo, "main", PATH) == LEFT
     assert world.repo.stat("main", PATH).address == content
     assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []

@@ -12,10 +12,10 @@ import pytest
 
 from refstore.core.ids import CommitId
 from refstore.core.safety import CopyMode
-from refstore_purge import report, restoring, run, versions
-from refstore_purge.report import PurgeReport
-from refstore_purge.run import PurgeOptions
-from refstore_purge.untyped_arrow import pa, pq
+from refstore_purge import purge_report, purge_run, purge_versions, restore_backups
+from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_run import PurgeOptions
+from refstore_purge.untyped_pandas import pa, pq
 from tests.offline.world import World
 from tests.purge.tracking import guestids
 
@@ -32,7 +32,7 @@ Purge = Callable[..., PurgeReport]
 def purge(world: World, engines: Engines) -> Purge:
     def made(*guests: str, **options: Any) -> PurgeReport:
         ids = guestids(world.folder, *guests)
-        return run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **options), lambda _: None)
+        return purge_run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **options), lambda _: None)
 
     return made
 
@@ -133,7 +133,7 @@ class TestEveryVersion:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(versions, "_purge_summaries", killed)
+            patched.setattr(purge_versions, "_purge_summaries", killed)
             with pytest.raises(KeyboardInterrupt):
                 purge("zoe")
         assert has(bodies(world, "main"), b"zoe") == ["t/_metadata"]
@@ -228,7 +228,7 @@ class TestEveryVersion:
         commit(world, files)
         onboard(world, "rewrite")
         made = purge("bob-x")
-        restoring.restore_backups(world.repo, restoring.RestoreScope(run=made.run))
+        restore_backups.restore_backups(world.repo, restore_backups.RestoreScope(run=made.run))
         assert bodies(world, "main") == files
         assert purge("bob-x").is_whole
         assert has(bodies(world, "main"), b"bob-x") == []
@@ -241,7 +241,9 @@ class TestEveryVersion:
         onboard(world, "rewrite")
         made = purge(*guests)
         assert guests_by_summary(world, "main") == sorted({"ann", "cid", "dan", "eve", "fay"} - set(guests))
-        restoring.restore_backups(world.repo, restoring.RestoreScope(run=made.run, dataset="t", partition="day=3"))
+        restore_backups.restore_backups(
+            world.repo, restore_backups.RestoreScope(run=made.run, dataset="t", partition="day=3")
+        )
         assert purge("nobody").is_whole
         assert guests_by_summary(world, "main") == ["ann", "bob-x", "cid", "dan", "eve", "fay"]
 
@@ -271,7 +273,7 @@ class TestEveryVersion:
         onboard(world, "rewrite")
         assert purge("bob-x", "eve", purge_key=KEY).is_whole
         late = commit(world, files_of(FIRST, owner="bob-x"))
-        made = run.run_purge(world.repo, engines, PurgeOptions(ids=None, purge_key=KEY), lambda _: None)
+        made = purge_run.run_purge(world.repo, engines, PurgeOptions(ids=None, purge_key=KEY), lambda _: None)
         assert made.is_whole
         assert has(bodies(world, late), b"bob-x") == []
         assert guests_by_summary(world, late) == ["ann", "cid", "dan"]
@@ -309,7 +311,9 @@ class TestEveryVersion:
 
 class TestHeads:
     @pytest.mark.parametrize("copy_linked", ["never", "always"])
-    def test_one_commit_has_the_files_and_the_summaries(self, world: World, purge: Purge, copy_linked: CopyMode) -> None:
+    def test_one_commit_has_the_files_and_the_summaries(
+        self, world: World, purge: Purge, copy_linked: CopyMode
+    ) -> None:
         """With copies the rewritten files have other addresses than they were written to."""
         world.lake.safety = dataclasses.replace(world.lake.safety, copy_linked=copy_linked)
         world.repo = world.lake.repository("sales")
@@ -380,7 +384,7 @@ def test_a_file_whose_metadata_alone_has_an_id_is_written_again(world: World, pu
     assert b"bob-x" not in body
     assert pq.read_table(io.BytesIO(body)).to_pylist() == [{"guest": "ann"}, {"guest": "cid"}]
     assert purge("bob-x").rows[0].matched_objects == 0
-    assert report.read_report(world.repo, made.run) == made
+    assert purge_report.read_report(world.repo, made.run) == made
 
 
 @pytest.mark.parametrize("key", [None, KEY])

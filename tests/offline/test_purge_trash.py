@@ -12,15 +12,15 @@ import pytest
 from refstore.context import Context
 from refstore.core import ids
 from refstore.core.ids import Address, BranchName, Token
-from refstore.core.records import Reference
 from refstore.errors import Gone
 from refstore.operations.referenced_entries import referenced_entries
 from refstore.operations.stage_entries import Placement, place
-from refstore_gc import purge_cleaning
-from refstore_purge import restoring, run, version_plan
-from refstore_purge.report import PurgeReport
-from refstore_purge.restoring import RestoreScope
-from refstore_purge.run import PurgeOptions
+from refstore.records.reference_records import Reference
+from refstore_gc import purge_cleanup
+from refstore_purge import purge_run, restore_backups, version_plan
+from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_run import PurgeOptions
+from refstore_purge.restore_backups import RestoreScope
 from tests.offline.world import World
 from tests.reaping import reap_all, release_all
 
@@ -55,7 +55,7 @@ def purge(world: World, engines: Engines) -> Purge:
     file.write_text("guest\nbob\n")
 
     def made(**options: Any) -> PurgeReport:
-        return run.run_purge(world.repo, engines, PurgeOptions(ids=file, share=1, **options), lambda _: None)
+        return purge_run.run_purge(world.repo, engines, PurgeOptions(ids=file, share=1, **options), lambda _: None)
 
     return made
 
@@ -126,7 +126,7 @@ def test_it_is_restored_when_its_backup_is_gone(world: World, purge: Purge) -> N
     purge()
     world.clock.sleep(2 * world.ctx.safety.operation_deadline_seconds)
     world.repo.onboard_purge(json.dumps({**DOCUMENT, "backup": {"days": 0, "versions": 0}}), by="tests")
-    assert purge_cleaning.clean_up(world.ctx).backups.objects == 1
+    assert purge_cleanup.clean_up(world.ctx).backups.objects == 1
     assert identity not in world.data()
     (restored,) = world.repo.restore_many("main")
     assert restored.error is None
@@ -165,12 +165,12 @@ def test_the_reaper_deletes_what_was_purged_at_the_end_of_its_grace_window(
     release_all(world.repo)
     purge()
     assert identity in world.data()  # as the backup
-    assert len(list(purge_cleaning.scan_backups(world.ctx))) == 1
+    assert len(list(purge_cleanup.scan_backups(world.ctx))) == 1
     world.clock.sleep(31 * DAY_SECONDS)
     reap_all(world.repo)
     assert world.data() == set()
     assert world.ctx.locations.get_many([Address(identity)]) == [None]
-    assert list(purge_cleaning.scan_backups(world.ctx)) == []
+    assert list(purge_cleanup.scan_backups(world.ctx)) == []
 
 
 def test_an_object_with_a_name_and_a_lost_one_is_purged_once(world: World, purge: Purge) -> None:
@@ -214,16 +214,17 @@ def test_a_legal_hold_keeps_the_backup_of_what_is_lost_below_it(world: World, pu
     purge()
     world.repo.set_retention(json.dumps({"legal_holds": [{"prefix": "events/", "reason": "a case"}]}))
     world.clock.sleep(60 * DAY_SECONDS)
-    assert purge_cleaning.clean_up(world.ctx).held_contents == 1
+    assert purge_cleanup.clean_up(world.ctx).held_contents == 1
 
 
 @pytest.mark.parametrize(
-    "scope", [RestoreScope(dataset="events"), RestoreScope(dataset="events", partition="day=1"), RestoreScope(path=EVENTS)]
+    "scope",
+    [RestoreScope(dataset="events"), RestoreScope(dataset="events", partition="day=1"), RestoreScope(path=EVENTS)],
 )
 def test_the_content_of_what_is_lost_is_restored_by_its_path(world: World, purge: Purge, scope: RestoreScope) -> None:
     identity = reset(world)
     made = purge()
-    assert restoring.restore_backups(world.repo, scope._replace(run="" if scope.path else made.run)).objects == 1
+    assert restore_backups.restore_backups(world.repo, scope._replace(run="" if scope.path else made.run)).objects == 1
     world.repo.restore("main", identity)
     assert world.repo.read("main", EVENTS) == BODY
 

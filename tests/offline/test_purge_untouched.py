@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from refstore_purge import onboarding_look, run, tasks
-from refstore_purge.onboarding_look import find_unmatched_datasets
-from refstore_purge.report import PurgeReport
-from refstore_purge.run import PurgeOptions
+from refstore_purge import onboarding_check, purge_run, purge_tasks
+from refstore_purge.onboarding_check import find_unmatched_datasets
+from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_run import PurgeOptions
 from tests.commands import Command
 from tests.offline.test_purge_partitions import FORMATS, written
 from tests.offline.world import World
@@ -34,7 +34,9 @@ def warned(world: World) -> list[str]:
 
 
 def purged(world: World, engines: Engines, **options: Any) -> PurgeReport:
-    return run.run_purge(world.repo, engines, PurgeOptions(ids=guestids(world.folder, "bob"), **options), lambda _: None)
+    return purge_run.run_purge(
+        world.repo, engines, PurgeOptions(ids=guestids(world.folder, "bob"), **options), lambda _: None
+    )
 
 
 def reason_of(made: PurgeReport) -> str:
@@ -157,15 +159,15 @@ def test_the_look_at_the_onboarding_opens_few_objects(world: World, monkeypatch:
     world.commit_files({f"visits/{number:02}": b'{"at":%d}\n' % number for number in range(30)})
     onboard(world)
     opened: list[str] = []
-    real = tasks.read_in_process
+    real = purge_tasks.read_in_process
 
     def counting(*args: Any) -> Any:
         opened.append(args[1])
         return real(*args)
 
-    monkeypatch.setattr(tasks, "read_apart", counting)
+    monkeypatch.setattr(purge_tasks, "read_apart", counting)
     assert "none of the first 3 objects" in warned(world)[0]
-    assert len(opened) == onboarding_look.OBJECTS
+    assert len(opened) == onboarding_check.OBJECTS
 
 
 def test_what_people_read(refstore: Command, engines: Engines) -> None:

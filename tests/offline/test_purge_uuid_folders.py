@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from refstore_purge import run, verify
-from refstore_purge.run import PurgeOptions
-from refstore_purge.untyped_arrow import pa, pq
+from refstore_purge import purge_run, verify
+from refstore_purge.purge_run import PurgeOptions
+from refstore_purge.untyped_pandas import pa, pq
 from tests.offline.world import World
 
 if TYPE_CHECKING:
@@ -37,5 +37,7 @@ def test_uuids_in_folders_are_found(world: World, engines: Engines, mode: str, i
     id_type = "uuid" if is_text else ""
     found = verify.verify(world.repo, file, id_type=id_type)
     assert sorted((each.path[-1], each.rows) for each in found) == [("a", 1), ("b", 1)]
-    assert run.run_purge(world.repo, engines, PurgeOptions(ids=file, id_type=id_type, share=1), lambda _: None).is_whole
+    assert purge_run.run_purge(
+        world.repo, engines, PurgeOptions(ids=file, id_type=id_type, share=1), lambda _: None
+    ).is_whole
     assert list(verify.verify(world.repo, file, id_type=id_type)) == []

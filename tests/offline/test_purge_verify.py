@@ -19,16 +19,18 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from refstore.core import keys
-from refstore.core.records import ImportSource, Mark, encode
 from refstore.errors import Gone, Invalid
 from refstore.objects.local import LocalObjects
-from refstore_gc import run as nightly
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.mark_records import Mark
+from refstore.records.repository_records import ImportSource
+from refstore_gc import gc_run as nightly
 from refstore_gc.engines import worker_processes
-from refstore_gc.run import GcOptions as GcOptions
-from refstore_purge import run, verify
-from refstore_purge.report import PurgeReport
-from refstore_purge.run import PurgeOptions
+from refstore_gc.gc_run import GcOptions as GcOptions
+from refstore_purge import purge_run, verify
+from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.verify_objects import find_replaced_content, scan_version_targets
 from tests.commands import Command
 from tests.offline.world import World
@@ -64,7 +66,9 @@ class Lake:
         return file
 
     def run(self, file: Path, **options: Any) -> PurgeReport:
-        return run.run_purge(self.world.repo, self.engines, PurgeOptions(ids=file, share=1, **options), lambda _: None)
+        return purge_run.run_purge(
+            self.world.repo, self.engines, PurgeOptions(ids=file, share=1, **options), lambda _: None
+        )
 
     def verify(self, file: Path, **options: Any) -> dict[str, tuple[int, str]]:
         found = verify.verify(self.world.repo, file, **options)

@@ -14,11 +14,11 @@ from uuid import UUID
 
 import pytest
 
-from refstore_purge import run, verify
+from refstore_purge import purge_run, verify
 from refstore_purge.formats import orc as orc_format
-from refstore_purge.report import PurgeReport
-from refstore_purge.run import PurgeOptions
-from refstore_purge.untyped_arrow import orc, pa, pq
+from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_run import PurgeOptions
+from refstore_purge.untyped_pandas import orc, pa, pq
 from tests.commands import Command
 from tests.offline.world import World
 from tests.purge.avro_files import of_rows
@@ -60,7 +60,9 @@ class Lake:
         return file
 
     def run(self, file: Path, **options: Any) -> PurgeReport:
-        return run.run_purge(self.world.repo, self.engines, PurgeOptions(ids=file, share=1, **options), lambda _: None)
+        return purge_run.run_purge(
+            self.world.repo, self.engines, PurgeOptions(ids=file, share=1, **options), lambda _: None
+        )
 
     def verify(self, file: Path, **options: Any) -> dict[str, Left]:
         """Return what verify finds by path. No reason shows an id."""
@@ -387,7 +389,7 @@ def test_damaged_summaries_and_schemas_are_told(lake: Lake) -> None:
 
 def test_every_cut_and_every_change_of_a_footer_is_read_or_refused(lake: Lake) -> None:
     """No byte of a footer ends in another error than VerifyReadError."""
-    from refstore_purge.verify_footer import read_pairs, pairs_of_arrow_schema, read_footer
+    from refstore_purge.verify_footer import pairs_of_arrow_schema, read_footer, read_pairs
     from refstore_purge.verify_text import VerifyReadError
 
     schema = pa.schema([pa.field("guest", pa.string(), metadata={"k": "v"}), pa.field("n", NESTED)])
@@ -477,7 +479,9 @@ def test_verify_finds_in_summaries_what_a_run_finds(lake: Lake, seed: int) -> No
         rows = sum(each.rows for path, each in left.items() if path.startswith(f"{partition}/"))
         with_ids = {path for path in left if path.startswith(f"{partition}/_")}
         assert rows == row.matched_rows
-        assert len(with_ids) <= row.rewritten_summaries  # a run writes those again, too, that describe files which it replaces
+        assert (
+            len(with_ids) <= row.rewritten_summaries
+        )  # a run writes those again, too, that describe files which it replaces
         assert row.matched_rows or len(with_ids) == row.rewritten_summaries
     assert lake.run(ids).is_whole
     assert lake.verify(ids) == {}

@@ -14,9 +14,9 @@ import pytest
 
 from refstore.core.ids import CommitId
 from refstore.errors import Conflict, Gone
-from refstore_purge import run, tasks, verify, versions
-from refstore_purge.report import PurgeReport
-from refstore_purge.run import PurgeOptions
+from refstore_purge import purge_run, purge_tasks, purge_versions, verify
+from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_run import PurgeOptions
 from tests.offline.world import World
 from tests.purge import datasets
 from tests.purge.tracking import DOCUMENT, PARTITION, PREFIX, event, guestids, onboard, parquet, rows_at
@@ -34,7 +34,7 @@ Purge = Callable[..., PurgeReport]
 def purge(world: World, engines: Engines) -> Purge:
     def made(*guests: str | None, **options: Any) -> PurgeReport:
         ids = guestids(world.folder, *guests)
-        return run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **options), lambda _: None)
+        return purge_run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **options), lambda _: None)
 
     return made
 
@@ -68,7 +68,9 @@ def test_rows_leave_every_version_and_the_history_stays(world: World, purge: Pur
     made = purge("bob")
 
     assert made.is_whole, made
-    assert [(row.objects, row.matched_objects, row.rewritten_objects, row.rows_changed) for row in made.rows] == [(3, 3, 3, 3)]
+    assert [(row.objects, row.matched_objects, row.rewritten_objects, row.rows_changed) for row in made.rows] == [
+        (3, 3, 3, 3)
+    ]
     assert made.published_commits == []
     assert [(each.kind, each.objects) for each in made.places] == [("backups", 3)]
     assert made.ended_ms - 60_000 < made.places[0].first_deletes_at_ms - 30 * 86_400_000 <= made.ended_ms
@@ -93,8 +95,8 @@ def test_rows_leave_every_version_and_the_history_stays(world: World, purge: Pur
 
 
 def test_the_kv_that_forgets_a_purge_is_found_out(world: World, purge: Purge) -> None:
-    from refstore.core import keys
-    from refstore.losses.known import find_lost_entries
+    from refstore.kv_recovery.manifest_check import find_lost_entries
+    from refstore.records import keys
 
     commit(world, {PATH: events("ann", "bob")})
     onboard(world.repo, mode="rewrite")
@@ -145,7 +147,7 @@ def test_random_histories_lose_the_rows_of_the_ids_in_every_version(world: World
         ids = set(rng.sample(datasets.GUESTS, 4)) if names else set(rng.sample(range(200), 30))
         file = world.folder / "ids.parquet"
         pq.write_table(pa.table({"id": pa.array(sorted(ids))}), file)
-        made = run.run_purge(world.repo, engines, PurgeOptions(ids=file, share=1), lambda _: None)
+        made = purge_run.run_purge(world.repo, engines, PurgeOptions(ids=file, share=1), lambda _: None)
         assert made.is_whole, made
         after = _contents(world, cases, refs)
         assert after.keys() == before.keys()
@@ -199,7 +201,7 @@ class TestWhatIsLeft:
     ) -> None:
         commit(world, {PATH: events("ann", "bob", "cid")})
         onboard(world.repo, mode="rewrite")
-        real = tasks.run_tasks
+        real = purge_tasks.run_tasks
         others: list[object] = []
 
         def meanwhile(engines: Any, job: Any, works: Any) -> Any:
@@ -208,7 +210,7 @@ class TestWhatIsLeft:
                 others.append(rewrite_at(world.repo, "main", PATH, events("bob", "cid"), run="other"))
             return done
 
-        monkeypatch.setattr(versions.tasks, "run", meanwhile)
+        monkeypatch.setattr(purge_versions.tasks, "run", meanwhile)
         made = purge("bob")
         assert made.is_whole, made
         assert guests_at(world, "main") == ["cid"]
@@ -222,7 +224,7 @@ class TestWhatIsLeft:
     ) -> None:
         commit(world, {PATH: events("ann", "bob")})
         onboard(world.repo, mode="rewrite")
-        real = tasks.run_tasks
+        real = purge_tasks.run_tasks
 
         def slow(engines: Any, job: Any, works: Any) -> Any:
             done = real(engines, job, works)
@@ -230,7 +232,7 @@ class TestWhatIsLeft:
                 world.clock.sleep(world.ctx.safety.operation_deadline_seconds + 1)
             return done
 
-        monkeypatch.setattr(versions.tasks, "run", slow)
+        monkeypatch.setattr(purge_versions.tasks, "run", slow)
         made = purge("bob")
         assert [row.failed_objects for row in made.rows] == [1]
         assert "within its deadline" in made.skipped_objects[0].reason
@@ -285,7 +287,7 @@ class TestErase:
         world.repo.onboard_purge(json.dumps({"whitelist": ["faces"], "datasets": [faces]}), by="tests")
         file = world.folder / "ids.csv"
         file.write_text(f"guest\n{number}\n")
-        made = run.run_purge(world.repo, engines, PurgeOptions(ids=file, id_type="integer"), lambda _: None)
+        made = purge_run.run_purge(world.repo, engines, PurgeOptions(ids=file, id_type="integer"), lambda _: None)
         assert made.is_whole, made
         erased = [path for path, entry in world.repo.list("main") if entry is not None and not entry.address]
         assert erased == [f"faces/guest={number}/1.jpg"]

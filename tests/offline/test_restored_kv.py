@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.ids import Address, BranchName, Token
-from refstore.core.records import Entry, Reference, TokenRecord, encode
 from refstore.errors import CorruptObject, KVWentBack
 from refstore.gc_marks import Marks
 from refstore.kv.base import ABSENT, Exchange
-from refstore.losses.fence import WITNESSES_FOLDER
+from refstore.kv_recovery.fence import WITNESSES_FOLDER
+from refstore.records import keys
+from refstore.records.branch_records import TokenRecord
+from refstore.records.encoding import encode
+from refstore.records.reference_records import Reference
+from refstore.records.staging_records import Entry
 from refstore.versioning.manifest import WAITING_FOLDER
-from refstore_gc import run
-from refstore_gc.run import GcOptions
+from refstore_gc import gc_run
+from refstore_gc.gc_run import GcOptions
 from refstore_reaper import scrub
 from tests.kit.independent_audit import Audit, audit
 from tests.offline.world import World
@@ -46,7 +50,7 @@ def restore(world: World, copy: Path) -> None:
     for file in world.folder.glob("kv.sqlite*"):
         file.unlink()
     shutil.copy(copy, world.folder / "kv.sqlite")
-    from refstore.core.settings import embedded_urls
+    from refstore.configuration.settings import embedded_urls
     from tests.durations import unchecked_lake
 
     world.lake = unchecked_lake(embedded_urls(world.folder)[0], url, safety=safety, clock=clock)
@@ -112,7 +116,7 @@ class TestTheOfflineJob:
         world, _ = restored
         before = world.data()
         with pytest.raises(KVWentBack, match="does not know what repository 'sales' acknowledged"):
-            run.run_nightly(world.ctx, engines, NOW)
+            gc_run.run_nightly(world.ctx, engines, NOW)
         assert world.data() == before
         assert [*Marks(world.ctx).runs.all()] == []
 
@@ -125,7 +129,7 @@ class TestTheOfflineJob:
         assert [item.what for item in before.lost] == [known["reset"]], (
             "deleted behind the backup: no job brings that back"
         )
-        run.run_nightly(world.ctx, engines, NOW)
+        gc_run.run_nightly(world.ctx, engines, NOW)
         assert {path: world.repo.read("dev", path) for path in known["named"]} == known["named"]
         assert found(world).lost == before.lost
 
@@ -134,7 +138,7 @@ class TestTheOfflineJob:
     ) -> None:
         world, known = restored
         accept(world)
-        summary = run.run_nightly(world.ctx, engines, NOW).latest_summary
+        summary = gc_run.run_nightly(world.ctx, engines, NOW).latest_summary
         assert summary.drift["orphan blob"].objects == 3, "a3, c1, and what was staged"
         assert summary.drift["orphan range"].objects > 0
         assert world.data() == known["blobs"] - {known["reset"]}
@@ -146,7 +150,7 @@ class TestTheOfflineJob:
         accept(world)
         before = world.data()
         world.age(days=0.5)
-        summary = run.run_nightly(world.ctx, engines, GcOptions(grace_days=0)).latest_summary
+        summary = gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0)).latest_summary
         assert summary.marked.objects == 0
         assert world.data() == before
 
@@ -169,7 +173,7 @@ class TestTheOfflineJob:
         world.repo.delete_branch("dev")
         reap_all(world.repo)
         world.age()
-        run.run_nightly(world.ctx, engines, NOW)
+        gc_run.run_nightly(world.ctx, engines, NOW)
         assert world.repo.read("other", "copied") == b"a1"
 
 
@@ -231,7 +235,7 @@ class TestTheReaper:
         accept(world)
         with pytest.raises(CorruptObject, match="which is gone"):
             world.repo.read("dev", "reset")
-        run.run_nightly(world.ctx, engines, NOW)
+        gc_run.run_nightly(world.ctx, engines, NOW)
         later(world)
         assert world.repo.stat("dev", "reset").address == known["reset"]
         world.repo.delete("dev", "reset")

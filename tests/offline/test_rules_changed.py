@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.ids import CommitId
-from refstore.core.records import RetentionRecord, encode
 from refstore.errors import CorruptRecord, NotFound
 from refstore.gc_marks import LiveCommit, Marks, RunState
 from refstore.operations import rules_document
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.repository_records import RetentionRecord
 from refstore.retention.path_rules import RetentionPlan, make_plan
-from refstore_gc import mark_plan, rules_recheck, run
-from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, TreeFilter, FilterPart
+from refstore_gc import gc_run, mark_plan, rules_recheck
+from refstore_gc.gc_run import GcOptions
+from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, FilterPart, TreeFilter
 from refstore_gc.mark_plan import decide_marks, tree_filter_of
-from refstore_gc.run import GcOptions
 from refstore_gc.run_summary import GcSummary
 from tests.offline.world import World, marked_in
 from tests.reaping import release_all
@@ -60,10 +62,10 @@ def outcomes(summary: GcSummary) -> dict[str, int]:
 def hold_set_after_the_mark(world: World, engines: Engines, old: CommitId) -> None:
     """The check: raises AssertionError where the held object is gone."""
     held, other = world.address(old, "held/a"), world.address(old, "other")
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert {held, other} <= set(marked_in(world, summary.mark_id))
     rules(world, legal_holds=HOLD)
-    swept = run.sweep(world.ctx, engines, summary.mark_id)
+    swept = gc_run.sweep(world.ctx, engines, summary.mark_id)
     assert held in world.data()
     assert other not in world.data()
     assert outcomes(swept) == {"deleted": 1, "dropped out": 1}
@@ -94,7 +96,7 @@ def test_and_no_later_run_takes_it_either(world: World, engines: Engines, old: C
     left = world.data()
     world.commit(days_ago=6, newer=b"newer")
     settled(world)
-    run.run_nightly(world.ctx, engines, GcOptions())
+    gc_run.run_nightly(world.ctx, engines, GcOptions())
     assert left <= world.data()
 
 
@@ -105,7 +107,7 @@ def test_were_the_hold_ignored_when_marking_that_check_would_fail(
     held = world.address(old, "held/a")
     monkeypatch.setattr(mark_plan, "plan", without_holds)
     monkeypatch.setattr(rules_recheck, "plan", without_holds)
-    run.run_nightly(world.ctx, engines, GcOptions())
+    gc_run.run_nightly(world.ctx, engines, GcOptions())
     assert held not in world.data()
 
 
@@ -113,7 +115,7 @@ def test_a_hold_that_is_set_while_the_sweep_reads_the_history_counts(
     world: World, engines: Engines, old: CommitId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = world.address(old, "held/a")
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     read = rules_document.read_history
 
     def read_history(ctx: Any) -> Any:
@@ -122,7 +124,7 @@ def test_a_hold_that_is_set_while_the_sweep_reads_the_history_counts(
         return found
 
     monkeypatch.setattr(rules_document, "read_history", read_history)
-    run.sweep(world.ctx, engines, summary.mark_id)
+    gc_run.sweep(world.ctx, engines, summary.mark_id)
     assert held in world.data()
 
 
@@ -132,14 +134,14 @@ def test_a_hold_keeps_what_a_swept_commit_named_there_and_another_one_elsewhere(
     world.commit(days_ago=8, held__a=None, own=None)
     settled(world)
     address = world.address("main", "elsewhere")
-    run.run_nightly(world.ctx, engines, GcOptions())
+    gc_run.run_nightly(world.ctx, engines, GcOptions())
     assert Marks(world.ctx).commits.of([first])[0].swept_ms
     world.commit(days_ago=7, elsewhere=None)
     settled(world)
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert address in marked_in(world, summary.mark_id)
     rules(world, legal_holds=HOLD)
-    run.sweep(world.ctx, engines, summary.mark_id)
+    gc_run.sweep(world.ctx, engines, summary.mark_id)
     assert address in world.data()
 
 
@@ -166,9 +168,9 @@ def test_a_commit_that_the_rules_keep_by_now_is_active_again(
     orphan = world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
     world.age()
     before = world.data()
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     change(world)
-    swept = run.sweep(world.ctx, engines, summary.mark_id)
+    swept = gc_run.sweep(world.ctx, engines, summary.mark_id)
     assert world.data() == before - {orphan}
     assert outcomes(swept) == {"deleted": 1, "dropped out": 2}
     assert Marks(world.ctx).commits.of([old]) == [None]
@@ -176,9 +178,9 @@ def test_a_commit_that_the_rules_keep_by_now_is_active_again(
 
 
 def test_the_summary_says_how_many_the_rules_took_out(world: World, engines: Engines, old: CommitId) -> None:
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     rules(world, default_retention_days=30)
-    swept = run.sweep(world.ctx, engines, summary.mark_id).sweep
+    swept = gc_run.sweep(world.ctx, engines, summary.mark_id).sweep
     assert swept is not None
     assert swept.excluded_commits == swept.excluded_by_rules == summary.commits["commits_marked"]
 
@@ -189,9 +191,9 @@ def test_a_branch_that_keeps_longer_brings_back_what_came_before_it(
     """The rules are what they were; the history is not."""
     rules(world, branches=[{"branch_id": "audit-*", "retention_days": 365}])
     held = world.address(old, "held/a")
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     world.repo.create_branch("audit-2026", "main")
-    swept = run.sweep(world.ctx, engines, summary.mark_id).sweep
+    swept = gc_run.sweep(world.ctx, engines, summary.mark_id).sweep
     assert held in world.data()
     assert swept is not None
     assert swept.excluded_by_rules == summary.commits["commits_marked"]
@@ -219,10 +221,10 @@ def test_what_a_path_rule_had_marked_stays_if_the_rules_keep_it_by_now(
     world.commit(days_ago=0, new=b"new")
     settled(world)
     log = world.address("main~2", "logs/a")
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert log in marked_in(world, summary.mark_id)
     rules(world, **({"default_retention_days": 365} | fields))
-    run.sweep(world.ctx, engines, summary.mark_id)
+    gc_run.sweep(world.ctx, engines, summary.mark_id)
     assert log in world.data()
 
 
@@ -233,10 +235,10 @@ def test_the_sweep_unmarks_a_partly_marked_commit_that_todays_rules_keep_whole(w
     world.commit(days_ago=20, logs__a=None)
     world.commit(days_ago=0, new=b"new")
     settled(world)
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert [mark.prefixes for mark in Marks(world.ctx).commits.of([commit]) if mark] == [("logs/",)]
     rules(world, default_retention_days=365)
-    swept = run.sweep(world.ctx, engines, summary.mark_id).sweep
+    swept = gc_run.sweep(world.ctx, engines, summary.mark_id).sweep
     assert Marks(world.ctx).commits.of([commit]) == [None]
     assert world.repo.copy(commit, "logs/a", "main", "back").size_bytes == 3
     assert swept is not None
@@ -252,23 +254,23 @@ def test_what_became_too_young_for_a_path_rule_stays(world: World, engines: Engi
     world.clock.skipped_seconds += 5 * 86_400
     settled(world)
     log = world.address("main~1", "logs/a")
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert log in marked_in(world, summary.mark_id)
     rules(world, default_retention_days=365, rules=[days | {"expiration": {"all": {"days": 20}}}])
-    run.sweep(world.ctx, engines, summary.mark_id)
+    gc_run.sweep(world.ctx, engines, summary.mark_id)
     assert log in world.data()
 
 
 def test_rules_that_cannot_be_read_end_the_sweep_and_nothing_is_deleted(
     world: World, engines: Engines, old: CommitId
 ) -> None:
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     before = world.data()
     world.ctx.kv.set(
         keys.retention_rules(world.ctx.repo), encode(RetentionRecord('{"from_a_later_version": 1}', 0, "", "w"))
     )
     with pytest.raises(CorruptRecord, match="set them again"):
-        run.sweep(world.ctx, engines, summary.mark_id)
+        gc_run.sweep(world.ctx, engines, summary.mark_id)
     assert world.data() == before
     assert Marks(world.ctx).runs.get(summary.mark_id).state is RunState.MARKED
 
@@ -284,4 +286,4 @@ def test_a_hold_covers_a_commit_that_the_rules_know_nothing_of(world: World, old
 
 def test_a_mark_that_is_not_there_is_said_so(world: World, engines: Engines) -> None:
     with pytest.raises(NotFound):
-        run.sweep(world.ctx, engines, "m-none")
+        gc_run.sweep(world.ctx, engines, "m-none")

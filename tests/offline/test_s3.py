@@ -14,13 +14,14 @@ from urllib.parse import urlsplit
 import pyarrow.parquet as pq
 import pytest
 
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.errors import ObjectsUnavailable
 from refstore.gc_marks import Marks, RunState
 from refstore.operations import rules_document
+from refstore.records import keys
 from refstore.repository import Repository
-from refstore_gc import deletion_index_writer, run
-from refstore_gc.run import GcOptions
+from refstore_gc import deletion_index_writer, gc_run
+from refstore_gc.gc_run import GcOptions
 from tests.durations import AT_ONCE, unchecked_lake
 from tests.offline.world import SkippingClock
 from tests.reaping import release_all
@@ -102,7 +103,7 @@ def test_a_store_that_refuses_now_and_then_is_asked_again(
         with lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone):
             let_a_second_pass(repo, gone)
             before = data_of(repo)
-            ran = run.run_nightly(repo.context, both_engines, NOW)
+            ran = gc_run.run_nightly(repo.context, both_engines, NOW)
             assert ran.latest_summary.sweep is not None
             assert {name: count.objects for name, count in ran.latest_summary.sweep.outcomes.items()} == {"deleted": 1}
             assert data_of(repo) == before - {gone}
@@ -122,7 +123,7 @@ def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda orphan: store.put(orphan, b"x"), orphans))
         let_a_second_pass(repo, orphans[-1])
-        summary = run.mark(repo.context, both_engines, NOW)
+        summary = gc_run.mark(repo.context, both_engines, NOW)
         prefix = urlsplit(repo.context.objects.url).path.strip("/")
         failing = frozenset(f"{prefix}/{orphan}" for orphan in orphans[100:400:100])
 
@@ -130,7 +131,7 @@ def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
             return FailKeys(failing) if request.is_bulk_delete and failing & set(request.delete_keys) else None
 
         proxy.plan = plan
-        first = run.sweep(repo.context, both_engines, summary.mark_id)
+        first = gc_run.sweep(repo.context, both_engines, summary.mark_id)
         assert first.sweep is not None
         assert {name: count.objects for name, count in first.sweep.outcomes.items()} == {"deleted": 998, "failed": 3}
         assert first.sweep.failures
@@ -140,7 +141,7 @@ def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
             (told,) = repo.why(orphan).deletions
             assert (told.outcome, bool(told.reason)) == (outcome, outcome == "failed")
         proxy.plan = None
-        second = run.sweep(repo.context, both_engines, summary.mark_id)
+        second = gc_run.sweep(repo.context, both_engines, summary.mark_id)
         assert second.sweep is not None
         assert {name: count.objects for name, count in second.sweep.outcomes.items()} == {"deleted": 1001}
         assert not data_of(repo) & set(orphans)
@@ -168,16 +169,16 @@ def test_a_hold_that_is_set_after_a_sweep_failed_counts_for_what_failed(
         lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone),
     ):
         let_a_second_pass(repo, gone)
-        summary = run.mark(repo.context, engines, NOW)
+        summary = gc_run.mark(repo.context, engines, NOW)
         proxy.plan = plan
-        first = run.sweep(repo.context, engines, summary.mark_id)
+        first = gc_run.sweep(repo.context, engines, summary.mark_id)
         assert first.sweep is not None
         assert {name: count.objects for name, count in first.sweep.outcomes.items()} == {"failed": 1}
         proxy.plan = None
         rules_document.set_rules(
             repo.context, '{"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "a"}]}', by=""
         )
-        second = run.sweep(repo.context, engines, summary.mark_id)
+        second = gc_run.sweep(repo.context, engines, summary.mark_id)
         assert second.sweep is not None
         assert {name: count.objects for name, count in second.sweep.outcomes.items()} == {"dropped out": 1}
         assert gone in data_of(repo)
@@ -197,7 +198,7 @@ def test_a_listing_that_breaks_off_ends_the_run(
     ):
         let_a_second_pass(repo, gone)
         with pytest.raises(ObjectsUnavailable):
-            run.run_nightly(repo.context, both_engines, NOW)
+            gc_run.run_nightly(repo.context, both_engines, NOW)
         assert gone in data_of(repo)
         assert [each.state for each in Marks(repo.context).runs.all()] == [RunState.ABANDONED]
 
@@ -234,12 +235,12 @@ def test_what_the_kv_let_go_of_is_asked_for_several_at_once(
         store = repo.context.objects
         staged = [client.upload("main", f"staged-{number:02}", b"%d" % number).address for number in range(24)]
         let_a_second_pass(repo, staged[-1])
-        first = run.mark(repo.context, engines, NOW)
+        first = gc_run.mark(repo.context, engines, NOW)
         let_go_of(client)
         gone = [*staged[::3], *staged[1:20:9]]
         store.delete_many(gone)
         proxy.plan = together = Together()
-        second = run.mark(repo.context, engines, NOW)
+        second = gc_run.mark(repo.context, engines, NOW)
         assert (together.asked, together.alone) == (len(staged), 0)
         assert second.baseline_mark_id == first.mark_id
         marked = [
@@ -261,9 +262,9 @@ def test_one_that_the_store_does_not_tell_of_ends_the_run(
     ):
         staged = [client.upload("main", f"staged-{number:02}", b"%d" % number).address for number in range(24)]
         let_a_second_pass(repo, staged[-1])
-        run.mark(repo.context, both_engines, NOW)
+        gc_run.mark(repo.context, both_engines, NOW)
         let_go_of(client)
         proxy.plan = lambda request: Refuse() if request.method == "HEAD" and staged[13] in request.target else None
         with pytest.raises(ObjectsUnavailable):
-            run.mark(repo.context, both_engines, NOW)
+            gc_run.mark(repo.context, both_engines, NOW)
         assert [each.state for each in Marks(repo.context).runs.all()] == [RunState.MARKED, RunState.ABANDONED]

@@ -8,11 +8,11 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from refstore_gc.simulate_mark import simulate_mark
 
 from refstore.retention.commit_arrays import SNAPSHOT, TRANSACTION
-from refstore_gc import run
-from refstore_gc.run import GcOptions
-from refstore_gc.simulate_mark import simulate_mark
+from refstore_gc import gc_run
+from refstore_gc.gc_run import GcOptions
 from tests.offline.world import DAY_MS, World
 from tests.reaping import release_all
 
@@ -38,7 +38,7 @@ def test_cleanup_on_multiple_branches_of_seed_000(world: World, both_engines: En
     world.commit(days_ago=4, example2=None)  # E
     release_all(world.repo)
     world.age()
-    run.run_nightly(world.ctx, both_engines, GcOptions())
+    gc_run.run_nightly(world.ctx, both_engines, GcOptions())
     assert bodies(world) == {"example1", "example2"}
 
 
@@ -66,11 +66,11 @@ def transactions(world: World) -> None:
 def test_a_later_snapshot_begins_the_latest_view_of_seed_003(world: World, both_engines: Engines) -> None:
     """T1 and T2 stand before the snapshot T3 on abc, but in the latest view of xyz. The rules do not mention views."""
     transactions(world)
-    run.run_nightly(world.ctx, both_engines, GcOptions())
+    gc_run.run_nightly(world.ctx, both_engines, GcOptions())
     assert bodies(world) == {"T1", "T2", "T3", "T4", "T5"}
     world.repo.delete_branch("xyz")
     release_all(world.repo)
-    run.run_nightly(world.ctx, both_engines, GcOptions())
+    gc_run.run_nightly(world.ctx, both_engines, GcOptions())
     assert bodies(world) == {"T3", "T4"}
 
 
@@ -95,7 +95,7 @@ def test_only_branches_with_transaction_types_keep_their_view_unless_the_rules_l
     world.age()
     simulated = simulate_mark(world.ctx, engines, GcOptions()).marked.objects
     before = bodies(world)
-    run.run_nightly(world.ctx, engines, GcOptions())
+    gc_run.run_nightly(world.ctx, engines, GcOptions())
     left = bodies(world)
     typed = {"typed 2"} if lifted else {"typed 0", "typed 1", "typed 2"}
     assert left == {"plain 2"} | typed
@@ -107,16 +107,16 @@ def test_a_branch_that_begins_to_use_types_keeps_what_was_marked_and_not_swept(w
     overwritten(world, "abc", None)
     release_all(world.repo)
     world.age()
-    first = run.mark(world.ctx, engines, GcOptions())
+    first = gc_run.mark(world.ctx, engines, GcOptions())
     assert first.marked.objects == 2
     world.clock.sleep(8 * DAY_MS / 1000)
     transaction(world, "abc", "T1")
     release_all(world.repo)
-    run.sweep(world.ctx, engines, first.mark_id)
+    gc_run.sweep(world.ctx, engines, first.mark_id)
     assert bodies(world) == {"abc 0", "abc 1", "abc 2", "T1"}
-    assert run.mark(world.ctx, engines, GcOptions()).marked.objects == 0
+    assert gc_run.mark(world.ctx, engines, GcOptions()).marked.objects == 0
     transaction(world, "abc", "T2", SNAPSHOT)
     release_all(world.repo)
     world.age()
-    run.run_nightly(world.ctx, engines, GcOptions(grace_days=0))
+    gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0))
     assert bodies(world) == {"T2"}

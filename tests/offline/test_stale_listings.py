@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from refstore_gc.simulate_mark import simulate_mark
 
 from refstore.core import ids
 from refstore.gc_marks import Marks, RunState
 from refstore.repository import Repository
-from refstore_gc import run
-from refstore_gc.run import GcOptions
-from refstore_gc.simulate_mark import simulate_mark
+from refstore_gc import gc_run
+from refstore_gc.gc_run import GcOptions
 from tests.kit.independent_audit import Lost, audit
 from tests.offline.test_s3 import NOW, data_of, lake_with_history, let_a_second_pass
 from tests.offline.world import World
@@ -73,7 +73,7 @@ def test_pages_of_an_earlier_time_lose_nothing_that_is_named(
         store.delete_many([deleted_since])
         store.put(new_since, b"only the new pages have it")
         let_a_second_pass(repo, new_since)
-        ran = run.run_nightly(repo.context, engines, NOW)
+        ran = gc_run.run_nightly(repo.context, engines, NOW)
         assert sum(count > 1 for count in stale.asked.values()) > 3, (
             "pages were refused once, and then of an earlier time"
         )
@@ -85,7 +85,7 @@ def test_pages_of_an_earlier_time_lose_nothing_that_is_named(
         assert gone not in data_of(repo)
         assert new_since in data_of(repo), "it was in no page, and goes when it is"
         assert lost(repo) == []
-        run.run_nightly(
+        gc_run.run_nightly(
             repo.context, engines, replace(NOW, full=True)
         )  # its address is of years ago: only a complete run lists so far back
         assert new_since not in data_of(repo)
@@ -101,9 +101,9 @@ def test_what_is_gone_when_the_sweep_comes_counts_as_already_gone(world: World, 
     world.commit(days_ago=7, c=b"x")
     release_all(world.repo)
     world.age()
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     (world.blobs / gone).unlink()
-    swept = run.sweep(world.ctx, engines, summary.mark_id).sweep
+    swept = gc_run.sweep(world.ctx, engines, summary.mark_id).sweep
     assert swept is not None
     assert {name: count.objects for name, count in swept.outcomes.items()} == {"deleted": 1, "already gone": 1}
     assert swept.failed_objects == 0

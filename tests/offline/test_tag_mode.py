@@ -13,7 +13,6 @@ import pytest
 
 from refstore.cli.rows import lifetime_words
 from refstore.core import ids
-from refstore.core.keys import NAMESPACES
 from refstore.errors import Gone, ObjectsUnavailable, RefstoreError
 from refstore.gc_marks import Marks, RunState
 from refstore.gc_marks.sweeps import Sweeps
@@ -22,12 +21,13 @@ from refstore.namespaces import folder_url
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore
 from refstore.operations import rules_document
+from refstore.records.keys import NAMESPACES
 from refstore.repository import Repository
-from refstore.versioning.commits import names
-from refstore_gc import bucket_lifecycle, deleted_repositories, run
-from refstore_gc.run import GcOptions
+from refstore.versioning.commits import object_names
+from refstore_gc import bucket_lifecycle, deleted_repositories, gc_run
+from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_layout import TAG
-from refstore_gc.run_summary import SweepMode, GcSummary, read_manifest, write_manifest
+from refstore_gc.run_summary import GcSummary, SweepMode, read_manifest, write_manifest
 from refstore_reaper import repository_removal
 from tests.durations import AT_ONCE, unchecked_lake
 from tests.offline.test_s3 import client_of, data_of, lake_with_history, let_a_second_pass
@@ -42,7 +42,7 @@ from tests.servers.s3_servers import need_ceph
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
-FOLDERS = ("data/", names.RANGES, names.METARANGES, names.ADDED_ADDRESSES)
+FOLDERS = ("data/", object_names.RANGES, object_names.METARANGES, object_names.ADDED_ADDRESSES)
 
 
 def tagging(*, full: bool = False) -> GcOptions:
@@ -79,21 +79,23 @@ def test_what_is_tagged_waits_for_the_bucket_and_is_no_orphan(
 ) -> None:
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
         let_a_second_pass(repo, gone)
-        first = run.run(repo.context, both_engines, tagging()).latest_summary
+        first = gc_run.run(repo.context, both_engines, tagging()).latest_summary
         assert (first.state, outcomes(first)) == ("tagged", {"tagged": 1})
         assert tags_of(moto_s3_server, repo, gone) == [(TAG, "true")]
         assert states(repo) == ["tagged"]
 
-        second = run.run_nightly(repo.context, both_engines, tagging(full=True))
+        second = gc_run.run_nightly(repo.context, both_engines, tagging(full=True))
         assert (second.mark_summary.marked.objects, second.mark_summary.drift) == (0, {})
         assert second.mark_summary.pending.objects == 1
         assert [
-            (each.mark_id, each.state, outcomes(each)) for each in second.sweep_summaries if each.mark_id == first.mark_id
+            (each.mark_id, each.state, outcomes(each))
+            for each in second.sweep_summaries
+            if each.mark_id == first.mark_id
         ] == [(first.mark_id, "tagged", {"tagged": 1})]
         assert [each.mark_id for each in second.waiting_marks] == [first.mark_id]
 
         assert repo.context.objects.delete_many([gone]).deleted_keys  # as the bucket does it
-        third = run.run_nightly(repo.context, both_engines, tagging(full=True))
+        third = gc_run.run_nightly(repo.context, both_engines, tagging(full=True))
         (settled,) = [each for each in third.sweep_summaries if each.mark_id == first.mark_id]
         assert (settled.state, outcomes(settled)) == ("swept", {"deleted by the bucket": 1})
         assert settled.sweep is not None
@@ -109,7 +111,7 @@ def test_what_is_tagged_is_out_of_sight_from_the_tagging_on_and_the_rest_is_not(
         expired = client.get_commit("main~1")[0]
         let_a_second_pass(repo, gone)
         assert client.read(expired, "a") == b"old"
-        run.run_nightly(repo.context, engines, tagging())
+        gc_run.run_nightly(repo.context, engines, tagging())
         assert gone in data_of(repo), "the bucket has not deleted it"
 
         def told() -> str:
@@ -129,7 +131,7 @@ def test_what_is_tagged_is_out_of_sight_from_the_tagging_on_and_the_rest_is_not(
             client.unmark(expired)
 
         assert repo.context.objects.delete_many([gone]).deleted_keys
-        run.run_nightly(repo.context, engines, tagging())
+        gc_run.run_nightly(repo.context, engines, tagging())
         assert told().startswith("swept, deleted by the bucket")
         with pytest.raises(Gone, match="only a backup has it"):
             client.read(expired, "a")
@@ -161,7 +163,7 @@ def test_objects_that_the_store_does_not_tag_are_told_and_tried_again(
             )
 
         proxy.plan = plan
-        first = run.run_nightly(repo.context, engines, tagging())
+        first = gc_run.run_nightly(repo.context, engines, tagging())
         assert outcomes(first.latest_summary) == {"tagged": 59, "failed": 2}
         assert first.failed_objects == 2
         assert first.latest_summary.sweep is not None
@@ -170,7 +172,7 @@ def test_objects_that_the_store_does_not_tag_are_told_and_tried_again(
         assert tags_of(moto_s3_server, repo, gone)
         assert not tags_of(moto_s3_server, repo, refused)
         proxy.plan = None
-        again = run.sweep(repo.context, engines, first.latest_summary.mark_id)
+        again = gc_run.sweep(repo.context, engines, first.latest_summary.mark_id)
         assert (again.state, outcomes(again)) == ("tagged", {"tagged": 61})
         assert tags_of(moto_s3_server, repo, refused)
         assert tags_of(moto_s3_server, repo, busy)
@@ -197,20 +199,20 @@ def test_a_store_that_refuses_every_object_has_failed_and_the_night_goes_on(
         proxy.plan = plan
         options = GcOptions(grace_days=0, min_age_seconds=0, mode=mode)
         unswept: list[RefstoreError] = []
-        ran = run.run_nightly(repo.context, engines, options, on_sweep_error=lambda _, error: unswept.append(error))
+        ran = gc_run.run_nightly(repo.context, engines, options, on_sweep_error=lambda _, error: unswept.append(error))
         assert unswept == []
         assert (ran.failed_objects, outcomes(ran.latest_summary)) == (1, {"failed": 1})
         assert ran.latest_summary.sweep is not None
         (why,) = ran.latest_summary.sweep.failures
         assert right in why
-        again = run.run_nightly(repo.context, engines, options)
+        again = gc_run.run_nightly(repo.context, engines, options)
         assert (again.failed_objects, again.sweep_summaries[0].mark_id, outcomes(again.sweep_summaries[0])) == (
             1,
             ran.latest_summary.mark_id,
             {"failed": 1},
         )
         proxy.plan = None
-        done = run.sweep(repo.context, engines, ran.latest_summary.mark_id)
+        done = gc_run.sweep(repo.context, engines, ran.latest_summary.mark_id)
         assert outcomes(done) == {"tagged" if mode == "tag" else "deleted": 1}
 
 
@@ -224,7 +226,7 @@ def test_a_tag_that_a_hold_takes_off_and_the_store_refuses_to_is_said_and_tried_
         lake_with_history(tmp_path, moto_s3_server, proxy) as (repo, gone),
     ):
         let_a_second_pass(repo, gone)
-        mark_id = run.run_nightly(repo.context, engines, tagging()).latest_summary.mark_id
+        mark_id = gc_run.run_nightly(repo.context, engines, tagging()).latest_summary.mark_id
         rules_document.set_rules(repo.context, hold, by="")
         proxy.plan = lambda request: (
             Refuse(status=403, code="AccessDenied")
@@ -232,9 +234,9 @@ def test_a_tag_that_a_hold_takes_off_and_the_store_refuses_to_is_said_and_tried_
             else None
         )
         with pytest.raises(ObjectsUnavailable, match=r"1 objects .* keep their tag.*s3:DeleteObjectTagging"):
-            run.sweep(repo.context, engines, mark_id, mode="delete")
+            gc_run.sweep(repo.context, engines, mark_id, mode="delete")
         proxy.plan = None
-        assert outcomes(run.sweep(repo.context, engines, mark_id, mode="delete")) == {"dropped out": 1}
+        assert outcomes(gc_run.sweep(repo.context, engines, mark_id, mode="delete")) == {"dropped out": 1}
         assert tags_of(moto_s3_server, repo, gone) == []
 
 
@@ -244,8 +246,8 @@ def test_a_bucket_that_never_deletes_need_not_be_waited_for(
 ) -> None:
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
         let_a_second_pass(repo, gone)
-        mark_id = run.run_nightly(repo.context, engines, tagging()).latest_summary.mark_id
-        summary = run.sweep(repo.context, engines, mark_id, mode="delete")
+        mark_id = gc_run.run_nightly(repo.context, engines, tagging()).latest_summary.mark_id
+        summary = gc_run.sweep(repo.context, engines, mark_id, mode="delete")
         assert (summary.state, outcomes(summary)) == ("swept", {"deleted": 1})
         assert gone not in data_of(repo)
 
@@ -256,11 +258,11 @@ def test_a_hold_that_is_set_after_the_tagging_keeps_it_from_being_deleted_by_han
 ) -> None:
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
         let_a_second_pass(repo, gone)
-        mark_id = run.run_nightly(repo.context, engines, tagging()).latest_summary.mark_id
+        mark_id = gc_run.run_nightly(repo.context, engines, tagging()).latest_summary.mark_id
         rules_document.set_rules(
             repo.context, '{"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "a"}]}', by=""
         )
-        assert outcomes(run.sweep(repo.context, engines, mark_id, mode="delete")) == {"dropped out": 1}
+        assert outcomes(gc_run.sweep(repo.context, engines, mark_id, mode="delete")) == {"dropped out": 1}
         assert gone in data_of(repo)
         assert tags_of(moto_s3_server, repo, gone) == [], "or the bucket would delete it"
 
@@ -274,13 +276,13 @@ def test_a_store_that_does_not_say_what_is_left_settles_nothing(
         lake_with_history(tmp_path, moto_s3_server, proxy) as (repo, gone),
     ):
         let_a_second_pass(repo, gone)
-        mark_id = run.run_nightly(repo.context, both_engines, tagging()).latest_summary.mark_id
+        mark_id = gc_run.run_nightly(repo.context, both_engines, tagging()).latest_summary.mark_id
         proxy.plan = lambda request: Refuse() if request.method == "HEAD" and "/data/" in request.target else None
         with pytest.raises(ObjectsUnavailable):
-            run.sweep(repo.context, both_engines, mark_id)
+            gc_run.sweep(repo.context, both_engines, mark_id)
         assert states(repo) == ["tagged"]
         proxy.plan = None
-        assert outcomes(run.sweep(repo.context, both_engines, mark_id)) == {"tagged": 1}
+        assert outcomes(gc_run.sweep(repo.context, both_engines, mark_id)) == {"tagged": 1}
 
 
 @pytest.mark.server
@@ -296,10 +298,10 @@ def test_a_sweep_that_died_before_it_noted_the_tags_notes_them_later(
         with monkeypatch.context() as patch:
             patch.setattr(Sweeps, "note_tagged", dies)
             with pytest.raises(KeyboardInterrupt):
-                run.run_nightly(repo.context, engines, tagging())
+                gc_run.run_nightly(repo.context, engines, tagging())
         (only,) = Marks(repo.context).runs.all()
         assert (only.state, only.state_text) == (RunState.SWEEPING, "sweeping")
-        summary = run.sweep(repo.context, engines, only.mark_id)
+        summary = gc_run.sweep(repo.context, engines, only.mark_id)
         assert (summary.state, outcomes(summary)) == ("tagged", {"tagged": 1})
 
 
@@ -343,7 +345,11 @@ def test_a_deleted_repositorys_namespace_is_free_once_the_bucket_has_deleted(
                 again.open_store = lake.open_store
                 second = deleted_repositories.clear_repository(again, repo, record, engines, tagging())
             assert not [request for request, _ in proxy.log if "tagging" in request.query], "it is tagged already"
-        assert (second.waiting_objects.objects, second.tagged_ms, second.is_forgotten) == (len(left), first.tagged_ms, False)
+        assert (second.waiting_objects.objects, second.tagged_ms, second.is_forgotten) == (
+            len(left),
+            first.tagged_ms,
+            False,
+        )
 
         late = ids.new_address(ids.RandomIds(), 1_700_000_000_000)
         store.put(late, b"a PUT that was under way")
@@ -441,11 +447,11 @@ def test_a_real_bucket_deletes_what_is_tagged_and_nothing_else(
         assert [each["ID"] for each in store.lifecycle_rules()].count(rule.id) == 1
         let_a_second_pass(repo, gone)
         kept = data_of(repo) - {gone}
-        first = run.run(repo.context, engines, tagging()).latest_summary
+        first = gc_run.run(repo.context, engines, tagging()).latest_summary
         assert outcomes(first) == {"tagged": 1}
         until(lambda: not store.is_stored(gone))
         assert data_of(repo) == kept
-        second = run.run(repo.context, engines, tagging(full=True))
+        second = gc_run.run(repo.context, engines, tagging(full=True))
         assert states(repo)[0] == "swept"
         assert (second.mark_summary.marked.objects, second.waiting_marks) == (0, [])
         assert client.read("main", "a") == b"new"
@@ -462,7 +468,7 @@ def test_the_content_of_a_purged_object_goes_after_the_bucket_has_deleted_its_ow
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone), client_of(tmp_path, moto_s3_server) as client:
         content = content_of(rewrite(client, client.get_commit("main~1")[0], "a", b"less"))
         let_a_second_pass(repo, content)
-        first = run.run_nightly(repo.context, engines, tagging()).latest_summary
+        first = gc_run.run_nightly(repo.context, engines, tagging()).latest_summary
         assert first.state == "tagged"
         assert {gone, content} <= data_of(repo)
         if others_answer:
@@ -470,8 +476,8 @@ def test_the_content_of_a_purged_object_goes_after_the_bucket_has_deleted_its_ow
             other = msgspec.structs.replace(manifest, servers={"positions": "another server"})
             write_manifest(repo.context.objects, other)
         assert repo.context.objects.delete_many([gone]).deleted_keys  # as the bucket does it
-        settled = run.sweep(repo.context, engines, first.mark_id)
+        settled = gc_run.sweep(repo.context, engines, first.mark_id)
         assert settled.state == "swept"
         assert (content in data_of(repo)) == others_answer
-        run.run_nightly(repo.context, engines, tagging(full=True))
+        gc_run.run_nightly(repo.context, engines, tagging(full=True))
         assert content not in data_of(repo)

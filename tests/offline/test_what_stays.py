@@ -6,14 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from refstore_gc.simulate_mark import simulate_mark
 
 from refstore.core import ids
 from refstore.errors import Conflict, CorruptRange, Gone, StoreMisconfigured
 from refstore.gc_marks import Marks, RunState
-from refstore_gc import run
+from refstore_gc import gc_run
+from refstore_gc.gc_run import GcOptions
 from refstore_gc.mark_breaker import BreakerLimits
-from refstore_gc.run import GcOptions
-from refstore_gc.simulate_mark import simulate_mark
 from tests.offline.world import World, everything_in, marked_in
 from tests.reaping import release_all
 
@@ -54,7 +54,7 @@ def test_everything_that_something_names_stays(world: World, engines: Engines) -
     gone = world.address("main~3", "gone")
     release_all(repo)
     world.age(days=60)
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     marked = marked_in(world, summary.mark_id)
     assert gone in marked
     assert not named & set(marked)
@@ -68,10 +68,10 @@ def test_what_an_unmarked_commit_names_drops_out_of_the_sweep(world: World, engi
     world.age()
     lost, kept = world.address("main~2", "a"), world.address(old, "a")
     shared = world.address(old, "b")
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert {lost, kept, shared} <= set(marked_in(world, summary.mark_id))
     Marks(world.ctx).decisions.unmark(old)
-    swept = run.sweep(world.ctx, engines, summary.mark_id).sweep
+    swept = gc_run.sweep(world.ctx, engines, summary.mark_id).sweep
     assert swept is not None
     assert swept.outcomes["dropped out"].objects == 2
     assert swept.excluded_commits == 1
@@ -85,10 +85,10 @@ def test_a_mark_that_was_taken_back_is_not_swept(world: World, engines: Engines)
     release_all(world.repo)
     world.age()
     before = world.data()
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     Marks(world.ctx).decisions.unmark(summary.mark_id)
     with pytest.raises(Gone, match="abandoned"):
-        run.sweep(world.ctx, engines, summary.mark_id)
+        gc_run.sweep(world.ctx, engines, summary.mark_id)
     assert world.data() == before
 
 
@@ -106,7 +106,7 @@ def test_what_cannot_be_read_ends_the_run_and_nothing_is_marked(world: World, en
         newest.write_bytes(newest.read_bytes()[:-9] + b"x" * 9)
     before = world.data()
     with pytest.raises(CorruptRange, match="cannot be trusted"):
-        run.run_nightly(world.ctx, engines, GcOptions())
+        gc_run.run_nightly(world.ctx, engines, GcOptions())
     assert world.data() == before
     marks = Marks(world.ctx)
     assert [each.state for each in marks.runs.all()] == [RunState.ABANDONED]
@@ -124,7 +124,7 @@ def test_a_legal_hold_keeps_what_was_ever_committed_below_it(world: World, engin
     world.repo.set_retention(
         json.dumps({"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "held/"}]})
     )
-    run.run_nightly(world.ctx, engines, GcOptions())
+    gc_run.run_nightly(world.ctx, engines, GcOptions())
     assert held in world.data()
     assert other not in world.data()
     assert len(world.data()) == 2
@@ -139,7 +139,7 @@ def test_a_path_rule_takes_only_what_lies_below_its_prefix(world: World, engines
     log, other = world.address("main~2", "logs/a"), world.address("main~2", "other")
     rule = {"filter": {"prefix": "logs/"}, "expiration": {"noncurrent": {"days": 3}}}
     world.repo.set_retention(json.dumps({"default_retention_days": 365, "grace_days": 0, "rules": [rule]}))
-    run.run_nightly(world.ctx, engines, GcOptions())
+    gc_run.run_nightly(world.ctx, engines, GcOptions())
     assert log not in world.data()
     assert other in world.data()
 
@@ -150,20 +150,20 @@ def test_the_breaker_holds_a_large_mark_until_an_operator_confirms_it(world: Wor
     release_all(world.repo)
     world.age()
     before = world.data()
-    ran = run.run_nightly(world.ctx, engines, GcOptions(limits=BreakerLimits(share_max=0.3, floor_objects=2)))
+    ran = gc_run.run_nightly(world.ctx, engines, GcOptions(limits=BreakerLimits(share_max=0.3, floor_objects=2)))
     assert "would go" in ran.mark_summary.question
     assert world.data() == before
     with pytest.raises(Conflict, match="confirm it first"):
-        run.sweep(world.ctx, engines, ran.mark_summary.mark_id)
+        gc_run.sweep(world.ctx, engines, ran.mark_summary.mark_id)
     Marks(world.ctx).decisions.confirm(ran.marked.mark_id, "an operator")
-    run.sweep(world.ctx, engines, ran.mark_summary.mark_id)
+    gc_run.sweep(world.ctx, engines, ran.mark_summary.mark_id)
     assert world.data() == {world.address("main", "a")}
 
 
 def test_a_clock_that_is_off_ends_the_run_before_anything_is_marked(world: World, engines: Engines) -> None:
     world.clock.off_seconds = 600
     with pytest.raises(StoreMisconfigured, match="set the clocks right"):
-        run.mark(world.ctx, engines, GcOptions())
+        gc_run.mark(world.ctx, engines, GcOptions())
     assert list(Marks(world.ctx).runs.all()) == []
 
 
@@ -172,11 +172,11 @@ def test_a_later_mark_leaves_out_what_an_earlier_one_is_going_to_sweep(world: Wo
     world.commit(days_ago=8, a=b"new")
     release_all(world.repo)
     world.age()
-    first = run.mark(world.ctx, engines, GcOptions(grace_days=7))
+    first = gc_run.mark(world.ctx, engines, GcOptions(grace_days=7))
     world.commit(days_ago=0, a=b"newer")
     release_all(world.repo)
     world.age()
-    second = run.mark(world.ctx, engines, GcOptions(grace_days=7))
+    second = gc_run.mark(world.ctx, engines, GcOptions(grace_days=7))
     assert not set(marked_in(world, first.mark_id)) & set(marked_in(world, second.mark_id))
     assert second.pending.objects == first.marked.objects == 1
     assert second.marked.objects == 1
@@ -187,10 +187,10 @@ def test_what_refstore_did_not_write_is_left_alone_unless_asked_for(world: World
     release_all(world.repo)
     inside, outside = world.plant("data/from-before/part-0.parquet"), world.plant("notes.txt")
     world.age()
-    summary = run.mark(world.ctx, engines, GcOptions())
+    summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert summary.marked.objects == 0
     assert summary.foreign.objects == 2
-    asked = run.mark(world.ctx, engines, GcOptions(includes_foreign=True))
+    asked = gc_run.mark(world.ctx, engines, GcOptions(includes_foreign=True))
     assert marked_in(world, asked.mark_id) == {inside: "foreign"}
     assert (world.blobs / outside).exists()
 
@@ -204,6 +204,6 @@ def test_a_simulation_touches_nothing(world: World, engines: Engines) -> None:
     before = everything_in(world)
     summary = simulate_mark(world.ctx, engines, GcOptions())
     assert everything_in(world) == before
-    real = run.mark(world.ctx, engines, GcOptions())
+    real = gc_run.mark(world.ctx, engines, GcOptions())
     assert {reason: count.objects for reason, count in summary.by_reason.items()} == {"expired": 1, "orphan blob": 1}
     assert real.by_reason == summary.by_reason

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from refstore.core.ids import new_address
-from refstore.core.records import GcRun
-from refstore.deletions import deletion_index
-from refstore.deletions.deletion_index import FOLDER
-from refstore.deletions.explain import Why, explain_address
-from refstore.deletions.journal_format import DeletionRecord
+from refstore.deletion_history import deletion_index
+from refstore.deletion_history.deletion_index import FOLDER
+from refstore.deletion_history.explain import Why, explain_address
+from refstore.deletion_history.journal_format import DeletionRecord
 from refstore.errors import AddressNotFound, InvalidName, ObjectsUnavailable
 from refstore.gc_marks import Marks, RunState
 from refstore.operations.address_info import AddressState
-from refstore.versioning.commits import names
-from refstore_gc import deleted_repositories, deletion_index_writer, run
-from refstore_gc.run import GcOptions
+from refstore.records.mark_records import GcRun
+from refstore.versioning.commits import object_names
+from refstore_gc import deleted_repositories, deletion_index_writer, gc_run
+from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_progress import StepProgress
 from tests.commands import Command
 from tests.offline.test_leftovers import delete_and_drain
@@ -50,7 +50,7 @@ def only(why: Why) -> DeletionRecord:
 def test_a_sweep_tells_when_by_which_run_and_under_which_rules(world: World, engines: Engines) -> None:
     address, lost = expired(world), orphan(world)
     world.age()
-    ran = run.run_nightly(world.ctx, engines, GcOptions())
+    ran = gc_run.run_nightly(world.ctx, engines, GcOptions())
     mark_id = ran.mark_summary.mark_id
     why = world.repo.why(address, commits=True)
     assert why.view.state is AddressState.GONE
@@ -73,9 +73,9 @@ def test_a_sweep_tells_when_by_which_run_and_under_which_rules(world: World, eng
 def test_objects_of_commits_and_foreign_ones_are_explained_too(world: World, engines: Engines) -> None:
     world.commit(a=b"one")
     foreign = world.plant("data/landing/part-0.csv")
-    range_ = world.plant(names.key(names.RANGES, names.new_id("a" * 64, world.ctx.ids.new_id(1))))
+    range_ = world.plant(object_names.key(object_names.RANGES, object_names.new_id("a" * 64, world.ctx.ids.new_id(1))))
     world.age()
-    mark_id = run.run_nightly(world.ctx, engines, GcOptions(includes_foreign=True)).mark_summary.mark_id
+    mark_id = gc_run.run_nightly(world.ctx, engines, GcOptions(includes_foreign=True)).mark_summary.mark_id
     for key, cause in ((foreign, "foreign"), (range_, "orphan range")):
         told = only(world.repo.why(key))
         assert (told.run, told.outcome, told.cause) == (mark_id, "deleted", cause)
@@ -90,7 +90,7 @@ def test_what_is_marked_says_when_it_goes_and_by_which_mark(world: World, engine
     address = expired(world)
     kept = world.address("main", "a")
     world.age()
-    summary = run.mark(world.ctx, engines, GcOptions(grace_days=5))
+    summary = gc_run.mark(world.ctx, engines, GcOptions(grace_days=5))
     (marked,) = world.repo.why(address).marked
     assert (marked.mark_id, marked.state, marked.cause) == (summary.mark_id, "marked", "expired")
     assert marked.deletes_at_ms == summary.deletes_at_ms
@@ -117,12 +117,12 @@ def test_a_run_that_dies_between_the_deletion_and_the_index_does_not_make_it_lie
     with monkeypatch.context() as patch:
         patch.setattr(deletion_index_writer, "index_sweep", die)
         with pytest.raises(Died):
-            run.run_nightly(world.ctx, engines, GcOptions())
+            gc_run.run_nightly(world.ctx, engines, GcOptions())
     (mark,) = Marks(world.ctx).runs.all()
     assert mark.state is RunState.SWEEPING, "a sweep is not done before its deletions can be found"
     assert address not in world.data()
     assert only(world.repo.why(address)).run == mark.mark_id
-    run.run_nightly(world.ctx, engines, GcOptions(take_over=True))
+    gc_run.run_nightly(world.ctx, engines, GcOptions(take_over=True))
     assert Marks(world.ctx).runs.get(mark.mark_id).state is RunState.SWEPT
     assert only(world.repo.why(address)).run == mark.mark_id
 
@@ -138,7 +138,7 @@ def test_a_sweep_that_stopped_before_its_first_deletion_says_marked_and_not_dele
             raise Died
 
     with pytest.raises(Died):
-        run.run_nightly(world.ctx, engines, GcOptions(), die)
+        gc_run.run_nightly(world.ctx, engines, GcOptions(), die)
     why = world.repo.why(address)
     assert (why.deletions, [marked.state for marked in why.marked]) == ((), ["sweeping"])
 
@@ -153,7 +153,7 @@ def test_a_run_whose_index_file_is_lost_is_found_before_and_after_it_is_indexed_
 ) -> None:
     address = expired(world)
     world.age()
-    mark_id = run.run(world.ctx, engines, GcOptions()).marked.mark_id
+    mark_id = gc_run.run(world.ctx, engines, GcOptions()).marked.mark_id
     remove_index(world)
     assert only(world.repo.why(address)).run == mark_id
     store = world.ctx.objects
@@ -174,7 +174,7 @@ def test_the_index_can_be_written_anew(refstore: Command, engines: Engines) -> N
     world = World(refstore.folder / "lake")
     address = expired(world)
     world.age()
-    run.run_nightly(world.ctx, engines, GcOptions())
+    gc_run.run_nightly(world.ctx, engines, GcOptions())
     (file,) = [info.key for info in world.ctx.objects.list(FOLDER)]
     world.ctx.objects.put(file, b"damaged")
     ran = refstore("why", "sales", address)
@@ -188,7 +188,7 @@ def test_a_run_that_is_indexed_while_one_looks_is_not_missed(
 ) -> None:
     address = expired(world)
     world.age()
-    run.run(world.ctx, engines, GcOptions())
+    gc_run.run(world.ctx, engines, GcOptions())
     remove_index(world)
     lookup = deletion_index.lookup
 
@@ -205,7 +205,7 @@ def test_a_run_that_is_indexed_while_one_looks_is_not_missed(
 def test_what_the_index_has_outlives_the_files_of_the_run(world: World, engines: Engines) -> None:
     address = expired(world)
     world.age()
-    mark_id = run.run_nightly(world.ctx, engines, GcOptions()).mark_summary.mark_id
+    mark_id = gc_run.run_nightly(world.ctx, engines, GcOptions()).mark_summary.mark_id
     store = world.ctx.objects
     store.delete_many([info.key for info in store.list(f"_refstore/gc/{mark_id}/")])
     told = only(world.repo.why(address))
@@ -243,7 +243,7 @@ def test_a_store_that_does_not_answer_is_told_and_never_as_not_known(
 ) -> None:
     address = expired(world)
     world.age()
-    run.run_nightly(world.ctx, engines, GcOptions())
+    gc_run.run_nightly(world.ctx, engines, GcOptions())
 
     def refuse(*_: object, **__: object) -> Any:
         raise ObjectsUnavailable("planted: the store is down")
@@ -262,7 +262,7 @@ def test_a_deleted_repository_is_explained_as_long_as_and_as_far_as_records_rema
     swept = expired(world)
     assert refstore("branch", "create", "sales", "dev").code == 0  # which gives the lake its id
     world.age()
-    mark_id = run.run_nightly(world.ctx, engines, GcOptions()).mark_summary.mark_id
+    mark_id = gc_run.run_nightly(world.ctx, engines, GcOptions()).mark_summary.mark_id
     left = world.address("main", "a")
     delete_and_drain(world)
     world.age()
@@ -271,7 +271,9 @@ def test_a_deleted_repository_is_explained_as_long_as_and_as_far_as_records_rema
     found = refstore.json("why", "sales", left)
     assert (found["state"], found["repository_deleted"] is None) == ("left by its repository, which was deleted", False)
     ((repo, record),) = deleted_repositories.closed_repositories(world.lake)
-    assert deleted_repositories.clear_repository(world.lake, repo, record, engines, GcOptions(grace_days=0)).is_forgotten
+    assert deleted_repositories.clear_repository(
+        world.lake, repo, record, engines, GcOptions(grace_days=0)
+    ).is_forgotten
     for what in (swept, left, "main/a"):
         found = refstore.json("why", "sales", what)
         (told,) = found["deletions"]

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from refstore.core.ids import Address, new_address, own_address
-from refstore.core.records import Content
-from refstore.deletions.explain import Why
+from refstore.deletion_history.explain import Why
 from refstore.operations.address_info import AddressState
 from refstore.operations.purge_roles import HIDDEN_BRANCHES, AddressRole
+from refstore.records.location_records import Content
 from refstore.versioning.locations import WrittenContent
-from refstore_gc import deletion_index_writer, purge_cleaning, run
-from refstore_gc.run import GcOptions
+from refstore_gc import deletion_index_writer, gc_run, purge_cleanup
+from refstore_gc.gc_run import GcOptions
 from tests.offline.test_purge_backups import DAY_SECONDS, NEW, NEWER, OLD, one_object, set_days, settle
 from tests.offline.world import World
 from tests.purging import announce, content_of, content_to_be, intend, rewrite, write
@@ -27,7 +27,7 @@ class State(NamedTuple):
 
     state: AddressState
     role: AddressRole | None
-    run: str
+    gc_run: str
     words: Sequence[str]
     """What stands in the meaning."""
 
@@ -60,7 +60,9 @@ class TestWhileItIsThere:
         identity = one_object(world)
         assert world.repo.why(identity).purged is None
         first = content_of(rewrite(world.repo, "main", "a/x", NEW, run="run-1"))
-        why = check(world, identity, State(AddressState.COMMITTED, AddressRole.IDENTITY, "run-1", ["commits keep it", first]))
+        why = check(
+            world, identity, State(AddressState.COMMITTED, AddressRole.IDENTITY, "run-1", ["commits keep it", first])
+        )
         assert "what was uploaded still lies here, as a backup" in why.meaning
         assert why.naming is not None
         assert why.naming.branches == (("main", "a/x"),)
@@ -77,7 +79,9 @@ class TestWhileItIsThere:
         content = content_of(rewrite(world.repo, "main", "a/x", NEW))
         world.ctx.locations.restore(own_address(identity), own_address(identity), "restore-9")
         check(world, identity, State(AddressState.COMMITTED, AddressRole.IDENTITY, "", ["a restore has put back"]))
-        check(world, content, State(AddressState.TRASH, AddressRole.TRASH, "restore-9", [identity, "restore-9", "trash"]))
+        check(
+            world, content, State(AddressState.TRASH, AddressRole.TRASH, "restore-9", [identity, "restore-9", "trash"])
+        )
 
     def test_an_erased_object(self, world: World) -> None:
         identity = one_object(world)
@@ -104,7 +108,11 @@ class TestWhileItIsThere:
         check(world, identity, State(AddressState.COMMITTED, AddressRole.IDENTITY, "", ["killed", "run-1"]))
         again = intend(world.repo, "main", "a/x", "run-2")
         assert again is not None
-        check(world, attempt, State(AddressState.PURGE_LEFTOVER, AddressRole.LEFTOVER, "", ["next cleaning deletes it", identity]))
+        check(
+            world,
+            attempt,
+            State(AddressState.PURGE_LEFTOVER, AddressRole.LEFTOVER, "", ["next cleaning deletes it", identity]),
+        )
 
     def test_an_identity_that_is_staged_or_reset(self, world: World) -> None:
         world.repo.upload("main", "a/x", OLD)
@@ -112,7 +120,9 @@ class TestWhileItIsThere:
         rewrite(world.repo, "main", "a/x", NEW, run="run-1")
         check(world, identity, State(AddressState.REFERENCED, AddressRole.IDENTITY, "run-1", ["it is staged", "run-1"]))
         world.repo.reset("main")
-        why = check(world, identity, State(AddressState.REFERENCED, AddressRole.IDENTITY, "run-1", ["nothing names it"]))
+        why = check(
+            world, identity, State(AddressState.REFERENCED, AddressRole.IDENTITY, "run-1", ["nothing names it"])
+        )
         assert "commits" not in why.meaning
         release_all(world.repo)
         why = check(world, identity, State(AddressState.IN_GRACE, AddressRole.IDENTITY, "run-1", ["run-1"]))
@@ -148,7 +158,7 @@ class TestWhatWasCleaned:
         write(world.repo, intended, NEW)
         attempt = content_to_be(intended)
         world.clock.sleep(9 * DAY_SECONDS)
-        cleaned = purge_cleaning.clean_up(world.ctx)
+        cleaned = purge_cleanup.clean_up(world.ctx)
         assert (cleaned.backups.objects, cleaned.trash.objects, cleaned.attempts.objects) == (1, 1, 1)
 
         def look() -> None:
@@ -167,7 +177,7 @@ class TestWhatWasCleaned:
         identity = one_object(world)
         content = content_of(rewrite(world.repo, "main", "a/x", NEW, run="run-1"))
         world.clock.sleep(9 * DAY_SECONDS)
-        purge_cleaning.clean_up(world.ctx)
+        purge_cleanup.clean_up(world.ctx)
         why = check(world, identity, State(AddressState.COMMITTED, AddressRole.IDENTITY, "run-1", [content]))
         assert "as a backup" not in why.meaning
         (deletion,) = why.deletions
@@ -189,7 +199,7 @@ class TestWhatWentWithItsObject:
         assert intended is not None
         write(world.repo, intended, b"few")
         world.age()
-        mark_id = run.run_nightly(world.ctx, engines, GcOptions(is_complete=True)).mark_summary.mark_id
+        mark_id = gc_run.run_nightly(world.ctx, engines, GcOptions(is_complete=True)).mark_summary.mark_id
         for address in (backup, content, content_to_be(intended)):
             check_deleted(
                 world,
@@ -214,7 +224,7 @@ class TestWhatWentWithItsObject:
         rewrite(world.repo, old, "a", b"fewer old rows")
         world.ctx.objects.delete_many([identity])
         world.age()
-        mark_id = run.run_nightly(world.ctx, engines, GcOptions(is_complete=True)).mark_summary.mark_id
+        mark_id = gc_run.run_nightly(world.ctx, engines, GcOptions(is_complete=True)).mark_summary.mark_id
         (deletion,) = world.repo.why(identity).deletions
         assert (deletion.by, deletion.run, deletion.outcome) == ("sweep", mark_id, "missing")
         assert "no commit and no branch named it" in deletion.rule

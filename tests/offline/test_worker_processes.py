@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from refstore.core import logs
-from refstore.core.settings import LogSettings
+from refstore.configuration import logs
+from refstore.configuration.settings import LogSettings
 from refstore.errors import CorruptRange
 from refstore_gc.engines import worker_processes
 from refstore_gc.engines.local import LocalEngine
@@ -35,7 +35,7 @@ class Started(SharedWork):
     def __init__(self) -> None:
         super().__init__(1, start_after_seconds=0)
         worker_processes.stop()
-        worker_processes.start_ahead(["refstore_gc.listing"])
+        worker_processes.start_ahead(["refstore_gc.list_objects"])
         self.worker = worker_processes.take_idle()
         assert self.worker is not None
         worker_processes.give_back(self.worker)

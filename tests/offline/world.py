@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from refstore.configuration.settings import embedded_urls
 from refstore.context import Context
-from refstore.core import keys
 from refstore.core.ids import CommitId
-from refstore.core.settings import embedded_urls
 from refstore.objects.base import ObjectInfo
 from refstore.objects.local import LocalObjects
+from refstore.records import keys
 from refstore.repository import Repository
 from tests.durations import unchecked_lake
 

@@ -19,7 +19,6 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from refstore.core import keys
 from refstore.core.ids import is_own
 from refstore.core.safety import Safety
 from refstore.errors import (
@@ -37,7 +36,8 @@ from refstore.errors import (
 from refstore.kv.base import KV
 from refstore.lake import Lake
 from refstore.objects.base import ObjectStore
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
+from refstore.records import keys
 from refstore.repository import Repository
 from tests.kit.clock import FakeClock
 from tests.kit.ids import CountingIds

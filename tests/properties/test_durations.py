@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from refstore.agreed_durations import AgreedDurations, change_durations
 from refstore.core.ids import RandomIds
-from refstore.core.records import SharedDurations
 from refstore.core.safety import Safety
 from refstore.errors import DurationsDiffer
 from refstore.gc_marks import barrier_seconds
 from refstore.kv.memory import MemoryKV
+from refstore.records.lake_records import SharedDurations
 from tests.kit.audit import NoAudit
 from tests.kit.clock import FakeClock
 

@@ -16,20 +16,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refstore.core.ids import CommitId
-from refstore.retention import explaining
-from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, ExpiryState, RetentionReason, compute_expiry
-from refstore.retention.commit_arrays import NONE, CommitRow, CommitHistory, TransactionType
+from refstore.retention import rule_explanation
+from refstore.retention.active_commits import (
+    FOREVER_MS,
+    CommitExpiry,
+    ExpiryState,
+    Refs,
+    RetentionReason,
+    compute_expiry,
+)
+from refstore.retention.commit_arrays import NONE, CommitHistory, CommitRow, TransactionType
 from refstore.retention.path_rules import KeepLevel, latest_view_rules, make_plan
 from refstore.retention.rules import (
     DAY_MS,
+    BranchPeriods,
     BranchRule,
     Expiration,
-    PathRuleFilter,
     LegalHold,
     PathRule,
-    RulePeriod,
-    BranchPeriods,
+    PathRuleFilter,
     Pins,
+    RulePeriod,
     Rules,
 )
 
@@ -247,7 +254,7 @@ def test_the_order_in_which_commits_are_read_does_not_matter(case: Case, rng: ra
 def test_the_reasons_of_a_commit_begin_with_the_one_that_lasts(case: Case) -> None:
     found = case.expiry()
     for commit, number in found.history.numbers.items():
-        reasons = explaining.hold_reasons(found, case.refs, case.rules, commit)
+        reasons = rule_explanation.hold_reasons(found, case.refs, case.rules, commit)
         if found.reasons[number] == RetentionReason.NOTHING:
             assert reasons == []
         else:
@@ -260,13 +267,17 @@ def test_the_reasons_of_a_commit_begin_with_the_one_that_lasts(case: Case) -> No
 def test_lines_and_totals_count_what_is_there(case: Case) -> None:
     found, oracle = case.expiry(), Oracle(case)
     until = oracle.until()
-    for line in explaining.branch_lines(found, case.refs, case.rules):
+    for line in rule_explanation.branch_lines(found, case.refs, case.rules):
         commits = oracle.line(case.refs.heads[line.branch])
         active = [commit for commit in commits if until[commit] > case.day]
         coming = [until[commit] * DAY_MS for commit in active if until[commit] != FOREVER_DAYS]
-        assert (line.commits, line.active_commits, line.expired_commits) == (len(commits), len(active), len(commits) - len(active))
+        assert (line.commits, line.active_commits, line.expired_commits) == (
+            len(commits),
+            len(active),
+            len(commits) - len(active),
+        )
         assert line.next_expires_ms == min(coming, default=None)
-    totals = explaining.expiry_totals(found)
+    totals = rule_explanation.expiry_totals(found)
     assert totals.active_commits == sum(day > case.day for day in until.values())
     assert totals.active_commits + totals.expired_commits + totals.unlanded_commits == totals.commits == len(case.rows)
     on_branch = {commit for head in case.refs.heads.values() for commit in oracle.line(head)}

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from refstore.core.ids import Address
-from refstore.core.records import Entry
 from refstore.errors import CorruptRange
 from refstore.objects.memory import MemoryObjects
-from refstore.versioning.commits import names
-from refstore.versioning.commits.merging import MergeStrategy
+from refstore.records.staging_records import Entry
+from refstore.versioning.commits import object_names
 from refstore.versioning.commits.ranges import CutRule
+from refstore.versioning.commits.tree_merge import MergeStrategy
 from refstore.versioning.commits.trees import Trees
 from tests.kit.clock import FakeClock
 from tests.kit.equality import equal_as_uploaded
@@ -52,9 +52,9 @@ class Tree:
     @property
     def keys(self) -> dict[str, str]:
         return {
-            "range": names.key(names.RANGES, self.range),
-            "metarange": names.key(names.METARANGES, self.metarange),
-            "added": names.key(names.ADDED_ADDRESSES, self.added),
+            "range": object_names.key(object_names.RANGES, self.range),
+            "metarange": object_names.key(object_names.METARANGES, self.metarange),
+            "added": object_names.key(object_names.ADDED_ADDRESSES, self.added),
         }
 
     def uses(self, kind: str) -> Iterator[Callable[[], object]]:
@@ -149,9 +149,17 @@ def test_another_sound_object_under_the_name_is_noticed(kind: str) -> None:
     one, other = Tree(), Tree()
     other.metarange = other.fresh().apply(other.metarange, [(other.inside, None)]).metarange
     written = other.fresh().apply("", [("q", entry(77))])
-    sound = {"range": other.fresh().ranges(other.metarange)[-1], "metarange": other.metarange, "added": written.added_addresses_id}
-    folders = {"range": names.RANGES, "metarange": names.METARANGES, "added": names.ADDED_ADDRESSES}
-    one.objects.put(one.keys[kind], other.objects.read(names.key(folders[kind], sound[kind])))
+    sound = {
+        "range": other.fresh().ranges(other.metarange)[-1],
+        "metarange": other.metarange,
+        "added": written.added_addresses_id,
+    }
+    folders = {
+        "range": object_names.RANGES,
+        "metarange": object_names.METARANGES,
+        "added": object_names.ADDED_ADDRESSES,
+    }
+    one.objects.put(one.keys[kind], other.objects.read(object_names.key(folders[kind], sound[kind])))
     for use in one.uses(kind):
         with pytest.raises(CorruptRange):
             use()

@@ -11,15 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refstore.core.ids import Address, is_own
-from refstore.core.records import Entry, Tombstone, encode
 from refstore.objects.memory import MemoryObjects
-from refstore.versioning.commits import names, ranges
-from refstore.versioning.commits.applying import WrittenTree
-from refstore.versioning.commits.diffing import PathChange, PathChangeKind
+from refstore.records.encoding import encode
+from refstore.records.staging_records import Entry, Tombstone
+from refstore.versioning.commits import object_names, ranges
 from refstore.versioning.commits.equality import are_equal
-from refstore.versioning.commits.merging import PathConflict, MergeStrategy, MergedChange
-from refstore.versioning.commits.names import hash_of
+from refstore.versioning.commits.object_names import hash_of
 from refstore.versioning.commits.ranges import CutRule
+from refstore.versioning.commits.tree_diff import PathChange, PathChangeKind
+from refstore.versioning.commits.tree_merge import MergedChange, MergeStrategy, PathConflict
+from refstore.versioning.commits.tree_rewrite import WrittenTree
 from refstore.versioning.commits.trees import Trees
 from tests.kit.clock import FakeClock
 from tests.kit.equality import equal_as_uploaded
@@ -72,7 +73,7 @@ class World:
 
 
 def range_paths(objects: MemoryObjects, range_id: str) -> list[str]:
-    body = objects.read(names.key(names.RANGES, range_id))
+    body = objects.read(object_names.key(object_names.RANGES, range_id))
     return ranges.paths_of(ranges.decode(range_id, body))
 
 
@@ -128,7 +129,9 @@ def test_applying_changes_is_what_a_dict_does(tree: Tree, portions: list[Changes
         assert (metarange == base) is (tree == before)
         assert written.ranges_written + written.ranges_inherited == len(world.trees.ranges(metarange))
         own = {entry.address for entry in changes.values() if entry is not None and is_own(entry.address)}
-        assert [each for batch in world.trees.read_added_addresses(written.added_addresses_id) for each in batch] == sorted(own)
+        assert [
+            each for batch in world.trees.read_added_addresses(written.added_addresses_id) for each in batch
+        ] == sorted(own)
         assert bool(written.added_addresses_id) is bool(own)
 
 
@@ -218,7 +221,13 @@ def expected_diff(left: Tree, right: Tree) -> list[PathChange]:
     for path in sorted(left.keys() | right.keys()):
         old, new = left.get(path), right.get(path)
         if old != new:
-            kind = PathChangeKind.ADDED if old is None else PathChangeKind.REMOVED if new is None else PathChangeKind.CHANGED
+            kind = (
+                PathChangeKind.ADDED
+                if old is None
+                else PathChangeKind.REMOVED
+                if new is None
+                else PathChangeKind.CHANGED
+            )
             changes.append(PathChange(path, kind, old, new))
     return changes
 

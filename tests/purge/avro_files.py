@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import fastavro
 import pyarrow as pa
 
-from refstore.purging.document import Dataset
+from refstore.purge_document.document import Dataset
 from refstore_purge.formats import avro
-from refstore_purge.formats.base import PurgeError, FormatTask
-from refstore_purge.ids import IdSet
+from refstore_purge.formats.base import FormatTask, PurgeError
+from refstore_purge.purge_ids import IdSet
 from refstore_purge.verify_ids import NORMAL, BatchedLookup, RowCount, WantedIds
 from refstore_purge.verify_rows import count_rows
 from refstore_purge.verify_text import VerifyReadError

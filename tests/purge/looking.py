@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from refstore_purge import ids
-from refstore_purge.formats.base import SearchResult, IdKind, RewriteResult, FormatTask
-from refstore_purge.ids import IdSet
+from refstore_purge import purge_ids
+from refstore_purge.formats.base import FormatTask, IdKind, RewriteResult, SearchResult
+from refstore_purge.purge_ids import IdSet
 
 _TYPES: dict[IdKind, Any] = {"string": pa.string(), "integer": pa.int64(), "binary": pa.binary()}
 
 
 def id_set(*values: Any, kind: IdKind = "string", type_: Any = None) -> IdSet:
     folder = Path(tempfile.mkdtemp(prefix="refstore-tests-"))
-    ids.write_ids(folder, kind, [pa.array(values, type_ or _TYPES[kind])])
+    purge_ids.write_ids(folder, kind, [pa.array(values, type_ or _TYPES[kind])])
     return IdSet(folder)
 
 
@@ -49,5 +49,9 @@ def rewrite(module: ModuleType, body: bytes, what: FormatTask, wanted: IdSet) ->
     target = io.BytesIO()
     made: RewriteResult = module.rewrite(io.BytesIO(body), target, what, wanted)
     found: SearchResult = module.find(io.BytesIO(body), what, wanted)
-    assert (found.rows, found.matched_rows, found.matched_entries) == (made.rows, made.matched_rows, made.removed_entries)
+    assert (found.rows, found.matched_rows, found.matched_entries) == (
+        made.rows,
+        made.matched_rows,
+        made.removed_entries,
+    )
     return target.getvalue(), RewrittenRows(made.rows, made.matched_rows)

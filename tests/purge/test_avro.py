@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from refstore_purge.formats import avro
-from refstore_purge.formats.base import PurgeError, FormatTask
+from refstore_purge.formats.base import FormatTask, PurgeError
 from tests.purge.avro_files import (
     PACK,
     block,

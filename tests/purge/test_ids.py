@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refstore.errors import Invalid
-from refstore_purge import ids_file, index
-from refstore_purge.ids import IdSet
+from refstore_purge import id_index, ids_file
 from refstore_purge.ids_form import IdsFormOptions
+from refstore_purge.purge_ids import IdSet
 from tests.purge.looking import id_set
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -76,7 +76,7 @@ class TestAgainstASetOfPython:
         assert id_set(*ids).may_match(low, high) == inside
 
     def test_ranges_when_there_are_more_ids_than_fences(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("refstore_purge.ids.FENCES_MAX", 10)
+        monkeypatch.setattr("refstore_purge.purge_ids.FENCES_MAX", 10)
         numbers = list(range(0, 10_000, 7))
         made = id_set(*numbers, kind="integer")
         assert all(made.may_match(number, number) for number in numbers)
@@ -90,7 +90,7 @@ def test_long_values_that_begin_alike_are_told_apart() -> None:
 
 
 def test_values_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("refstore_purge.ids._hash", lambda values, *_: np.full(len(values), 1 << 60, np.uint64))
+    monkeypatch.setattr("refstore_purge.purge_ids._hash", lambda values, *_: np.full(len(values), 1 << 60, np.uint64))
     made = id_set("a", "b", "c")
     assert matches(made, pa.array(["c", "x", "a", None])) == [True, False, True, False]
 
@@ -155,9 +155,9 @@ class TestTheFile:
 
 def test_the_hashes_of_the_index_depend_on_the_key_alone() -> None:
     values = id_set("a", "b", "größe").values
-    one, other = index.IndexKey.derive(b"one" * 20), index.IndexKey.derive(b"other" * 20)
-    hashes = index.hash_distinct(values, "string", one.hash_key)
-    assert (hashes == index.hash_distinct(id_set("b", "größe", "a").values, "string", one.hash_key)).all()
-    assert not set(hashes) & set(index.hash_distinct(values, "string", other.hash_key))
-    assert (hashes < 2**index.BITS).all()
+    one, other = id_index.IndexKey.derive(b"one" * 20), id_index.IndexKey.derive(b"other" * 20)
+    hashes = id_index.hash_distinct(values, "string", one.hash_key)
+    assert (hashes == id_index.hash_distinct(id_set("b", "größe", "a").values, "string", one.hash_key)).all()
+    assert not set(hashes) & set(id_index.hash_distinct(values, "string", other.hash_key))
+    assert (hashes < 2**id_index.BITS).all()
     assert one.name != other.name

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refstore_purge import ids as written
-from refstore_purge.ids import IdSet
-from refstore_purge.untyped_arrow import pa
+from refstore_purge import purge_ids as written
+from refstore_purge.purge_ids import IdSet
+from refstore_purge.untyped_pandas import pa
 from tests.purge.looking import id_set
 
 UNSIGNED = st.integers(0, 2**64 - 1)

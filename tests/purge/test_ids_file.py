@@ -11,9 +11,9 @@ import pytest
 from refstore.errors import Invalid
 from refstore_purge import ids_file
 from refstore_purge.formats.base import IdKind
-from refstore_purge.ids import IdSet
 from refstore_purge.ids_form import IdsFormOptions
-from refstore_purge.untyped_arrow import pa, pq
+from refstore_purge.purge_ids import IdSet
+from refstore_purge.untyped_pandas import pa, pq
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 
 from refstore.errors import Invalid
 from refstore_purge import ids_file
-from refstore_purge.ids import IdSet
 from refstore_purge.ids_form import IdsFormOptions
-from refstore_purge.untyped_arrow import pa, pq
+from refstore_purge.purge_ids import IdSet
+from refstore_purge.untyped_pandas import pa, pq
 
 ANN, BOB = "550e8400-e29b-41d4-a716-446655440000", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 SECRETS = ("secret", "4711", "446655440000", "bob@example.org")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from refstore_purge.formats import key_values, orc, parquet
-from refstore_purge.formats.base import IdMatcher, PurgeError, FormatTask
-from refstore_purge.untyped_arrow import orc as arrow_orc
-from refstore_purge.untyped_arrow import pa, pq
+from refstore_purge.formats.base import FormatTask, IdMatcher, PurgeError
+from refstore_purge.untyped_pandas import orc as arrow_orc
+from refstore_purge.untyped_pandas import pa, pq
 from tests.purge.looking import id_set, task
 
 pyorc: Any = import_module("pyorc")

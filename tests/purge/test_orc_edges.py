@@ -14,8 +14,8 @@ import pytest
 
 from refstore_purge.formats import orc
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.untyped_arrow import orc as plain
-from refstore_purge.untyped_arrow import pa
+from refstore_purge.untyped_pandas import orc as plain
+from refstore_purge.untyped_pandas import pa
 from tests.purge.looking import find, id_set, rewrite, task
 
 pyorc: Any = import_module("pyorc")

@@ -14,8 +14,16 @@ import pytest
 
 from refstore_purge.formats import parquet, parquet_footer
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.formats.parquet_footer import ColumnChunkField, ColumnMetadataField, SchemaElementField, FileField, RowGroupField, ThriftList, ThriftStruct
-from refstore_purge.formats.parquet_shapes import ThriftType
+from refstore_purge.formats.parquet_footer import (
+    ColumnChunkField,
+    ColumnMetadataField,
+    FileField,
+    RowGroupField,
+    SchemaElementField,
+    ThriftList,
+    ThriftStruct,
+)
+from refstore_purge.formats.parquet_structs import ThriftType
 from tests.purge.looking import find, id_set, rewrite, task
 from tests.purge.test_parquet_kept import edited, written
 
@@ -85,7 +93,9 @@ def one_place_for_two(footer: ThriftStruct) -> None:
 
 def a_chunk_too_short(footer: ThriftStruct) -> None:
     """A copy would lack its last byte."""
-    metadata(footer, 1).change(ColumnMetadataField.COMPRESSED_BYTES, metadata(footer, 1)[ColumnMetadataField.COMPRESSED_BYTES] - 1)
+    metadata(footer, 1).change(
+        ColumnMetadataField.COMPRESSED_BYTES, metadata(footer, 1)[ColumnMetadataField.COMPRESSED_BYTES] - 1
+    )
 
 
 def another_chunk_too_short(footer: ThriftStruct) -> None:
@@ -161,7 +171,9 @@ def test_a_footer_that_contradicts_itself_is_named(edit: Callable[[ThriftStruct]
         rewrite(parquet, body, replace(GUEST, ignore_statistics=True), BOB)
 
 
-@pytest.mark.parametrize("field", [ColumnChunkField.OFFSET_INDEX, ColumnChunkField.OFFSET_INDEX_BYTES, ColumnChunkField.COLUMN_INDEX_BYTES])
+@pytest.mark.parametrize(
+    "field", [ColumnChunkField.OFFSET_INDEX, ColumnChunkField.OFFSET_INDEX_BYTES, ColumnChunkField.COLUMN_INDEX_BYTES]
+)
 @pytest.mark.parametrize("value", [-5, 3, 10**9])
 def test_an_index_that_leads_elsewhere_is_named(field: int, value: int) -> None:
     """What stands there would come into the new file: it may be of a row that goes."""
@@ -192,7 +204,10 @@ def test_a_place_that_moves_beyond_all_numbers_is_named() -> None:
 def test_a_footer_of_too_many_parts_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte of it may be a struct that takes 200 of memory."""
     monkeypatch.setattr(parquet_footer, "PARTS_MAX", 100_000)
-    body = edited(a_file(), lambda footer: footer.set(99, ThriftType.LIST, ThriftList(ThriftType.STRUCT, [ThriftStruct()] * 100_000)))
+    body = edited(
+        a_file(),
+        lambda footer: footer.set(99, ThriftType.LIST, ThriftList(ThriftType.STRUCT, [ThriftStruct()] * 100_000)),
+    )
     with pytest.raises(PurgeError, match="more than 100,000 parts"):
         rewrite(parquet, body, GUEST, BOB)
 

@@ -13,7 +13,7 @@ import pytest
 
 from refstore_purge.formats import parquet
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.untyped_arrow import pa, pq
+from refstore_purge.untyped_pandas import pa, pq
 from tests.purge.looking import find, id_set, rewrite, task
 
 GUEST = task("guest")

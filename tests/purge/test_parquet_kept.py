@@ -15,13 +15,13 @@ import pytest
 
 from refstore_purge.formats import parquet
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.formats.parquet_chunks import FileAssembly, ChunkStorage, ChunkSource, chunk_extent, read_storage
+from refstore_purge.formats.parquet_chunks import ChunkSource, ChunkStorage, FileAssembly, chunk_extent, read_storage
 from refstore_purge.formats.parquet_footer import (
     ColumnChunkField,
     ColumnMetadataField,
-    SchemaElementField,
     FileField,
     RowGroupField,
+    SchemaElementField,
     ThriftList,
     ThriftStruct,
     read_footer,
@@ -30,7 +30,7 @@ from refstore_purge.formats.parquet_footer import (
 )
 from refstore_purge.formats.parquet_pages import DATA_PAGE, PAGE_TYPE
 from refstore_purge.formats.parquet_schema import PhysicalType
-from refstore_purge.formats.parquet_shapes import OFFSET_INDEX, PAGE_HEADER, ThriftType
+from refstore_purge.formats.parquet_structs import OFFSET_INDEX, PAGE_HEADER, ThriftType
 from tests.purge.looking import find, id_set, rewrite, task
 
 GUEST = task("guest")
@@ -79,7 +79,10 @@ def chunks(body: bytes) -> list[list[bytes]]:
 
 def stored_in(body: bytes) -> list[list[ChunkStorage]]:
     source = ChunkSource(io.BytesIO(body), read_footer(io.BytesIO(body))[1])
-    return [[read_storage(source, chunk) for chunk in group[RowGroupField.COLUMNS]] for group in footer_of(body)[FileField.ROW_GROUPS]]
+    return [
+        [read_storage(source, chunk) for chunk in group[RowGroupField.COLUMNS]]
+        for group in footer_of(body)[FileField.ROW_GROUPS]
+    ]
 
 
 def pages_found_by_indexes(body: bytes) -> int:
@@ -132,13 +135,17 @@ def with_lists_of_two_levels(footer: ThriftStruct) -> None:
 
 def _paths(footer: ThriftStruct, path: Sequence[bytes]) -> None:
     for group in footer[FileField.ROW_GROUPS]:
-        group[RowGroupField.COLUMNS][1][ColumnChunkField.METADATA].change(ColumnMetadataField.PATH, ThriftList(ThriftType.STRING, path))
+        group[RowGroupField.COLUMNS][1][ColumnChunkField.METADATA].change(
+            ColumnMetadataField.PATH, ThriftList(ThriftType.STRING, path)
+        )
 
 
 def without_logical_types(footer: ThriftStruct) -> None:
     """As writers of 2013 to 2018 did, and Spark's and Hive's older versions."""
     elements = footer[FileField.SCHEMA]
-    footer.change(FileField.SCHEMA, ThriftList(ThriftType.STRUCT, [each.without(SchemaElementField.LOGICAL) for each in elements]))
+    footer.change(
+        FileField.SCHEMA, ThriftList(ThriftType.STRUCT, [each.without(SchemaElementField.LOGICAL) for each in elements])
+    )
 
 
 def with_what_nobody_knows(footer: ThriftStruct) -> None:
@@ -203,8 +210,14 @@ def test_times_of_96_bits_stay_to_the_bit_beside_times_of_64(tmp_path: Any) -> N
     )
     body = edited(body, as_times)
     made, _ = rewrite(parquet, body, GUEST, BOB)
-    assert [each.get(SchemaElementField.TYPE) for each in footer_of(made)[FileField.SCHEMA]][2:] == [PhysicalType.INT96, PhysicalType.INT64]
-    types = [chunk[ColumnChunkField.METADATA][ColumnMetadataField.TYPE] for chunk in footer_of(made)[FileField.ROW_GROUPS][0][RowGroupField.COLUMNS]]
+    assert [each.get(SchemaElementField.TYPE) for each in footer_of(made)[FileField.SCHEMA]][2:] == [
+        PhysicalType.INT96,
+        PhysicalType.INT64,
+    ]
+    types = [
+        chunk[ColumnChunkField.METADATA][ColumnMetadataField.TYPE]
+        for chunk in footer_of(made)[FileField.ROW_GROUPS][0][RowGroupField.COLUMNS]
+    ]
     assert types == [PhysicalType.BYTE_ARRAY, PhysicalType.INT96, PhysicalType.INT64]
     old = pq.read_table(io.BytesIO(body)).to_pylist()
     assert pq.read_table(io.BytesIO(made)).to_pylist() == [row for row in old if row["guest"] != "bob"]
@@ -352,7 +365,9 @@ def test_categories_of_fastparquet_are_named() -> None:
         pair.set(1, ThriftType.STRING, b"num_categories")
         pair.set(2, ThriftType.STRING, b"3")
         for group in footer[FileField.ROW_GROUPS]:
-            group[RowGroupField.COLUMNS][1][ColumnChunkField.METADATA].set(ColumnMetadataField.KEY_VALUES, ThriftType.LIST, ThriftList(ThriftType.STRUCT, [pair]))
+            group[RowGroupField.COLUMNS][1][ColumnChunkField.METADATA].set(
+                ColumnMetadataField.KEY_VALUES, ThriftType.LIST, ThriftList(ThriftType.STRUCT, [pair])
+            )
 
     body = edited(written({"mail": ["a@", "b@", "c@"] * 2, "n": range(6)}), with_categories)
     with pytest.raises(PurgeError, match="'mail' is a category"):
@@ -387,11 +402,16 @@ def test_metadata_stay_in_their_order_and_twice() -> None:
                 pairs[-1].set(2, ThriftType.STRING, value)
         footer.set(FileField.KEY_VALUES, ThriftType.LIST, pairs)
         for group in footer[FileField.ROW_GROUPS]:
-            group[RowGroupField.COLUMNS][0][ColumnChunkField.METADATA].set(ColumnMetadataField.KEY_VALUES, ThriftType.LIST, pairs)
+            group[RowGroupField.COLUMNS][0][ColumnChunkField.METADATA].set(
+                ColumnMetadataField.KEY_VALUES, ThriftType.LIST, pairs
+            )
 
     made, _ = rewrite(parquet, edited(written({}), with_pairs), GUEST, BOB)
     footer = footer_of(made)
-    every = [group[RowGroupField.COLUMNS][0][ColumnChunkField.METADATA][ColumnMetadataField.KEY_VALUES] for group in footer[FileField.ROW_GROUPS]]
+    every = [
+        group[RowGroupField.COLUMNS][0][ColumnChunkField.METADATA][ColumnMetadataField.KEY_VALUES]
+        for group in footer[FileField.ROW_GROUPS]
+    ]
     for pairs in (footer[FileField.KEY_VALUES], *every):
         left = [(pair[1], pair.get(2)) for pair in pairs]
         assert left == [(b"z", b"1"), (b"a", b"2"), (b"m", None), (b"a", b"3")]
@@ -414,7 +434,9 @@ def _by_lzo(chunk: ThriftStruct) -> None:
     [(_far_away, "leads out of it"), (_elsewhere, "in another file"), (_by_lzo, "damaged|'n' is compressed by LZO")],
 )
 def test_files_that_cannot_be_purged_say_why(edit: Callable[[ThriftStruct], None], told: str) -> None:
-    body = edited(written({"n": range(6)}), lambda footer: edit(footer[FileField.ROW_GROUPS][0][RowGroupField.COLUMNS][1]))
+    body = edited(
+        written({"n": range(6)}), lambda footer: edit(footer[FileField.ROW_GROUPS][0][RowGroupField.COLUMNS][1])
+    )
     with pytest.raises(PurgeError, match=told):
         rewrite(parquet, body, GUEST, BOB)
 

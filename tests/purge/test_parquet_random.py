@@ -17,7 +17,13 @@ import pytest
 
 from refstore_purge.formats import parquet
 from refstore_purge.formats.parquet_chunks import CODECS, ChunkSource, chunk_extent
-from refstore_purge.formats.parquet_footer import ColumnChunkField, ColumnMetadataField, FileField, RowGroupField, read_footer
+from refstore_purge.formats.parquet_footer import (
+    ColumnChunkField,
+    ColumnMetadataField,
+    FileField,
+    RowGroupField,
+    read_footer,
+)
 from refstore_purge.formats.parquet_pages import PAGE_BYTES, PAGE_COMPRESSED_BYTES, pages_of
 from tests.purge.looking import find, id_set, rewrite, task
 from tests.purge.random_tables import Row, random_options, random_type, random_value

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from refstore.errors import InvalidPurge
-from refstore.purging import document
-from refstore.purging.key import read_purge_key
+from refstore.purge_document import document
+from refstore.purge_document.purge_key import read_purge_key
 from refstore_purge.formats import registry
 from refstore_purge.verify_rows import READERS
 from tests.purge.tracking import DOCUMENT

@@ -9,7 +9,7 @@ import pytest
 
 from refstore.core import json_documents
 from refstore.errors import InvalidPurge
-from refstore.purging.document import (
+from refstore.purge_document.document import (
     COLUMNS_MAX,
     DAYS_MAX,
     VERSIONS_MAX,
@@ -17,8 +17,8 @@ from refstore.purging.document import (
     Dataset,
     PurgeDocument,
     TrashPolicy,
-    read_document,
     json_schema,
+    read_document,
 )
 
 FULL = """{
@@ -64,7 +64,9 @@ class TestReading:
         orders = Dataset(name="orders", prefix="orders/", identifier="guest", mode="erase")
         found = read_document(FULL)
         assert found.warnings == ()
-        assert found.document == PurgeDocument(("tracking.*", "orders"), (event, orders), BackupPolicy(3, 0), TrashPolicy(0))
+        assert found.document == PurgeDocument(
+            ("tracking.*", "orders"), (event, orders), BackupPolicy(3, 0), TrashPolicy(0)
+        )
 
     def test_nothing_said_purges_nothing(self) -> None:
         found = read_document("{}").document

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from refstore.errors import NotFound
-from refstore.operations.copying import Copy
-from refstore.operations.uploading import Upload
+from refstore.operations.copy import Copy
+from refstore.operations.upload import Upload
 from tests.kit import reaping
 from tests.kit.domain import Tools
 from tests.kit.replay import Stage

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from refstore.context import Context
 from refstore.core.clock import Clock
 from refstore.core.ids import CommitId
-from refstore.core.records import Mark
 from refstore.gc_marks import Marks
 from refstore.gc_marks.commit_marks import CommitMarks
-from refstore.gc_marks.runs import OfflineRuns
+from refstore.gc_marks.offline_runs import OfflineRuns
+from refstore.records.mark_records import Mark
 from tests.kit import collecting
 from tests.kit.domain import Tools
 from tests.kit.replay import Stage, Stores, Then

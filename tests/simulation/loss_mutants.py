@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from tests.simulation.planting import Edit, Mutant
 
 PLACING = "refstore.operations.stage_entries"
-FENCE = "refstore.losses.fence:Fence"
-SETTLING = "refstore.losses.settling"
+FENCE = "refstore.kv_recovery.fence:Fence"
+SETTLING = "refstore.kv_recovery.settlement"
 
 
 def lost_writes() -> Iterator[Mutant]:
@@ -77,7 +77,7 @@ def lost_writes() -> Iterator[Mutant]:
         rule="21",
         edits=(
             Edit(
-                "refstore.losses.known:check_repository",
+                "refstore.kv_recovery.manifest_check:check_repository",
                 "    _raise_if_lost(",
                 "    (",
             ),
@@ -93,7 +93,9 @@ def lost_writes() -> Iterator[Mutant]:
     yield Mutant(
         name="settling puts back no reference",
         rule="21",
-        edits=(Edit(f"{SETTLING}:settle_repository", "            references += _restore_references(ctx, token)\n", ""),),
+        edits=(
+            Edit(f"{SETTLING}:settle_repository", "            references += _restore_references(ctx, token)\n", ""),
+        ),
         caught_by="loss of references: copy; reset; reap",
     )
     yield Mutant(
@@ -135,6 +137,12 @@ def lost_writes() -> Iterator[Mutant]:
     yield Mutant(
         name="whatever is staged no more is taken for released",
         rule="21",
-        edits=(Edit("refstore.losses.known:_was_released", "    return isinstance", "    return True or isinstance"),),
+        edits=(
+            Edit(
+                "refstore.kv_recovery.manifest_check:_was_released",
+                "    return isinstance",
+                "    return True or isinstance",
+            ),
+        ),
         caught_by="loss: witnessed restore | reap; reap",
     )

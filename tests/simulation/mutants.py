@@ -21,13 +21,13 @@ def mutants() -> Iterator[Mutant]:
         name="the blob before its reference",
         rule="1",
         edits=(
-            Edit("refstore.operations.uploading:_reserve", "            ctx.references.create(reserved)\n", ""),
+            Edit("refstore.operations.upload:_reserve", "            ctx.references.create(reserved)\n", ""),
             Edit(
-                "refstore.operations.uploading:_upload",
+                "refstore.operations.upload:_upload",
                 "    placements = [\n",
                 "    ctx.references.create(reserved)\n    placements = [\n",
             ),
-            Edit("refstore.operations.uploading:_recheck_references", ">= ctx.safety.recheck_after_seconds", "< 0"),
+            Edit("refstore.operations.upload:_recheck_references", ">= ctx.safety.recheck_after_seconds", "< 0"),
         ),
         caught_by="upload | reset | reap",
     )
@@ -35,10 +35,10 @@ def mutants() -> Iterator[Mutant]:
         name="the entry before its reference",
         rule="1",
         edits=(
-            Edit("refstore.operations.uploading:_reserve", "            ctx.references.create(reserved)\n", ""),
-            Edit("refstore.operations.uploading:_recheck_references", ">= ctx.safety.recheck_after_seconds", "< 0"),
+            Edit("refstore.operations.upload:_reserve", "            ctx.references.create(reserved)\n", ""),
+            Edit("refstore.operations.upload:_recheck_references", ">= ctx.safety.recheck_after_seconds", "< 0"),
             Edit(
-                "refstore.operations.uploading:_upload",
+                "refstore.operations.upload:_upload",
                 "    refused = _place(ctx, branch, token, placements)\n",
                 "    refused = _place(ctx, branch, token, placements)\n    ctx.references.create(reserved)\n",
             ),
@@ -83,10 +83,10 @@ def mutants() -> Iterator[Mutant]:
         rule="3",
         edits=(
             Edit(
-                "refstore.operations.committing:commit",
+                "refstore.operations.commit:commit",
                 "        if _advance_branch(",
                 "        ctx.kv.set(keys.committed(ctx.repo, made.id), "
-                "encode(__import__('refstore.core.records', fromlist=['']).CommittedTokens(sealed, 0)))\n"
+                "encode(__import__('refstore.records.branch_records', fromlist=['']).CommittedTokens(sealed, 0)))\n"
                 "        if _advance_branch(",
             ),
         ),
@@ -97,7 +97,7 @@ def mutants() -> Iterator[Mutant]:
         rule="4",
         edits=(
             Edit(
-                "refstore.operations.copying:_find_committed_sources",
+                "refstore.operations.copy:_find_committed_sources",
                 "if path in current and current[path] == before[path]",
                 "if True",
             ),
@@ -107,7 +107,7 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         name="a copy goes on where the list is empty",
         rule="5",
-        edits=(Edit("refstore.operations.copying:_copy_once", "case None:", "case None | AddOutcome.EMPTY:"),),
+        edits=(Edit("refstore.operations.copy:_copy_once", "case None:", "case None | AddOutcome.EMPTY:"),),
         caught_by="overwrite | copy p->feat | hard delete",
     )
     yield Mutant(
@@ -126,7 +126,7 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         name="a reset of a path releases without looking at the token",
         rule="6",
-        edits=(Edit("refstore.operations.deleting:remove_staged", ".token != token:", ".token == '':"),),
+        edits=(Edit("refstore.operations.delete:remove_staged", ".token != token:", ".token == '':"),),
         caught_by="reset path | commit | reap",
     )
     yield Mutant(
@@ -242,7 +242,7 @@ def mutants() -> Iterator[Mutant]:
         rule="10",
         edits=(
             Edit(
-                "refstore.operations.uploading:_link",
+                "refstore.operations.upload:_link",
                 "zip(placements, linked_flags, strict=True) if ok]",
                 "zip(placements, linked_flags, strict=True)]",
             ),
@@ -282,7 +282,7 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         name="an upload that outlived its token removes all that it wrote",
         rule="11",
-        edits=(Edit("refstore.operations.uploading:_withdraw", " if isinstance(record, Deleting)]", "]"),),
+        edits=(Edit("refstore.operations.upload:_withdraw", " if isinstance(record, Deleting)]", "]"),),
         caught_by="upload | reset; reap | scrub | restore what it wrote",
     )
     yield Mutant(
@@ -290,7 +290,7 @@ def mutants() -> Iterator[Mutant]:
         rule="11",
         edits=(
             Edit(
-                "refstore.operations.uploading:_withdraw",
+                "refstore.operations.upload:_withdraw",
                 " if isinstance(record, Deleting)]",
                 " if record is None or isinstance(record, Deleting)]",
             ),
@@ -302,7 +302,9 @@ def mutants() -> Iterator[Mutant]:
         rule="12",
         edits=(
             Edit(
-                "refstore.operations.reading:_resolve_many", "if _is_same_view(open_branch.record, again.record):", "if True:"
+                "refstore.operations.read:_resolve_many",
+                "if _is_same_view(open_branch.record, again.record):",
+                "if True:",
             ),
         ),
         caught_by="read p | commit; reap",
@@ -311,7 +313,11 @@ def mutants() -> Iterator[Mutant]:
         name="a listing trusts what it read first",
         rule="12",
         edits=(
-            Edit("refstore.operations.reading:read_consistent", "if _is_same_view(open_branch.record, again.record):", "if True:"),
+            Edit(
+                "refstore.operations.read:read_consistent",
+                "if _is_same_view(open_branch.record, again.record):",
+                "if True:",
+            ),
         ),
         caught_by="list | commit; reap",
     )
@@ -332,7 +338,7 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.operations.copying:_copy_once",
+                "refstore.operations.copy:_copy_once",
                 "refs.check_mark(ctx, source.commit, [path for path, _ in pairs])",
                 "pass",
             ),
@@ -349,7 +355,7 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.operations.copying:_copy_once",
+                "refstore.operations.copy:_copy_once",
                 "            refs.check_mark(ctx, commit, paths)",
                 "            pass",
             ),
@@ -366,12 +372,12 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.operations.branching:create_branch",
+                "refstore.operations.branch:create_branch",
                 "    refs.check_mark(ctx, ref.commit)\n    branches",
                 "    branches",
             ),
             Edit(
-                "refstore.operations.branching:create_branch",
+                "refstore.operations.branch:create_branch",
                 "        refs.check_mark(ctx, ref.commit)\n    except",
                 "        pass\n    except",
             ),
@@ -382,7 +388,11 @@ def marks() -> Iterator[Mutant]:
         name="a mark on a part of a commit counts for no path of it",
         rule="13",
         edits=(
-            Edit("refstore.core.records:Mark.covers", "any(path.startswith(self.prefixes) for path in paths)", "False"),
+            Edit(
+                "refstore.records.mark_records:Mark.covers",
+                "any(path.startswith(self.prefixes) for path in paths)",
+                "False",
+            ),
         ),
         caught_by="gc of a part | copy of the part | copy of the rest",
     )
@@ -467,7 +477,7 @@ def marks() -> Iterator[Mutant]:
     yield Mutant(
         name="a copy of what has no reference is not pinned",
         rule="13",
-        edits=(Edit("refstore.operations.copying:_find_committed_sources", "    gc_marks.pin(ctx,", "    (ctx,"),),
+        edits=(Edit("refstore.operations.copy:_find_committed_sources", "    gc_marks.pin(ctx,", "    (ctx,"),),
         caught_by="gc | move of a reference-less staged entry",
     )
     yield Mutant(
@@ -496,7 +506,7 @@ def marks() -> Iterator[Mutant]:
             Edit("refstore.gc_marks.mark_run:MarkRun.unmark_complete", "    self._runs.check_on(run.mark_id)\n", ""),
             Edit("refstore.gc_marks.mark_run:MarkRun.finish", "    self._runs.check_on(run.mark_id)\n", ""),
             Edit(
-                "refstore.gc_marks.runs:MarkRuns.abandon",
+                "refstore.gc_marks.offline_runs:MarkRuns.abandon",
                 "    for _ in range(ATTEMPTS):\n",
                 "    if unfinished_only:\n        return False\n    for _ in range(ATTEMPTS):\n",
             ),
@@ -508,7 +518,7 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.gc_marks.runs:MarkRuns.drop_late_pins",
+                "refstore.gc_marks.offline_runs:MarkRuns.drop_late_pins",
                 "if record is not None and record.state != RunState.MARKING:",
                 "if True:",
             ),
@@ -573,7 +583,7 @@ def identities() -> Iterator[Mutant]:
     yield Mutant(
         name="a copy's reference has no id of its own",
         rule="6",
-        edits=(Edit("refstore.operations.copying:_copy_of", "reference_id=ctx.ids.new_id(now_ms)", "reference_id=''"),),
+        edits=(Edit("refstore.operations.copy:_copy_of", "reference_id=ctx.ids.new_id(now_ms)", "reference_id=''"),),
         caught_by="copy q->p; delete q | overwrite p | hard delete",
     )
     yield Mutant(
@@ -593,7 +603,7 @@ def identities() -> Iterator[Mutant]:
         rule="a merge is of commits",
         edits=(
             Edit(
-                "refstore.operations.committing:_commit_tree",
+                "refstore.operations.commit:_commit_tree",
                 "if any(not staging.is_empty(token) for token in record.sealed_tokens):",
                 "if False:",
             ),
@@ -605,7 +615,7 @@ def identities() -> Iterator[Mutant]:
         rule="a move's meaning",
         edits=(
             Edit(
-                "refstore.operations.copying:move_many",
+                "refstore.operations.copy:move_many",
                 "    delete_sources(ctx, branch, moved)",
                 "    from refstore.operations import deleting\n    deleting.delete_many(ctx, branch, list(moved))",
             ),
@@ -615,7 +625,9 @@ def identities() -> Iterator[Mutant]:
     yield Mutant(
         name="a branch made again is deleted in the old one's place",
         rule="a branch's identity",
-        edits=(Edit("refstore.operations.branching:_close_branch", "if open_branch.record.id != branch_id:", "if False:"),),
+        edits=(
+            Edit("refstore.operations.branch:_close_branch", "if open_branch.record.id != branch_id:", "if False:"),
+        ),
         caught_by="lost reply: delete branch | create it again | reap",
     )
     yield Mutant(
@@ -636,7 +648,7 @@ def lost_replies() -> Iterator[Mutant]:
     yield Mutant(
         name="an exchange whose reply was lost is made again",
         rule="a lost reply",
-        edits=(Edit("refstore.kv.retrying:_is_unknown", "isinstance(op, Exchange) or ", ""),),
+        edits=(Edit("refstore.kv.retries:_is_unknown", "isinstance(op, Exchange) or ", ""),),
         caught_by="lost reply: overwrite | overwrite | hard delete",
     )
     yield Mutant(
@@ -644,7 +656,7 @@ def lost_replies() -> Iterator[Mutant]:
         rule="a lost reply",
         edits=(
             Edit(
-                "refstore.kv.retrying:RetryingKV._repeat_run",
+                "refstore.kv.retries:RetryingKV._repeat_run",
                 "if any(op.expected is ABSENT for op in set_ifs):",
                 "if False:",
             ),

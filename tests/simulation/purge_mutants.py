@@ -9,7 +9,7 @@ from tests.simulation.planting import Edit, Mutant
 LOCATIONS = "refstore.versioning.locations:Locations"
 PLAN = "refstore_purge.version_plan:plan_versions"
 REFERENCES = "list(referenced_entries(ctx, [dataset.prefix for dataset in datasets]))"
-CONTENTS = "refstore.deletions.content_deletion:delete_contents"
+CONTENTS = "refstore.deletion_history.content_deletion:delete_contents"
 
 
 def purged() -> Iterator[Mutant]:
@@ -67,7 +67,7 @@ def purged() -> Iterator[Mutant]:
     yield mutant(
         "what was not published stays",
         "purge | reset; reap",
-        Edit("refstore_purge.replacing:_delete_unpublished", "    if addresses:\n", "    if False:\n"),
+        Edit("refstore_purge.content_replacement:_delete_unpublished", "    if addresses:\n", "    if False:\n"),
     )
     yield mutant(
         "a backup is deleted while it can be restored",
@@ -86,9 +86,9 @@ def purged() -> Iterator[Mutant]:
     yield mutant(
         "where content lies stands in the KV alone",
         "loss of locations: purge; end of backups",
-        Edit("refstore_purge.replacing:keep_in_manifest", "    if published:\n", "    if False:\n"),
+        Edit("refstore_purge.content_replacement:keep_in_manifest", "    if published:\n", "    if False:\n"),
         Edit(
-            "refstore_gc.purge_cleaning:_clean_up",
+            "refstore_gc.purge_cleanup:_clean_up",
             "ctx.manifest.add(LocationsPublished(ctx.ids.new_id(ctx.clock.now_ms()), kept))",
             "pass",
         ),
@@ -105,7 +105,11 @@ def purged() -> Iterator[Mutant]:
     yield mutant(
         "entries are compared by the checksums of their uploads",
         "purge; the original again | end of backups",
-        Edit("refstore.operations.comparing:ContentComparison.are_equal", "if identities and self._are_announced():", "if False:"),
+        Edit(
+            "refstore.operations.content_comparison:ContentComparison.are_equal",
+            "if identities and self._are_announced():",
+            "if False:",
+        ),
     )
     yield mutant(
         "nothing is deleted with an identity that a run is about to replace",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from refstore.core import keys
 from refstore.core.ids import Address, CommitId, new_address
+from refstore.records import keys
 from tests.kit.domain import contents_of
 from tests.kit.explorer import Explorer
 from tests.kit.ids import CountingIds

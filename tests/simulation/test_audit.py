@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 import refstore
-from refstore.core import keys
 from refstore.core.ids import CommitId
-from refstore.core.records import Commit, decode
 from refstore.kv.base import ABSENT
 from refstore.lake import Lake
+from refstore.records import keys
+from refstore.records.commit_records import Commit
+from refstore.records.encoding import decode
 from refstore.repository import Repository
 from tests.kit.independent_audit import Audit, audit
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from refstore.operations.uploading import Link
+from refstore.operations.upload import Link
 from tests.kit.domain import Tools
 from tests.kit.explore import explore, row, told
 from tests.kit.explorer import Scenario

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from refstore.core.records import Branch, decode_branch
+from refstore.records.branch_records import Branch, decode_branch
 from tests.kit.domain import contents_of
 from tests.kit.explore import explore, row, told
 from tests.kit.explorer import Scenario
@@ -105,7 +105,7 @@ MUTANTS = [
         rule="19",
         edits=(
             Edit(
-                "refstore.operations.tagging:create_tag",
+                "refstore.operations.tag:create_tag",
                 "        _check_no_branch(ctx, name)\n    except",
                 "    except",
             ),
@@ -115,7 +115,7 @@ MUTANTS = [
     Mutant(
         name="a refused tag stays",
         rule="19",
-        edits=(Edit("refstore.operations.tagging:create_tag", "ctx.kv.set_if(key, ours, ABSENT)", "pass"),),
+        edits=(Edit("refstore.operations.tag:create_tag", "ctx.kv.set_if(key, ours, ABSENT)", "pass"),),
         caught_by="tag | branch",
     ),
     Mutant(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from refstore.core import keys
 from refstore.core.ids import Address, CommitId
-from refstore.core.records import DueHintRecord, encode
 from refstore.core.safety import Safety
 from refstore.gc_marks import Marks
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.reaper_records import DueHintRecord
 from tests.kit import collecting
 from tests.kit.domain import NO_AGES, World, simulated
 from tests.reaping import release_all
@@ -41,7 +42,9 @@ class Start:
     def hint(self, body: str) -> None:
         """Hard deletion may look at any address at any time: a hint decides nothing."""
         repo = self.repo.record.id
-        self.world.contents[keys.due_hint(repo, self.world.clock.now_ms(), self.addresses[body])] = encode(DueHintRecord())
+        self.world.contents[keys.due_hint(repo, self.world.clock.now_ms(), self.addresses[body])] = encode(
+            DueHintRecord()
+        )
 
     def committed(self, branch: str, name: str, *, processed: bool = True, **paths: str) -> Start:
         for path, body in paths.items():

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from examples.demo.short_durations import REAPER, SAFETY, environment
-from refstore.core.settings import embedded_urls
+from refstore.configuration.settings import embedded_urls
 from refstore.lake import Lake
 from refstore.repository import Repository
 from refstore_reaper.backlog import measure

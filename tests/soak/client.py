@@ -19,7 +19,7 @@ from typing import Any
 from examples.demo.short_durations import SAFETY
 from refstore.errors import Corrupt, RefstoreError
 from refstore.lake import Lake
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
 from refstore.repository import Repository
 
 OWN_PATHS = [f"own/{number}" for number in range(12)]

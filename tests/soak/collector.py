@@ -34,8 +34,8 @@ def client(kv: str, objects: str, repo: str, name: str, seed: str, ledger: str) 
 
 def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
     from refstore_gc.engines.choice import open_engines
+    from refstore_gc.gc_run import GcOptions, run_nightly
     from refstore_gc.mark_breaker import BreakerLimits
-    from refstore_gc.run import GcOptions, run_nightly
     from tests.engines import SPARK
 
     if blind:
@@ -50,7 +50,9 @@ def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
             try:
                 with unchecked_lake(kv, objects, safety=safety) as lake:
                     ctx = lake.repository(repo).context
-                    done = run_nightly(ctx, engines, replace(options, full=alone), lambda now: tell(step=now.step)).latest_summary
+                    done = run_nightly(
+                        ctx, engines, replace(options, full=alone), lambda now: tell(step=now.step)
+                    ).latest_summary
             except RefstoreError as error:
                 tell(state="failed", code=error.code, error=str(error)[:500])
                 continue

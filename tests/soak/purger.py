@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 
 from refstore.errors import RefstoreError
 from refstore.lake import Lake
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from tests.durations import COLLECTOR
 from tests.soak import collector
@@ -203,14 +203,14 @@ def collect(kv: str, objects: str, repo: str) -> None:
 
 
 def purge(kv: str, objects: str, repo: str, ids: str, folder: str, master: str, fault: str = "") -> None:
-    from refstore_gc import purge_cleaning
+    from refstore_gc import purge_cleanup
     from refstore_gc.engines.choice import EngineOptions, open_engines
-    from refstore_purge import publish, tasks
-    from refstore_purge.run import PurgeOptions, run_purge
+    from refstore_purge import publish, purge_tasks
+    from refstore_purge.purge_run import PurgeOptions, run_purge
     from tests.engines import QUICK
 
-    tasks._run_group = partial(unluckily, f"{folder}/died-{os.getpid()}", fault)
-    tasks.TASKS_PER_CORE = 2
+    purge_tasks._run_group = partial(unluckily, f"{folder}/died-{os.getpid()}", fault)
+    purge_tasks.TASKS_PER_CORE = 2
     if fault == "over":
         publish.BranchPublication._merge_commit = _over
     small = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
@@ -220,8 +220,10 @@ def purge(kv: str, objects: str, repo: str, ids: str, folder: str, master: str, 
         for line in sys.stdin:
             asked = json.loads(line)
             if asked.get("alone"):
-                purge_cleaning.ABANDONED_MS = 0
-            options = PurgeOptions(ids=Path(ids), includes_copies=asked.get("copies", False), share=1, purge_key=PURGE_KEY)
+                purge_cleanup.ABANDONED_MS = 0
+            options = PurgeOptions(
+                ids=Path(ids), includes_copies=asked.get("copies", False), share=1, purge_key=PURGE_KEY
+            )
             try:
                 with Lake.open(kv, objects, safety=SAFETY) as lake:
                     report = run_purge(lake.repository(repo), engines, options, _telling(asked.get("kill")))
@@ -255,10 +257,10 @@ def _telling(kill: tuple[str, float] | None) -> Callable[[Any], None]:
 
 
 def warm(_: int) -> list[int]:
-    from refstore_purge import index
+    from refstore_purge import id_index
     from refstore_purge.formats import json_lines, parquet
 
-    assert index
+    assert id_index
     assert json_lines
     assert parquet
     return []
@@ -269,7 +271,7 @@ def unluckily(died: str, fault: str, job: Any, numbered: list[tuple[int, Any]]) 
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import suppress
 
-    from refstore_purge import tasks
+    from refstore_purge import purge_tasks
     from refstore_purge.formats import json_lines
 
     if fault == "row" and not hasattr(json_lines, "real"):
@@ -288,10 +290,10 @@ def unluckily(died: str, fault: str, job: Any, numbered: list[tuple[int, Any]]) 
     every: list[tuple[int, Any]] = []
     for number, work in numbered:
         if not work.to:
-            every.append((number, tasks.run_task(job, work)))
+            every.append((number, purge_tasks.run_task(job, work)))
             continue
         # two attempts at once, in two processes; a planted fault stands in this one only
-        attempts = [tasks._run_in_process, tasks._run_in_process if fault else tasks.run_task]
+        attempts = [purge_tasks._run_in_process, purge_tasks._run_in_process if fault else purge_tasks.run_task]
         with ThreadPoolExecutor(2) as both:
             every.append((number, random.choice(list(both.map(lambda do, work=work: do(job, work), attempts)))))
         with suppress(FileExistsError):

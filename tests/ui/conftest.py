@@ -23,13 +23,13 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from refstore import access_keys
-from refstore.access_keys import Role
-from refstore.core.settings import ReaperSettings, embedded_urls
+from refstore.configuration.settings import ReaperSettings, embedded_urls
 from refstore.gc_marks import Marks, new_mark_id
 from refstore.kv import open_kv
 from refstore.lake import Lake
 from refstore.repository import Repository
+from refstore.service import access_keys
+from refstore.service.access_keys import Role
 from refstore_reaper.daemon import Reaper
 from tests.api.conftest import serving
 from tests.durations import AT_ONCE, COLLECTOR

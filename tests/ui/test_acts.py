@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from refstore import access_keys, run_control
 from refstore.audit.audit_reader import entries_newest_first
 from refstore.gc_marks import Marks, RunState
+from refstore.monitoring import run_control
 from refstore.repository import Repository
+from refstore.service import access_keys
 from refstore_reaper import breaker
 from tests.ui.conftest import DAY_ZERO, SECRET, Site, Visitor, fill, stopped_deletion
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from refstore import access_keys
-from refstore.access_keys import Role
-from refstore.core.settings import embedded_urls
+from refstore.configuration.settings import embedded_urls
 from refstore.gc_marks import Marks, RunState
+from refstore.service import access_keys
+from refstore.service.access_keys import Role
 from tests.api.conftest import serving
 from tests.ui.conftest import DAY_ZERO, HOSTILE, KEYS, SECRET, Client, Site, fill
 

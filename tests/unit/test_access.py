@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from refstore import access_keys
-from refstore.access_keys import Role
-from refstore.core import keys
 from refstore.core.clock import Clock
-from refstore.core.records import AccessKeyRecord, decode
 from refstore.errors import AlreadyExists, Conflict, Invalid, InvalidName, NotFound
 from refstore.kv.base import KV
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
+from refstore.records import keys
+from refstore.records.encoding import decode
+from refstore.records.lake_records import AccessKeyRecord
+from refstore.service import access_keys
+from refstore.service.access_keys import Role
 from tests.kit.clock import FakeClock
 
 SECRET = "a-secret-of-enough-characters"

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refstore.core.ids import Address, BranchName, Path, Token
-from refstore.core.records import Deleting, Emptied, Entry, Issued, Listed, Reference, ReferenceRecord
+from refstore.records.reference_records import Deleting, Emptied, Issued, Listed, Reference, ReferenceRecord
+from refstore.records.staging_records import Entry
 from refstore.versioning import address_state
 from refstore.versioning.address_state import AddOutcome, DeletionDelays, Unnamed
 

@@ -158,7 +158,11 @@ class TestWithoutReferences:
         sweep(repo, swept)
         view = repo.address(entry.address)
         assert view.committed_name is not None
-        assert (view.state, view.committed_name.commit, view.committed_name.path) == (AddressState.COMMITTED, copied, "elsewhere")
+        assert (view.state, view.committed_name.commit, view.committed_name.path) == (
+            AddressState.COMMITTED,
+            copied,
+            "elsewhere",
+        )
 
     def test_where_history_is_too_long_it_says_that_it_does_not_know(
         self, repo: Repository, monkeypatch: pytest.MonkeyPatch

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from refstore.agreed_durations import REREAD_SECONDS, AgreedDurations, change_durations, read_record
-from refstore.core import keys
+from refstore.configuration.settings import ReaperSettings, embedded_urls
 from refstore.core.ids import RandomIds
-from refstore.core.records import encode
 from refstore.core.safety import SHARED, Safety
-from refstore.core.settings import ReaperSettings, embedded_urls
 from refstore.errors import CorruptRecord, DurationsDiffer, InvalidSettings
 from refstore.kv.base import ABSENT, Key, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
+from refstore.records import keys
+from refstore.records.encoding import encode
 from refstore_api.error_responses import STATUS
 from refstore_reaper.daemon import Reaper
 from tests.durations import MAIN_JOB

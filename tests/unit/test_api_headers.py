@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from refstore.core import ids
 from refstore.core.ids import Address
-from refstore.core.records import Entry
 from refstore.errors import Invalid
+from refstore.records.staging_records import Entry
 from refstore_api import headers
 from refstore_api.error_responses import RangeNotSatisfiable
 from refstore_api.headers import ByteRange, matches_etag, object_headers, parse_range

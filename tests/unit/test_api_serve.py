@@ -21,12 +21,12 @@ from typing import Any
 import httpx
 import pytest
 
-from refstore import access_keys
 from refstore.cli import serve
+from refstore.configuration.settings import Settings, embedded_urls
 from refstore.core.file_modes import make_folder
-from refstore.core.settings import Settings, embedded_urls
 from refstore.kv import open_kv
 from refstore.lake import Lake
+from refstore.service import access_keys
 from refstore_api import server
 from refstore_reaper.process_priority import NICE
 from tests.commands import Command, Ran

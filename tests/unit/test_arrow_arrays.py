@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refstore.core.arrow_arrays import make_array, make_batch, to_numpy, make_scalar
+from refstore.core.arrow_arrays import make_array, make_batch, make_scalar, to_numpy
 
 TEXTS = st.one_of(st.text(), st.text(st.characters(max_codepoint=127)))
 VALUES = st.one_of(

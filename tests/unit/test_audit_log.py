@@ -11,14 +11,12 @@ from random import Random
 
 import pytest
 
-from refstore import access_keys, audit
-from refstore.access_keys import Role
+from refstore import audit
 from refstore.audit import Actor, act_as, audit_log
+from refstore.audit.audit_entries import PREFIX, VALUE_BYTES_MAX, AuditEntry
 from refstore.audit.audit_reader import entries_newest_first
-from refstore.audit.entries import PREFIX, VALUE_BYTES_MAX, AuditEntry
-from refstore.audit.verification import FindingKind, AuditVerification
-from refstore.core import keys
-from refstore.core.settings import ReaperSettings
+from refstore.audit.audit_verification import AuditVerification, FindingKind
+from refstore.configuration.settings import ReaperSettings
 from refstore.errors import AuditUnavailable, Conflict, InvalidName, KVUnavailable
 from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Op, Result, Server, SetIf
@@ -26,8 +24,11 @@ from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.objects.base import ObjectStore
 from refstore.objects.memory import MemoryObjects
+from refstore.records import keys
 from refstore.repository import Repository
 from refstore.retention.rules import GcRules
+from refstore.service import access_keys
+from refstore.service.access_keys import Role
 from refstore_reaper import breaker
 from refstore_reaper.breaker import Breaker
 from refstore_reaper.daemon import Reaper
@@ -478,7 +479,11 @@ def test_hot_paths_write_nothing_to_the_log(world: World) -> None:
 def test_many_threads_and_processes_at_once_leave_whole_chains(world: World) -> None:
     lakes = [world.process() for _ in range(3)]
     with ThreadPoolExecutor(9) as pool:
-        list(pool.map(lambda number: access_keys.create_key(lakes[number % 3], Role.READER, id=f"key-{number}"), range(60)))
+        list(
+            pool.map(
+                lambda number: access_keys.create_key(lakes[number % 3], Role.READER, id=f"key-{number}"), range(60)
+            )
+        )
     assert len(world.entries()) == 120
     assert world.found() == []
     assert len({entry.chain for entry in world.entries()}) == 3

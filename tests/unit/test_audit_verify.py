@@ -10,15 +10,16 @@ import msgspec
 import pytest
 
 from refstore.audit import AuditLog, audit_reader
+from refstore.audit.audit_entries import PREFIX, decode_entry, encode_entry, entry_key, sha256_of
 from refstore.audit.audit_reader import entries_newest_first
-from refstore.audit.entries import PREFIX, decode_entry, encode_entry, entry_key, sha256_of
-from refstore.audit.verification import DAMAGE, READ_BATCH, FindingKind, AuditVerification
-from refstore.core import keys
+from refstore.audit.audit_verification import DAMAGE, READ_BATCH, AuditVerification, FindingKind
 from refstore.core.ids import RandomIds
-from refstore.core.records import AuditHead, encode
 from refstore.core.safety import FixedDurations, Safety
 from refstore.kv.memory import MemoryKV
 from refstore.objects.memory import MemoryObjects
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.lake_records import AuditHead
 from tests.kit.clock import FakeClock
 
 COUNT = 10

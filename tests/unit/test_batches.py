@@ -7,8 +7,8 @@ import gc
 import pytest
 
 from refstore.core.batches import split_batches
-from refstore.core.records import Reference
 from refstore.kv.base import ABSENT, Delete, Exchange, Get, Key, Set, SetIf, set_ifs
+from refstore.records.reference_records import Reference
 
 KEYS = [Key("p", name) for name in "abc"]
 OPS = [Get(KEYS[0]), Set(KEYS[0], b"1"), SetIf(KEYS[0], ABSENT, b"1"), Exchange(KEYS[0], b"1"), Delete(KEYS[0])]

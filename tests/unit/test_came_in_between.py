@@ -11,14 +11,11 @@ from functools import partial
 
 import pytest
 
-from refstore import access_keys
-from refstore.access_keys import Role
+from refstore.audit.audit_entries import Act
 from refstore.audit.audit_reader import entries_newest_first
-from refstore.audit.entries import Act
-from refstore.core import deadline, keys
+from refstore.core import deadline
 from refstore.core.clock import Clock
 from refstore.core.ids import BranchName
-from refstore.core.records import Branch, Mark, decode_branch, encode
 from refstore.core.safety import Safety
 from refstore.errors import (
     BranchNotFound,
@@ -31,12 +28,19 @@ from refstore.errors import (
     RefstoreError,
 )
 from refstore.kv.base import ABSENT, Exchange, Op, SetIf
-from refstore.kv.retrying import RetryingKV
+from refstore.kv.retries import RetryingKV
 from refstore.lake import Lake
-from refstore.operations import committing, refs
-from refstore.operations.committing import CommitOptions
-from refstore.operations.uploading import Link
+from refstore.operations import commit as commit_operation
+from refstore.operations import refs
+from refstore.operations.commit import CommitOptions
+from refstore.operations.upload import Link
+from refstore.records import keys
+from refstore.records.branch_records import Branch, decode_branch
+from refstore.records.encoding import encode
+from refstore.records.mark_records import Mark
 from refstore.repository import Repository
+from refstore.service import access_keys
+from refstore.service.access_keys import Role
 from tests.interrupted import Interrupted
 from tests.kit import collecting
 from tests.kit.clock import FakeClock
@@ -149,8 +153,10 @@ def commit_by_another(repo: Repository) -> None:
     record = branches.seal(name, lambda: staging.new_token(name, ctx.ids, ctx.clock))
     repo.upload("main", "q", b"2")
     tree = refs.head_commit(ctx, record.head)
-    written = ctx.trees.apply_encoded(tree.metarange, committing._sealed_changes(staging, record.sealed_tokens))
-    new, _ = committing._write_commit(ctx, CommitOptions(message="theirs"), (record.head,), written, record.sealed_tokens)
+    written = ctx.trees.apply_encoded(tree.metarange, commit_operation._sealed_changes(staging, record.sealed_tokens))
+    new, _ = commit_operation._write_commit(
+        ctx, CommitOptions(message="theirs"), (record.head,), written, record.sealed_tokens
+    )
     assert branches.advance(name, record.head, record.sealed_tokens, new, new)
     ctx.markers.publish(branches, name)
     release_all(repo)

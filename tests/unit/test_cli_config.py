@@ -21,9 +21,10 @@ import typer
 
 from refstore import __version__, cli, errors
 from refstore.cli import common, options, plain_values
-from refstore.core import event_log, logs
-from refstore.core.records import Tag
-from refstore.core.settings import SETTINGS, LogSettings
+from refstore.configuration import logs
+from refstore.configuration.settings import SETTINGS, LogSettings
+from refstore.core import event_log
+from refstore.records.branch_records import Tag
 
 SECRET = "s" * 32
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from refstore.core import ids
-from refstore.losses import verifying
+from refstore.kv_recovery import kv_verification
 from refstore.operations.address_info import AddressState, address_info
 from tests.purging import rewrite
 from tests.reaper_world import World
@@ -32,10 +32,10 @@ def test_what_is_in_its_grace_window_is_restored_with_its_content() -> None:
 def test_a_staged_object_does_not_count_as_missing() -> None:
     world = World()
     identity = staged_and_purged(world)
-    assert not verifying.verify_kv(world.lake).missing_objects
+    assert not kv_verification.verify_kv(world.lake).missing_objects
     content = world.repo.stat("main", "a").address
     world.repo.context.objects.delete_many([content])
-    assert [item.address for item in verifying.verify_kv(world.lake).missing_objects] == [identity]
+    assert [item.address for item in kv_verification.verify_kv(world.lake).missing_objects] == [identity]
 
 
 def test_a_committed_object_does_not_count_as_gone() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from refstore.deletions import deletion_index
-from refstore.deletions.deletion_index import FOLDER, read_index
-from refstore.deletions.explain import explain_address
-from refstore.deletions.journal_format import DeletionRecord
+from refstore.deletion_history import deletion_index
+from refstore.deletion_history.deletion_index import FOLDER, read_index
+from refstore.deletion_history.explain import explain_address
+from refstore.deletion_history.journal_format import DeletionRecord
 from refstore.errors import AddressNotFound, CorruptObject, ObjectsUnavailable
 from refstore.objects.base import Body, StoredObject
 from refstore.objects.local import LocalObjects

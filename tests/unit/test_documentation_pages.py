@@ -77,7 +77,7 @@ def test_every_file_and_function_that_a_page_names_exists(page: str, at_least: i
 @pytest.mark.parametrize(
     "name",
     [
-        "refstore.operations.uploading.upload_nothing",
+        "refstore.operations.upload.upload_nothing",
         "refstore.operations.nowhere",
         "refstore.repository.Repository.uploads",
         "refstore_reaper.reaper_pass.ReaperPass.fly",

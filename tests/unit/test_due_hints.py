@@ -7,11 +7,13 @@ from itertools import islice
 
 import pytest
 
-from refstore.core import keys
 from refstore.core.ids import Address
-from refstore.core.records import SharedDueHintRecord, Entry, encode
 from refstore.errors import CorruptRecord
 from refstore.kv.base import Key
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.reaper_records import SharedDueHintRecord
+from refstore.records.staging_records import Entry
 from refstore.versioning import due_hints
 from refstore_reaper import scrub
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, World

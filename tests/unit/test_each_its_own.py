@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
+from refstore.configuration.settings import ApiSettings
 from refstore.core.clock import Clock
-from refstore.core.records import Entry
 from refstore.core.safety import Safety
-from refstore.core.settings import ApiSettings
 from refstore.errors import Contention, RefstoreError
 from refstore.kv.base import Exchange, Op
 from refstore.lake import Lake
-from refstore.operations.uploading import Link, Upload
+from refstore.operations.upload import Link, Upload
+from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_api.service import Service
 from tests.interrupted import Interrupted, seal

@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 
 from refstore.core.ids import Address, is_own
-from refstore.core.records import Content, Entry
+from refstore.records.location_records import Content
+from refstore.records.staging_records import Entry
 from refstore.versioning.commits.equality import are_equal, needs_contents
 
 OWN, OTHER, FOREIGN = (

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from refstore import figures
-from refstore.core import keys
-from refstore.core.records import Amount, DayAmount, GcFigures, ReaperFigures
 from refstore.errors import KVUnavailable, ObjectsUnavailable
-from refstore.figures import DAY_MS, Concern, Figures
+from refstore.monitoring import figures
+from refstore.monitoring.figures import DAY_MS, Concern, Figures
+from refstore.records import keys
+from refstore.records.figure_records import Amount, DayAmount, GcFigures, ReaperFigures
 from refstore_reaper.pass_summary import Tally
 from refstore_reaper.survey import FiguresWriter
 from tests.reaper_world import GRACE_SECONDS, World

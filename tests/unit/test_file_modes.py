@@ -14,8 +14,8 @@ import pytest
 
 import refstore
 from refstore.cli.common import warn_of_open_folders
-from refstore.core.file_modes import PRIVATE_MODES, SHARED_MODES, make_folder, find_exposed
-from refstore.core.settings import Settings, embedded_urls
+from refstore.configuration.settings import Settings, embedded_urls
+from refstore.core.file_modes import PRIVATE_MODES, SHARED_MODES, find_exposed, make_folder
 from refstore.errors import InvalidSettings
 
 WRITE = """

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from refstore.configuration.settings import embedded_urls
 from refstore.core.ids import Address
-from refstore.core.records import ImportSource
-from refstore.core.settings import embedded_urls
 from refstore.errors import ForeignNotAllowed, InvalidName, StoreMisconfigured
 from refstore.lake import Lake
-from refstore.operations.uploading import Stage
+from refstore.operations.upload import Stage
+from refstore.records.repository_records import ImportSource
 
 S3 = ("s3://archive/raw/", "s3://whole")
 

@@ -15,23 +15,23 @@ import msgspec
 import pytest
 
 from refstore.audit.actors import Actor
-from refstore.audit.entries import VERSION, Act, Entry, encode_entry
+from refstore.audit.audit_entries import VERSION, Act, Entry, encode_entry
 from refstore.core.arrow_arrays import array
 from refstore.core.ids import Address, BranchName, CommitId, RepositoryId, RepositoryName, Token
 from refstore.core.ids import Path as ObjectPath
-from refstore.core.records import Entry as ObjectEntry
 from refstore.core.signing_keys import SigningKey
-from refstore.deletions.journal_format import PendingDelete
-from refstore.deletions.journal_writer import JournalWriter
+from refstore.deletion_history.journal_format import PendingDelete
+from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.kv.base import Key
 from refstore.kv.sqlite import open_sqlite
 from refstore.objects.base import Deletion
 from refstore.objects.memory import MemoryObjects
+from refstore.records.staging_records import Entry as ObjectEntry
 from refstore.versioning import manifest
-from refstore.versioning.commits import columns, listings, metaranges, ranges
+from refstore.versioning.commits import added_addresses, columns, metaranges, ranges
 from refstore.versioning.commits.metaranges import Metarange, RangeRow
-from refstore.versioning.issuance import IssuedAddressClaims, AddressTokenIssuer
-from refstore_purge import ids, index, ledger
+from refstore.versioning.issuance import AddressTokenIssuer, IssuedAddressClaims
+from refstore_purge import id_index, ledger, purge_ids
 from tests.kit.clock import FakeClock
 
 NOW_MS = 1_700_000_000_000
@@ -39,7 +39,7 @@ ADDRESS = Address("data/2023111422/01j8x6w3vr0000000000000000")
 REPO = RepositoryId("sales.01j8x6w3vr0000000000000000")
 MAIN = BranchName("main")
 RANGE = RangeRow("a", "b", "c" * 64, 2, 10)
-PURGE_KEY = index.Key.of(b"k" * 32)
+PURGE_KEY = id_index.Key.of(b"k" * 32)
 
 
 def _range() -> bytes:
@@ -53,7 +53,7 @@ def _metarange() -> bytes:
 
 def _listing() -> bytes:
     file = io.BytesIO()
-    with columns.encoding(listings.LAYOUT, file, 10, {listings.NEW_RANGES_KEY: RANGE.id}) as write:
+    with columns.encoding(added_addresses.LAYOUT, file, 10, {added_addresses.NEW_RANGES_KEY: RANGE.id}) as write:
         write(array([ADDRESS], columns.pa.string()))
     return file.getvalue()
 
@@ -93,7 +93,7 @@ def _token() -> bytes:
 
 
 def _purge_index() -> bytes:
-    collector = index.Collector("string", PURGE_KEY.hash_key)
+    collector = id_index.Collector("string", PURGE_KEY.hash_key)
     collector.see(array(["ada", "bob"], columns.pa.string()))
     body = collector.to_bytes(2)
     assert body is not None
@@ -103,8 +103,8 @@ def _purge_index() -> bytes:
 def _purge_ledger() -> bytes:
     objects = MemoryObjects()
     with TemporaryDirectory() as folder:
-        ids.write(Path(folder), "string", [array(["ada", "bob"], columns.pa.string())])
-        ledger.write(objects, PURGE_KEY, "run-1", [(ids.IdSet(Path(folder)), ["events"])], NOW_MS)
+        purge_ids.write(Path(folder), "string", [array(["ada", "bob"], columns.pa.string())])
+        ledger.write(objects, PURGE_KEY, "run-1", [(purge_ids.IdSet(Path(folder)), ["events"])], NOW_MS)
     (info,) = objects.list()
     return info.key.encode() + objects.read(info.key)
 

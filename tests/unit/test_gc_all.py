@@ -12,12 +12,12 @@ import pytest
 
 from refstore.cli import gc, gc_job
 from refstore.cli.gc_job import Job, run_all
-from refstore.core.settings import embedded_urls
+from refstore.configuration.settings import embedded_urls
 from refstore.errors import Conflict, Corrupt, KVUnavailable, RefstoreError, RunUnderWay
 from refstore.gc_marks import Marks, RunState, new_mark_id
 from refstore.lake import Lake
-from refstore_gc import run
-from refstore_gc.run import GcOptions
+from refstore_gc import gc_run
+from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import ObjectCount, SweepResult
 from tests.commands import Command
 
@@ -55,7 +55,7 @@ def test_a_failing_repository_stops_no_other_repositorys_collection(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(run, "run", collected(asked))
+    monkeypatch.setattr(gc_run, "run", collected(asked))
     troubles = run_all(lake, ["broken", "sales"], JOB, NO_ENGINES, None).troubles
     assert [(name, type(error)) for name, error in troubles] == [("broken", Conflict)]
     assert asked == ["broken", "sales"]
@@ -75,7 +75,7 @@ def test_a_store_that_cannot_be_opened_stops_no_other_repositorys_collection(
     with Lake.open(kv, f"{objects}?fsync=0") as again:
         again.open_store = opened
         asked: list[str] = []
-        monkeypatch.setattr(run, "run", collected(asked))
+        monkeypatch.setattr(gc_run, "run", collected(asked))
         troubles = run_all(again, ["broken", "sales"], JOB, NO_ENGINES, None).troubles
     assert [(name, type(error)) for name, error in troubles] == [("broken", Corrupt)]
     assert asked == ["sales"]
@@ -93,7 +93,7 @@ def test_a_mark_is_reported_although_the_look_for_purged_ids_failed_after_it(
         )
         return SimpleNamespace(swept=(), waiting=[waiting], failed=0, marked=None, latest={"repository": "sales"})
 
-    monkeypatch.setattr(run, "run", collect)
+    monkeypatch.setattr(gc_run, "run", collect)
     monkeypatch.setattr(gc_job, "purge_again", purge)
     job = cast(Job, SimpleNamespace(purge_key=b"k", what="run", options=GcOptions, rules=None))
     ran = run_all(lake, ["sales"], job, NO_ENGINES, None)
@@ -110,7 +110,7 @@ def test_a_repository_that_was_deleted_since_it_was_listed_is_no_trouble(
         lake.delete_repository("sales")
         return SimpleNamespace(swept=(), waiting=(), failed=0, marked=None, latest={"repository": ctx.name})
 
-    monkeypatch.setattr(run, "run", collect)
+    monkeypatch.setattr(gc_run, "run", collect)
     done, _, _, troubles, *_ = run_all(lake, ["broken", "sales"], JOB, NO_ENGINES, None)
     assert (len(done), troubles) == (1, [])
 
@@ -133,9 +133,9 @@ class Sweeps:
         self.marks = Marks(self.ctx)
         self.asked: list[str] = []
         self.outcomes: dict[str, list[RefstoreError | int]] = {}
-        monkeypatch.setattr(run, "sweep", self.sweep)
+        monkeypatch.setattr(gc_run, "sweep", self.sweep)
         monkeypatch.setattr("refstore_gc.sweep.sweep", self.sweep)
-        monkeypatch.setattr(run, "mark", nothing_marked)
+        monkeypatch.setattr(gc_run, "mark", nothing_marked)
 
     def marked(self, *outcomes: RefstoreError | int) -> str:
         mark_id = self.marks.mark_run.finish(
@@ -152,7 +152,9 @@ class Sweeps:
         self.marks.sweeps.begin(mark_id)
         if not found:
             self.marks.sweeps.finish(mark_id, {})
-        swept = SweepResult(mode="delete", at_ms=0, outcomes={"failed": ObjectCount(found)} if found else {}, by_reason={})
+        swept = SweepResult(
+            mode="delete", at_ms=0, outcomes={"failed": ObjectCount(found)} if found else {}, by_reason={}
+        )
         return SimpleNamespace(mark_id=mark_id, swept=swept)
 
     def states(self, mark_ids: Sequence[str]) -> list[RunState]:
@@ -171,7 +173,7 @@ def test_a_mark_that_cannot_be_swept_keeps_no_other_waiting(sweeps: Sweeps) -> N
     def tell(mark_id: str, error: RefstoreError) -> None:
         told.append((mark_id, error))
 
-    ran = run.run_nightly(sweeps.ctx, NO_ENGINES, GcOptions(), on_sweep_error=tell)
+    ran = gc_run.run_nightly(sweeps.ctx, NO_ENGINES, GcOptions(), on_sweep_error=tell)
     assert [(mark_id, type(error)) for mark_id, error in told] == [(bad, Corrupt)]
     assert sweeps.asked == [bad, good], "it is tried once in a run"
     assert sweeps.states([bad, good]) == [RunState.MARKED, RunState.SWEPT]
@@ -195,7 +197,7 @@ def test_what_was_swept_is_told_although_another_run_marks(
     def busy(*_: object) -> Any:
         raise RunUnderWay("mark x is being made; wait for it")
 
-    monkeypatch.setattr(run, "mark", busy)
+    monkeypatch.setattr(gc_run, "mark", busy)
     found = run_all(lake, ["sales"], JOB, NO_ENGINES, None)
     assert [each.mark_id for each in found.done] == [swept]
     assert [type(error) for _, error in found.troubles] == [RunUnderWay]
@@ -205,13 +207,13 @@ def test_what_was_swept_is_told_although_another_run_marks(
 def test_whoever_asks_for_nothing_else_hears_it_at_once(sweeps: Sweeps) -> None:
     sweeps.marked(Corrupt("it lost its files"))
     with pytest.raises(Corrupt):
-        run.run_nightly(sweeps.ctx, NO_ENGINES, GcOptions())
+        gc_run.run_nightly(sweeps.ctx, NO_ENGINES, GcOptions())
 
 
 def test_a_kv_that_does_not_answer_ends_the_run(sweeps: Sweeps) -> None:
     first, _ = sweeps.marked(KVUnavailable("down")), sweeps.marked()
     with pytest.raises(KVUnavailable):
-        run.run_nightly(sweeps.ctx, NO_ENGINES, GcOptions(), on_sweep_error=nothing)
+        gc_run.run_nightly(sweeps.ctx, NO_ENGINES, GcOptions(), on_sweep_error=nothing)
     assert sweeps.asked == [first]
 
 
@@ -225,15 +227,15 @@ def test_a_mark_that_somebody_took_back_meanwhile_is_no_trouble(
         sweeps.marks.decisions.unmark(second)
         return sweep(*of)
 
-    monkeypatch.setattr(run, "sweep", slowly)
-    ran = run.run_nightly(sweeps.ctx, NO_ENGINES, GcOptions())
+    monkeypatch.setattr(gc_run, "sweep", slowly)
+    ran = gc_run.run_nightly(sweeps.ctx, NO_ENGINES, GcOptions())
     assert [each.mark_id for each in ran.sweep_summaries] == [first]
 
 
 def test_what_the_store_deleted_at_the_second_try_did_not_fail(sweeps: Sweeps) -> None:
     """A sweep that left some keys is made again behind the marking."""
     mark_id = sweeps.marked(3)
-    ran = run.run_nightly(sweeps.ctx, NO_ENGINES, GcOptions())
+    ran = gc_run.run_nightly(sweeps.ctx, NO_ENGINES, GcOptions())
     assert sweeps.states([mark_id]) == [RunState.SWEPT]
     assert ran.failed_objects == 0
     assert [each.mark_id for each in ran.sweep_summaries] == [mark_id]
@@ -255,7 +257,7 @@ def test_the_command_ends_with_what_went_wrong_and_says_where(
     lake: Lake, refstore: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(run, "run", collected(asked))
+    monkeypatch.setattr(gc_run, "run", collected(asked))
     monkeypatch.setattr(gc.EngineRequest, "open", no_engines)
     monkeypatch.setattr(gc, "emit_summaries", nothing)
     assert refstore("gc", "run", "nowhere").code == 3

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refstore.core.ids import CommitId
-from refstore.core.records import Commit
 from refstore.errors import CommitNotFound, CorruptRecord
+from refstore.records.commit_records import Commit
 from refstore.versioning.commits import graph
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from refstore.configuration.settings import embedded_urls
 from refstore.core.ids import CommitId
-from refstore.core.settings import embedded_urls
 from refstore.errors import Conflict, Gone
 from refstore.gc_marks import Marks, OfflineRun
 from refstore.lake import Lake
-from refstore.operations import reading
+from refstore.operations import read
 from refstore.operations.log_and_diff import CommitLifetime
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from tests.api.pages import pages_of
 from tests.commands import Command
@@ -176,7 +176,7 @@ class TestSwept:
         assert [item.path for item in repo.list(made, prefix="b/", delimiter="/")] == ["b/2"]
 
     def test_a_page_ends_where_much_is_gone(self, repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(reading, "PAGE_SWEPT_MAX", 20)
+        monkeypatch.setattr(read, "PAGE_SWEPT_MAX", 20)
         names = [f"{number:03d}" for number in range(100)]
         repo.upload_many("main", [Upload(path=name, body=name.encode()) for name in names])
         made = repo.commit("main", "many").id

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from refstore.core.records import Entry
-from refstore.core.settings import ReaperSettings
+from refstore.configuration.settings import ReaperSettings
 from refstore.errors import AlreadyExists, AlreadyLinked, InvalidPath
 from refstore.lake import Lake
-from refstore.operations.uploading import Link, Upload
+from refstore.operations.upload import Link, Upload
+from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_reaper.daemon import Reaper
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from refstore.core.records import ImportSource
-from refstore.core.settings import embedded_urls
+from refstore.configuration.settings import embedded_urls
 from refstore.errors import (
     Conflict,
     DeadlineExceeded,
@@ -24,9 +23,10 @@ from refstore.errors import (
     ObjectNotFound,
 )
 from refstore.lake import Lake
-from refstore.operations.importing import ImportResult
+from refstore.operations.import_objects import ImportResult
+from refstore.records.repository_records import ImportSource
 from refstore.repository import Repository
-from refstore.versioning.commits.store import TreeStore
+from refstore.versioning.commits.tree_store import TreeStore
 from tests.kit.clock import FakeClock
 
 

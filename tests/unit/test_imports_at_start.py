@@ -65,7 +65,7 @@ def test_a_lake_is_opened_and_a_staged_name_looked_up(data: str) -> None:
     assert modules & {*SERVERS, *CLIENTS, *PARQUET, *CONSOLE, *SLOW, "tomllib"} == set()
     operations = {name for name in modules if name.startswith("refstore.operations.")}
     assert operations == {f"refstore.operations.{name}" for name in ("hidden_commits", "reading", "refs")}
-    assert modules & {"refstore.retention", "refstore.versioning.commits.trees", "refstore.deletions"} == set()
+    assert modules & {"refstore.retention", "refstore.versioning.commits.trees", "refstore.deletion_history"} == set()
 
 
 def test_ls_of_staged_names(data: str) -> None:
@@ -104,7 +104,7 @@ def test_nightly_runs_on_this_machine_import_no_pandas(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 from refstore_gc.engines.choice import EngineOptions, open_engines
-from refstore_gc.run import Options, run
+from refstore_gc.gc_run import Options, run
 from refstore_gc.simulate import simulate
 from tests.offline.world import World
 from tests.reaping import release_all
@@ -129,7 +129,7 @@ assert world.repo.why_path("main", "a")
 def test_the_service_answers_before_it_has_imported_its_routes_and_pages(data: str) -> None:
     code = f"""
 import asyncio, sys
-from refstore.configured_lake import find_settings
+from refstore.configuration.configured_lake import find_settings
 from refstore_api import create_app
 app = create_app(find_settings({{"data": {data!r}}}).settings)
 async def status_of(path):
@@ -162,7 +162,7 @@ for name in set(sys.modules) - early:
 def test_a_service_imports_structlog_with_its_first_record() -> None:
     log = "from refstore.core import event_log\nevent_log.get_logger('refstore.x').warning('seen')\n"
     code = (
-        "import sys\nfrom refstore.core import logs\nfrom refstore.core.settings import LogSettings\n"
+        "import sys\nfrom refstore.core import logs\nfrom refstore.configuration.settings import LogSettings\n"
         "logs.configure(LogSettings(), sys.stderr, service={service})\nassert 'structlog' not in sys.modules\n" + log
     )
     assert "structlog" in imported_by(code.format(service=True))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from refstore.core.ids import Address, BranchName, Path, RepositoryId
 from refstore.core.signing_keys import SigningKey
 from refstore.errors import InvalidToken
-from refstore.versioning.issuance import IssuedAddressClaims, AddressTokenIssuer
+from refstore.versioning.issuance import AddressTokenIssuer, IssuedAddressClaims
 from tests.kit.clock import FakeClock
 
 OLD, NEW = SigningKey("old", b"o" * 32), SigningKey("new", b"n" * 32)

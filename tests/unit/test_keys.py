@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.ids import (
     Address,
     BranchName,
@@ -20,6 +20,7 @@ from refstore.core.ids import (
 )
 from refstore.errors import CorruptRecord
 from refstore.kv.base import Key
+from refstore.records import keys
 
 REPO = RepositoryId("lake.01j8x6w3vr0000000000000000")
 TOKEN = Token("a/b:01j8x6w3vr0000000000000000")

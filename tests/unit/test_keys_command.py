@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from refstore import access_keys
-from refstore.core.settings import embedded_urls
+from refstore.configuration.settings import embedded_urls
 from refstore.lake import Lake
+from refstore.service import access_keys
 from tests.commands import Command
 
 

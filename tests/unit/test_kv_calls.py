@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from refstore.kv.base import SCAN_LIMIT, Op, Result
-from refstore.operations.uploading import IssuedAddress, Upload
+from refstore.operations.upload import IssuedAddress, Upload
 from tests.reaper_world import GRACE_SECONDS, WatchedKV, World
 
 TABLE = Path(__file__).parents[2] / "docs" / "performance.md"

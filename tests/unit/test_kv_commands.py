@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from refstore.configuration.settings import embedded_urls
 from refstore.context import Context
-from refstore.core import keys
 from refstore.core.ids import CommitId, TagName
-from refstore.core.records import Tag, encode
-from refstore.core.settings import embedded_urls
+from refstore.kv_recovery.fence import RECONCILE_WITNESS, WITNESSES_FOLDER
 from refstore.lake import Lake
-from refstore.losses.fence import RECONCILE_WITNESS, WITNESSES_FOLDER
+from refstore.records import keys
+from refstore.records.branch_records import Tag
+from refstore.records.encoding import encode
 from refstore.versioning.manifest import CONFIRMED_FOLDER, WAITING_FOLDER
 from tests.commands import Command
 
@@ -335,7 +336,7 @@ def test_an_interrupted_reconcile_keeps_deletion_stopped(losing: Losing, monkeyp
     losing.commit("main", "a")
     losing.put_back()
     with monkeypatch.context() as patch:
-        patch.setattr("refstore.losses.reconciling.settle", failing)
+        patch.setattr("refstore.kv_recovery.reconciliation.settle", failing)
         assert run("kv", "reconcile", "--clients-stopped").code == 1
     assert (losing.root / "objects" / WITNESSES_FOLDER / f"{RECONCILE_WITNESS}.json").exists()
     assert run("reaper", "--once").code == 6

@@ -8,19 +8,20 @@ from contextlib import suppress
 
 import pytest
 
-from refstore.core import keys
 from refstore.core.ids import Address, CommitId, RepositoryName
-from refstore.core.records import Deleting, Emptied, Listed, decode_reference, encode
 from refstore.core.safety import CopyMode
 from refstore.errors import CorruptRecord, KVReconciling, KVSettling, KVWentBack, ObjectsUnavailable
 from refstore.kv.base import ABSENT, Key, Op, Server, SetIf
 from refstore.kv.memory import MemoryKV
-from refstore.losses import reconciling, recording
-from refstore.losses.fence import SERVERS_FOLDER, WITNESSES_FOLDER, Fence, DryRunGuard
-from refstore.losses.known import describe_entry
+from refstore.kv_recovery import manifest_backfill, reconciliation
+from refstore.kv_recovery.fence import SERVERS_FOLDER, WITNESSES_FOLDER, DryRunGuard, Fence
+from refstore.kv_recovery.manifest_check import describe_entry
 from refstore.operations import refs
-from refstore.operations.uploading import Link
-from refstore.versioning.commits import names
+from refstore.operations.upload import Link
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.reference_records import Deleting, Emptied, Listed, decode_reference
+from refstore.versioning.commits import object_names
 from refstore.versioning.manifest import (
     CONFIRMED_FOLDER,
     WAITING_FOLDER,
@@ -381,8 +382,8 @@ def test_reconcile_protects_a_commit_whose_processing_one_server_lost(losing: Lo
     for name, _ in list(world.kv.scan_all("positions")):
         world.kv.delete(Key("positions", name))
     assert {error.code for error in world.run_once().errors} == {KVWentBack.code}
-    reconciling.restore_lost_records(world.lake)
-    reconciling.settle_lake(world.lake, accept=False, clients_stopped=True)
+    reconciliation.restore_lost_records(world.lake)
+    reconciliation.settle_lake(world.lake, accept=False, clients_stopped=True)
     for _ in range(3):
         world.clock.advance(SCRUB_AFTER_SECONDS + GRACE_SECONDS)
         assert world.run_once(scrub_now=True).error_count == 0
@@ -448,7 +449,7 @@ def test_what_was_linked_twice_at_one_path_comes_back_under_two_names(losing: Lo
         world.repo.link("main", "a", each.token)
     losing.put_back(kept)
     world.repo.upload("main", "a", b"newer")
-    reconciling.restore_lost_records(world.lake)
+    reconciliation.restore_lost_records(world.lake)
     assert {world.repo.read("main", each.path) for each in world.repo.list("main")} == {b"newer", b"0", b"1"}
 
 
@@ -562,7 +563,10 @@ def test_one_call_writes_one_manifest_entry_and_a_pass_drops_it(losing: Losing) 
     repo.link_many("main", links[2:])
     assert len([key for key in losing.manifest(WAITING_FOLDER) if "/entries." in key]) == 2
     placed = [
-        item for entry in repo.context.manifest.read_waiting() if isinstance(entry, EntriesPlaced) for item in entry.entries
+        item
+        for entry in repo.context.manifest.read_waiting()
+        if isinstance(entry, EntriesPlaced)
+        for item in entry.entries
     ]
     assert sorted(item.path for item in placed) == ["a", "b", "c"]
     repo.reset("main")
@@ -642,10 +646,10 @@ def test_record_confirms_nothing_that_no_later_position_covers(losing: Losing) -
     answers = iter(("run-1", "run-2"))
     world.kv.servers = lambda: [Server("positions", next(answers))]
     with pytest.raises(KVSettling):
-        recording.backfill_manifest(world.lake)
+        manifest_backfill.backfill_manifest(world.lake)
     assert losing.manifest(CONFIRMED_FOLDER) == []
     world.kv.servers = lambda: [Server("positions", "run-1")]
-    assert [each.commits for each in recording.backfill_manifest(world.lake)] == [2]
+    assert [each.commits for each in manifest_backfill.backfill_manifest(world.lake)] == [2]
 
 
 def test_one_listing_that_cannot_be_read_keeps_only_its_own_entry(losing: Losing) -> None:
@@ -660,7 +664,7 @@ def test_one_listing_that_cannot_be_read_keeps_only_its_own_entry(losing: Losing
         ctx.markers.set_deleted(marker.tokens, "processed elsewhere")
     for commit, _ in list(ctx.markers.scan_committed()):
         ctx.markers.remove_committed(commit)
-    world.objects.inner.delete_many([names.key(names.ADDED_ADDRESSES, listing)])
+    world.objects.inner.delete_many([object_names.key(object_names.ADDED_ADDRESSES, listing)])
     done = world.run_once()
     assert [error.unit for error in done.errors] == [f"manifest/{commits[1]}"]
     assert [entry.commit for entry in ctx.manifest.read_waiting() if isinstance(entry, CommitLanded)] == [commits[1]]

@@ -10,7 +10,7 @@ import pytest
 from refstore.core.redaction import redact_url
 from refstore.errors import InvalidSettings, MissingExtra
 from refstore.kv import open_kv
-from refstore.kv.redis_url import ServerAddress, parse_redis_url
+from refstore.kv.redis.url import ServerAddress, parse_redis_url
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,10 @@ def test_defaults_and_forms_of_hosts() -> None:
     assert parse_redis_url("REDISS://[::1]:7/").addresses == (ServerAddress("::1", 7),)
     assert parse_redis_url("redis://:only@host").username is None
     assert parse_redis_url("redis://:only@host").password == "only"
-    assert str(parse_redis_url("rediss+sentinel://s1,s2:5,[::1]:6/main/2")) == "rediss+sentinel://s1:26379,s2:5,[::1]:6/main/2"
+    assert (
+        str(parse_redis_url("rediss+sentinel://s1,s2:5,[::1]:6/main/2"))
+        == "rediss+sentinel://s1:26379,s2:5,[::1]:6/main/2"
+    )
     assert parse_redis_url("rediss+cluster://u:p@a:1,b:2").tls
     assert parse_redis_url("rediss://h?ssl_check_hostname=false&ssl_ca_certs=/ca.pem").tls_options == (
         ("ssl_ca_certs", "/ca.pem"),

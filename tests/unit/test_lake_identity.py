@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from refstore.core import ids, keys
+from refstore.configuration.settings import Settings
+from refstore.core import ids
 from refstore.core.ids import CommitId
-from refstore.core.records import LakeRecord, Tag, encode
-from refstore.core.settings import Settings
 from refstore.errors import ObjectsUnavailable, RefstoreError, WrongStore
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT
@@ -24,6 +23,10 @@ from refstore.lake_identity import LAKE_OBJECT, agree_on_id, read_both
 from refstore.namespaces import NAMESPACE_OBJECT
 from refstore.objects.local import LocalObjects
 from refstore.objects.memory import MemoryObjects
+from refstore.records import keys
+from refstore.records.branch_records import Tag
+from refstore.records.encoding import encode
+from refstore.records.lake_records import LakeRecord
 from refstore_api.app import create_app
 from refstore_gc.run_layout import make_layout, open_store
 from refstore_reaper.delete_worker import DeleteWorker

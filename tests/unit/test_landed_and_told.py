@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from refstore.core import keys
 from refstore.core.clock import Clock
 from refstore.core.ids import CommitId
-from refstore.core.records import Branch, decode
 from refstore.core.safety import Safety
 from refstore.errors import KVUnavailable, NothingToCommit, RefstoreError
 from refstore.kv.base import Get, Op, Result, SetIf
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
+from refstore.records import keys
+from refstore.records.branch_records import Branch
+from refstore.records.encoding import decode
 from tests.api.service import application
 from tests.interrupted import Interrupted
 
@@ -53,7 +54,8 @@ def test_a_commit_that_landed_is_told_so(clock: Clock) -> None:
 
         plain = MemoryKV.execute
         value = plain(kv, [Get(keys.branch(repo.context.repo, "main"))])[0]
-        from refstore.core.records import Branch, decode
+        from refstore.records.branch_records import Branch
+        from refstore.records.encoding import decode
 
         return decode(value, Branch).head
 

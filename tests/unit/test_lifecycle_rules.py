@@ -11,12 +11,12 @@ from uuid import uuid4
 
 import pytest
 
-from refstore.core.records import GcRun
 from refstore.errors import Conflict, Invalid
 from refstore.gc_marks import OfflineRun, RunState
 from refstore.lake import Lake
 from refstore.objects import open_objects
-from refstore.objects.base import VersioningStatus, ObjectStore
+from refstore.objects.base import ObjectStore, VersioningStatus
+from refstore.records.mark_records import GcRun
 from refstore_gc import bucket_lifecycle
 from refstore_gc.bucket_lifecycle import LifecycleRule
 from tests.commands import Command
@@ -55,7 +55,9 @@ def test_a_prefix_is_the_keys_own_and_not_the_urls() -> None:
     assert bucket_lifecycle.repository_rule(Bucket().at("s3://bucket/a%20lake/sales")).prefix == "a lake/sales/"
 
 
-@pytest.mark.parametrize(("file", "rule"), [("bucket.json", LifecycleRule("")), ("repository.json", LifecycleRule("lake/sales/"))])
+@pytest.mark.parametrize(
+    ("file", "rule"), [("bucket.json", LifecycleRule("")), ("repository.json", LifecycleRule("lake/sales/"))]
+)
 def test_the_files_to_deploy_are_what_the_command_prints(file: str, rule: LifecycleRule) -> None:
     assert json.loads((DEPLOY / file).read_text()) == {"Rules": [rule.document()]}
 

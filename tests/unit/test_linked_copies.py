@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from refstore.core.records import Deleting, Issued
 from refstore.core.safety import Safety
 from refstore.errors import AlreadyExists, AlreadyLinked, Gone, InvalidPath, InvalidSettings, KVUnavailable
 from refstore.kv.base import Exchange
 from refstore.lake import Lake
-from refstore.operations.uploading import LINKED_AS_COPY_CAUSE, IssuedAddress, Link
+from refstore.operations.upload import LINKED_AS_COPY_CAUSE, IssuedAddress, Link
+from refstore.records.reference_records import Deleting, Issued
 from refstore.repository import Repository
 from tests.interrupted import Interrupted
 from tests.kit.clock import FakeClock

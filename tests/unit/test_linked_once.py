@@ -12,9 +12,9 @@ from refstore.core.clock import Clock
 from refstore.core.safety import Safety
 from refstore.errors import AlreadyLinked, KVUnavailable
 from refstore.kv.base import Exchange, Op, SetIf
-from refstore.kv.retrying import RetryingKV
+from refstore.kv.retries import RetryingKV
 from refstore.lake import Lake
-from refstore.operations.uploading import IssuedAddress, Link
+from refstore.operations.upload import IssuedAddress, Link
 from refstore.repository import Repository
 from tests.interrupted import Interrupted, seal
 from tests.kit.clock import FakeClock

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from refstore.core import ids, keys
-from refstore.core.records import Location, encode
+from refstore.core import ids
 from refstore.errors import CorruptRecord
 from refstore.kv.base import Key
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.location_records import Location
 from tests.purging import content_of, content_to_be, intend, rewrite
 from tests.reaper_world import World
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from refstore.core import keys
-from refstore.core.records import encode
 from refstore.errors import KVWentBack
 from refstore.kv.memory import MemoryKV
-from refstore.losses import rebuilding, reconciling
-from refstore.losses.known import check_repository
+from refstore.kv_recovery import kv_rebuild, reconciliation
+from refstore.kv_recovery.manifest_check import check_repository
+from refstore.records import keys
+from refstore.records.encoding import encode
 from refstore.versioning.locations import LocatedIdentity
-from refstore.versioning.manifest import CONFIRMED_FOLDER, ManifestLocation, LocationsPublished
+from refstore.versioning.manifest import CONFIRMED_FOLDER, LocationsPublished, ManifestLocation
 from tests.purging import content_of, rewrite
 from tests.reaper_world import World
 from tests.unit.test_kv_losses import Losing, losing
@@ -36,8 +36,8 @@ def committed(losing: Losing) -> World:
 
 
 def reconcile(world: World, *, accept: bool = False) -> list[str]:
-    done = reconciling.restore_lost_records(world.lake)
-    reconciling.settle_lake(world.lake, accept=accept, clients_stopped=True)
+    done = reconciliation.restore_lost_records(world.lake)
+    reconciliation.settle_lake(world.lake, accept=accept, clients_stopped=True)
     return [f"{item.kind}: {item.outcome}" for item in done]
 
 
@@ -89,7 +89,9 @@ def test_one_lost_content_of_many_is_given_up_alone(losing: Losing) -> None:
     world.repo.commit("main", "two")
     ctx = world.repo.context
     each = [rewrite(world.repo, "main", path, b"less of " + path.encode()) for path in ("a", "b")]
-    ctx.manifest.add(LocationsPublished("batch", tuple(ManifestLocation(one.identity, encode(one.location)) for one in each)))
+    ctx.manifest.add(
+        LocationsPublished("batch", tuple(ManifestLocation(one.identity, encode(one.location)) for one in each))
+    )
     ctx.kv.delete(keys.location(ctx.repo, each[0].identity))
     ctx.objects.delete_many([content_of(each[0])])
     assert reconcile(world, accept=True)[0].startswith("content: left: ")
@@ -118,7 +120,7 @@ def test_a_new_kv_knows_where_content_lies(losing: Losing, confirmed: bool) -> N
         assert any(b'"locations"' in world.objects.inner.read(key) for key in losing.manifest(CONFIRMED_FOLDER))
     world.repo.context.objects.delete_many([world.repo.resolve("main", "a").entry.address])  # the backup has ended
     losing.put_back(MemoryKV())
-    rebuilding.rebuild_kv(world.lake)
+    kv_rebuild.rebuild_kv(world.lake)
     repo = world.lake.repository("lake")
     assert repo.read("main", "a") == b"fewer rows"
     assert not world.run_once().corrupt

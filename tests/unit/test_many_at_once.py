@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from refstore.errors import ObjectNotFound
-from refstore.operations.copying import Copy
-from refstore.operations.uploading import BATCH, Link, Stage, Upload
+from refstore.operations.copy import Copy
+from refstore.operations.upload import BATCH, Link, Stage, Upload
 from refstore.repository import Repository
 
 COUNT = BATCH + 1

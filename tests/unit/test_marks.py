@@ -8,17 +8,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from refstore.core import keys
 from refstore.core.ids import CommitId
-from refstore.core.records import GcFlag, Mark, decode, encode
 from refstore.errors import AlreadyExists, Conflict, CorruptObject, CorruptRecord, Gone, InvalidName, NotFound
 from refstore.gc_marks import TAKE_OVER_MS, LiveBatch, LiveSource, Marks, OfflineRun, RunState, barrier_seconds
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, Key, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.operations.copying import Copy
+from refstore.operations.copy import Copy
 from refstore.operations.log_and_diff import CommitLifetime
+from refstore.records import keys
+from refstore.records.encoding import decode, encode
+from refstore.records.mark_records import GcFlag, Mark
 from refstore.repository import Repository
 from refstore.versioning.manifest import CommitLanded, waiting_key
 from tests.kit import collecting
@@ -560,7 +561,9 @@ def aborted(repo: Repository) -> CommitId:
     assert ctx.kv.set_if(keys.branch(ctx.repo, repo.default_branch), raw, encode(back))
     ctx.kv.delete(keys.landed_mark(ctx.repo, new))
     ctx.kv.delete(keys.committed_marker(ctx.repo, new))
-    entries = [entry for entry in ctx.manifest.read_waiting() if isinstance(entry, CommitLanded) and entry.commit == new]
+    entries = [
+        entry for entry in ctx.manifest.read_waiting() if isinstance(entry, CommitLanded) and entry.commit == new
+    ]
     ctx.objects.delete_many([waiting_key(entry) for entry in entries])
     return new
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from refstore.core import keys
 from refstore.core.ids import CommitId
 from refstore.core.safety import Safety
 from refstore.errors import KVUnavailable
 from refstore.gc_marks import Marks, RunState
 from refstore.kv import open_kv
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
-from refstore.kv.retrying import RetryingKV
+from refstore.kv.retries import RetryingKV
 from refstore.lake import Lake
+from refstore.records import keys
 from refstore.repository import Repository
 from tests.kit import collecting
 from tests.kit.clock import FakeClock

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from refstore import metrics
-from refstore.core import keys
-from refstore.core.settings import ReaperSettings
+from refstore.configuration.settings import ReaperSettings
 from refstore.kv.base import Key
-from refstore.metrics import LABELS, METRICS
+from refstore.monitoring import metrics
+from refstore.monitoring.metrics import LABELS, METRICS
+from refstore.records import keys
 from refstore_api.request_metrics import RequestMetrics, render_lake_metrics
 from refstore_reaper.breaker import Breaker, Reason
 from refstore_reaper.reaper_metrics import FileMetrics, read_metrics_file
@@ -143,7 +143,11 @@ def test_a_kv_that_went_back_is_told() -> None:
     Breaker(ctx, ReaperSettings(), "a-test").stop(Reason.KV_WENT_BACK)
     world.run_once()
     found = samples(render_lake_metrics(world.lake))
-    assert found[metrics.REPOSITORY_KV_WENT_BACK.series_name] == found[metrics.REPOSITORY_DELETION_STOPPED.series_name] == 1
+    assert (
+        found[metrics.REPOSITORY_KV_WENT_BACK.series_name]
+        == found[metrics.REPOSITORY_DELETION_STOPPED.series_name]
+        == 1
+    )
 
 
 def test_the_series_of_a_repository_end_with_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from refstore.core.safety import Safety
 from refstore.errors import Conflict, Contention
 from refstore.kv.base import Exchange, Get, Op, Result, SetIf
 from refstore.lake import Lake
-from refstore.operations.copying import Move
+from refstore.operations.copy import Move
 from refstore.repository import Repository
 from refstore.versioning.staging import TOMBSTONE
 from tests.interrupted import Interrupted
@@ -38,9 +38,9 @@ COMMITTED = [pytest.param(False, id="staged"), pytest.param(True, id="committed"
 
 def at_second_half(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
     """Between a move's copy and its deletion of the sources."""
-    from refstore.operations import copying
+    from refstore.operations import copy
 
-    real = copying.delete_sources
+    real = copy.delete_sources
     once = [then]
 
     def between(*args: object) -> None:
@@ -48,7 +48,7 @@ def at_second_half(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) 
             once.pop()()
         real(*args)
 
-    monkeypatch.setattr(copying, "delete_copied", between)
+    monkeypatch.setattr(copy, "delete_copied", between)
 
 
 @pytest.mark.parametrize("committed", COMMITTED)

@@ -12,20 +12,29 @@ import pytest
 
 from refstore.core.clock import SystemClock
 from refstore.core.ids import CommitId, RandomIds, new_address
-from refstore.core.records import Commit, Entry
 from refstore.errors import CorruptRange
 from refstore.objects import open_objects
-from refstore.versioning.commits import listings, metaranges, names
+from refstore.records.commit_records import Commit
+from refstore.records.staging_records import Entry
+from refstore.versioning.commits import added_addresses, metaranges, object_names
 from refstore.versioning.commits.caches import Caches
 from refstore.versioning.commits.ranges import CutRule
-from refstore.versioning.commits.store import TreeStore
+from refstore.versioning.commits.tree_store import TreeStore
 from refstore.versioning.commits.trees import Trees
+from refstore_gc.address_batches import Batch, BatchKind
 from refstore_gc.address_codec import BucketBounds, encode_addresses
-from refstore_gc.batches import Batch, BatchKind
 from refstore_gc.engines.local import LocalEngine
 from refstore_gc.engines.shared_work import SharedWork
 from refstore_gc.incremental.changed_sources import changed_sources
-from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, TreeFilter, LiveCommits, FilterPart, CommitSources, commit_flows
+from refstore_gc.live_in_commits import (
+    KEEP_ALL,
+    KEEP_NOTHING,
+    CommitSources,
+    FilterPart,
+    LiveCommits,
+    TreeFilter,
+    commit_flows,
+)
 from refstore_gc.run_layout import RunLayout
 from refstore_gc.untyped_arrow import pa
 
@@ -51,7 +60,9 @@ class Line:
         base = self.commits[parent].metarange if parent else ""
         written = self.trees.apply(base, sorted(changes.items()))
         made = CommitId(f"c{len(self.commits)}")
-        self.commits[made] = Commit((parent,) if parent else (), written.metarange, written.added_addresses_id, (), 0, "", "")
+        self.commits[made] = Commit(
+            (parent,) if parent else (), written.metarange, written.added_addresses_id, (), 0, "", ""
+        )
         return made
 
     def grow(self, rng: random.Random, count: int) -> list[CommitId]:
@@ -75,10 +86,14 @@ class Line:
                 if batch.kind is BatchKind.RANGES:
                     yield from batch.keys.tolist()
 
-        return list(LocalEngine(shared=SharedWork(0)).join(commit_flows(self.layout, BucketBounds.from_addresses([]), sources), 1, range_keys))
+        return list(
+            LocalEngine(shared=SharedWork(0)).join(
+                commit_flows(self.layout, BucketBounds.from_addresses([]), sources), 1, range_keys
+            )
+        )
 
     def keys_of(self, range_ids: set[str]) -> set[int]:
-        keys = pa.array([names.key(names.RANGES, each) for each in sorted(range_ids)], pa.string())
+        keys = pa.array([object_names.key(object_names.RANGES, each) for each in sorted(range_ids)], pa.string())
         return set(encode_addresses(keys, self.layout.seed).tolist())
 
 
@@ -122,7 +137,7 @@ def test_a_listing_names_what_the_tree_has_and_its_base_has_not(line: Line) -> N
         record = line.commits[commit]
         if record.added_addresses_id:
             base = line.ranges_of(record.parents)
-            with listings.open_added_addresses(line.store, record.added_addresses_id) as listing:
+            with added_addresses.open_added_addresses(line.store, record.added_addresses_id) as listing:
                 assert listing.new_ranges is not None
                 assert set(listing.new_ranges) == line.ranges_of([commit]) - base
                 shorter += len(listing.new_ranges) < len(line.ranges_of([commit]))
@@ -130,12 +145,12 @@ def test_a_listing_names_what_the_tree_has_and_its_base_has_not(line: Line) -> N
 
 
 def test_a_listing_names_no_more_ranges_than_fit(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listings, "NEW_RANGES_MAX", 2)
+    monkeypatch.setattr(added_addresses, "NEW_RANGES_MAX", 2)
     first = line.commit(None, {path(each): entry() for each in range(60)})
     second = line.commit(first, {path(3): entry()})
     counts: list[int | None] = []
     for commit in (first, second):
-        with listings.open_added_addresses(line.store, line.commits[commit].added_addresses_id) as listing:
+        with added_addresses.open_added_addresses(line.store, line.commits[commit].added_addresses_id) as listing:
             assert sum(map(len, listing.addresses)) in {60, 1}
             counts.append(listing.new_ranges and len(listing.new_ranges))
     assert counts == [None, 1]
@@ -146,7 +161,7 @@ def test_the_ranges_of_all_commits_are_found(line: Line, monkeypatch: pytest.Mon
     """Whatever is kept of each commit, and whether or not its listing names its ranges, as an old one does not."""
     rng = random.Random(seed)
     for _ in range(6):
-        monkeypatch.setattr(listings, "NEW_RANGES_MAX", rng.choice((-1, 2, 4096)))
+        monkeypatch.setattr(added_addresses, "NEW_RANGES_MAX", rng.choice((-1, 2, 4096)))
         line.grow(rng, 8)
     scanned = [commit for commit in line.commits if rng.random() < 0.9]
     how = {commit: rng.choice((None, None, None, NOTHING_KEPT, A_PART_KEPT)) for commit in scanned}
@@ -158,9 +173,9 @@ def test_the_ranges_of_all_commits_are_found(line: Line, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("seed", range(12))
 def test_the_next_run_finds_the_ranges_of_what_is_new(line: Line, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(listings, "NEW_RANGES_MAX", rng.choice((-1, 2, 4096)))
+    monkeypatch.setattr(added_addresses, "NEW_RANGES_MAX", rng.choice((-1, 2, 4096)))
     before = {commit: rng.choice((None, None, NOTHING_KEPT)) for commit in line.grow(rng, 20)}
-    monkeypatch.setattr(listings, "NEW_RANGES_MAX", rng.choice((-1, 2, 4096)))
+    monkeypatch.setattr(added_addresses, "NEW_RANGES_MAX", rng.choice((-1, 2, 4096)))
     after = {commit: NOTHING_KEPT if rng.random() < 0.2 else tree_filter for commit, tree_filter in before.items()}
     after |= {commit: rng.choice((None, None, NOTHING_KEPT)) for commit in line.grow(rng, 20)}
     commits = live(line, after)
@@ -190,7 +205,7 @@ def test_what_an_earlier_version_committed_is_read_from_its_metarange(
 ) -> None:
     first = line.commit(None, {path(each): entry() for each in range(60)})
     with monkeypatch.context() as patch:
-        patch.setattr(listings, "NEW_RANGES_MAX", -1)
+        patch.setattr(added_addresses, "NEW_RANGES_MAX", -1)
         second = line.commit(first, {path(3): entry()})
     third = line.commit(second, {path(30): entry()})
     every = [first, second, third]
@@ -203,7 +218,9 @@ def test_what_an_earlier_version_committed_is_read_from_its_metarange(
 def test_a_listing_with_an_invalid_range_ends_the_run(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     first = line.commit(None, {path(each): entry() for each in range(60)})
     with monkeypatch.context() as patch:
-        patch.setattr(listings.columns, "encoding", partial(_with_another_range, listings.columns.open_encoder))
+        patch.setattr(
+            added_addresses.columns, "encoding", partial(_with_another_range, added_addresses.columns.open_encoder)
+        )
         second = line.commit(first, {path(3): entry()})
     with pytest.raises(CorruptRange, match="is not the id of a range"):
         line.named_ranges(live(line, {first: None, second: None}).sources())

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refstore.core.ids import Address
-from refstore.core.records import Entry
+from refstore.records.staging_records import Entry
 from refstore_api.headers import content_type_of
-from refstore_api.json_answers import make_response, make_page_response
+from refstore_api.json_responses import make_page_response, make_response
 from refstore_api.models import ObjectStats, ObjectStatsList, Pagination
 from refstore_api.object_stats import make_object_response, object_fields, physical_url
 from refstore_api.signed_urls import SignedUrl

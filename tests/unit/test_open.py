@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import refstore
+from refstore.configuration.settings import SETTINGS
 from refstore.core.safety import Safety
-from refstore.core.settings import SETTINGS
 from refstore.errors import DurationsDiffer, InvalidSettings
 from refstore.lake import Lake
 from tests.durations import MAIN_JOB

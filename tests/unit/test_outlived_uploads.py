@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from refstore.errors import Contention, RefstoreError
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from tests.kit.clock import FakeClock
 from tests.reaping import delete_due, release_all, scrub_all

@@ -11,7 +11,7 @@ import pytest
 from refstore.kv.base import SCAN_LIMIT, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from tests.kit.clock import FakeClock
 
@@ -85,7 +85,9 @@ READS: dict[str, Callable[[Repository, int], int]] = {
     "a branch": lambda repo, amount: len(repo.list_page("main", amount=amount).results),
     "a folder": lambda repo, amount: len(repo.list_page("main", amount=amount, prefix="z/").results),
     "a branch with staged deletions": lambda repo, amount: len(repo.list_page("staged", amount=amount).results),
-    "what a reset released": lambda repo, amount: len([*islice(repo.list_trash(branch="released", prefix="z/"), amount)]),
+    "what a reset released": lambda repo, amount: len(
+        [*islice(repo.list_trash(branch="released", prefix="z/"), amount)]
+    ),
     "what is due": lambda repo, amount: min(2, len([*islice(repo.list_trash(branch="staged"), amount)])),
 }
 
@@ -100,4 +102,6 @@ def test_a_page_of_one_costs_at_most_a_page_of_a_thousand(
 
 
 def test_a_first_small_page_reads_little(deleted: Deleted) -> None:
-    assert deleted.cost_of(lambda repo, amount: len(repo.list_page("main", amount=amount, after="y").results), 1).rows < 10
+    assert (
+        deleted.cost_of(lambda repo, amount: len(repo.list_page("main", amount=amount, after="y").results), 1).rows < 10
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refstore.versioning.commits.filters import PathFilter
+from refstore.versioning.commits.path_filter import PathFilter
 
 PATHS = st.text("ab/\U0010ffff", max_size=5)
 

@@ -10,7 +10,7 @@ import pytest
 import refstore
 from refstore.core.ids import Address
 from refstore.operations.blob_writes import put_all
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
 from refstore.repository import Repository
 
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refstore.core.ids import Address
-from refstore.core.records import Entry
 from refstore.errors import CorruptRange, Invalid
-from refstore.versioning.commits import columns, metaranges, names, ranges
+from refstore.records.staging_records import Entry
+from refstore.versioning.commits import columns, metaranges, object_names, ranges
 from refstore.versioning.commits.columns import Rows
-from refstore.versioning.commits.cutting import RangeCutter, NewRows, ExistingRows, RangeRows
 from refstore.versioning.commits.metaranges import Metarange, RangeRow
+from refstore.versioning.commits.range_cutter import ExistingRows, NewRows, RangeCutter, RangeRows
 from refstore.versioning.commits.ranges import CUT_RULE, CutRule
 
 SUFFIX = "0" * 26
@@ -31,7 +31,7 @@ def rows_of(paths: Sequence[str], **fields: object) -> Rows:
 
 def written(rows: Rows) -> tuple[str, bytes]:
     body = ranges.encode(rows)
-    return names.new_id(ranges.hash_hex(body), SUFFIX), body
+    return object_names.new_id(ranges.hash_hex(body), SUFFIX), body
 
 
 # ---- rows
@@ -78,9 +78,9 @@ def test_bytes_do_not_depend_on_how_the_rows_came_together() -> None:
     whole = rows_of(paths)
     pieces = [whole.slice(0, 1), whole.slice(1, 60), rows_of(paths[61:]).slice(0, 39)]
     assert ranges.encode(columns.concatenate(pieces)) == ranges.encode(whole)
-    assert ranges.encode(columns.take_rows(columns.concatenate([rows_of(["zzz"]), whole]), range(1, 101))) == ranges.encode(
-        whole
-    )
+    assert ranges.encode(
+        columns.take_rows(columns.concatenate([rows_of(["zzz"]), whole]), range(1, 101))
+    ) == ranges.encode(whole)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_the_addresses_alone_are_those_of_the_rows() -> None:
 def test_what_is_no_parquet_is_refused(decode: Decode) -> None:
     for body in (b"", b"PAR1", b"x" * 1000):
         with pytest.raises(CorruptRange, match="not Parquet"):
-            decode(names.new_id(ranges.hash_hex(body), SUFFIX), body)
+            decode(object_names.new_id(ranges.hash_hex(body), SUFFIX), body)
 
 
 def test_metadata_that_is_no_json_is_refused() -> None:
@@ -186,7 +186,7 @@ ROWS = (
 
 
 def sealed(metarange: Metarange) -> tuple[str, bytes]:
-    return names.new_id(metarange.content_hash, SUFFIX), metaranges.encode(metarange)
+    return object_names.new_id(metarange.content_hash, SUFFIX), metaranges.encode(metarange)
 
 
 def test_a_metarange_comes_back_as_it_was() -> None:
@@ -296,7 +296,9 @@ def test_rows_are_cut_as_the_rule_says_in_whatever_portions_they_come(
 
 @settings(deadline=None)
 @given(CUTS, st.integers(1, 60), st.integers(0, 30), st.integers(0, 30), st.booleans())
-def test_what_is_known_of_an_old_range_is_true(cut: CutRule, count: int, start: int, more: int, is_cut_so: bool) -> None:
+def test_what_is_known_of_an_old_range_is_true(
+    cut: CutRule, count: int, start: int, more: int, is_cut_so: bool
+) -> None:
     """`ExistingRows` finds the boundaries that hashing every path finds."""
     for piece in by_definition(cut, [f"{n:04d}" for n in range(count)]):
         low = min(start, len(piece))
@@ -363,7 +365,14 @@ def test_a_boundary_is_one_path_in_so_many() -> None:
 def test_the_rule_is_part_of_the_format() -> None:
     """These must not change: trees written before would share nothing with trees written after."""
     assert CUT_RULE.label == "192/192/768"
-    assert CUT_RULE.find_boundaries([f"dataset/part-{n:07d}.parquet" for n in range(1000)]) == [200, 420, 566, 615, 774, 962]
+    assert CUT_RULE.find_boundaries([f"dataset/part-{n:07d}.parquet" for n in range(1000)]) == [
+        200,
+        420,
+        566,
+        615,
+        774,
+        962,
+    ]
 
 
 @pytest.mark.parametrize("numbers", [(0, 1, 1), (2, 1, 1), (1, 0, 1)])
@@ -377,9 +386,9 @@ def test_a_rule_that_makes_no_sense_is_refused(numbers: tuple[int, int, int]) ->
 
 def test_ids() -> None:
     one, same, other = f"{'a' * 64}.{'0' * 26}", f"{'a' * 64}.{'1' * 26}", f"{'b' * 64}.{'0' * 26}"
-    assert names.have_same_content(one, same)
-    assert not names.have_same_content(one, other)
-    assert not names.have_same_content(one, "")
-    assert names.key(names.RANGES, one) == f"_refstore/ranges/{one}.parquet"
-    assert names.id_of_key(names.key(names.ADDED_ADDRESSES, one)) == one
-    assert names.id_of_key("_refstore/ranges/notes.txt") == ""
+    assert object_names.have_same_content(one, same)
+    assert not object_names.have_same_content(one, other)
+    assert not object_names.have_same_content(one, "")
+    assert object_names.key(object_names.RANGES, one) == f"_refstore/ranges/{one}.parquet"
+    assert object_names.id_of_key(object_names.key(object_names.ADDED_ADDRESSES, one)) == one
+    assert object_names.id_of_key("_refstore/ranges/notes.txt") == ""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from refstore.core.ids import Address
-from refstore.core.records import Content
 from refstore.errors import Gone
 from refstore.kv.base import Absent, Key
-from refstore.operations import reading
+from refstore.operations import read
+from refstore.records.location_records import Content
 from refstore.versioning.locations import WrittenContent
 from tests.purging import announce, content_of, intend, rewrite
 from tests.reaper_world import World
@@ -108,7 +108,7 @@ def test_a_reader_whose_content_was_replaced_and_deleted_reads_the_record_again(
     ctx = world.repo.context
     world.upload("main", "a")
     first = content_of(rewrite(world.repo, "main", "a", b"fewer"))
-    contents = reading.current_contents
+    contents = read.current_contents
     replaced: list[str] = []
 
     def then_replaced(*arguments: object) -> object:
@@ -119,7 +119,7 @@ def test_a_reader_whose_content_was_replaced_and_deleted_reads_the_record_again(
             ctx.objects.delete_many([first])
         return found
 
-    monkeypatch.setattr(reading, "contents", then_replaced)
+    monkeypatch.setattr(read, "contents", then_replaced)
     assert world.repo.read("main", "a") == b"fewest"
     assert replaced
 

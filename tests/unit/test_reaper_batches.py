@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from refstore.core import keys
+from refstore.configuration.settings import ReaperSettings
 from refstore.core.ids import Address, Token
-from refstore.core.settings import ReaperSettings
-from refstore.deletions.journal_format import PendingDelete
-from refstore.deletions.journal_writer import JournalWriter
+from refstore.deletion_history.journal_format import PendingDelete
+from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.errors import KVUnavailable, ObjectsUnavailable
+from refstore.kv_recovery.fence import DryRunGuard
 from refstore.lake import Lake
-from refstore.losses.fence import DryRunGuard
 from refstore.objects.local import LocalObjects
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
+from refstore.records import keys
 from refstore.versioning.address_state import NO_DELAYS
 from refstore_reaper import blob_deletion, delete_worker
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline

@@ -6,13 +6,14 @@ from functools import partial
 
 import pytest
 
-from refstore.core import keys
+from refstore.configuration.settings import ReaperSettings
 from refstore.core.ids import BranchName
-from refstore.core.records import BreakerState, DueHintRecord, encode
-from refstore.core.settings import ReaperSettings
 from refstore.errors import Invalid
 from refstore.kv.base import ABSENT
 from refstore.operations.address_info import AddressState
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.reaper_records import BreakerState, DueHintRecord
 from refstore.versioning import due_hints
 from refstore_reaper import breaker
 from refstore_reaper.backlog import count_due, count_objects, measure

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from refstore.core import keys
 from refstore.core.ids import BranchName, new_address, new_token
-from refstore.core.records import Deleting, Emptied, Listed, Reference, decode_reference, encode
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.reference_records import Deleting, Emptied, Listed, Reference, decode_reference
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, Crash, World
 
 

@@ -11,10 +11,11 @@ from random import Random
 
 import pytest
 
-from refstore.core import keys
-from refstore.core.records import Heartbeat, decode
 from refstore.errors import InvalidSettings, KVUnavailable
 from refstore.kv.base import ABSENT, Key, Op
+from refstore.records import keys
+from refstore.records.encoding import decode
+from refstore.records.reaper_records import Heartbeat
 from refstore_reaper import daemon
 from refstore_reaper.daemon import BEAT_SECONDS, Reaper, new_id
 from refstore_reaper.pass_summary import PassSummary

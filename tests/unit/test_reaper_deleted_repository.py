@@ -7,10 +7,11 @@ from datetime import datetime
 
 import pytest
 
-from refstore.core import keys
-from refstore.core.records import Branch, encode
 from refstore.errors import AlreadyExists, RepositoryNotFound
 from refstore.kv.base import ABSENT, SetIf
+from refstore.records import keys
+from refstore.records.branch_records import Branch
+from refstore.records.encoding import encode
 from refstore_reaper import breaker
 from refstore_reaper.status import read_status
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, Crash, World

@@ -8,10 +8,11 @@ from contextlib import suppress
 import pytest
 
 from refstore.cli.reaper import _exit_code
-from refstore.core import keys
-from refstore.core.records import StampRecord, decode
 from refstore.errors import Gone, KVUnavailable, KVWentBack, ObjectsUnavailable
 from refstore.kv.base import ABSENT, Op
+from refstore.records import keys
+from refstore.records.encoding import decode
+from refstore.records.reaper_records import StampRecord
 from refstore_reaper import reaper_pass
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, World
 

@@ -8,10 +8,10 @@ import json
 import pytest
 
 from refstore.core.ids import Address, Path, Token
-from refstore.deletions import journal_format
-from refstore.deletions.explain import explain_address as why
-from refstore.deletions.journal_format import BEGAN, ENDED, PREFIX, PendingDelete
-from refstore.deletions.journal_writer import JournalWriter
+from refstore.deletion_history import journal_format
+from refstore.deletion_history.explain import explain_address as why
+from refstore.deletion_history.journal_format import BEGAN, ENDED, PREFIX, PendingDelete
+from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.errors import AddressNotFound, InvalidName, ObjectsUnavailable
 from refstore.objects.base import DeleteResult
 from refstore.operations.address_info import AddressState

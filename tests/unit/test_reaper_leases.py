@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from refstore.core import keys
 from refstore.core.ids import RandomIds, RepositoryId
-from refstore.core.records import Lease, encode
 from refstore.kv.base import ABSENT, Op
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.reaper_records import Lease
 from refstore_reaper.leases import AHEAD_SECONDS_MAX, Leases
 from tests.kit.clock import FakeClock
 from tests.reaper_world import WatchedKV

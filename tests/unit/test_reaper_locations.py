@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from refstore.deletions import journal_format
-from refstore.versioning.locations import RewriteIntent, LocatedIdentity
+from refstore.deletion_history import journal_format
+from refstore.versioning.locations import LocatedIdentity, RewriteIntent
 from tests.purging import announce, content_of, content_to_be, intend, publish, rewrite, write
 from tests.reaper_world import World
 

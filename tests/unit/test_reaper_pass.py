@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from refstore.core import keys
 from refstore.core.ids import Address
-from refstore.core.records import Entry
 from refstore.kv.base import Op, SetIf
 from refstore.operations.address_info import AddressState
+from refstore.records import keys
+from refstore.records.staging_records import Entry
 from refstore_reaper.pass_summary import PassSummary
 from tests.reaper_world import GRACE_SECONDS, Crash, World
 

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from refstore.core import keys
 from refstore.kv.base import Get, Op, Result
-from refstore.losses import reconciling, verifying
+from refstore.kv_recovery import kv_verification, reconciliation
 from refstore.objects.base import Body, StoredObject
+from refstore.records import keys
 from tests.reaper_world import World
 from tests.unit.test_kv_losses import Losing
 
@@ -70,9 +70,9 @@ def went_back() -> World:
 
 
 def reconcile(world: World) -> None:
-    reconciling.restore_lost_records(world.lake)
-    assert not verifying.verify_kv(world.lake).has_unrestorable_losses
-    reconciling.settle_lake(world.lake, accept=False, clients_stopped=True)
+    reconciliation.restore_lost_records(world.lake)
+    assert not kv_verification.verify_kv(world.lake).has_unrestorable_losses
+    reconciliation.settle_lake(world.lake, accept=False, clients_stopped=True)
 
 
 def test_reconcile_may_die_before_each_of_its_writes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_reconcile_may_die_before_each_of_its_writes(monkeypatch: pytest.MonkeyP
             world.run_once()
             assert world.stored() == stored, at
             reconcile(world)
-        found = verifying.verify_kv(world.lake)
+        found = kv_verification.verify_kv(world.lake)
         assert found.is_settled, at
         assert not found.has_losses, at
         assert not world.run_once().error_count, at

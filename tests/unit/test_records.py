@@ -14,75 +14,63 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refstore.core.ids import Address, BranchName, CommitId, Path, RepositoryId, Token
-from refstore.core.records import (
-    AccessKeyRecord,
-    Amount,
-    AnyRecord,
-    AuditHead,
-    WaitingAct,
-    Backup,
-    Branch,
-    BranchRecord,
-    BreakerState,
-    ClearedRepository,
-    ClosedBranch,
-    Commit,
-    CommittedTokens,
-    NothingToDelete,
-    Content,
-    DeletionCount,
-    DayAmount,
-    DeletedToken,
-    Deleting,
-    DueHintRecord,
-    SharedDueHintRecord,
-    DurationsRecord,
-    Emptied,
-    Entry,
-    FormerDurations,
-    GcFigures,
-    GcFlag,
-    GcRun,
-    Heartbeat,
-    ImportRecord,
-    ImportSource,
-    Intent,
-    Issued,
-    LakeRecord,
-    Lease,
-    Listed,
-    Location,
-    LocationsFlag,
-    Mark,
-    Position,
-    PurgeRecord,
-    ReaperFigures,
-    Record,
-    Reference,
-    ReferenceRecord,
-    RepositoryRecord,
-    RetentionRecord,
-    RetiredToken,
-    RunProgress,
-    SecretHash,
-    SharedDurations,
-    StagedRecord,
-    StampRecord,
-    StopRequest,
-    Tag,
-    TokenRecord,
-    Tombstone,
-    decode,
-    decode_branch,
-    decode_reference,
-    decode_reference_many,
-    decode_staged,
-    decode_staged_many,
-    encode,
-    decode_optional,
-)
 from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT
+from refstore.records.any_record import AnyRecord
+from refstore.records.branch_records import (
+    Branch,
+    BranchRecord,
+    ClosedBranch,
+    CommittedTokens,
+    DeletedToken,
+    RetiredToken,
+    Tag,
+    TokenRecord,
+    decode_branch,
+)
+from refstore.records.commit_records import Commit
+from refstore.records.encoding import Record, decode, decode_optional, encode
+from refstore.records.figure_records import Amount, DayAmount, GcFigures, ReaperFigures, RunProgress, StopRequest
+from refstore.records.lake_records import (
+    AccessKeyRecord,
+    AuditHead,
+    DurationsRecord,
+    FormerDurations,
+    LakeRecord,
+    Position,
+    SecretHash,
+    SharedDurations,
+    WaitingAct,
+)
+from refstore.records.location_records import Backup, Content, Intent, Location, LocationsFlag, PurgeRecord
+from refstore.records.mark_records import GcFlag, GcRun, Mark, NothingToDelete
+from refstore.records.reaper_records import (
+    BreakerState,
+    DeletionCount,
+    DueHintRecord,
+    Heartbeat,
+    Lease,
+    SharedDueHintRecord,
+    StampRecord,
+)
+from refstore.records.reference_records import (
+    Deleting,
+    Emptied,
+    Issued,
+    Listed,
+    Reference,
+    ReferenceRecord,
+    decode_reference,
+    decode_reference_many,
+)
+from refstore.records.repository_records import (
+    ClearedRepository,
+    ImportRecord,
+    ImportSource,
+    RepositoryRecord,
+    RetentionRecord,
+)
+from refstore.records.staging_records import Entry, StagedRecord, Tombstone, decode_staged, decode_staged_many
 
 ADDRESS = Address("data/2023111422/01j8x6w3vr0000000000000000")
 TOKEN = Token("main:01j8x6w3vr0000000000000001")

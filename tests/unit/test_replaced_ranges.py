@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from refstore.versioning.commits import names
-from refstore_gc.batches import BatchKind, drop_unchanged
+from refstore.versioning.commits import object_names
+from refstore_gc.address_batches import BatchKind, drop_unchanged
 from refstore_gc.live_in_commits import NewRangeFinder
 from refstore_gc.untyped_arrow import pa
 
@@ -53,4 +53,4 @@ def test_each_range_of_the_trees_is_named_once(trees: list[list[str]]) -> None:
     new_ranges = NewRangeFinder()
     found = [keys for tree in trees for keys in new_ranges.add(pa.array([ids[each] for each in tree], pa.string()))]
     keys = [key for some in [*found, new_ranges.keys()] for key in some.to_pylist()]
-    assert sorted(keys) == sorted({names.key(names.RANGES, ids[each]) for tree in trees for each in tree})
+    assert sorted(keys) == sorted({object_names.key(object_names.RANGES, ids[each]) for tree in trees for each in tree})

@@ -7,16 +7,17 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import pytest
 
-from refstore.core import keys
 from refstore.core.ids import BranchName, Path
-from refstore.core.records import Entry, encode, without_reference
 from refstore.errors import AlreadyExists, BranchNotFound, Gone, ObjectNotFound
 from refstore.kv.base import Get, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.operations.copying import Copy
-from refstore.operations.restoring import RestoreOutcome, RestoreResult
-from refstore.operations.uploading import Upload
+from refstore.operations.copy import Copy
+from refstore.operations.restore import RestoreOutcome, RestoreResult
+from refstore.operations.upload import Upload
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.staging_records import Entry, without_reference
 from refstore.repository import Repository
 from refstore_reaper.scrub import scrub_references
 from tests.interrupted import Interrupted, seal

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from refstore.cli import common
-from refstore.core.settings import embedded_urls
+from refstore.configuration.settings import embedded_urls
 from refstore.gc_marks import Marks
 from refstore.lake import Lake
 from tests.commands import Command

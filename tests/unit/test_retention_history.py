@@ -6,8 +6,8 @@ import pytest
 
 from refstore.core.ids import CommitId
 from refstore.errors import CorruptRecord
-from refstore.retention.active_commits import Refs, ExpiryState, RetentionReason, compute_expiry
-from refstore.retention.commit_arrays import NONE, CommitRow, CommitHistory, CommitHistoryBuilder, TransactionType
+from refstore.retention.active_commits import ExpiryState, Refs, RetentionReason, compute_expiry
+from refstore.retention.commit_arrays import NONE, CommitHistory, CommitHistoryBuilder, CommitRow, TransactionType
 from refstore.retention.rules import DAY_MS, Pins, Rules
 
 A, B, C, D = (CommitId(letter * 64) for letter in "abcd")
@@ -57,7 +57,9 @@ def test_a_loop_stops_it() -> None:
     with pytest.raises(CorruptRecord, match="2 commits descend from themselves"):
         compute_expiry(looped, Refs({}, {}), Rules(), 0)
     typed = TransactionType.APPEND
-    looped = CommitHistory.from_rows([CommitRow(A, [B], 0, transaction=typed), CommitRow(B, [A], 0), CommitRow(C, [B], 0)])
+    looped = CommitHistory.from_rows(
+        [CommitRow(A, [B], 0, transaction=typed), CommitRow(B, [A], 0), CommitRow(C, [B], 0)]
+    )
     with pytest.raises(CorruptRecord, match="2 commits descend from themselves"):
         compute_expiry(looped, Refs({"main": C}, {}), Rules(), 0)
 
@@ -76,13 +78,20 @@ def test_a_name_without_its_commit_stops_it(refs: Refs, rules: Rules, what: str)
 
 
 def test_an_empty_repository() -> None:
-    assert compute_expiry(CommitHistory.from_rows([]), Refs({}, {}), Rules(default_retention_days=0), 0).commits(ExpiryState.EXPIRED) == []
+    assert (
+        compute_expiry(CommitHistory.from_rows([]), Refs({}, {}), Rules(default_retention_days=0), 0).commits(
+            ExpiryState.EXPIRED
+        )
+        == []
+    )
 
 
 def test_a_head_whose_landed_mark_is_not_written_yet_has_landed() -> None:
     """The mark is written behind the move of the head."""
     rows = [CommitRow(A, [], 0), CommitRow(B, [A], 0, False)]
-    found = compute_expiry(CommitHistory.from_rows(rows), Refs({"main": B}, {}), Rules(default_retention_days=0), DAY_MS)
+    found = compute_expiry(
+        CommitHistory.from_rows(rows), Refs({"main": B}, {}), Rules(default_retention_days=0), DAY_MS
+    )
     assert found.commits(ExpiryState.ACTIVE) == [B]
     assert found.commits(ExpiryState.EXPIRED) == [A]
 
@@ -96,13 +105,17 @@ def test_a_commit_given_up_lets_its_parent_expire() -> None:
 
 
 def test_a_period_of_lakefs_longest_is_no_overflow() -> None:
-    found = compute_expiry(CommitHistory.from_rows(ROWS), Refs({"main": D}, {}), Rules(default_retention_days=2**31 - 1), 5 * DAY_MS)
+    found = compute_expiry(
+        CommitHistory.from_rows(ROWS), Refs({"main": D}, {}), Rules(default_retention_days=2**31 - 1), 5 * DAY_MS
+    )
     assert len(found.commits(ExpiryState.ACTIVE)) == 4
     assert all(why in (RetentionReason.HEAD, RetentionReason.BRANCH, RetentionReason.DANGLING) for why in found.reasons)
 
 
 def test_second_parents_are_not_walked() -> None:
     """C came in by the merge only: it is on no branch's line."""
-    found = compute_expiry(CommitHistory.from_rows(ROWS), Refs({"main": D}, {}), Rules(default_retention_days=3), 4 * DAY_MS)
+    found = compute_expiry(
+        CommitHistory.from_rows(ROWS), Refs({"main": D}, {}), Rules(default_retention_days=3), 4 * DAY_MS
+    )
     assert not found.on_branch[found.history.numbers[C]]
     assert set(found.commits(ExpiryState.EXPIRED)) == {A, C}

@@ -9,7 +9,7 @@ import pytest
 from refstore.core.ids import Address, CommitId
 from refstore.kv.base import SetIf
 from refstore.operations.expire_head import HeadExpiry, RangeAges, expire_head, open_branches, protected_commits
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from refstore.retention.path_rules import latest_view_rules
 from tests.interrupted import Interrupted

@@ -18,21 +18,21 @@ from refstore.retention import globs
 from refstore.retention.rules import (
     DAYS_MAX,
     GLOBS_MAX,
+    BranchPeriods,
     BranchRule,
     Expiration,
-    PathRuleFilter,
     GcRules,
     LegalHold,
     PathRule,
-    RulePeriod,
-    BranchPeriods,
+    PathRuleFilter,
     Pins,
+    RulePeriod,
     Rules,
     gc_rules,
     read_rules,
     render_rules,
-    rule_warnings,
     replace_gc_rules,
+    rule_warnings,
 )
 
 COMMIT = "6e40" * 16
@@ -272,9 +272,9 @@ def branches(*names: str) -> str:
 
 class TestPrecedence:
     def days(self, branch: str, *rules: tuple[str, int]) -> tuple[int | None, str]:
-        chosen = BranchPeriods(Rules(default_retention_days=1, branches=tuple(BranchRule(*rule) for rule in rules))).period_of(
-            branch
-        )
+        chosen = BranchPeriods(
+            Rules(default_retention_days=1, branches=tuple(BranchRule(*rule) for rule in rules))
+        ).period_of(branch)
         return chosen.days, chosen.rule
 
     def test_a_name_before_any_glob(self) -> None:

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from refstore.core.ids import CommitId
-from refstore.retention.active_commits import Refs, ExpiryState, RetentionReason, compute_expiry
-from refstore.retention.commit_arrays import CommitRow, CommitHistory, TransactionType
-from refstore.retention.explaining import branch_lines, hold_reasons
+from refstore.retention.active_commits import ExpiryState, Refs, RetentionReason, compute_expiry
+from refstore.retention.commit_arrays import CommitHistory, CommitRow, TransactionType
 from refstore.retention.path_rules import make_plan
-from refstore.retention.rules import DAY_MS, BranchRule, Expiration, PathRuleFilter, PathRule, RulePeriod, Rules
+from refstore.retention.rule_explanation import branch_lines, hold_reasons
+from refstore.retention.rules import DAY_MS, BranchRule, Expiration, PathRule, PathRuleFilter, RulePeriod, Rules
 
 NOW_MS = 1_763_708_400_000
 
@@ -51,7 +51,11 @@ class Story:
         self.commit(name, on, days_ago, name, transaction=TransactionType.SNAPSHOT)
 
     def active(self, rules: Rules) -> set[str]:
-        return set(compute_expiry(CommitHistory.from_rows(self.rows), Refs(self.heads, {}), rules, NOW_MS).commits(ExpiryState.ACTIVE))
+        return set(
+            compute_expiry(CommitHistory.from_rows(self.rows), Refs(self.heads, {}), rules, NOW_MS).commits(
+                ExpiryState.ACTIVE
+            )
+        )
 
     def left(self, rules: Rules, *, made_days_ago: float = 30) -> set[str]:
         """The files that still exist after mark and sweep."""
@@ -185,7 +189,11 @@ def test_why_a_transaction_stays_names_the_branch_whose_view_it_is_in() -> None:
     history, refs = CommitHistory.from_rows(story.rows), Refs(story.heads, {})
     known = compute_expiry(history, refs, VIEWS, NOW_MS)
     for name, branches in (("T1", ["xyz"]), ("T2", ["xyz"]), ("T3", ["abc"]), ("T4", ["abc"]), ("T5", ["xyz"])):
-        found = [each for each in hold_reasons(known, refs, VIEWS, CommitId(name)) if each.reason == RetentionReason.LATEST_VIEW]
+        found = [
+            each
+            for each in hold_reasons(known, refs, VIEWS, CommitId(name))
+            if each.reason == RetentionReason.LATEST_VIEW
+        ]
         assert [(each.name, each.rule) for each in found] == [
             (branch, "keep_latest_view by default: it uses transaction types") for branch in branches
         ]
@@ -202,9 +210,13 @@ def test_an_explicit_option_lifts_the_protection_of_the_latest_view(rules: Rules
     history, refs = CommitHistory.from_rows(story.rows), Refs(story.heads, {})
     known = compute_expiry(history, refs, rules, NOW_MS)
     assert all(
-        each.reason != RetentionReason.LATEST_VIEW for name in story.files for each in hold_reasons(known, refs, rules, CommitId(name))
+        each.reason != RetentionReason.LATEST_VIEW
+        for name in story.files
+        for each in hold_reasons(known, refs, rules, CommitId(name))
     )
-    assert [(line.uses_types, line.keeps_latest_view) for line in branch_lines(known, refs, rules)] == [(True, False)] * 2
+    assert [(line.uses_types, line.keeps_latest_view) for line in branch_lines(known, refs, rules)] == [
+        (True, False)
+    ] * 2
     both = msgspec.structs.replace(rules, keep_latest_view=True)
     assert story.active(both) == {"T1", "T2", "T3", "T4", "T5"}
 
@@ -272,7 +284,9 @@ def test_a_rule_of_one_branch_takes_nothing_that_another_branch_holds() -> None:
         CommitRow(c, (b,), 9 * DAY_MS, True),
         CommitRow(d, (a,), DAY_MS, True),
     ]
-    rules = Rules(default_retention_days=30, rules=(PathRule(Expiration(all=RulePeriod(days=1)), PathRuleFilter("", "main")),))
+    rules = Rules(
+        default_retention_days=30, rules=(PathRule(Expiration(all=RulePeriod(days=1)), PathRuleFilter("", "main")),)
+    )
     made = make_plan(CommitHistory.from_rows(rows), Refs({"main": c, "dev": d}, {}), rules, 10 * DAY_MS)
     kept = [made.keeps_entry(made.expiry.history.numbers[commit], "x", 0) for commit in ids]
     assert kept == [True, False, True, True]  # a: dev was there; b: on main alone; c and d: heads

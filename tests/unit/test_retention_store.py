@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from refstore.core import keys
 from refstore.core.ids import BranchName, CommitId
-from refstore.core.records import ClosedBranch, Commit, RepositoryRecord, RetentionRecord, decode, encode
 from refstore.errors import (
     Conflict,
     ConsentNeeded,
@@ -21,9 +19,14 @@ from refstore.errors import (
     RepositoryNotFound,
 )
 from refstore.kv.base import ABSENT, Op, SetIf
-from refstore.kv.retrying import RetryingKV
+from refstore.kv.retries import RetryingKV
 from refstore.lake import Lake
 from refstore.operations import rules_document
+from refstore.records import keys
+from refstore.records.branch_records import ClosedBranch
+from refstore.records.commit_records import Commit
+from refstore.records.encoding import decode, encode
+from refstore.records.repository_records import RepositoryRecord, RetentionRecord
 from refstore.repository import Repository
 from refstore.retention.active_commits import ExpiryState, compute_expiry
 from refstore.retention.rules import BranchRule, GcRules, LegalHold, Rules
@@ -285,7 +288,11 @@ class TestReadingTheHistory:
         repo.create_tag("v1", "try")
         repo.delete_branch("try")
         repo.delete_branch("dev")
-        assert self.states(repo) == {ExpiryState.ACTIVE: {head, left}, ExpiryState.EXPIRED: {root, merged}, ExpiryState.UNLANDED: set()}
+        assert self.states(repo) == {
+            ExpiryState.ACTIVE: {head, left},
+            ExpiryState.EXPIRED: {root, merged},
+            ExpiryState.UNLANDED: set(),
+        }
         repo.delete_tag("v1")
         clock.advance(1)
         assert self.states(repo)[ExpiryState.ACTIVE] == {head}

@@ -8,7 +8,7 @@ import pytest
 
 from refstore.core.ids import BranchName
 from refstore.kv.base import SetIf
-from refstore.operations.expire_staged import StagedExpiry, expire_staged_entries
+from refstore.operations.expire_staged_entries import StagedExpiry, expire_staged_entries
 from refstore.repository import Repository
 from tests.interrupted import Interrupted, seal
 from tests.kit.clock import FakeClock
@@ -124,7 +124,7 @@ def test_every_branch_is_looked_at(repo: Repository, clock: FakeClock) -> None:
 
 
 def test_a_branch_of_many_pages(repo: Repository, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("refstore.operations.expire_staged.PAGE", 3)
+    monkeypatch.setattr("refstore.operations.expire_staged_entries.PAGE", 3)
     for number in range(8):
         repo.upload("main", f"tmp/{number}", b"1")
     clock.advance(3 * DAY_SECONDS)

@@ -24,7 +24,7 @@ from refstore.kv.base import (
     SetIf,
 )
 from refstore.kv.memory import MemoryKV
-from refstore.kv.retrying import WAIT_FIRST_SECONDS, WAIT_MAX_SECONDS, RetryingKV
+from refstore.kv.retries import WAIT_FIRST_SECONDS, WAIT_MAX_SECONDS, RetryingKV
 from tests.kit.logged_events import collecting_events
 
 A, B, C = Key("p", "a"), Key("p", "b"), Key("p", "c")

@@ -8,7 +8,7 @@ import pytest
 
 from refstore_gc import run_progress
 from refstore_gc.engines.local import LocalEngine
-from refstore_gc.run_progress import StepProgress, RunSteps
+from refstore_gc.run_progress import RunSteps, StepProgress
 
 
 class HalfDone(LocalEngine):

@@ -6,9 +6,9 @@ import io
 
 import pyarrow.parquet as pq
 
-from refstore import sample_data
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
+from refstore.service import sample_data
 
 
 def test_the_data_is_what_the_tutorials_name_and_committed() -> None:

@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import refstore
-from refstore.core.redaction import redact_text, redact_url
-from refstore.core.safety import Safety
-from refstore.core.settings import (
+from refstore.configuration.settings import (
     SETTINGS,
     ApiSettings,
     LoadedSettings,
@@ -23,6 +21,8 @@ from refstore.core.settings import (
     embedded_urls,
     load_settings,
 )
+from refstore.core.redaction import redact_text, redact_url
+from refstore.core.safety import Safety
 from refstore.core.signing_keys import SigningKey
 from refstore.errors import InvalidSettings
 from refstore.lake import Lake

@@ -10,7 +10,7 @@ import pytest
 from refstore.core.ids import BranchName
 from refstore.errors import Invalid
 from refstore.operations.trash import TrashItem
-from refstore.operations.uploading import Upload
+from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from tests.interrupted import seal
 from tests.kit.clock import FakeClock
@@ -43,7 +43,9 @@ def test_a_deleted_branchs_objects_are_listed_before_its_tokens_are_published(re
     repo.upload("try", "a", b"1")
     ctx = repo.context
     branches = ctx.branches
-    branches.close(BranchName("try"), branches.read_open(BranchName("try")), "branch-deleted")  # and its process died here
+    branches.close(
+        BranchName("try"), branches.read_open(BranchName("try")), "branch-deleted"
+    )  # and its process died here
     assert shown(repo.list_trash()) == [("try", "a", "branch-deleted")]
     release_all(repo)
     assert shown(repo.list_trash()) == [("try", "a", "branch-deleted")]

@@ -15,19 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refstore.core.ids import Address, RandomIds
-from refstore.core.records import Entry, encode
 from refstore.errors import CorruptRange, CorruptRecord, Invalid, MergeConflict, ObjectsUnavailable, Unavailable
 from refstore.objects.base import Body, StoredObject
 from refstore.objects.memory import MemoryObjects
-from refstore.versioning.commits import columns, listings, names
-from refstore.versioning.commits.applying import RUNS_MAX
+from refstore.records.encoding import encode
+from refstore.records.staging_records import Entry
+from refstore.versioning.commits import added_addresses, columns, object_names
+from refstore.versioning.commits.added_addresses import AddedAddressCollector
 from refstore.versioning.commits.caches import Cache, Caches
-from refstore.versioning.commits.changes import PAGE_ROWS, page_entries, page_values
-from refstore.versioning.commits.listings import AddedAddressCollector
-from refstore.versioning.commits.merging import CONFLICTS_MAX, MergeStrategy
-from refstore.versioning.commits.names import hash_of
+from refstore.versioning.commits.object_names import hash_of
 from refstore.versioning.commits.ranges import CutRule
-from refstore.versioning.commits.store import TreeStore
+from refstore.versioning.commits.tree_changes import PAGE_ROWS, page_entries, page_values
+from refstore.versioning.commits.tree_merge import CONFLICTS_MAX, MergeStrategy
+from refstore.versioning.commits.tree_rewrite import RUNS_MAX
+from refstore.versioning.commits.tree_store import TreeStore
 from refstore.versioning.commits.trees import Trees
 from refstore.versioning.commits.workers import Workers
 from tests.kit.clock import FakeClock
@@ -86,7 +87,12 @@ def tree_of(trees: Trees, count: int) -> str:
 def test_nothing_from_nothing_is_nothing() -> None:
     objects = Watched()
     written = trees_on(objects).apply("", [("a", None)])
-    assert (written.metarange, written.added_addresses_id, written.unchanged_entries, written.changed_entries) == ("", "", 1, 0)
+    assert (written.metarange, written.added_addresses_id, written.unchanged_entries, written.changed_entries) == (
+        "",
+        "",
+        1,
+        0,
+    )
     assert objects.puts == []
 
 
@@ -104,7 +110,7 @@ def test_what_changes_nothing_writes_no_tree() -> None:
     given_before = ids.given
     written = trees.apply(base, [(path(5), entry(5)), (path(6), entry(6)), ("zzz", None)])
     assert (written.metarange, written.changed_entries, written.unchanged_entries) == (base, 0, 3)
-    assert [key for key in objects.puts if not key.startswith(names.ADDED_ADDRESSES)] == []
+    assert [key for key in objects.puts if not key.startswith(object_names.ADDED_ADDRESSES)] == []
     assert ids.given == given_before + 1, "only the listing had to be named"
 
 
@@ -114,7 +120,9 @@ def test_what_was_there_already_is_listed_among_the_added_all_the_same() -> None
     """
     trees = trees_on(Watched())
     base = tree_of(trees, 100)
-    assert list(trees.read_added_addresses(trees.apply(base, [(path(5), entry(5))]).added_addresses_id)) == [[entry(5).address]]
+    assert list(trees.read_added_addresses(trees.apply(base, [(path(5), entry(5))]).added_addresses_id)) == [
+        [entry(5).address]
+    ]
 
 
 @pytest.mark.parametrize("others", [0, 20])
@@ -142,7 +150,9 @@ def test_what_a_staged_entry_says_of_its_reference_is_not_committed() -> None:
     staged = entry(5, reference_id="r" * 26)
     written = trees.apply_encoded("", [(path(5), encode(staged))])
     assert trees.get(written.metarange, path(5)) == entry(5)
-    assert trees.apply_encoded(written.metarange, [(path(5), encode(entry(5, reference_id="other")))]).changed_entries == 0
+    assert (
+        trees.apply_encoded(written.metarange, [(path(5), encode(entry(5, reference_id="other")))]).changed_entries == 0
+    )
 
 
 def test_one_edit_reads_one_range_and_writes_one() -> None:
@@ -161,7 +171,7 @@ def test_appending_does_not_touch_what_is_closed() -> None:
     objects.forget()
     written = trees_on(objects).apply(base, [(path(2000), entry(2000))])
     assert written.ranges_written <= 2
-    assert len([key for key in objects.reads if key.startswith(names.RANGES)]) <= 1
+    assert len([key for key in objects.reads if key.startswith(object_names.RANGES)]) <= 1
 
 
 def test_what_comes_behind_a_closed_last_range_reads_nothing() -> None:
@@ -174,7 +184,7 @@ def test_what_comes_behind_a_closed_last_range_reads_nothing() -> None:
     objects.forget()
     written = trees_on(objects, cut=cut).apply(base, [(path(20), entry(20))])
     assert (written.ranges_written, written.ranges_inherited) == (1, 2)
-    assert not [key for key in objects.reads if key.startswith(names.RANGES)]
+    assert not [key for key in objects.reads if key.startswith(object_names.RANGES)]
 
 
 def test_every_written_object_has_a_new_name() -> None:
@@ -264,7 +274,7 @@ def test_unsorted_changes_are_refused(paths: list[str]) -> None:
     trees = trees_on(objects)
     with pytest.raises(Invalid, match="sort"):
         trees.apply("", [(each, entry(1)) for each in paths])
-    assert not [key for key in objects.puts if key.startswith(names.METARANGES)]
+    assert not [key for key in objects.puts if key.startswith(object_names.METARANGES)]
 
 
 def test_a_staged_value_that_is_damaged_is_refused() -> None:
@@ -338,7 +348,7 @@ def test_a_full_temporary_directory_is_said(monkeypatch: pytest.MonkeyPatch) -> 
         def add(self, column: columns.Column) -> None:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(listings, "Spill", Full)
+    monkeypatch.setattr(added_addresses, "Spill", Full)
     with Workers(0) as workers:
         collector = AddedAddressCollector(workers, run_rows=2)
         first, second = page_entries([(path(number), entry(number)) for number in range(4)], 2)
@@ -400,7 +410,7 @@ def test_a_merge_looks_only_at_what_theirs_changed() -> None:
     objects.forget()
     merged = trees_on(objects).merge_changes(base, ours, theirs, MergeStrategy.NONE, equal_as_uploaded)
     assert list(merged) == [(path(2000), None)]
-    assert len({key for key in objects.reads if key.startswith(names.RANGES)}) <= 3
+    assert len({key for key in objects.reads if key.startswith(object_names.RANGES)}) <= 3
 
 
 def test_the_same_change_on_both_sides_is_no_conflict_whatever_its_time() -> None:
@@ -429,7 +439,7 @@ def test_a_listing_is_sorted_and_unique_however_many_runs_it_takes(
         listing = collector.finish(store, ())
         listing_id = "" if listing is None else listing.result()
         collector.close()
-    found = [each for part in listings.read(store, listing_id) for each in part]
+    found = [each for part in added_addresses.read(store, listing_id) for each in part]
     assert found == sorted({entry(number).address for number in numbers if number % 7})
 
 
@@ -455,7 +465,9 @@ def test_foreign_addresses_are_not_listed(address: str) -> None:
 def test_a_listing_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     trees = trees_on(Watched())
     with monkeypatch.context() as patch:
-        patch.setattr(listings, "LAYOUT", columns.Layout("refstore.added", "2", (("address", columns.ColumnKind.SORTED),)))
+        patch.setattr(
+            added_addresses, "LAYOUT", columns.Layout("refstore.added", "2", (("address", columns.ColumnKind.SORTED),))
+        )
         added = trees.apply("", [("a", entry(1))]).added_addresses_id
     with pytest.raises(CorruptRange, match="newer refstore"):
         list(trees.read_added_addresses(added))

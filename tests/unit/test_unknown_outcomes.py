@@ -9,7 +9,7 @@ import pytest
 from refstore.errors import OutcomeUnknown
 from refstore.kv.base import ABSENT, Exchange, Op, Result, SetIf
 from refstore.kv.memory import MemoryKV
-from refstore.kv.retrying import ATTEMPTS, wait_seconds
+from refstore.kv.retries import ATTEMPTS, wait_seconds
 from refstore.lake import Lake
 from refstore.repository import Repository
 from tests.kit.clock import FakeClock

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from refstore.core.ids import Address
-from refstore.core.records import Content
 from refstore.errors import MergeConflict, NothingToCommit
 from refstore.kv.base import Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.operations import log_and_diff
-from refstore.operations.comparing import ContentComparison
+from refstore.operations.content_comparison import ContentComparison
+from refstore.records.location_records import Content
 from refstore.repository import Repository
-from refstore.versioning.commits.applying import SAMPLES_MAX
-from refstore.versioning.commits.filters import PathFilter
+from refstore.versioning.commits.path_filter import PathFilter
+from refstore.versioning.commits.tree_rewrite import SAMPLES_MAX
 from refstore.versioning.locations import WrittenContent
 from tests.kit.clock import FakeClock
 from tests.purging import announce, content_of, intend, rewrite

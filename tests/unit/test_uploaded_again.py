@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from refstore.core.records import Entry
 from refstore.errors import MergeConflict, NothingToCommit
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
+from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from tests.kit.clock import FakeClock
 from tests.reaping import reap_all, release_all

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from refstore.deletions import explain
-from refstore.deletions.deletion_index import FOLDER
-from refstore.deletions.explain import PathWhy
-from refstore.deletions.journal_format import BEGAN, PREFIX
+from refstore.deletion_history import explain
+from refstore.deletion_history.deletion_index import FOLDER
+from refstore.deletion_history.explain import PathWhy
+from refstore.deletion_history.journal_format import BEGAN, PREFIX
 from refstore.errors import AddressNotFound, InvalidPath, ObjectNotFound
 from refstore.operations.address_info import AddressState
 from refstore_gc import deletion_index_writer
@@ -110,7 +110,7 @@ def test_so_many_commits_are_looked_at_and_the_rest_is_said(world: World, monkey
         world.repo.commit("main", "next")
     world.run_once()
     address = world.repo.stat("main", "a").address
-    monkeypatch.setattr("refstore.deletions.naming_commits.COMMITS_MAX", 3)
+    monkeypatch.setattr("refstore.deletion_history.naming_commits.COMMITS_MAX", 3)
     naming = world.repo.why(address).naming
     assert naming is not None
     assert (naming.complete, naming.branches, len(naming.commits)) == (False, (("main", "a"),), 4)

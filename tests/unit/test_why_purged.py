@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from refstore.deletions.explain import explain_address, explain_path
+from refstore.deletion_history.explain import explain_address, explain_path
 from refstore.operations import address_info
 from refstore.operations.address_info import AddressState
 from tests.purging import content_of, content_to_be, intend, rewrite

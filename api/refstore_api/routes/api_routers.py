@@ -16,7 +16,7 @@ from refstore_api.routes import (
     repositories,
     staging,
     tags,
-    unsupported,
+    unsupported_routes,
 )
 
 ROUTERS: Final = (
@@ -31,5 +31,5 @@ ROUTERS: Final = (
     gc.router,
     operations.router,
     purge.router,
-    unsupported.router,
+    unsupported_routes.router,
 )

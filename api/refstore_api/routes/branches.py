@@ -8,22 +8,22 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from refstore.access_keys import Role
 from refstore.errors import Invalid
 from refstore.repository import Repository
+from refstore.service.access_keys import Role
 from refstore_api.auth import Reader, Writer
-from refstore_api.commit_answers import DiffEntry, diff_page, differences, new_commit_model
+from refstore_api.commit_responses import DiffEntry, diff_page, differences, new_commit_model
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import make_response, make_empty_response, take_page
+from refstore_api.json_responses import make_empty_response, make_response, take_page
 from refstore_api.models import (
     BranchCreation,
     CherryPickCreation,
-    CommitModel,
     CommitCreation,
+    CommitModel,
     CommitOverrides,
     DiffList,
-    RefModel,
     RefList,
+    RefModel,
     ResetCreation,
     RevertCreation,
 )
@@ -52,7 +52,9 @@ async def list_branches(
             if show_hidden or not record.is_hidden
         )
         results, pagination = take_page(branches, amount_of(amount), lambda item: item[0])
-        return RefList(pagination=pagination, results=[RefModel(id=name, commit_id=record.head) for name, record in results])
+        return RefList(
+            pagination=pagination, results=[RefModel(id=name, commit_id=record.head) for name, record in results]
+        )
 
     return await service.read(request, caller.key_id, repository, read)
 

@@ -8,25 +8,25 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from refstore.access_keys import Role
 from refstore.core import event_log
 from refstore.errors import NotFound, RefstoreError
 from refstore.gc_marks import Marks, OfflineRun
-from refstore.operations import unmarking
+from refstore.operations import unmark as unmark_operation
 from refstore.repository import Repository
 from refstore.retention.rules import BranchRule, GcRules, gc_rules
+from refstore.service.access_keys import Role
 from refstore_api.auth import Operator, Reader
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import make_response, make_empty_response, take_page
 from refstore_api.json_bodies import BodyBound
+from refstore_api.json_responses import make_empty_response, make_response, take_page
 from refstore_api.models import (
     CollectionStatus,
     GarbageCollectionRule,
     GarbageCollectionRules,
     MarkedCommit,
     MarkedCommitList,
-    MarkRunModel,
     MarkRunList,
+    MarkRunModel,
     UnmarkResponse,
 )
 from refstore_api.principals import Principal
@@ -168,14 +168,18 @@ async def list_marked_commits(
     return await service.read(request, caller.key_id, repository, read)
 
 
-@router.delete("/gc/marks/{mark}", operation_id="unmark", responses={200: {"model": UnmarkResponse}, **failures(409, 410)})
+@router.delete(
+    "/gc/marks/{mark}", operation_id="unmark", responses={200: {"model": UnmarkResponse}, **failures(409, 410)}
+)
 async def unmark(service: ServiceOf, caller: Operator, repository: str, mark: str, pin: Pin = False) -> Response:
     """Make a commit, or all commits of a mark, active again, until the sweep begins."""
 
     def work(repo: Repository) -> UnmarkResponse:
-        result = unmarking.unmark(repo.context, mark, pin=pin, by=caller.key_id)
+        result = unmark_operation.unmark(repo.context, mark, pin=pin, by=caller.key_id)
         return UnmarkResponse(
-            unmarked_commits=result.unmarked_commits, expired_commits=len(result.expired_commits), pinned_commits=len(result.commits) if pin else 0
+            unmarked_commits=result.unmarked_commits,
+            expired_commits=len(result.expired_commits),
+            pinned_commits=len(result.commits) if pin else 0,
         )
 
     return make_response(await service.repository(repository, work))

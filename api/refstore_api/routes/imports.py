@@ -8,17 +8,17 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from refstore import background_imports
 from refstore.core import ids
-from refstore.core.records import ImportSource
-from refstore.operations.committing import CommitOptions
+from refstore.operations.commit import CommitOptions
+from refstore.records.repository_records import ImportSource
 from refstore.repository import Repository
+from refstore.service import background_imports
 from refstore_api.auth import Reader, Writer
-from refstore_api.commit_answers import new_commit_model
+from refstore_api.commit_responses import new_commit_model
 from refstore_api.error_responses import message_of_stored
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import make_response, make_empty_response
 from refstore_api.json_bodies import BodyBound
+from refstore_api.json_responses import make_empty_response, make_response
 from refstore_api.models import Error, ImportCreation, ImportCreationResponse, ImportStatus
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf

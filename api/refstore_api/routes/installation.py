@@ -7,11 +7,12 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from refstore import __version__, access_keys
+from refstore import __version__
+from refstore.service import access_keys
 from refstore_api.auth import Reader, authenticator_of
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import make_response, make_empty_response
 from refstore_api.json_bodies import OPEN_BYTES_MAX, BodyBound
+from refstore_api.json_responses import make_empty_response, make_response
 from refstore_api.models import (
     AuthenticationToken,
     Config,

@@ -14,18 +14,18 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from refstore.context import Context
 from refstore.core import ids
 from refstore.core.ids import is_own
-from refstore.core.records import Entry
 from refstore.core.safety import SIGNED_SECONDS
 from refstore.errors import AlreadyExists, Contention, Gone, Invalid, ObjectNotFound, RefstoreError
-from refstore.operations.reading import verify_chunks
-from refstore.operations.uploading import Stage, Upload
+from refstore.operations.read import verify_chunks
+from refstore.operations.upload import Stage, Upload
+from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_api import headers, request_bodies, signed_urls
 from refstore_api.auth import Reader, Writer
 from refstore_api.error_responses import PreconditionFailed, message_of, status_of
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import make_response, make_page_response, make_empty_response
 from refstore_api.json_bodies import BodyBound
+from refstore_api.json_responses import make_empty_response, make_page_response, make_response
 from refstore_api.models import (
     ObjectCopyCreation,
     ObjectError,

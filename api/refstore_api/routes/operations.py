@@ -9,27 +9,27 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from refstore.access_keys import Role
 from refstore.core.ids import Address
 from refstore.operations.address_info import AddressInfo
 from refstore.operations.purge_roles import PurgeRole
-from refstore.operations.restoring import RestoreOutcome
+from refstore.operations.restore import RestoreOutcome
 from refstore.repository import Repository
+from refstore.service.access_keys import Role
 from refstore_api.auth import Operator, Reader, Writer
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import make_response, take_page
+from refstore_api.json_responses import make_response, take_page
 from refstore_api.models import (
+    AddressReferenceModel,
     AddressReferences,
-    TrashItemModel,
-    TrashItemList,
     JournalEvent,
     Message,
     MoveRequest,
-    AddressReferenceModel,
     ObjectStats,
     PurgedObject,
     RestoreRequestModel,
     ResumeRequest,
+    TrashItemList,
+    TrashItemModel,
     WhyModel,
 )
 from refstore_api.object_stats import address_of_url, make_object_response, physical_url
@@ -66,7 +66,9 @@ async def move_object(service: ServiceOf, _caller: Writer, repository: str, bran
     status_code=201,
     responses={200: {"model": ObjectStats}, 201: {"model": ObjectStats}, **failures(409, 410)},
 )
-async def restore_object(service: ServiceOf, _caller: Writer, repository: str, branch: str, body: RestoreRequestModel) -> Response:
+async def restore_object(
+    service: ServiceOf, _caller: Writer, repository: str, branch: str, body: RestoreRequestModel
+) -> Response:
     """Restore a lost object, at its path or another one. 200: it is there already, and nothing was changed.
 
     409: something was written to the path since; `force` replaces that.
@@ -141,7 +143,9 @@ async def get_references(
 
 
 @router.get(
-    "/repositories/{repository}/addresses/why", operation_id="why", responses={200: {"model": WhyModel}, **failures(501)}
+    "/repositories/{repository}/addresses/why",
+    operation_id="why",
+    responses={200: {"model": WhyModel}, **failures(501)},
 )
 async def why(
     request: Request, service: ServiceOf, caller: Reader, repository: str, physical_address: PhysicalAddress
@@ -198,7 +202,9 @@ async def reaper_status(
     operation_id="resumeReaper",
     responses={200: {"model": Message}, **failures(409, 501)},
 )
-async def resume_reaper(service: ServiceOf, _caller: Operator, repository: str, body: ResumeRequest | None = None) -> Response:
+async def resume_reaper(
+    service: ServiceOf, _caller: Operator, repository: str, body: ResumeRequest | None = None
+) -> Response:
     """Resume hard deletion that the breaker stopped: for a time, or for a number of objects; an hour by default.
 
     A deleted repository is found, too, until it is drained; its name is free only after that.
@@ -207,7 +213,9 @@ async def resume_reaper(service: ServiceOf, _caller: Operator, repository: str, 
 
     def resume() -> Message:
         return Message(
-            message=service.operations.resume(service.lake.undrained_context(repository), bounds.seconds, bounds.objects)
+            message=service.operations.resume(
+                service.lake.undrained_context(repository), bounds.seconds, bounds.objects
+            )
         )
 
     return make_response(await service.run(resume))

@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from refstore.operations.purge_document import OnboardedDocument
+from refstore.operations.onboard import OnboardedDocument
 from refstore.repository import Repository
 from refstore_api.auth import Operator, Reader
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import make_response
 from refstore_api.json_bodies import BodyBound
+from refstore_api.json_responses import make_response
 from refstore_api.models import PurgeDataset, PurgeDocumentModel, PurgeDocumentText
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
@@ -50,7 +50,12 @@ def _document_model(onboarded: OnboardedDocument) -> PurgeDocumentModel:
         set_at=onboarded.set_ms // 1000,
         set_by=onboarded.set_by,
         datasets=[
-            PurgeDataset(name=each.name, prefix=each.prefix, mode=each.mode, is_whitelisted=onboarded.document.is_whitelisted(each))
+            PurgeDataset(
+                name=each.name,
+                prefix=each.prefix,
+                mode=each.mode,
+                is_whitelisted=onboarded.document.is_whitelisted(each),
+            )
             for each in onboarded.document.datasets
         ],
         warnings=list(onboarded.warnings),

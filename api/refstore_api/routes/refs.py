@@ -12,19 +12,26 @@ from starlette.responses import Response
 from refstore.errors import CommitNotFound, Contention
 from refstore.operations import log_and_diff
 from refstore.repository import Repository
-from refstore_api import commit_answers
+from refstore_api import commit_responses
 from refstore_api.auth import Reader, Writer
-from refstore_api.commit_answers import DiffEntry, commit_model, commit_models, diff_page, differences, merge_differences
+from refstore_api.commit_responses import (
+    DiffEntry,
+    commit_model,
+    commit_models,
+    diff_page,
+    differences,
+    merge_differences,
+)
 from refstore_api.error_responses import BranchContention
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import make_response, take_page
+from refstore_api.json_responses import make_response, take_page
 from refstore_api.models import (
-    CommitModel,
     CommitList,
+    CommitModel,
     DiffList,
     FindMergeBaseResult,
-    MergeRequest,
     MergeConflictResult,
+    MergeRequest,
     MergeResult,
     PathText,
 )
@@ -37,11 +44,16 @@ FILTERS_MAX = 100
 
 
 @router.get(
-    "/commits/{commit_id}", operation_id="getCommit", tags=["commits"], responses={200: {"model": CommitModel}, **failures()}
+    "/commits/{commit_id}",
+    operation_id="getCommit",
+    tags=["commits"],
+    responses={200: {"model": CommitModel}, **failures()},
 )
 async def get_commit(service: ServiceOf, _caller: Reader, repository: str, commit_id: str) -> Response:
     """Return the commit of any ref."""
-    return make_response(await service.repository(repository, lambda repo: commit_model(repo, *repo.get_commit(commit_id))))
+    return make_response(
+        await service.repository(repository, lambda repo: commit_model(repo, *repo.get_commit(commit_id)))
+    )
 
 
 @router.get("/refs/{ref}/commits", operation_id="logCommits", responses={200: {"model": CommitList}, **failures()})
@@ -72,7 +84,7 @@ async def log_commits(
     )
 
     def read(repo: Repository) -> CommitList:
-        commits = commit_answers.filter_log(
+        commits = commit_responses.filter_log(
             repo,
             ref,
             after=after,
@@ -83,7 +95,7 @@ async def log_commits(
             stop_at=stop_at,
         )
         results, pagination = take_page(
-            commits, amount_of(amount), lambda item: item[0], lambda item: commit_answers.size_of(item[1])
+            commits, amount_of(amount), lambda item: item[0], lambda item: commit_responses.size_of(item[1])
         )
         if limit:
             pagination.has_more = False

@@ -11,23 +11,23 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from refstore import sample_data
 from refstore.core.ids import RepositoryName
-from refstore.core.records import RepositoryRecord
 from refstore.errors import Invalid, InvalidName, ObjectsRefused
 from refstore.lake import Lake
 from refstore.namespaces import folder_url
 from refstore.objects import child
+from refstore.records.repository_records import RepositoryRecord
+from refstore.service import sample_data
 from refstore_api.auth import Operator, Reader, Writer
 from refstore_api.error_responses import Forbidden, NotSupported, log_failure
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import make_response, make_empty_response, take_page
+from refstore_api.json_responses import make_empty_response, make_response, take_page
 from refstore_api.models import (
-    RepositoryModel,
     RepositoryCreation,
     RepositoryList,
     RepositoryMetadataKeys,
     RepositoryMetadataSet,
+    RepositoryModel,
 )
 from refstore_api.principals import Principal
 from refstore_api.routes import failures
@@ -53,7 +53,9 @@ async def list_repositories(
     def read() -> RepositoryList:
         repositories = _visible_repositories(service.lake.repositories(prefix=prefix, after=after), caller, search)
         results, pagination = take_page(repositories, amount_of(amount), lambda item: item[0])
-        return RepositoryList(pagination=pagination, results=[_repository_model(name, record) for name, record in results])
+        return RepositoryList(
+            pagination=pagination, results=[_repository_model(name, record) for name, record in results]
+        )
 
     return await service.reads.run(request, caller.key_id, read)
 
@@ -90,7 +92,9 @@ async def create_repository(
 
 
 @router.get(
-    "/repositories/{repository}", operation_id="getRepository", responses={200: {"model": RepositoryModel}, **failures()}
+    "/repositories/{repository}",
+    operation_id="getRepository",
+    responses={200: {"model": RepositoryModel}, **failures()},
 )
 async def get_repository(service: ServiceOf, _caller: Reader, repository: str) -> Response:
     return make_response(await service.repository(repository, lambda repo: _repository_model(repo.name, repo.record)))

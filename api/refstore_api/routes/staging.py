@@ -14,18 +14,18 @@ from starlette.responses import Response
 
 from refstore.context import Context
 from refstore.core import deadline, ids
-from refstore.core.records import Issued
 from refstore.errors import AlreadyExists, AlreadyLinked, Invalid
 from refstore.objects.base import ObjectInfo, ObjectStore, StoredObject, chunks_of
-from refstore.operations.uploading import Link
+from refstore.operations.upload import Link
+from refstore.records.reference_records import Issued
 from refstore.repository import Repository
 from refstore_api import headers, request_bodies, signed_urls
 from refstore_api.auth import Writer
 from refstore_api.error_responses import PreconditionFailed
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import make_response, make_empty_response
+from refstore_api.json_responses import make_empty_response, make_response
 from refstore_api.models import ObjectStats, StagingLocation, StagingMetadata
-from refstore_api.object_stats import address_of_url, make_object_response, physical_url, read_token, add_token
+from refstore_api.object_stats import add_token, address_of_url, make_object_response, physical_url, read_token
 from refstore_api.routes import failures
 from refstore_api.routes.objects import BINARY, ChunkReader, IfMatch, stream_object
 from refstore_api.service import LinkRequest, ServiceOf

@@ -8,8 +8,8 @@ from starlette.responses import Response
 from refstore.repository import Repository
 from refstore_api.auth import Reader, Writer
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import make_response, make_empty_response, take_page
-from refstore_api.models import RefModel, RefList, TagCreation
+from refstore_api.json_responses import make_empty_response, make_response, take_page
+from refstore_api.models import RefList, RefModel, TagCreation
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
 from refstore_api.shared_parameters import AMOUNT, After, Amount, Force, Prefix, amount_of
@@ -29,7 +29,9 @@ async def list_tags(
 ) -> Response:
     def read(repo: Repository) -> RefList:
         results, pagination = take_page(repo.tags(prefix=prefix, after=after), amount_of(amount), lambda item: item[0])
-        return RefList(pagination=pagination, results=[RefModel(id=name, commit_id=tag.commit) for name, tag in results])
+        return RefList(
+            pagination=pagination, results=[RefModel(id=name, commit_id=tag.commit) for name, tag in results]
+        )
 
     return await service.read(request, caller.key_id, repository, read)
 
@@ -42,7 +44,9 @@ async def create_tag(service: ServiceOf, _caller: Writer, repository: str, body:
 
 @router.get("/{tag}", operation_id="getTag", responses={200: {"model": RefModel}, **failures()})
 async def get_tag(service: ServiceOf, _caller: Reader, repository: str, tag: str) -> Response:
-    return make_response(RefModel(id=tag, commit_id=await service.repository(repository, lambda repo: repo.get_tag(tag).commit)))
+    return make_response(
+        RefModel(id=tag, commit_id=await service.repository(repository, lambda repo: repo.get_tag(tag).commit))
+    )
 
 
 @router.delete("/{tag}", operation_id="deleteTag", status_code=204, responses=failures(409))

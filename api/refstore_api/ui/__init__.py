@@ -58,7 +58,7 @@ def _answer_pages_with_pages(app: FastAPI, kind: type[Exception]) -> None:
     async def handle(request: Request, error: Any) -> Response:
         if not is_page(request.url.path):
             return await others(request, error)
-        from refstore_api.ui.rendering import render_error
+        from refstore_api.ui.pages import render_error
         from refstore_api.ui.sessions import SignInRequired, sign_in_url
 
         if isinstance(error, SignInRequired):

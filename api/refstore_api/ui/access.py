@@ -7,16 +7,16 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from refstore import access_keys
-from refstore.access_keys import AccessKey, Role
 from refstore.errors import Invalid, NotFound
-from refstore.figures import DAY_MS
 from refstore.lake import Lake
+from refstore.monitoring.figures import DAY_MS
+from refstore.service import access_keys
+from refstore.service.access_keys import AccessKey, Role
 from refstore_api.service import ServiceOf
-from refstore_api.ui.acts import Confirmation, ask_confirmation, read_answer, show_result
+from refstore_api.ui.confirmation import Confirmation, ask_confirmation, read_answer, show_result
 from refstore_api.ui.forms import FormFields, read_form
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.rendering import render, format_time
+from refstore_api.ui.pages import format_time, render
 from refstore_api.ui.sessions import OperatorSession
 
 router = APIRouter(prefix=f"{PATH}/keys")

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from refstore.audit.audit_reader import NumberedAuditEntry, entries_newest_first
 from refstore_api.service import ServiceOf
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.rendering import render
+from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import OperatorSession
 
 router = APIRouter(prefix=f"{PATH}/audit")

@@ -14,15 +14,15 @@ from refstore.operations import refs as refs_
 from refstore.operations import rules_document
 from refstore.operations.log_and_diff import CommitLifetime, LogEntry, changes_of
 from refstore.repository import Repository
-from refstore.retention import explaining
-from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, ExpiryState
+from refstore.retention import rule_explanation
+from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, ExpiryState, Refs
 from refstore.retention.path_rules import make_plan
 from refstore.retention.rules import Rules
-from refstore.versioning.commits.diffing import PathChange
+from refstore.versioning.commits.tree_diff import PathChange
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.rendering import render
+from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import ReaderSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/commits", route_class=EncodedNameRoute)
@@ -85,7 +85,7 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession, rep
         entry = next(iter(repo.history(commit_id)))
         known = _compute_expiry(repo)
         reasons = (
-            explaining.hold_reasons(known.expiry, known.refs, known.rules, commit_id)
+            rule_explanation.hold_reasons(known.expiry, known.refs, known.rules, commit_id)
             if known is not None and commit_id in known.expiry.history.numbers
             else []
         )

@@ -10,19 +10,20 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from refstore.core.ids import CommitId
-from refstore.core.records import Commit, Mark
 from refstore.core.units import format_size
 from refstore.errors import Corrupt, NotFound
 from refstore.gc_marks import OPEN_STATES, Marks, RunState
-from refstore.operations import unmarking
+from refstore.operations import unmark as unmark_operation
+from refstore.records.commit_records import Commit
+from refstore.records.mark_records import Mark
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui.acts import ConfirmationField, Confirmation, ask_confirmation, read_answer, show_result
+from refstore_api.ui.confirmation import Confirmation, ConfirmationField, ask_confirmation, read_answer, show_result
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.rendering import render, format_time
+from refstore_api.ui.pages import format_time, render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
-from refstore_gc.run_summary import ObjectCount, GcSummary, read_summary
+from refstore_gc.run_summary import GcSummary, ObjectCount, read_summary
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/marks", route_class=EncodedNameRoute)
 
@@ -83,7 +84,7 @@ async def ask_unmark(
 
     def work(repo: Repository) -> Response:
         Marks(repo.context).decisions.check_unmark(mark)
-        would = unmarking.preview_unmark(repo.context, mark)
+        would = unmark_operation.preview_unmark(repo.context, mark)
         again = len(would.expired_commits)
         return ask_confirmation(
             request,
@@ -96,7 +97,11 @@ async def ask_unmark(
                     ("Of these, expired by the rules, so that the next run marks them again", f"{again:,}"),
                 ],
                 warnings=["Change the rules first, or pin the commits, if they are to stay."] if again else [],
-                fields=[ConfirmationField("checkbox", "pin", "Pin these commits in the rules, so that no run marks them again")],
+                fields=[
+                    ConfirmationField(
+                        "checkbox", "pin", "Pin these commits in the rules, so that no run marks them again"
+                    )
+                ],
                 is_danger=False,
                 cancel=f"/repositories/{repository}/marks",
             ),
@@ -112,7 +117,9 @@ async def unmark(
 ) -> Response:
     form = await read_answer(request, session)
     pin, by = form.is_checked("pin"), session.principal.key_id
-    done = await service.repository(repository, lambda repo: unmarking.unmark(repo.context, mark, pin=pin, by=by))
+    done = await service.repository(
+        repository, lambda repo: unmark_operation.unmark(repo.context, mark, pin=pin, by=by)
+    )
     facts = [
         ("Commits that are active again", f"{done.unmarked_commits:,}"),
         ("Pinned in the rules", f"{len(done.commits) if pin else 0:,}"),
@@ -156,7 +163,9 @@ async def confirm(
     by = session.principal.key_id
     run = await service.repository(repository, lambda repo: Marks(repo.context).decisions.confirm(mark, by))
     facts = [("Mark", run.mark_id), ("Deletes after", format_time(run.record.deletes_at_ms))]
-    return show_result(request, "Confirmed", facts, repository=repository, back=f"/repositories/{repository}/marks/{mark}")
+    return show_result(
+        request, "Confirmed", facts, repository=repository, back=f"/repositories/{repository}/marks/{mark}"
+    )
 
 
 def read_mark_summary(repo: Repository, mark: str) -> GcSummary | None:

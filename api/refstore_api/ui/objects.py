@@ -8,14 +8,14 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from refstore.core.ids import Address, is_own
-from refstore.core.records import Entry
 from refstore.errors import RefstoreError
 from refstore.operations.address_info import AddressInfo
+from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.rendering import render
+from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import ReaderSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}", route_class=EncodedNameRoute)

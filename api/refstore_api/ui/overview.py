@@ -8,14 +8,15 @@ from typing import Annotated, Final, NamedTuple
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from refstore import figures
 from refstore.core.ids import RepositoryName
-from refstore.core.records import Amount, RepositoryRecord
-from refstore.figures import DAY_MS, Concern, Figures, OperatorWarning
 from refstore.lake import Lake
+from refstore.monitoring import figures
+from refstore.monitoring.figures import DAY_MS, Concern, Figures, OperatorWarning
+from refstore.records.figure_records import Amount
+from refstore.records.repository_records import RepositoryRecord
 from refstore_api.service import ServiceOf
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.rendering import render, settlement_text
+from refstore_api.ui.pages import render, settlement_text
 from refstore_api.ui.sessions import ReaderSession, UserSession
 
 router = APIRouter(prefix=PATH)
@@ -82,7 +83,9 @@ def _repository_rows(lake: Lake, session: UserSession) -> list[RepositoryRow]:
         known = all_figures.get(record.id, Figures())
         days = [day for day in known.reclaimed_days if day.day >= week_ago]
         reclaimed = Amount(sum(day.objects for day in days), sum(day.bytes for day in days))
-        rows.append(RepositoryRow(name, record, known, figures.find_warnings(known, record.created_ms, now_ms), reclaimed))
+        rows.append(
+            RepositoryRow(name, record, known, figures.find_warnings(known, record.created_ms, now_ms), reclaimed)
+        )
     return sorted(rows, key=lambda row: (_URGENCY[row.warnings[0].concern] if row.warnings else 99, row.name))
 
 

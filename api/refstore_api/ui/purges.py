@@ -13,11 +13,19 @@ from refstore.errors import NotFound
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui.acts import SHOWN_DIGEST, Confirmation, ask_confirmation, check_shown, make_digest, read_answer, show_result
+from refstore_api.ui.confirmation import (
+    SHOWN_DIGEST,
+    Confirmation,
+    ask_confirmation,
+    check_shown,
+    make_digest,
+    read_answer,
+    show_result,
+)
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.rendering import render
+from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
-from refstore_gc import purge_cleaning
+from refstore_gc import purge_cleanup
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/purges", route_class=EncodedNameRoute)
 
@@ -29,7 +37,7 @@ SHOWN_MAX: Final = 20
 @router.get("")
 async def list_runs(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
     def work(repo: Repository) -> Response:
-        kept = purge_cleaning.backups(repo.context)
+        kept = purge_cleanup.backups(repo.context)
         backups = list(islice(kept, BACKUPS + 1))
         return render(
             request,

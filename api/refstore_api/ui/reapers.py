@@ -7,18 +7,19 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from refstore import figures
-from refstore.core import keys
-from refstore.core.records import Lease, decode
 from refstore.core.units import format_size
 from refstore.errors import CorruptRecord, Invalid
-from refstore.figures import Figures
 from refstore.lake import Lake
+from refstore.monitoring import figures
+from refstore.monitoring.figures import Figures
+from refstore.records import keys
+from refstore.records.encoding import decode
+from refstore.records.reaper_records import Lease
 from refstore_api.models import RESUME_SECONDS_MAX
 from refstore_api.service import ServiceOf
-from refstore_api.ui.acts import ConfirmationField, Confirmation, ask_confirmation, read_answer, show_result
+from refstore_api.ui.confirmation import Confirmation, ConfirmationField, ask_confirmation, read_answer, show_result
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.rendering import render, settlement_text
+from refstore_api.ui.pages import render, settlement_text
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 
 router = APIRouter(prefix=PATH)
@@ -84,7 +85,9 @@ async def ask_resume(request: Request, service: ServiceOf, _session: OperatorSes
                     ("In grace", f"{found['in_grace'] if found else 0:,} objects"),
                 ],
                 fields=[
-                    ConfirmationField("select", "bound", "For how long", options=(("hours", "hours"), ("objects", "objects"))),
+                    ConfirmationField(
+                        "select", "bound", "For how long", options=(("hours", "hours"), ("objects", "objects"))
+                    ),
                     ConfirmationField("number", "amount", "How many hours, or objects", value="1"),
                 ],
                 warnings=["The KV went back. Settle that with `refstore kv reconcile` first."]

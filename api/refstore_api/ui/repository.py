@@ -9,15 +9,17 @@ from typing import Annotated, Final, NamedTuple
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from refstore import figures, run_control
 from refstore.core.ids import BranchName
-from refstore.core.records import Amount, Branch, Entry, decode_staged_many
 from refstore.core.units import sum_sizes
+from refstore.monitoring import figures, run_control
+from refstore.records.branch_records import Branch
+from refstore.records.figure_records import Amount
+from refstore.records.staging_records import Entry, decode_staged_many
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.rendering import render, settlement_text
+from refstore_api.ui.pages import render, settlement_text
 from refstore_api.ui.sessions import ReaderSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}", route_class=EncodedNameRoute)

@@ -9,23 +9,23 @@ from urllib.parse import unquote
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from refstore.audit.audit_entries import AuditEntry
 from refstore.audit.audit_reader import entries_newest_first
-from refstore.audit.entries import AuditEntry
 from refstore.core.json_documents import CHARACTERS_MAX
 from refstore.errors import Conflict, ConsentNeeded, Invalid, InvalidRules
 from refstore.operations import rules_document
 from refstore.operations.rule_review import compare_with_current, review_history
 from refstore.repository import Repository
-from refstore.retention import explaining
+from refstore.retention import rule_explanation
 from refstore.retention.active_commits import compute_expiry
-from refstore.retention.explaining import BranchLine, ExpiryTotals
+from refstore.retention.rule_explanation import BranchLine, ExpiryTotals
 from refstore.retention.rules import Rules
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui.acts import PROOF_FIELD, is_answer, make_proof, show_result
+from refstore_api.ui.confirmation import PROOF_FIELD, is_answer, make_proof, show_result
 from refstore_api.ui.forms import FormFields, read_form
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.rendering import render
+from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession, UserSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/rules", route_class=EncodedNameRoute)
@@ -177,7 +177,10 @@ def _compute_effect(repo: Repository, rules: Rules) -> RulesEffect:
     expiry = compute_expiry(past, refs, rules, repo.context.clock.now_ms())
     found = review_history(repo.context, rules, expiry, refs)
     return RulesEffect(
-        explaining.expiry_totals(expiry), explaining.branch_lines(expiry, refs, rules)[:LINES], found.unmarked_commits, found.warnings
+        rule_explanation.expiry_totals(expiry),
+        rule_explanation.branch_lines(expiry, refs, rules)[:LINES],
+        found.unmarked_commits,
+        found.warnings,
     )
 
 

@@ -7,18 +7,18 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from refstore import run_control
 from refstore.core.units import format_age
 from refstore.errors import NotFound
 from refstore.gc_marks import Marks, RunState
+from refstore.monitoring import run_control
+from refstore.monitoring.run_control import ActiveRun
 from refstore.repository import Repository
-from refstore.run_control import ActiveRun
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui.acts import Confirmation, ask_confirmation, read_answer, show_result
+from refstore_api.ui.confirmation import Confirmation, ask_confirmation, read_answer, show_result
 from refstore_api.ui.marks import read_mark_summary
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.rendering import render
+from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/runs", route_class=EncodedNameRoute)
@@ -81,7 +81,11 @@ async def ask_stop(
         found = _find_active_run(repo, run)
         progress = found.progress
         now_ms = repo.context.clock.now_ms()
-        done = f"{progress.done_items:,} of {progress.total_items:,}" if progress.total_items else f"{progress.done_items:,}"
+        done = (
+            f"{progress.done_items:,} of {progress.total_items:,}"
+            if progress.total_items
+            else f"{progress.done_items:,}"
+        )
         return ask_confirmation(
             request,
             Confirmation(

@@ -19,8 +19,8 @@ from urllib.parse import urlencode, urlsplit
 from fastapi import Depends, Request
 from starlette.responses import Response
 
-from refstore.access_keys import Role
 from refstore.core.signing_keys import SigningKey
+from refstore.service.access_keys import Role
 from refstore_api.auth import admit, authenticator_of
 from refstore_api.error_responses import Forbidden, Unauthenticated
 from refstore_api.principals import Principal

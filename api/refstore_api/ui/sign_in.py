@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from refstore import access_keys
 from refstore.core.signing_keys import SigningKey
+from refstore.service import access_keys
 from refstore_api.auth import authenticator_of, hide_faults
 from refstore_api.cross_site import check_own_page
 from refstore_api.error_responses import Forbidden, TooManyWrongSecrets, Unauthenticated
@@ -19,7 +19,7 @@ from refstore_api.service import Service, ServiceOf
 from refstore_api.ui import sessions
 from refstore_api.ui.forms import PROOF, read_fields, read_form
 from refstore_api.ui.page_urls import PATH, base_path_of
-from refstore_api.ui.rendering import render
+from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import ReaderSession
 
 router = APIRouter(prefix=PATH)

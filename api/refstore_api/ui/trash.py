@@ -12,14 +12,22 @@ from starlette.responses import Response
 
 from refstore.core.units import format_size, sum_sizes
 from refstore.errors import Invalid
-from refstore.operations.restoring import RestoreOutcome, RestoreRequest, RestoreResult
+from refstore.operations.restore import RestoreOutcome, RestoreRequest, RestoreResult
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui.acts import SHOWN_DIGEST, ConfirmationField, Confirmation, ask_confirmation, make_digest, is_answer, show_result
+from refstore_api.ui.confirmation import (
+    SHOWN_DIGEST,
+    Confirmation,
+    ConfirmationField,
+    ask_confirmation,
+    is_answer,
+    make_digest,
+    show_result,
+)
 from refstore_api.ui.forms import FormFields, read_form
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.rendering import render
+from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import ReaderSession, WriterSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/trash", route_class=EncodedNameRoute)

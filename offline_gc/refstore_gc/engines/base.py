@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from refstore_gc.batches import Batch
+from refstore_gc.address_batches import Batch
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-from refstore_gc.batches import Batch, BatchKind
+from refstore_gc.address_batches import Batch, BatchKind
 from refstore_gc.engines import worker_processes
-from refstore_gc.engines.base import Flow, SharedFolder, BatchStep
+from refstore_gc.engines.base import BatchStep, Flow, SharedFolder
 from refstore_gc.engines.shared_work import SharedWork
 from refstore_gc.engines.spill import FOLDER_PREFIX, BatchSpill, WaitingBatch, load_batches, translate_disk_errors
 from refstore_gc.private_folder import make_private_folder

@@ -26,7 +26,7 @@ START_AFTER_SECONDS: Final = 1.0
 """Starting a worker takes half a second of processor time."""
 RESULTS_MAX: Final = 4
 """How many results of workers wait for this process, at most: some MB each."""
-_IMPORTED_AHEAD: Final = ("refstore_gc.listing", "refstore_gc.live_in_commits")
+_IMPORTED_AHEAD: Final = ("refstore_gc.list_objects", "refstore_gc.live_in_commits")
 
 _log = event_log.get_logger(__name__)
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from refstore import errors
 from refstore.core.arrow_arrays import make_array
 from refstore.errors import MissingExtra, RefstoreError, Unavailable
-from refstore_gc.batches import ARROW, SCHEMA, Batch, BatchKind, group_by_bucket, decode_batches, encode_batches
+from refstore_gc.address_batches import ARROW, SCHEMA, Batch, BatchKind, decode_batches, encode_batches, group_by_bucket
 from refstore_gc.engines import spark_session
-from refstore_gc.engines.base import Flow, SharedFolder, BatchStep
+from refstore_gc.engines.base import BatchStep, Flow, SharedFolder
 from refstore_gc.engines.spill import FOLDER_PREFIX
 from refstore_gc.private_folder import make_private_folder
 from refstore_gc.untyped_arrow import pa
@@ -73,7 +73,11 @@ class SparkEngine:
                 if not frames:
                     return []
                 together = reduce(lambda some, more: some.unionByName(more), frames)
-                rows = together.repartitionById(tasks, "bucket").mapInArrow(partial(_join_partition, work), _RESULTS).collect()
+                rows = (
+                    together.repartitionById(tasks, "bucket")
+                    .mapInArrow(partial(_join_partition, work), _RESULTS)
+                    .collect()
+                )
             finally:
                 for frame in kept:
                     frame.unpersist()

@@ -129,7 +129,8 @@ def start_session(options: SparkOptions) -> SparkSession:
             spark: SparkSession = builder.getOrCreate()
     except Exception as error:
         raise InvalidSettings(
-            f"Spark did not start on {options.master!r}: {first_error_line(error)}; correct --master and --conf, and see "
+            f"Spark did not start on {options.master!r}: {first_error_line(error)}; correct --master and --conf, and "
+            f"see "
             "that Java"
             f" {JAVA_MIN} or later runs here"
         ) from error

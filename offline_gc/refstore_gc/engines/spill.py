@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Final, NamedTuple
 
 from refstore.errors import Unavailable
-from refstore_gc.batches import Batch, BatchKind
+from refstore_gc.address_batches import Batch, BatchKind
 from refstore_gc.private_folder import make_private_folder
 
 FOLDER_PREFIX: Final = "refstore-gc-"

@@ -20,7 +20,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Final, TypeVar
 
-from refstore.core import logs, python_gc
+from refstore.configuration import logs
+from refstore.core import python_gc
 from refstore.errors import Unavailable
 
 A = TypeVar("A")

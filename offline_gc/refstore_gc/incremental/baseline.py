@@ -18,10 +18,10 @@ from typing import Final
 import msgspec
 
 from refstore.core.ids import CommitId
+from refstore_gc.address_batches import Batch, BatchKind
 from refstore_gc.address_codec import CUT_BYTES
-from refstore_gc.batches import Batch, BatchKind
-from refstore_gc.complete_commits import NothingToDeleteCommits
 from refstore_gc.live_in_commits import CommitReads, LiveCommits
+from refstore_gc.nothing_to_delete import NothingToDeleteCommits
 from refstore_gc.run_summary import ObjectCount
 
 MARKED_AGAIN: Final = "a commit was unmarked, and is marked again"
@@ -91,9 +91,16 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
             return "some commits keep only a part of what they name"
         if not self.commit_reads.metaranges <= reads.metaranges:
             return "a commit was given up since"
-        if any(commits.keeps_everything_of(commit) for commit in self.commit_reads.past_commits if commit not in self.nothing_to_delete.commits):
+        if any(
+            commits.keeps_everything_of(commit)
+            for commit in self.commit_reads.past_commits
+            if commit not in self.nothing_to_delete.commits
+        ):
             return "a commit keeps what it names again"
-        if any(commit in self.commit_reads.past_commits and commit not in self.nothing_to_delete.commits for commit in marked):
+        if any(
+            commit in self.commit_reads.past_commits and commit not in self.nothing_to_delete.commits
+            for commit in marked
+        ):
             return MARKED_AGAIN  # what it names has been no news since
         if cutoff_ms < self.cutoff_ms:
             return "the minimum age reaches further back than that of the last run"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from refstore.versioning.commits.metaranges import RangeRow
-from refstore.versioning.commits.store import TreeStore
-from refstore_gc.batches import BatchKind
+from refstore.versioning.commits.tree_store import TreeStore
+from refstore_gc.address_batches import BatchKind
 from refstore_gc.live_in_commits import CommitReads, Listing, LiveCommits, Sources, Tree, trees_of
 from refstore_gc.run_layout import RunLayout
 

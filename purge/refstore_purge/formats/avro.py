@@ -15,11 +15,20 @@ import numpy as np
 
 from refstore_purge.formats import avro_container, avro_schema, key_values
 from refstore_purge.formats.avro_container import AvroBlock, AvroHeader
-from refstore_purge.formats.avro_records import RecordReader, BlockRecords
+from refstore_purge.formats.avro_records import BlockRecords, RecordReader
 from refstore_purge.formats.avro_schema import AvroType
-from refstore_purge.formats.base import TEXT_BATCH_BYTES, SearchResult, IdMatcher, PurgeError, RewriteResult, ValueObserver, ObservedIds, FormatTask
-from refstore_purge.formats.nested import check_schema
-from refstore_purge.untyped_arrow import pa
+from refstore_purge.formats.base import (
+    TEXT_BATCH_BYTES,
+    FormatTask,
+    IdMatcher,
+    ObservedIds,
+    PurgeError,
+    RewriteResult,
+    SearchResult,
+    ValueObserver,
+)
+from refstore_purge.formats.nested_columns import check_schema
+from refstore_purge.untyped_pandas import pa
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

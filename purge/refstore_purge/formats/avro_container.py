@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.untyped_arrow import pa
+from refstore_purge.untyped_pandas import pa
 
 MAGIC: Final = b"Obj\x01"
 SYNC_BYTES: Final = 16

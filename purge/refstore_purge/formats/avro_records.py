@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from refstore_purge.formats.avro_container import DAMAGED, read_varint, encode_varint
+from refstore_purge.formats.avro_container import DAMAGED, encode_varint, read_varint
 from refstore_purge.formats.avro_schema import AvroType, arrow_type
 from refstore_purge.formats.avro_steps import (
     SkipStep,
@@ -24,7 +24,7 @@ from refstore_purge.formats.avro_steps import (
     skip_record,
     skip_union,
 )
-from refstore_purge.formats.base import IdKind, PurgeError, FormatTask, is_alike, kind_of, name_of
+from refstore_purge.formats.base import FormatTask, IdKind, PurgeError, is_alike, kind_of, name_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

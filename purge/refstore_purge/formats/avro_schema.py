@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from refstore_purge.formats.base import PurgeError, kind_of
-from refstore_purge.untyped_arrow import pa
+from refstore_purge.untyped_pandas import pa
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 WIDTHS: Final[Mapping[str, int]] = {"null": 0, "boolean": 1, "float": 4, "double": 8}

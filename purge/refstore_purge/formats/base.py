@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, Protocol
 
-from refstore_purge.untyped_arrow import pa
+from refstore_purge.untyped_pandas import pa
 
 if TYPE_CHECKING:
     import numpy as np
@@ -123,7 +123,9 @@ class FormatModule(Protocol):
         """
         ...
 
-    def find(self, source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver | None = None) -> SearchResult:
+    def find(
+        self, source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver | None = None
+    ) -> SearchResult:
         """Look for the ids in an object, and read no more than that needs. Raises PurgeError.
 
         `see` is called with every value at the identifier, and with what the metadata has, unless statistics tell that

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, Final, Literal
 
 from refstore_purge.formats.base import TEXT_BATCH_BYTES, PurgeError
-from refstore_purge.formats.stays_open import UnclosedFile
-from refstore_purge.untyped_arrow import pa
+from refstore_purge.formats.unclosed_file import UnclosedFile
+from refstore_purge.untyped_pandas import pa
 
 Codec = Literal["none", "gzip", "bzip2", "xz", "zstd"]
 

@@ -14,16 +14,16 @@ import numpy as np
 
 from refstore_purge.formats import compression
 from refstore_purge.formats.base import (
-    SearchResult,
+    FormatTask,
     IdMatcher,
+    ObservedIds,
     PurgeError,
     RewriteResult,
+    SearchResult,
     ValueObserver,
-    ObservedIds,
-    FormatTask,
+    column_error,
     is_alike,
     name_of,
-    column_error,
 )
 from refstore_purge.formats.text_values import match_integers, match_strings
 
@@ -179,7 +179,9 @@ def _matches(batch: _RecordBatch, start: int, header: _CsvHeader, ids: IdMatcher
     return matched, rows
 
 
-def _match_values(batch: _RecordBatch, values: Sequence[bytes], places: Sequence[int], name: str, ids: IdMatcher) -> NDArray[np.bool_]:
+def _match_values(
+    batch: _RecordBatch, values: Sequence[bytes], places: Sequence[int], name: str, ids: IdMatcher
+) -> NDArray[np.bool_]:
     if ids.kind == "integer":
         for value, place in zip(values, places, strict=True):
             if not _INTEGER.fullmatch(value):

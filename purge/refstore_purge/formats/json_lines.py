@@ -15,14 +15,14 @@ import numpy as np
 
 from refstore_purge.formats import compression
 from refstore_purge.formats.base import (
-    SearchResult,
+    FormatTask,
     IdMatcher,
     MissingColumnError,
+    ObservedIds,
     PurgeError,
     RewriteResult,
+    SearchResult,
     ValueObserver,
-    ObservedIds,
-    FormatTask,
     is_alike,
     name_of,
 )
@@ -72,7 +72,9 @@ def find(source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver 
         rows += sum(line.value is not None for line in lines)
         matched += int(np.count_nonzero(_matches(lines, task, ids)))
         has_identifier = has_identifier or any(_has_identifier(line, task) for line in lines)
-    return SearchResult(rows, matched, "partition" if task.matches_every_row else "column", has_identifier=has_identifier)
+    return SearchResult(
+        rows, matched, "partition" if task.matches_every_row else "column", has_identifier=has_identifier
+    )
 
 
 def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> RewriteResult:
@@ -104,7 +106,9 @@ def _batches(source: BinaryIO) -> Iterator[list[_JsonLine]]:
             # not `splitlines`, which ends lines in more ways than this format does
             texts = text[: end - 1].split(b"\n")
             for start in range(0, len(texts), LINES):
-                lines = [_parse_line(number + at, line + b"\n") for at, line in enumerate(texts[start : start + LINES], 1)]
+                lines = [
+                    _parse_line(number + at, line + b"\n") for at, line in enumerate(texts[start : start + LINES], 1)
+                ]
                 number += len(lines)
                 yield lines
     if rest:
@@ -214,7 +218,9 @@ def _is_set(line: _JsonLine, value: Any, path: Sequence[str]) -> bool:
         raise PurgeError(
             f"line {line.number} has an array on the way to {path[-1]!r}, which is to be null; delete the rows instead"
         )
-    return isinstance(value, _JsonObject) and any(_is_set(line, each, path[1:]) for name, each in value if name == path[0])
+    return isinstance(value, _JsonObject) and any(
+        _is_set(line, each, path[1:]) for name, each in value if name == path[0]
+    )
 
 
 def _type_of(value: Any) -> str:
@@ -238,7 +244,8 @@ def _set_null(value: Any, path: Sequence[str]) -> Any:
     if not isinstance(value, _JsonObject):
         return value
     return _JsonObject(
-        (name, each if name != path[0] else None if len(path) == 1 else _set_null(each, path[1:])) for name, each in value
+        (name, each if name != path[0] else None if len(path) == 1 else _set_null(each, path[1:]))
+        for name, each in value
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from refstore_purge.formats.base import IdMatcher, PurgeError
 from refstore_purge.formats.text_values import match_binary, match_integers, match_strings
-from refstore_purge.untyped_arrow import pa
+from refstore_purge.untyped_pandas import pa
 
 ARROW_SCHEMA: Final = b"ARROW:schema"
 HUDI_BOUNDS: Final = frozenset({b"hoodie_min_record_key", b"hoodie_max_record_key"})

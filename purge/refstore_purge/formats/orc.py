@@ -17,18 +17,18 @@ import numpy as np
 
 from refstore_purge.formats import key_values, orc_rows
 from refstore_purge.formats.base import (
-    SearchResult,
+    FormatTask,
     IdMatcher,
+    ObservedIds,
     PurgeError,
     RewriteResult,
+    SearchResult,
     ValueObserver,
-    ObservedIds,
-    FormatTask,
     name_of,
 )
-from refstore_purge.formats.nested import check_schema, match_rows, set_null
-from refstore_purge.formats.stays_open import UnclosedFile
-from refstore_purge.untyped_arrow import orc, pa
+from refstore_purge.formats.nested_columns import check_schema, match_rows, set_null
+from refstore_purge.formats.unclosed_file import UnclosedFile
+from refstore_purge.untyped_pandas import orc, pa
 
 pyorc: Any = import_module("pyorc")
 
@@ -47,7 +47,9 @@ def find(source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver 
     with _translate_read_errors():
         file, reader = _open(source, task, ids)
         if task.matches_every_row and not task.set_null:
-            return SearchResult(file.nrows, file.nrows, "partition", key_values.count_entries_with_ids([file.metadata], ids))
+            return SearchResult(
+                file.nrows, file.nrows, "partition", key_values.count_entries_with_ids([file.metadata], ids)
+            )
         leaf = None if task.matches_every_row else _plain_leaf(file, reader, task)
         stripes = [
             number
@@ -78,7 +80,9 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher
     return RewriteResult(file.nrows, matched, key_values.count_entries_with_ids([file.metadata], ids))
 
 
-def _write_columns(_source: BinaryIO, file: Any, reader: Any, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> int:
+def _write_columns(
+    _source: BinaryIO, file: Any, reader: Any, target: BinaryIO, task: FormatTask, ids: IdMatcher
+) -> int:
     """Write the rows that stay by the column, and return how many match."""
     matched = 0
     with orc.ORCWriter(UnclosedFile(target), **_options(file, reader)) as writer:

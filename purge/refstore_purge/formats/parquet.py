@@ -20,20 +20,20 @@ import numpy as np
 
 from refstore_purge.formats import key_values
 from refstore_purge.formats.base import (
-    SearchResult,
+    FormatTask,
     IdMatcher,
+    ObservedIds,
     PurgeError,
     RewriteResult,
+    SearchResult,
     ValueObserver,
-    ObservedIds,
-    FormatTask,
     name_of,
 )
-from refstore_purge.formats.nested import rows_with_values, check_schema, match_rows, set_null
+from refstore_purge.formats.nested_columns import check_schema, match_rows, rows_with_values, set_null
 from refstore_purge.formats.parquet_chunks import (
-    FileAssembly,
-    ChunkStorage,
     ChunkSource,
+    ChunkStorage,
+    FileAssembly,
     check_chunk,
     chunk_extent,
     read_storage,
@@ -43,9 +43,9 @@ from refstore_purge.formats.parquet_chunks import (
 from refstore_purge.formats.parquet_file import ParquetFile, make_footer, pairs_of, translate_read_errors
 from refstore_purge.formats.parquet_footer import FileField, RowGroupField, ThriftStruct, read_footer, write_footer
 from refstore_purge.formats.parquet_identifier import check_fixed_lists, leaves_of
-from refstore_purge.formats.parquet_schema import SchemaNode, read_schema_tree, make_view
-from refstore_purge.formats.stays_open import UnclosedFile
-from refstore_purge.untyped_arrow import pa, pc, pq
+from refstore_purge.formats.parquet_schema import SchemaNode, make_view, read_schema_tree
+from refstore_purge.formats.unclosed_file import UnclosedFile
+from refstore_purge.untyped_pandas import pa, pc, pq
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -177,7 +177,9 @@ def _changed_roots(root: SchemaNode, task: FormatTask) -> Sequence[SchemaNode]:
     return [node for node in root.children if node.name in names]
 
 
-def _match_group(file: ParquetFile, number: int, tops: Sequence[SchemaNode], task: FormatTask, ids: IdMatcher) -> NDArray[np.bool_]:
+def _match_group(
+    file: ParquetFile, number: int, tops: Sequence[SchemaNode], task: FormatTask, ids: IdMatcher
+) -> NDArray[np.bool_]:
     """Return for each row of a row group whether it matches."""
     if task.matches_every_row:
         rows = np.ones(file.groups[number][RowGroupField.ROWS], dtype=np.bool_)
@@ -242,7 +244,9 @@ def _make_chunks(
     footer, end = read_footer(written)
     made = ChunkSource(written, end)
     (new,) = footer[FileField.ROW_GROUPS]
-    for leaf, was, became, chunk in zip(leaves, before, read_schema_tree(footer).leaves(), new[RowGroupField.COLUMNS], strict=True):
+    for leaf, was, became, chunk in zip(
+        leaves, before, read_schema_tree(footer).leaves(), new[RowGroupField.COLUMNS], strict=True
+    ):
         old = group[RowGroupField.COLUMNS][leaf.first_leaf]
         changed = restore_chunk_schema(chunk, leaf, was, old)
         check_chunk(leaf, became, was, read_storage(made, changed))
@@ -308,7 +312,11 @@ def _keep_sorting(group: ThriftStruct, root: SchemaNode, task: FormatTask) -> Th
         for leaf in root.leaves()
         if any(leaf.path[: len(null)] == tuple(null) for null in task.set_null)
     }
-    return group.copy_without(RowGroupField.SORTING) if any(each[1] in nulled for each in group.get(RowGroupField.SORTING, ())) else group
+    return (
+        group.copy_without(RowGroupField.SORTING)
+        if any(each[1] in nulled for each in group.get(RowGroupField.SORTING, ()))
+        else group
+    )
 
 
 def _check_written(footer: ThriftStruct, target: BinaryIO) -> None:

@@ -15,8 +15,8 @@ from refstore_purge.formats.parquet_footer import (
     MAGIC,
     ColumnChunkField,
     ColumnMetadataField,
-    SchemaElementField,
     RowGroupField,
+    SchemaElementField,
     ThriftList,
     ThriftStruct,
     read_struct,
@@ -33,8 +33,8 @@ from refstore_purge.formats.parquet_pages import (
     check_pages,
     pages_of,
 )
-from refstore_purge.formats.parquet_schema import SchemaNode, PhysicalType, decode_name
-from refstore_purge.formats.parquet_shapes import BLOOM_FILTER, OFFSET_INDEX, ThriftType
+from refstore_purge.formats.parquet_schema import PhysicalType, SchemaNode, decode_name
+from refstore_purge.formats.parquet_structs import BLOOM_FILTER, OFFSET_INDEX, ThriftType
 
 COPY_BYTES: Final = 1024 * 1024
 BLOOM_FPP: Final = 0.05
@@ -167,7 +167,9 @@ def writer_options(
             )
     columns = dict(zip(paths, of, strict=True))
     is_old = any(each.dictionary == PLAIN_DICTIONARY for each in of)
-    needs_new = any(leaf.element.get(SchemaElementField.TYPE) == PhysicalType.INT32 and leaf.is_unsigned for leaf in leaves)
+    needs_new = any(
+        leaf.element.get(SchemaElementField.TYPE) == PhysicalType.INT32 and leaf.is_unsigned for leaf in leaves
+    )
     return {
         "version": "1.0" if is_old and not needs_new else "2.6",  # the first one calls the encoding of dictionaries so
         "store_schema": False,
@@ -187,7 +189,9 @@ def writer_options(
     }
 
 
-def restore_chunk_schema(chunk: ThriftStruct, leaf: SchemaNode, before: ChunkStorage, old: ThriftStruct) -> ThriftStruct:
+def restore_chunk_schema(
+    chunk: ThriftStruct, leaf: SchemaNode, before: ChunkStorage, old: ThriftStruct
+) -> ThriftStruct:
     """Return what the footer says of a chunk that pyarrow wrote under a plain schema: under the file's own, and without
     what the old chunk did not have.
     """
@@ -195,7 +199,11 @@ def restore_chunk_schema(chunk: ThriftStruct, leaf: SchemaNode, before: ChunkSto
     metadata.change(ColumnMetadataField.TYPE, leaf.element[SchemaElementField.TYPE])
     metadata.change(ColumnMetadataField.PATH, old[ColumnChunkField.METADATA][ColumnMetadataField.PATH])
     if ColumnMetadataField.KEY_VALUES in old[ColumnChunkField.METADATA]:
-        metadata.set(ColumnMetadataField.KEY_VALUES, ThriftType.LIST, old[ColumnChunkField.METADATA][ColumnMetadataField.KEY_VALUES])
+        metadata.set(
+            ColumnMetadataField.KEY_VALUES,
+            ThriftType.LIST,
+            old[ColumnChunkField.METADATA][ColumnMetadataField.KEY_VALUES],
+        )
     statistics = metadata.get(ColumnMetadataField.STATISTICS)
     has_bounds = before.has_bounds and leaf.has_order
     if statistics is not None and not has_bounds:
@@ -218,7 +226,9 @@ class FileAssembly:
         self._indexes: list[tuple[ThriftStruct, int, int, bytes]] = []
         target.write(MAGIC)
 
-    def add_group(self, group: ThriftStruct, rows: int, chunks: Sequence[tuple[ChunkSource, ThriftStruct]]) -> ThriftStruct:
+    def add_group(
+        self, group: ThriftStruct, rows: int, chunks: Sequence[tuple[ChunkSource, ThriftStruct]]
+    ) -> ThriftStruct:
         """Copy the chunks of a row group; return what the footer says of it."""
         start = self._target.tell()
         columns = [self._copy_chunk(source, chunk) for source, chunk in chunks]
@@ -230,7 +240,9 @@ class FileAssembly:
         metadata = [column[ColumnChunkField.METADATA] for column in columns]
         found.change(RowGroupField.BYTES, sum(each[ColumnMetadataField.UNCOMPRESSED_BYTES] for each in metadata))
         if RowGroupField.COMPRESSED_BYTES in found:
-            found.change(RowGroupField.COMPRESSED_BYTES, sum(each[ColumnMetadataField.COMPRESSED_BYTES] for each in metadata))
+            found.change(
+                RowGroupField.COMPRESSED_BYTES, sum(each[ColumnMetadataField.COMPRESSED_BYTES] for each in metadata)
+            )
         if RowGroupField.OFFSET in found:
             found.change(RowGroupField.OFFSET, start)
         return found
@@ -252,11 +264,18 @@ class FileAssembly:
         name = ".".join(map(decode_name, metadata[ColumnMetadataField.PATH]))
         check_pages(self._target, start + moved, size, metadata[ColumnMetadataField.VALUES], name)
         self._target.seek(0, os.SEEK_END)
-        for number in (ColumnMetadataField.DATA_PAGE, ColumnMetadataField.INDEX_PAGE, ColumnMetadataField.DICTIONARY_PAGE):
+        for number in (
+            ColumnMetadataField.DATA_PAGE,
+            ColumnMetadataField.INDEX_PAGE,
+            ColumnMetadataField.DICTIONARY_PAGE,
+        ):
             if metadata.get(number, 0) > 0:
                 metadata.change(number, metadata[number] + moved)
         found = chunk.copy_without(
-            ColumnChunkField.COLUMN_INDEX, ColumnChunkField.COLUMN_INDEX_BYTES, ColumnChunkField.OFFSET_INDEX, ColumnChunkField.OFFSET_INDEX_BYTES
+            ColumnChunkField.COLUMN_INDEX,
+            ColumnChunkField.COLUMN_INDEX_BYTES,
+            ColumnChunkField.OFFSET_INDEX,
+            ColumnChunkField.OFFSET_INDEX_BYTES,
         )
         found.change(ColumnChunkField.METADATA, metadata)
         if found.get(ColumnChunkField.OFFSET, 0) > 0:
@@ -278,7 +297,11 @@ class FileAssembly:
         if at > 0:
             header, length = read_struct_at(source.file, at, BLOOM_FILTER)
             size = length + header[1]
-            if header[1] < 0 or at + size > source.end or metadata.get(ColumnMetadataField.BLOOM_FILTER_BYTES, size) != size:
+            if (
+                header[1] < 0
+                or at + size > source.end
+                or metadata.get(ColumnMetadataField.BLOOM_FILTER_BYTES, size) != size
+            ):
                 raise PurgeError("a Bloom filter of the file is damaged; see to it by other means")
             metadata.change(ColumnMetadataField.BLOOM_FILTER, self._target.tell())
             metadata.set(ColumnMetadataField.BLOOM_FILTER_BYTES, ThriftType.I32, size)

@@ -8,14 +8,24 @@ from itertools import pairwise
 from typing import Any, BinaryIO, Final
 
 from refstore_purge.formats import key_values
-from refstore_purge.formats.base import IdMatcher, PurgeError, FormatTask, is_alike
+from refstore_purge.formats.base import FormatTask, IdMatcher, PurgeError, is_alike
 from refstore_purge.formats.parquet_chunks import ChunkSource, chunk_extent
-from refstore_purge.formats.parquet_footer import ColumnChunkField, ColumnMetadataField, SchemaElementField, FileField, RowGroupField, ThriftList, KeyValueField, ThriftStruct, read_footer
-from refstore_purge.formats.parquet_identifier import may_match, find_plain_leaf
-from refstore_purge.formats.parquet_schema import REPEATED, SchemaNode, read_schema_tree, make_view
-from refstore_purge.formats.parquet_shapes import ThriftType
+from refstore_purge.formats.parquet_footer import (
+    ColumnChunkField,
+    ColumnMetadataField,
+    FileField,
+    KeyValueField,
+    RowGroupField,
+    SchemaElementField,
+    ThriftList,
+    ThriftStruct,
+    read_footer,
+)
+from refstore_purge.formats.parquet_identifier import find_plain_leaf, may_match
+from refstore_purge.formats.parquet_schema import REPEATED, SchemaNode, make_view, read_schema_tree
+from refstore_purge.formats.parquet_structs import ThriftType
 from refstore_purge.store_file import buffer_bytes_of
-from refstore_purge.untyped_arrow import pa, pq
+from refstore_purge.untyped_pandas import pa, pq
 
 NUM_CATEGORIES: Final = b"num_categories"
 
@@ -53,7 +63,9 @@ class ParquetFile:
         leaves = [leaf for top in tops for leaf in top.leaves()]
         for group in self.groups:
             for leaf in leaves:
-                pairs = group[RowGroupField.COLUMNS][leaf.first_leaf][ColumnChunkField.METADATA].get(ColumnMetadataField.KEY_VALUES, ())
+                pairs = group[RowGroupField.COLUMNS][leaf.first_leaf][ColumnChunkField.METADATA].get(
+                    ColumnMetadataField.KEY_VALUES, ()
+                )
                 if any(pair[KeyValueField.KEY] == NUM_CATEGORIES for pair in pairs):
                     raise PurgeError(
                         f"column {leaf.path[0]!r} is a category of pandas, and fastparquet reads one dictionary for "
@@ -80,7 +92,9 @@ class ParquetFile:
 
 def _arrow_fields(footer: ThriftStruct, root: SchemaNode) -> dict[int, Any]:
     """Return the fields of the schema of Arrow that a file may have, by the numbers of its outermost columns."""
-    pairs = {pair[KeyValueField.KEY]: pair.get(KeyValueField.VALUE, b"") for pair in footer.get(FileField.KEY_VALUES, ())}
+    pairs = {
+        pair[KeyValueField.KEY]: pair.get(KeyValueField.VALUE, b"") for pair in footer.get(FileField.KEY_VALUES, ())
+    }
     schema = key_values.decode_arrow_schema(pairs.get(key_values.ARROW_SCHEMA, b""))
     if schema is None or len(schema) != len(root.children):
         return {}
@@ -123,14 +137,18 @@ def pairs_of(footer: ThriftStruct) -> Iterator[dict[bytes, bytes]]:
         yield from ({pair[KeyValueField.KEY]: pair.get(KeyValueField.VALUE, b"")} for pair in pairs)
 
 
-def make_footer(old: ThriftStruct, groups: Sequence[ThriftStruct], ids: IdMatcher, *, rows_changed: bool) -> ThriftStruct:
+def make_footer(
+    old: ThriftStruct, groups: Sequence[ThriftStruct], ids: IdMatcher, *, rows_changed: bool
+) -> ThriftStruct:
     """Return the footer of a file that is written again: as it was, with its row groups, and without ids in its
     metadata. Raises PurgeError.
     """
     footer = _drop_ids(old, FileField.KEY_VALUES, ids, rows_changed=rows_changed)
     for group in groups:
         for chunk in group[RowGroupField.COLUMNS]:
-            metadata = _drop_ids(chunk[ColumnChunkField.METADATA], ColumnMetadataField.KEY_VALUES, ids, rows_changed=rows_changed)
+            metadata = _drop_ids(
+                chunk[ColumnChunkField.METADATA], ColumnMetadataField.KEY_VALUES, ids, rows_changed=rows_changed
+            )
             chunk.change(ColumnChunkField.METADATA, metadata)
     footer.change(FileField.ROWS, sum(group[RowGroupField.ROWS] for group in groups))
     footer.change(FileField.ROW_GROUPS, ThriftList(ThriftType.STRUCT, groups))

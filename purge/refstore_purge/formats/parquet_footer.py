@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, BinaryIO, Final
 
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.formats.parquet_shapes import FILE, ThriftType, FieldShape, StructShape
+from refstore_purge.formats.parquet_structs import FILE, FieldShape, StructShape, ThriftType
 
 _protocol: Any = import_module("thrift.protocol.TCompactProtocol")
 _transport: Any = import_module("thrift.transport.TTransport")
@@ -177,7 +177,9 @@ def read_footer(source: BinaryIO) -> tuple[ThriftStruct, int]:
         end = source.read(length + TAIL_BYTES)
     footer, _ = read_struct(end[len(end) - TAIL_BYTES - length : -TAIL_BYTES], FILE)
     if FileField.ENCRYPTION in footer or any(
-        ColumnChunkField.CRYPTO in chunk for group in footer[FileField.ROW_GROUPS] for chunk in group[RowGroupField.COLUMNS]
+        ColumnChunkField.CRYPTO in chunk
+        for group in footer[FileField.ROW_GROUPS]
+        for chunk in group[RowGroupField.COLUMNS]
     ):
         raise PurgeError("the file cannot be read: columns of it are encrypted; see to it by other means")
     return footer, start

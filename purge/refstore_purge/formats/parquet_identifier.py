@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from refstore_purge.formats.base import IdMatcher, PurgeError, FormatTask, name_of
-from refstore_purge.untyped_arrow import pa
+from refstore_purge.formats.base import FormatTask, IdMatcher, PurgeError, name_of
+from refstore_purge.untyped_pandas import pa
 
 
 def find_plain_leaf(file: Any, task: FormatTask) -> int | None:

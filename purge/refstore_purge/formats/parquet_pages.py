@@ -7,7 +7,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from refstore_purge.formats.base import PurgeError
 from refstore_purge.formats.parquet_footer import ThriftStruct, read_struct_at
-from refstore_purge.formats.parquet_shapes import PAGE_HEADER
+from refstore_purge.formats.parquet_structs import PAGE_HEADER
 
 # fields of PageHeader, and of the header of each kind of page
 PAGE_TYPE, PAGE_BYTES, PAGE_COMPRESSED_BYTES, PAGE_CHECKSUM = 1, 2, 3, 4

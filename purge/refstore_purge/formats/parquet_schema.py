@@ -21,16 +21,16 @@ from refstore_purge.formats.parquet_footer import (
     MAGIC,
     ColumnChunkField,
     ColumnMetadataField,
-    SchemaElementField,
     FileField,
-    RowGroupField,
-    ThriftList,
     KeyValueField,
+    RowGroupField,
+    SchemaElementField,
+    ThriftList,
     ThriftStruct,
     write_footer,
 )
-from refstore_purge.formats.parquet_shapes import ThriftType
-from refstore_purge.untyped_arrow import pa, pq
+from refstore_purge.formats.parquet_structs import ThriftType
+from refstore_purge.untyped_pandas import pa, pq
 
 REQUIRED: Final = 0
 REPEATED: Final = 2
@@ -81,7 +81,9 @@ class LogicalType(IntEnum):
 IS_SIGNED: Final = 2
 """The field of `IntType`."""
 _ORDERED: Final = frozenset(LogicalType)
-_UNSIGNED: Final = frozenset({ConvertedType.UINT_8, ConvertedType.UINT_16, ConvertedType.UINT_32, ConvertedType.UINT_64})
+_UNSIGNED: Final = frozenset(
+    {ConvertedType.UINT_8, ConvertedType.UINT_16, ConvertedType.UINT_32, ConvertedType.UINT_64}
+)
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,10 @@ class SchemaNode:
         if physical == PhysicalType.INT96 or converted == ConvertedType.INTERVAL:
             return False
         if _is_decimal(self.element) and physical in (PhysicalType.BYTE_ARRAY, PhysicalType.FIXED):
-            return physical == PhysicalType.FIXED and 0 < self.element.get(SchemaElementField.LENGTH, 0) <= DECIMAL_BYTES_MAX
+            return (
+                physical == PhysicalType.FIXED
+                and 0 < self.element.get(SchemaElementField.LENGTH, 0) <= DECIMAL_BYTES_MAX
+            )
         if logical == LogicalType.INTEGER and physical not in (PhysicalType.INT32, PhysicalType.INT64):
             return False
         return logical is None or logical in _ORDERED
@@ -186,7 +191,9 @@ def read_schema_tree(footer: ThriftStruct) -> SchemaNode:
     return root
 
 
-def make_view(footer: ThriftStruct, roots: Sequence[SchemaNode], groups: Sequence[int], *, is_plain: bool, arrow: Any = None) -> Any:
+def make_view(
+    footer: ThriftStruct, roots: Sequence[SchemaNode], groups: Sequence[int], *, is_plain: bool, arrow: Any = None
+) -> Any:
     """Return the metadata with which pyarrow reads some columns of some row groups of a file: those that lie in
     `roots`, in the order of the file. `is_plain`: as they are stored, under their numbers; else as they are, and as
     `arrow` says, a schema of Arrow for them.
@@ -285,4 +292,6 @@ def _is_unsigned(element: ThriftStruct) -> bool:
 
 
 def _is_decimal(element: ThriftStruct) -> bool:
-    return _logical(element) == LogicalType.DECIMAL or element.get(SchemaElementField.CONVERTED) == ConvertedType.DECIMAL
+    return (
+        _logical(element) == LogicalType.DECIMAL or element.get(SchemaElementField.CONVERTED) == ConvertedType.DECIMAL
+    )

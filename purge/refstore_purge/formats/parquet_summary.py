@@ -11,13 +11,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from refstore_purge.formats import key_values
-from refstore_purge.formats.base import IdMatcher, PurgeError, FormatTask
+from refstore_purge.formats.base import FormatTask, IdMatcher, PurgeError
 from refstore_purge.formats.parquet_chunks import FileAssembly
 from refstore_purge.formats.parquet_file import make_footer, pairs_of, translate_read_errors
-from refstore_purge.formats.parquet_footer import ColumnChunkField, ColumnMetadataField, FileField, RowGroupField, ThriftStruct, read_footer, write_footer
+from refstore_purge.formats.parquet_footer import (
+    ColumnChunkField,
+    ColumnMetadataField,
+    FileField,
+    RowGroupField,
+    ThriftStruct,
+    read_footer,
+    write_footer,
+)
 from refstore_purge.formats.parquet_identifier import is_subsequence
-from refstore_purge.formats.parquet_shapes import ThriftType
-from refstore_purge.untyped_arrow import pq
+from refstore_purge.formats.parquet_structs import ThriftType
+from refstore_purge.untyped_pandas import pq
 
 RowGroups = Sequence[tuple[int, ...]]
 """Of each row group what tells it from that of another file: its rows and bytes, and where its columns begin."""
@@ -35,7 +43,9 @@ class ParquetSummary(NamedTuple):
 
     def has_ids(self, ids: IdMatcher) -> bool:
         """Return whether statistics of the identifier, or key-value metadata, have an id."""
-        return bool(key_values.count_entries_with_ids(self.key_values, ids) or key_values.find_ids(self.identifier_bounds, ids))
+        return bool(
+            key_values.count_entries_with_ids(self.key_values, ids) or key_values.find_ids(self.identifier_bounds, ids)
+        )
 
 
 def read_summary(source: BinaryIO, task: FormatTask) -> ParquetSummary:
@@ -60,7 +70,9 @@ def row_groups_of(source: BinaryIO) -> RowGroups:
         return [_row_group_key(group) for group in footer[FileField.ROW_GROUPS]]
 
 
-def write_summary(source: BinaryIO, target: BinaryIO, files: Iterable[tuple[str, BinaryIO]], task: FormatTask, ids: IdMatcher) -> None:
+def write_summary(
+    source: BinaryIO, target: BinaryIO, files: Iterable[tuple[str, BinaryIO]], task: FormatTask, ids: IdMatcher
+) -> None:
     """Write a summary again: its schema, its key-value metadata without ids, and the row groups of the files. Raises
     PurgeError.
     """
@@ -86,8 +98,16 @@ def write_summary(source: BinaryIO, target: BinaryIO, files: Iterable[tuple[str,
 
 
 def _row_group_key(group: ThriftStruct) -> tuple[int, ...]:
-    first, last = group[RowGroupField.COLUMNS][0][ColumnChunkField.METADATA], group[RowGroupField.COLUMNS][-1][ColumnChunkField.METADATA]
-    return group[RowGroupField.ROWS], group[RowGroupField.BYTES], first[ColumnMetadataField.DATA_PAGE], last[ColumnMetadataField.DATA_PAGE]
+    first, last = (
+        group[RowGroupField.COLUMNS][0][ColumnChunkField.METADATA],
+        group[RowGroupField.COLUMNS][-1][ColumnChunkField.METADATA],
+    )
+    return (
+        group[RowGroupField.ROWS],
+        group[RowGroupField.BYTES],
+        first[ColumnMetadataField.DATA_PAGE],
+        last[ColumnMetadataField.DATA_PAGE],
+    )
 
 
 def _identifiers(metadata: Any, task: FormatTask) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
 """Find the module of a file format by the name that the purge document has for it.
 
-A new format is one module with what `base.FormatModule` says, and one line here. `refstore.purging.document.FileFormat` has
-the same names; a test compares them.
+A new format is one module with what `base.FormatModule` says, and one line here.
+`refstore.purge_document.document.FileFormat` has the same names; a test compares them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Final, cast
 
 from refstore.errors import MissingExtra
-from refstore.purging.document import FileFormat
+from refstore.purge_document.document import FileFormat
 from refstore_purge.formats.base import FormatModule
 
 MODULES: Final[Mapping[FileFormat, str]] = {

@@ -9,7 +9,7 @@ import numpy as np
 
 from refstore_purge import uuids
 from refstore_purge.formats.base import IdMatcher
-from refstore_purge.untyped_arrow import pa
+from refstore_purge.untyped_pandas import pa
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

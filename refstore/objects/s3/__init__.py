@@ -21,22 +21,22 @@ from refstore.errors import Invalid, InvalidPath, InvalidSettings
 from refstore.objects.base import (
     Body,
     DeleteResult,
-    VersioningStatus,
-    ObjectPage,
     ObjectInfo,
+    ObjectPage,
     ObjectStore,
     SkippedKeys,
     StoredObject,
     TagResult,
+    VersioningStatus,
 )
 from refstore.objects.object_keys import KEY_BYTES_MAX, check_key, check_keys, check_prefix
-from refstore.objects.s3.bulk import BulkRequests
+from refstore.objects.s3.bulk_requests import BulkRequests
 from refstore.objects.s3.client import Bucket, make_client
 from refstore.objects.s3.lifecycle import read_rules, write_rules
-from refstore.objects.s3.listing import list_objects, list_pages
-from refstore.objects.s3.reading import head_object, read_object
+from refstore.objects.s3.object_lister import list_objects, list_pages
+from refstore.objects.s3.object_reader import head_object, read_object
+from refstore.objects.s3.object_writer import ObjectWriter, sweep_uploads
 from refstore.objects.s3.versions import BucketVersions
-from refstore.objects.s3.writing import ObjectWriter, sweep_uploads
 from refstore.objects.store_urls import DELETE_VERSIONS
 
 if TYPE_CHECKING:
@@ -111,7 +111,9 @@ class S3Objects(ObjectStore):
         return self._versions.query_status()
 
     def is_stored(self, key: str) -> bool:
-        return self._versions.has_content_version(key) if self._versions.needs_version_deletion else super().is_stored(key)
+        return (
+            self._versions.has_content_version(key) if self._versions.needs_version_deletion else super().is_stored(key)
+        )
 
     def lifecycle_rules(self) -> list[dict[str, Any]]:
         return read_rules(self._bucket)

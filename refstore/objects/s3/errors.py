@@ -83,4 +83,9 @@ def translate_server_error(server_error: ServerError, doing: str, needs: str = U
 
 def is_transient(server_error: ServerError) -> bool:
     """Return whether the same request may succeed later."""
-    return server_error.code in _BUSY or server_error.code in CONFLICT or server_error.status >= 500 or server_error.status in (0, 408, 429)
+    return (
+        server_error.code in _BUSY
+        or server_error.code in CONFLICT
+        or server_error.status >= 500
+        or server_error.status in (0, 408, 429)
+    )

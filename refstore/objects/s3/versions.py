@@ -19,9 +19,9 @@ from refstore.core.clock import Clock
 from refstore.errors import RefstoreError
 from refstore.objects.base import VersioningStatus
 from refstore.objects.s3 import errors
+from refstore.objects.s3.bulk_retry import KeyRefusal, refusal_of
 from refstore.objects.s3.client import FAILURES, Bucket, parse_server_error
 from refstore.objects.s3.errors import ServerError
-from refstore.objects.s3.rounds import KeyRefusal, refusal_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
@@ -94,7 +94,9 @@ class BucketVersions:
             answered = bucket.client.get_bucket_versioning(Bucket=bucket.name).get("Status", "")
             self._status = answered in ("Enabled", "Suspended")
         except ClientError as error:
-            is_unknown = parse_server_error(error).code in _UNKNOWN_TO_SERVER  # with 501, which for other codes may pass
+            is_unknown = (
+                parse_server_error(error).code in _UNKNOWN_TO_SERVER
+            )  # with 501, which for other codes may pass
             if not is_unknown and errors.is_transient(parse_server_error(error)):
                 raise bucket.translate_error(error, "asking whether the bucket keeps versions") from error
             self._status = False if is_unknown else None
@@ -124,7 +126,9 @@ class BucketVersions:
             if all(each.is_marker for each in versions):
                 refused[key] = KeyRefusal("", is_retryable=False, is_missing=True)
         for batch in (older, latest):
-            going = [each for each in batch if by_full[each.key] not in refused or refused[by_full[each.key]].is_missing]
+            going = [
+                each for each in batch if by_full[each.key] not in refused or refused[by_full[each.key]].is_missing
+            ]
             for at in range(0, len(going), VERSIONS_MAX):
                 kept = self._delete_batch(going[at : at + VERSIONS_MAX])
                 refused.update((by_full[full], refusal) for full, refusal in kept.items())

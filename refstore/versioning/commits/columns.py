@@ -16,7 +16,7 @@ from functools import cache
 from io import SEEK_END
 from typing import IO, Any, Final, Protocol, cast
 
-from refstore.core.arrow_arrays import make_array, pa, make_scalar
+from refstore.core.arrow_arrays import make_array, make_scalar, pa
 from refstore.core.lazy_modules import LazyModule
 from refstore.core.units import SUM_BYTES_MAX, sum_sizes
 from refstore.objects.base import CHUNK_BYTES
@@ -83,7 +83,13 @@ class Layout:
     fields: tuple[tuple[str, ColumnKind], ...]
 
 
-_CODEC: Final = {ColumnKind.TEXT: "lz4", ColumnKind.DIGITS: "zstd", ColumnKind.FEW: "lz4", ColumnKind.SORTED: "zstd", ColumnKind.INTEGER: "none"}
+_CODEC: Final = {
+    ColumnKind.TEXT: "lz4",
+    ColumnKind.DIGITS: "zstd",
+    ColumnKind.FEW: "lz4",
+    ColumnKind.SORTED: "zstd",
+    ColumnKind.INTEGER: "none",
+}
 _ENCODING: Final = {ColumnKind.SORTED: "DELTA_BYTE_ARRAY", ColumnKind.INTEGER: "DELTA_BINARY_PACKED"}
 
 
@@ -141,7 +147,9 @@ def integer_column(values: Sequence[int]) -> Column:
 
 def join_columns(parts: Sequence[Column | str], between: str = "") -> Column:
     """Join the parts row by row; a text part is repeated in each row. Integers become decimal digits."""
-    columns = [make_scalar(part, pa.string()) if isinstance(part, str) else pc.cast(part, pa.string()) for part in parts]
+    columns = [
+        make_scalar(part, pa.string()) if isinstance(part, str) else pc.cast(part, pa.string()) for part in parts
+    ]
     return pc.binary_join_element_wise(*columns, make_scalar(between, pa.string()))
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from refstore.core.ids import Address, is_own
-from refstore.core.records import Content, Entry
+from refstore.records.location_records import Content
+from refstore.records.staging_records import Entry
 
 EntryPair = tuple[Entry | None, Entry | None]
 """What two sides have at a path; None: nothing."""

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from refstore.core.ids import CommitId
-from refstore.core.records import Commit, encode
 from refstore.errors import CorruptRecord
+from refstore.records.commit_records import Commit
+from refstore.records.encoding import encode
 
 GetCommit = Callable[[CommitId], Commit]
 

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from refstore.core.units import SUM_BYTES_MAX, sum_sizes
-from refstore.versioning.commits import columns, names
+from refstore.versioning.commits import columns, object_names
 from refstore.versioning.commits.columns import Column, ColumnKind, Layout, UnreadableColumns
 
 LAYOUT: Final = Layout(
@@ -87,7 +87,7 @@ class Metarange:
     @property
     def content_hash(self) -> str:
         content = [
-            (names.hash_of(row.id), row.first_path, row.last_path, row.rows, row.size_bytes) for row in self.rows
+            (object_names.hash_of(row.id), row.first_path, row.last_path, row.rows, row.size_bytes) for row in self.rows
         ]
         return _content_hash(self.cut_rule_label, content)
 
@@ -102,7 +102,11 @@ def encode(metarange: Metarange, content_hash: str = "") -> bytes:
         columns.encode(
             LAYOUT,
             rows,
-            {CUT_KEY: metarange.cut_rule_label, CONTENT_KEY: content_hash or metarange.content_hash, SEAL_KEY: _UNSEALED},
+            {
+                CUT_KEY: metarange.cut_rule_label,
+                CONTENT_KEY: content_hash or metarange.content_hash,
+                SEAL_KEY: _UNSEALED,
+            },
         )
     )
     start, end = _find_seal(body)
@@ -113,17 +117,21 @@ def encode(metarange: Metarange, content_hash: str = "") -> bytes:
 def decode(metarange_id: str, body: bytes) -> Metarange:
     """Decode a metarange. Raises CorruptRange for anything but the one that was written under that id."""
     if not _is_sealed(body):
-        raise names.corrupt_range(names.METARANGES, metarange_id, f"its {len(body)} bytes do not have the hash in their seal")
+        raise object_names.corrupt_range(
+            object_names.METARANGES, metarange_id, f"its {len(body)} bytes do not have the hash in their seal"
+        )
     try:
         rows, metadata = columns.decode(LAYOUT, body)
     except UnreadableColumns as error:
-        raise names.corrupt_range(names.METARANGES, metarange_id, str(error)) from error
+        raise object_names.corrupt_range(object_names.METARANGES, metarange_id, str(error)) from error
     values = (rows.column(at).to_pylist() for at in range(len(LAYOUT.fields)))
     metarange = Metarange.from_rows(map(RangeRow._make, zip(*values, strict=True)), metadata.get(CUT_KEY, ""))
-    if metarange.content_hash != names.hash_of(metarange_id):
-        raise names.corrupt_range(names.METARANGES, metarange_id, "it does not have the content whose hash is in its name")
+    if metarange.content_hash != object_names.hash_of(metarange_id):
+        raise object_names.corrupt_range(
+            object_names.METARANGES, metarange_id, "it does not have the content whose hash is in its name"
+        )
     if not metarange.rows or not _is_in_order(metarange):
-        raise names.corrupt_range(names.METARANGES, metarange_id, "its ranges are not in order")
+        raise object_names.corrupt_range(object_names.METARANGES, metarange_id, "its ranges are not in order")
     return metarange
 
 
@@ -134,13 +142,17 @@ def range_ids(metarange_id: str, body: bytes) -> Column:
     and the hash among them must be the one in the name.
     """
     if not _is_sealed(body):
-        raise names.corrupt_range(names.METARANGES, metarange_id, f"its {len(body)} bytes do not have the hash in their seal")
+        raise object_names.corrupt_range(
+            object_names.METARANGES, metarange_id, f"its {len(body)} bytes do not have the hash in their seal"
+        )
     try:
         rows, metadata = columns.decode(LAYOUT, body, ["range"])
     except UnreadableColumns as error:
-        raise names.corrupt_range(names.METARANGES, metarange_id, str(error)) from error
-    if metadata.get(CONTENT_KEY, "") != names.hash_of(metarange_id):
-        raise names.corrupt_range(names.METARANGES, metarange_id, "it does not have the content whose hash is in its name")
+        raise object_names.corrupt_range(object_names.METARANGES, metarange_id, str(error)) from error
+    if metadata.get(CONTENT_KEY, "") != object_names.hash_of(metarange_id):
+        raise object_names.corrupt_range(
+            object_names.METARANGES, metarange_id, "it does not have the content whose hash is in its name"
+        )
     return rows.column(0)
 
 

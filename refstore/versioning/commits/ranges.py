@@ -27,9 +27,9 @@ from zlib import crc32
 import msgspec
 
 from refstore.core.ids import Address
-from refstore.core.records import Entry
 from refstore.errors import CorruptRange, Invalid
-from refstore.versioning.commits import columns, names
+from refstore.records.staging_records import Entry
+from refstore.versioning.commits import columns, object_names
 from refstore.versioning.commits.columns import Column, ColumnKind, Layout, Rows, UnreadableColumns
 
 LAYOUT: Final = Layout(
@@ -199,7 +199,7 @@ def decode(range_id: str, body: bytes) -> Rows:
     """Decode a range. Raises CorruptRange for anything but the range that was written under that id."""
     rows = _decode(range_id, body)
     if not rows.num_rows or not columns.is_strictly_increasing(rows.column(PATH)):
-        raise names.corrupt_range(names.RANGES, range_id, "its rows are not in order")
+        raise object_names.corrupt_range(object_names.RANGES, range_id, "its rows are not in order")
     return rows
 
 
@@ -207,14 +207,16 @@ def decode_addresses(range_id: str, body: bytes) -> Column:
     """Decode only the addresses. Raises CorruptRange as `decode` does."""
     rows = _decode(range_id, body, [LAYOUT.fields[ADDRESS][0]])
     if not rows.num_rows:
-        raise names.corrupt_range(names.RANGES, range_id, "it has no rows")
+        raise object_names.corrupt_range(object_names.RANGES, range_id, "it has no rows")
     return rows.column(0)
 
 
 def _decode(range_id: str, body: bytes, only: Sequence[str] | None = None) -> Rows:
-    if hash_hex(body) != names.hash_of(range_id):
-        raise names.corrupt_range(names.RANGES, range_id, f"its {len(body)} bytes do not have the hash in its name")
+    if hash_hex(body) != object_names.hash_of(range_id):
+        raise object_names.corrupt_range(
+            object_names.RANGES, range_id, f"its {len(body)} bytes do not have the hash in its name"
+        )
     try:
         return columns.decode(LAYOUT, body, only)[0]
     except UnreadableColumns as error:
-        raise names.corrupt_range(names.RANGES, range_id, str(error)) from error
+        raise object_names.corrupt_range(object_names.RANGES, range_id, str(error)) from error

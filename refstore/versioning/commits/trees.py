@@ -16,31 +16,31 @@ from refstore.core import deadline
 from refstore.core.clock import Clock
 from refstore.core.ids import Address, Ids
 from refstore.core.lazy_modules import LazyModule
-from refstore.core.records import Entry
 from refstore.objects.base import ObjectStore
-from refstore.versioning.commits import changes, merging, names, ranges
+from refstore.records.staging_records import Entry
+from refstore.versioning.commits import object_names, ranges, tree_changes, tree_merge
 from refstore.versioning.commits.caches import Caches
-from refstore.versioning.commits.changes import PAGE_ROWS
 from refstore.versioning.commits.columns import Rows
-from refstore.versioning.commits.diffing import PathChange
 from refstore.versioning.commits.equality import AreEqual
-from refstore.versioning.commits.filters import PathFilter
-from refstore.versioning.commits.merging import PathConflict, MergeStrategy, MergedChange
 from refstore.versioning.commits.metaranges import Metarange, RangeRow
+from refstore.versioning.commits.path_filter import PathFilter
 from refstore.versioning.commits.ranges import CUT_RULE, CutRule
-from refstore.versioning.commits.store import TreeStore
+from refstore.versioning.commits.tree_changes import PAGE_ROWS
+from refstore.versioning.commits.tree_diff import PathChange
+from refstore.versioning.commits.tree_merge import MergedChange, MergeStrategy, PathConflict
+from refstore.versioning.commits.tree_store import TreeStore
 from refstore.versioning.commits.workers import Workers
 
 if TYPE_CHECKING:
-    from refstore.versioning.commits import applying, diffing, imported, listings
-    from refstore.versioning.commits.applying import WrittenTree
-    from refstore.versioning.commits.diffing import PathChange
-    from refstore.versioning.commits.imported import ImportSpool
+    from refstore.versioning.commits import added_addresses, import_spool, tree_diff, tree_rewrite
+    from refstore.versioning.commits.import_spool import ImportSpool
+    from refstore.versioning.commits.tree_diff import PathChange
+    from refstore.versioning.commits.tree_rewrite import WrittenTree
 else:
-    applying = LazyModule("refstore.versioning.commits.applying")
-    diffing = LazyModule("refstore.versioning.commits.diffing")
-    imported = LazyModule("refstore.versioning.commits.imported")
-    listings = LazyModule("refstore.versioning.commits.listings")
+    tree_rewrite = LazyModule("refstore.versioning.commits.tree_rewrite")
+    tree_diff = LazyModule("refstore.versioning.commits.tree_diff")
+    import_spool = LazyModule("refstore.versioning.commits.import_spool")
+    added_addresses = LazyModule("refstore.versioning.commits.added_addresses")
 
 THREADS: Final = 8
 """How many requests are under way at once, for a store across a network."""
@@ -134,25 +134,27 @@ class Trees:
 
     def have_same_content(self, left: str, right: str) -> bool:
         """Return whether two trees surely have equal content; if False, only a diff can tell."""
-        return names.have_same_content(left, right)
+        return object_names.have_same_content(left, right)
 
     # ---- writing
 
     def apply(self, base: str, sorted_changes: Iterable[tuple[str, Entry | None]]) -> WrittenTree:
         """Write a new tree: the base with the changes, sorted by path, each path once; None deletes."""
-        return self._apply(base, changes.page_entries(sorted_changes, self._page_rows))
+        return self._apply(base, tree_changes.page_entries(sorted_changes, self._page_rows))
 
     def apply_encoded(self, base: str, sorted_changes: Iterable[tuple[str, bytes]]) -> WrittenTree:
         """Write a new tree from the base and staging values of the KV: encoded entries and tombstones."""
-        return self._apply(base, changes.page_values(sorted_changes, self._page_rows))
+        return self._apply(base, tree_changes.page_values(sorted_changes, self._page_rows))
 
-    def _apply(self, base: str, pages: Iterator[changes.ChangePage]) -> WrittenTree:
+    def _apply(self, base: str, pages: Iterator[tree_changes.ChangePage]) -> WrittenTree:
         with Workers(self._threads) as workers:
-            return applying.TreeRewrite(self._store, self._cut, base, workers).run(pages)
+            return tree_rewrite.TreeRewrite(self._store, self._cut, base, workers).run(pages)
 
     def replace_prefixes(self, base: str, spool: ImportSpool, prefixes: Sequence[str]) -> WrittenTree:
         """Put the spooled entries, and remove all others below the prefixes, none of which lies in another."""
-        return self._apply(base, imported.replacement_changes(spool.merge_runs(), self._paths_below(base, sorted(prefixes))))
+        return self._apply(
+            base, import_spool.replacement_changes(spool.merge_runs(), self._paths_below(base, sorted(prefixes)))
+        )
 
     def _paths_below(self, metarange: str, prefixes: Sequence[str]) -> Iterator[list[str]]:
         """Yield the paths below the prefixes in order, range by range."""
@@ -168,7 +170,7 @@ class Trees:
 
     def read_added_addresses(self, listing: str) -> Iterator[list[Address]]:
         """Yield the own addresses that an apply put (`WrittenTree.added`), sorted, in batches."""
-        return listings.read(self._store, listing)
+        return added_addresses.read(self._store, listing)
 
     # ---- comparing
 
@@ -176,17 +178,19 @@ class Trees:
         self, left: str, right: str, *, prefix: str = "", after: str = "", only: PathFilter | None = None
     ) -> Iterator[PathChange]:
         """Yield the changes from `left` to `right` (of paths in `only`), in path order. Shared ranges are not read."""
-        return diffing.diff(self._store, self._threads, left, right, prefix=prefix, after=after, only=only)
+        return tree_diff.diff(self._store, self._threads, left, right, prefix=prefix, after=after, only=only)
 
-    def merge(self, base: str, ours: str, theirs: str, strategy: MergeStrategy, equal: AreEqual) -> Iterator[MergedChange | PathConflict]:
+    def merge(
+        self, base: str, ours: str, theirs: str, strategy: MergeStrategy, equal: AreEqual
+    ) -> Iterator[MergedChange | PathConflict]:
         """Yield what to apply to `ours` to bring in the changes of `theirs` since `base`, and the conflicts."""
-        return merging.merge(self, base, ours, theirs, strategy, equal)
+        return tree_merge.merge(self, base, ours, theirs, strategy, equal)
 
     def merge_changes(
         self, base: str, ours: str, theirs: str, strategy: MergeStrategy, equal: AreEqual
     ) -> Iterator[tuple[str, Entry | None]]:
         """Yield a merge as changes for `apply`. Raises MergeConflict, as a rule before the first of them."""
-        return merging.merge_changes(self, base, ours, theirs, strategy, equal)
+        return tree_merge.merge_changes(self, base, ours, theirs, strategy, equal)
 
     # ---- for the audit and the offline job
 

@@ -84,7 +84,9 @@ class Workers:
             if self.threads < 2:
                 yield found if found is not None else work(argument)
                 continue
-            waiting.append(PendingResult(partial(_identity, found)) if found is not None else self.submit(work, argument))
+            waiting.append(
+                PendingResult(partial(_identity, found)) if found is not None else self.submit(work, argument)
+            )
             if len(waiting) > 2 * self.threads:
                 yield waiting.popleft().result()
         while waiting:

@@ -1,0 +1,180 @@
+"""The index: the ids that each object has, as keyed hashes, so that a later run reads only objects that may match.
+
+    _refstore/purge/ids/<key>/<task>/<address>     Parquet: sorted hashes of 48 bits, in row groups
+
+It is written when an object is scanned for the first time. A hash is SipHash-2-4 (Aumasson and Bernstein, 2012) under a
+key that is derived from the purge's own, so that nobody without that key can try ids. It only chooses what is read: the
+object's column decides. `<key>` tells keys apart, and `<task>` columns. An object never changes, so neither does its
+index; it goes when the object is purged or stands at no head any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from refstore.objects.base import ObjectStore
+from refstore.purge_document.document import Dataset
+from refstore_purge.formats.base import IdKind
+from refstore_purge.purge_ids import to_comparable
+from refstore_purge.store_file import StoreFile
+from refstore_purge.untyped_pandas import pa, pc, pq, siphash
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FOLDER: Final = "_refstore/purge/ids/"
+BITS: Final = 48
+"""Of a hash. With ten million ids, one object in thirty that has a million others is read for nothing."""
+HASHES_MAX: Final = 4_000_000
+"""An object with more distinct ids gets no index: to read it would cost what reading the column costs."""
+GROUP_ROWS: Final = 8_192
+AHEAD_BYTES: Final = 32 * 1024
+CHUNK_ROWS: Final = 1_000_000
+
+_COLUMN: Final = "hash"
+_ROWS: Final = b"refstore.rows"
+
+
+class IndexKey(NamedTuple):
+    """What is derived from the purge's key."""
+
+    name: str
+    hash_key: bytes
+    mac_key: bytes
+    """Of the ledger's HMACs."""
+
+    @staticmethod
+    def derive(purge_key: bytes) -> IndexKey:
+        def derived(purpose: bytes) -> bytes:
+            return hmac.digest(purge_key, b"refstore purge index: " + purpose, "sha256")
+
+        return IndexKey(derived(b"name").hex()[:16], derived(b"hash")[:16], derived(b"ledger"))
+
+
+def index_folder(key: IndexKey, dataset: Dataset, kind: IdKind) -> str:
+    """Return where the index of a data set's objects stands. What changes what is hashed changes the name."""
+    task = msgspec.json.encode((dataset.format, dataset.identifier, dataset.map_part, dataset.set_null, kind))
+    return f"{FOLDER}{key.name}/{hashlib.sha256(task).hexdigest()[:16]}/"
+
+
+def hash_distinct(values: Any, kind: IdKind, hash_key: bytes) -> NDArray[np.uint64]:
+    """Return the hashes of the distinct values of an array that `ids.to_comparable` made, in order. Null has none."""
+    return _sort_unique([hash_each(values.unique().drop_null(), kind, hash_key)])
+
+
+def hash_each(distinct: Any, kind: IdKind, hash_key: bytes) -> NDArray[np.uint64]:
+    """Return the hash of each value of an array that `ids.to_comparable` made, without null."""
+    if kind == "integer":
+        distinct = pc.cast(distinct, pa.string()).cast(pa.large_binary())
+    found: list[NDArray[np.uint64]] = []
+    for start in range(0, len(distinct), CHUNK_ROWS):
+        objects = distinct.slice(start, CHUNK_ROWS).to_numpy(zero_copy_only=False)
+        found.append(np.asarray(siphash(objects, hash_key), dtype=np.uint64) >> np.uint64(64 - BITS))
+    return np.concatenate([*found, np.zeros(0, dtype=np.uint64)])
+
+
+def _sort_unique(parts: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    """Return what is in the parts, sorted, each once. (`np.unique` takes seven times as long in numpy 2.3.)"""
+    found = np.sort(np.concatenate([*parts, np.zeros(0, dtype=np.uint64)]))
+    return found[np.append(True, found[1:] != found[:-1])] if len(found) else found
+
+
+class HashCollector:
+    """Collects the hashes of the values that a scan sees."""
+
+    def __init__(self, kind: IdKind, hash_key: bytes) -> None:
+        self._kind: IdKind = kind
+        self._hash_key = hash_key
+        self._found: list[NDArray[np.uint64]] = []
+        self._pending = 0
+        self.is_full = False
+
+    def add(self, values: Any) -> None:
+        if self.is_full:
+            return
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary
+        found = hash_distinct(to_comparable(values, self._kind), self._kind, self._hash_key)
+        self._found.append(found)
+        self._pending += len(found)
+        if self._pending > HASHES_MAX:
+            self._merge()
+
+    def to_bytes(self, rows: int) -> bytes | None:
+        """Return the index of an object of so many rows; None: it has too many distinct ids."""
+        self._merge()
+        if self.is_full:
+            return None
+        schema = pa.schema([(_COLUMN, pa.int64())], metadata={_ROWS: str(rows).encode()})
+        column = pa.array(self._found[0].astype(np.int64) if self._found else [], pa.int64())
+        out = io.BytesIO()
+        pq.write_table(
+            pa.table([column], schema=schema),
+            out,
+            row_group_size=GROUP_ROWS,
+            use_dictionary=False,
+            compression="none",
+            column_encoding={_COLUMN: "DELTA_BINARY_PACKED"},
+        )
+        return out.getvalue()
+
+    def _merge(self) -> None:
+        if self._found:
+            self._found = [_sort_unique(self._found)]
+            self._pending = len(self._found[0])
+            self.is_full = self._pending > HASHES_MAX
+        if self.is_full:
+            self._found = []
+
+
+class IndexAnswer(NamedTuple):
+    may_match: bool
+    rows: int
+    """Of the object."""
+    read_bytes: int
+
+
+def look_up(store: ObjectStore, key: str, size_bytes: int, wanted: NDArray[np.uint64]) -> IndexAnswer:
+    """Return whether an object may have one of the ids whose hashes, sorted, are given. Raises ObjectNotFound,
+    ObjectsUnavailable, and what pyarrow raises for an index that is damaged.
+    """
+    source = StoreFile(store, key, size_bytes, ahead_bytes=AHEAD_BYTES)
+    file = pq.ParquetFile(source, pre_buffer=False)
+    rows = int(file.schema_arrow.metadata[_ROWS])
+    for number in range(file.metadata.num_row_groups):
+        bounds = file.metadata.row_group(number).column(0).statistics
+        if bounds is None:  # it has no rows
+            continue
+        first, end = np.searchsorted(wanted, np.array([bounds.min, bounds.max + 1], dtype=np.uint64))
+        if first == end:
+            continue
+        there = file.read_row_group(number).column(0).to_numpy().astype(np.uint64)
+        if np.isin(wanted[first:end], there, assume_unique=True).any():
+            return IndexAnswer(True, rows, source.requested_bytes)
+    return IndexAnswer(False, rows, source.requested_bytes)
+
+
+def read_sizes(store: ObjectStore, folder: str) -> dict[str, int]:
+    """Return the size of each object's index, by the object's address."""
+    return {info.key[len(folder) :]: info.size_bytes for info in store.list(folder)}
+
+
+def delete_superfluous(store: ObjectStore, wanted: Mapping[str, Iterable[str]]) -> int:
+    """Delete every index but those of these addresses, by folder; return how many went."""
+    keys = {f"{folder}{address}" for folder, addresses in wanted.items() for address in addresses}
+    return delete_indexes(store, [info.key for info in store.list(FOLDER) if info.key not in keys])
+
+
+def delete_indexes(store: ObjectStore, keys: Iterable[str]) -> int:
+    """Delete these; return how many were asked for. Raises ObjectsUnavailable."""
+    listed = list(keys)
+    for start in range(0, len(listed), 1000):
+        store.delete_many(listed[start : start + 1000])
+    return len(listed)

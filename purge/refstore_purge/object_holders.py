@@ -1,0 +1,149 @@
+"""Where objects stand: the names that branches, tags, commits and sweeps have for them, from the firmest on.
+
+`scan_names` reads everything that names objects, in the order of `HolderKind`; what many trees share is read once, with
+the first of them. So the first name that is seen of an object says how firmly it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from refstore.context import Context
+from refstore.core.batches import split_batches
+from refstore.core.ids import Address, BranchName, CommitId, Token
+from refstore.gc_marks.commit_marks import CommitMarks
+from refstore.operations import rules_document
+from refstore.operations import tag as tag_operation
+from refstore.operations.commit_entries import entries_of_commit
+from refstore.operations.referenced_entries import referenced_entries
+from refstore.records import keys
+from refstore.records.branch_records import Branch
+from refstore.records.commit_records import Commit
+from refstore.records.encoding import decode
+from refstore.records.reference_records import Deleting, Issued
+from refstore.records.staging_records import Entry, decode_staged_many
+from refstore.retention.rules import Rules
+from refstore.versioning import due_hints
+from refstore_purge.publish import METADATA
+
+PAGE: Final = 1000
+
+
+class HolderKind(IntEnum):
+    BRANCH = 0
+    """At a head, or staged."""
+    TAG = 1
+    """In a commit that a tag or a pin keeps."""
+    COMMIT = 2
+    """In another commit, which can be read or unmarked."""
+    HIDDEN = 3
+    """On a hidden branch, which a run of the purge made."""
+    SWEEP = 4
+    """In commits alone whose sweep began."""
+
+
+class ObjectName(NamedTuple):
+    holder: HolderKind
+    ref: str
+    """The branch, or the commit."""
+    path: str
+    entry: Entry
+
+
+def scan_names(ctx: Context, *, prefix: str = "") -> Iterator[ObjectName]:
+    """Yield every entry below a prefix, from the firmest standing on. Raises CorruptRange, Unavailable."""
+    shown: dict[BranchName, Branch] = {}
+    hidden: dict[BranchName, Branch] = {}
+    for name, record in list(ctx.branches.scan_open()):
+        (hidden if record.is_hidden else shown)[name] = record
+    seen: set[tuple[str, str]] = set()
+    yield from _names_on_branches(ctx, HolderKind.BRANCH, shown, prefix, seen)
+    pinned = _find_pinned_commits(ctx)
+    yield from _names_in_commits(ctx, HolderKind.TAG, [(commit, commit) for commit in pinned], prefix, seen)
+    swept: list[CommitId] = []
+    hidden_heads = {record.head for record in hidden.values()}
+    for page in split_batches(ctx.kv.scan_all(keys.commits(ctx.repo)), PAGE):
+        marks = CommitMarks(ctx).read_marks([CommitId(name) for name, _ in page])
+        for (name, value), mark in zip(page, marks, strict=True):
+            if mark is not None and not mark.prefixes and mark.sweeping_ms:  # nobody can read or unmark it
+                if not mark.swept_ms:
+                    swept.append(CommitId(name))
+                continue
+            commit = decode(value, Commit)
+            if name not in hidden_heads or METADATA not in commit.metadata:  # else a run made it for the hidden branch
+                for path, entry in entries_of_commit(ctx, CommitId(name), commit, prefix, seen):
+                    yield ObjectName(HolderKind.COMMIT, name, path, entry)
+    yield from _names_on_branches(ctx, HolderKind.HIDDEN, hidden, prefix, seen)
+    yield from _names_in_commits(ctx, HolderKind.SWEEP, [(commit, commit) for commit in swept], prefix, seen)
+
+
+class LostName(NamedTuple):
+    """A name that a reference has for an object; it may be the only one that is left."""
+
+    address: Address
+    path: str
+    entry: Entry | None
+    """None: it is not known."""
+
+
+def scan_lost_names(ctx: Context, prefixes: Sequence[str]) -> Iterator[LostName]:
+    """Yield what has a reference below the prefixes: what is staged or in the undo trash, what the reaper deletes, and
+    what was issued and not linked. Read it before `scan_names`: so whatever moves meanwhile is met.
+
+    Raises CorruptRecord, Unavailable.
+    """
+    for each in referenced_entries(ctx, prefixes):
+        yield LostName(each.entry.address, each.path, each.entry if each.is_described else None)
+    for shard in range(keys.SHARDS):
+        page = due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=None, limit=due_hints.PAGE)
+        while page:
+            addresses = [address for hint in page for address in hint.addresses]
+            for address, record in zip(addresses, ctx.references.get_many(addresses), strict=True):
+                if isinstance(record, Issued | Deleting):
+                    path = record.path if isinstance(record, Issued) else record.last_reference.path
+                    if path.startswith(tuple(prefixes)):
+                        yield LostName(address, path, None)
+            after = page[-1].key.name
+            page = due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=None, limit=due_hints.PAGE, after=after)
+
+
+def _names_on_branches(
+    ctx: Context, standing: HolderKind, branches: dict[BranchName, Branch], prefix: str, seen: set[tuple[str, str]]
+) -> Iterator[ObjectName]:
+    for name, record in branches.items():
+        for token in record.live_tokens:
+            yield from _staged_names(ctx, standing, name, token, prefix)
+    yield from _names_in_commits(
+        ctx, standing, [(name, record.head) for name, record in branches.items()], prefix, seen
+    )
+
+
+def _staged_names(
+    ctx: Context, standing: HolderKind, name: BranchName, token: Token, prefix: str
+) -> Iterator[ObjectName]:
+    for page in split_batches(ctx.staging.scan(token, prefix=prefix), PAGE):
+        entries = decode_staged_many([value for _, value in page])
+        for (path, _), entry in zip(page, entries, strict=True):
+            if isinstance(entry, Entry):
+                yield ObjectName(standing, name, path, entry)
+
+
+def _names_in_commits(
+    ctx: Context, standing: HolderKind, named: Iterable[tuple[str, CommitId]], prefix: str, seen: set[tuple[str, str]]
+) -> Iterator[ObjectName]:
+    for page in split_batches(named, PAGE):
+        values = ctx.kv.get_many([keys.commit(ctx.repo, commit) for _, commit in page])
+        for (ref, commit_id), value in zip(page, values, strict=True):
+            if isinstance(value, bytes):
+                for path, entry in entries_of_commit(ctx, commit_id, decode(value, Commit), prefix, seen):
+                    yield ObjectName(standing, ref, path, entry)
+
+
+def _find_pinned_commits(ctx: Context) -> list[CommitId]:
+    """Return the commits that tags and pins keep, by the rules in force."""
+    own = rules_document.get_rules(ctx)
+    rules = own.rules if own is not None else Rules()
+    tagged = [tag.commit for name, tag in tag_operation.scan_tags(ctx, prefix="", after="") if rules.holds_tag(name)]
+    return list(dict.fromkeys([*tagged, *(CommitId(commit) for commit in rules.pins.commits)]))

@@ -1,0 +1,282 @@
+"""Plan a run: which objects belong to an onboarded data set, by partition; and what is left alone.
+
+Hidden files (`_SUCCESS`, `.part.crc`) are no data. Everything else below a data set's prefix is. The summary files of
+Parquet (`_metadata`) are planned apart, because they follow the data. `plan_heads` looks at the heads;
+`version_plan.py` at every version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import msgspec
+
+from refstore.core.ids import is_own
+from refstore.errors import BranchNotFound
+from refstore.purge_document.document import ERASE, Dataset
+from refstore.records.location_records import Content
+from refstore.records.staging_records import Entry
+from refstore.repository import Repository
+from refstore_purge import table_formats
+from refstore_purge.formats.registry import load_format
+
+
+class BranchPath(NamedTuple):
+    """A path on a branch."""
+
+    branch: str
+    """Or a commit, or 'trash of' a branch, where every version is looked at."""
+    path: str
+
+
+class PurgeObject(msgspec.Struct):
+    """One distinct object of a data set, and every name that it has there."""
+
+    address: str
+    """That commits name."""
+    size_bytes: int
+    """Of its content."""
+    metadata: dict[str, str]
+    content_type: str
+    names: list[BranchPath]
+    """Of an object in many versions: the first one."""
+    content_address: str = ""
+    """Where its content lies; at its address, unless a run has replaced it."""
+    identifier_value: str | None = None
+    """The identifier's value, if the object's names or metadata tell it."""
+    original_content: Content | None = None
+    """Its content as it was uploaded, where every version is looked at."""
+
+
+class Partition(msgspec.Struct):
+    """One partition of a data set."""
+
+    dataset: Dataset
+    partition: str
+    """'' for what lies in no partition folder."""
+    objects: dict[str, PurgeObject]
+    """By address."""
+
+    @property
+    def order(self) -> tuple[str, str]:
+        return self.dataset.prefix, self.partition
+
+    @property
+    def watermark(self) -> str:
+        """What a later run is given to leave out the partitions up to this one."""
+        return f"{self.dataset.prefix}{self.partition}"
+
+    @property
+    def identifier_value(self) -> str | None:
+        """The identifier's value, if a partition folder has it; else None."""
+        return identifier_of_partition(self.dataset, self.partition)
+
+
+class SkippedObject(msgspec.Struct, frozen=True):
+    """An object that the run leaves alone."""
+
+    branch: str
+    """Or a commit, or 'trash of' a branch, where every version is looked at."""
+    path: str
+    reason: str
+
+
+class PurgePlan(NamedTuple):
+    heads: dict[str, str]
+    """The commit at which each branch was looked at."""
+    partitions: list[Partition]
+    """In order of prefix and partition."""
+    skipped_objects: list[SkippedObject]
+    summaries: Sequence[Partition] = ()
+    """The summary files of Parquet data sets, of all partitions."""
+    present_datasets: frozenset[str] = frozenset()
+    """The data sets below whose prefix anything lies."""
+    identified_datasets: frozenset[str] = frozenset()
+    """The data sets of which any name or metadata has the identifier."""
+    is_of_versions: bool = False
+    """Whether every version was looked at, not the heads."""
+
+
+class PurgePlanner:
+    """Sorts objects into units as they are seen."""
+
+    def __init__(self, repo: Repository, ids: Mapping[str, str], *, replaces_content: bool = False) -> None:
+        """`ids`: which set of ids each data set has. `replaces_content`: what is purged changes under all names that an
+        object has.
+        """
+        self._ids = ids
+        self._replaces_content = replaces_content
+        self.held_prefixes = legal_hold_prefixes(repo)
+        self.not_purged: list[SkippedObject] = []
+        self._units: dict[tuple[str, str], Partition] = {}
+        self._places: dict[str, Partition] = {}
+        """By address: an object is in the unit of the first name that is seen."""
+        self._told: set[tuple[str, str]] = set()
+        """(path, address) of what is left alone, so that many versions of it are told once."""
+        self._left_alone: set[str] = set()
+        """Addresses that no unit may have, whatever other names they have."""
+        self._seen: set[str] = set()
+        self._identified: set[str] = set()
+
+    def add(self, dataset: Dataset, name: BranchPath, entry: Entry, *, is_held: bool) -> PurgeObject | None:
+        """Return the entry's object; None: it is left alone, and the reason is written down."""
+        path = name.path
+        self.note_dataset(dataset)
+        if not is_own(entry.address):
+            if entry.address:  # else it was erased
+                self._record_skipped(entry.address, name, "foreign: its data lies outside the repository")
+            return None
+        if is_held:
+            self._record_skipped(entry.address, name, "a legal hold covers it")
+            return None
+        partition = partition_of(path[len(dataset.prefix) :])
+        value = identifier_in_names(dataset, path, entry)
+        if value is not None:
+            self._identified.add(dataset.name)
+        known = self._places.get(entry.address)
+        if known is None:
+            known = self._units.setdefault((dataset.prefix, partition), Partition(dataset, partition, {}))
+            self._places[entry.address] = known
+            known.objects[entry.address] = PurgeObject(
+                entry.address, entry.size_bytes, entry.metadata, entry.content_type, [], entry.address, value
+            )
+        elif known.objects[entry.address].identifier_value != value:
+            place = f"in partition {known.partition!r}" if known.partition else "elsewhere in it"
+            reason = f"the same object lies {place}, of another {dataset.identifier}"
+            self.skip_object(entry.address, name, f"{reason}; upload it anew in one of the two")
+        elif self._ids[known.dataset.name] != self._ids[dataset.name]:
+            reason = f"data set {known.dataset.name!r} has the same object, and other ids"
+            self.skip_object(entry.address, name, f"{reason}; upload it anew in one of the two")
+        elif _dataset_key(known.dataset) != _dataset_key(dataset):
+            reason = f"data set {known.dataset.name!r} has the same object, and is purged in another way"
+            if self._replaces_content:
+                self._left_alone.add(entry.address)
+            self._record_skipped(entry.address, name, reason)
+        return known.objects[entry.address]
+
+    def note_dataset(self, dataset: Dataset) -> None:
+        """Note that something lies below a data set's prefix."""
+        self._seen.add(dataset.name)
+
+    def skip_object(self, address: str, name: BranchPath, reason: str) -> None:
+        """Leave an object alone, under all of its names."""
+        self._left_alone.add(address)
+        self._record_skipped(address, name, reason)
+
+    def _record_skipped(self, address: str, name: BranchPath, reason: str) -> None:
+        if not self._replaces_content or (name.path, address) not in self._told:
+            self._told.add((name.path, address))
+            self.not_purged.append(SkippedObject(*name, reason))
+
+    def make_plan(self, heads: dict[str, str], summaries: PurgePlanner, *, is_of_versions: bool = False) -> PurgePlan:
+        """Return what was sorted, with the summary files that another one sorted."""
+        return PurgePlan(
+            heads,
+            self.partitions(),
+            [*self.not_purged, *summaries.not_purged],
+            summaries.partitions(),
+            frozenset(self._seen),
+            frozenset(self._identified),
+            is_of_versions,
+        )
+
+    def partitions(self) -> list[Partition]:
+        """Return the units in order of prefix and partition."""
+        for address in self._left_alone.intersection(self._places):
+            self._places[address].objects.pop(address, None)
+        return sorted((unit for unit in self._units.values() if unit.objects), key=lambda unit: unit.order)
+
+
+def plan_heads(
+    repo: Repository, datasets: Sequence[Dataset], ids: Mapping[str, str], *, branches: Collection[str] | None = None
+) -> PurgePlan:
+    """Look at the heads of all branches, or of these. `ids`: which set of ids each data set has. Raises Invalid where
+    a table lies (`tables.py`).
+    """
+    planner, summaries = PurgePlanner(repo, ids), PurgePlanner(repo, ids)
+    heads: dict[str, str] = {}
+    for branch, record in list(repo.branches()):
+        if record.is_hidden or (branches is not None and branch not in branches):
+            continue
+        purged = [dataset for dataset in datasets if dataset.has_branch(branch)]
+        for folder in table_formats.metadata_folders(purged):
+            table_formats.refuse_table_parts(purged, (path for path, _ in repo.list(record.head, prefix=folder)))
+        for dataset in purged:
+            heads[branch] = record.head
+            for path, entry in repo.list(record.head, prefix=dataset.prefix):
+                if entry is not None and (is_data(dataset, path) or is_summary(dataset, path)):
+                    name = BranchPath(branch, path)
+                    of_kind = planner if is_data(dataset, path) else summaries
+                    piece = of_kind.add(dataset, name, entry, is_held=path.startswith(planner.held_prefixes))
+                    if piece is not None:
+                        piece.names.append(name)
+            with suppress(BranchNotFound):  # it has just been deleted
+                staged = list(_find_staged(repo, branch, dataset))
+                planner.not_purged += staged
+                if staged:
+                    planner.note_dataset(dataset)
+    return planner.make_plan(heads, summaries)
+
+
+def legal_hold_prefixes(repo: Repository) -> tuple[str, ...]:
+    """Return the prefixes of the legal holds that are in force now."""
+    retention = repo.retention()
+    return tuple(hold.prefix for hold in retention.rules.legal_holds) if retention is not None else ()
+
+
+def is_data(dataset: Dataset, path: str) -> bool:
+    """Return whether a path below a data set's prefix is data. Raises Invalid for a table's (`tables.py`)."""
+    table_formats.refuse_table_path(dataset, path)
+    return not path.rpartition("/")[2].startswith(("_", "."))
+
+
+def is_summary(dataset: Dataset, path: str) -> bool:
+    """Return whether a path is a summary file of a data set, which describes other files. Raises MissingExtra."""
+    if dataset.format is None or dataset.mode == ERASE:
+        return False
+    return path.rpartition("/")[2] in load_format(dataset.format).SUMMARIES
+
+
+def partition_of(below: str) -> str:
+    """Return the partition of a path below its data set: its folders of the form `key=value`. Others, such as the
+    `original/` and the timestamps of Gobblin's purger, say where a partition lies, and belong to no partition's name.
+    """
+    return "/".join(folder for folder in below.split("/")[:-1] if "=" in folder.strip("="))
+
+
+def is_within(partition: str, outer: str) -> bool:
+    """Return whether a partition is another one, or a part of it: `day=1/hour=2` of `day=1`."""
+    return f"{partition}/".startswith(f"{outer}/")
+
+
+def identifier_of_partition(dataset: Dataset, partition: str) -> str | None:
+    """Return the identifier's value in a partition, as Hive writes it (`%` and two hexadecimal digits for what a path
+    cannot have); None: no folder has the identifier's name, so a column has it.
+    """
+    for folder in partition.split("/"):
+        name, equals, value = folder.partition("=")
+        if equals and unquote(name) == dataset.identifier:
+            return unquote(value)
+    return None
+
+
+def identifier_in_names(dataset: Dataset, path: str, entry: Entry) -> str | None:
+    """Return the identifier's value if a name or, in the mode `erase`, the metadata of an object has it."""
+    below = path[len(dataset.prefix) :]
+    if dataset.template is not None:
+        return dataset.template.identifier_of(below)
+    value = identifier_of_partition(dataset, partition_of(below))
+    return entry.metadata.get(dataset.identifier) if value is None and dataset.mode == ERASE else value
+
+
+def _dataset_key(dataset: Dataset) -> tuple[object, ...]:
+    return dataset.mode, dataset.format, dataset.identifier, dataset.map_part, dataset.set_null, dataset.path
+
+
+def _find_staged(repo: Repository, branch: str, dataset: Dataset) -> Iterator[SkippedObject]:
+    """Yield what is staged below a data set: it is not committed yet, so no run can replace it by a commit."""
+    for change in repo.diff(branch, prefix=dataset.prefix):
+        yield SkippedObject(branch, change.path, "staged: commit it, then run the purge again")

@@ -1,0 +1,246 @@
+"""What a run did: one JSON document for each run, in the repository's namespace. It names paths, and never an id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Literal
+
+import msgspec
+
+from refstore.core.clock import format_utc
+from refstore.errors import Corrupt, NotFound, ObjectNotFound
+from refstore.monitoring.run_control import active_runs
+from refstore.objects.base import ObjectStore
+from refstore.repository import Repository
+from refstore_purge.purge_plan import SkippedObject
+from refstore_purge.remaining_places import Place
+
+RUNS: Final = "_refstore/purge/runs/"
+LISTED_MAX: Final = 10_000
+"""How many objects that were not purged a report names; it counts all."""
+
+REWRITTEN_OFTEN_BYTES: Final = 4 * 1024 * 1024
+"""A report that is larger is written at most once a minute while its run lasts."""
+REWRITTEN_SELDOM_SECONDS: Final = 60.0
+
+ReportState = Literal["running", "done", "failed", "dry run", "killed"]
+"""`killed` is what a reader makes of `running`, once no process is at work on the run any more."""
+
+
+class PartitionRow(msgspec.Struct, kw_only=True):
+    """A partition of a data set. Distinct contents are counted, each once, however many names it has and however often
+    it was tried. Only `read_bytes` and `index_bytes` have what all attempts read and wrote.
+    """
+
+    dataset: str
+    partition: str
+    objects: int = 0
+    by_partition: int = 0
+    """Objects whose partition told whether all of their rows are of the ids, or none."""
+    by_index: int = 0
+    """Objects whose index told that no id is in them."""
+    by_statistics: int = 0
+    """Objects whose statistics told that no id is in them."""
+    by_column: int = 0
+    """Objects whose column was read."""
+    matched_objects: int = 0
+    """Objects with rows of the ids, or with an id in their key-value metadata."""
+    matched_rows: int = 0
+    """Rows of the ids in them."""
+    matched_entries: int = 0
+    """Entries with an id in the key-value metadata of Parquet, ORC and Avro."""
+    rewritten_objects: int = 0
+    erased_objects: int = 0
+    """Objects that cannot be rewritten, of which the content goes."""
+    rewritten_summaries: int = 0
+    """Summary files of Parquet (`_metadata`) that were written again; in a dry run those that would be."""
+    failed_objects: int = 0
+    rows_before: int = 0
+    """Of the rewritten objects."""
+    rows_changed: int = 0
+    """Removed, or with columns set to null."""
+    rows_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    read_bytes: int = 0
+    index_bytes: int = 0
+    """Of the indexes that were written."""
+    attempts: int = 0
+
+    def add(self, each: Replacement) -> None:
+        """Count a content that was replaced."""
+        if each.is_summary:
+            self.rewritten_summaries += 1
+            return
+        self.bytes_before += each.bytes_before
+        if not each.new_address:
+            self.erased_objects += 1
+            return
+        self.rewritten_objects += 1
+        self.rows_before += each.rows_before
+        self.rows_changed += each.rows_changed
+        self.rows_after += each.rows_after
+        self.bytes_after += each.bytes_after
+
+
+class Replacement(msgspec.Struct, frozen=True, kw_only=True):
+    """A new content of an object, with what it counts once it is published."""
+
+    dataset: str
+    partition: str
+    identity: str
+    replaced_address: str
+    """The address of what it replaces."""
+    new_address: str
+    """Its own; '': the object is erased."""
+    branches: list[str] = []
+    """Of `keep-history`: the branch of each of its names. The first one that gets it makes it count."""
+    is_counted: bool = False
+    """Whether it counts already, because another branch has it."""
+    is_summary: bool = False
+    """Whether it is a summary file of Parquet, whose rows and bytes are not counted."""
+    rows_before: int = 0
+    rows_changed: int = 0
+    rows_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
+class PublishedCommit(msgspec.Struct, frozen=True):
+    """The commit that brought a run's rewritten objects to a branch."""
+
+    branch: str
+    commit: str
+    paths: int
+
+
+class DatasetResult(msgspec.Struct, kw_only=True):
+    """Whether a run could look at a data set at all."""
+
+    dataset: str
+    prefix: str
+    mode: str
+    objects: int = 0
+    """Distinct contents that were looked at."""
+    untouched_reason: str = ""
+    """Why no row of it was looked at; a mistyped prefix or identifier is the usual cause. '': some were."""
+
+
+class PurgeReport(msgspec.Struct, kw_only=True):
+    run: str
+    state: ReportState
+    engine: str = ""
+    """What found and rewrote: `local` or `spark`."""
+    began_ms: int
+    ended_ms: int = 0
+    ids: int = 0
+    """How many there are."""
+    is_from_ledger: bool = False
+    """Whether they are those of the ledger."""
+    datasets: list[DatasetResult] = []
+    rows: list[PartitionRow] = []
+    pending_replacements: list[Replacement] = []
+    """What is being published while this is written. If the run ends then, `killed_runs.py` finds out what came of it.
+    """
+    published_commits: list[PublishedCommit] = []
+    skipped_objects: list[SkippedObject] = []
+    skipped_count: int = 0
+    watermark: str = ""
+    """The partition up to which everything was done, as `prefix` and `partition` in one; '': everything."""
+    partitions_left: int = 0
+    seconds: dict[str, float] = {}
+    """How long each step took."""
+    failure: str = ""
+    places: list[Place] = []
+    """Where rows of the ids still are; none is left: the erasure is final."""
+    places_ms: int = 0
+    """When that was looked up."""
+    unexamined: list[str] = []
+    """What no run looks at, and what becomes of it."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was left that a later run could purge."""
+        return self.state in ("done", "dry run") and not (
+            self.failure or self.partitions_left or self.skipped_count or any(row.failed_objects for row in self.rows)
+        )
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is whole, and every data set had rows to look at: then the exit code is 0."""
+        return self.is_whole and not any(each.untouched_reason for each in self.datasets)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no row of the ids is left anywhere that the run knows of."""
+        return self.state == "done" and not self.places
+
+    @property
+    def ending_text(self) -> str:
+        """Say whether the erasure is final, and if not, when it will be. A dry run says nothing."""
+        if self.state == "dry run":
+            return ""
+        if self.is_final:
+            return "final: no place that was looked at has rows of the ids any more"
+        dates = [place.deletes_at_ms for place in self.places]
+        count = f"{len(dates):,} places still have rows of the ids" if len(dates) != 1 else "one place still has rows"
+        undated = dates.count(0)
+        if undated:
+            return f"not final: {count}, {undated:,} of them without a date"
+        if not dates:
+            return "not final: the run has not ended"
+        return f"not final: {count}; the last of them goes with the first cleaning after {format_utc(max(dates))}"
+
+
+def write_report(store: ObjectStore, report: PurgeReport) -> int:
+    """Write the report; the latest one of a run counts. Return its size. Raises ObjectsUnavailable."""
+    body = msgspec.json.format(msgspec.json.encode(report), indent=1)
+    store.put(f"{RUNS}{report.run}.json", body)
+    return len(body)
+
+
+def read_report(repo: Repository, run: str = "") -> PurgeReport:
+    """Return the report of a run; '': of the latest. Raises NotFound, Corrupt."""
+    runs = [info.key for info in repo.context.objects.list(RUNS)]
+    key = f"{RUNS}{run}.json" if run else max(runs, default="")
+    if key not in runs:
+        raise NotFound(
+            f"repository {repo.name!r} has no run {run!r} of the purge; `refstore purge status {repo.name}` lists them"
+            if run
+            else f"no purge was run in repository {repo.name!r}; run: refstore purge run {repo.name} --ids FILE"
+        )
+    return _read_by_key(repo, key)
+
+
+def scan_reports(repo: Repository) -> Iterator[PurgeReport]:
+    """Yield the reports of all runs, the newest first. Raises Corrupt."""
+    for key in sorted((info.key for info in repo.context.objects.list(RUNS)), reverse=True):
+        yield _read_by_key(repo, key)
+
+
+def _read_by_key(repo: Repository, key: str) -> PurgeReport:
+    """Return a report. One that says `running` is read again behind the look at the runs under way: the run may have
+    ended in between.
+    """
+    report = _decode(repo, key)
+    if report.state == "running" and not _is_alive(repo, report.run):
+        report = _decode(repo, key)
+        if report.state == "running":
+            from refstore_purge.killed_runs import complete_report
+
+            report.state = "killed"
+            complete_report(repo, report)
+    return report
+
+
+def _is_alive(repo: Repository, run: str) -> bool:
+    return any(each.run_id == run and each.is_alive for each in active_runs(repo.context))
+
+
+def _decode(repo: Repository, key: str) -> PurgeReport:
+    try:
+        return msgspec.json.decode(repo.context.objects.read(key), type=PurgeReport)
+    except ObjectNotFound:
+        raise NotFound(f"the report {key} has just been removed") from None
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"the report {key} cannot be read ({error}); remove it, or restore it from a backup") from error

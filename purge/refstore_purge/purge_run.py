@@ -1,0 +1,258 @@
+"""One run of the purge, over all onboarded data sets of a repository.
+
+    ids       read the ids of each data set into a folder that only this user can read
+    plan      which objects the data sets have, by partition: at the heads, or in every version
+    heads     data sets of the mode `keep-history` (`heads.py`)
+    versions  data sets of the modes `rewrite` and `erase` (`versions.py`)
+    look      look for the ids in what the plan leaves out: backups, trash, what is held (`unplanned_contents.py`)
+    report    write what was done, and the places that still have rows (`places.py`), also if the run failed
+
+It may be killed anywhere and run again: nothing is published before it is whole, and what is purged matches no more.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from refstore.errors import Invalid, RefstoreError
+from refstore.monitoring.run_control import RunControl
+from refstore.purge_document.document import KEEP_HISTORY, Dataset, PurgeDocument
+from refstore.repository import Repository
+from refstore_gc.engines import worker_processes
+from refstore_gc.engines.choice import Engines
+from refstore_gc.run_progress import ReportProgress, RunSteps
+from refstore_purge import id_index, ids_file, ledger, place_lookup, purge_report, row_search, unplanned_contents
+from refstore_purge.dataset_ids import DatasetIds
+from refstore_purge.dataset_results import make_dataset_results
+from refstore_purge.formats.base import IdKind
+from refstore_purge.ids_form import IdsFormOptions
+from refstore_purge.killed_runs import complete_report
+from refstore_purge.purge_heads import purge_heads
+from refstore_purge.purge_plan import Partition, PurgePlan, SkippedObject, plan_heads
+from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_run_state import FLOOR_ROWS, SHARE, PurgeOptions, PurgeRun, PurgeRunState
+from refstore_purge.purge_tasks import TaskSettings, modules_for
+from refstore_purge.purge_versions import purge_versions
+from refstore_purge.remaining_places import Place
+from refstore_purge.version_plan import plan_versions
+
+__all__ = ["FLOOR_ROWS", "SHARE", "PurgeOptions", "run_purge"]
+
+
+def run_purge(
+    repo: Repository,
+    engines: Engines,
+    options: PurgeOptions,
+    report_progress: ReportProgress,
+    *,
+    print_notice: Callable[[str], None] = lambda _: None,
+) -> PurgeReport:
+    """Purge what is onboarded in a repository, and return the report, which is in its namespace, too. `print_notice`:
+    is told which ids were read; no value is among it.
+
+    Raises NotFound (nothing is onboarded), Invalid (the ids, their type, or a table's files), Conflict (the
+    breaker), Unavailable, Corrupt.
+    """
+    document = repo.purge_document().document
+    if not document.onboarded_datasets:
+        raise Invalid(
+            f"no data set of {repo.name!r} is onboarded: one must be described and stand on the whitelist; see "
+            f"`refstore purge validate {repo.name}`"
+        )
+    ctx = repo.context
+    run_id = ctx.ids.new_id(ctx.clock.now_ms())
+    state = PurgeRunState(PurgeReport(run=run_id, state="running", began_ms=ctx.clock.now_ms()))
+    engine = engines.for_objects(0)
+    with ids_file.ids_folder() as folder:
+        owner = f"{socket.gethostname()}:{os.getpid()}"
+        steps = RunSteps(engine, report_progress, RunControl(ctx, run_id, "purge", owner))
+        key = id_index.IndexKey.derive(options.purge_key) if options.purge_key else None
+        datasets = select_datasets(document, options.datasets)
+        worker_processes.start_ahead(modules_for(datasets, has_index=key is not None))
+        ids, unclear = _load_ids(repo, document, datasets, options, folder / "ids", key, print_notice)
+        datasets = ids.select_datasets(datasets)
+        state.unusable_datasets = unclear
+        state.places += [Place(kind="run", reason=each.reason, has_rows=False, is_as_of_run=True) for each in unclear]
+        state.report.ids, state.report.is_from_ledger = ids.count, options.ids is None
+        with ctx.audit.change("purge.run", repository=repo.name) as draft:
+            made = PurgeRun(repo, engine, options, steps, state, ids, key)
+            try:
+                _purge(datasets, made, engines)
+                if key is not None and not options.dry_run:
+                    ledger.write_ledger(ctx.objects, key, run_id, ids.group_by_set(), ctx.clock.now_ms())
+                state.report.state = "dry run" if options.dry_run else "done"
+                state.report.watermark, state.report.partitions_left = state.watermark or "", state.partitions_left
+            except BaseException as error:
+                state.report.state = "failed"
+                state.report.failure = str(error) if isinstance(error, RefstoreError) else type(error).__name__
+                raise
+            finally:
+                try:
+                    state.update_report()
+                    complete_report(repo, state.report)
+                    state.report.seconds, state.report.ended_ms = steps.seconds, ctx.clock.now_ms()
+                    if not options.dry_run:
+                        _record_places(repo, state)
+                    purge_report.write_report(ctx.objects, state.report)
+                    draft.after = _audit_values(state.report)
+                finally:
+                    steps.close()  # until then nobody takes the run for killed
+    return state.report
+
+
+def select_datasets(document: PurgeDocument, names: Sequence[str]) -> tuple[Dataset, ...]:
+    """Return the onboarded data sets, or those of them that are named. Raises Invalid."""
+    onboarded = {each.name: each for each in document.onboarded_datasets}
+    for name in names:
+        if name not in onboarded:
+            raise Invalid(f"no data set {name!r} is onboarded; onboarded are: {', '.join(sorted(onboarded))}")
+    return tuple(each for each in document.onboarded_datasets if not names or each.name in names)
+
+
+def _purge(datasets: Sequence[Dataset], run: PurgeRun, engines: Engines) -> None:
+    run.steps.start_beat()
+    run.save()
+    heads = [each for each in datasets if each.mode == KEEP_HISTORY]
+    versions = [each for each in datasets if each.mode != KEEP_HISTORY]
+    of_heads = of_versions = PurgePlan({}, [], [])
+    if heads:
+        with run.steps.step("listing the heads"):
+            of_heads = plan_heads(run.repo, heads, run.ids.planned_sets)
+    if versions:
+        with run.steps.step("listing every version"):
+            of_versions = plan_versions(run.repo, versions, run.ids.planned_sets)
+    every = sorted([*of_heads.partitions, *of_versions.partitions], key=lambda unit: unit.order)
+    run.state.note_plan(of_heads)
+    run.state.note_plan(of_versions)
+    _limit_partitions(run, every)
+    run = run.move_to(engines.for_objects(sum(len(unit.objects) for unit in every)))
+    run.save()
+    with run.steps.step("preparing"):
+        row_search.prepare_ids(run, datasets, run.select_partitions(every), every)
+        job = _make_task_settings(run)
+    try:
+        if heads:
+            purge_heads(run, job, heads, of_heads)
+        run.state.results.clear()  # an object of data sets of both kinds may have other identifiers in each
+        if versions:
+            purge_versions(run, job, versions, of_versions)
+        if not run.options.dry_run:
+            unplanned_contents.find_unplanned(run, job, datasets)
+        run.state.report.datasets = make_dataset_results(run, datasets, every)
+    finally:
+        run.engine.remove_shared(job.ids)
+
+
+def _limit_partitions(run: PurgeRun, units: list[Partition]) -> None:
+    """Set the watermark, where there are more units than this run may do."""
+    chosen, most = run.select_partitions(units), run.options.max_partitions
+    if most is not None and len(chosen) > most:
+        run.state.watermark = chosen[most - 1].watermark
+        run.state.partitions_left = len(chosen) - most
+
+
+def _load_ids(
+    repo: Repository,
+    document: PurgeDocument,
+    datasets: Sequence[Dataset],
+    options: PurgeOptions,
+    folder: Path,
+    key: id_index.IndexKey | None,
+    print_notice: Callable[[str], None],
+) -> tuple[DatasetIds, list[SkippedObject]]:
+    """Bring the ids of these data sets to a folder; return them, and the data sets for which that cannot be done.
+
+    Raises Invalid, NotFound, Corrupt.
+    """
+    ids_file.check_id_type(options.id_type)
+    if options.ids is None:
+        if key is None:
+            raise Invalid("the ledger needs the key of the purge; set purge_key, or give ids with --ids")
+        kind = cast("IdKind | None", {"": None, "uuid": "binary"}.get(options.id_type, options.id_type))
+        loaded = ledger.load_ledger(repo.context.objects, key, folder, datasets, kind=kind)
+        ids = DatasetIds(folder, loaded.sets)
+        print_notice(f"ids: {ids.count} of the ledger{_describe_datasets_without_ids(ids, datasets)}")
+        return ids, [
+            SkippedObject("", each.prefix, "the ledger has ids of several types for it; run it alone with --id-type")
+            for each in datasets
+            if each.name in loaded.ambiguous_datasets
+        ]
+    form = IdsFormOptions(
+        options.id_column,
+        options.dataset_column,
+        has_header=not options.has_no_header,
+        names=tuple(each.identifier for each in document.datasets),
+    )
+    onboarded = [each.name for each in document.onboarded_datasets]
+    read = ids_file.load_ids(
+        options.ids,
+        folder,
+        form=form,
+        id_type=options.id_type,
+        empty_id=options.takes_empty_id,
+        datasets=onboarded,
+    )
+    sets = {each.name: [read.sets[name]] for each in datasets for name in ("", each.name) if name in read.sets}
+    if not sets:
+        raise Invalid(
+            f"{options.ids.name} has no ids of the data sets that --dataset names; give others, or leave it out"
+        )
+    ids = DatasetIds(folder, sets, is_for_all="" in read.sets)
+    print_notice(f"ids: {read.text}{_describe_datasets_without_ids(ids, datasets)}")
+    return ids, []
+
+
+def _describe_datasets_without_ids(ids: DatasetIds, datasets: Sequence[Dataset]) -> str:
+    """Say which data sets a run leaves out, because they have no ids."""
+    chosen = {each.name for each in ids.select_datasets(datasets)}
+    others = ", ".join(each.name for each in datasets if each.name not in chosen)
+    return f"; not looked at, without ids: {others}" if others else ""
+
+
+def _make_task_settings(run: PurgeRun) -> TaskSettings:
+    ctx = run.repo.context
+    return TaskSettings(
+        url=ctx.objects.url,
+        io_timeout_seconds=ctx.safety.objects_io_seconds,
+        ids=run.engine.share_folder(run.ids.folder),
+        hash_key=run.key.hash_key if run.key is not None else b"",
+    )
+
+
+def _record_places(repo: Repository, state: PurgeRunState) -> None:
+    """Write down what still has rows of the ids, and list the places where that stands."""
+    made = state.report
+    made.places = list(state.places)
+    purge = f"refstore purge run {repo.name}"
+    if made.failure:
+        reason = "the run failed, and has not looked at everything"
+        made.places.append(Place(kind="run", reason=reason, has_rows=False, ending_command=purge, is_as_of_run=True))
+    made.unexamined = [place_lookup.UNNAMED]
+    left = dict.fromkeys(state.unpublished_objects, "its branch did not take the run's commit")
+    left |= {address: each.reason for address, each in state.failures.items()}
+    contents = [
+        msgspec.structs.replace(each, reason=each.reason or left.get(each.identity, "")) for each in state.contents
+    ]
+    try:
+        place_lookup.write_contents(repo.context.objects, made.run, contents)
+        place_lookup.refresh_places(repo, [made])
+    except RefstoreError as error:
+        reason = f"where the rows still are could not be looked up: {error}"
+        made.places.append(Place(kind="run", reason=reason, has_rows=False, ending_command=purge, is_as_of_run=True))
+
+
+def _audit_values(made: PurgeReport) -> dict[str, object]:
+    return {
+        "run": made.run,
+        "state": made.state,
+        "ids": made.ids,
+        "rows": sum(row.rows_changed for row in made.rows),
+        "objects": sum(row.rewritten_objects for row in made.rows),
+        "commits": [each.commit for each in made.published_commits],
+    }

@@ -1,0 +1,317 @@
+"""Find and rewrite in tasks of the engine: each task has some objects, and knows nothing of the KV.
+
+The driver chose the new address. The first attempt that finishes writing there wins, and what it wrote never changes:
+an engine may run a task twice, and all attempts write the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache, partial
+from typing import Any, BinaryIO, Final, Literal, TypeVar, cast
+
+import msgspec
+
+from refstore.context import Context
+from refstore.errors import AlreadyExists, Corrupt, ObjectNotFound, RefstoreError
+from refstore.objects.base import BodyDigest, ObjectStore, StoredObject
+from refstore.purge_document.document import Dataset, FileFormat
+from refstore_gc.engines import worker_processes
+from refstore_gc.engines.base import Engine, SharedFolder
+from refstore_purge.formats.base import FormatTask, MissingColumnError, PurgeError, kinds_of, unknown_failure
+from refstore_purge.formats.registry import MODULES, load_format
+from refstore_purge.ledger import AnyIds, open_ids
+from refstore_purge.reader_process import crash_reason, open_store
+from refstore_purge.store_file import StoreFile
+from refstore_purge.untyped_pandas import pa
+
+T = TypeVar("T")
+
+CHUNK_BYTES: Final = 1024 * 1024
+TASKS_PER_CORE: Final = 16
+TASK_BYTES: Final = 128 * 1024 * 1024
+TASK_OBJECTS: Final = 200
+NO_MEMORY: Final = "reading or writing it takes more memory than there is, or it is damaged; see to it by other means"
+LONG_BYTES: Final = 64 * 1024 * 1024
+"""As much surely takes longer than starting the engine's helpers."""
+LARGE_BYTES: Final = 128 * 1024 * 1024
+M_MMAP_THRESHOLD: Final = -3
+"""Of glibc's `mallopt`: blocks that are as large are mapped, and so given back when they are freed."""
+MMAP_BYTES: Final = 1024 * 1024
+_ARROWS_POOL: Final[Any] = pa.default_memory_pool()
+
+
+class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What every task of a run needs to know."""
+
+    url: str
+    """Of the namespace."""
+    io_timeout_seconds: float
+    ids: SharedFolder
+    """The sets of ids (`dataset_ids.py`)."""
+    hash_key: bytes = b""
+    """For the index; empty: there is none."""
+
+
+class ObjectTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One object."""
+
+    address: str
+    size_bytes: int
+    format: FileFormat
+    ids: str
+    """The name of the set of ids that its data set has."""
+    identifier: tuple[str, ...]
+    map_part: Literal["key", "value"] = "value"
+    set_null: tuple[tuple[str, ...], ...] = ()
+    matches_every_row: bool = False
+    """Whether the partition's value is one of the ids."""
+    ignores_statistics: bool = False
+    """Whether its column is read whatever its statistics say."""
+    target_address: str = ""
+    """The address of what is written; '': only look for the ids."""
+    index_key: str = ""
+    """The key of the object's index."""
+    index_bytes: int = 0
+    """Its size; 0: it is not there yet."""
+    may_be_gone: bool = False
+    """Whether nobody may name the object any more by now."""
+
+    @property
+    def format_task(self) -> FormatTask:
+        return FormatTask(
+            self.identifier, self.map_part, self.set_null, self.matches_every_row, self.ignores_statistics
+        )
+
+
+class ObjectResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one object."""
+
+    address: str
+    rows: int = 0
+    matched_rows: int = 0
+    matched_entries: int = 0
+    """Entries of the file's key-value metadata that have an id."""
+    decided_by: str = ""
+    """What told how many match: the value of the `partition`, the `index`, `statistics`, or the `column`."""
+    read_bytes: int = 0
+    index_bytes: int = 0
+    """Of the index that was written."""
+    target_address: str = ""
+    size_bytes: int = 0
+    checksum: str = ""
+    md5: str = ""
+    lacks_identifier: bool = False
+    """Whether it has no such column, or no line with this field."""
+    is_gone: bool = False
+    """Whether the object is not there any more."""
+    failure: str = ""
+    """Why it is left as it was; names columns and types, and no value."""
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether rows or metadata of the object have an id."""
+        return bool(self.matched_rows or self.matched_entries)
+
+
+def run_tasks(engine: Engine, job: TaskSettings, works: list[ObjectTask]) -> list[ObjectResult]:
+    """Do the work of all objects; return what became of each, in their order. A failure of one fails only that."""
+    if not works:
+        return []
+    groups = group_tasks(works, engine.parallelism)
+    is_long = sum(work.size_bytes for work in works) >= LONG_BYTES
+    done = dict(engine.map(partial(_run_group, job), groups, is_long=is_long))
+    return [done[number] for number in range(len(works))]
+
+
+def modules_for(datasets: Iterable[Dataset], *, has_index: bool) -> list[str]:
+    """Return the modules that tasks on these data sets import."""
+    formats = {MODULES[dataset.format] for dataset in datasets if dataset.format is not None}
+    return [__name__, *sorted(formats), *(["refstore_purge.id_index", "pandas.util"] if has_index else [])]
+
+
+def group_tasks(works: list[ObjectTask], cores: int) -> list[list[tuple[int, ObjectTask]]]:
+    """Return the numbered works in groups, a task each: a task costs Spark as much as a small object costs. There
+    are enough groups for all cores, and for progress that moves.
+    """
+    tasks = cores * TASKS_PER_CORE
+    bytes_max = min(TASK_BYTES, sum(work.size_bytes for work in works) // tasks)
+    objects_max = min(TASK_OBJECTS, -(-len(works) // tasks))
+    groups: list[list[tuple[int, ObjectTask]]] = []
+    size = 0
+    for number, work in enumerate(works):
+        if not groups or size > bytes_max or len(groups[-1]) >= objects_max:
+            groups.append([])
+            size = 0
+        groups[-1].append((number, work))
+        size += work.size_bytes
+    return groups
+
+
+def _run_group(job: TaskSettings, numbered: list[tuple[int, ObjectTask]]) -> Iterator[tuple[int, ObjectResult]]:
+    for number, work in numbered:
+        yield number, run_task(job, work)
+
+
+def run_task(job: TaskSettings, work: ObjectTask) -> ObjectResult:
+    """Do one object's work in a process of its own: a library that crashes at a file does so for that file only."""
+    job = msgspec.structs.replace(job, ids=job.ids.as_local())
+    try:
+        return worker_processes.call(partial(_run_in_process, job, work))
+    except worker_processes.CrashedError as error:
+        return ObjectResult(address=work.address, failure=crash_reason(error))
+
+
+def _run_in_process(job: TaskSettings, work: ObjectTask) -> ObjectResult:
+    _choose_memory_pool(work.size_bytes)
+    store = open_store(job.url, job.io_timeout_seconds)
+    ids = _open_ids(job.ids, work.ids)
+    source = StoreFile(store, work.address, work.size_bytes)
+    try:
+        if not work.target_address:
+            return _search_object(job, work, store, source, ids)
+        with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
+            written = load_format(work.format).rewrite(cast(BinaryIO, source), target, work.format_task, ids)
+            stored = put_result(store, work.target_address, target)
+    except ObjectNotFound:
+        if not work.may_be_gone:
+            raise
+        return ObjectResult(address=work.address, is_gone=True)
+    except (PurgeError, Corrupt) as error:
+        return ObjectResult(
+            address=work.address,
+            failure=str(error),
+            lacks_identifier=isinstance(error, MissingColumnError),
+            read_bytes=source.requested_bytes,
+        )
+    except RefstoreError:
+        raise
+    except MemoryError:  # as a damaged file has it that asks for absurd amounts
+        return ObjectResult(address=work.address, failure=NO_MEMORY, read_bytes=source.requested_bytes)
+    except Exception as error:  # noqa: BLE001  # a file that a library fails at in a new way fails alone
+        return ObjectResult(address=work.address, failure=unknown_failure(error), read_bytes=source.requested_bytes)
+    return ObjectResult(
+        address=work.address,
+        rows=written.rows,
+        matched_rows=written.matched_rows,
+        matched_entries=written.removed_entries,
+        read_bytes=source.requested_bytes,
+        target_address=work.target_address,
+        size_bytes=stored.size_bytes,
+        checksum=stored.checksum,
+        md5=stored.md5,
+    )
+
+
+def _search_object(
+    job: TaskSettings, work: ObjectTask, store: ObjectStore, source: StoreFile, ids: AnyIds
+) -> ObjectResult:
+    """Look for the ids in the index, and if that does not rule them out, in the object."""
+    from refstore_purge import id_index
+
+    index_read = 0
+    if job.hash_key and work.index_bytes and ids.index_hashes is not None:
+        with suppress(Exception):  # an index that cannot be read saves nothing, and does no harm
+            answer = id_index.look_up(store, work.index_key, work.index_bytes, ids.index_hashes)
+            index_read = answer.read_bytes
+            if not answer.may_match:
+                return ObjectResult(address=work.address, rows=answer.rows, decided_by="index", read_bytes=index_read)
+    collector = id_index.HashCollector(ids.kind, job.hash_key) if job.hash_key and not work.index_bytes else None
+    found = load_format(work.format).find(
+        cast(BinaryIO, source), work.format_task, ids, collector.add if collector is not None else None
+    )
+    written = 0
+    is_told = collector is not None and found.decided_by == "column" and found.has_identifier
+    body = collector.to_bytes(found.rows) if collector is not None and is_told else None
+    if body is not None:
+        with suppress(RefstoreError):  # a later run writes it
+            store.put(work.index_key, body)
+            written = len(body)
+    return ObjectResult(
+        address=work.address,
+        rows=found.rows,
+        matched_rows=found.matched_rows,
+        matched_entries=found.matched_entries,
+        decided_by=found.decided_by,
+        read_bytes=source.requested_bytes + index_read,
+        index_bytes=written,
+        lacks_identifier=not found.has_identifier,
+    )
+
+
+def read_in_process(ctx: Context, address: str, size_bytes: int, read: Callable[[BinaryIO], T]) -> T:
+    """Return what `read` makes of an object, in a process of its own. Raises PurgeError where that ended, and what
+    `read` raises.
+    """
+    url, seconds = ctx.objects.url, ctx.safety.objects_io_seconds
+    try:
+        return worker_processes.call(partial(_read_object, url, seconds, address, size_bytes, read))
+    except worker_processes.CrashedError as error:
+        raise PurgeError(crash_reason(error)) from error
+    except MemoryError as error:
+        raise PurgeError(NO_MEMORY) from error
+
+
+def _read_object(
+    url: str, io_timeout_seconds: float, address: str, size_bytes: int, read: Callable[[BinaryIO], T]
+) -> T:
+    return read(cast(BinaryIO, StoreFile(open_store(url, io_timeout_seconds), address, size_bytes)))
+
+
+def identifier_type(ctx: Context, work: ObjectTask) -> Any:
+    """Return the type that the identifier's column of an object has in Arrow; None: its file does not say, as one that
+    has only nulls.
+    """
+    schema_of = load_format(work.format).schema_of
+    if schema_of is None:
+        return None
+    try:
+        schema = read_in_process(ctx, work.address, work.size_bytes, schema_of)
+    except Exception:  # noqa: BLE001  # the object's own task says what is wrong with it
+        return None
+    kinds = kinds_of(schema, work.identifier, work.map_part)
+    return kinds[0] if kinds is not None and not pa.types.is_null(kinds[0]) else None
+
+
+def _measure(address: str, target: Any) -> StoredObject:
+    target.seek(0)
+    tally = BodyDigest(address)
+    while chunk := target.read(CHUNK_BYTES):
+        tally.add(chunk)
+    return tally.stored_object
+
+
+def put_result(store: ObjectStore, address: str, target: Any) -> StoredObject:
+    """Write the object, unless another attempt has; return its size and checksums."""
+    target.seek(0)
+    try:
+        return store.put(address, target, if_absent=True)
+    except AlreadyExists:
+        there = store.head(address).size_bytes
+        measured = _measure(address, target)
+        if there != measured.size_bytes:
+            raise Corrupt(
+                f"another attempt wrote {there} bytes to {address}, and this one {measured.size_bytes}; run the purge "
+                "again"
+            ) from None
+        return measured
+
+
+def _choose_memory_pool(size_bytes: int) -> None:
+    """For a large object let Arrow take memory from the system, which gets it back at once. Arrow's own pool is faster,
+    and keeps what a row group took.
+    """
+    if size_bytes < LARGE_BYTES:
+        pa.set_memory_pool(_ARROWS_POOL)
+        return
+    pa.set_memory_pool(pa.system_memory_pool())
+    with suppress(OSError, AttributeError):  # another libc than glibc
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MMAP_BYTES)
+
+
+@lru_cache(maxsize=8)
+def _open_ids(shared: SharedFolder, name: str) -> AnyIds:
+    return open_ids(shared.path, prefix=f"{shared.prefix}{name}")

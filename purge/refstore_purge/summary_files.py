@@ -1,0 +1,235 @@
+"""Find the summary files of Parquet data sets (`_metadata`, `_common_metadata`) that a run must write again, and do so.
+
+One must be written again if it has an id, or describes a file that was replaced: then its offsets are those of the old
+content. The driver does this when the files that it describes are as they will stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import BinaryIO, Final, cast
+
+from refstore.core.batches import split_batches
+from refstore.core.ids import is_own
+from refstore.errors import Gone, InvalidName, InvalidPath, NotFound, ObjectNotFound, RefstoreError
+from refstore.operations.referenced_entries import TRASH_REF_PREFIX
+from refstore.records.staging_records import Entry
+from refstore_purge import purge_tasks
+from refstore_purge.formats import parquet_summary
+from refstore_purge.formats.base import PurgeError, unknown_failure
+from refstore_purge.formats.parquet_summary import ParquetSummary
+from refstore_purge.purge_plan import BranchPath, Partition, PurgeObject
+from refstore_purge.purge_run_state import PurgeRun
+from refstore_purge.store_file import StoreFile
+
+PAGE: Final = 1000
+
+IsReplaced = Callable[[str], bool]
+"""Returns whether a run wrote the content at an address."""
+
+
+def find_stale_summaries(run: PurgeRun, units: Sequence[Partition], is_replaced: IsReplaced) -> set[str]:
+    """Return the addresses of the summary files in any version that must be written again: those that have an id, and
+    those that describe replaced files at none of their names.
+    """
+    stale: set[str] = set()
+    for unit, piece, summary in _summaries(run, units):
+        with _report_failures(run, unit, piece):
+            told = [_is_current(run, piece, summary, name, is_replaced) for name in piece.names]
+            if _has_id(run, unit, summary) or (False in told and True not in told):
+                stale.add(piece.address)
+    return stale
+
+
+def _is_current(
+    run: PurgeRun, piece: PurgeObject, summary: ParquetSummary, name: BranchPath, is_replaced: IsReplaced
+) -> bool | None:
+    """Return whether a summary file describes the replaced files as they are now; None: none of them was, or the
+    summary file is in the trash, where nobody reads it.
+    """
+    if not _is_stored(run, piece, name):
+        return None
+    entries = _entries(run, name, summary)
+    if run.options.dry_run and any(_has_ids(run, entry.address) for entry in entries.values()):
+        return False  # it would be replaced
+    replaced = {path: entry for path, entry in entries.items() if is_replaced(entry.address)}
+    if piece.content_address != piece.address:
+        replaced = entries  # a restore may have brought back what it describes no more
+    if not replaced:
+        return None
+    return len(entries) == len(summary.files) and all(
+        _describes(run, summary, path, entry) for path, entry in replaced.items()
+    )
+
+
+def _is_stored(run: PurgeRun, piece: PurgeObject, name: BranchPath) -> bool:
+    try:
+        return run.repo.resolve(name.branch, name.path).entry.address == piece.address
+    except (Gone, NotFound, InvalidName):  # the trash of a branch is no ref
+        return False
+
+
+def have_ids(run: PurgeRun, unit: Partition, piece: PurgeObject) -> bool:
+    """Return whether a summary file has an id. Raises PurgeError, ObjectNotFound."""
+    with _translate_read_errors():
+        return _has_id(run, unit, _read_at(run, unit, piece, piece.content_address, piece.size_bytes))
+
+
+def find_affected_summaries(run: PurgeRun, units: Sequence[Partition], rewritten: Collection[BranchPath]) -> set[str]:
+    """Return the addresses of the summary files at the heads that must be written again, once these files are."""
+    affected: set[str] = set()
+    for unit, piece, summary in _summaries(run, units):
+        described = {BranchPath(name.branch, _folder(name) + path) for name in piece.names for path in summary.files}
+        if _has_id(run, unit, summary) or not described.isdisjoint(rewritten):
+            affected.add(piece.address)
+    return affected
+
+
+@contextmanager
+def _translate_read_errors() -> Generator[None, None, None]:
+    """Raise PurgeError where a library fails at a file in a way that nobody knows."""
+    try:
+        yield
+    except (PurgeError, RefstoreError, MemoryError):
+        raise
+    except Exception as error:
+        raise PurgeError(unknown_failure(error)) from error
+
+
+@_translate_read_errors()
+def rewrite_summary(
+    run: PurgeRun,
+    unit: Partition,
+    piece: PurgeObject,
+    names: Sequence[BranchPath],
+    is_replaced: IsReplaced,
+    target: BinaryIO,
+) -> None:
+    """Write a summary file of the files that it describes at one of its names. Raises PurgeError.
+
+    That is a name at which all of these files are there, and were uploaded as it says: at others somebody has changed
+    some since it was written.
+    """
+    task, source = run.make_task(unit, piece).format_task, _open(run, piece.content_address, piece.size_bytes)
+    uploaded = _read_uploaded(run, unit, piece)
+    summary = _read(run, unit, piece)
+    complete = [name for name in names if len(_entries(run, name, summary)) == len(summary.files)]
+    counts = [_count_changed(run, piece, name, uploaded or summary, is_replaced) for name in complete]
+    # what it said when it was uploaded is gone with its backup; then some files may have been restored since
+    if not counts or (min(counts) and uploaded is not None):
+        raise PurgeError(
+            "the files that it describes are others by now, or cannot be read; delete it, or write it again"
+        )
+    entries = _entries(run, complete[counts.index(min(counts))], summary)
+    files = ((path, _open(run, entries[path].address, entries[path].size_bytes)) for path in summary.files)
+    parquet_summary.write_summary(source, target, files, task, run.ids.ids_of(unit.dataset))
+
+
+def _read_uploaded(run: PurgeRun, unit: Partition, piece: PurgeObject) -> ParquetSummary | None:
+    """Return what a summary file said when it was uploaded; None: that is gone."""
+    size = piece.size_bytes if piece.original_content is None else piece.original_content.size_bytes
+    try:
+        return _read_at(run, unit, piece, piece.address, size)
+    except ObjectNotFound:
+        return None
+
+
+def _count_changed(
+    run: PurgeRun, piece: PurgeObject, name: BranchPath, summary: ParquetSummary, is_replaced: IsReplaced
+) -> int:
+    """Return how many files were uploaded otherwise than a summary file says; those whose uploaded content is gone are
+    not counted.
+    """
+    changed = 0
+    shown = _entries(run, name, summary)
+    for path in summary.files:
+        # the heads are planned as readers see them, every version as it was uploaded
+        entry = (
+            shown[path]
+            if piece.original_content is None
+            else run.repo.resolve(_ref_of(name), _folder(name) + path).entry
+        )
+        if not is_replaced(entry.address):
+            with suppress(ObjectNotFound):
+                changed += not _describes(run, summary, path, entry)
+    return changed
+
+
+def _summaries(run: PurgeRun, units: Sequence[Partition]) -> Iterator[tuple[Partition, PurgeObject, ParquetSummary]]:
+    """Yield what each summary file says; report those that cannot be read."""
+    for unit in units:
+        for piece in unit.objects.values():
+            with _report_failures(run, unit, piece):
+                yield unit, piece, _read(run, unit, piece)
+
+
+def _read(run: PurgeRun, unit: Partition, piece: PurgeObject) -> ParquetSummary:
+    """Return what a summary file says, with the files that it describes no more because they lost all of their rows: a
+    restore may have brought these back.
+    """
+    summary = _read_at(run, unit, piece, piece.content_address, piece.size_bytes)
+    if piece.content_address == piece.address or (uploaded := _read_uploaded(run, unit, piece)) is None:
+        return summary
+    return summary._replace(files={**{path: [] for path in uploaded.files}, **summary.files})
+
+
+def _read_at(run: PurgeRun, unit: Partition, piece: PurgeObject, address: str, size_bytes: int) -> ParquetSummary:
+    """Return what one content of a summary file says."""
+    read = partial(parquet_summary.read_summary, task=run.make_task(unit, piece).format_task)
+    return purge_tasks.read_in_process(run.repo.context, address, size_bytes, read)
+
+
+def _has_id(run: PurgeRun, unit: Partition, summary: ParquetSummary) -> bool:
+    return summary.has_ids(run.ids.ids_of(unit.dataset))
+
+
+@contextmanager
+def _report_failures(run: PurgeRun, unit: Partition, piece: PurgeObject) -> Generator[None, None, None]:
+    """Report a summary file that fails as not purged. One that is gone needs nothing."""
+    try:
+        with _translate_read_errors():
+            yield
+    except ObjectNotFound:
+        return
+    except PurgeError as error:
+        run.report_failure(unit, piece, str(error))
+
+
+def _entries(run: PurgeRun, name: BranchPath, summary: ParquetSummary) -> dict[str, Entry]:
+    """Return the files that a summary file describes, by path from its folder, as a reader of this version gets them;
+    without those that are not there, or lie outside the lake.
+    """
+    folder = _folder(name)
+    found: dict[str, Entry] = {}
+    for page in split_batches(list(summary.files), PAGE):
+        try:
+            there = run.repo.stat_many(_ref_of(name), [folder + path for path in page])
+        except (Gone, NotFound, InvalidPath):  # an expired commit that the rules hide; a path that no object has
+            return {}
+        found |= {path[len(folder) :]: entry for path, entry in there.items() if is_own(entry.address)}
+    return found
+
+
+def _has_ids(run: PurgeRun, address: str) -> bool:
+    done = run.state.results.get(address)
+    return done is not None and done.has_ids
+
+
+def _describes(run: PurgeRun, summary: ParquetSummary, path: str, entry: Entry) -> bool:
+    ctx, row_groups_of = run.repo.context, parquet_summary.row_groups_of
+    return purge_tasks.read_in_process(ctx, entry.address, entry.size_bytes, row_groups_of) == summary.files[path]
+
+
+def _ref_of(name: BranchPath) -> str:
+    """Return where to look for the files that a summary file describes; of one in the trash on its branch."""
+    return name.branch.removeprefix(TRASH_REF_PREFIX)
+
+
+def _folder(name: BranchPath) -> str:
+    return name.path.rpartition("/")[0] + "/"
+
+
+def _open(run: PurgeRun, address: str, size_bytes: int) -> BinaryIO:
+    return cast(BinaryIO, StoreFile(run.repo.context.objects, address, size_bytes))

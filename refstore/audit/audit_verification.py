@@ -1,0 +1,282 @@
+"""Verify that the audit log is whole: find entries that are missing, changed, moved or forged, and tails that were
+cut.
+
+A chain is read from its end. The head in the KV has the last entry's hash, and each entry has the hash of the one
+before. So the report names the altered entry, not its neighbour. Then the store is listed for entries that no head
+knows.
+
+Whoever can write both the KV and the store can forge all of it (`docs/operating.md`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from enum import Enum
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from refstore.audit.audit_entries import (
+    ENTRY_BYTES_MAX,
+    PREFIX,
+    AuditEntry,
+    EntryPosition,
+    decode_act,
+    decode_entry,
+    entry_key,
+    parse_key,
+    sha256_of,
+)
+from refstore.errors import Corrupt, CorruptObject, ObjectNotFound
+from refstore.kv.base import ABSENT, KV
+from refstore.objects.base import ObjectStore
+from refstore.records import keys
+from refstore.records.encoding import decode, decode_optional
+from refstore.records.lake_records import AuditHead, WaitingAct
+
+READ_BATCH: Final = 64
+READERS: Final = 16
+BEYOND_HEAD_MAX: Final = 1
+"""How many entries a crash can leave: a process that could not write its head leaves its chain (`chain.py`)."""
+
+
+class FindingKind(Enum):
+    MISSING = "missing"
+    CHANGED = "changed"
+    MOVED = "moved"
+    """An entry that was written, under the key of another one."""
+    CUT = "tail cut"
+    FORGED = "forged"
+    """refstore did not write it: its chain has no head, or it lies further beyond the head than a crash explains."""
+    HEAD = "head unreadable"
+
+    UNKNOWN = "outcome unknown"
+    """The process died, or is still acting; no damage."""
+    BEYOND = "beyond the head"
+    """Its process died before the entry was confirmed, and so before the act; no damage."""
+    WAITING = "waiting"
+    """The entry waits for the store; no damage."""
+
+
+DAMAGE: Final = frozenset(
+    {FindingKind.MISSING, FindingKind.CHANGED, FindingKind.MOVED, FindingKind.CUT, FindingKind.FORGED, FindingKind.HEAD}
+)
+
+
+class AuditFinding(NamedTuple):
+    kind: FindingKind
+    chain: str
+    number: int
+    """0: the chain as a whole."""
+    message: str
+
+    @property
+    def is_damage(self) -> bool:
+        return self.kind in DAMAGE
+
+
+class AuditVerification:
+    """One verification of the log. `entries` and `chains` count what was read; iterate over the findings to the end."""
+
+    def __init__(self, kv: KV, store: ObjectStore) -> None:
+        self._kv = kv
+        self._store = store
+        self.chains = 0
+        self.entries = 0
+        self._open: dict[EntryPosition, str] = {}
+        """Entries that say `begun` and have no outcome in their chain, with their action."""
+        self._ended_elsewhere: set[EntryPosition] = set()
+        """Entries whose outcome is in another chain, or in a waiting record, because the store was down."""
+
+    def findings(self) -> Iterator[AuditFinding]:
+        """Yield what is wrong. Raises Unavailable. Memory grows only with damaged and unfinished entries, not with the
+        log.
+        """
+        for chain, raw in self._kv.scan_all(keys.AUDIT_HEADS):
+            yield from self._verify_chain(chain, raw)
+        yield from self._find_unknown_chains()
+        yield from self._find_waiting()
+        for begun, action in self._open.items():
+            if begun not in self._ended_elsewhere:
+                yield AuditFinding(
+                    FindingKind.UNKNOWN,
+                    begun.chain,
+                    begun.number,
+                    f"{action} was begun, and whether it was done is not known",
+                )
+
+    def _verify_chain(self, chain: str, raw: bytes) -> Iterator[AuditFinding]:
+        self.chains += 1
+        # listed before the head is read, which a process may move on meanwhile
+        last = max(
+            (parsed[1] for info in self._store.list(f"{PREFIX}{chain}/") if (parsed := parse_key(info.key))), default=0
+        )
+        try:
+            head = decode_optional(self._kv.get(keys.audit_head(chain)), AuditHead) or decode(raw, AuditHead)
+        except Corrupt as error:
+            yield AuditFinding(FindingKind.HEAD, chain, 0, str(error))
+            return
+        yield from self._verify_backward(chain, head)
+        for number in range(head.number + 1, last + 1):
+            yield from self._find_beyond_head(chain, number, head)
+
+    def _verify_backward(self, chain: str, head: AuditHead) -> Iterator[AuditFinding]:
+        """Verify the entries up to the head, the last one first."""
+        expected: str | None = head.sha256
+        ended: set[int] = set()
+        gap = 0
+        """The highest number of the current gap; 0: no gap."""
+        for number, body in self._read_bodies(chain, head.number):
+            if body is None:
+                gap, expected = gap or number, None
+                continue
+            if gap:
+                yield _missing_finding(chain, number + 1, gap, head.number)
+                gap = 0
+            self.entries += 1
+            finding, entry = _verify_entry(chain, number, body, expected)
+            if finding is not None:
+                yield finding
+            elif entry is not None:
+                self._record_outcome(EntryPosition(chain, number), entry, ended)
+            expected = entry.previous if entry is not None else None
+        if gap:
+            yield _missing_finding(chain, 1, gap, head.number)
+
+    def _find_beyond_head(self, chain: str, number: int, head: AuditHead) -> Iterator[AuditFinding]:
+        body = self._read_entry(entry_key(chain, number))
+        if body is None:
+            return
+        finding, entry = _verify_entry(chain, number, body, None)
+        if (
+            finding is None
+            and entry is not None
+            and number <= head.number + BEYOND_HEAD_MAX
+            and entry.previous == head.sha256
+        ):
+            self.entries += 1
+            yield AuditFinding(
+                FindingKind.BEYOND,
+                chain,
+                number,
+                f"{entry.act.action} was not confirmed: its process died before, or its store did",
+            )
+        else:
+            yield AuditFinding(
+                FindingKind.FORGED,
+                chain,
+                number,
+                f"the KV knows of {head.number} entries; this one was added, or the KV is older than the store",
+            )
+
+    def _find_unknown_chains(self) -> Iterator[AuditFinding]:
+        parsed_keys = ((parse_key(info.key), info.key) for info in self._store.list(PREFIX))
+        for chain, entries in groupby(parsed_keys, key=lambda place: place[0][0] if place[0] else ""):
+            if not chain:
+                for _, key in entries:
+                    yield AuditFinding(
+                        FindingKind.FORGED, "", 0, f"{key!r} is not the key of an entry; look at it, and remove it"
+                    )
+                continue
+            if self._kv.get(keys.audit_head(chain)) is not ABSENT:
+                continue
+            count = sum(1 for _ in entries)
+            yield AuditFinding(
+                FindingKind.FORGED,
+                chain,
+                0,
+                f"the KV knows nothing of its {count} entries; they were added, or the KV lost its head",
+            )
+
+    def _find_waiting(self) -> Iterator[AuditFinding]:
+        for name, raw in self._kv.scan_all(keys.AUDIT_WAITING):
+            try:
+                act = decode_act(decode(raw, WaitingAct).act)
+            except Corrupt as error:
+                yield AuditFinding(FindingKind.HEAD, "", 0, f"waiting record {name}: {error}")
+                continue
+            if act.begin_entry is not None:
+                self._ended_elsewhere.add(act.begin_entry)
+            yield AuditFinding(
+                FindingKind.WAITING, "", 0, f"{act.action} of {act.time} ({act.outcome}) waits to be written"
+            )
+
+    def _record_outcome(self, place: EntryPosition, entry: AuditEntry, ended: set[int]) -> None:
+        """Record an outcome, or an act without one. `ended`: outcomes whose `begun` entries come later."""
+        act = entry.act
+        if act.begin_entry is not None:
+            if act.begin_entry.chain == place.chain:
+                ended.add(act.begin_entry.number)
+            else:
+                self._ended_elsewhere.add(act.begin_entry)
+        elif act.outcome == "begun":
+            if place.number in ended:
+                ended.remove(place.number)
+            else:
+                self._open[place] = act.action
+
+    def _read_bodies(self, chain: str, last: int) -> Iterator[tuple[int, bytes | None]]:
+        """Yield the bodies of the entries from the last to the first; None: missing."""
+        for high in range(last, 0, -READ_BATCH):
+            numbers = range(high, max(0, high - READ_BATCH), -1)
+            if len(numbers) == 1:
+                yield high, self._read_entry(entry_key(chain, high))
+                continue
+            with ThreadPoolExecutor(min(READERS, len(numbers))) as pool:
+                reads = [
+                    pool.submit(copy_context().run, self._read_entry, entry_key(chain, number)) for number in numbers
+                ]
+                bodies = [read.result() for read in reads]
+            yield from zip(numbers, bodies, strict=True)
+
+    def _read_entry(self, key: str) -> bytes | None:
+        """Read an entry, up to one byte more than the allowed size."""
+        try:
+            return b"".join(self._store.get(key, end=ENTRY_BYTES_MAX + 1))
+        except ObjectNotFound:
+            return None
+
+
+def _verify_entry(
+    chain: str, number: int, body: bytes, expected: str | None
+) -> tuple[AuditFinding | None, AuditEntry | None]:
+    """Return what is wrong with an entry, and its contents; None: nothing, or not readable.
+
+    `expected`: the hash that it should have; None: unknown, because the next entry is missing or changed.
+    """
+    is_expected = expected is not None and sha256_of(body) == expected
+    try:
+        entry = decode_entry(body)
+    except CorruptObject:
+        return (
+            None
+            if is_expected
+            else AuditFinding(
+                FindingKind.CHANGED, chain, number, "it cannot be read; restore it from a copy of the store"
+            )
+        ), None
+    if is_expected:
+        return None, entry
+    if (entry.chain, entry.number) != (chain, number):
+        return AuditFinding(
+            FindingKind.MOVED, chain, number, f"here lies entry {entry.number} of chain {entry.chain[:64]}"
+        ), None
+    if expected is not None:
+        return AuditFinding(
+            FindingKind.CHANGED, chain, number, "it is not what was written; restore it from a copy of the store"
+        ), entry
+    return None, entry
+
+
+def _missing_finding(chain: str, first: int, last: int, head: int) -> AuditFinding:
+    what = f"entry {first} is" if first == last else f"entries {first} to {last} are"
+    if last < head:
+        return AuditFinding(
+            FindingKind.MISSING, chain, last, f"{what} missing, with others after; restore from a copy of the store"
+        )
+    if first == 1:
+        return AuditFinding(
+            FindingKind.CUT, chain, last, f"the chain is gone: {what} missing; restore from a copy of the store"
+        )
+    return AuditFinding(FindingKind.CUT, chain, last, f"{what} missing at its end; restore from a copy of the store")

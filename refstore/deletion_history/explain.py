@@ -1,0 +1,262 @@
+"""Explain a physical address or a path for `refstore why`, from all records of it.
+
+    explain_address    its references now, the commits and branches that name it, its marks, and all its deletions
+    explain_path       the entry at a path now, earlier entries, and what happened to each object that was there
+
+It finds every deletion (`deletion_search.py`): by the reaper, by a sweep, or by the clearing of a deleted repository. A
+store that does not answer raises. `incomplete` lists what could not be searched. This module only reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from refstore.context import Context
+from refstore.core import ids
+from refstore.core.batches import split_batches
+from refstore.core.ids import Address, BranchName, Path, Token
+from refstore.deletion_history.address_meaning import explain_state
+from refstore.deletion_history.causes import SWEEP
+from refstore.deletion_history.deletion_search import DeletionSearch, MarkedFor
+from refstore.deletion_history.journal_format import DeletionRecord
+from refstore.deletion_history.naming_commits import Naming, Version, naming_commits, versions_of
+from refstore.errors import AddressNotFound, Gone, NotFound, ObjectNotFound
+from refstore.gc_marks.commit_marks import PAGE
+from refstore.kv.base import ABSENT
+from refstore.objects.object_keys import key_fault
+from refstore.operations import address_info, hidden_commits, read, refs, trash
+from refstore.operations.address_info import PURGE_STATES, UNNAMED_STATES, AddressInfo, AddressState
+from refstore.operations.purge_roles import AddressRole, PurgeRole, role_of_content, role_of_identity
+from refstore.operations.swept_entries import find_sweeping_marks
+from refstore.operations.trash import TrashItem
+from refstore.records import keys
+from refstore.records.staging_records import Entry, decode_staged
+from refstore.versioning.commits import object_names
+
+VERSIONS_MAX: Final = 20
+"""For how many objects of a path deletions are searched, the newest first."""
+
+SWEPT_FOLDERS: Final = ("data/", object_names.RANGES, object_names.METARANGES, object_names.ADDED_ADDRESSES)
+"""The prefixes of the keys that the offline job may delete."""
+
+
+class Why(NamedTuple):
+    """What the records say about an address."""
+
+    view: AddressInfo
+    """Its references and its state now."""
+    deletions: tuple[DeletionRecord, ...]
+    """Oldest first. There is more than one if the first was interrupted, or the store refused it."""
+    marked: tuple[MarkedFor, ...]
+    """The marks that contain it and are not swept yet; not those from which a commit that names it was taken back."""
+    naming: Naming | None
+    """The commits that name it, or named it; None if they were not searched."""
+    incomplete: tuple[str, ...]
+    """What could not be searched, as texts."""
+    purged: PurgeRole | None = None
+    """What a purge has to do with it."""
+
+    @property
+    def meaning(self) -> str:
+        """What keeps the object, or what will happen to it; '' where the state says it."""
+        return explain_state(self.view, self.purged)
+
+
+class PathVersion(NamedTuple):
+    """An object that is or was at a path."""
+
+    address: str
+    committed: Version | None
+    """The commits that have it at the path. None: no searched commit has it there."""
+    why: Why | None
+    """What happened to it. None: it is a foreign object, which refstore never deletes."""
+
+
+class PathWhy(NamedTuple):
+    """What the records say about a path."""
+
+    ref: str
+    path: str
+    ref_exists: bool
+    now: Entry | None
+    staged: bool
+    """Whether the entry there now is staged."""
+    unreadable: str
+    """Why the ref's commit, which has an entry there, cannot be read at the path; '' if it can, or has none."""
+    is_swept: bool
+    """Whether that is because the object was swept; else the rules hide the commit."""
+    versions: tuple[PathVersion, ...]
+    """Newest first."""
+    removed: tuple[Version, ...]
+    """The commits that removed the path."""
+    incomplete: tuple[str, ...]
+
+
+_MAY_BE_COMMITTED: Final = frozenset((AddressState.COMMITTED, AddressState.UNKNOWN))
+
+
+def explain_address(ctx: Context, address: str, *, commits: bool = False) -> Why:
+    """Return what the records say about an address, or about the key of another object that a sweep may delete.
+
+    `commits`: also find the commits that named a deleted address, which takes some more requests. Raises InvalidName,
+    AddressNotFound (no record has it), Corrupt, Unavailable.
+    """
+    key = Address(address) if ids.is_own(Address(address)) else _other_key(address)
+    (found,) = _explain(ctx, DeletionSearch(ctx), [key])
+    if found.purged is None and found.view.state in (*UNNAMED_STATES, AddressState.GONE):
+        found = _as_content(ctx, found)
+    if not _is_known(found):
+        raise AddressNotFound(
+            f"{address} is not in {ctx.name!r}: nothing names it, there is no blob, and neither the journal nor a "
+            f"sweep has deleted it; check that the repository is the right one{_also(found.incomplete)}"
+        )
+    if found.purged is not None and found.purged.role is not AddressRole.IDENTITY:
+        return found  # commits name the identity
+    swept = any(deletion.by == SWEEP for deletion in found.deletions)
+    if ids.is_own(key) and (found.view.state in _MAY_BE_COMMITTED or (commits and swept)):
+        found = found._replace(naming=naming_commits(ctx, key))
+    return found
+
+
+def explain_path(ctx: Context, ref: str, path: str) -> PathWhy:
+    """Return what the records say about a path. `ref`: any ref, or a deleted branch. Raises InvalidPath, ObjectNotFound
+    (no record has it), Corrupt, Unavailable.
+    """
+    name = ids.object_path(path)
+    incomplete: dict[str, None] = {}
+    present = _now(ctx, ref, name)
+    now, exists = present.entry, present.ref_exists
+    committed, all_commits = versions_of(ctx, ref if exists else None, name)
+    if not all_commits:
+        incomplete["only the newest commits were searched for the path; ask about an address for older ones"] = None
+    by_address: dict[Address, Version] = {}
+    for version in committed:
+        if version.address is not None:
+            by_address.setdefault(version.address, version)
+    order: dict[str, None] = {now.address: None} if now is not None else {}
+    branch = BranchName(ref)
+    order |= dict.fromkeys(_staged_before(ctx, branch, name))
+    for item in _in_grace(ctx, branch, name):
+        order[item.address] = None
+    order |= dict.fromkeys(by_address)
+    search = DeletionSearch(ctx)
+    order |= {record.address: None for record in search.of_path(branch, name, incomplete)}
+    if len(order) > VERSIONS_MAX:
+        incomplete[f"{len(order) - VERSIONS_MAX} more objects were at this path; ask about the address of one"] = None
+    shown = [Address(address) for address in order][:VERSIONS_MAX]
+    own = [address for address in shown if ids.is_own(address)]
+    whys = dict(zip(own, _explain(ctx, search, own), strict=True))
+    incomplete |= dict.fromkeys(text for why in whys.values() for text in why.incomplete)
+    versions = [PathVersion(address, by_address.get(address), whys.get(address)) for address in shown]
+    if not versions:
+        raise ObjectNotFound(
+            f"nothing is known of {path!r} on {ref!r} in {ctx.name!r}: it does not exist, no commit names it, and no "
+            "object in its grace window or in the journal had it; check the ref and the path (an address is "
+            f"data/<hour>/<id>){_also(tuple(incomplete))}"
+        )
+    removed = tuple(version for version in committed[:-1] if version.address is None)
+    return PathWhy(
+        ref,
+        name,
+        exists,
+        now,
+        present.staged,
+        present.unreadable,
+        present.is_swept,
+        tuple(versions),
+        removed,
+        tuple(incomplete),
+    )
+
+
+# ---- an address
+
+
+def _other_key(key: str) -> Address:
+    """Return the key of another object that a sweep may delete: an object of a commit, or a foreign one below `data/`.
+    Raises InvalidName.
+    """
+    if not key.startswith(SWEPT_FOLDERS) or key_fault(key):
+        return ids.own_address(key)  # its error message describes a valid address
+    return Address(key)
+
+
+def _explain(ctx: Context, search: DeletionSearch, addresses: Sequence[Address]) -> list[Why]:
+    """Explain each address, without the commits that name it."""
+    views = [_view(ctx, address) for address in addresses]
+    return [
+        Why(view, found.deletions, found.marked, None, found.incomplete, role_of_identity(ctx, view.address))
+        for view, found in zip(views, search.of_addresses(views), strict=True)
+    ]
+
+
+def _view(ctx: Context, key: Address) -> AddressInfo:
+    if ids.is_own(key):
+        return address_info.address_names(ctx, key)
+    there = ctx.objects.head_many([key])[0] is not None
+    return AddressInfo(key, AddressState.COMMITTED if there else AddressState.GONE, (), None, "", None)
+
+
+def _as_content(ctx: Context, why: Why) -> Why:
+    """Return which object has its content, a backup or the like at the address. Reads all records of locations."""
+    role = role_of_content(ctx, why.view.address).purge_role
+    if role is None:
+        return why
+    state = why.view.state if why.view.state is AddressState.GONE else PURGE_STATES[role.role]
+    return why._replace(view=why.view._replace(state=state), purged=role)
+
+
+def _is_known(why: Why) -> bool:
+    return why.view.state is not AddressState.GONE or bool(why.deletions or why.marked or why.purged)
+
+
+def _also(incomplete: Iterable[str]) -> str:
+    listed = "; ".join(incomplete)
+    return f". Not looked at: {listed}" if listed else ""
+
+
+# ---- a path
+
+
+class _Present(NamedTuple):
+    """What a reader of a path on a ref gets."""
+
+    ref_exists: bool
+    entry: Entry | None = None
+    staged: bool = False
+    unreadable: str = ""
+    is_swept: bool = False
+
+
+def _now(ctx: Context, ref: str, path: Path) -> _Present:
+    try:
+        resolved = refs.resolve(ctx, ref)
+    except NotFound:
+        return _Present(ref_exists=False)
+    try:
+        found = read.resolve(ctx, resolved, path)
+    except ObjectNotFound:
+        return _Present(ref_exists=True)
+    except Gone as error:
+        entry = ctx.trees.get(refs.get_commit(ctx, resolved.commit).metarange, path)
+        marks = hidden_commits.read_marks(ctx, resolved)
+        is_swept = entry is not None and find_sweeping_marks(ctx, marks, [(path, entry)])[0] is not None
+        return _Present(ref_exists=True, unreadable=str(error) if entry is not None else "", is_swept=is_swept)
+    return _Present(ref_exists=True, entry=found.entry, staged=found.token is not None)
+
+
+def _staged_before(ctx: Context, branch: BranchName, path: Path) -> Iterator[Address]:
+    """Yield the addresses that were staged at the path under tokens that the reaper has not processed yet. Right after
+    a reset no other record has them.
+    """
+    tokens = [Token(name) for name, _ in ctx.kv.scan_all(keys.tokens(ctx.repo), prefix=f"{branch}:")]
+    for page in split_batches(reversed(tokens), PAGE):
+        for value in ctx.kv.get_many([keys.entry(ctx.repo, token, path) for token in page]):
+            record = decode_staged(value) if value is not ABSENT else None
+            if isinstance(record, Entry):
+                yield record.address
+
+
+def _in_grace(ctx: Context, branch: BranchName, path: Path) -> Iterator[TrashItem]:
+    return (item for item in trash.list_trash(ctx, branch=branch, prefix=path) if item.path == path)

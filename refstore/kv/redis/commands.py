@@ -1,0 +1,250 @@
+"""Turn operations into Redis commands, and replies into results. Pure: nothing is sent here.
+
+A partition is one sorted set, `prefix:{partition}`, whose members are `name NUL value`, all with score 0. So Redis
+keeps them in order of name, a page is read without reading anything else, and a name and its value share one
+allocation. Names contain no NUL, and a name has at most one member. So members sort as names do, and `[name NUL, name
+\\1)` contains exactly that one. The braces make the partition's name alone decide the slot in a Cluster.
+
+Operations of one kind on one partition are sent together, as the arguments of one Lua script (`lua/*.lua`: one purpose
+each). Calls are bounded, because a script blocks the whole server. Scripts are sent by their text (EVAL), not by their
+hash: see docs/decisions/0012. A call includes its least and greatest name, for the script's first check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.resources import files
+from itertools import groupby
+from typing import Final, NamedTuple, cast
+
+from refstore.errors import InvalidName
+from refstore.kv.base import ABSENT, Delete, Exchange, Get, Op, Result, Set, SetIf
+
+CALL_OPS: Final = 500
+"""Ops per call: at most about 3 ms of the server's time. Lua's `unpack` would take 4,000."""
+CALL_BYTES: Final = 1 << 20
+"""Bytes of arguments per call. A larger op is sent alone."""
+RANGE_OPS: Final = 1000
+"""How many names one `delete_range_command` call removes at most."""
+
+Argument = bytes | str | int
+Command = tuple[Argument, ...]
+Reply = object
+"""A reply as redis-py returns it: bytes, int, None, or a list of these."""
+
+
+def _script(name: str) -> bytes:
+    """Return the script without comments and blank lines, because it is sent with every call."""
+    text = (files("refstore.kv") / "lua" / f"{name}.lua").read_text()
+    return "\n".join(line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--")).encode()
+
+
+_GET: Final = _script("get")
+_SET: Final = _script("set")
+_SET_IF: Final = _script("set_if")
+_EXCHANGE: Final = _script("exchange")
+_DELETE: Final = _script("delete")
+_DELETE_RANGE: Final = _script("delete_range")
+
+
+class RedisCall(NamedTuple):
+    """One command on one partition."""
+
+    key: bytes
+    """The Redis key, which decides the node in a Cluster."""
+    command: Command
+    places: list[int]
+    """The indexes of its results among the results of the whole batch."""
+    results: Callable[[Reply], Iterable[Result]]
+    """Turns the reply into one result for each op."""
+    writes: bool
+    size_bytes: int
+
+
+def partition_key(prefix: str, partition: str) -> bytes:
+    if "\0" in partition or not partition:
+        raise InvalidName(f"{partition[:80]!r} cannot be a partition; it must not be empty, nor contain NUL")
+    return f"{prefix}:{{{partition}}}".encode()
+
+
+def group_calls(ops: Sequence[Op], prefix: str) -> list[list[RedisCall]]:
+    """Return the calls of each run of neighbouring ops of one kind. Calls of one run may be made in any order, or at
+    once.
+    """
+    runs: list[list[RedisCall]] = []
+    place = 0
+    for kind, run in groupby(ops, key=type):
+        parts: dict[str, list[int]] = {}
+        for op in run:
+            parts.setdefault(op.key.partition, []).append(place)
+            place += 1
+        make = _MAKERS[kind]
+        for places in parts.values():
+            # In order of name, so that Redis finds each one's place near the last one's. (UTF-8 has the same order.)
+            places.sort(key=lambda place: ops[place].key.name)
+        runs.append(
+            [
+                call
+                for part, places in parts.items()
+                for call in _split_calls(make, partition_key(prefix, part), ops, places)
+            ]
+        )
+    return runs
+
+
+def scan_command(key: bytes, prefix: str, after: str, limit: int) -> Command:
+    """Return the command for the members whose names have `prefix` and come after `after`. No UTF-8 text contains the
+    byte 255.
+    """
+    low = max(after.encode() + b"\1" if after else b"", prefix.encode())
+    high = b"(" + prefix.encode() + b"\xff" if prefix else b"+"
+    return (b"ZRANGEBYLEX", key, b"[" + low, high, b"LIMIT", 0, limit)
+
+
+def parse_pairs(reply: Reply) -> list[tuple[str, bytes]]:
+    """Return the pairs in the reply to `scan_command`."""
+    parts = (member.partition(b"\0") for member in cast("list[bytes]", reply))
+    return [(name.decode(), value) for name, _, value in parts]
+
+
+def count_command(key: bytes) -> Command:
+    return (b"ZCARD", key)
+
+
+def delete_range_command(key: bytes, first: str, last: str) -> Command:
+    """Return the command that removes at most RANGE_OPS names. Its reply is 1 if there may be more."""
+    return (b"EVAL", _DELETE_RANGE, 1, key, first.encode(), last.encode(), RANGE_OPS)
+
+
+class _MadeCommand(NamedTuple):
+    """What a maker returns for some ops of one kind."""
+
+    command: Command
+    results: Callable[[Reply], Iterable[Result]]
+    writes: bool
+
+
+_Maker = Callable[[bytes, Sequence[Op], list[bytes]], _MadeCommand]
+"""(redis key, ops in order of name, their names) -> command."""
+
+
+def _split_calls(make: _Maker, key: bytes, ops: Sequence[Op], places: list[int]) -> Iterator[RedisCall]:
+    """Yield the ops at `places`, in calls of at most CALL_OPS ops and about CALL_BYTES bytes."""
+    for start in range(0, len(places), CALL_OPS):
+        yield from _split_by_bytes(make, key, ops, places[start : start + CALL_OPS])
+
+
+def _split_by_bytes(make: _Maker, key: bytes, ops: Sequence[Op], places: list[int]) -> Iterator[RedisCall]:
+    """Yield the ops at `places` in one call, or in two halves if that has too many bytes."""
+    some = [ops[place] for place in places]
+    made = make(key, some, _encode_names(some))
+    size_bytes = sum([len(argument) for argument in made.command if isinstance(argument, bytes)])
+    if size_bytes > CALL_BYTES and len(places) > 1:
+        half = len(places) // 2
+        yield from _split_by_bytes(make, key, ops, places[:half])
+        yield from _split_by_bytes(make, key, ops, places[half:])
+    else:
+        yield RedisCall(key, made.command, places, made.results, made.writes, size_bytes)
+
+
+def _encode_names(ops: Sequence[Op]) -> list[bytes]:
+    """Return the ops' names as they are stored. Raises InvalidName."""
+    names = [op.key.name.encode() for op in ops]
+    if b"\0" in b"".join(names) or not all(names):
+        invalid = next(name for name in names if b"\0" in name or not name).decode()
+        raise InvalidName(f"{invalid[:80]!r} cannot be a key; it must not be empty, nor contain NUL")
+    return names
+
+
+def _eval_command(script: bytes, key: bytes, arguments: Iterable[Argument]) -> Command:
+    return (b"EVAL", script, 1, key, *arguments)
+
+
+def _parse_values(names: list[bytes]) -> Callable[[Reply], Iterable[Result]]:
+    """Turn members or nil into values or ABSENT."""
+
+    def read(reply: Reply) -> list[Result]:
+        members = cast("list[bytes | None]", reply)
+        return [
+            ABSENT if member is None else member[len(name) + 1 :] for name, member in zip(names, members, strict=True)
+        ]
+
+    return read
+
+
+def _parse_single(read: Callable[[Reply], Iterable[Result]]) -> Callable[[Reply], Iterable[Result]]:
+    """Read the reply for a range that contains one member or none."""
+
+    def read_first(reply: Reply) -> Iterable[Result]:
+        return read(reply or [None])
+
+    return read_first
+
+
+def _all_true(reply: Reply) -> list[Result]:
+    return [digit == ord("1") for digit in cast(bytes, reply)]
+
+
+def _all_none(count: int) -> Callable[[Reply], Iterable[Result]]:
+    return lambda _: [None] * count
+
+
+def _make_get(key: bytes, _ops: Sequence[Op], names: list[bytes]) -> _MadeCommand:
+    if len(names) == 1:
+        (name,) = names
+        command = (b"ZRANGEBYLEX", key, b"[" + name + b"\0", b"(" + name + b"\1", b"LIMIT", 0, 1)
+        return _MadeCommand(command, _parse_single(_parse_values(names)), writes=False)
+    return _MadeCommand(_eval_command(_GET, key, (names[0], names[-1], *names)), _parse_values(names), writes=False)
+
+
+def _make_set(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _MadeCommand:
+    return _MadeCommand(_eval_command(_SET, key, _name_value_arguments(ops, names)), _all_none(len(names)), writes=True)
+
+
+def _make_exchange(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _MadeCommand:
+    return _MadeCommand(
+        _eval_command(_EXCHANGE, key, _name_value_arguments(ops, names)), _parse_values(names), writes=True
+    )
+
+
+def _make_set_if(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _MadeCommand:
+    shapes: list[str] = []
+    arguments: list[Argument] = []
+    for name, op in zip(names, cast("Sequence[SetIf]", ops), strict=True):
+        expected, value = op.expected, op.value
+        if expected is ABSENT:
+            if value is ABSENT:
+                shapes.append("a")
+                arguments.append(name)
+            else:
+                shapes.append("c")
+                arguments += (name, value)
+        elif value is ABSENT:
+            shapes.append("r")
+            arguments += (name, expected)
+        else:
+            shapes.append("s")
+            arguments += (name, expected, value)
+    command = _eval_command(_SET_IF, key, (names[0], names[-1], "".join(shapes), *arguments))
+    return _MadeCommand(command, _all_true, writes=True)
+
+
+def _make_delete(key: bytes, _ops: Sequence[Op], names: list[bytes]) -> _MadeCommand:
+    return _MadeCommand(_eval_command(_DELETE, key, names), _all_none(len(names)), writes=True)
+
+
+def _name_value_arguments(ops: Sequence[Op], names: list[bytes]) -> list[Argument]:
+    """Return the least name, the greatest name, then each name and its value."""
+    arguments: list[Argument] = [names[0], names[-1]]
+    for name, op in zip(names, cast("Sequence[Set | Exchange]", ops), strict=True):
+        arguments += (name, op.value)
+    return arguments
+
+
+_MAKERS: Final[dict[type[Op], _Maker]] = {
+    Get: _make_get,
+    Set: _make_set,
+    SetIf: _make_set_if,
+    Exchange: _make_exchange,
+    Delete: _make_delete,
+}

@@ -1,0 +1,307 @@
+"""Find out from where to where the KV went back, and what may be lost. It changes nothing.
+
+The whole manifest is compared with the KV, the entries that deleters have witnessed included. What the KV names is
+looked for in the object store: staged objects, and the metaranges of commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from refstore.context import Context
+from refstore.core import ids
+from refstore.core.batches import split_batches
+from refstore.core.ids import BranchName, CommitId, Path, RepositoryName, Token, is_own
+from refstore.errors import WrongStore
+from refstore.kv.base import ABSENT
+from refstore.kv_recovery.fence import BREAKER_REASON, RECONCILE_WITNESS, read_witnesses
+from refstore.kv_recovery.lake_parts import (
+    Entries,
+    LakeAccess,
+    SilentWatcher,
+    Watcher,
+    fence_of,
+    index_entries,
+    open_repositories,
+)
+from refstore.kv_recovery.manifest_check import (
+    LostEntry,
+    describe_entry,
+    find_lost_entries,
+    find_lost_repositories,
+    read_in_batches,
+    removal_identities,
+)
+from refstore.operations.read import have_content
+from refstore.records import keys
+from refstore.records.branch_records import Branch, decode_branch
+from refstore.records.commit_records import Commit
+from refstore.records.encoding import decode, decode_optional
+from refstore.records.reaper_records import BreakerState
+from refstore.records.repository_records import RepositoryRecord
+from refstore.records.staging_records import Entry, decode_staged_many
+from refstore.versioning.commits import object_names
+from refstore.versioning.manifest import (
+    BranchCreated,
+    BranchDeleted,
+    CommitLanded,
+    RecordCreated,
+    RecordRemoved,
+    RepositoryCreated,
+    RepositoryDeleted,
+)
+
+STAGED_BATCH: Final = 1000
+"""How many staged entries are looked for at a time."""
+
+
+class LostWitness(NamedTuple):
+    """A position that a deleter had witnessed, and that the KV does not hold."""
+
+    deleter: str
+    partition: str
+    server: str
+    """The identity of the server that answers for the partition now."""
+    witnessed_position: int
+    witnessed_ms: int
+    kv_position: int | None
+    """None: the KV holds no position of this deleter."""
+    kv_position_ms: int | None
+
+
+class LostItem(NamedTuple):
+    """What the manifest has, and the KV does not know."""
+
+    repository: RepositoryName | str
+    description: str
+    reason: str
+
+
+class ReappearedItem(NamedTuple):
+    """What was deleted, and is there again."""
+
+    repository: RepositoryName
+    kind: str
+    name: str
+
+
+class MissingObject(NamedTuple):
+    """A staged entry whose object is not in the store."""
+
+    repository: RepositoryName
+    branch: BranchName
+    path: str
+    address: str
+
+
+class MissingTree(NamedTuple):
+    """A commit whose metarange is not in the store."""
+
+    repository: RepositoryName
+    commit: CommitId
+    metarange: str
+
+
+class ManifestGap(NamedTuple):
+    """How much the manifest lacks, because it was made before there was one."""
+
+    repository: RepositoryName
+    commits: int
+    branches: int
+    tags: int
+    repository_entry: bool
+
+
+@dataclass(slots=True)
+class KvVerification:
+    """What a look at the whole lake found."""
+
+    witnesses: list[LostWitness] = field(default_factory=list[LostWitness])
+    unreadable_witnesses: dict[str, str] = field(default_factory=dict[str, str])
+    """Witnesses that cannot be read, and why."""
+    lost_items: list[LostItem] = field(default_factory=list[LostItem])
+    reappeared_items: list[ReappearedItem] = field(default_factory=list[ReappearedItem])
+    missing_objects: list[MissingObject] = field(default_factory=list[MissingObject])
+    missing_trees: list[MissingTree] = field(default_factory=list[MissingTree])
+    manifest_gaps: list[ManifestGap] = field(default_factory=list[ManifestGap])
+    stopped_repositories: list[RepositoryName] = field(default_factory=list[RepositoryName])
+    """Repositories whose hard deletion stands still because the KV went back."""
+    reconcile_began_ms: int = 0
+    """When a `reconcile` began that has not ended. 0: none has."""
+    has_settled_servers: bool = True
+    """Whether a deleter has settled under the servers that answer now, or none ever deleted anything."""
+
+    @property
+    def servers_changed(self) -> bool:
+        """Whether other servers answer than anybody has settled under, or the KV lost a position."""
+        return bool(self.witnesses) or not self.has_settled_servers
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether something is missing, so that deletion stands still, or something cannot be read."""
+        return bool(
+            self.witnesses or self.unreadable_witnesses or self.lost_items or self.missing_objects or self.missing_trees
+        )
+
+    @property
+    def has_unrestorable_losses(self) -> bool:
+        """Whether something is missing that `reconcile` cannot put back."""
+        return bool(self.unreadable_witnesses or self.lost_items or self.missing_objects or self.missing_trees)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is to be reconciled."""
+        return not (
+            self.witnesses
+            or self.unreadable_witnesses
+            or self.lost_items
+            or any(item.kind != "repository" for item in self.reappeared_items)
+            or self.stopped_repositories
+            or self.reconcile_began_ms
+            or not self.has_settled_servers
+        )
+
+
+def verify_kv(lake: LakeAccess, *, watcher: Watcher | None = None) -> KvVerification:
+    """Look at the whole lake. Raises CorruptObject, CorruptRecord, KVUnavailable, ObjectsUnavailable."""
+    shown = watcher or SilentWatcher()
+    found = KvVerification()
+    _verify_witnesses(lake, found)
+    entries = index_entries(lake.manifest.read_all())
+    missing = find_lost_repositories(lake.kv, lake.manifest, entries.values())
+    for item in missing:
+        found.lost_items.append(LostItem("", describe_entry(item.entry), item.reason))
+        assert isinstance(item.entry, RepositoryCreated)  # noqa: S101  # lost_of_lake returns no others
+        try:
+            ctx = lake.context(item.entry.name, decode(item.entry.record, RepositoryRecord))
+        except WrongStore as error:
+            found.lost_items.append(LostItem(item.entry.name, "namespace", str(error)))
+        else:
+            _verify_manifest(ctx, index_entries(ctx.manifest.read_all()), found)
+    for ctx in open_repositories(lake):
+        shown.describe(f"comparing {ctx.name} with its manifest")
+        landed = [name for name, _ in ctx.kv.scan_all(keys.landed_commits(ctx.repo))]
+        own = index_entries(ctx.manifest.read_all())
+        _verify_manifest(ctx, own, found)
+        found.reappeared_items += [ReappearedItem(ctx.name, what, name) for what, name in find_reappeared(ctx, own)]
+        if (RepositoryDeleted.kind, (ctx.repo,)) in entries:
+            found.reappeared_items.append(ReappearedItem(ctx.name, "repository", ctx.name))
+        unrecorded = _find_manifest_gap(ctx, own, landed, (RepositoryCreated.kind, (ctx.repo,)) in entries)
+        if unrecorded is not None:
+            found.manifest_gaps.append(unrecorded)
+        shown.describe(f"looking for the staged objects of {ctx.name}")
+        found.missing_objects += find_missing_objects(ctx, shown)
+        state = decode_optional(ctx.kv.get(keys.reaper_state(ctx.repo, "breaker")), BreakerState)
+        if state is not None and state.tripped_ms and state.reason == BREAKER_REASON:
+            found.stopped_repositories.append(ctx.name)
+    return found
+
+
+def find_missing_objects(ctx: Context, watcher: Watcher) -> Iterator[MissingObject]:
+    """Yield the entries of live tokens that name objects which are not in the store."""
+    for name, record in list(ctx.branches.scan_open()):
+        for token in record.live_tokens:
+            for page in split_batches(ctx.staging.scan(token), STAGED_BATCH):
+                yield from _missing_in_page(ctx, name, token, page)
+                watcher.advance(len(page))
+
+
+def find_reappeared(ctx: Context, entries: Entries) -> list[tuple[str, str]]:
+    """Return the branches and tags that were deleted, and that the KV has again, as ('branch' or 'tag', name)."""
+    found: list[tuple[str, str]] = []
+    branches = [entry for entry in entries.values() if isinstance(entry, BranchDeleted)]
+    values = read_in_batches(ctx.kv, [keys.branch(ctx.repo, entry.branch) for entry in branches])
+    for entry, value in zip(branches, values, strict=True):
+        record = None if value is ABSENT else decode_branch(value)
+        if isinstance(record, Branch) and record.id == entry.branch_id:
+            found.append(("branch", entry.branch))
+    tags = [entry for entry in entries.values() if is_tag(ctx, entry) and isinstance(entry, RecordRemoved)]
+    values = read_in_batches(ctx.kv, [keys.tag(ctx.repo, ids.tag_name(entry.name)) for entry in tags])
+    return found + [("tag", entry.name) for entry, value in zip(tags, values, strict=True) if value == entry.value]
+
+
+def is_tag(ctx: Context, entry: object) -> bool:
+    """Return whether an entry is about a tag."""
+    return isinstance(entry, RecordCreated | RecordRemoved) and entry.partition == keys.tags(ctx.repo)
+
+
+def find_losses(ctx: Context, entries: Entries, *, servers_changed: bool) -> list[LostEntry]:
+    """Return what a repository's KV does not know of its whole manifest. `others_answer`: as in `find_lost_entries`;
+    an operation under way may then be taken for a loss.
+    """
+    every = list(entries.values())
+    return find_lost_entries(ctx, every, removal_ids=removal_identities(every), servers_changed=servers_changed)
+
+
+def have_servers_changed(lake: LakeAccess) -> bool:
+    """Return whether other servers answer than anybody has settled under, or the KV lost a position."""
+    found = KvVerification()
+    _verify_witnesses(lake, found)
+    return found.servers_changed
+
+
+def _verify_witnesses(lake: LakeAccess, found: KvVerification) -> None:
+    witnesses, found.unreadable_witnesses = read_witnesses(lake.own_store)
+    blocking = witnesses.pop(RECONCILE_WITNESS, None)
+    found.reconcile_began_ms = blocking.at_ms if blocking is not None else 0
+    servers = {server.partition: server.identity for server in lake.kv.servers()}
+    found.has_settled_servers = not witnesses or any(witness.servers == servers for witness in witnesses.values())
+    for witness, partition, position in fence_of(lake, "").find_lost(witnesses):
+        held = (position.number, position.at_ms) if position is not None else (None, None)
+        found.witnesses.append(
+            LostWitness(
+                witness.deleter,
+                partition,
+                servers.get(partition, "none"),
+                witness.positions[partition],
+                witness.at_ms,
+                *held,
+            )
+        )
+
+
+def _verify_manifest(ctx: Context, entries: Entries, found: KvVerification) -> None:
+    for item in find_losses(ctx, entries, servers_changed=found.servers_changed):
+        found.lost_items.append(LostItem(ctx.name, describe_entry(item.entry), item.reason))
+    found.missing_trees += find_missing_trees(ctx, entries)
+
+
+def find_missing_trees(ctx: Context, entries: Entries) -> list[MissingTree]:
+    """Return the commits of the manifest whose metaranges are not in the store."""
+    commits = [entry for entry in entries.values() if isinstance(entry, CommitLanded)]
+    there = {object_names.id_of_key(info.key) for info in ctx.objects.list(object_names.METARANGES)}
+    trees = ((entry.commit, decode(entry.record, Commit).metarange) for entry in commits)
+    return [MissingTree(ctx.name, commit, tree) for commit, tree in trees if tree and tree not in there]
+
+
+def _missing_in_page(
+    ctx: Context, branch: BranchName, token: Token, page: list[tuple[str, bytes]]
+) -> Iterator[MissingObject]:
+    records = decode_staged_many([value for _, value in page])
+    own = [
+        (path, value, record)
+        for (path, value), record in zip(page, records, strict=True)
+        if isinstance(record, Entry) and is_own(record.address)
+    ]
+    told = have_content(ctx, [record.address for _, _, record in own])
+    for (path, value, record), is_there in zip(own, told, strict=True):
+        # it may have been deleted since it was read
+        if not is_there and ctx.kv.get(keys.entry(ctx.repo, token, Path(path))) == value:
+            yield MissingObject(ctx.name, branch, path, record.address)
+
+
+def _find_manifest_gap(ctx: Context, entries: Entries, landed: list[str], is_recorded: bool) -> ManifestGap | None:
+    commits = sum((CommitLanded.kind, (name,)) not in entries for name in landed)
+    branches = sum(
+        (BranchCreated.kind, (name, record.id)) not in entries or not record.id
+        for name, record in ctx.branches.scan_open()
+    )
+    tags = sum(
+        (RecordCreated.kind, (keys.tags(ctx.repo), name, value.hex())) not in entries
+        for name, value in ctx.kv.scan_all(keys.tags(ctx.repo))
+    )
+    if not (commits or branches or tags) and is_recorded:
+        return None
+    return ManifestGap(ctx.name, commits, branches, tags, not is_recorded)

@@ -1,0 +1,170 @@
+"""Delete and tag many objects: several batches at once, each in a few rounds, with an answer for every key."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from botocore.exceptions import ClientError
+
+from refstore.core.clock import Clock
+from refstore.errors import ObjectNotFound, RefstoreError
+from refstore.objects.base import OWN_FILES, DeleteResult
+from refstore.objects.s3 import errors
+from refstore.objects.s3.bulk_retry import (
+    BulkAttempt,
+    BulkOutcome,
+    KeyRefusal,
+    refusal_of,
+    retry_in_rounds,
+    sort_outcomes,
+)
+from refstore.objects.s3.client import CONCURRENT_REQUESTS, Bucket, parse_server_error
+from refstore.objects.s3.errors import ServerError
+from refstore.objects.s3.versions import BucketVersions
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import TagTypeDef
+
+DELETE_KEYS_MAX: Final = 1000
+"""S3's limit for one bulk delete."""
+_SINGLE_KEYS: Final = 50
+"""Keys of one batch where each takes a request of its own: a tagging, or a listing of its versions."""
+_SPLIT_KEYS_MIN: Final = 125
+"""A bulk delete that the server refuses as malformed is halved, down to this size."""
+_PERMANENT: Final = frozenset(
+    {"AccessDenied", "MethodNotAllowed", "InvalidArgument", "NoSuchBucket", "NoSuchVersion", "KeyTooLongError"}
+)
+"""Error codes of single keys for which another round would fail in the same way."""
+
+
+class BulkRequests:
+    def __init__(self, bucket: Bucket, versions: BucketVersions, *, clock: Clock, rng: random.Random) -> None:
+        self._bucket = bucket
+        self._versions = versions
+        self._clock = clock
+        self._rng = rng
+        self._pool: ThreadPoolExecutor | None = None
+        self._pid = os.getpid()
+
+    def delete(self, keys: Sequence[str]) -> DeleteResult:
+        if self._versions.needs_version_deletion:
+            return self._delete_with_versions(keys)
+        hidden: set[str] = set()
+        are_kept = self._versions.are_kept()
+
+        def once(batch: Sequence[str]) -> dict[str, KeyRefusal]:
+            return self._delete_once(batch, None if are_kept is not None else hidden)
+
+        done, missing, failed = self._run_batches(keys, DELETE_KEYS_MAX, once)
+        reason = f"bucket {self._bucket.name!r} keeps it as a version"
+        return DeleteResult(done, missing, failed, tuple((key, reason) for key in done if are_kept or key in hidden))
+
+    def _delete_with_versions(self, keys: Sequence[str]) -> DeleteResult:
+        """Delete keys with all their versions. An own file of which a version is locked is hidden by a delete marker:
+        what it says (that a run is on, that writes were lost) must not stand any longer.
+        """
+        done, missing, failed = self._run_batches(keys, _SINGLE_KEYS, self._versions.delete_once)
+        locked = {key: reason for key, reason in failed if key.startswith(OWN_FILES)}
+        if not locked:
+            return DeleteResult(done, missing, failed)
+        hidden = self._run_batches([*locked], DELETE_KEYS_MAX, self._delete_once).done_keys
+        return DeleteResult(
+            (*done, *hidden),
+            missing,
+            tuple((key, reason) for key, reason in failed if key not in hidden),
+            tuple((key, locked[key]) for key in hidden),
+        )
+
+    def tag(self, keys: Sequence[str], tags: Mapping[str, str]) -> BulkOutcome:
+        def once(batch: Sequence[str]) -> dict[str, KeyRefusal]:
+            return {key: refusal for key in batch if (refusal := self._tag_once(key, tags)) is not None}
+
+        return self._run_batches(keys, _SINGLE_KEYS, once)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _run_batches(self, keys: Sequence[str], size: int, once: BulkAttempt) -> BulkOutcome:
+        unique = tuple(dict.fromkeys(keys))
+        batches = [unique[at : at + size] for at in range(0, len(unique), size)]
+        failures: list[RefstoreError] = []
+
+        def run(batch: Sequence[str]) -> dict[str, KeyRefusal]:
+            if failures:  # the store failed for a whole batch: trying all the others would take hours
+                return {key: KeyRefusal(str(failures[0]), is_retryable=False, cause=failures[0]) for key in batch}
+            refused = retry_in_rounds(batch, once, self._clock, self._rng)
+            causes = [refusal.cause for refusal in refused.values() if refusal.cause is not None]
+            if len(causes) == len(batch):
+                failures.append(causes[0])
+            return refused
+
+        refused: dict[str, KeyRefusal] = {}
+        if self._pid != os.getpid():  # after a fork the pool's threads are the parent's
+            self._pool, self._pid = None, os.getpid()
+        if len(batches) > 1 and self._pool is None:
+            self._pool = ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="refstore-s3")
+        for batch_refused in (
+            self._pool.map(run, batches) if len(batches) > 1 and self._pool is not None else map(run, batches)
+        ):
+            refused.update(batch_refused)
+        return sort_outcomes(unique, refused)
+
+    def _delete_once(self, keys: Sequence[str], hidden: set[str] | None = None) -> dict[str, KeyRefusal]:
+        """Delete keys. `hidden` gets those that the server hid by a delete marker; None: they are not asked for."""
+        bucket = self._bucket
+        full = {bucket.full_key(key): key for key in keys}
+        try:
+            with bucket.translate_errors(f"deleting {len(keys)} objects"):
+                answer = bucket.client.delete_objects(
+                    Bucket=bucket.name, Delete={"Objects": [{"Key": key} for key in full], "Quiet": hidden is None}
+                )
+        except RefstoreError as error:
+            cause = error.__cause__
+            if (
+                isinstance(cause, ClientError)
+                and parse_server_error(cause).code in errors.MALFORMED
+                and len(keys) > _SPLIT_KEYS_MIN
+            ):
+                half = len(keys) // 2  # some servers take fewer keys, or a shorter document
+                return self._delete_once(keys[:half], hidden) | self._delete_once(keys[half:], hidden)
+            return {key: refusal_of(error) for key in keys}
+        bucket.seen = True
+        if hidden is not None:
+            marked = (entry.get("Key", "") for entry in answer.get("Deleted", ()) if entry.get("DeleteMarker"))
+            hidden.update(full[key] for key in marked if key in full)
+        refused: dict[str, KeyRefusal] = {}
+        for entry in answer.get("Errors", ()):
+            key_error = ServerError(entry.get("Code", "unknown"), 0, entry.get("Message", ""))
+            key = full.get(entry.get("Key", ""))
+            if key is None:  # some key was not deleted, and it is not clear which: nothing of this batch is confirmed
+                return {
+                    key: KeyRefusal(f"{key_error}, for a key that was not requested", is_retryable=False)
+                    for key in keys
+                }
+            missing = key_error.code in errors.MISSING
+            retry = not missing and key_error.code not in _PERMANENT
+            refused[key] = KeyRefusal(str(key_error), is_retryable=retry, is_missing=missing)
+        return refused
+
+    def _tag_once(self, key: str, tags: Mapping[str, str]) -> KeyRefusal | None:
+        bucket = self._bucket
+        tag_set: list[TagTypeDef] = [{"Key": name, "Value": value} for name, value in tags.items()]
+        try:
+            with bucket.translate_errors(f"tagging {key!r}", errors.TAGGING_RIGHTS):
+                if not tags:  # an empty set of tags is valid, but not every server accepts it
+                    bucket.client.delete_object_tagging(Bucket=bucket.name, Key=bucket.full_key(key))
+                    return None
+                bucket.client.put_object_tagging(
+                    Bucket=bucket.name, Key=bucket.full_key(key), Tagging={"TagSet": tag_set}
+                )
+        except ObjectNotFound as error:
+            return KeyRefusal(str(error), is_retryable=False, is_missing=True)
+        except RefstoreError as error:
+            return refusal_of(error)
+        return None

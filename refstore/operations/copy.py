@@ -1,0 +1,204 @@
+"""Copy and move: a second name for the same physical address, made without reading a byte of it.
+
+The source's address is held before the copy's entry is written, or it is committed (rules 4 and 5):
+
+    source staged:     list has it -> reference for the copy, then the entry
+                       list empty  -> the source has changed: start over
+                       no key      -> read the source again: if it is unchanged, it is committed; else start over
+                                      (while a run marks commits, the address is pinned before that, rule 13)
+    source committed:  no reference; the commit's mark is checked before and after (rule 13)
+
+Move is copy, then delete, under the same rules: no lock, so no stale lock.
+
+Pairs of one call are copied as if at once: a->b and b->c leave at c what was at b. So while b->c starts over, a->b
+waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from refstore import gc_marks
+from refstore.context import Context
+from refstore.core import argument_types, ids
+from refstore.core.ids import Address, BranchName, CommitId, Path, is_own
+from refstore.errors import Conflict, Contention, InvalidPath, ObjectNotFound
+from refstore.operations import refs
+from refstore.operations.delete import delete_sources
+from refstore.operations.read import ResolvedEntry, resolve_many
+from refstore.operations.refs import ResolvedRef
+from refstore.operations.stage_entries import Placement, TokenMoved, check_distinct, place
+from refstore.records.reference_records import Reference
+from refstore.records.staging_records import Entry
+from refstore.versioning.address_state import AddOutcome
+
+ATTEMPTS: Final = 16
+"""How often a copy whose source keeps changing starts over."""
+
+
+class Copy(NamedTuple):
+    """One copy: from a path of the source ref to a path of the destination branch."""
+
+    source: str
+    destination: str
+
+
+class Move(Copy):
+    """One move: a copy whose source path is deleted after it."""
+
+    __slots__ = ()
+
+
+class _CopiedEntry(NamedTuple):
+    source: Entry
+    """The source's entry as it was read: a move deletes this entry, and no other that names the same address."""
+    entry: Entry
+
+
+def copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequence[Copy]) -> list[Entry]:
+    """Copy up to a batch of paths. Raises ObjectNotFound; pairs that were copied by then stay copied."""
+    return [copied.entry for copied in _copy_many(ctx, source_ref, branch, copies)]
+
+
+def _copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequence[Copy]) -> list[_CopiedEntry]:
+    argument_types.check_items(copies, Copy)
+    pairs = [(ids.object_path(item.source), ids.object_path(item.destination)) for item in copies]
+    check_distinct([Placement(destination, None, is_referenced=False) for _, destination in pairs])
+    copied: dict[Path, _CopiedEntry] = {}
+    overwrites: dict[Path, Address] = {}
+    for _ in range(ATTEMPTS):
+        waiting = [pair for pair in pairs if pair[1] not in copied]
+        if not waiting:
+            return [copied[destination] for _, destination in pairs]
+        copied |= _copy_once(ctx, refs.resolve(ctx, source_ref), branch, waiting, overwrites)
+    raise Contention(f"the source on {source_ref!r} kept changing while it was copied; make the same call again")
+
+
+def move_many(ctx: Context, branch: BranchName, to: BranchName, moves: Sequence[Move]) -> list[Entry]:
+    """Copy from the branch to the same or another branch, then delete the sources.
+
+    A crash in between leaves both names, and the address referenced.
+    """
+    argument_types.check_items(moves, Copy)
+    onto_itself = next((item.source for item in moves if branch == to and item.source == item.destination), None)
+    if onto_itself is not None:
+        raise InvalidPath(f"{onto_itself!r} cannot be moved onto itself; give another destination")
+    copied = _copy_many(ctx, branch, to, moves)
+    moved = {
+        ids.object_path(item.source): copied_entry.source for item, copied_entry in zip(moves, copied, strict=True)
+    }
+    delete_sources(ctx, branch, moved)
+    return [copied_entry.entry for copied_entry in copied]
+
+
+def _copy_once(
+    ctx: Context, source: ResolvedRef, branch: BranchName, pairs: Sequence[tuple[Path, Path]], over: dict[Path, Address]
+) -> dict[Path, _CopiedEntry]:
+    """Try each pair once, and return the entries of those that were copied. The caller tries the others again.
+
+    `over` collects, over all tries, the addresses that this call wrote over its own sources. Raises Conflict if such a
+    source must be read again, because its earlier entry is no longer known.
+    """
+    if source.is_pinned_to_commit:
+        refs.check_mark(ctx, source.commit, [path for path, _ in pairs])
+    resolved = resolve_many(ctx, source, [path for path, _ in pairs])
+    missing = [path for path, _ in pairs if path not in resolved]
+    if missing:
+        raise ObjectNotFound(f"{missing[0]!r} is not on {source.text!r}")
+    overwritten = [path for path, _ in pairs if over.get(path) == resolved[path].entry.address]
+    if overwritten:
+        raise Conflict(
+            f"{branch!r} was committed or reset while {overwritten[0]!r} was copied and overwritten in one call; check "
+            "what is there now"
+        )
+    sources: dict[CommitId, list[Path]] = {}
+    for src, _ in pairs:
+        commit = resolved[src].commit
+        if commit is not None:
+            sources.setdefault(commit, []).append(src)
+    for commit, paths in sources.items():
+        # a branch's head is checked too: a branch that was made at an expired commit, and not deleted again because of
+        # a crash, has a marked head. The check comes before the entry is written as well as after it, because somebody
+        # could copy the entry on before it is taken back
+        if not (source.is_pinned_to_commit and commit == source.commit):
+            refs.check_mark(ctx, commit, paths)
+    token = ctx.branches.read_open(branch).record.token
+    now = ctx.clock.now_ms()
+    copies = {dst: _copy_of(ctx, resolved[src].entry, now) for src, dst in pairs}
+    staged = [
+        (src, dst) for src, dst in pairs if resolved[src].token is not None and is_own(resolved[src].entry.address)
+    ]
+    holds = ctx.references.add(
+        [(copies[dst].address, Reference(token, dst, copies[dst].reference_id)) for _, dst in staged], on_empty=False
+    )
+    outcome = {dst: hold for (_, dst), hold in zip(staged, holds, strict=True)}
+    committed = _find_committed_sources(
+        ctx, source, resolved, [src for src, dst in staged if outcome[dst] is AddOutcome.NO_RECORD]
+    )
+    placements: list[Placement] = []
+    for src, dst in pairs:
+        entry = copies[dst]
+        match outcome.get(dst):
+            case AddOutcome.LISTED:
+                placements.append(Placement(dst, entry, is_referenced=True))
+            case None:
+                placements.append(Placement(dst, entry, is_referenced=False))
+            case AddOutcome.NO_RECORD if src in committed:
+                placements.append(Placement(dst, entry, is_referenced=False))
+            case _:
+                continue
+    if source.branch == branch:
+        placements = _drop_overwriting(pairs, placements)
+        # a commit may take these entries while the reference of another pair cannot follow; that pair then starts over
+        over |= {
+            item.path: item.entry.address
+            for item in placements
+            if item.entry is not None
+            and item.path in resolved
+            and item.entry.address != resolved[item.path].entry.address
+        }
+    source_of = {dst: resolved[src].entry for src, dst in pairs}
+    copied = {
+        item.path: _CopiedEntry(source_of[item.path], item.entry) for item in placements if item.entry is not None
+    }
+    if placements:
+        try:
+            place(ctx, branch, token, placements, on_empty=False, sources=sources)
+        except TokenMoved as moved:
+            for item in moved.placements:
+                copied.pop(item.path)
+    return copied
+
+
+def _drop_overwriting(pairs: Sequence[tuple[Path, Path]], placements: Sequence[Placement]) -> list[Placement]:
+    """Return the placements that overwrite no source still to be copied.
+
+    The references of the others stay until their token is processed.
+    """
+    ready = {item.path: item for item in placements}
+    source_of = {dst: src for src, dst in pairs}
+    waiting = [src for src, dst in pairs if dst not in ready]
+    for path in waiting:
+        if ready.pop(path, None) is not None:
+            # that placement waits too now: the list grows while the loop runs
+            waiting.append(source_of[path])  # noqa: PERF401
+    return list(ready.values())
+
+
+def _find_committed_sources(
+    ctx: Context, source: ResolvedRef, before: dict[Path, ResolvedEntry], paths: Sequence[Path]
+) -> frozenset[Path]:
+    """Return the sources without a reference key that still have the same entry: they are committed (rule 4)."""
+    if not paths:
+        return frozenset()
+    gc_marks.pin(ctx, [before[path].entry.address for path in paths])
+    current = resolve_many(ctx, refs.resolve(ctx, source.text), paths)
+    return frozenset(path for path in paths if path in current and current[path] == before[path])
+
+
+def _copy_of(ctx: Context, source: Entry, now_ms: int) -> Entry:
+    """Return the copy's entry: the source's, with a modification time and a reference of its own."""
+    return msgspec.structs.replace(source, mtime_ms=now_ms, reference_id=ctx.ids.new_id(now_ms))

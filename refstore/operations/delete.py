@@ -1,0 +1,167 @@
+"""Delete, and reset of paths and prefixes.
+
+Delete writes a tombstone under the current token, as any placement does. Reset removes the staged change itself, so
+that the committed entry shows again. It works only under the current token, and is a conflict while tokens are sealed,
+because what a commit under way has read cannot be taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+from refstore.context import Context
+from refstore.core import ids
+from refstore.core.batches import split_batches
+from refstore.core.ids import BranchName, Path, Token
+from refstore.errors import Conflict, Contention
+from refstore.kv.base import ABSENT, SetIf
+from refstore.operations.read import ResolvedEntry, read_consistent, resolve_many, stream_entries
+from refstore.operations.refs import ResolvedRef
+from refstore.operations.stage_entries import DELETED_CAUSE, Placement, check_distinct, place, releases_of_replaced
+from refstore.records import keys
+from refstore.records.branch_records import Branch
+from refstore.records.staging_records import Entry, without_reference
+from refstore.versioning.markers import RESET_CAUSE
+from refstore.versioning.staging import TOMBSTONE
+
+ATTEMPTS: Final = 16
+"""How often a deletion that depends on what it read is run again, because the branch or the path changed."""
+
+BATCH: Final = 1000
+"""Paths that share their round trips in deletions by prefix."""
+
+
+def delete_many(ctx: Context, branch: BranchName, paths: Sequence[str]) -> None:
+    """Delete paths, whether they exist or not. What they name under the current token is released at once (rule 6)."""
+    token = ctx.branches.read_open(branch).record.token
+    placements = [Placement(ids.object_path(path), None, is_referenced=False) for path in paths]
+    check_distinct(placements)
+    if placements:
+        place(ctx, branch, token, placements, on_empty=False)
+
+
+def delete_prefix(ctx: Context, branch: BranchName, prefix: str) -> int:
+    """Delete every path that starts with `prefix`, page by page, and return how many there were.
+
+    Paths that are added meanwhile may stay.
+    """
+    ids.path_prefix(prefix)
+    count, after = 0, ""
+    while True:
+        page = read_consistent(ctx, branch, lambda record, start=after: _page_of_paths(ctx, record, prefix, start))
+        if page:
+            delete_many(ctx, branch, page)
+            count += len(page)
+        if len(page) < BATCH:
+            return count
+        after = page[-1]
+
+
+def delete_sources(ctx: Context, branch: BranchName, copied: dict[Path, Entry]) -> None:
+    """Delete the paths that still have the entry that was copied; entries that somebody wrote there meanwhile stay.
+
+    So does a new entry of the same address: a move back put it there, and released the copy.
+    """
+    branches = ctx.branches
+    references = ctx.references
+    ref = ResolvedRef.of_branch(branch)
+    rewrites: set[Path] = set()
+    for _ in range(ATTEMPTS):
+        token = branches.read_open(branch).record.token
+        paths = sorted(copied)
+        raws = ctx.kv.get_many(keys.entries(ctx.repo, token, paths))
+        current = resolve_many(ctx, ref, paths)
+        unchanged = [
+            (path, raw)
+            for path, raw in zip(paths, raws, strict=True)
+            # a tombstone under a token that was sealed meanwhile may have come too late for the commit under way: write
+            # it again
+            if (path in current and _is_unchanged(current[path], copied[path]))
+            or (path in rewrites and path not in current and raw is ABSENT)
+        ]
+        if not unchanged:
+            return
+        # replace exactly what was read: the staged entry, or nothing where a sealed token or a commit has the source
+        *outcomes, raw_branch = ctx.kv.execute(
+            [
+                *(SetIf(keys.entry(ctx.repo, token, path), raw, TOMBSTONE) for path, raw in unchanged),
+                branches.get_operation(branch),
+            ]
+        )
+        if branches.parse_open(branch, raw_branch).record.token == token:
+            deleted = [(path, raw) for (path, raw), ok in zip(unchanged, outcomes, strict=True) if ok]
+            references.release(releases_of_replaced(token, deleted, DELETED_CAUSE), guess=True)
+            copied = {path: copied[path] for (path, _), ok in zip(unchanged, outcomes, strict=True) if not ok}
+            rewrites = set()
+        else:
+            rewrites |= {path for (path, _), ok in zip(unchanged, outcomes, strict=True) if ok}
+    raise branches.contention(branch)
+
+
+def reset_paths(ctx: Context, branch: BranchName, *, path: str | None = None, prefix: str | None = None) -> int:
+    """Undo the staged changes of one path, or of all paths with a prefix, and return how many there were.
+
+    Raises Conflict while a commit is under way or was left unfinished: a part of its sealed changes cannot be reset.
+    """
+    open_branch = ctx.branches.read_open(branch)
+    if open_branch.record.sealed_tokens:
+        raise Conflict(f"branch {branch!r} has an unfinished commit; commit or reset the whole branch first")
+    token = open_branch.record.token
+    if path is not None:
+        name = ids.object_path(path)
+        value = ctx.kv.get(keys.entry(ctx.repo, token, name))
+        return 0 if value is ABSENT else reset_batch(ctx, branch, token, [(name, value)])
+    changes = ((Path(name), value) for name, value in ctx.staging.scan(token, prefix=ids.path_prefix(prefix or "")))
+    return sum(reset_batch(ctx, branch, token, batch) for batch in split_batches(changes, BATCH))
+
+
+def reset_batch(ctx: Context, branch: BranchName, token: Token, batch: Sequence[tuple[Path, bytes]]) -> int:
+    """Remove staged changes that are still as they were read, and return how many were removed. Raises Contention."""
+    removed, stood_still = remove_staged(ctx, branch, token, batch, cause=RESET_CAUSE)
+    if not stood_still:
+        raise Contention(
+            f"branch {branch!r} was committed or reset meanwhile; check its changes, and reset again if needed"
+        )
+    return len(removed)
+
+
+def remove_staged(
+    ctx: Context,
+    branch: BranchName,
+    token: Token,
+    batch: Sequence[tuple[Path, bytes]],
+    *,
+    cause: str,
+) -> tuple[list[tuple[Path, bytes]], bool]:
+    """Remove staged changes that are still as they were read; release their references if the token stayed current.
+
+    Return the removed entries, and whether the token stayed current (rule 6). If it did not, the entries may be
+    committed all the same: a commit may have read them before they were removed.
+    """
+    branches = ctx.branches
+    *outcomes, raw = ctx.kv.execute(
+        [
+            *(SetIf(keys.entry(ctx.repo, token, path), value, ABSENT) for path, value in batch),
+            branches.get_operation(branch),
+        ]
+    )
+    removed = [(path, value) for (path, value), ok in zip(batch, outcomes, strict=True) if ok]
+    if branches.parse_open(branch, raw).record.token != token:
+        return removed, False  # their references stay until the token is processed
+    ctx.references.release(releases_of_replaced(token, removed, cause), guess=True)
+    return removed, True
+
+
+def _is_unchanged(current: ResolvedEntry, copied: Entry) -> bool:
+    """Return whether a path still has the entry that was copied, which may have been committed since."""
+    return (
+        current.entry == copied
+        if current.token is not None
+        else without_reference(current.entry) == without_reference(copied)
+    )
+
+
+def _page_of_paths(ctx: Context, record: Branch, prefix: str, after: str) -> list[str]:
+    return [path for path, _ in islice(stream_entries(ctx, record, prefix, after, BATCH), BATCH)]

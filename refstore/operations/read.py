@@ -1,0 +1,423 @@
+"""Read a ref: its head commit, overlaid by its sealed tokens, overlaid by its current one.
+
+The reaper removes entries from a token's staging area once the token is processed. So a reader trusts what it read only
+if the branch record did not change meanwhile (rule 12).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from refstore.context import Context
+from refstore.core import user_metadata
+from refstore.core.ids import Address, BranchName, CommitId, Path, Token, is_own
+from refstore.errors import CommitNotFound, Contention, CorruptObject, Gone, ObjectNotFound
+from refstore.kv.base import ABSENT, SCAN_LIMIT
+from refstore.objects.verified_read import verify_body
+from refstore.operations import refs
+from refstore.operations.hidden_commits import check_hidden, read_marks
+from refstore.operations.refs import ResolvedRef, head_commit
+from refstore.records import keys
+from refstore.records.branch_records import Branch
+from refstore.records.commit_records import Commit
+from refstore.records.encoding import decode_optional
+from refstore.records.location_records import Content
+from refstore.records.mark_records import Mark
+from refstore.records.staging_records import Entry, StagedRecord, Tombstone, decode_staged
+from refstore.versioning.branches import OpenBranch
+
+ATTEMPTS: Final = 64
+"""How often a read is done again because the branch moved; each time means that a commit or reset got through."""
+
+PAGE_BYTES_MAX: Final = 4 << 20
+"""How many bytes of paths and metadata end a page, although more items were requested; a page has at least one item."""
+
+PAGE_SWEPT_MAX: Final = 10_000
+"""How many entries that were swept end a page without a delimiter, which may have no item then."""
+
+
+T = TypeVar("T")
+
+
+class ResolvedEntry(NamedTuple):
+    """A path's entry, and the level it was read from."""
+
+    entry: Entry
+    token: Token | None
+    """The token that the entry is staged under; None: it is committed."""
+    commit: CommitId | None = None
+    """The commit that a committed entry was read from, not the branch's head since."""
+
+
+class ListedPath(NamedTuple):
+    """One line of a listing: an object, or a common prefix (then `entry` is None)."""
+
+    path: str
+    entry: Entry | None
+
+
+class ListingPage(NamedTuple):
+    results: tuple[ListedPath, ...]
+    has_more: bool
+    searched_to: str = ""
+    """The last path that was looked at, where the page ended before it was full."""
+
+    @property
+    def next_after(self) -> str:
+        return self.searched_to or (self.results[-1].path if self.results else "")
+
+
+def resolve_many(ctx: Context, ref: ResolvedRef, paths: Sequence[Path]) -> dict[Path, ResolvedEntry]:
+    """Return the entries at the paths, as they are committed or staged; paths without one are left out.
+
+    Raises Gone where the rules hide the commit, or the object at a path was swept.
+    """
+    return _resolve_many(ctx, ref, paths)[0]
+
+
+def _resolve_many(ctx: Context, ref: ResolvedRef, paths: Sequence[Path]) -> tuple[dict[Path, ResolvedEntry], bool]:
+    """Return the entries, and whether their content may lie elsewhere than their addresses say (rule 22)."""
+    if ref.branch is None:
+        marks = read_marks(ctx, ref)
+        check_hidden(ctx, ref, marks, paths)
+        metarange, announced = _read_metarange(ctx, ref.commit)
+        committed = _committed_entries(ctx, ref.commit, metarange, paths)
+        if _is_swept(marks):
+            from refstore.operations.swept_entries import (
+                find_sweeping_marks,  # few reads need it, and it imports pyarrow
+            )
+
+            for mark in find_sweeping_marks(
+                ctx, marks, [(path, resolved.entry) for path, resolved in committed.items()]
+            ):
+                if mark is not None:
+                    raise refs.marked_error(ref.commit, mark)
+        return committed, announced
+
+    def read(branch: Branch, staged: dict[Path, tuple[StagedRecord, Token]]) -> dict[Path, ResolvedEntry]:
+        resolved = {
+            path: ResolvedEntry(record, token) for path, (record, token) in staged.items() if isinstance(record, Entry)
+        }
+        unstaged = [path for path in paths if path not in staged]
+        if unstaged:
+            resolved |= _committed_entries(ctx, branch.head, head_commit(ctx, branch.head).metarange, unstaged)
+        return resolved
+
+    branches = ctx.branches
+    open_branch = branches.read_open(ref.branch)
+    for _ in range(ATTEMPTS):
+        keys_read = [(token, path) for token in open_branch.record.live_tokens for path in paths]
+        *values, flag = ctx.kv.get_many(
+            [*(keys.entry(ctx.repo, token, path) for token, path in keys_read), keys.locations_flag(ctx.repo)]
+        )
+        # a call of its own: within one batch of Gets the KV chooses the order, and could read the branch before an
+        # entry is removed, and the entry after that
+        again = branches.read_open(ref.branch)
+        if _is_same_view(open_branch.record, again.record):
+            staged: dict[Path, tuple[StagedRecord, Token]] = {}
+            for (token, path), value in zip(keys_read, values, strict=True):
+                if isinstance(value, bytes) and path not in staged:
+                    staged[path] = (decode_staged(value), token)
+            return read(open_branch.record, staged), flag is not ABSENT
+        open_branch = again
+    raise branches.contention(ref.branch)
+
+
+def _read_metarange(ctx: Context, commit: CommitId) -> tuple[str, bool]:
+    """Return a commit's metarange, and whether content may lie elsewhere. One round trip. Raises CommitNotFound."""
+    value, flag = ctx.kv.get_many([keys.commit(ctx.repo, commit), keys.locations_flag(ctx.repo)])
+    record = decode_optional(value, Commit)
+    if record is None:
+        raise CommitNotFound(f"commit {commit} does not exist")
+    return record.metarange, flag is not ABSENT
+
+
+def stat_many(ctx: Context, ref: ResolvedRef, paths: Sequence[Path]) -> dict[Path, Entry]:
+    """Return the entries at the paths as they are shown: with the address, size, checksums and time of their
+    content.
+    """
+    found, announced = _resolve_many(ctx, ref, paths)
+    entries = [resolved.entry for resolved in found.values()]
+    return dict(zip(found, _with_current_content(ctx, entries) if announced else entries, strict=True))
+
+
+def stat(ctx: Context, ref: ResolvedRef, path: Path) -> Entry:
+    """Return one of them. Raises ObjectNotFound."""
+    entry = stat_many(ctx, ref, (path,)).get(path)
+    if entry is None:
+        raise ObjectNotFound(f"{path!r} is not on {ref.text!r}")
+    return entry
+
+
+def _with_current_content(ctx: Context, entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries with what is true of their content now (rule 22). Operations take them as they are committed:
+    those have the identity.
+    """
+    found = current_contents(ctx, entries)
+    return [
+        entry
+        if (content := found.get(entry.address)) is None
+        else msgspec.structs.replace(
+            entry,
+            address=content.address,
+            size_bytes=content.size_bytes,
+            checksum=content.checksum,
+            md5=content.md5,
+            # clients that compare sizes and times must not take what a purge wrote for the file that they hold
+            mtime_ms=content.written_ms or entry.mtime_ms,
+        )
+        for entry in entries
+    ]
+
+
+def current_contents(ctx: Context, entries: Sequence[Entry]) -> dict[Address, Content]:
+    """Return the current content of the entries that have a location, by identity; others are left out (rule 22).
+
+    One round trip. The caller has read the flag of locations.
+    """
+    identities = list(dict.fromkeys(entry.address for entry in entries if is_own(entry.address)))
+    found: dict[Address, Content] = {}
+    for identity, record in zip(identities, ctx.locations.get_many(identities) if identities else [], strict=True):
+        if record is not None and record.current is not None:
+            found[identity] = record.current
+    return found
+
+
+def have_content(ctx: Context, addresses: Sequence[Address]) -> list[bool]:
+    """Return of each address whether its content is in the store, wherever it lies (rule 22). Erased ones count as
+    there.
+    """
+    records = (
+        ctx.locations.get_many(addresses) if addresses and ctx.locations.are_announced() else [None] * len(addresses)
+    )
+    places = [
+        record.current.address if record is not None and record.current is not None else address
+        for address, record in zip(addresses, records, strict=True)
+    ]
+    there = {info.key for info in ctx.objects.head_many([place for place in places if place]) if info is not None}
+    return [not place or place in there for place in places]
+
+
+def resolve(ctx: Context, ref: ResolvedRef, path: Path) -> ResolvedEntry:
+    """Return the entry at one path. Raises ObjectNotFound."""
+    return _require_entry(resolve_many(ctx, ref, (path,)), ref, path)
+
+
+def _require_entry(found: dict[Path, ResolvedEntry], ref: ResolvedRef, path: Path) -> ResolvedEntry:
+    resolved = found.get(path)
+    if resolved is None:
+        raise ObjectNotFound(f"{path!r} is not on {ref.text!r}")
+    return resolved
+
+
+def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None) -> Iterator[bytes]:
+    """Return the object's bytes. The path is resolved again if the blob was deleted before the read (rule 12).
+
+    Raises Gone where the object was swept, or where its foreign owner removed or changed it. The chunks raise
+    CorruptObject where a whole object does not arrive as it was uploaded.
+    """
+    for _ in range(ATTEMPTS):
+        resolved, content = _resolve_content(ctx, refs.resolve(ctx, ref), path)
+        if not is_own(resolved.entry.address):
+            return ctx.foreign.get(resolved.entry.address, resolved.entry.size_bytes, start, end)
+        if content is not None and content.is_erased:
+            raise Gone(f"{path!r} on {ref!r} was erased by the purge {content.run}")
+        stored = content if content is not None else resolved.entry
+        try:
+            chunks = ctx.objects.get(stored.address, start=start, end=end)
+            return verify_chunks(ctx, chunks, stored, start, end, f"{path!r} on {ref!r}")
+        except ObjectNotFound:
+            if _resolve_content(ctx, refs.resolve(ctx, ref), path) == (resolved, content):
+                if resolved.commit is not None and (mark := refs.swept_mark(ctx, resolved.commit, path)) is not None:
+                    raise refs.marked_error(resolved.commit, mark) from None
+                raise CorruptObject(
+                    f"{path!r} on {ref!r} names {stored.address}, which is gone; do not run any collection, and"
+                    " report this"
+                ) from None
+    raise Contention(f"{path!r} on {ref!r} kept changing while it was read; make the same call again")
+
+
+def verify_chunks(
+    ctx: Context, chunks: Iterator[bytes], stored: Entry | Content, start: int, end: int | None, what: str
+) -> Iterator[bytes]:
+    """Return the chunks of an own object, checked while they are read if they are the whole of one that can be checked.
+    `what`: the object, as an error names it.
+    """
+    is_whole = start == 0 and (end is None or end >= stored.size_bytes)
+    return (
+        verify_body(chunks, stored.size_bytes, stored.checksum, what)
+        if is_whole and is_verifiable(ctx, stored)
+        else chunks
+    )
+
+
+def is_verifiable(ctx: Context, stored: Entry | Content) -> bool:
+    """Return whether readers check the whole object: it comes over a network, and refstore computed its checksum (those
+    with an MD5; a linker may give any).
+    """
+    return ctx.objects.is_remote and bool(stored.md5) and is_own(stored.address)
+
+
+def _resolve_content(ctx: Context, ref: ResolvedRef, path: Path) -> tuple[ResolvedEntry, Content | None]:
+    """Return the entry at one path, and its content if it has a location. Raises ObjectNotFound."""
+    found, announced = _resolve_many(ctx, ref, (path,))
+    resolved = _require_entry(found, ref, path)
+    content = current_contents(ctx, (resolved.entry,)).get(resolved.entry.address) if announced else None
+    return resolved, content
+
+
+def list_page(ctx: Context, ref: ResolvedRef, *, prefix: str, after: str, amount: int, delimiter: str) -> ListingPage:
+    """Return one page as it is shown, in path order. Paths with the delimiter after the prefix are folded into common
+    prefixes.
+    """
+    if ref.branch is None:
+        marks = read_marks(ctx, ref)
+        check_hidden(ctx, ref, marks)
+        metarange, announced = _read_metarange(ctx, ref.commit)
+        source = partial(_committed_stream, ctx, metarange, prefix, page=amount)
+        if _is_swept(marks):
+            page = _swept_page(ctx, marks, source, prefix, after, amount, delimiter)
+        else:
+            page = _page(source, prefix, after, amount, delimiter)
+    else:
+        branches = ctx.branches
+        value, flag = ctx.kv.get_many([branches.key(ref.branch), keys.locations_flag(ctx.repo)])
+        announced = flag is not ABSENT
+        page = read_consistent(
+            ctx,
+            ref.branch,
+            lambda branch: _page(
+                lambda start: stream_entries(ctx, branch, prefix, start, amount), prefix, after, amount, delimiter
+            ),
+            branches.parse_open(ref.branch, value),
+        )
+    if not announced:
+        return page
+    entries = iter(_with_current_content(ctx, [each.entry for each in page.results if each.entry is not None]))
+    return page._replace(
+        results=tuple(each if each.entry is None else each._replace(entry=next(entries)) for each in page.results)
+    )
+
+
+def _is_swept(marks: Sequence[Mark]) -> bool:
+    """Return whether a sweep of the commit, or of a part of it, has begun."""
+    return any(mark.sweeping_ms for mark in marks)
+
+
+def _swept_page(
+    ctx: Context,
+    marks: Sequence[Mark],
+    source: Callable[[str], Iterator[tuple[str, Entry]]],
+    prefix: str,
+    after: str,
+    amount: int,
+    delimiter: str,
+) -> ListingPage:
+    """Return a page of what is still there of a swept commit."""
+    from refstore.operations.swept_entries import ReadableEntries
+
+    # in the middle of a folder a page by folders cannot end: the next one would begin after the folder
+    unswept = ReadableEntries(ctx, marks, None if delimiter else PAGE_SWEPT_MAX)
+    page = _page(lambda start: unswept.read(source(start)), prefix, after, amount, delimiter)
+    return page._replace(has_more=True, searched_to=unswept.cut_at) if unswept.cut_at and not page.has_more else page
+
+
+def read_consistent(
+    ctx: Context, name: BranchName, read: Callable[[Branch], T], open_branch: OpenBranch | None = None
+) -> T:
+    """Call `read` with the branch record, again until the record did not change meanwhile (rule 12)."""
+    branches = ctx.branches
+    open_branch = open_branch or branches.read_open(name)
+    for _ in range(ATTEMPTS):
+        result = read(open_branch.record)
+        again = branches.read_open(name)
+        if _is_same_view(open_branch.record, again.record):
+            return result
+        open_branch = again
+    raise Contention(f"branch {name!r} kept moving while it was read; make the same call again")
+
+
+def stream_entries(ctx: Context, branch: Branch, prefix: str, after: str, amount: int) -> Iterator[tuple[str, Entry]]:
+    """Yield a branch's entries after `after` under the record; the caller checks that the record did not change."""
+    page = min(SCAN_LIMIT, amount + 1)
+    staged = ctx.staging.scan_merged(branch.live_tokens, prefix=prefix, after=after, page=page)
+    metarange = head_commit(ctx, branch.head).metarange
+    if not metarange:
+        for path, value, _token in staged:
+            record = decode_staged(value)
+            if isinstance(record, Entry):
+                yield path, record
+        return
+    overlay = ((path, 0, value) for path, value, _token in staged)
+    below = ((path, 1, entry) for path, entry in _committed_stream(ctx, metarange, prefix, after, page))
+    previous: str | None = None
+    for path, _rank, value in heapq.merge(overlay, below, key=lambda item: item[:2]):
+        if path == previous:
+            continue  # the staged entry came first
+        previous = path
+        record = decode_staged(value) if isinstance(value, bytes) else value
+        if not isinstance(record, Tombstone):
+            yield path, record
+
+
+def _committed_stream(ctx: Context, metarange: str, prefix: str, after: str, page: int) -> Iterator[tuple[str, Entry]]:
+    """Yield entries after `after`. The first ones are read by `page`, the others as `KV.scan_all` does."""
+    while True:
+        entries = ctx.trees.scan(metarange, prefix=prefix, after=after, limit=page)
+        yield from entries
+        if len(entries) < page:
+            return
+        after = entries[-1][0]
+        page = max(page, SCAN_LIMIT)
+
+
+def _page(
+    source: Callable[[str], Iterator[tuple[str, Entry]]], prefix: str, after: str, amount: int, delimiter: str
+) -> ListingPage:
+    results: list[ListedPath] = []
+    size_bytes = 0
+    folded = ""
+    cursor = after
+    if delimiter and (inside := _common_prefix(after, prefix, delimiter)):
+        folded, cursor = inside, inside + keys.LAST_CODE_POINT
+    while True:
+        for path, entry in source(cursor):
+            common = _common_prefix(path, prefix, delimiter) if delimiter else ""
+            if common and common == folded:
+                continue
+            if len(results) == amount or size_bytes >= PAGE_BYTES_MAX:
+                return ListingPage(tuple(results), has_more=True)
+            size_bytes += len(common or path) + (0 if common else user_metadata.metadata_bytes(entry.metadata))
+            if common:
+                results.append(ListedPath(common, None))
+                folded, cursor = common, common + keys.LAST_CODE_POINT
+                break  # continue after the whole prefix rather than through it
+            results.append(ListedPath(path, entry))
+        else:
+            return ListingPage(tuple(results), has_more=False)
+
+
+def _common_prefix(path: str, prefix: str, delimiter: str) -> str:
+    """Return the part of `path` through the first delimiter after `prefix`; '' if there is none."""
+    if not path.startswith(prefix):
+        return ""
+    at = path.find(delimiter, len(prefix))
+    return "" if at < 0 else path[: at + len(delimiter)]
+
+
+def _committed_entries(
+    ctx: Context, commit: CommitId, metarange: str, paths: Sequence[Path]
+) -> dict[Path, ResolvedEntry]:
+    return {
+        Path(path): ResolvedEntry(entry, None, commit) for path, entry in ctx.trees.get_many(metarange, paths).items()
+    }
+
+
+def _is_same_view(one: Branch, other: Branch) -> bool:
+    """Return whether head and live tokens are equal, so that a reader may trust what it read between the two."""
+    return (one.head, one.token, one.sealed_tokens) == (other.head, other.token, other.sealed_tokens)

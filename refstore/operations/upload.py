@@ -1,0 +1,496 @@
+"""Upload, stage, issue and link: the operations that bring data in.
+
+Upload: branch -> reference under its token (rule 1) -> blob -> [re-check of a long upload, rule 11] -> entry and token
+check (rule 2) -> release of what was replaced (rule 6). A body that cannot be stored leaves a reference without an
+entry; when its token is processed, the reference is released, and the blob, if any, is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from refstore.context import Context
+from refstore.core import argument_types, deadline, ids, user_metadata
+from refstore.core.ids import Address, BranchName, Path, Token
+from refstore.errors import (
+    AlreadyExists,
+    AlreadyLinked,
+    Contention,
+    InvalidPath,
+    InvalidToken,
+    ObjectNotFound,
+    RefstoreError,
+)
+from refstore.kv.base import Result
+from refstore.kv.unknown_outcomes import UnknownOutcomes
+from refstore.namespaces import Namespaces
+from refstore.objects.base import ObjectInfo, StoredObject
+from refstore.objects.foreign_objects import check_address
+from refstore.operations import upload_bodies
+from refstore.operations.blob_writes import copy_all, put_all
+from refstore.operations.stage_entries import (
+    Placement,
+    TokenMoved,
+    check_committed,
+    check_distinct,
+    find_existing,
+    place,
+    place_if_absent,
+)
+from refstore.records.reference_records import Deleting, Issued, Reference
+from refstore.records.staging_records import Entry
+from refstore.versioning.issuance import IssuedAddressClaims
+from refstore.versioning.references import Release
+
+UPLOAD_FAILED_CAUSE: Final = "upload failed"
+LINKED_AS_COPY_CAUSE: Final = "linked as a copy"
+
+BATCH: Final = 1000
+"""How many objects of a bulk call share their round trips. More would delay a batch's first object."""
+
+METADATA_BYTES_MAX: Final = 8192
+"""User metadata of one object, keys and values together; S3 allows 2 KiB, lakeFS bounds it by its request size."""
+
+
+class _UploadFields(msgspec.Struct, frozen=True):
+    path: str
+    body: upload_bodies.UploadBody
+    """Bytes, a readable binary file, an iterable of bytes, or the path of a file (`pathlib.Path`)."""
+
+
+class Upload(_UploadFields, frozen=True, kw_only=True):
+    """One object to upload: `Upload("2026/11/21.csv", b"...")`."""
+
+    metadata: dict[str, str] = {}
+    content_type: str = ""
+    mtime_ms: int | None = None
+    """When the content was last changed; None: now."""
+    if_absent: bool = False
+    """Whether it is refused where something is at the path already (AlreadyExists)."""
+
+
+class _ForeignObjectFields(msgspec.Struct, frozen=True):
+    path: str
+    url: str
+
+
+class Stage(_ForeignObjectFields, frozen=True, kw_only=True):
+    """One object that exists outside the namespace, to be named and never deleted."""
+
+    size_bytes: int
+    checksum: str = ""
+    metadata: dict[str, str] = {}
+    content_type: str = ""
+    mtime_ms: int | None = None
+
+
+class IssuedAddress(NamedTuple):
+    """A physical address to write to, and the token that links it (rule 10)."""
+
+    branch: BranchName
+    path: Path
+    address: Address
+    token: str
+    expires_ms: int
+
+
+class _LinkFields(msgspec.Struct, frozen=True):
+    path: str
+    token: str
+
+
+class Link(_LinkFields, frozen=True, kw_only=True):
+    """One issued address that has been written to."""
+
+    address: str = ""
+    """The address that the caller means, refused if the token was issued for another; '': the token's."""
+    size_bytes: int | None = None
+    """How much the writer believes it wrote, refused if the store has another size; None: the store's size."""
+    checksum: str = ""
+    md5: str = ""
+    """Given only by who hashed what it wrote: it vouches for `checksum`, too (`equality`). The API gives none."""
+    metadata: dict[str, str] = {}
+    content_type: str = ""
+    if_absent: bool = False
+    """Whether it is refused where something is at the path already (AlreadyExists)."""
+
+
+UploadItem = TypeVar("UploadItem", Upload, Link)
+UploadOutcome = TypeVar("UploadOutcome", bound=Entry | RefstoreError)
+
+
+def upload_many(ctx: Context, branch: BranchName, uploads: Sequence[Upload]) -> list[Entry]:
+    """Upload up to BATCH objects; if one is refused, raise its error after the others were uploaded.
+
+    Raises AlreadyExists before anything is written where that is known by then.
+    """
+    _check_uploads(uploads)
+    return _write_all(ctx, branch, uploads, _upload)
+
+
+def upload_each(
+    ctx: Context, branch: BranchName, uploads: Sequence[Upload]
+) -> list[Entry | AlreadyExists | Contention]:
+    """Upload up to BATCH objects with shared round trips, and return the entry or the refusal of each.
+
+    The body of an upload that is refused at once is not read.
+    """
+    _check_uploads(uploads)
+    return _write_each(ctx, branch, uploads, _upload)
+
+
+def _write_all(
+    ctx: Context,
+    branch: BranchName,
+    items: Sequence[UploadItem],
+    write: Callable[[Context, BranchName, Sequence[UploadItem], Sequence[Path]], Sequence[Entry | RefstoreError]],
+) -> list[Entry]:
+    """Write all items, then raise the first refusal. Entries after the refused one stay on the branch."""
+    planned = _plan_placements(items)
+    for error in find_existing(ctx, branch, planned).values():
+        raise error
+    entries: list[Entry] = []
+    for outcome in write(ctx, branch, items, [item.path for item in planned]):
+        if isinstance(outcome, RefstoreError):
+            raise outcome
+        entries.append(outcome)
+    return entries
+
+
+def _write_each(
+    ctx: Context,
+    branch: BranchName,
+    items: Sequence[UploadItem],
+    write: Callable[[Context, BranchName, Sequence[UploadItem], Sequence[Path]], Sequence[UploadOutcome]],
+) -> list[UploadOutcome | AlreadyExists]:
+    """Write the items whose paths are free, and return the outcome of each item in order."""
+    planned = _plan_placements(items)
+    refused = find_existing(ctx, branch, planned)
+    accepted = [(item, each.path) for item, each in zip(items, planned, strict=True) if each.path not in refused]
+    outcomes = iter(
+        write(ctx, branch, [item for item, _ in accepted], [path for _, path in accepted]) if accepted else ()
+    )
+    return [refused.get(each.path) or next(outcomes) for each in planned]
+
+
+def _check_uploads(uploads: Sequence[Upload]) -> None:
+    """Check the types of what a record will hold, and that there is a body. Raises Invalid."""
+    argument_types.check_items(uploads, Upload)
+    for item in uploads:
+        upload_bodies.check_body(item.body, item.path)
+
+
+def _plan_placements(items: Sequence[Upload | Link]) -> list[Placement]:
+    """Return placements without entries yet, after every check that needs no store. Raises Invalid."""
+    planned = [
+        Placement(ids.object_path(item.path), None, is_referenced=True, if_absent=item.if_absent) for item in items
+    ]
+    check_distinct(planned)
+    for item in items:
+        _check_metadata(item.metadata)
+        ids.content_type(item.content_type)
+    return planned
+
+
+def _upload(
+    ctx: Context, branch: BranchName, uploads: Sequence[Upload], paths: Sequence[Path]
+) -> list[Entry | AlreadyExists | Contention]:
+    """Upload to free paths. Raises what `place` does, and what the stores do."""
+    token = ctx.branches.read_open(branch).record.token
+    now = ctx.clock.now_ms()
+    reserved = _reserve(ctx, token, paths)
+    addresses = [address for address, _ in reserved]
+    began = ctx.clock.monotonic_seconds()
+    with _withdraw_on_error(ctx, reserved):
+        stored = put_all(ctx, [(address, item.body) for address, item in zip(addresses, uploads, strict=True)])
+        _recheck_references(ctx, branch, reserved, began, again="upload again")
+    placements = [
+        Placement(path, _make_entry(address, blob, item, now), is_referenced=True, if_absent=item.if_absent)
+        for path, address, blob, item in zip(paths, addresses, stored, uploads, strict=True)
+    ]
+    refused = _place(ctx, branch, token, placements)
+    return [refused.get(item.path) or item.entry for item in placements if item.entry is not None]
+
+
+@contextmanager
+def _withdraw_on_error(ctx: Context, reserved: Sequence[tuple[Address, Reference]]) -> Generator[None, None, None]:
+    try:
+        yield
+    except Exception:
+        with suppress(RefstoreError):
+            _withdraw(ctx, reserved)
+        raise
+
+
+def _recheck_references(
+    ctx: Context, branch: BranchName, reserved: Sequence[tuple[Address, Reference]], began: float, *, again: str
+) -> None:
+    """Check again that the references are listed, if the blobs took long to write (rule 11). Raises Contention."""
+    took_seconds = ctx.clock.monotonic_seconds() - began
+    if took_seconds >= ctx.safety.recheck_after_seconds and not all(ctx.references.are_listed(reserved)):
+        raise Contention(
+            f"the data outlived its reference, because branch {branch!r} was committed or reset long ago; {again}"
+        )
+
+
+def _withdraw(ctx: Context, reserved: Sequence[tuple[Address, Reference]]) -> None:
+    """Take back stored blobs that will not be placed: what was never placed was never committed.
+
+    Their references are released at once. A blob is deleted only where its address is `deleting` (rule 11): an address
+    in its grace window may be restored, and one without a key may have been restored and committed. If the reaper was
+    done with an address before its blob was written, the blob is left to the offline job.
+    """
+    references = ctx.references
+    references.release([Release(*item, UPLOAD_FAILED_CAUSE, None) for item in reserved])
+    addresses = [address for address, _ in reserved]
+    records = references.get_many(addresses)
+    leaving = [address for address, record in zip(addresses, records, strict=True) if isinstance(record, Deleting)]
+    if leaving:
+        ctx.objects.delete_many(leaving)
+
+
+def _place(
+    ctx: Context, branch: BranchName, token: Token, placements: Sequence[Placement], *, witness: bool = False
+) -> dict[Path, AlreadyExists | Contention]:
+    """Place the entries, and return why some were refused. Raises what `place` does, but TokenMoved."""
+    refused = place_if_absent(ctx, branch, token, placements, on_empty=True, witness=witness)
+    others = [item for item in placements if not item.if_absent]
+    if others:
+        try:
+            place(ctx, branch, token, others, on_empty=True, witness=witness)
+        except TokenMoved as moved:
+            for item in moved.placements:
+                try:
+                    check_committed(ctx, branch, TokenMoved([item]))
+                except Contention as error:
+                    refused[item.path] = error
+    return refused
+
+
+def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list[Entry]:
+    """Name objects outside of this lake. They have no reference, and are never deleted.
+
+    Raises InvalidName for objects inside the lake and for an address that cannot be parsed; Invalid for a size that no
+    object has.
+    """
+    argument_types.check_items(items, Stage)
+    placements: list[Placement] = []
+    namespaces = Namespaces.read(ctx.kv, ctx.objects.url)
+    now = ctx.clock.now_ms()
+    for item in items:
+        _check_metadata(item.metadata)
+        ids.content_type(item.content_type)
+        ids.object_size(item.size_bytes)
+        namespaces.check_object(item.url)
+        check_address(item.url)
+        mtime = now if item.mtime_ms is None else item.mtime_ms
+        entry = Entry(Address(item.url), item.size_bytes, item.checksum, mtime, item.metadata, item.content_type)
+        placements.append(Placement(ids.object_path(item.path), entry, is_referenced=False))
+    token = ctx.branches.read_open(branch).record.token
+    place(ctx, branch, token, placements, on_empty=False)
+    return [item.entry for item in placements if item.entry is not None]
+
+
+def issue_many(ctx: Context, branch: BranchName, paths: Sequence[str]) -> list[IssuedAddress]:
+    """Issue physical addresses to write to, each with a token that links it once, at its path (rule 10)."""
+    checked = [ids.object_path(path) for path in paths]
+    unknown = UnknownOutcomes(ctx.clock)
+    while True:  # `unknown` ends it
+        ctx.branches.read_open(branch)
+        with unknown.tolerate():  # try new addresses then: these may have been issued, and expire unused
+            return _issue(ctx, branch, checked)
+
+
+def _issue(ctx: Context, branch: BranchName, checked: Sequence[Path]) -> list[IssuedAddress]:
+    now = ctx.clock.now_ms()
+    expires = now + int(ctx.safety.issue_seconds * 1000)
+    issued: list[IssuedAddress] = []
+    records: list[tuple[Address, Issued]] = []
+    for path in checked:
+        address = ids.new_address(ctx.ids, now)
+        token_id = ctx.ids.new_id(now)
+        token = ctx.issuer.sign(IssuedAddressClaims(ctx.repo, branch, path, address, token_id, expires))
+        records.append((address, Issued(token_id, expires, branch, path)))
+        issued.append(IssuedAddress(branch, path, address, token, expires))
+    ctx.references.issue(records)
+    return issued
+
+
+def link_many(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[Entry]:
+    """Link issued addresses; if one is refused, raise its error after the others were linked.
+
+    Raises AlreadyLinked; and AlreadyExists before anything is linked where that is known by then.
+    """
+    argument_types.check_items(items, Link)
+    return _write_all(ctx, branch, items, _link)
+
+
+def link_each(
+    ctx: Context, branch: BranchName, items: Sequence[Link]
+) -> list[Entry | AlreadyLinked | AlreadyExists | Contention]:
+    """Put issued addresses that were written to on the branch, and return the entry or the refusal of each.
+
+    Everything is checked before anything is linked. A refused token leaves its address to expire. Raises InvalidToken,
+    ObjectNotFound.
+    """
+    argument_types.check_items(items, Link)
+    return _write_each(ctx, branch, items, _link)
+
+
+def _link(
+    ctx: Context, branch: BranchName, items: Sequence[Link], paths: Sequence[Path]
+) -> list[Entry | AlreadyLinked | AlreadyExists | Contention]:
+    branches = ctx.branches
+    references = ctx.references
+    claims = [ctx.issuer.verify(item.token, ctx.repo, branch, path) for item, path in zip(items, paths, strict=True)]
+    # one round trip, in any order: only the `set_if` of `references.link` counts (rule 10)
+    results = ctx.kv.execute(
+        [branches.get_operation(branch), *references.get_operations([claim.address for claim in claims])]
+    )
+    token = branches.parse_open(branch, results[0]).record.token
+    if any(item.address and item.address != claim.address for item, claim in zip(items, claims, strict=True)):
+        raise InvalidToken("the token was issued for another physical address; link the one that it came with")
+    infos = [
+        _stat_written(item, claim, info)
+        for item, claim, info in zip(
+            items, claims, ctx.objects.head_many([claim.address for claim in claims]), strict=True
+        )
+    ]
+    if ctx.safety.copy_linked == "always":
+        placements, linked_flags = _take_copies(ctx, branch, token, items, claims, results[1:])
+    else:
+        placements, linked_flags = _take_issued(ctx, token, items, claims, infos, results[1:])
+    linked = [item for item, ok in zip(placements, linked_flags, strict=True) if ok]
+    refused = _place(ctx, branch, token, linked, witness=ctx.safety.witness == "always")
+    entries = {item.path: item.entry for item in linked}
+    return [
+        refused.get(path)
+        or entries.get(path)
+        or AlreadyLinked(
+            f"{path!r}: this physical address was linked before, or is expired; if a link of yours was not answered, "
+            "look at the path; "
+            "if your upload is not there, get a new address and upload again"
+        )
+        for path in paths
+    ]
+
+
+def _take_issued(
+    ctx: Context,
+    token: Token,
+    items: Sequence[Link],
+    claims: Sequence[IssuedAddressClaims],
+    infos: Sequence[ObjectInfo],
+    values: Sequence[Result],
+) -> tuple[list[Placement], list[bool]]:
+    """Put a reference of the path in place of `issued`, and return the placements, and for which ones it worked."""
+    now = ctx.clock.now_ms()
+    # a reference of its own: a repeated link must not mistake the other one's for its own
+    references = [Reference(token, claim.path, ctx.ids.new_id(now)) for claim in claims]
+    placements = [
+        Placement(
+            claim.path,
+            _make_linked_entry(item, claim.address, info, ref.id),
+            is_referenced=True,
+            if_absent=item.if_absent,
+        )
+        for item, claim, info, ref in zip(items, claims, infos, references, strict=True)
+    ]
+    links = [(claim.address, claim.token_id, ref) for claim, ref in zip(claims, references, strict=True)]
+    return placements, ctx.references.link(links, values)
+
+
+def _take_copies(
+    ctx: Context,
+    branch: BranchName,
+    token: Token,
+    items: Sequence[Link],
+    claims: Sequence[IssuedAddressClaims],
+    values: Sequence[Result],
+) -> tuple[list[Placement], list[bool]]:
+    """Copy what was written to new addresses, as uploads, take the issued ones, and return as `_take_issued` does.
+
+    A URL that writes to the issued address may work on for a while. So what counts is what the copy has.
+    """
+    reserved = _reserve(ctx, token, [claim.path for claim in claims])
+    began = ctx.clock.monotonic_seconds()
+    with _withdraw_on_error(ctx, reserved):
+        copies = copy_all(ctx, [(claim.address, address) for claim, (address, _) in zip(claims, reserved, strict=True)])
+        placements = [
+            Placement(
+                claim.path,
+                _make_linked_entry(item, address, _stat_written(item, claim, info), ""),
+                is_referenced=True,
+                if_absent=item.if_absent,
+                issued_address=claim.address,
+            )
+            for item, claim, (address, _), info in zip(items, claims, reserved, copies, strict=True)
+        ]
+        _recheck_references(ctx, branch, reserved, began, again="link again")
+        now = ctx.clock.now_ms()
+        taken = [(claim, Reference(token, claim.path, ctx.ids.new_id(now))) for claim in claims]
+        flags = ctx.references.replace_issued(
+            [(claim.address, claim.token_id, ref) for claim, ref in taken],
+            values,
+            cause=LINKED_AS_COPY_CAUSE,
+            due_ms=[claim.expires_ms for claim in claims],
+        )
+    if refused := [each for each, is_taken in zip(reserved, flags, strict=True) if not is_taken]:
+        _withdraw(ctx, refused)
+    return placements, flags
+
+
+def _stat_written(item: Link, claim: IssuedAddressClaims, info: ObjectInfo | None) -> ObjectInfo:
+    """Return what the store has. Raises ObjectNotFound, InvalidPath: its size is not what the writer believes."""
+    if info is None:
+        raise ObjectNotFound(f"nothing was uploaded to {claim.address}; write the data there first, then link it")
+    if item.size_bytes is not None and item.size_bytes != info.size_bytes:
+        raise InvalidPath(
+            f"{claim.path!r}: the store holds {info.size_bytes} bytes, not {item.size_bytes}; upload again, then link"
+        )
+    return info
+
+
+def _make_linked_entry(item: Link, address: Address, info: ObjectInfo, reference_id: str) -> Entry:
+    return Entry(
+        address,
+        info.size_bytes,
+        item.checksum,
+        info.mtime_ms,
+        item.metadata,
+        item.content_type,
+        reference_id,
+        item.md5,
+    )
+
+
+def _reserve(ctx: Context, token: Token, paths: Sequence[Path]) -> list[tuple[Address, Reference]]:
+    """Make new addresses, each with its first reference (rule 1)."""
+    unknown = UnknownOutcomes(ctx.clock)
+    while True:  # `unknown` ends it
+        now = ctx.clock.now_ms()
+        reserved = [(ids.new_address(ctx.ids, now), Reference(token, path)) for path in paths]
+        with unknown.tolerate():  # try new addresses then: nothing was written to these
+            ctx.references.create(reserved)
+            return reserved
+        deadline.check()
+
+
+def _make_entry(address: Address, stored: StoredObject, item: Upload, now_ms: int) -> Entry:
+    mtime = now_ms if item.mtime_ms is None else item.mtime_ms
+    return Entry(
+        address, stored.size_bytes, stored.checksum, mtime, dict(item.metadata), item.content_type, md5=stored.md5
+    )
+
+
+def _check_metadata(metadata: dict[str, str]) -> None:
+    if metadata == {}:
+        return
+    argument_types.check_metadata(metadata, "metadata")
+    size = user_metadata.metadata_bytes(metadata)
+    if size > METADATA_BYTES_MAX:
+        raise InvalidPath(f"metadata of {size} bytes is more than {METADATA_BYTES_MAX}; keep large things in an object")

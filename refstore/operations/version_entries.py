@@ -1,0 +1,64 @@
+"""Yield what any version names: staging areas, heads, and every commit that can still be read or unmarked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Final, NamedTuple
+
+from refstore.context import Context
+from refstore.core.batches import split_batches
+from refstore.core.ids import CommitId
+from refstore.gc_marks.commit_marks import CommitMarks
+from refstore.operations.commit_entries import entries_of_commit
+from refstore.records import keys
+from refstore.records.branch_records import Branch
+from refstore.records.commit_records import Commit
+from refstore.records.encoding import decode
+from refstore.records.staging_records import Entry, decode_staged_many
+
+PAGE: Final = 1000
+
+
+class VersionedEntry(NamedTuple):
+    ref: str
+    """The branch, or the commit."""
+    path: str
+    entry: Entry
+
+
+def scan_versions(ctx: Context, *, prefixes: Sequence[str] = ("",)) -> Iterator[VersionedEntry]:
+    """Yield the entries of staging areas, then of commits, in the order in which entries move; of each of them those
+    below any of the prefixes. An entry that stands in many commits is yielded under one of them; heads come first.
+    """
+    heads: dict[CommitId, str] = {}
+    for branch, _, record in list(ctx.branches.scan()):
+        if isinstance(record, Branch):
+            heads.setdefault(record.head, branch)
+            for token, prefix in product(record.live_tokens, prefixes):
+                for page in split_batches(ctx.staging.scan(token, prefix=prefix), PAGE):
+                    entries = decode_staged_many([value for _, value in page])
+                    for (path, _), entry in zip(page, entries, strict=True):
+                        if isinstance(entry, Entry):
+                            yield VersionedEntry(branch, path, entry)
+    seen: set[tuple[str, str]] = set()
+    for ref, commit_id, commit in _readable_commits(ctx, heads):
+        for prefix in prefixes:
+            for path, entry in entries_of_commit(ctx, commit_id, commit, prefix, seen):
+                yield VersionedEntry(ref, path, entry)
+
+
+def _readable_commits(ctx: Context, heads: Mapping[CommitId, str]) -> Iterator[tuple[str, CommitId, Commit]]:
+    """Yield the heads under their branches' names, then all other commits but those that are swept: nobody can read or
+    unmark these.
+    """
+    for page in split_batches(list(heads.items()), PAGE):
+        values = ctx.kv.get_many([keys.commit(ctx.repo, commit) for commit, _ in page])
+        for (head, branch), value in zip(page, values, strict=True):
+            if isinstance(value, bytes):
+                yield branch, head, decode(value, Commit)
+    for page in split_batches(ctx.kv.scan_all(keys.commits(ctx.repo)), PAGE):
+        marks = CommitMarks(ctx).read_marks([CommitId(name) for name, _ in page])
+        for (name, value), mark in zip(page, marks, strict=True):
+            if mark is None or mark.prefixes or not mark.sweeping_ms:
+                yield name, CommitId(name), decode(value, Commit)

@@ -1,0 +1,1 @@
+"""Keys and stored records of the KV: a module for each subject."""

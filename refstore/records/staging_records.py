@@ -1,0 +1,54 @@
+"""Records of staging areas: `<repo>/staging/<token>/<path>`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from refstore.core.ids import Address
+from refstore.records.encoding import UNREADABLE, Record, corrupt_record, decode_with
+
+
+class Entry(Record, frozen=True, tag=1):
+    """What a path names: a physical address, and what is known of its object. Sizes are bytes, times milliseconds."""
+
+    address: Address
+    size_bytes: int
+    checksum: str
+    mtime_ms: int
+    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    content_type: str = ""
+    reference_id: str = ""
+    """The id of the reference that this entry was placed with; '' once it is committed, and where it needs none."""
+    md5: str = ""
+    """Hex MD5 of the content, where it is known, for S3 clients; refstore decides nothing by it."""
+
+
+class Tombstone(Record, frozen=True, tag=2):
+    """The path is deleted under this token, whatever the tokens and the commit below it say."""
+
+
+def without_reference(entry: Entry) -> Entry:
+    """Return the entry as a commit holds it, without its reference id."""
+    return entry if not entry.reference_id else msgspec.structs.replace(entry, reference_id="")
+
+
+StagedRecord = Entry | Tombstone
+
+_staged: Final = msgspec.msgpack.Decoder(StagedRecord)
+
+
+def decode_staged(value: bytes) -> StagedRecord:
+    """Decode a staging entry. All decoders raise CorruptRecord."""
+    return decode_with(_staged, value, "staging entry")
+
+
+def decode_staged_many(values: Iterable[bytes]) -> list[StagedRecord]:
+    """Decode all values or none, for bulk operations."""
+    decode = _staged.decode
+    try:
+        return [decode(value) for value in values]
+    except UNREADABLE as error:
+        raise corrupt_record("staging entry", error) from error

@@ -1,0 +1,132 @@
+"""Three-way merge: what `theirs` changed since `base`, brought onto `ours`.
+
+Path by path, in order: what theirs did not change stays as ours has it. What theirs changed is taken if ours still has
+what base had. If ours has what theirs has, both came to the same and nothing is to do. Otherwise they conflict, and the
+strategy decides.
+
+Whether two entries are the same thing the caller tells (`equality`), because that needs to know where contents lie.
+(`apply` and `Trees.diff` compare all fields: there a new address or time is a change.)
+
+Only what theirs changed is looked up in ours: the cost is that of `diff(base, theirs)`, whatever else ours did. A
+revert of a commit is a merge with that commit as base and its parent as theirs; a cherry-pick the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from functools import partial
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
+
+from refstore.errors import MergeConflict
+from refstore.records.staging_records import Entry
+from refstore.versioning.commits.equality import AreEqual
+from refstore.versioning.commits.tree_diff import PathChange
+
+BATCH: Final = 1000
+"""How many changes are looked up in ours together."""
+CONFLICTS_MAX: Final = 100
+"""How many paths MergeConflict carries; `merge` gives all of them."""
+
+
+class MergeStrategy(Enum):
+    NONE = "none"
+    """Conflicts are reported."""
+    OURS = "dest-wins"
+    """In a conflict ours stays."""
+    THEIRS = "source-wins"
+    """In a conflict theirs is taken."""
+
+
+class MergedChange(NamedTuple):
+    """A change to apply to ours."""
+
+    path: str
+    entry: Entry | None
+
+
+class MergeSides(NamedTuple):
+    """A path on which theirs has something that ours has not. None: it is not there."""
+
+    path: str
+    base: Entry | None
+    ours: Entry | None
+    theirs: Entry | None
+    is_conflict: bool
+    """Whether ours has changed it, too."""
+
+
+class PathConflict(MergeSides):
+    """Both changed it since base, to different things."""
+
+    __slots__ = ()
+
+
+class TreeReader(Protocol):
+    """The methods of `Trees` that a merge needs."""
+
+    def diff(self, left: str, right: str) -> Iterator[PathChange]: ...
+
+    def get_many(self, metarange: str, paths: Iterable[str]) -> dict[str, Entry]: ...
+
+
+def compare_sides(
+    changes: Iterator[PathChange],
+    ours: Callable[[list[str]], Mapping[str, Entry]] | None,
+    equal: AreEqual,
+    *,
+    batch: int = BATCH,
+) -> Iterator[MergeSides]:
+    """Yield the paths that theirs changed since base and that ours has otherwise, in path order.
+
+    `ours` looks up a batch of paths; None: ours equals base, so no lookup is needed.
+    """
+    while some := list(islice(changes, batch)):
+        present = ours([change.path for change in some]) if ours is not None else None
+        mine = [change.left if present is None else present.get(change.path) for change in some]
+        have_theirs = equal([(its, change.right) for its, change in zip(mine, some, strict=True)])
+        others = [at for at, is_equal in enumerate(have_theirs) if not is_equal]
+        have_base = equal([(mine[at], some[at].left) for at in others])
+        for at, is_equal in zip(others, have_base, strict=True):
+            yield MergeSides(some[at].path, some[at].left, mine[at], some[at].right, is_conflict=not is_equal)
+
+
+def merge(
+    trees: TreeReader, base: str, ours: str, theirs: str, strategy: MergeStrategy, equal: AreEqual
+) -> Iterator[MergedChange | PathConflict]:
+    """Yield what to apply to ours, and the conflicts, in path order."""
+    for step in compare_sides(trees.diff(base, theirs), None if ours == base else partial(trees.get_many, ours), equal):
+        if not step.is_conflict or strategy is MergeStrategy.THEIRS:
+            yield MergedChange(step.path, step.theirs)
+        elif strategy is MergeStrategy.NONE:
+            yield PathConflict(*step)
+
+
+def merge_changes(
+    trees: TreeReader, base: str, ours: str, theirs: str, strategy: MergeStrategy, equal: AreEqual
+) -> Iterator[tuple[str, Entry | None]]:
+    """Yield a merge as changes. Raises MergeConflict before the first change, so that nothing is written in vain."""
+    if strategy is MergeStrategy.NONE:
+        steps = merge(trees, base, ours, theirs, strategy, equal)
+        conflicts = (step.path for step in steps if isinstance(step, PathConflict))
+        paths = tuple(islice(conflicts, CONFLICTS_MAX))
+        if paths:
+            raise _merge_conflict(paths, has_more=next(conflicts, None) is not None)
+    for step in merge(trees, base, ours, theirs, strategy, equal):
+        if isinstance(step, PathConflict):
+            raise _merge_conflict(
+                (step.path,), has_more=True
+            )  # a purge has replaced a content since: what was equal is not
+        yield step
+
+
+def _merge_conflict(paths: tuple[str, ...], *, has_more: bool) -> MergeConflict:
+    if len(paths) == 1 and not has_more:
+        what = f"1 path was changed on both sides, {paths[0]!r}"
+    else:
+        what = f"{len(paths)}{' or more' if has_more else ''} paths were changed on both sides, {paths[0]!r} among them"
+    return MergeConflict(
+        f"{what}; choose source-wins or dest-wins, or make both sides equal first",
+        paths,
+    )
