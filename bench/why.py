@@ -18,7 +18,7 @@ import numpy as np
 from bench import lakes
 from bench.measure import Row, Series, at_most, seconds_of
 from bench.workshop import Workshop
-from refstore.core.arrow_arrays import array, scalar
+from refstore.core.arrow_arrays import make_array, make_scalar
 from refstore.deletion_history import deletion_index
 from refstore.gc_marks import RunState
 from refstore.lake import Lake
@@ -74,7 +74,7 @@ def _write_run(repo: Repository, number: int) -> str:
         "rule": "retention rules 0123456789ab: branch 'main': 30 days (1 commits); no active commit named it",
     }
     columns = [
-        addresses if field.name == "key" else pa.repeat(scalar(values.get(field.name, ""), field.type), DELETIONS)
+        addresses if field.name == "key" else pa.repeat(make_scalar(values.get(field.name, ""), field.type), DELETIONS)
         for field in deletion_index.schema()
     ]
     table = pa.table(columns, schema=deletion_index.schema())
@@ -90,7 +90,7 @@ def _addresses(random: np.random.Generator) -> Any:
     )
     ids = DIGITS[random.integers(0, len(DIGITS), (DELETIONS, ID_LENGTH))].view(f"S{ID_LENGTH}").ravel().astype(str)
     folders = np.char.replace(np.char.replace(hours, "-", ""), "T", "")
-    return array(np.char.add(np.char.add(folders, "/"), ids).tolist(), pa.string())
+    return make_array(np.char.add(np.char.add(folders, "/"), ids).tolist(), pa.string())
 
 
 def _ask(folder: Path, address: str) -> None:

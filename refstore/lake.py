@@ -401,7 +401,7 @@ class Lake:
                     f"repository {name!r} does not exist; list the repositories to see which do", unknown=checked
                 )
             metadata = {name: value for name, value in {**record.metadata, **(put or {})}.items() if name not in gone}
-            user_metadata.check(metadata, f"repository {checked!r}")
+            user_metadata.check_user_metadata(metadata, f"repository {checked!r}")
             changed = msgspec.structs.replace(record, metadata=metadata)
             if metadata == record.metadata or self.kv.set_if(key, raw, encode(changed)):
                 return changed

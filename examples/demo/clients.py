@@ -21,7 +21,7 @@ import refstore
 from examples.demo.client_reports import Kind, Report
 from examples.demo.source_files import SourceFile
 from refstore import Copy, IssuedAddress, Link, Move, RefstoreError, Repository, Upload
-from refstore.core.batches import batched
+from refstore.core.batches import split_batches
 from refstore.errors import AlreadyLinked, NothingToCommit
 
 BATCH: Final = 50
@@ -43,7 +43,7 @@ T = TypeVar("T")
 def upload_to_main(client: Client, part: int) -> None:
     """Upload a third of the files, and commit now and then what is staged on main by then, also by other clients."""
     files = client.files[part::3]
-    for some in batched(files, max(BATCH, len(files) // 3)):
+    for some in split_batches(files, max(BATCH, len(files) // 3)):
         client.upload("main", "lib/", some)
         client.commit("main", "what is there by now")
 
@@ -126,7 +126,7 @@ class Client:
 
     def upload(self, branch: str, to: str, files: Files, *, contents: Files = (), batch: int = BATCH) -> None:
         """Upload files to a folder. `contents`: other files, whose content is uploaded to the paths of `files`."""
-        for pairs in batched(zip(files, contents or files, strict=False), batch):
+        for pairs in split_batches(zip(files, contents or files, strict=False), batch):
             sources = {to + file.path: content.path for file, content in pairs}
             uploads = [
                 Upload(to + file.path, Path(content.file), metadata={SHA256: content.sha256}) for file, content in pairs
@@ -137,7 +137,7 @@ class Client:
 
     def link(self, branch: str, to: str, files: Files) -> None:
         """Link what another program has written. A second link of the same addresses has to be refused."""
-        for some in batched(files, BATCH):
+        for some in split_batches(files, BATCH):
             issued = self._write_to_issued(branch, to, some)
             links = [
                 Link(given.path, given.token, size_bytes=file.size_bytes, metadata={SHA256: file.sha256})
@@ -161,7 +161,7 @@ class Client:
         self._report("copied", branch, _sources(to, files))
 
     def move(self, branch: str, folder: str, to_branch: str, to: str, files: Files) -> None:
-        for some in batched(files, BATCH):
+        for some in split_batches(files, BATCH):
             moves = [Move(folder + file.path, to + file.path) for file in some]
             self._call(self._repo.move_many, branch, moves, to=to_branch)
             self._report("moved", to_branch, _sources(to, some))

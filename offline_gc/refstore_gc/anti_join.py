@@ -126,8 +126,8 @@ def find_garbage(
         if baseline is not None and live.reads is not None:
             task = msgspec.structs.replace(task, horizon=baseline.horizon)
             batches += baseline.batches(bounds)
-            earlier_files += [(key, BatchKind.FORMERLY_IN_KV) for key in baseline.former]
-            sources = changed_sources(live.commits, live.reads, baseline.units, run.layout)
+            earlier_files += [(key, BatchKind.FORMERLY_IN_KV) for key in baseline.former_kv_files]
+            sources = changed_sources(live.commits, live.reads, baseline.commit_reads, run.layout)
         else:
             files += [(key, BatchKind.IDENTITIES) for key in live.identities.files]
             sources = live.commits.sources(expired, marked_again)
@@ -150,7 +150,7 @@ def join(engine: Engine, inputs: JoinInputs) -> list[BucketRow]:
 
 def list_units_of(rows: Iterable[BucketRow]) -> list[UnitRow]:
     """Return the files of the mark, in order of their addresses."""
-    return sorted((row for row in rows if isinstance(row, UnitRow)), key=lambda unit: unit.first)
+    return sorted((row for row in rows if isinstance(row, UnitRow)), key=lambda unit: unit.first_address)
 
 
 def earlier_commits(marks: Marks, mark: OfflineRun) -> Iterator[CommitId]:

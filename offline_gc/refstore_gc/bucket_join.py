@@ -18,15 +18,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from refstore.core.arrow_arrays import array, numpy_of, scalar
+from refstore.core.arrow_arrays import make_array, to_numpy, make_scalar
 from refstore.versioning.commits.workers import Workers
 from refstore_gc.address_batches import WHOLE_ADDRESS_KINDS, Batch, BatchKind
-from refstore_gc.address_codec import AddressKeys, among, keys_of, sort_distinct
+from refstore_gc.address_codec import AddressKeys, are_among, encode_addresses, sort_distinct
 from refstore_gc.checked_files import read_required, write_value
 from refstore_gc.garbage import Flags, MarkedRow, count_of, is_garbage, write_garbage
-from refstore_gc.incremental.baseline_keys import KnownKeys, bucket_key, ranges_in, sizes_of, still_named
-from refstore_gc.run_layout import ObjectKind, RunLayout, is_there, read_table, store_at, threads_at, write_table
-from refstore_gc.run_summary import Count
+from refstore_gc.incremental.baseline_keys import BaselineKeys, bucket_key, decode_range_keys, find_sizes, filter_still_named
+from refstore_gc.run_layout import ObjectKind, RunLayout, is_stored, read_table, open_store, request_threads, write_table
+from refstore_gc.run_summary import ObjectCount
 from refstore_gc.untyped_arrow import pa, pc
 
 EARLIER_NUMBERS: Final = 1_000_000_000
@@ -39,9 +39,9 @@ class ComparedCount(NamedTuple):
     """What became of the listed objects of a kind; the rest is marked."""
 
     kind: int
-    listed: Count
-    kept: Count
-    pending: Count
+    listed: ObjectCount
+    kept: ObjectCount
+    pending: ObjectCount
 
 
 class DeadIdentities(NamedTuple):
@@ -111,33 +111,33 @@ class Bucket:
         self.live = self.keys[BatchKind.LIVE_IN_KV] + self.keys[BatchKind.LIVE_IN_COMMITS] + self.keys[BatchKind.RANGES]
         """Keys of what the KV or a commit names."""
         self.no_longer_read = self.addresses(BatchKind.NO_LONGER_READ)
-        self.lost = keys_of(self.no_longer_read, layout.seed)
+        self.lost = encode_addresses(self.no_longer_read, layout.seed)
         self.expired = [*self.keys[BatchKind.EXPIRED], self.lost]
         """Keys of what marked commits name. They only tell the reason."""
 
     def addresses(self, kind: BatchKind) -> Any:
         """Return the addresses of a kind in `WHOLE`."""
         arrays = self._addresses[kind]
-        return pa.concat_arrays(arrays) if arrays else array([], pa.string())
+        return pa.concat_arrays(arrays) if arrays else make_array([], pa.string())
 
     def chunks(self) -> Iterator[OpenChunk]:
-        store = store_at(self.layout.files, self.layout)
+        store = open_store(self.layout.files, self.layout)
         for chunk in self._chunks:
             table = read_table(store, chunk.key)
-            yield OpenChunk(chunk.number, table, keys_of(table.column("address"), self.layout.seed))
+            yield OpenChunk(chunk.number, table, encode_addresses(table.column("address"), self.layout.seed))
 
     def is_pending(self, keys: AddressKeys) -> Flags:
         """Return what an earlier mark will sweep. That mark leaves what a commit names that is marked again."""
-        return among(keys, self.keys[BatchKind.PENDING]) & ~among(keys, self.keys[BatchKind.MARKED_AGAIN])
+        return are_among(keys, self.keys[BatchKind.PENDING]) & ~are_among(keys, self.keys[BatchKind.MARKED_AGAIN])
 
-    def add_known(self, chunks: Iterable[OpenChunk]) -> list[KnownKeys]:
+    def add_known(self, chunks: Iterable[OpenChunk]) -> list[BaselineKeys]:
         """Read what earlier runs recorded, and count as live what it says. `chunks`: all of the bucket."""
-        formerly = keys_of(self.addresses(BatchKind.FORMERLY_IN_KV), self.layout.seed)
+        formerly = encode_addresses(self.addresses(BatchKind.FORMERLY_IN_KV), self.layout.seed)
         candidates = np.unique(np.concatenate([self.lost, formerly, *(chunk.keys for chunk in chunks)]))
-        store = store_at(self.layout.files, self.layout)
-        known = [read_required(store, key, KnownKeys) for key in self.earlier_files] if len(candidates) else []
-        still = still_named(known, candidates, self.keys[BatchKind.LIVE_IN_COMMITS], self.lost)
-        self.live = [*self.keys[BatchKind.LIVE_IN_KV], still, *self.keys[BatchKind.RANGES], *ranges_in(known)]
+        store = open_store(self.layout.files, self.layout)
+        known = [read_required(store, key, BaselineKeys) for key in self.earlier_files] if len(candidates) else []
+        still = filter_still_named(known, candidates, self.keys[BatchKind.LIVE_IN_COMMITS], self.lost)
+        self.live = [*self.keys[BatchKind.LIVE_IN_KV], still, *self.keys[BatchKind.RANGES], *decode_range_keys(known)]
         return known
 
 
@@ -152,45 +152,45 @@ def join_bucket(task: BucketTask, batches: Iterable[Batch]) -> Iterator[BucketRo
     listed: list[AddressKeys] = []
     sizes: list[Any] = []
     for chunk in chunks:
-        is_live = among(chunk.keys, bucket.live)
+        is_live = are_among(chunk.keys, bucket.live)
         yield from _compare(bucket, chunk, is_live, task.every_reason)
         if task.is_recorded:
-            blobs = is_live & (numpy_of(chunk.table.column("kind")) == ObjectKind.DATA)
+            blobs = is_live & (to_numpy(chunk.table.column("kind")) == ObjectKind.DATA)
             listed.append(chunk.keys[blobs])
-            sizes.append(numpy_of(chunk.table.column("size_bytes"))[blobs])
+            sizes.append(to_numpy(chunk.table.column("size_bytes"))[blobs])
     if not task.horizon:
         yield from _find_dead_identities(bucket)
     in_commits, ranges = bucket.keys[BatchKind.LIVE_IN_COMMITS], bucket.keys[BatchKind.RANGES]
     if task.is_recorded and (listed or in_commits or ranges or len(bucket.lost)):
         key = bucket_key(task.layout.mark_id, bucket.number)
-        known = KnownKeys.of(in_commits, bucket.lost, ranges, listed, sizes)
-        write_value(store_at(task.layout.files, task.layout), key, known)
+        known = BaselineKeys.from_arrays(in_commits, bucket.lost, ranges, listed, sizes)
+        write_value(open_store(task.layout.files, task.layout), key, known)
         yield RecordedKeys(bucket.number, key)
 
 
 def _compare(bucket: Bucket, chunk: OpenChunk, is_live: Flags, every_reason: str) -> Iterator[BucketRow]:
     """Count the objects of a chunk of the listing, and write its garbage. `is_live`: which of them are named."""
     is_pending = bucket.is_pending(chunk.keys)
-    kinds, sizes = numpy_of(chunk.table.column("kind")), numpy_of(chunk.table.column("size_bytes"))
+    kinds, sizes = to_numpy(chunk.table.column("kind")), to_numpy(chunk.table.column("size_bytes"))
     for kind in sort_distinct(kinds).tolist():
         of_kind = kinds == kind
         kept, pending = of_kind & is_live, of_kind & is_pending & ~is_live
         yield ComparedCount(kind, *(count_of(sizes, chosen) for chosen in (of_kind, kept, pending)))
     places = np.flatnonzero(is_garbage(np.full(len(kinds), True), is_live, is_pending))
-    yield from write_garbage(bucket.layout, chunk.number, chunk.table.take(array(places)), bucket.expired, every_reason)
+    yield from write_garbage(bucket.layout, chunk.number, chunk.table.take(make_array(places)), bucket.expired, every_reason)
 
 
 def _find_dead_identities(bucket: Bucket) -> Iterator[DeadIdentities]:
     """Write the identities of a bucket's purged objects that nothing names to a file of the mark (rule 22)."""
     identities, layout = bucket.addresses(BatchKind.IDENTITIES), bucket.layout
-    dead = identities.filter(array(~among(keys_of(identities, layout.seed), bucket.live)))
+    dead = identities.filter(make_array(~are_among(encode_addresses(identities, layout.seed), bucket.live)))
     if len(dead):
-        key = layout.place(DEAD_IDENTITIES, bucket.number, secrets.token_hex(8))
-        write_table(store_at(layout.files, layout), key, pa.table({"address": dead}))
+        key = layout.file_key(DEAD_IDENTITIES, bucket.number, secrets.token_hex(8))
+        write_table(open_store(layout.files, layout), key, pa.table({"address": dead}))
         yield DeadIdentities(key)
 
 
-def _garbage_of_earlier_listings(bucket: Bucket, known: Sequence[KnownKeys], horizon: str) -> Any:
+def _garbage_of_earlier_listings(bucket: Bucket, known: Sequence[BaselineKeys], horizon: str) -> Any:
     """Return the garbage among the objects that earlier runs listed, as a table like a chunk's.
 
     Objects that commits no longer name still exist, because only a sweep deletes them. Objects that the KV no longer
@@ -200,23 +200,23 @@ def _garbage_of_earlier_listings(bucket: Bucket, known: Sequence[KnownKeys], hor
     layout = bucket.layout
     addresses = pa.concat_arrays([bucket.no_longer_read, bucket.addresses(BatchKind.FORMERLY_IN_KV)])
     addresses = pc.unique(addresses)
-    addresses = addresses.filter(pc.less(addresses, scalar(horizon, pa.string())))
-    own_keys = keys_of(addresses, layout.seed)
+    addresses = addresses.filter(pc.less(addresses, make_scalar(horizon, pa.string())))
+    own_keys = encode_addresses(addresses, layout.seed)
     ordered, places = np.unique(own_keys, return_inverse=True)
-    sizes = sizes_of(known, ordered)[places]  # -1: no run listed it
-    goes = is_garbage(sizes >= 0, among(own_keys, bucket.live), bucket.is_pending(own_keys))
-    uncertain = np.flatnonzero(goes & ~among(own_keys, bucket.expired))
-    with Workers(threads_at(layout)) as workers:
+    sizes = find_sizes(known, ordered)[places]  # -1: no run listed it
+    goes = is_garbage(sizes >= 0, are_among(own_keys, bucket.live), bucket.is_pending(own_keys))
+    uncertain = np.flatnonzero(goes & ~are_among(own_keys, bucket.expired))
+    with Workers(request_threads(layout)) as workers:
         in_question = (addresses[place].as_py() for place in uncertain.tolist())
-        present = workers.ahead(partial(is_there, store_at(layout.url, layout)), in_question)
+        present = workers.map_ahead(partial(is_stored, open_store(layout.url, layout)), in_question)
         goes[uncertain] = np.fromiter(present, bool, len(uncertain))
-    addresses, sizes = addresses.filter(array(goes)), sizes[goes]
+    addresses, sizes = addresses.filter(make_array(goes)), sizes[goes]
     table = pa.table(
         {
             "address": addresses,
-            "size_bytes": array(sizes, pa.int64()),
+            "size_bytes": make_array(sizes, pa.int64()),
             "mtime_ms": pa.nulls(len(addresses), pa.int64()),
-            "kind": array(np.full(len(addresses), ObjectKind.DATA, np.int8)),
+            "kind": make_array(np.full(len(addresses), ObjectKind.DATA, np.int8)),
         }
     )
     return table.sort_by("address")

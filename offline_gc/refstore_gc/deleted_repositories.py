@@ -122,7 +122,7 @@ def clear_repository(
     _record_clearing(lake, repo, record, mark_id, swept.swept)
     tagged = _note_tagged(ctx.objects, swept)
     cleared = ClearResult(repo, due_ms, swept.swept, swept.foreign)
-    if swept.swept.failed or swept.young or swept.waiting.objects:
+    if swept.swept.failed_objects or swept.young or swept.waiting.objects:
         files = [outcome_key(unit) for unit in swept.units]
         deletion_index_writer.index_sweep(ctx, mark_id, files, swept.swept.at_ms)
         remove_run_files(ctx.objects, mark_id, "listing/", "clock")
@@ -181,8 +181,8 @@ def _sweep_all(run: RunContext, engines: Engines, fence: Fence) -> _SweptAll:
         [unit.key for unit in units],
         tagged,
         foreign=sum((each.foreign for each in chunks), ObjectCount()),
-        young=sum(each.young.objects for each in chunks),
-        waiting=sum((row.pending for row in rows if isinstance(row, ComparedCount)), swept.tagged),
+        young=sum(each.young_objects.objects for each in chunks),
+        waiting=sum((row.pending for row in rows if isinstance(row, ComparedCount)), swept.tagged_count),
     )
 
 
@@ -202,7 +202,7 @@ def _note_tagged(store: ObjectStore, swept: _SweptAll) -> TaggedUnits:
     """Add what was tagged to what earlier nights had tagged. Where some failed, it is in the same files: tagging all of
     them again tells which.
     """
-    if not swept.swept.tagged.objects or swept.swept.failed:
+    if not swept.swept.tagged_count.objects or swept.swept.failed_objects:
         return swept.tagged
     tagged = TaggedUnits(swept.tagged.since_ms or swept.swept.at_ms, [*swept.tagged.units, *swept.units])
     write_json(store, TAGGED, tagged)

@@ -19,18 +19,18 @@ import msgspec
 
 from refstore.context import Context
 from refstore.core import event_log
-from refstore.core.arrow_arrays import array, make_scalar
-from refstore.core.batches import batched
+from refstore.core.arrow_arrays import make_array, make_scalar
+from refstore.core.batches import split_batches
 from refstore.deletion_history import deletion_index, journal_format
 from refstore.deletion_history.causes import SWEEP, rule_of_run
 from refstore.deletion_history.deletion_index import Period, Unreadable
 from refstore.errors import Corrupt, RefstoreError
 from refstore.gc_marks import Marks, RunState
-from refstore.gc_marks.sweep_records import RunFacts, outcome_key, run_facts
+from refstore.gc_marks.sweep_records import RunRules, outcome_key, read_run_rules
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits.workers import Workers
 from refstore_gc.run_layout import read_table
-from refstore_gc.run_summary import EXCLUDED, read_manifest
+from refstore_gc.run_summary import EXCLUDED_OUTCOME, read_manifest
 from refstore_gc.untyped_arrow import pa, pc, pq
 
 UNITS_PER_FILE: Final = 50
@@ -51,8 +51,8 @@ def index_sweep(ctx: Context, mark_id: str, outcome_files: Iterable[str], at_ms:
 
     Raises Corrupt (an outcome file is missing or damaged), Unavailable.
     """
-    facts = run_facts(ctx.objects, mark_id)
-    parts = list(batched(outcome_files, UNITS_PER_FILE)) or [[]]
+    facts = read_run_rules(ctx.objects, mark_id)
+    parts = list(split_batches(outcome_files, UNITS_PER_FILE)) or [[]]
     for part, files in enumerate(parts):
         with Workers(_THREADS) as workers:
             read = workers.map_ahead(lambda file: read_table(ctx.objects, file, _OUTCOME_COLUMNS), files)
@@ -101,7 +101,7 @@ def rebuild(ctx: Context) -> IndexResult:
 
 def _index_missing(ctx: Context, indexed_runs: frozenset[str]) -> IndexResult:
     added = lost = segments = 0
-    for run in list(Marks(ctx).runs.all()):
+    for run in list(Marks(ctx).runs.scan()):
         if run.state is not RunState.SWEPT or run.mark_id in indexed_runs:
             continue
         try:
@@ -147,12 +147,12 @@ def _index_journal(ctx: Context, period: Period) -> int:
     return len(keys)
 
 
-def _rows_of_sweep(table: Any, mark_id: str, at_ms: int, facts: RunFacts | None) -> Any:
+def _rows_of_sweep(table: Any, mark_id: str, at_ms: int, facts: RunRules | None) -> Any:
     """Return the index's rows of an outcome file, without what was excluded: that was not deleted."""
-    table = table.filter(pc.not_equal(table.column("outcome"), make_scalar(EXCLUDED, pa.string())))
+    table = table.filter(pc.not_equal(table.column("outcome"), make_scalar(EXCLUDED_OUTCOME, pa.string())))
     cause = table.column("reason")
     causes = pc.new_id(cause)
-    rules = array([rule_of_run(facts, each) for each in causes.to_pylist()], pa.string())
+    rules = make_array([rule_of_run(facts, each) for each in causes.to_pylist()], pa.string())
     columns = {
         "key": table.column("address"),
         "at_ms": make_scalar(at_ms, pa.int64()),
@@ -186,7 +186,7 @@ def _rows_of_journal(records: Sequence[journal_format.DeletionRecord]) -> Any:
         for key in journal_format.keys_of(record)
     ]
     schema = deletion_index.schema()
-    columns = [array([row[number] for row in rows], field.type) for number, field in enumerate(schema)]
+    columns = [make_array([row[number] for row in rows], field.type) for number, field in enumerate(schema)]
     return pa.table(columns, schema=schema)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from refstore.core.arrow_arrays import make_array, to_numpy
 from refstore_gc.address_codec import AddressKeys, are_among, encode_addresses, sort_distinct
 from refstore_gc.run_layout import DATA, ObjectKind, RunLayout, open_store, write_table
-from refstore_gc.run_summary import Count, UnitRow
+from refstore_gc.run_summary import ObjectCount, UnitRow
 from refstore_gc.untyped_arrow import pa, pc
 
 Flags = NDArray[np.bool_]
@@ -39,7 +39,7 @@ class MarkedCount(NamedTuple):
 
     kind: int
     reason: str
-    amount: Count
+    amount: ObjectCount
 
 
 class DayCount(NamedTuple):
@@ -47,7 +47,7 @@ class DayCount(NamedTuple):
 
     day: str
     reason: str
-    amount: Count
+    amount: ObjectCount
 
 
 MarkedRow = UnitRow | MarkedCount | DayCount
@@ -113,6 +113,6 @@ def _garbage_reasons(kinds: Any, expired: Any, every_reason: str) -> Any:
     return reasons
 
 
-def count_of(sizes: Any, chosen: Flags) -> Count:
+def count_of(sizes: Any, chosen: Flags) -> ObjectCount:
     """Return the number and the sizes of the chosen objects."""
-    return Count(int(chosen.sum()), int(sizes[chosen].sum()))
+    return ObjectCount(int(chosen.sum()), int(sizes[chosen].sum()))

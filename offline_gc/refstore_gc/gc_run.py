@@ -17,7 +17,7 @@ from refstore_gc.run_context import GcOptions
 from refstore_gc.run_layout import remove_run_files
 from refstore_gc.run_progress import ReportProgress, ignore_progress
 from refstore_gc.run_summary import CleanupSummary, GcSummary, write_summary
-from refstore_gc.sweep import sweep
+from refstore_gc.sweep import sweep_units
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def run_nightly(
         gc_figures.record_run(ctx)
     waiting = [
         each
-        for each in Marks(ctx).runs.all()
+        for each in Marks(ctx).runs.scan()
         if each.state in (RunState.MARKED, RunState.NEEDS_CONFIRMATION, RunState.SWEEPING)
     ]
     return NightlyResult(marked, list(swept.values()), waiting)
@@ -108,13 +108,13 @@ def _sweep_due(
     (rule 14).
     """
     marks = Marks(ctx)
-    for mark_id in [each.mark_id for each in marks.runs.all()]:
+    for mark_id in [each.mark_id for each in marks.runs.scan()]:
         if mark_id in unswept or not marks.runs.get(mark_id).is_due(
             ctx.clock.now_ms()
         ):  # its state now: the earlier sweeps took their time
             continue
         try:
-            done = sweep(ctx, engines, mark_id, report_progress)
+            done = sweep_units(ctx, engines, mark_id, report_progress)
         except RefstoreError as error:
             if on_sweep_error is None or isinstance(error, KVUnavailable | RunStopped):
                 raise
@@ -127,7 +127,7 @@ def _sweep_due(
 
 def remove_old_runs(ctx: Context) -> None:
     """Remove the files of runs that came to nothing. Those of marks that stand or were swept stay."""
-    for each in Marks(ctx).runs.all():
+    for each in Marks(ctx).runs.scan():
         if each.state is RunState.ABANDONED:
             remove_run_files(ctx.objects, each.mark_id)
 

@@ -24,7 +24,7 @@ from refstore.objects.base import ObjectInfo, ObjectStore
 from refstore.versioning.commits import object_names
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_layout import DATA, ROOT, ObjectKind, RunLayout, kind_of, open_store, write_table
-from refstore_gc.run_summary import Count
+from refstore_gc.run_summary import ObjectCount
 from refstore_gc.untyped_arrow import pa
 
 CHUNK_ROWS: Final = 500_000
@@ -58,8 +58,8 @@ class ListedChunk(NamedTuple):
     key: str
     first_key: str
     objects: int
-    young_objects: Count
-    foreign: Count
+    young_objects: ObjectCount
+    foreign: ObjectCount
 
 
 def count_listed(chunks: Sequence[ListedChunk]) -> int:
@@ -176,9 +176,9 @@ def list_interval(
             continue
         chunk.add(info, kind)
         if chunk.is_full:
-            yield chunk.write(Count(young_objects, young_bytes), Count(foreign_objects, foreign_bytes))
+            yield chunk.write(ObjectCount(young_objects, young_bytes), ObjectCount(foreign_objects, foreign_bytes))
             young_objects = young_bytes = foreign_objects = foreign_bytes = 0
-    yield chunk.write(Count(young_objects, young_bytes), Count(foreign_objects, foreign_bytes))
+    yield chunk.write(ObjectCount(young_objects, young_bytes), ObjectCount(foreign_objects, foreign_bytes))
 
 
 class _ChunkWriter:
@@ -211,11 +211,11 @@ class _ChunkWriter:
     def is_full(self) -> bool:
         return len(self._addresses) >= CHUNK_ROWS
 
-    def write(self, young_objects: Count, foreign: Count) -> ListedChunk:
+    def write(self, young_objects: ObjectCount, foreign: ObjectCount) -> ListedChunk:
         """Write the chunk, and begin the next one. `young_objects`, `foreign`: what was left out."""
         addresses, key = self._addresses, ""
         if addresses:
-            key = self._layout.place("listing", self._number, self._attempt)
+            key = self._layout.file_key("listing", self._number, self._attempt)
             table = pa.table(
                 {
                     "address": make_array(addresses, pa.string()),

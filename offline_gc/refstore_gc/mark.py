@@ -47,13 +47,13 @@ from refstore_gc.mark_plan import (
     tree_filter_of,
 )
 from refstore_gc.nothing_to_delete import NothingToDeleteCommits
-from refstore_gc.run_context import Options, RunContext, new_run, owner
-from refstore_gc.run_layout import make_layout, remove
+from refstore_gc.run_context import GcOptions, RunContext, new_run, owner
+from refstore_gc.run_layout import make_layout, remove_run_files
 from refstore_gc.run_progress import ReportProgress, ignore_progress
 from refstore_gc.run_summary import (
-    Count,
-    Online,
-    Summary,
+    ObjectCount,
+    BranchRuleResult,
+    GcSummary,
     SweepManifest,
     read_summary,
     write_manifest,
@@ -68,7 +68,7 @@ class _Begun(NamedTuple):
     run: Run
     fence: Fence
     decision: MarkDecision
-    online: Online
+    online: BranchRuleResult
 
 
 class _Look(NamedTuple):
@@ -82,7 +82,7 @@ class _Look(NamedTuple):
     why_complete: str
 
 
-def mark(ctx: Context, engines: Engines, options: Options, tell: ReportProgress = ignore_progress) -> Summary:
+def mark(ctx: Context, engines: Engines, options: GcOptions, tell: ReportProgress = ignore_progress) -> GcSummary:
     """Mark what nobody needs.
 
     Why an object is garbage is three hops from here: `anti_join.find_garbage` says what is compared, and brings it
@@ -104,7 +104,7 @@ def mark(ctx: Context, engines: Engines, options: Options, tell: ReportProgress 
     return summary
 
 
-def _mark(run: RunContext, engines: Engines, last_objects: int) -> Summary:
+def _mark(run: RunContext, engines: Engines, last_objects: int) -> GcSummary:
     """Make a mark. `last_objects`: how many the last run compared."""
     ctx, mark_id = run.repository, run.layout.mark_id
     marks, store = Marks(ctx), ctx.objects
@@ -121,7 +121,7 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> Summary:
             look = _look(run, marks, begun, baseline, why_complete)
             run, live, baseline = look.run, look.live, look.baseline
             run = run.move_to(engines.for_objects(max(last_objects, count_listed(look.chunks))))
-            is_recorded = live.reads is not None and not run.options.foreign
+            is_recorded = live.reads is not None and not run.options.includes_foreign
             result = anti_join.find_garbage(
                 run,
                 begun.run,
@@ -141,9 +141,9 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> Summary:
                 result,
                 complete,
                 begun.online,
-                goes_on_from=baseline.mark_id if baseline else "",
-                previously_listed=baseline.there if baseline else Count(),
-                why_complete=look.why_complete,
+                baseline_mark_id=baseline.mark_id if baseline else "",
+                previously_listed=baseline.previously_listed if baseline else ObjectCount(),
+                complete_reason=look.why_complete,
             )
             write_manifest(store, _manifest(run, begun, result))
             write_summary(store, summary)
@@ -151,7 +151,7 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> Summary:
                 baseline_files.record(run, begun.run, result, summary.listed + summary.young, complete, baseline)
             summary = _finish(marks, begun.run, summary, complete)
     write_summary(store, summary)
-    remove(store, mark_id, "listing/", "clock")
+    remove_run_files(store, mark_id, "listing/", "clock")
     baseline_files.remove_unused(run, begun.run, recorded=is_recorded, before=baseline)
     return summary
 
@@ -160,21 +160,21 @@ def _begin_call(run: RunContext, marks: Marks) -> _Begun:
     """Check the clocks and the KV, apply the rules on branches, and mark what the rules say has expired."""
     ctx, options, mark_id = run.repository, run.options, run.layout.mark_id
     try:
-        check_clock(ctx, run.layout.file("clock"))
-        fence = kv_guard.begin(ctx, mark_id)
+        check_clock(ctx, run.layout.named_file_key("clock"))
+        fence = kv_guard.begin_guarded_pass(ctx, mark_id)
         online = apply_branch_rules(run)
         decision = decide_marks(ctx, rules=options.rules, grace_days=options.grace_days)
         begun = marks.mark_run.begin(
             decision.rules.digest(),
             decision.grace_ms,
-            [*decision.commits, *decision.given_up],
+            [*decision.commits, *decision.abandoned_commits],
             mark_id,
-            partly=decision.partly,
+            partly=decision.partly_expired_commits,
             owner=owner(),
             take_over=options.take_over,
         )
     except BaseException:
-        remove(ctx.objects, mark_id)
+        remove_run_files(ctx.objects, mark_id)
         raise
     return _Begun(begun, fence, decision, online)
 
@@ -190,7 +190,7 @@ def _abandon_on_error(marks: Marks, run: RunContext, begun: Run) -> Generator[No
             marks.mark_run.abandon(begun, f"failed: {error}"[:500])
             abandoned = marks.runs.get(begun.mark_id).state is RunState.ABANDONED
         # a mark that stands after all (it was written, and the KV did not answer any more) needs its files
-        remove(run.repository.objects, begun.mark_id, *(() if abandoned else ("listing/", "clock")))
+        remove_run_files(run.repository.objects, begun.mark_id, *(() if abandoned else ("listing/", "clock")))
         raise
 
 
@@ -207,7 +207,7 @@ def _forget_if_damaged(run: RunContext, baseline: Baseline | None) -> Generator[
 
 def _look(run: RunContext, marks: Marks, begun: _Begun, baseline: Baseline | None, why_complete: str) -> _Look:
     """List and scan what changed since the baseline; or everything, if there is none that fits."""
-    cutoff_ms = store_now_ms(run.repository.objects, run.layout.file("clock"))
+    cutoff_ms = store_now_ms(run.repository.objects, run.layout.named_file_key("clock"))
     run = replace(
         run, cutoff_ms=cutoff_ms - int(minimum_age_seconds(run.repository, run.options.min_age_seconds) * 1000)
     )
@@ -241,20 +241,20 @@ def _manifest(run: RunContext, begun: _Begun, result: JoinResult) -> SweepManife
         run.layout.mark_id,
         run.layout.seed,
         run.options.mode,
-        result.units(),
+        result.list_units(),
         begun.fence.servers,
         dead_identities=purged_objects.dead_identity_files(result.rows),
     )
 
 
-def _finish(marks: Marks, begun: Run, summary: Summary, complete: NothingToDeleteCommits) -> Summary:
+def _finish(marks: Marks, begun: Run, summary: GcSummary, complete: NothingToDeleteCommits) -> GcSummary:
     """Unmark the complete commits, then let the mark stand."""
     whole = marks.mark_run.unmark_complete(begun, complete.commits)
     marked = begun.record.counts["commits_marked"] - whole
     counts = {
         "objects": summary.marked.objects,
         "bytes": summary.marked.bytes,
-        OBJECTS_EXPIRED: summary.by_reason.get(garbage.EXPIRED, Count()).objects,
+        OBJECTS_EXPIRED: summary.by_reason.get(garbage.EXPIRED_REASON, ObjectCount()).objects,
         "commits_marked": marked,
         "commits_complete": whole,
     }
@@ -265,7 +265,7 @@ def _finish(marks: Marks, begun: Run, summary: Summary, complete: NothingToDelet
 
 def count_last_compared(ctx: Context) -> int:
     """Return how many objects the last finished run compared; 0: there is none, or its summary cannot be read."""
-    finished = [each.mark_id for each in Marks(ctx).runs.all() if each.record.finished_ms]
+    finished = [each.mark_id for each in Marks(ctx).runs.scan() if each.record.finished_ms]
     with suppress(NotFound, Corrupt):
         return read_summary(ctx.objects, finished[-1]).listed.objects if finished else 0
     return 0
@@ -276,18 +276,18 @@ def find_complete(
 ) -> NothingToDeleteCommits:
     """Find the marked commits that name no garbage."""
     with run.steps.step("looking for commits that are complete"):
-        commits = result.live.commits
+        commits = result.live_set.commits
         landed = {commit: metarange for commit in marked if (metarange := commits.metarange(commit)) is not None}
         question = nothing_to_delete.NothingToDeleteQuery(
             run.layout,
             landed,
             commits.whole_trees(),
-            [*(unit.key for unit in result.units()), *purged_objects.dead_identity_files(result.rows)],
-            baseline.complete_commits if baseline else None,
+            [*(unit.key for unit in result.list_units()), *purged_objects.dead_identity_files(result.rows)],
+            baseline.nothing_to_delete if baseline else None,
         )
         return nothing_to_delete.find_nothing_to_delete(question, run.engine)
 
 
-def apply_branch_rules(run: RunContext, *, dry_run: bool = False) -> Online:
+def apply_branch_rules(run: RunContext, *, dry_run: bool = False) -> BranchRuleResult:
     with run.steps.step("applying rules to branches"):
-        return branch_rules.apply(run.repository, run.options.rules, dry_run=dry_run)
+        return branch_rules.apply_branch_rules(run.repository, run.options.rules, dry_run=dry_run)

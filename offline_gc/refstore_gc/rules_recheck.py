@@ -53,7 +53,7 @@ def begin_sweep(ctx: Context, marks: Marks, mark_id: str) -> SweepStart:
     history, refs = rules_document.read_history(ctx)
     made = make_plan(history, refs, rules, ctx.clock.now_ms())
     if is_due:
-        marks.commits.clear(mark_id, partial(is_kept, made))
+        marks.commits.unmark_run(mark_id, partial(is_kept, made))
     run = marks.sweeps.begin_sweep(mark_id)
     latest = _read_rules(ctx)  # a hold that was set while the history was read
     if latest != rules:
@@ -89,7 +89,7 @@ def exclude_kept_commits(marks: Marks, begun: SweepStart, excluded: LiveCommits)
         )
         filter_of = tree_filter_of(made)
         while page := dict(islice(marked, PAGE)):
-            for commit, record in marks.commits.records(page):
+            for commit, record in marks.commits.read_commits(page):
                 expired_prefixes = page[commit].prefixes or ("",)
                 kept_filter = _filter_in_prefixes(
                     expired_prefixes, filter_of(LiveCommit(commit, record, expired_prefixes))

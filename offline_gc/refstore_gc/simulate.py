@@ -23,17 +23,17 @@ from refstore_gc.engines.choice import Engines
 from refstore_gc.list_objects import count_listed
 from refstore_gc.mark import apply_branch_rules, count_last_compared, find_complete
 from refstore_gc.mark_plan import decide_marks, minimum_age_seconds, tree_filter_of
-from refstore_gc.run_context import Options, new_run
-from refstore_gc.run_layout import RunLayout, make_layout, remove
+from refstore_gc.run_context import GcOptions, new_run
+from refstore_gc.run_layout import RunLayout, make_layout, remove_run_files
 from refstore_gc.run_progress import ReportProgress, ignore_progress
-from refstore_gc.run_summary import Summary
+from refstore_gc.run_summary import GcSummary
 from refstore_gc.summary_totals import summarize_mark
 
 SIMULATED_STATE: Final = "simulated"
 """The state in the summary of a simulation, which marks nothing."""
 
 
-def simulate_mark(ctx: Context, engines: Engines, options: Options, tell: ReportProgress = ignore_progress) -> Summary:
+def simulate_mark(ctx: Context, engines: Engines, options: GcOptions, tell: ReportProgress = ignore_progress) -> GcSummary:
     """Return what `mark` would mark now, by the repository's rules or by `options.rules`.
 
     A simulation changes nothing: it marks no commit and waits for nobody. It writes its own files to a temporary folder
@@ -46,19 +46,19 @@ def simulate_mark(ctx: Context, engines: Engines, options: Options, tell: Report
         run = new_run(ctx, engine, options, tell, layout)
         online = apply_branch_rules(run, dry_run=True)
         decision = decide_marks(ctx, rules=options.rules, grace_days=options.grace_days)
-        standing = tuple(each.mark_id for each in marks.runs.all() if each.state in OPEN_STATES)
+        standing = tuple(each.mark_id for each in marks.runs.scan() if each.state in OPEN_STATES)
         digest, deletes_at_ms = decision.rules.digest(), now + decision.grace_ms
         record = GcRun("", RunState.MARKING, now, decision.grace_ms, deletes_at_ms, digest, standing, now)
         simulated = Run(mark_id, record)
-        expired = {**dict.fromkeys((*decision.commits, *decision.given_up), ("",)), **dict(decision.partly)}
+        expired = {**dict.fromkeys((*decision.commits, *decision.abandoned_commits), ("",)), **dict(decision.partly_expired_commits)}
         run = replace(run, cutoff_ms=now - int(minimum_age_seconds(ctx, options.min_age_seconds) * 1000))
         with run.steps.step("listing the object store"):
             chunks = list_objects.list_objects(run)
         run = run.move_to(engines.for_objects(max(last_objects, count_listed(chunks))))
         with run.steps.step("reading what the KV names") as report_rows:
-            scan = _simulate_marks(scan_live_set(ctx, simulated, PAGE), expired, set(decision.given_up))
+            scan = _simulate_marks(scan_live_set(ctx, simulated, PAGE), expired, set(decision.abandoned_commits))
             live = collect_live_set(run, scan, tree_filter_of(decision.plan), report_rows)
-        own_marks = dict(zip(expired, marks.commits.of(list(expired)), strict=True))
+        own_marks = dict(zip(expired, marks.commits.read_marks(list(expired)), strict=True))
         result = anti_join.find_garbage(
             run,
             simulated,
@@ -117,4 +117,4 @@ def _open_scratch_layout(ctx: Context, engine: Engine, mark_id: str) -> Generato
     try:
         yield make_layout(ctx, mark_id, seed)
     finally:
-        remove(ctx.objects, mark_id)
+        remove_run_files(ctx.objects, mark_id)

@@ -24,7 +24,7 @@ from refstore_gc.run_summary import (
     FAILURES_SHOWN,
     KEPT_AS_VERSION_OUTCOME,
     BranchRuleResult,
-    Counts,
+    ObjectCounts,
     GcSummary,
     ObjectCount,
     SweepMode,
@@ -70,7 +70,7 @@ def summarize_mark(
         commits=_commit_counts(mark, decision, complete),
         listed=sum((row.listed for row in compared), _NO_OBJECTS),
         listed_by_kind=sum_counts((kind_name(row.kind), row.listed) for row in compared),
-        young=sum((each.young for each in chunks), _NO_OBJECTS),
+        young=sum((each.young_objects for each in chunks), _NO_OBJECTS),
         foreign=sum((each.foreign for each in chunks), _NO_OBJECTS),
         kept=sum((row.kept for row in compared), _NO_OBJECTS),
         pending=sum((row.pending for row in compared), _NO_OBJECTS),
@@ -80,7 +80,7 @@ def summarize_mark(
         by_prefix=sum_counts((folder_of(ObjectKind(row.kind)), row.amount) for row in marked),
         by_day=_by_day(row for row in result.rows if isinstance(row, DayCount)),
         named_by_branch=_count_by_branch(run.repository),
-        named_in_kv=result.live.addresses.rows,
+        named_in_kv=result.live_set.addresses.rows,
         sources=result.sources,
         branch_rules=online,
         versions_warning=run.repository.objects.versioning_status().warning,
@@ -92,18 +92,18 @@ def summarize_mark(
 def _commit_counts(mark: OfflineRun, decision: MarkDecision, complete: NothingToDeleteCommits) -> dict[str, int]:
     found_complete = len(complete.commits & {*decision.commits})
     return {
-        **mark.record.counts,
+        **mark.record.mark_counts,
         "expired": len(decision.commits),
         "given_up": len(decision.abandoned_commits),
         "partly": len(decision.partly_expired_commits),
         # not those of which only a part has expired: they are active
-        "commits_marked": mark.record.counts.get("commits_marked", found_complete) - found_complete,
+        "commits_marked": mark.record.mark_counts.get("commits_marked", found_complete) - found_complete,
         "complete": found_complete,
     }
 
 
-def _by_day(rows: Iterable[DayCount]) -> dict[str, Counts]:
-    by_day: dict[str, Counts] = {}
+def _by_day(rows: Iterable[DayCount]) -> dict[str, ObjectCounts]:
+    by_day: dict[str, ObjectCounts] = {}
     for row in rows:
         day = by_day.setdefault(row.day, {})
         day[row.reason] = day.get(row.reason, _NO_OBJECTS) + row.amount

@@ -17,12 +17,12 @@ from refstore.gc_marks.sweep_records import outcome_key
 from refstore_gc import deletion_index_writer, gc_figures, kv_guard, purged_objects, rules_recheck
 from refstore_gc.engines.choice import Engines
 from refstore_gc.live_in_commits import LiveCommits
-from refstore_gc.run_context import Options, new_run
+from refstore_gc.run_context import GcOptions, new_run
 from refstore_gc.run_layout import make_layout
 from refstore_gc.run_progress import ReportProgress, ignore_progress
 from refstore_gc.run_summary import (
-    Count,
-    Summary,
+    ObjectCount,
+    GcSummary,
     SweepManifest,
     SweepMode,
     SweepResult,
@@ -33,17 +33,17 @@ from refstore_gc.run_summary import (
 )
 from refstore_gc.summary_totals import summarize_sweep
 from refstore_gc.sweep_tasks import check_tagged_units
-from refstore_gc.sweep_tasks import sweep as sweep_units
+from refstore_gc.sweep_tasks import sweep_units as sweep_units
 
 
-def sweep(
+def sweep_units(
     ctx: Context,
     engines: Engines,
     mark_id: str,
     tell: ReportProgress = ignore_progress,
     *,
     mode: SweepMode | None = None,
-) -> Summary:
+) -> GcSummary:
     """Delete, or tag, what a mark holds and nothing names again. Made again it goes on; once swept it does nothing.
 
     The bucket deletes what is tagged. Until it has, the sweep made again asks how far it is (`_settle`), and the mark
@@ -59,17 +59,17 @@ def sweep(
         read_units(ctx.objects, mark_id)
     if marks.runs.get(mark_id).is_tagged and mode != "delete":
         return _check_bucket_deletions(ctx, engines, marks.runs.get(mark_id), tell)
-    fence = kv_guard.begin(ctx, mark_id)
+    fence = kv_guard.begin_guarded_pass(ctx, mark_id)
     if marks.runs.get(mark_id).state in (RunState.MARKED, RunState.SWEEPING):
         seen = read_manifest(ctx.objects, mark_id).servers
         kv_guard.abandon_if_servers_changed(marks, mark_id, seen, fence)
-    begun = rules_recheck.begin(ctx, marks, mark_id)
+    begun = rules_recheck.begin_sweep(ctx, marks, mark_id)
     if begun.run.state is RunState.SWEPT:
         return read_summary(ctx.objects, mark_id)
     summary, manifest = read_summary(ctx.objects, mark_id), read_manifest(ctx.objects, mark_id)
     mode = mode or ("tag" if manifest.mode == "tag" else "delete")
     layout, engine = make_layout(ctx, mark_id, manifest.seed), engines.for_objects(summary.marked.objects)
-    run = new_run(ctx, engine, Options(mode=mode), tell, layout, controlled_as="sweep")
+    run = new_run(ctx, engine, GcOptions(mode=mode), tell, layout, controlled_as="sweep")
     excluded = _find_excluded(marks, begun.run)
     excluded_count = len([*excluded.commits()])
     by_rules = rules_recheck.exclude_kept_commits(marks, begun, excluded)
@@ -78,9 +78,9 @@ def sweep(
         outcomes = sweep_units(run, manifest.units, excluded, mode)
     swept = summarize_sweep(outcomes, mode, excluded_count, ctx.clock.now_ms(), run.steps.seconds.get("sweeping", 0.0))
     swept = msgspec.structs.replace(
-        swept, dropped_out_by_rules=by_rules, rules_changed=begun.changed, engine=run.engine.name
+        swept, dropped_out_by_rules=by_rules, rules_changed=begun.have_rules_changed, engine=run.engine.name
     )
-    if not (swept.failed or swept.tagged.objects):  # the identities' own objects are gone
+    if not (swept.failed_objects or swept.tagged_count.objects):  # the identities' own objects are gone
         purged = purged_objects.delete_dead_identities(ctx, run.layout, manifest.dead_identities, excluded)
         swept = swept.add_purged(purged)
     return _record_outcome(ctx, begun.run, summary, manifest, swept)
@@ -94,16 +94,16 @@ def _find_excluded(marks: Marks, swept_run: Run) -> LiveCommits:
     return excluded
 
 
-def _check_bucket_deletions(ctx: Context, engines: Engines, tagged: Run, tell: ReportProgress) -> Summary:
+def _check_bucket_deletions(ctx: Context, engines: Engines, tagged: Run, tell: ReportProgress) -> GcSummary:
     """Ask what the bucket has deleted of what a mark tagged; with the last of it the mark is swept."""
     summary, manifest = read_summary(ctx.objects, tagged.mark_id), read_manifest(ctx.objects, tagged.mark_id)
     engine = engines.for_objects(summary.marked.objects)
-    run = new_run(ctx, engine, Options(mode="tag"), tell, make_layout(ctx, tagged.mark_id, manifest.seed))
+    run = new_run(ctx, engine, GcOptions(mode="tag"), tell, make_layout(ctx, tagged.mark_id, manifest.seed))
     with run.steps.step("asking what the bucket has deleted"):
         outcomes = check_tagged_units(run, manifest.units)
-    swept, before = summarize_sweep(outcomes, "tag", 0, ctx.clock.now_ms(), 0.0), summary.swept
-    if manifest.dead_identities and not (swept.failed or swept.tagged.objects):
-        fence = kv_guard.begin(ctx, tagged.mark_id)
+    swept, before = summarize_sweep(outcomes, "tag", 0, ctx.clock.now_ms(), 0.0), summary.sweep
+    if manifest.dead_identities and not (swept.failed_objects or swept.tagged_count.objects):
+        fence = kv_guard.begin_guarded_pass(ctx, tagged.mark_id)
         if manifest.servers == fence.servers:  # else what the mark saw may not be so: the next complete run looks again
             excluded = _find_excluded(Marks(ctx), tagged)
             fence.pass_through()
@@ -112,27 +112,27 @@ def _check_bucket_deletions(ctx: Context, engines: Engines, tagged: Run, tell: R
     if before is not None:
         swept = msgspec.structs.replace(
             swept,
-            commits_dropped_out=before.commits_dropped_out,
-            dropped_out_by_rules=before.dropped_out_by_rules,
-            rules_changed=before.rules_changed,
+            commits_dropped_out=before.excluded_commits,
+            dropped_out_by_rules=before.excluded_by_rules,
+            rules_changed=before.have_rules_changed,
             seconds=before.seconds,
         )
     return _record_outcome(ctx, tagged, summary, manifest, swept)
 
 
 def _record_outcome(
-    ctx: Context, swept_run: Run, summary: Summary, manifest: SweepManifest, swept: SweepResult
-) -> Summary:
+    ctx: Context, swept_run: Run, summary: GcSummary, manifest: SweepManifest, swept: SweepResult
+) -> GcSummary:
     """Write down how far a sweep is: to be tried again, tagged and waiting for the bucket, or over."""
     marks, mark_id = Marks(ctx), swept_run.mark_id
     counts = {name: count.objects for name, count in swept.outcomes.items()}
-    if not swept.failed:
+    if not swept.failed_objects:
         files = [outcome_key(unit.key) for unit in manifest.units]
         deletion_index_writer.index_sweep(ctx, mark_id, files, swept.at_ms)
-        finish = marks.sweeps.note_tagged if swept.tagged.objects else marks.sweeps.finish
+        finish = marks.sweeps.note_tagged if swept.tagged_count.objects else marks.sweeps.finish
         swept_run = finish(mark_id, counts)
-    earlier = summary.swept.outcomes if summary.swept is not None else {}
-    newly = {name: count - earlier.get(name, Count()) for name, count in swept.outcomes.items()}
+    earlier = summary.sweep.outcomes if summary.sweep is not None else {}
+    newly = {name: count - earlier.get(name, ObjectCount()) for name, count in swept.outcomes.items()}
     swept = msgspec.structs.replace(swept, tagged_ms=swept_run.record.tagged_ms, newly=newly)
     summary = msgspec.structs.replace(summary, state=swept_run.shown, swept=swept)
     write_summary(ctx.objects, summary)

@@ -37,7 +37,7 @@ from refstore_gc.run_summary import (
     KEPT_AS_VERSION_OUTCOME,
     MISSING_OUTCOME,
     TAGGED_OUTCOME,
-    Count,
+    ObjectCount,
     SweepMode,
     UnitRow,
 )
@@ -61,7 +61,7 @@ class OutcomeCount(NamedTuple):
     kind: int
     explanation: str
     """The store's reason for one that failed or is kept, as an example."""
-    amount: Count
+    amount: ObjectCount
 
 
 def unit_batches(keys: Sequence[str]) -> list[Batch]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from refstore_purge.purge_plan import NotPurged
-from refstore_purge.purge_report import Published, Report, Row
+from refstore_purge.purge_plan import SkippedObject
+from refstore_purge.purge_report import PublishedCommit, PurgeReport, PartitionRow
 from refstore_purge.remaining_places import Place
 from refstore_purge.untyped_pandas import pa, pq
 
 
-def write_parquet(report: Report, folder: Path) -> list[Path]:
+def write_parquet(report: PurgeReport, folder: Path) -> list[Path]:
     """Write the tables `partitions`, `commits`, `not_purged` and `places` (`.parquet`), each row with its run; return
     the files.
 
@@ -22,9 +22,9 @@ def write_parquet(report: Report, folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     tables: list[tuple[str, Any, Sequence[msgspec.Struct]]] = [
-        ("partitions", Row, report.rows),
-        ("commits", Published, report.published),
-        ("not_purged", NotPurged, report.not_purged),
+        ("partitions", PartitionRow, report.rows),
+        ("commits", PublishedCommit, report.published_commits),
+        ("not_purged", SkippedObject, report.skipped_objects),
         ("places", Place, report.places),
     ]
     files: list[Path] = []

@@ -42,7 +42,7 @@ def prepare_ids(
 def _start_processes(run: PurgeRun, datasets: Sequence[Dataset], units: Sequence[Partition]) -> None:
     """Start the engine's processes where looking for the ids takes long: they import while this process prepares."""
     chosen = [unit for unit in units if run.state.by_partition.get(unit.order) is not False]
-    read_sizes = [piece.size_bytes for unit in chosen for piece in unit.pieces.values()]
+    read_sizes = [piece.size_bytes for unit in chosen for piece in unit.objects.values()]
     if sum(read_sizes) >= purge_tasks.LONG_BYTES:
         run.engine.start_ahead(purge_tasks.modules_for(datasets, has_index=run.key is not None), len(read_sizes))
 

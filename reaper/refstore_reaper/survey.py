@@ -170,7 +170,7 @@ def survey(ctx: Context, record: RepositoryRecord, go_on: Callable[[], bool]) ->
     except _Interrupted:
         return None
     in_grace = Amount(in_grace.objects + released.objects, sum_sizes((in_grace.bytes, released.bytes)))
-    marks = [run for run in Marks(ctx).runs.all() if run.state in OPEN_STATES]
+    marks = [run for run in Marks(ctx).runs.scan() if run.state in OPEN_STATES]
     state = breaker.read_state(ctx.kv, ctx.repo)
     return ReaperFigures(
         measured_ms=ctx.clock.now_ms(),
@@ -212,7 +212,7 @@ def _measure_staged(ctx: Context, go_on: Callable[[], bool]) -> tuple[int, Amoun
     branches = objects = size_bytes = 0
     for _, branch in ctx.branches.scan_open():
         branches += 1
-        for page in _pages(ctx.staging.scan_merged(branch.live, page=PAGE), go_on):
+        for page in _pages(ctx.staging.scan_merged(branch.live_tokens, page=PAGE), go_on):
             for entry in decode_staged_many([value for _, value, _ in page]):
                 if isinstance(entry, Entry) and is_own(entry.address):
                     objects += 1

@@ -10,8 +10,8 @@ import typer
 from refstore.cli.common import emit, repository_of
 from refstore.cli.locations import PlacedCommand, place, words
 from refstore.cli.parameters import Prefix
-from refstore.core.units import sum_of_sizes
-from refstore.versioning.commits.tree_diff import Change
+from refstore.core.units import sum_sizes
+from refstore.versioning.commits.tree_diff import PathChange
 
 app = typer.Typer()
 
@@ -38,7 +38,7 @@ def diff(
             emit(ctx, (change_row(change) for change in changes))
 
 
-def emit_statistics(ctx: typer.Context, changes: Iterable[Change]) -> None:
+def emit_statistics(ctx: typer.Context, changes: Iterable[PathChange]) -> None:
     """Print how many paths changed in each folder, and the bytes that came and went."""
     sums: dict[str, dict[str, int]] = {}
     for change in changes:
@@ -46,10 +46,10 @@ def emit_statistics(ctx: typer.Context, changes: Iterable[Change]) -> None:
         own = sums.setdefault(folder, dict.fromkeys(("added", "changed", "removed", "bytes"), 0))
         own[change.kind.value] += 1
         came, went = (entry.size_bytes if entry else 0 for entry in (change.right, change.left))
-        own["bytes"] = sum_of_sizes((own["bytes"], came, -went))
+        own["bytes"] = sum_sizes((own["bytes"], came, -went))
     emit(ctx, [{**counts, "folder": folder} for folder, counts in sorted(sums.items())])
 
 
-def change_row(change: Change) -> dict[str, object]:
+def change_row(change: PathChange) -> dict[str, object]:
     entry = change.right or change.left
     return {"change": change.kind.value, "path": change.path, "size_bytes": entry.size_bytes if entry else None}

@@ -8,7 +8,7 @@ import typer
 
 from refstore.cli.common import emit, progress, repository_of
 from refstore.cli.locations import PlacedCommand, place, words
-from refstore.core.units import sum_of_sizes
+from refstore.core.units import sum_sizes
 
 if TYPE_CHECKING:
     pass
@@ -39,7 +39,7 @@ def du(
                     folder = prefix + "".join(f"{part}/" for part in below[:-1][:depth])
                     own = sums.setdefault(folder or "(top)", [0, 0])
                     own[0] += 1
-                    own[1] = sum_of_sizes((own[1], item.entry.size_bytes))
+                    own[1] = sum_sizes((own[1], item.entry.size_bytes))
                 bar.advance()
         rows = [{"objects": count, "size_bytes": size, "folder": name} for name, (count, size) in sums.items()]
         emit(ctx, sorted(rows, key=lambda row: (-int(row["size_bytes"]), str(row["folder"]))))

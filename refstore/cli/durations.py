@@ -79,11 +79,11 @@ def set_(
     Example: refstore durations set operation_deadline_seconds=2h scrub_after_seconds=3h
              refstore durations set issue_seconds=900 --dry-run
     """
-    from refstore.agreed_durations import change
+    from refstore.agreed_durations import change_durations
 
     new_seconds = dict(_parse(text) for text in changes)
     with open_lake(ctx, only_read=dry_run, check_durations=False) as lake:
-        done = change(lake.kv, lake.clock, lake.ids, lake.audit, new_seconds, dry_run=dry_run)
+        done = change_durations(lake.kv, lake.clock, lake.ids, lake.audit, new_seconds, dry_run=dry_run)
     rows = [
         {"setting": f"safety.{name}", "before_seconds": _number(before), "after_seconds": _number(after)}
         for name, before, after in zip(SHARED, done.before, done.after, strict=True)
@@ -123,16 +123,16 @@ def _number(seconds: float) -> float:
 
 
 def _row(ctx: typer.Context, name: str, record: DurationsRecord | None, now_ms: int) -> dict[str, Any]:
-    from refstore.agreed_durations import counting_former
+    from refstore.agreed_durations import former_in_force
 
     loaded = loaded_of(ctx)
-    former = counting_former(record, now_ms) if record is not None else ()
+    former = former_in_force(record, now_ms) if record is not None else ()
     is_own = loaded.origins[f"safety.{name}"].kind != "default"
-    agreed = _number(getattr(record.agreed, name)) if record is not None else None
+    agreed = _number(getattr(record.current, name)) if record is not None else None
     return {
         "setting": f"safety.{name}",
         "agreed_seconds": agreed,
-        "former_seconds": sorted({_number(getattr(each.seconds, name)) for each in former} - {agreed}),
+        "former_seconds": sorted({_number(getattr(each.durations, name)) for each in former} - {agreed}),
         "until": when(former[-1].until_ms) if former else None,
         "own_seconds": _number(getattr(loaded.settings.safety, name)) if is_own else None,
         "origin": str(loaded.origins[f"safety.{name}"]) if is_own else None,

@@ -192,7 +192,7 @@ def index(
 
 
 @group.command("sweep")
-def sweep(
+def sweep_units(
     ctx: typer.Context,
     repo_name: Name,
     *,
@@ -229,7 +229,7 @@ def sweep(
             chosen = [marks.runs.get(marks.runs.full_id(mark_id)).mark_id]
         else:
             now = repo.context.clock.now_ms()
-            chosen = [each.mark_id for each in marks.runs.all() if each.is_due(now)]
+            chosen = [each.mark_id for each in marks.runs.scan() if each.is_due(now)]
         if dry_run:
             emit(ctx, [run_row(marks, marks.runs.get(each)) for each in chosen])
             return
@@ -240,7 +240,7 @@ def sweep(
         done: list[GcSummary] = []
         troubles: list[tuple[str, RefstoreError]] = []
         with EngineRequest(engine, master, conf).open(settings_of(ctx).offline) as engines, show_progress() as tell:
-            from refstore_gc.gc_run import sweep as run_sweep
+            from refstore_gc.gc_run import sweep_units as run_sweep
 
             for each in chosen:
                 try:
@@ -422,7 +422,7 @@ def status(ctx: typer.Context, repo_name: Name) -> None:
     """
     with repository_of(ctx, repo_name, only_read=True) as repo:
         marks = Marks(repo.context)
-        emit(ctx, (run_row(marks, each) for each in marks.runs.all()))
+        emit(ctx, (run_row(marks, each) for each in marks.runs.scan()))
 
 
 @group.command("report")
@@ -442,7 +442,7 @@ def report(
     from refstore_gc.run_summary import read_summaries
 
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        every = read_summaries(repo.context.objects, Marks(repo.context).runs.all())
+        every = read_summaries(repo.context.objects, Marks(repo.context).runs.scan())
         mark_id = Marks(repo.context).runs.full_id(mark_id) if mark_id else None
         chosen = [each for each in every if mark_id in (None, each.mark_id)]
         if not chosen:

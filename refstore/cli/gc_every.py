@@ -125,7 +125,7 @@ def _run_pass(request: PassRequest, stop: threading.Event, metrics: GcMetrics | 
             words = f"the process of the pass ended with {process.exitcode}, killed for its memory perhaps"
             _log.error("run_failed", repository="all", code="pass_ended", error=f"{words}; the next pass begins anew")
             if metrics is not None:
-                metrics.error("", "pass_ended")
+                metrics.count_error("", "pass_ended")
     return process.exitcode or 0
 
 
@@ -235,7 +235,7 @@ def _run_repository(
     is_failed = any(not isinstance(error, RunUnderWay) for _, error in ran.troubles)
     count("ended", name, "failed" if is_failed else "another run" if errors else "done")
     with suppress(RefstoreError):
-        open_marks = [run for run in Marks(lake.repository(name).context).runs.all() if run.state in OPEN_STATES]
+        open_marks = [run for run in Marks(lake.repository(name).context).runs.scan() if run.state in OPEN_STATES]
         count("standing", name, open_marks, now_ms)
     count("swept", name, ran.done)
     if ran.marked:

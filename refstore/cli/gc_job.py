@@ -58,7 +58,7 @@ def make_options(
     from refstore_gc.gc_run import GcOptions
     from refstore_gc.mark_breaker import BreakerLimits
 
-    return GcOptions(mode=mode, limits=BreakerLimits(share=share, floor_objects=floor), **others)
+    return GcOptions(mode=mode, limits=BreakerLimits(share_max=share, floor_objects=floor), **others)
 
 
 class AllRan(NamedTuple):
@@ -129,7 +129,7 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report
                 asking += sum(each.state is RunState.NEEDS_CONFIRMATION for each in ran.waiting_marks)
                 swept = []  # they are reported with the mark
                 failed += ran.failed_objects
-                for line in find_overdue(ran.waiting, lake.clock.now_ms()):
+                for line in find_overdue(ran.waiting_marks, lake.clock.now_ms()):
                     typer.echo(f"refstore: warning: {name}: {line}", err=True)
             marked = True
             if job.what == "run" and job.purge_key is not None:
@@ -169,7 +169,7 @@ def clear_deleted(
             outcomes.get(DELETED_OUTCOME, ObjectCount()),
             outcomes.get(KEPT_AS_VERSION_OUTCOME, ObjectCount()),
         )
-        if found.waiting.objects and lake.clock.now_ms() - found.tagged_ms > lifecycle_.TAG_WAIT_DAYS * 86_400_000:
+        if found.waiting_objects.objects and lake.clock.now_ms() - found.tagged_ms > lifecycle_.TAG_WAIT_DAYS * 86_400_000:
             typer.echo(f"refstore: warning: {repo} (deleted): {lifecycle_.describe_overdue(found.tagged_ms)}", err=True)
         rows.append(
             {

@@ -127,11 +127,11 @@ def _confirm_identity(ctx: typer.Context, lake: Lake, *, yes: bool) -> None:
 
 def _may_settle(ctx: typer.Context, left: KvVerification, *, accept: bool, yes: bool) -> bool:
     """Return whether deletion may go on: nothing is left, or an operator gives it up."""
-    if left.left and accept:
+    if left.has_unrestorable_losses and accept:
         if not invocation_of(ctx).json:
             _show(left, advise=False)
         confirm(ctx, "what is named above will be given up", yes=yes)
-    return accept or not left.left
+    return accept or not left.has_unrestorable_losses
 
 
 @app.command("rebuild")
@@ -319,7 +319,7 @@ def _tell(
             "bring missing objects back from a backup of the object store under the same keys, and run this again; or "
         )
         typer.echo(
-            f"Deletion is stopped. Next: {bring_back if left.objects or left.trees else ''}give up what is named "
+            f"Deletion is stopped. Next: {bring_back if left.missing_objects or left.missing_trees else ''}give up what is named "
             "above with `refstore kv reconcile --accept`.",
             err=True,
         )

@@ -11,7 +11,7 @@ from refstore.cli.common import emit, invocation_of, repository_of
 from refstore.cli.locations import PlacedCommand, place, words
 from refstore.cli.rows import commit_row, logged_row, when
 from refstore.cli.tables import ID_CHARACTERS, shown
-from refstore.operations.log_and_diff import LogEntry, changed
+from refstore.operations.log_and_diff import LogEntry, has_changed_paths
 from refstore.versioning.commits.path_filter import PathFilter
 
 app = typer.Typer()
@@ -41,7 +41,7 @@ def log(
         history = repo.history(ref or repo.default_branch, first_parent=first_parent)
         if path:
             only = PathFilter(prefixes=[path]) if path.endswith("/") else PathFilter(paths=[path])
-            history = (line for line in history if changed(repo.context, line.record, only))
+            history = (line for line in history if has_changed_paths(repo.context, line.record, only))
         commits = islice(history, amount)
         if invocation_of(ctx).output != "table":
             emit(ctx, (logged_row(line) for line in commits))

@@ -23,7 +23,7 @@ def purge_again(repo: Repository, engines: Engines, key: bytes, report_progress:
     try:
         if not repo.purge_document().document.onboarded_datasets:
             return None
-        return purge_run.run(repo, engines, purge_run.PurgeOptions(ids=None, purge_key=key), report_progress)
+        return purge_run.run_purge(repo, engines, purge_run.PurgeOptions(ids=None, purge_key=key), report_progress)
     except NotFound:
         return None
 

@@ -123,7 +123,7 @@ def _warn_of_nothing(repo: Repository, document: PurgeDocument) -> None:
     """Warn of data sets of which a run would find no row, as far as a short look tells."""
     from refstore_purge.onboarding_check import find_unmatched_datasets
 
-    warn_of(find_unmatched_datasets(repo, document.onboarded))
+    warn_of(find_unmatched_datasets(repo, document.onboarded_datasets))
 
 
 @app.command("ledger")

@@ -107,7 +107,7 @@ def clean(
         repo = lake.repository(repo_name)
         if not dry_run:
             confirm(ctx, f"backups of {repo.name!r} that are past their days will be deleted", yes=yes)
-        done = purge_cleanup.clean(repo.context, dry_run=dry_run)
+        done = purge_cleanup.clean_up(repo.context, dry_run=dry_run)
     if invocation_of(ctx).json:
         emit(ctx, msgspec.to_builtins(done))
     else:

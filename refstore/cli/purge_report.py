@@ -46,18 +46,18 @@ def emit_report(ctx: typer.Context, report: PurgeReport) -> None:
         print(f"branch {each.branch}: commit {each.commit}, {each.paths} path{'' if each.paths == 1 else 's'}")
     for each in report.datasets:
         if each.untouched_reason:
-            print(f"not purged: data set {each.dataset}: {each.untouched}")
+            print(f"not purged: data set {each.dataset}: {each.untouched_reason}")
     for each in report.skipped_objects[:SHOWN]:
         print(f"not purged: {each.branch}: {each.path or '(the branch)'}: {each.reason}")
     if report.skipped_count > SHOWN:
-        print(f"... and {report.not_purged_count - SHOWN} more; --json shows them")
+        print(f"... and {report.skipped_count - SHOWN} more; --json shows them")
     if report.partitions_left:
-        print(f"{report.units_left} partitions are left; go on with --after {report.watermark!r}")
+        print(f"{report.partitions_left} partitions are left; go on with --after {report.watermark!r}")
     if report.places:
         emit(ctx, [_place_row(each) for each in report.places])
-    if report.ending:
-        print(report.ending)
-    for each in report.not_looked_at:
+    if report.ending_text:
+        print(report.ending_text)
+    for each in report.unexamined:
         print(f"not looked at: {each}")
     if report.failure:
         print(f"failed: {report.failure}")
@@ -71,8 +71,8 @@ def _place_row(place: Place) -> dict[str, Any]:
         "dataset": place.dataset,
         "objects": place.objects,
         "bytes": place.bytes,
-        "goes": when(place.goes_ms or None),
-        "why": place.why,
+        "goes": when(place.deletes_at_ms or None),
+        "why": place.explanation,
         "restored_by": place.restore_command,
         "ended_by": place.ending_command,
     }

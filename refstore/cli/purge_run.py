@@ -21,7 +21,7 @@ from refstore.cli.parameters import Conf, EngineOption, Master, Name, Yes
 from refstore.cli.purge_backups import LEFT
 from refstore.cli.purge_report import emit_report
 from refstore.errors import Invalid
-from refstore.purge_document.purge_key import purge_key
+from refstore.purge_document.purge_key import read_purge_key
 
 if TYPE_CHECKING:
     from refstore.lake import Lake
@@ -144,7 +144,7 @@ def _purge(
 ) -> PurgeReport:
     """Make a run, and print its report. `ids`: '' for those of the ledger."""
     settings = settings_of(ctx)
-    key = purge_key(settings.purge_key, settings.data)
+    key = read_purge_key(settings.purge_key, settings.data)
     with open_lake(ctx) as lake, _ids_file(lake, ids) if ids else nullcontext() as file:
         repo = lake.repository(repo_name)
         repo.purge_document()  # before an engine is started
@@ -154,7 +154,7 @@ def _purge(
 
             if key is None:
                 print("refstore: warning: no index and no ledger of ids is kept: purge_key is not set", file=sys.stderr)
-            made = running.run(
+            made = running.run_purge(
                 repo, engines, running.Options(ids=file, purge_key=key, **options), tell, print_notice=_say
             )
         emit_report(ctx, made)
@@ -211,7 +211,7 @@ def verify(
                 only=tuple(datasets or ()),
                 history=history,
                 counts=counts,
-                tell=tell,
+                report_progress=tell,
                 print_notice=_say,
             )
             findings = list(found)
@@ -226,11 +226,11 @@ def verify(
 
 def _verified(counts: VerifyCounts) -> str:
     looked = f"looked at {counts.objects:,} objects in {counts.versions:,} versions: "
-    rows = f"{counts.rows_left:,} rows" if counts.remaining_rows else ""
-    entries = f"{counts.entries_left:,} entries beside the rows" if counts.remaining_entries else ""
+    rows = f"{counts.remaining_rows:,} rows" if counts.remaining_rows else ""
+    entries = f"{counts.remaining_entries:,} entries beside the rows" if counts.remaining_entries else ""
     what = " and ".join(filter(None, (rows, entries)))
-    left = f"{what} are left in {counts.objects_left:,} objects" if what else ""
-    doubt = f"{counts.not_looked_at:,} objects could not be looked at" if counts.not_looked_at else ""
+    left = f"{what} are left in {counts.affected_objects:,} objects" if what else ""
+    doubt = f"{counts.unexamined_objects:,} objects could not be looked at" if counts.unexamined_objects else ""
     return looked + ("; ".join(filter(None, (left, doubt))) or "nothing is left")
 
 

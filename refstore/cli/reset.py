@@ -62,5 +62,5 @@ def reset(
 
 def count_uncommitted(repo: Repository, name: str) -> str:
     staging = repo.context.staging
-    count = sum(1 for _ in islice(staging.scan_merged(repo.get_branch(name).live), COUNTED_MAX))
+    count = sum(1 for _ in islice(staging.scan_merged(repo.get_branch(name).live_tokens), COUNTED_MAX))
     return f"{count} or more" if count == COUNTED_MAX else str(count)

@@ -13,7 +13,7 @@ from refstore.cli.errors import exit_code
 from refstore.cli.locations import PlacedCommand, place, words
 from refstore.cli.rows import entry_details
 from refstore.core.ids import Address, is_own, object_path
-from refstore.core.units import sum_of_sizes
+from refstore.core.units import sum_sizes
 from refstore.errors import BranchNotFound, Conflict, ObjectNotFound
 from refstore.operations.restore import RestoreOutcome, RestoreResult
 from refstore.repository import Repository
@@ -114,7 +114,7 @@ def _tell(ctx: typer.Context, target: str, results: Sequence[RestoreResult]) -> 
         "branch": target,
         **{each.value.replace(" ", "_"): counts[each] for each in RestoreOutcome},
     }
-    answer["size_bytes"] = sum_of_sizes(
+    answer["size_bytes"] = sum_sizes(
         item.entry.size_bytes for item in results if item.entry is not None and item.outcome is RestoreOutcome.RESTORED
     )
     if invocation_of(ctx).json:

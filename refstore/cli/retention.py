@@ -174,7 +174,7 @@ def _tell_filters(parsed: ParsedRules) -> None:
 
 def _warn_of_sweeps(repo: Repository) -> None:
     """Warn about running sweeps, because they continue by the rules that they began with."""
-    for each in Marks(repo.context).runs.all():
+    for each in Marks(repo.context).runs.scan():
         if each.state is RunState.SWEEPING:
             print(
                 f"refstore: warning: mark {each.mark_id} is being swept by the rules as they were; what a new legal "

@@ -12,8 +12,8 @@ from refstore.cli.diff import change_row, emit_statistics
 from refstore.cli.locations import PlacedCommand, place, words
 from refstore.cli.rows import commit_row, lifetime_words, logged_row
 from refstore.errors import Gone
-from refstore.operations.log_and_diff import READABLE_IN_PART, changes_of
-from refstore.versioning.commits.tree_diff import Change
+from refstore.operations.log_and_diff import PARTLY_READABLE, changes_of
+from refstore.versioning.commits.tree_diff import PathChange
 
 app = typer.Typer()
 
@@ -30,7 +30,7 @@ def show(ctx: typer.Context, arguments: Annotated[list[str], place("REPO [REF]")
     with repository_of(ctx, repo_name, only_read=True) as repo:
         line = next(iter(repo.history(ref or repo.default_branch)))
         hidden: Gone | None = None
-        changes: Iterable[Change] = ()
+        changes: Iterable[PathChange] = ()
         try:
             changes = changes_of(repo.context, line.commit)
         except Gone as error:
@@ -45,5 +45,5 @@ def show(ctx: typer.Context, arguments: Annotated[list[str], place("REPO [REF]")
             typer.echo(f"What it changed is hidden: {hidden}.")
         else:
             emit_statistics(ctx, changes)
-            if line.lifetime in READABLE_IN_PART:
+            if line.lifetime in PARTLY_READABLE:
                 typer.echo(f"A part of its data is gone: refstore ls {repo_name} {line.commit} lists what is left.")

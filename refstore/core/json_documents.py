@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from refstore.core.suggestions import nearest
+from refstore.core.suggestions import find_nearest
 from refstore.errors import InvalidDocument
 
 Model = TypeVar("Model", bound=msgspec.Struct)
@@ -66,6 +66,6 @@ def _wrong_shape(message: str, kind: type[InvalidDocument], fields: Sequence[str
     unknown = _UNKNOWN.fullmatch(reason)
     if unknown is None:
         return kind(f"{reason}; {kind.shown_in} shows the format", place=place)
-    close = nearest(unknown[1], fields)
+    close = find_nearest(unknown[1], fields)
     hint = f"did you mean {close!r}?" if close else f"{kind.shown_in} shows the format"
     return kind(f"unknown field {unknown[1][:80]!r}; {hint}", place=place)

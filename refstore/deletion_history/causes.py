@@ -13,7 +13,7 @@ from refstore.core.ids import Address
 from refstore.versioning.address_state import NOT_LINKED
 
 if TYPE_CHECKING:
-    from refstore.gc_marks.sweep_records import RunFacts
+    from refstore.gc_marks.sweep_records import RunRules
 
 CONTENT_OF_DELETED: Final = "content of the deleted object"
 """A content, a backup or an attempt that goes with its identity, whose address follows."""
@@ -85,7 +85,7 @@ def rule_of(address: str, cause: str) -> str:
     return NO_REFERENCE
 
 
-def rule_of_run(facts: RunFacts | None, cause: str) -> str:
+def rule_of_run(facts: RunRules | None, cause: str) -> str:
     """Return the rule by which a run of the offline job deletes for this cause."""
     if facts is None:
         return DELETED_REPOSITORY if cause == DELETED_REPOSITORY else "the run's summary was removed"

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from refstore.core.arrow_arrays import array
+from refstore.core.arrow_arrays import make_array
 from refstore.deletion_history.journal_format import DeletionRecord
 from refstore.errors import CorruptObject, ObjectNotFound
 from refstore.objects.base import ObjectInfo, ObjectStore
@@ -123,7 +123,7 @@ def lookup(objects: ObjectStore, files: Iterable[ObjectInfo], keys: Sequence[str
     """Return the records of each key in these files, in no order. Raises CorruptObject, ObjectsUnavailable."""
     found = Lookup({key: [] for key in keys}, [])
     with Workers(_THREADS) as workers:
-        for rows, unreadable in workers.ahead(lambda file: _search(objects, file, keys), files):
+        for rows, unreadable in workers.map_ahead(lambda file: _search(objects, file, keys), files):
             for key, record in rows:
                 found.records[key].append(record)
             found.unreadable.extend(unreadable)
@@ -141,7 +141,7 @@ def _search(
             wanted = [key for key in keys if statistics is None or statistics.min <= key <= statistics.max]
             if not wanted:
                 continue
-            values = array(wanted, pa.string())
+            values = make_array(wanted, pa.string())
             present = pc.is_in(file.read_row_group(group, ["key"], use_threads=False).column("key"), values)
             if pc.any(present).as_py():
                 for row in file.read_row_group(group, use_threads=False).filter(present).to_pylist():

@@ -60,7 +60,7 @@ class DeletionSearch:
     def of_addresses(self, views: Sequence[AddressInfo]) -> list[AddressHistory]:
         """Return the history of each address. Raises Corrupt, Unavailable."""
         indexed = deletion_index.lookup(self._ctx.objects, self._index.files, [view.address for view in views])
-        runs = sorted(Marks(self._ctx).runs.all(), key=lambda run: run.record.began_ms, reverse=True)
+        runs = sorted(Marks(self._ctx).runs.scan(), key=lambda run: run.record.began_ms, reverse=True)
         return [self._history(view, indexed, runs) for view in views]
 
     def of_path(self, branch: BranchName, path: Path, incomplete: dict[str, None]) -> list[DeletionRecord]:

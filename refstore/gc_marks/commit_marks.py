@@ -247,14 +247,14 @@ class CommitMarks:
                     and mark is None
                     and tokens
                     and not self._may_land(tokens)
-                    and not markers.landed(name)
+                    and not markers.has_landed(name)
                 ):
                     yield name
 
     def _may_land(self, tokens: Sequence[str]) -> bool:
         value = self._kv.get(keys.branch(self._repo, ids.branch_of(ids.staging_token(tokens[0]))))
         record = decode_branch(value) if value is not ABSENT else None
-        return isinstance(record, Branch) and set(tokens) <= {record.token, *record.sealed}
+        return isinstance(record, Branch) and set(tokens) <= {record.token, *record.sealed_tokens}
 
     def _unmark_operation(self, item: RunCommit) -> SetIf:
         earlier = item.mark.earlier_marks if item.mark is not None else b""

@@ -64,13 +64,13 @@ class MarkDecisions:
 
     def _abandon_empty(self, mark_id: str) -> None:
         """Abandon a mark of which the last commit was unmarked, if it holds nothing but what expired commits named."""
-        if not self._runs.knows(mark_id):
+        if not self._runs.exists(mark_id):
             return
         run = self._runs.get(mark_id)
-        counts = run.record.counts
+        counts = run.record.mark_counts
         only_expired = OBJECTS_EXPIRED in counts and counts[OBJECTS_EXPIRED] == counts.get("objects")
         waits = run.state in (RunState.MARKED, RunState.NEEDS_CONFIRMATION)
-        if waits and only_expired and next(self._commits.pending(mark_id), None) is None:
+        if waits and only_expired and next(self._commits.scan_pending(mark_id), None) is None:
             self._runs.abandon(mark_id, "unmarked")
 
 

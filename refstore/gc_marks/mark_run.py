@@ -64,7 +64,7 @@ class MarkRun:
         run = self._runs.create(
             mark_id, GcRun(self._runs.write_id(), RunState.MARKING, now, grace_ms, deletes_at, rules_digest, disregards)
         )
-        heads = self._commits.heads()
+        heads = self._commits.read_heads()
         counts = {"commits_marked": 0, "commits_partly_marked": 0, "heads_left_out": 0}
         wanted = ((commit, Mark(now, deletes_at, mark_id)) for commit in commits)
         part = (
@@ -130,9 +130,9 @@ class MarkRun:
 
     def may_be_complete(self, run: OfflineRun) -> Iterator[CommitId]:
         """Yield what this run marked, and may unmark where it names no garbage: no commit of which a part was swept."""
-        for page in self._commits.by(run.mark_id):
+        for page in self._commits.scan_run(run.mark_id):
             yield from (
-                item.commit for item in page if item.mark and item.pending(run.mark_id) and not item.mark.earlier
+                item.commit for item in page if item.mark and item.is_pending_for(run.mark_id) and not item.mark.earlier_marks
             )
 
     def unmark_complete(self, run: OfflineRun, commits: Collection[CommitId]) -> int:
@@ -152,9 +152,9 @@ class MarkRun:
         that mark (rule 14), so it goes with this run or not at all.
         """
         wanted = dict.fromkeys(commits)
-        earlier = set(run.record.disregards)
-        for mark_id in run.record.disregards:
-            earlier.update(self._runs.get(mark_id).record.disregards)
+        earlier = set(run.record.disregarded_marks)
+        for mark_id in run.record.disregarded_marks:
+            earlier.update(self._runs.get(mark_id).record.disregarded_marks)
         if not wanted:
             return []
         listed = {commit for mark_id in earlier for commit in self._commits.scan_run_commits(mark_id)}
@@ -164,7 +164,7 @@ class MarkRun:
         """Let the mark stand. `question`: what an operator has to confirm before the sweep. Raises Conflict."""
         self._runs.check_flag(run.mark_id)
         state = RunState.NEEDS_CONFIRMATION if question else RunState.MARKED
-        counted = {**run.record.counts, **counts}
+        counted = {**run.record.mark_counts, **counts}
         after = {
             "state": state.value,
             "counts": counted,
@@ -190,7 +190,7 @@ class MarkRun:
         """End the run of an `owner` that is known to be dead, so that the next run need not wait. Return its mark id;
         '' if there is none.
         """
-        flag = self._runs.on()
+        flag = self._runs.read_flag()
         if flag is None or flag.owner != owner:
             return ""
         if self._runs.abandon(flag.mark_id, "stopped", unfinished_only=True):

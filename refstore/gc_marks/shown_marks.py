@@ -32,8 +32,8 @@ class ShownMarks:
         """Return what to show of each: its mark, or that it is complete. By the mark of a run that has yet to find what
         goes nothing is going to be deleted: such a commit is shown as before that run, or as examined by it.
         """
-        marks, complete = self._commits.of(commits), self._commits.complete(commits)
-        states = self._runs.states({mark.mark_id for mark in marks if mark is not None and not mark.sweeping_ms})
+        marks, complete = self._commits.read_marks(commits), self._commits.read_nothing_to_delete(commits)
+        states = self._runs.read_states({mark.mark_id for mark in marks if mark is not None and not mark.sweeping_ms})
         return [
             self._shown(mark, found, states.get(mark.mark_id) if mark is not None else None)
             for mark, found in zip(marks, complete, strict=True)
@@ -47,8 +47,8 @@ class ShownMarks:
             return MarkStatus(mark)
         if complete is not None:
             return MarkStatus(None, complete)
-        if mark.earlier:
-            return MarkStatus(decode(mark.earlier, Mark))
+        if mark.earlier_marks:
+            return MarkStatus(decode(mark.earlier_marks, Mark))
         is_examined = state is RunState.MARKING and not mark.prefixes
         return MarkStatus(examining_run=mark.mark_id if is_examined else "")
 
@@ -57,13 +57,13 @@ class ShownMarks:
         `commits_unmarked` are the others: what these name stays, so the mark holds at most the objects that it counted.
         """
         if run.state not in OPEN_STATES:
-            return run.record.counts
+            return run.record.mark_counts
         whole = partly = unmarked = 0
-        for page in self._commits.by(run.mark_id):
+        for page in self._commits.scan_run(run.mark_id):
             for item in page:
                 is_own = item.mark is not None and item.mark.mark_id == run.mark_id
                 whole += is_own and item.mark is not None and not item.mark.prefixes
                 partly += is_own and item.mark is not None and bool(item.mark.prefixes)
                 unmarked += not is_own
         commits = {"commits_marked": whole, "commits_partly_marked": partly, "commits_unmarked": unmarked}
-        return {**run.record.counts, **commits}
+        return {**run.record.mark_counts, **commits}

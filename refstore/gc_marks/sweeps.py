@@ -33,7 +33,7 @@ class Sweeps:
         """
         run = self._start(mark_id)
         if run.state is RunState.SWEEPING:
-            self._commits.begin_sweep(mark_id, self._commits.heads(), self._clock.now_ms())
+            self._commits.begin_sweep(mark_id, self._commits.read_heads(), self._clock.now_ms())
         return run
 
     def excluded_commits(self, run: OfflineRun) -> Iterator[tuple[CommitId, Commit]]:
@@ -43,19 +43,19 @@ class Sweeps:
         They were unmarked since, marked by a later run since, or stand under an older mark that is not swept yet. Read
         this after `begin`: from then on none can be added.
         """
-        disregarded = (run.mark_id, *run.record.disregards)
+        disregarded = (run.mark_id, *run.record.disregarded_marks)
         for mark_id in disregarded:
-            for page in self._commits.by(mark_id):
-                yield from self._commits.records(item.commit for item in page if not item.going(*disregarded))
+            for page in self._commits.scan_run(mark_id):
+                yield from self._commits.read_commits(item.commit for item in page if not item.is_swept_by(*disregarded))
 
     def taken_back(self, run: OfflineRun) -> Iterator[tuple[CommitId, Commit]]:
         """Yield the commits that the live scan disregarded and that are not marked by one of these runs any more: they
         were unmarked, or are marked by a later run. The sweep will exclude them, whatever becomes of them.
         """
-        disregarded = (run.mark_id, *run.record.disregards)
+        disregarded = (run.mark_id, *run.record.disregarded_marks)
         for mark_id in disregarded:
-            for page in self._commits.by(mark_id):
-                yield from self._commits.records(
+            for page in self._commits.scan_run(mark_id):
+                yield from self._commits.read_commits(
                     item.commit for item in page if item.mark is None or item.mark.mark_id not in disregarded
                 )
 
@@ -63,7 +63,7 @@ class Sweeps:
         """Note that everything is tagged, and the sweep waits for the bucket. Call it again after a crash."""
         run = self._runs.get(mark_id)
         if run.state is not RunState.SWEEPING:
-            raise Conflict(f"mark {mark_id} is {run.shown}; begin its sweep first")
+            raise Conflict(f"mark {mark_id} is {run.state_text}; begin its sweep first")
         if run.is_tagged:
             return run
         now = self._clock.now_ms()
@@ -90,7 +90,7 @@ class Sweeps:
                 raise Conflict(f"mark {mark_id} was not finished; run the marking again")
             case RunState.ABANDONED:
                 raise Gone(
-                    f"mark {mark_id} is abandoned ({run.record.ended}) and will not be swept; run the marking again"
+                    f"mark {mark_id} is abandoned ({run.record.end_reason}) and will not be swept; run the marking again"
                 )
             case RunState.NEEDS_CONFIRMATION:
                 raise Conflict(f"mark {mark_id} needs confirmation: {run.record.question}; confirm it first")

@@ -56,7 +56,7 @@ class ResolvedRef(NamedTuple):
     @classmethod
     def of_branch(cls, branch: BranchName, head: CommitId | None = None) -> ResolvedRef:
         """A ref to the branch with its staged changes; without `head` it serves only to read the branch itself."""
-        return cls(branch, branch, head or CommitId(""), from_history=False)
+        return cls(branch, branch, head or CommitId(""), is_pinned_to_commit=False)
 
 
 def resolve(ctx: Context, text: str) -> ResolvedRef:

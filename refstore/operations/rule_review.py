@@ -77,7 +77,7 @@ def compare_with_current(ctx: Context, rules: Rules) -> tuple[RuleChange, ...]:
 def _count_unmarked(ctx: Context, commits: list[CommitId]) -> int:
     marks = Marks(ctx)
     pages = (commits[start : start + MARKS_PAGE] for start in range(0, len(commits), MARKS_PAGE))
-    return sum(mark is None or bool(mark.prefixes) for page in pages for mark in marks.commits.of(page))
+    return sum(mark is None or bool(mark.prefixes) for page in pages for mark in marks.commits.read_marks(page))
 
 
 def _find_unused(rules: Rules, refs: Refs) -> tuple[str, ...]:

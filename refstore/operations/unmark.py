@@ -26,7 +26,7 @@ class UnmarkResult(NamedTuple):
 def preview_unmark(ctx: Context, which: str) -> UnmarkResult:
     """Return what `unmark` would make active again. Raises NotFound."""
     marks = Marks(ctx)
-    commits = list(marks.commits.pending(which)) if marks.runs.knows(which) else [refs.resolve(ctx, which).commit]
+    commits = list(marks.commits.scan_pending(which)) if marks.runs.exists(which) else [refs.resolve(ctx, which).commit]
     return UnmarkResult(commits, 0, _find_expired(ctx, commits), False)
 
 
@@ -37,7 +37,7 @@ def unmark(ctx: Context, which: str, *, pin: bool = False, by: str = "") -> Unma
     (not marked), Gone (too late: then nothing is pinned either), InvalidRules.
     """
     marks, before = Marks(ctx), preview_unmark(ctx, which)
-    mark_id = which if marks.runs.knows(which) else None
+    mark_id = which if marks.runs.exists(which) else None
     marks.decisions.check_unmark(mark_id or before.commits[0])
     if pin and before.commits:
         rules_document.pin_commits(ctx, before.commits, by=by)

@@ -78,7 +78,7 @@ def test_a_night(lake: Lake) -> None:
     wednesday, of_wednesday = collecting.mark(ctx, [first])
     assert collecting.sweep(ctx, wednesday.mark_id, of_wednesday.data).deleted_keys == tuple(of_tuesday.data)
     collecting.sweep(ctx, monday.mark_id, of_monday.data)
-    assert {each.state for each in marks.runs.all()} == {RunState.SWEPT}
+    assert {each.state for each in marks.runs.scan()} == {RunState.SWEPT}
     assert [line.lifetime for line in repo.history("main")] == [
         CommitLifetime.ACTIVE,
         CommitLifetime.SWEPT,

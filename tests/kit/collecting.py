@@ -106,7 +106,7 @@ def complete(ctx: Context, run: OfflineRun, going: Collection[str]) -> list[Comm
     ]
     return [
         commit
-        for commit, record in marks.commits.records(landed)
+        for commit, record in marks.commits.read_commits(landed)
         if _entries_of(ctx, LiveCommit(commit, record), None).isdisjoint(going)
     ]
 

@@ -98,7 +98,7 @@ def test_nothing_is_scheduled_for_deletion_before_its_mark_stands(
     def states() -> tuple[str, ...]:
         (line,) = [line for line in world.repo.history("main") if line.commit == expired]
         (page,) = pages_of(world.lake, commit)
-        last = run_row(Marks(world.ctx), list(Marks(world.ctx).runs.all())[-1])
+        last = run_row(Marks(world.ctx), list(Marks(world.ctx).runs.scan())[-1])
         naming = explain.explain_address(world.ctx, world.address(expired, "a"), commits=True).naming
         assert naming is not None
         return (
@@ -124,13 +124,13 @@ def test_nothing_is_scheduled_for_deletion_before_its_mark_stands(
 def test_a_run_that_was_abandoned_schedules_nothing(world: World, expired: CommitId) -> None:
     marks = Marks(world.ctx)
     begun = marks.mark_run.begin("", 0, [expired], new_mark_id(world.ctx))
-    (before,) = marks.shown.of([expired])
+    (before,) = marks.read_statuses.of([expired])
     assert before == MarkStatus(examining_run=begun.mark_id)
-    (mark,) = marks.commits.of([expired])
+    (mark,) = marks.commits.read_marks([expired])
     assert mark is not None
     marks.mark_run.abandon(begun)
     world.lake.kv.set(keys.mark(world.ctx.repo, expired), encode(mark))  # it was marked late, after a take-over
-    assert marks.shown.of([expired]) == [MarkStatus()]
+    assert marks.read_statuses.of([expired]) == [MarkStatus()]
 
 
 @pytest.mark.parametrize("is_service", [True, False])

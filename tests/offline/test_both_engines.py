@@ -66,7 +66,7 @@ def nights(folder: Path, engines: Engines, seed: int) -> list[Any]:
         release_all(world.repo)
         swept = [
             gc_run.sweep(world.ctx, engines, each.mark_id)
-            for each in list(Marks(world.ctx).runs.all())
+            for each in list(Marks(world.ctx).runs.scan())
             if each.state is RunState.MARKED and each.record.deletes_at_ms <= world.clock.now_ms()
         ]
         simulated = simulate_mark(world.ctx, engines, Options())

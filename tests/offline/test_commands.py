@@ -141,7 +141,7 @@ def test_a_run_is_stopped_by_its_beginning(refstore: Command, lake: World) -> No
 
 def test_why_a_run_was_abandoned_is_told(refstore: Command, lake: World) -> None:
     refstore.ok("gc", "mark", "sales", "--min-age-seconds", "0")
-    (run,) = Marks(lake.ctx).runs.all()
+    (run,) = Marks(lake.ctx).runs.scan()
     refstore.ok("gc", "unmark", "sales", run.mark_id[:12])
     assert refstore.ok("gc", "status", "sales").out.splitlines()[-1].endswith("unmarked")
 

@@ -51,7 +51,7 @@ def ever_marked(world: World) -> set[CommitId]:
     marks, kv = Marks(world.ctx), world.lake.kv
     return {
         CommitId(name)
-        for each in marks.runs.all()
+        for each in marks.runs.scan()
         for name, _ in kv.scan_all(keys.gc_marked_commits(world.ctx.repo, each.mark_id))
     }
 
@@ -213,7 +213,7 @@ def test_what_an_older_mark_leaves_is_not_complete(world: World, engines: Engine
     assert world.repo.unmark(old, dry_run=True).expired_commits == [old]
     newer = gc_run.mark(world.ctx, engines, GcOptions())
     assert lifetimes(world, old) == [MARKED]
-    assert [mark.mark_id for mark in Marks(world.ctx).commits.of([old]) if mark] == [newer.mark_id]
+    assert [mark.mark_id for mark in Marks(world.ctx).commits.read_marks([old]) if mark] == [newer.mark_id]
     assert Marks(world.ctx).runs.get(older.mark_id).state is RunState.MARKED
 
 
@@ -234,7 +234,7 @@ def test_a_run_that_dies_while_it_unmarks_leaves_everything_active(
     monkeypatch.setattr(MarkRun, "unmark_complete", dies)
     with pytest.raises(OutcomeUnknown, match="planted"):
         gc_run.mark(world.ctx, engines, GcOptions())
-    assert Marks(world.ctx).commits.of(made) == [None] * 4
+    assert Marks(world.ctx).commits.read_marks(made) == [None] * 4
     monkeypatch.undo()
     assert _states(gc_run.mark(world.ctx, engines, GcOptions())) == (2, 4)
     assert lifetimes(world, *made) == [MARKED] * 4
@@ -256,7 +256,7 @@ def test_a_part_of_which_nothing_goes_leaves_its_commit_as_it_is(world: World, e
     world.commit(days_ago=6, other=b"o")
     settled(world)
     summary = gc_run.mark(world.ctx, engines, GcOptions())
-    assert [bool(mark) for mark in Marks(world.ctx).commits.of([kept, gone])] == [False, True]
+    assert [bool(mark) for mark in Marks(world.ctx).commits.read_marks([kept, gone])] == [False, True]
     assert lifetimes(world, kept, gone) == [ACTIVE, CommitLifetime.PARTLY_MARKED]
     assert summary.commits["complete"] == 0
     world.repo.copy(kept, "tmp/a", "main", "copied")

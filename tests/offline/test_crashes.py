@@ -111,8 +111,8 @@ def test_a_run_that_dies_in_a_step_is_made_good_by_the_next(tmp_path: Path, engi
     with_kv(world, kv)
     gc_run.run_nightly(world.ctx, engines, GcOptions(take_over=True))
     assert world.data() == left
-    assert Marks(world.ctx).runs.on() is None
-    assert {each.state for each in Marks(world.ctx).runs.all()} <= {RunState.SWEPT, RunState.ABANDONED}
+    assert Marks(world.ctx).runs.read_flag() is None
+    assert {each.state for each in Marks(world.ctx).runs.scan()} <= {RunState.SWEPT, RunState.ABANDONED}
     world.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from refstore.context import Context
 from refstore.gc_marks import Marks, OfflineRun, RunState, new_mark_id
-from refstore.gc_marks.offline_runs import Runs
+from refstore.gc_marks.offline_runs import OfflineRuns
 from refstore_gc import rules_recheck
 from refstore_gc.live_in_commits import LiveCommits
 from tests.offline.world import World
@@ -12,7 +12,7 @@ from tests.offline.world import World
 HELD = '{"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "case/", "reason": "a case"}]}'
 
 
-class ConfirmedMeanwhile(Runs):
+class ConfirmedMeanwhile(OfflineRuns):
     """An operator says yes between the sweep's first look at the mark and its second."""
 
     def __init__(self, marks: Marks, ctx: Context) -> None:

@@ -245,6 +245,6 @@ def test_a_full_disk_ends_the_run_without_a_mark(world: World, full_disk: Path) 
     before = world.data()
     with pytest.raises(Unavailable, match=r"spill folder .*full.* make room"):
         gc_run.run_nightly(world.ctx, OneEngine(LocalEngine(full_disk, memory_bytes=0)), GcOptions())
-    assert [each.state for each in Marks(world.ctx).runs.all()] == [RunState.ABANDONED]
+    assert [each.state for each in Marks(world.ctx).runs.scan()] == [RunState.ABANDONED]
     assert world.data() == before
     assert list(full_disk.iterdir()) == []

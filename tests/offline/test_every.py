@@ -98,11 +98,11 @@ def test_it_waits_for_others_survives_its_pass_and_leaves_no_run_behind(world: W
         marks.mark_run.abandon(others)
 
         def child() -> int:
-            flag = marks.runs.on()
+            flag = marks.runs.read_flag()
             host, _, pid = flag.owner.partition(":") if flag is not None else ("", "", "0")
             return int(pid) if host == socket.gethostname() else 0
 
-        loop.until(lambda: child() and marks.commits.of([expired])[0])
+        loop.until(lambda: child() and marks.commits.read_marks([expired])[0])
         first = child()
         os.kill(first, signal.SIGKILL)  # as the system does it that runs out of memory
         loop.until(lambda: loop.says("run_failed"))
@@ -113,8 +113,8 @@ def test_it_waits_for_others_survives_its_pass_and_leaves_no_run_behind(world: W
         assert not is_there(second)
         assert loop.says("run_abandoned", 2)
         assert loop.says("gc_stopped")
-    assert marks.runs.on() is None
-    assert {run.state for run in marks.runs.all()} == {RunState.ABANDONED}
+    assert marks.runs.read_flag() is None
+    assert {run.state for run in marks.runs.scan()} == {RunState.ABANDONED}
     assert list(marks.commits.scan()) == []
 
 

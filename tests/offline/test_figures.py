@@ -69,7 +69,7 @@ def test_a_mark_that_waits_is_measured_by_the_reaper(world: World, engines: Engi
     assert (found.marked.objects, found.questions, found.next_sweep_ms) == (2, 1, 0)
     warned = figures.find_warnings(figures.Figures(found), 0, world.clock.now_ms())
     assert Concern.QUESTION in [each.concern for each in warned]
-    Marks(world.ctx).decisions.confirm(next(Marks(world.ctx).runs.all()).mark_id, "a-test")
+    Marks(world.ctx).decisions.confirm(next(Marks(world.ctx).runs.scan()).mark_id, "a-test")
     found = survey(world.ctx, world.repo.record, lambda: True)
     assert found is not None
     assert found.questions == 0
@@ -99,7 +99,7 @@ def test_a_marking_that_is_stopped_marks_nothing(world: World, engines: Engines)
 
     with pytest.raises(RunStopped, match=r"ada stopped the run"):
         nightly.mark(world.ctx, engines, GcOptions(min_age_seconds=0), stop)
-    (run,) = Marks(world.ctx).runs.all()
+    (run,) = Marks(world.ctx).runs.scan()
     assert run.state is RunState.ABANDONED
     assert "ada stopped the run" in run.record.end_reason
     assert not list(Marks(world.ctx).commits.scan())
@@ -118,7 +118,7 @@ def test_a_sweep_that_is_stopped_goes_on_with_the_next_run(
         patch.setattr(sweep_module, "sweep_units", sweep_for_long)
         with pytest.raises(RunStopped, match=r"ada stopped the run"):
             nightly.run_nightly(world.ctx, both_engines, GcOptions(min_age_seconds=0))
-    assert [run.state for run in Marks(world.ctx).runs.all()] == [RunState.SWEEPING]
+    assert [run.state for run in Marks(world.ctx).runs.scan()] == [RunState.SWEEPING]
     assert not list(run_control.active_runs(world.ctx))
     done = nightly.run_nightly(world.ctx, both_engines, GcOptions(min_age_seconds=0))
     assert {each.state for each in done.sweep_summaries} == {"swept"}

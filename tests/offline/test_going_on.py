@@ -88,7 +88,7 @@ def counted(summary: GcSummary) -> GcSummary:
 
 
 def sweep_due(world: World, engines: Engines) -> None:
-    for each in list(Marks(world.ctx).runs.all()):
+    for each in list(Marks(world.ctx).runs.scan()):
         if each.state is RunState.MARKED and each.record.deletes_at_ms <= world.clock.now_ms():
             gc_run.sweep(world.ctx, engines, each.mark_id)
 
@@ -130,7 +130,7 @@ def forget_references(world: World) -> None:
 
 def in_earlier_marks(world: World, but: str) -> set[str]:
     standing = [
-        each.mark_id for each in Marks(world.ctx).runs.all() if each.state is RunState.MARKED and each.mark_id != but
+        each.mark_id for each in Marks(world.ctx).runs.scan() if each.state is RunState.MARKED and each.mark_id != but
     ]
     return {address for mark_id in standing for address in marked_in(world, mark_id)}
 
@@ -147,7 +147,7 @@ def complete_and_others(world: World, summary: GcSummary, going: set[str]) -> tu
         CommitId(name) for name, _ in world.lake.kv.scan_all(keys.gc_marked_commits(world.ctx.repo, summary.mark_id))
     ]
     counts = [0, 0]
-    for commit, mark, complete in zip(listed, marks.commits.of(listed), marks.commits.complete(listed), strict=True):
+    for commit, mark, complete in zip(listed, marks.commits.read_marks(listed), marks.commits.read_nothing_to_delete(listed), strict=True):
         if world.lake.kv.get(keys.landed_mark(world.ctx.repo, commit)) is ABSENT:
             assert complete is None
             assert mark is not None

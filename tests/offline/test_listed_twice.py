@@ -81,8 +81,8 @@ def test_two_attempts_of_a_marking_task_do_not_mix_their_units(world: World, mon
 
     monkeypatch.setattr(garbage, "write_table", overtaken)
     list(join_bucket(task, told))
-    assert [row.first for row in done] == [addresses[1], addresses[3]]
-    cuts = BucketBounds.from_addresses([row.first for row in done[1:]])
+    assert [row.first_address for row in done] == [addresses[1], addresses[3]]
+    cuts = BucketBounds.from_addresses([row.first_address for row in done[1:]])
     again = pa.array([addresses[2]])  # a commit that named it was unmarked
     bucket = int(cuts.buckets_of(again)[0])
     for number, row in enumerate(done):

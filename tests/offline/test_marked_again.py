@@ -66,7 +66,7 @@ def test_its_data_goes_with_the_later_mark(
     assert second.marked.objects == 1
     assert second.by_reason == {"expired": second.marked}
     night(world, engines, days=15, full=full)
-    assert {run.mark_id: run.state_text for run in Marks(world.ctx).runs.all()}.items() >= {(second.mark_id, "swept")}
+    assert {run.mark_id: run.state_text for run in Marks(world.ctx).runs.scan()}.items() >= {(second.mark_id, "swept")}
     assert first.mark_id != second.mark_id
     assert lifetime(world, old) is CommitLifetime.SWEPT
     assert gone not in world.data()

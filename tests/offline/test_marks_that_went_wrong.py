@@ -80,7 +80,7 @@ def test_a_mark_whose_last_reply_was_lost_can_be_swept_or_taken_back(
         gc_run.mark(world.ctx, engines, GcOptions(grace_days=0, min_age_seconds=0))
     monkeypatch.setattr(OfflineRuns, "change", change)
     monkeypatch.setattr(OfflineRuns, "give_up", give_up)
-    assert [each.state for each in Marks(world.ctx).runs.all()] == [RunState.MARKED]
+    assert [each.state for each in Marks(world.ctx).runs.scan()] == [RunState.MARKED]
     ran = gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0, min_age_seconds=0))
     assert not ran.waiting_marks
 
@@ -161,7 +161,7 @@ def test_a_damaged_mark_stops_no_other_sweep_and_loses_none_of_its_own_objects(
         world.ctx, engines, at_once, on_sweep_error=lambda mark_id, error: told.append((mark_id, error.code))
     )
     assert told == [(broken, Corrupt.code)], "once, though it is looked for twice"
-    states = {each.mark_id: each.state for each in Marks(world.ctx).runs.all()}
+    states = {each.mark_id: each.state for each in Marks(world.ctx).runs.scan()}
     assert (states[broken], states[good]) == (RunState.MARKED, RunState.SWEPT)
     assert good in {each.mark_id for each in ran.sweep_summaries}
     assert second not in world.data()
@@ -202,6 +202,6 @@ def test_a_report_that_cannot_be_read_any_more_stops_no_later_job(world: World, 
     swept = gc_run.run_nightly(world.ctx, engines, at_once).mark_summary.mark_id
     world.ctx.objects.put(f"_refstore/gc/{swept}/summary.json", b'{"mark_id": 7}')
     later = gc_run.run_nightly(world.ctx, engines, at_once)
-    assert later.latest.state == "swept"
+    assert later.latest_summary.state == "swept"
     with pytest.raises(Corrupt, match=swept):
-        read_summaries(world.ctx.objects, Marks(world.ctx).runs.all())
+        read_summaries(world.ctx.objects, Marks(world.ctx).runs.scan())

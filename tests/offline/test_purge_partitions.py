@@ -138,7 +138,7 @@ def test_processes_start_ahead_where_there_is_much_to_read(
     monkeypatch.setattr(purge_tasks, "LONG_BYTES", long_bytes)
     engine = AheadEngine()
     options = PurgeOptions(ids=guestids(world.folder, "bob"), dry_run=True)
-    purge_run.run(world.repo, OneEngine(engine), options, lambda _: None)
+    purge_run.run_purge(world.repo, OneEngine(engine), options, lambda _: None)
     needed = ["refstore_purge.purge_tasks", "refstore_purge.formats.csv"]
     assert engine.ahead == ([(needed, 2)] if long_bytes <= 20 else []), "of ann nothing is read"
 

@@ -139,7 +139,7 @@ class TestDates:
         (kept,) = purge_cleanup.scan_backups(world.ctx)
 
         def clean() -> None:
-            purge_cleanup.clean(world.ctx)
+            purge_cleanup.clean_up(world.ctx)
 
         assert check_date(world, made, "backups", clean) == kept.goes_ms
 

@@ -118,7 +118,7 @@ class TestTheOfflineJob:
         with pytest.raises(KVWentBack, match="does not know what repository 'sales' acknowledged"):
             gc_run.run_nightly(world.ctx, engines, NOW)
         assert world.data() == before
-        assert [*Marks(world.ctx).runs.all()] == []
+        assert [*Marks(world.ctx).runs.scan()] == []
 
     def test_deletes_nothing_that_the_restored_kv_names(
         self, restored: tuple[World, dict[str, Any]], engines: Engines

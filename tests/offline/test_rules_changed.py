@@ -135,7 +135,7 @@ def test_a_hold_keeps_what_a_swept_commit_named_there_and_another_one_elsewhere(
     settled(world)
     address = world.address("main", "elsewhere")
     gc_run.run_nightly(world.ctx, engines, GcOptions())
-    assert Marks(world.ctx).commits.of([first])[0].swept_ms
+    assert Marks(world.ctx).commits.read_marks([first])[0].swept_ms
     world.commit(days_ago=7, elsewhere=None)
     settled(world)
     summary = gc_run.mark(world.ctx, engines, GcOptions())
@@ -173,7 +173,7 @@ def test_a_commit_that_the_rules_keep_by_now_is_active_again(
     swept = gc_run.sweep(world.ctx, engines, summary.mark_id)
     assert world.data() == before - {orphan}
     assert outcomes(swept) == {"deleted": 1, "dropped out": 2}
-    assert Marks(world.ctx).commits.of([old]) == [None]
+    assert Marks(world.ctx).commits.read_marks([old]) == [None]
     assert world.repo.copy(old, "other", "main", "back").size_bytes == 5
 
 
@@ -236,10 +236,10 @@ def test_the_sweep_unmarks_a_partly_marked_commit_that_todays_rules_keep_whole(w
     world.commit(days_ago=0, new=b"new")
     settled(world)
     summary = gc_run.mark(world.ctx, engines, GcOptions())
-    assert [mark.prefixes for mark in Marks(world.ctx).commits.of([commit]) if mark] == [("logs/",)]
+    assert [mark.prefixes for mark in Marks(world.ctx).commits.read_marks([commit]) if mark] == [("logs/",)]
     rules(world, default_retention_days=365)
     swept = gc_run.sweep(world.ctx, engines, summary.mark_id).sweep
-    assert Marks(world.ctx).commits.of([commit]) == [None]
+    assert Marks(world.ctx).commits.read_marks([commit]) == [None]
     assert world.repo.copy(commit, "logs/a", "main", "back").size_bytes == 3
     assert swept is not None
     assert swept.excluded_by_rules == swept.excluded_commits == summary.commits["commits_partly_marked"]

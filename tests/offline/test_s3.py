@@ -200,7 +200,7 @@ def test_a_listing_that_breaks_off_ends_the_run(
         with pytest.raises(ObjectsUnavailable):
             gc_run.run_nightly(repo.context, both_engines, NOW)
         assert gone in data_of(repo)
-        assert [each.state for each in Marks(repo.context).runs.all()] == [RunState.ABANDONED]
+        assert [each.state for each in Marks(repo.context).runs.scan()] == [RunState.ABANDONED]
 
 
 class Together:
@@ -267,4 +267,4 @@ def test_one_that_the_store_does_not_tell_of_ends_the_run(
         proxy.plan = lambda request: Refuse() if request.method == "HEAD" and staged[13] in request.target else None
         with pytest.raises(ObjectsUnavailable):
             gc_run.mark(repo.context, both_engines, NOW)
-        assert [each.state for each in Marks(repo.context).runs.all()] == [RunState.MARKED, RunState.ABANDONED]
+        assert [each.state for each in Marks(repo.context).runs.scan()] == [RunState.MARKED, RunState.ABANDONED]

@@ -90,7 +90,7 @@ def test_pages_of_an_earlier_time_lose_nothing_that_is_named(
         )  # its address is of years ago: only a complete run lists so far back
         assert new_since not in data_of(repo)
         assert lost(repo) == []
-        assert {each.state for each in Marks(repo.context).runs.all()} == {RunState.SWEPT}
+        assert {each.state for each in Marks(repo.context).runs.scan()} == {RunState.SWEPT}
 
 
 def test_what_is_gone_when_the_sweep_comes_counts_as_already_gone(world: World, engines: Engines) -> None:

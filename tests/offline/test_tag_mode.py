@@ -70,7 +70,7 @@ def let_the_clock_pass(store: ObjectStore, keys: Sequence[str]) -> None:
 
 
 def states(repo: Repository) -> list[str]:
-    return [each.state_text for each in Marks(repo.context).runs.all()]
+    return [each.state_text for each in Marks(repo.context).runs.scan()]
 
 
 @pytest.mark.server
@@ -79,7 +79,7 @@ def test_what_is_tagged_waits_for_the_bucket_and_is_no_orphan(
 ) -> None:
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
         let_a_second_pass(repo, gone)
-        first = gc_run.run(repo.context, both_engines, tagging()).latest_summary
+        first = gc_run.run_nightly(repo.context, both_engines, tagging()).latest_summary
         assert (first.state, outcomes(first)) == ("tagged", {"tagged": 1})
         assert tags_of(moto_s3_server, repo, gone) == [(TAG, "true")]
         assert states(repo) == ["tagged"]
@@ -299,7 +299,7 @@ def test_a_sweep_that_died_before_it_noted_the_tags_notes_them_later(
             patch.setattr(Sweeps, "note_tagged", dies)
             with pytest.raises(KeyboardInterrupt):
                 gc_run.run_nightly(repo.context, engines, tagging())
-        (only,) = Marks(repo.context).runs.all()
+        (only,) = Marks(repo.context).runs.scan()
         assert (only.state, only.state_text) == (RunState.SWEEPING, "sweeping")
         summary = gc_run.sweep(repo.context, engines, only.mark_id)
         assert (summary.state, outcomes(summary)) == ("tagged", {"tagged": 1})
@@ -447,11 +447,11 @@ def test_a_real_bucket_deletes_what_is_tagged_and_nothing_else(
         assert [each["ID"] for each in store.lifecycle_rules()].count(rule.id) == 1
         let_a_second_pass(repo, gone)
         kept = data_of(repo) - {gone}
-        first = gc_run.run(repo.context, engines, tagging()).latest_summary
+        first = gc_run.run_nightly(repo.context, engines, tagging()).latest_summary
         assert outcomes(first) == {"tagged": 1}
         until(lambda: not store.is_stored(gone))
         assert data_of(repo) == kept
-        second = gc_run.run(repo.context, engines, tagging(full=True))
+        second = gc_run.run_nightly(repo.context, engines, tagging(full=True))
         assert states(repo)[0] == "swept"
         assert (second.mark_summary.marked.objects, second.waiting_marks) == (0, [])
         assert client.read("main", "a") == b"new"

@@ -109,9 +109,9 @@ def test_what_cannot_be_read_ends_the_run_and_nothing_is_marked(world: World, en
         gc_run.run_nightly(world.ctx, engines, GcOptions())
     assert world.data() == before
     marks = Marks(world.ctx)
-    assert [each.state for each in marks.runs.all()] == [RunState.ABANDONED]
+    assert [each.state for each in marks.runs.scan()] == [RunState.ABANDONED]
     assert list(marks.commits.scan()) == []
-    assert marks.runs.on() is None
+    assert marks.runs.read_flag() is None
 
 
 def test_a_legal_hold_keeps_what_was_ever_committed_below_it(world: World, engines: Engines) -> None:
@@ -155,7 +155,7 @@ def test_the_breaker_holds_a_large_mark_until_an_operator_confirms_it(world: Wor
     assert world.data() == before
     with pytest.raises(Conflict, match="confirm it first"):
         gc_run.sweep(world.ctx, engines, ran.mark_summary.mark_id)
-    Marks(world.ctx).decisions.confirm(ran.marked.mark_id, "an operator")
+    Marks(world.ctx).decisions.confirm(ran.mark_summary.mark_id, "an operator")
     gc_run.sweep(world.ctx, engines, ran.mark_summary.mark_id)
     assert world.data() == {world.address("main", "a")}
 
@@ -164,7 +164,7 @@ def test_a_clock_that_is_off_ends_the_run_before_anything_is_marked(world: World
     world.clock.off_seconds = 600
     with pytest.raises(StoreMisconfigured, match="set the clocks right"):
         gc_run.mark(world.ctx, engines, GcOptions())
-    assert list(Marks(world.ctx).runs.all()) == []
+    assert list(Marks(world.ctx).runs.scan()) == []
 
 
 def test_a_later_mark_leaves_out_what_an_earlier_one_is_going_to_sweep(world: World, engines: Engines) -> None:

@@ -118,7 +118,7 @@ def test_a_run_that_dies_between_the_deletion_and_the_index_does_not_make_it_lie
         patch.setattr(deletion_index_writer, "index_sweep", die)
         with pytest.raises(Died):
             gc_run.run_nightly(world.ctx, engines, GcOptions())
-    (mark,) = Marks(world.ctx).runs.all()
+    (mark,) = Marks(world.ctx).runs.scan()
     assert mark.state is RunState.SWEEPING, "a sweep is not done before its deletions can be found"
     assert address not in world.data()
     assert only(world.repo.why(address)).run == mark.mark_id
@@ -153,7 +153,7 @@ def test_a_run_whose_index_file_is_lost_is_found_before_and_after_it_is_indexed_
 ) -> None:
     address = expired(world)
     world.age()
-    mark_id = gc_run.run(world.ctx, engines, GcOptions()).marked.mark_id
+    mark_id = gc_run.run_nightly(world.ctx, engines, GcOptions()).mark_summary.mark_id
     remove_index(world)
     assert only(world.repo.why(address)).run == mark_id
     store = world.ctx.objects
@@ -188,7 +188,7 @@ def test_a_run_that_is_indexed_while_one_looks_is_not_missed(
 ) -> None:
     address = expired(world)
     world.age()
-    gc_run.run(world.ctx, engines, GcOptions())
+    gc_run.run_nightly(world.ctx, engines, GcOptions())
     remove_index(world)
     lookup = deletion_index.lookup
 
@@ -212,14 +212,14 @@ def test_what_the_index_has_outlives_the_files_of_the_run(world: World, engines:
     assert (told.run, told.outcome, told.cause, told.size_bytes) == (mark_id, "deleted", "expired", 3)
     assert "default: 0 days" in told.rule
     indexed = deletion_index_writer.rebuild(world.ctx)
-    assert (indexed.runs, indexed.runs_lost, indexed.files) == (0, 1, 1)
+    assert (indexed.runs, indexed.lost_runs, indexed.files) == (0, 1, 1)
     assert only(world.repo.why(address)) == told, "what cannot be written again stays"
     remove_index(world)
     for _ in range(2):
         with pytest.raises(AddressNotFound, match=f"Not looked at: mark {mark_id}, whose files were removed"):
             world.repo.why(address)
         deletion_index_writer.index_missing(world.ctx)
-    assert deletion_index_writer.index_missing(world.ctx).runs_lost == 0
+    assert deletion_index_writer.index_missing(world.ctx).lost_runs == 0
     later = new_address(world.ctx.ids, world.clock.now_ms() + 99 * 86_400_000)
     with pytest.raises(AddressNotFound, match=r"the right one$"):
         world.repo.why(later)

@@ -98,8 +98,8 @@ def test_what_a_worker_logs_goes_where_the_logs_of_its_starter_go(capfd: pytest.
 
 
 def test_a_worker_logs_in_the_form_of_its_starter(capfd: pytest.CaptureFixture[str]) -> None:
-    before = logs.set_up()
-    logs.configure(LogSettings(format="json"), sys.stderr, service=True)
+    before = logs.current_setup()
+    logs.configure_logs(LogSettings(format="json"), sys.stderr, service=True)
     shared = Started()
     shared.wait_until_ready()
     warning = (
@@ -107,7 +107,7 @@ def test_a_worker_logs_in_the_form_of_its_starter(capfd: pytest.CaptureFixture[s
     )
     list(shared.map(eval, [SLOWLY] * 5 + [warning]))
     shared.stop()
-    logs.configure(before.settings, sys.stderr, service=before.service)
+    logs.configure_logs(before.settings, sys.stderr, service=before.is_service)
     (line,) = [json.loads(line) for line in capfd.readouterr().err.splitlines() if "skipped" in line]
     assert (line["event"], line["n"]) == ("skipped", 1)
 

@@ -275,7 +275,7 @@ def test_merge(base: Tree, ours_changes: Changes, theirs_changes: Changes, strat
         if old == new or are_equal(mine, new, {}):
             continue
         if not are_equal(mine, old, {}) and strategy is MergeStrategy.NONE:
-            conflicts.append(PathConflict(path, old, mine, new, conflict=True))
+            conflicts.append(PathConflict(path, old, mine, new, is_conflict=True))
         elif are_equal(mine, old, {}) or strategy is MergeStrategy.THEIRS:
             merged = applied(merged, {path: new})
 

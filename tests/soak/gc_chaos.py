@@ -282,7 +282,7 @@ def _at_the_end(kv: str, objects: str, clock: Later, collector: Collector, runs:
     if last["state"] != RunState.SWEPT.value:
         findings.append(f"the last run of the offline job came to {last}")
     with Lake.open(kv, objects, safety=COLLECTOR) as lake:
-        states = Counter(each.state for each in Marks(lake.repository("soak").context).runs.all())
+        states = Counter(each.state for each in Marks(lake.repository("soak").context).runs.scan())
         if states.keys() - {RunState.SWEPT, RunState.ABANDONED}:
             findings.append(f"marks are left open: {states}")
     return findings

@@ -178,7 +178,7 @@ def _run_jobs(site: Site) -> tuple[str, str]:
         (run,) = re.findall(r'"run": ?"([^"]+)"', out)[:1]
         out, _ = marking.communicate()
     assert marking.returncode == 4, out
-    (mark,) = [run.mark_id for run in Marks(site.lake.repository("sales").context).runs.all()]
+    (mark,) = [run.mark_id for run in Marks(site.lake.repository("sales").context).runs.scan()]
     return mark, run
 
 

@@ -148,7 +148,7 @@ def test_an_operator_unmarks_one_commit(visit: Visit, site: Site) -> None:
     visitor.page.get_by_label("Pin these commits").check()
     visitor.press("Unmark")
     assert visitor.fact("Pinned in the rules") == "1"
-    assert Marks(repo.context).commits.of([commit]) == [None]
+    assert Marks(repo.context).commits.read_marks([commit]) == [None]
     retention = repo.retention()
     assert retention is not None
     assert commit in retention.rules.pins.commits
@@ -308,7 +308,7 @@ def test_an_operator_watches_a_run_and_stops_it(visit: Visit, site: Site, javasc
     reader.page.get_by_text("No run is under way.").wait_for(timeout=90_000)
     assert running.returncode == 4
     assert "UI-OPERATOR stopped the run" in out
-    (run,) = Marks(repo.context).runs.all()
+    (run,) = Marks(repo.context).runs.scan()
     assert run.state is RunState.ABANDONED
     assert not list(Marks(repo.context).commits.scan())
     visitor.go(f"/repositories/{repo.name}/runs")

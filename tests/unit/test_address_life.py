@@ -63,13 +63,13 @@ def test_deletion_begins_when_the_time_has_come(state: Emptied | Issued, deletin
 @pytest.mark.parametrize(
     ("state", "on_empty", "after"),
     [
-        (None, True, AddOutcome.MISSING),
+        (None, True, AddOutcome.NO_RECORD),
         (LISTED, False, Listed((FIRST, SECOND), NOW_MS + 1)),
         (Listed((SECOND, FIRST), NOW_MS), False, AddOutcome.LISTED),
         (EMPTIED, False, AddOutcome.EMPTY),
         (EMPTIED, True, Listed((SECOND,), NOW_MS + 1)),
-        (ISSUED, True, AddOutcome.LEAVING),
-        (DELETING, True, AddOutcome.LEAVING),
+        (ISSUED, True, AddOutcome.NOT_NAMEABLE),
+        (DELETING, True, AddOutcome.NOT_NAMEABLE),
     ],
 )
 def test_adding_a_reference(state: ReferenceRecord | None, on_empty: bool, after: Listed | AddOutcome) -> None:

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from refstore.audit.actors import Actor
-from refstore.audit.audit_entries import VERSION, Act, Entry, encode_entry
-from refstore.core.arrow_arrays import array
+from refstore.audit.audit_entries import VERSION, Act, AuditEntry, encode_entry
+from refstore.core.arrow_arrays import make_array
 from refstore.core.ids import Address, BranchName, CommitId, RepositoryId, RepositoryName, Token
 from refstore.core.ids import Path as ObjectPath
 from refstore.core.signing_keys import SigningKey
@@ -24,9 +24,9 @@ from refstore.deletion_history.journal_format import PendingDelete
 from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.kv.base import Key
 from refstore.kv.sqlite import open_sqlite
-from refstore.objects.base import Deletion
+from refstore.objects.base import DeleteResult
 from refstore.objects.memory import MemoryObjects
-from refstore.records.staging_records import Entry as ObjectEntry
+from refstore.records.staging_records import AuditEntry as ObjectEntry
 from refstore.versioning import manifest
 from refstore.versioning.commits import added_addresses, columns, metaranges, ranges
 from refstore.versioning.commits.metaranges import Metarange, RangeRow
@@ -39,7 +39,7 @@ ADDRESS = Address("data/2023111422/01j8x6w3vr0000000000000000")
 REPO = RepositoryId("sales.01j8x6w3vr0000000000000000")
 MAIN = BranchName("main")
 RANGE = RangeRow("a", "b", "c" * 64, 2, 10)
-PURGE_KEY = id_index.Key.of(b"k" * 32)
+PURGE_KEY = id_index.IndexKey.derive(b"k" * 32)
 
 
 def _range() -> bytes:
@@ -48,13 +48,13 @@ def _range() -> bytes:
 
 
 def _metarange() -> bytes:
-    return metaranges.encode(Metarange.of([RANGE], ranges.CUT.label))
+    return metaranges.encode(Metarange.from_rows([RANGE], ranges.CUT_RULE.label))
 
 
 def _listing() -> bytes:
     file = io.BytesIO()
-    with columns.encoding(added_addresses.LAYOUT, file, 10, {added_addresses.NEW_RANGES_KEY: RANGE.id}) as write:
-        write(array([ADDRESS], columns.pa.string()))
+    with columns.open_encoder(added_addresses.LAYOUT, file, 10, {added_addresses.NEW_RANGES_KEY: RANGE.id}) as write:
+        write(make_array([ADDRESS], columns.pa.string()))
     return file.getvalue()
 
 
@@ -63,7 +63,7 @@ def _manifest() -> bytes:
         manifest.CommitLanded(CommitId("c" * 64), b"record", MAIN, "b1"),
         manifest.BranchCreated(MAIN, "b1", CommitId("c" * 64), NOW_MS, hidden=True),
         manifest.BranchDeleted(MAIN, "b1"),
-        manifest.RecordKept("tags", "v1", b"record"),
+        manifest.RecordCreated("tags", "v1", b"record"),
         manifest.RecordRemoved("tags", "v1", b"record"),
         manifest.RepositoryCreated(RepositoryName("sales"), REPO, b"record"),
         manifest.RepositoryDeleted(RepositoryName("sales"), REPO),
@@ -74,7 +74,7 @@ def _manifest() -> bytes:
 def _audit_entry() -> bytes:
     actor = Actor("cli", "ada", "host", "refstore tag create")
     act = Act(id="i1", time="2023-11-14T22:13:20.000Z", actor=actor, action="tag.create", after={"commit": "c"})
-    return encode_entry(Entry(VERSION, "c1", 1, "", NOW_MS, act))
+    return encode_entry(AuditEntry(VERSION, "c1", 1, "", NOW_MS, act))
 
 
 def _journal() -> bytes:
@@ -82,7 +82,7 @@ def _journal() -> bytes:
     writer = JournalWriter(objects, "r1", FakeClock(wall_ms=NOW_MS), count(1))
     batch = [PendingDelete(ADDRESS, Token("main:01j8x6w3vr0000000000000001"), ObjectPath("a/b"), "reset", 5)]
     writer.record_start(batch)
-    writer.record_end(batch, Deletion([], [], [(ADDRESS, "refused")]))
+    writer.record_end(batch, DeleteResult([], [], [(ADDRESS, "refused")]))
     segments = [(info.key, gzip.decompress(objects.read(info.key))) for info in objects.list()]
     return b"\n".join(key.encode() + b"\n" + body for key, body in segments)
 
@@ -93,8 +93,8 @@ def _token() -> bytes:
 
 
 def _purge_index() -> bytes:
-    collector = id_index.Collector("string", PURGE_KEY.hash_key)
-    collector.see(array(["ada", "bob"], columns.pa.string()))
+    collector = id_index.HashCollector("string", PURGE_KEY.hash_key)
+    collector.add(make_array(["ada", "bob"], columns.pa.string()))
     body = collector.to_bytes(2)
     assert body is not None
     return body
@@ -103,8 +103,8 @@ def _purge_index() -> bytes:
 def _purge_ledger() -> bytes:
     objects = MemoryObjects()
     with TemporaryDirectory() as folder:
-        purge_ids.write(Path(folder), "string", [array(["ada", "bob"], columns.pa.string())])
-        ledger.write(objects, PURGE_KEY, "run-1", [(purge_ids.IdSet(Path(folder)), ["events"])], NOW_MS)
+        purge_ids.write_ids(Path(folder), "string", [make_array(["ada", "bob"], columns.pa.string())])
+        ledger.write_ledger(objects, PURGE_KEY, "run-1", [(purge_ids.IdSet(Path(folder)), ["events"])], NOW_MS)
     (info,) = objects.list()
     return info.key.encode() + objects.read(info.key)
 

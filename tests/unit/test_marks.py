@@ -235,13 +235,13 @@ class TestTheRun:
         marks.mark_run.finish(_taken_over(marks, "m-2"), {})
         ctx.kv.set(keys.mark(ctx.repo, old), left)
         marks.mark_run.begin("", 0, (), "m-3")
-        assert marks.commits.of([old]) == [None]
+        assert marks.commits.read_marks([old]) == [None]
 
     def test_abandoning_makes_everything_active_again(self, marks: Marks, old: CommitId) -> None:
         run = marks.mark_run.begin("", 0, [old], "m-1")
         marks.mark_run.abandon(run, "the listing ended early")
-        assert marks.commits.of([old]) == [None]
-        assert marks.runs.on() is None
+        assert marks.commits.read_marks([old]) == [None]
+        assert marks.runs.read_flag() is None
         assert marks.runs.get("m-1").record.end_reason == "the listing ended early"
 
     def test_more_commits_than_a_page(self, marks: Marks) -> None:
@@ -251,7 +251,7 @@ class TestTheRun:
         assert list(marks.commits.marked("m-1")) == commits
         marks.decisions.unmark(commits[5])
         assert list(marks.commits.marked("m-1")) == commits
-        assert [mark is None for mark in marks.commits.of(commits[4:7])] == [False, True, False]
+        assert [mark is None for mark in marks.commits.read_marks(commits[4:7])] == [False, True, False]
 
     def test_the_same_commit_twice_is_marked_once(self, marks: Marks, old: CommitId) -> None:
         assert marks.mark_run.begin("", 0, [old, old], "m-1").record.mark_counts["commits_marked"] == 1
@@ -380,7 +380,7 @@ class TestPins:
         list(marks.mark_run.scan_live(run))
         marks.mark_run.finish(run, {})
         assert self.pins(repo) == []
-        assert marks.runs.on() is None
+        assert marks.runs.read_flag() is None
 
     def test_late_ones_go_with_the_next_run_and_its_own_stay(
         self, repo: Repository, marks: Marks, staged: CommitId
@@ -427,7 +427,7 @@ class TestUnmark:
         marked(repo, old)
         repo.unmark(old)
         again = marked(repo, old)
-        assert [mark.mark_id for mark in marks.commits.of([old]) if mark] == [again.mark_id]
+        assert [mark.mark_id for mark in marks.commits.read_marks([old]) if mark] == [again.mark_id]
 
     def test_a_part_that_was_swept_stays_swept(self, repo: Repository, marks: Marks, old: CommitId) -> None:
         release_all(repo)
@@ -440,7 +440,7 @@ class TestUnmark:
         with pytest.raises(Gone):
             repo.copy(old, "p", "main", "z")
         repo.copy(old, "q", "main", "z")
-        assert [mark.mark_id for mark in marks.commits.of([old]) if mark] == [part.mark_id]
+        assert [mark.mark_id for mark in marks.commits.read_marks([old]) if mark] == [part.mark_id]
 
 
 class TestTheSweep:
@@ -473,7 +473,7 @@ class TestTheSweep:
         assert [commit for commit, _ in marks.sweeps.excluded_commits(marks.sweeps.begin(run.mark_id))] == [old]
         collecting.sweep(repo.context, run.mark_id, found.data)
         assert repo.read(old, "p") == b"1"
-        assert marks.runs.get(run.mark_id).record.swept == {"deleted": 0, "missing": 0}
+        assert marks.runs.get(run.mark_id).record.sweep_counts == {"deleted": 0, "missing": 0}
 
     def test_what_stands_under_an_older_mark_drops_out_until_that_is_swept(
         self, repo: Repository, marks: Marks, old: CommitId
@@ -497,7 +497,7 @@ class TestTheSweep:
         repo.create_branch("late", old)
         ctx.kv.set(keys.mark(ctx.repo, old), raw)
         assert [commit for commit, _ in marks.sweeps.excluded_commits(marks.sweeps.begin(run.mark_id))] == [old]
-        assert marks.commits.of([old]) == [None]
+        assert marks.commits.read_marks([old]) == [None]
 
     def test_a_second_sweep_does_nothing(self, repo: Repository, marks: Marks, old: CommitId) -> None:
         release_all(repo)
@@ -657,8 +657,8 @@ class TestTagged:
     ) -> None:
         run = marks.mark_run.begin("digest", 0, [old], "wednesday", owner="host:1")
         assert marks.mark_run.abandon_of("host:2") == ""
-        assert marks.runs.on() is not None
+        assert marks.runs.read_flag() is not None
         assert marks.mark_run.abandon_of("host:1") == run.mark_id
-        assert marks.runs.on() is None
-        assert marks.commits.of([old]) == [None]
+        assert marks.runs.read_flag() is None
+        assert marks.commits.read_marks([old]) == [None]
         assert marks.mark_run.abandon_of("host:1") == ""

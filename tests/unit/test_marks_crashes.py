@@ -80,7 +80,7 @@ class TestCrashes:
         """What the job does the next night: it marks what is not marked, and sweeps what is due."""
         ctx = repo.context
         _, found = collecting.mark(ctx, [old])
-        for run in list(Marks(ctx).runs.all()):
+        for run in list(Marks(ctx).runs.scan()):
             if run.state in (RunState.MARKED, RunState.SWEEPING):
                 collecting.sweep(ctx, run.mark_id, found.data)
 
@@ -109,7 +109,7 @@ class TestCrashes:
                 marks.sweeps.begin("m-1")
                 assert list(marks.sweeps.excluded_commits(marks.runs.get("m-1"))) == []
                 marks.sweeps.finish("m-1", {})
-                assert [bool(mark and mark.swept_ms) for mark in marks.commits.of(commits)] == [True] * 5
+                assert [bool(mark and mark.swept_ms) for mark in marks.commits.read_marks(commits)] == [True] * 5
             injected += kv.injected
         assert injected > 30
 

@@ -108,7 +108,7 @@ def test_a_listing_that_ends_early_leaves_no_mark_that_could_be_swept(tmp_path: 
     )
     with pytest.raises(ObjectsUnavailable, match="broke off"):
         collecting.mark(breaking_off, world.old(), grace_ms=0)
-    (run,) = Marks(ctx).runs.all()
+    (run,) = Marks(ctx).runs.scan()
     assert run.state is RunState.MARKING
     with pytest.raises(Conflict, match="was not finished"):
         Marks(ctx).sweeps.begin(run.mark_id)

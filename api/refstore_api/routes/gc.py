@@ -120,7 +120,7 @@ async def rules_preflight(service: ServiceOf, _caller: Operator, repository: str
 async def status(request: Request, service: ServiceOf, caller: Reader, repository: str) -> Response:
     def read(repo: Repository) -> CollectionStatus:
         marks = Marks(repo.context)
-        on = marks.runs.on()
+        on = marks.runs.read_flag()
         return CollectionStatus(running=on.mark_id if on is not None else None, runs=_run_models(marks, caller))
 
     return await service.read(request, caller.key_id, repository, read)
@@ -144,7 +144,7 @@ async def list_marked_commits(
 
     def read(repo: Repository) -> MarkedCommitList:
         marks = Marks(repo.context)
-        unfinished_marks = {run.mark_id for run in marks.runs.all() if not run.has_finished_marking}
+        unfinished_marks = {run.mark_id for run in marks.runs.scan() if not run.has_finished_marking}
         marked_commits = (
             item for item in marks.commits.scan() if item[0] > after and item[1].mark_id not in unfinished_marks
         )
@@ -199,7 +199,7 @@ async def confirm(service: ServiceOf, caller: Operator, repository: str, mark: s
 
 
 def _run_models(marks: Marks, caller: Principal) -> list[MarkRunModel]:
-    newest = sorted(marks.runs.all(), key=lambda run: run.record.began_ms, reverse=True)[:RUNS_MAX]
+    newest = sorted(marks.runs.scan(), key=lambda run: run.record.began_ms, reverse=True)[:RUNS_MAX]
     return [_run_model(marks, run, caller) for run in newest]
 
 

@@ -34,12 +34,12 @@ COMMITS: Final = 100
 async def list_marks(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
     def work(repo: Repository) -> Response:
         marks = Marks(repo.context)
-        runs = [run for run in marks.runs.all() if run.state in OPEN_STATES]
+        runs = [run for run in marks.runs.scan() if run.state in OPEN_STATES]
         return render(
             request,
             "marks.html",
             repository=repo.name,
-            runs=[(run, marks.shown.counts(run)) for run in sorted(runs, key=lambda run: run.record.deletes_at_ms)],
+            runs=[(run, marks.read_statuses.counts(run)) for run in sorted(runs, key=lambda run: run.record.deletes_at_ms)],
             states=RunState,
             may_act=session.has_role("operator", repo.name),
         )
@@ -66,7 +66,7 @@ async def show(
             repository=repo.name,
             run=run,
             states=RunState,
-            counts=marks.shown.counts(run),
+            counts=marks.read_statuses.counts(run),
             summary=read_mark_summary(repo, mark),
             commits=commits[:COMMITS],
             next_after=commits[COMMITS - 1][0] if len(commits) > COMMITS else "",
@@ -144,7 +144,7 @@ async def ask_confirm(
                 title="Confirm a mark",
                 lead=f"After {format_time(run.record.deletes_at_ms)} the next run deletes these objects for ever.",
                 button="Confirm the deletion",
-                facts=_count_rows(marks.shown.counts(run), read_mark_summary(repo, mark)),
+                facts=_count_rows(marks.read_statuses.counts(run), read_mark_summary(repo, mark)),
                 warnings=[run.record.question] if run.record.question else ["This mark waits for nobody."],
                 cancel=f"/repositories/{repository}/marks/{mark}",
                 is_allowed=waits,
@@ -178,10 +178,10 @@ def read_mark_summary(repo: Repository, mark: str) -> GcSummary | None:
 
 def _commits(marks: Marks, mark: str, after: str) -> list[tuple[CommitId, Mark, Commit | None]]:
     found = list(islice((each for each in marks.commits.marked(mark) if each > after), COMMITS + 1))
-    records: Mapping[CommitId, Commit] = dict(marks.commits.records(found)) if found else {}
+    records: Mapping[CommitId, Commit] = dict(marks.commits.read_commits(found)) if found else {}
     return [
         (commit, own, records.get(commit))
-        for commit, own in zip(found, marks.commits.of(found), strict=True)
+        for commit, own in zip(found, marks.commits.read_marks(found), strict=True)
         if own is not None and own.mark_id == mark
     ]
 

@@ -37,7 +37,7 @@ async def list_runs(request: Request, service: ServiceOf, session: ReaderSession
     def work(repo: Repository) -> Response:
         marks = Marks(repo.context)
         under_way = list(run_control.active_runs(repo.context))
-        runs = sorted(marks.runs.all(), key=lambda run: run.record.began_ms, reverse=True)
+        runs = sorted(marks.runs.scan(), key=lambda run: run.record.began_ms, reverse=True)
         return render(
             request,
             "runs.html",
@@ -45,7 +45,7 @@ async def list_runs(request: Request, service: ServiceOf, session: ReaderSession
             under_way=under_way,
             runs=runs[:RUNS],
             more=len(runs) > RUNS,
-            flag=marks.runs.on(),
+            flag=marks.runs.read_flag(),
             may_stop=session.has_role("operator", repo.name),
             refresh_seconds=REFRESH_SECONDS if any(each.is_alive for each in under_way) else 0,
         )

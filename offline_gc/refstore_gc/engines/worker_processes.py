@@ -60,7 +60,7 @@ class Worker:
                 stdout=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # Spark's has its files, too
             )
-        ours.send((logs.set_up(), imported_ahead))
+        ours.send((logs.current_setup(), imported_ahead))
         self._connection = ours
         self._is_ready = False
         self._is_working = False
@@ -216,7 +216,7 @@ def _work(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the starter, which ends this process, too
     with suppress(EOFError, OSError), python_gc.collect_seldom():
         (settings, service), imported_ahead = connection.recv()
-        logs.configure(settings, sys.stderr, service=service)
+        logs.configure_logs(settings, sys.stderr, service=service)
         for module in imported_ahead:
             with suppress(ImportError):  # what needs it says so
                 import_module(module)

@@ -14,8 +14,8 @@ from refstore_gc.incremental.baseline_keys import FOLDER
 from refstore_gc.mark_plan import listing_horizon
 from refstore_gc.nothing_to_delete import NothingToDeleteCommits
 from refstore_gc.run_context import RunContext
-from refstore_gc.run_layout import ROOT, remove
-from refstore_gc.run_summary import Count
+from refstore_gc.run_layout import ROOT, remove_run_files
+from refstore_gc.run_summary import ObjectCount
 
 FILE: Final = "carried.bin"
 KEPT: Final = "kept/"
@@ -24,12 +24,12 @@ LAYERS_MAX: Final = 31
 
 def usable(run: RunContext) -> tuple[Baseline | None, str]:
     """Return the records of the last run, or why the run must be complete. Damage is a reason, too."""
-    if run.options.full:
+    if run.options.is_complete:
         return None, "asked for"
-    if run.options.foreign:
+    if run.options.includes_foreign:
         return None, "foreign objects are searched everywhere"
-    store, full_days, now_ms = run.repository.objects, run.options.full_days, run.repository.clock.now_ms()
-    finished = [mark for mark in Marks(run.repository).runs.all() if mark.record.finished_ms]
+    store, full_days, now_ms = run.repository.objects, run.options.complete_every_days, run.repository.clock.now_ms()
+    finished = [mark for mark in Marks(run.repository).runs.scan() if mark.record.finished_ms]
     if not finished:
         return None, "there is no earlier run"
     try:
@@ -39,10 +39,10 @@ def usable(run: RunContext) -> tuple[Baseline | None, str]:
     except Corrupt as error:
         return None, str(error)
     for mark in finished:
-        if mark.mark_id >= baseline.complete and mark.state not in OPEN_STATES | {RunState.SWEPT}:
+        if mark.mark_id >= baseline.complete_mark_id and mark.state not in OPEN_STATES | {RunState.SWEPT}:
             return None, f"mark {mark.mark_id} was unmarked"
     if now_ms - baseline.complete_run_ms >= full_days * 86_400_000:
-        return None, f"everything was last listed {(now_ms - baseline.complete_ms) / 86_400_000:.1f} days ago"
+        return None, f"everything was last listed {(now_ms - baseline.complete_run_ms) / 86_400_000:.1f} days ago"
     if len(baseline.layers) >= LAYERS_MAX:
         return None, f"{len(baseline.layers)} runs rest on the last complete one"
     return baseline, ""
@@ -52,46 +52,46 @@ def record(
     run: RunContext,
     mark: Run,
     result: JoinResult,
-    listed: Count,
+    listed: ObjectCount,
     complete_commits: NothingToDeleteCommits,
     before: Baseline | None,
 ) -> None:
     """Write the records for the next run. `listed`: the listing of a complete run."""
-    if result.live.reads is None or run.options.foreign:
+    if result.live_set.reads is None or run.options.includes_foreign:
         return
     files = {row.bucket: row.key for row in result.rows if isinstance(row, RecordedKeys)}
     baseline = Baseline(
         mark_id=mark.mark_id,
-        complete=before.complete if before else mark.mark_id,
+        complete=before.complete_mark_id if before else mark.mark_id,
         complete_run_ms=before.complete_run_ms if before else mark.record.began_ms,
         seed=run.layout.seed,
         cutoff_ms=run.cutoff_ms,
         horizon=listing_horizon(run.repository.waits, run.cutoff_ms),
         layers=[*(before.layers if before else ()), RecordLayer(list(result.bounds), files)],
-        former=list(result.live.addresses.files),
-        units=result.live.reads,
-        there=before.there if before else listed,
-        complete_commits=complete_commits,
+        former_kv_files=list(result.live_set.addresses.files),
+        units=result.live_set.reads,
+        there=before.previously_listed if before else listed,
+        nothing_to_delete=complete_commits,
     )
     write_value(run.repository.objects, _baseline_key(mark.mark_id), baseline)
 
 
 def forget(run: RunContext, baseline: Baseline) -> None:
     """Remove the records, so that the next run is complete."""
-    remove(run.repository.objects, baseline.mark_id, FILE)
+    remove_run_files(run.repository.objects, baseline.mark_id, FILE)
 
 
 def remove_unused(run: RunContext, mark: Run, *, recorded: bool, before: Baseline | None) -> None:
     """Remove the records of earlier runs that no run builds on any more."""
     store = run.repository.objects
     if not recorded:
-        remove(store, mark.mark_id, KEPT)
+        remove_run_files(store, mark.mark_id, KEPT)
     elif before is not None:
-        remove(store, before.mark_id, KEPT)
+        remove_run_files(store, before.mark_id, KEPT)
         return
-    finished = [each.mark_id for each in Marks(run.repository).runs.all() if each.record.finished_ms]
+    finished = [each.mark_id for each in Marks(run.repository).runs.scan() if each.record.finished_ms]
     for mark_id in [each for each in finished if each != mark.mark_id][-LAYERS_MAX - 1 :]:
-        remove(store, mark_id, FILE, FOLDER, KEPT)
+        remove_run_files(store, mark_id, FILE, FOLDER, KEPT)
 
 
 def _baseline_key(mark_id: str) -> str:
