@@ -50,7 +50,7 @@ def new_commit_model(commit_id: CommitId, commit: Commit) -> models.CommitModel:
 
 def commit_models(repo: Repository, items: Sequence[tuple[CommitId, Commit]]) -> list[models.CommitModel]:
     """Return the commits, with what the offline job has decided about them."""
-    marks = Marks(repo.context).read_statuses.of([commit_id for commit_id, _ in items]) if items else []
+    marks = Marks(repo.context).statuses.read([commit_id for commit_id, _ in items]) if items else []
     return [_commit(commit_id, commit, shown) for (commit_id, commit), shown in zip(items, marks, strict=True)]
 
 

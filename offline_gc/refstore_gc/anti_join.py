@@ -131,12 +131,12 @@ def find_garbage(
         else:
             files += [(key, BatchKind.IDENTITIES) for key in live.identities.files]
             sources = live.commits.sources(expired, marked_again)
-        rows = join(run.engine, JoinInputs(task, bounds, batches, files, earlier_files, sources))
+        rows = join_buckets(run.engine, JoinInputs(task, bounds, batches, files, earlier_files, sources))
         read = {"trees": len(sources.trees), "listings": len(sources.added_addresses), "ranges": len(sources.ranges)}
         return JoinResult(chunks, live, bounds, rows, read)
 
 
-def join(engine: Engine, inputs: JoinInputs) -> list[BucketRow]:
+def join_buckets(engine: Engine, inputs: JoinInputs) -> list[BucketRow]:
     """Bring the batches of each bucket together, and join them there."""
     layout, cuts = inputs.task.layout, BucketBounds.from_addresses(inputs.bounds)
     flows = [

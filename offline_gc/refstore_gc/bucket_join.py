@@ -18,14 +18,28 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from refstore.core.arrow_arrays import make_array, to_numpy, make_scalar
+from refstore.core.arrow_arrays import make_array, make_scalar, to_numpy
 from refstore.versioning.commits.workers import Workers
 from refstore_gc.address_batches import WHOLE_ADDRESS_KINDS, Batch, BatchKind
 from refstore_gc.address_codec import AddressKeys, are_among, encode_addresses, sort_distinct
 from refstore_gc.checked_files import read_required, write_value
 from refstore_gc.garbage import Flags, MarkedRow, count_of, is_garbage, write_garbage
-from refstore_gc.incremental.baseline_keys import BaselineKeys, bucket_key, decode_range_keys, find_sizes, filter_still_named
-from refstore_gc.run_layout import ObjectKind, RunLayout, is_stored, read_table, open_store, request_threads, write_table
+from refstore_gc.incremental.baseline_keys import (
+    BaselineKeys,
+    bucket_key,
+    decode_range_keys,
+    filter_still_named,
+    find_sizes,
+)
+from refstore_gc.run_layout import (
+    ObjectKind,
+    RunLayout,
+    is_stored,
+    open_store,
+    read_table,
+    request_threads,
+    write_table,
+)
 from refstore_gc.run_summary import ObjectCount
 from refstore_gc.untyped_arrow import pa, pc
 
@@ -177,7 +191,9 @@ def _compare(bucket: Bucket, chunk: OpenChunk, is_live: Flags, every_reason: str
         kept, pending = of_kind & is_live, of_kind & is_pending & ~is_live
         yield ComparedCount(kind, *(count_of(sizes, chosen) for chosen in (of_kind, kept, pending)))
     places = np.flatnonzero(is_garbage(np.full(len(kinds), True), is_live, is_pending))
-    yield from write_garbage(bucket.layout, chunk.number, chunk.table.take(make_array(places)), bucket.expired, every_reason)
+    yield from write_garbage(
+        bucket.layout, chunk.number, chunk.table.take(make_array(places)), bucket.expired, every_reason
+    )
 
 
 def _find_dead_identities(bucket: Bucket) -> Iterator[DeadIdentities]:

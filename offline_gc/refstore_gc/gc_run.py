@@ -17,7 +17,7 @@ from refstore_gc.run_context import GcOptions
 from refstore_gc.run_layout import remove_run_files
 from refstore_gc.run_progress import ReportProgress, ignore_progress
 from refstore_gc.run_summary import CleanupSummary, GcSummary, write_summary
-from refstore_gc.sweep import sweep_units
+from refstore_gc.sweep import sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _sweep_due(
         ):  # its state now: the earlier sweeps took their time
             continue
         try:
-            done = sweep_units(ctx, engines, mark_id, report_progress)
+            done = sweep(ctx, engines, mark_id, report_progress)
         except RefstoreError as error:
             if on_sweep_error is None or isinstance(error, KVUnavailable | RunStopped):
                 raise

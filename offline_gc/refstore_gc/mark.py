@@ -21,7 +21,7 @@ import msgspec
 from refstore.context import Context
 from refstore.core.ids import CommitId
 from refstore.errors import Corrupt, NotFound, RefstoreError
-from refstore.gc_marks import OBJECTS_EXPIRED, Marks, Run, RunState, new_mark_id
+from refstore.gc_marks import OBJECTS_EXPIRED, Marks, OfflineRun, RunState, new_mark_id
 from refstore.kv_recovery.fence import Fence
 from refstore_gc import (
     anti_join,
@@ -51,9 +51,9 @@ from refstore_gc.run_context import GcOptions, RunContext, new_run, owner
 from refstore_gc.run_layout import make_layout, remove_run_files
 from refstore_gc.run_progress import ReportProgress, ignore_progress
 from refstore_gc.run_summary import (
-    ObjectCount,
     BranchRuleResult,
     GcSummary,
+    ObjectCount,
     SweepManifest,
     read_summary,
     write_manifest,
@@ -65,7 +65,7 @@ from refstore_gc.summary_totals import summarize_mark
 class _Begun(NamedTuple):
     """A run whose marks are set."""
 
-    run: Run
+    run: OfflineRun
     fence: Fence
     decision: MarkDecision
     online: BranchRuleResult
@@ -180,7 +180,7 @@ def _begin_call(run: RunContext, marks: Marks) -> _Begun:
 
 
 @contextmanager
-def _abandon_on_error(marks: Marks, run: RunContext, begun: Run) -> Generator[None, None, None]:
+def _abandon_on_error(marks: Marks, run: RunContext, begun: OfflineRun) -> Generator[None, None, None]:
     """Abandon a run that fails in the block, and remove its files."""
     try:
         yield
@@ -247,10 +247,10 @@ def _manifest(run: RunContext, begun: _Begun, result: JoinResult) -> SweepManife
     )
 
 
-def _finish(marks: Marks, begun: Run, summary: GcSummary, complete: NothingToDeleteCommits) -> GcSummary:
+def _finish(marks: Marks, begun: OfflineRun, summary: GcSummary, complete: NothingToDeleteCommits) -> GcSummary:
     """Unmark the complete commits, then let the mark stand."""
     whole = marks.mark_run.unmark_complete(begun, complete.commits)
-    marked = begun.record.counts["commits_marked"] - whole
+    marked = begun.record.mark_counts["commits_marked"] - whole
     counts = {
         "objects": summary.marked.objects,
         "bytes": summary.marked.bytes,

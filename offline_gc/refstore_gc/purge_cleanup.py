@@ -161,7 +161,7 @@ class KeptBackup(NamedTuple):
     """Whether the next cleaning deletes it."""
 
 
-def backups(ctx: Context) -> Iterator[KeptBackup]:
+def scan_backups(ctx: Context) -> Iterator[KeptBackup]:
     """Yield all backups and trash. Raises Corrupt, Unavailable."""
     if not ctx.locations.are_announced():
         return

@@ -40,11 +40,11 @@ class SweepStart(NamedTuple):
 
 
 def begin_sweep(ctx: Context, marks: Marks, mark_id: str) -> SweepStart:
-    """Begin the sweep of what today's rules do not keep. Raises what `Sweeps.begin_sweep` raises, and CorruptRecord."""
+    """Begin the sweep of what today's rules do not keep. Raises what `Sweeps.begin` raises, and CorruptRecord."""
     mark = marks.runs.get(mark_id)
     is_due = mark.state is RunState.MARKED and mark.record.deletes_at_ms <= ctx.clock.now_ms()
     if not is_due and mark.state is not RunState.SWEEPING:
-        run = marks.sweeps.begin_sweep(mark_id)
+        run = marks.sweeps.begin(mark_id)
         if run.state is not RunState.SWEEPING:
             return SweepStart(run, None)
         # it was confirmed, or became due, a moment ago: what today's rules keep is excluded, as where a sweep is made
@@ -54,7 +54,7 @@ def begin_sweep(ctx: Context, marks: Marks, mark_id: str) -> SweepStart:
     made = make_plan(history, refs, rules, ctx.clock.now_ms())
     if is_due:
         marks.commits.unmark_run(mark_id, partial(is_kept, made))
-    run = marks.sweeps.begin_sweep(mark_id)
+    run = marks.sweeps.begin(mark_id)
     latest = _read_rules(ctx)  # a hold that was set while the history was read
     if latest != rules:
         made = make_plan(history, refs, latest, ctx.clock.now_ms())

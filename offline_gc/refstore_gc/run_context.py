@@ -17,7 +17,7 @@ from refstore.retention.rules import Rules
 from refstore_gc.engines.base import Engine
 from refstore_gc.mark_breaker import BreakerLimits
 from refstore_gc.run_layout import RunLayout, open_store
-from refstore_gc.run_progress import RunSteps, ReportProgress
+from refstore_gc.run_progress import ReportProgress, RunSteps
 from refstore_gc.run_summary import SweepMode
 
 GRACE_DAYS_MAX: Final = 3650
@@ -81,7 +81,13 @@ class RunContext:
 
 
 def new_run(
-    ctx: Context, engine: Engine, options: GcOptions, tell: ReportProgress, layout: RunLayout, *, controlled_as: str = ""
+    ctx: Context,
+    engine: Engine,
+    options: GcOptions,
+    tell: ReportProgress,
+    layout: RunLayout,
+    *,
+    controlled_as: str = "",
 ) -> RunContext:
     """`controlled_as`: the kind of run that operators see, and can stop; '': they cannot."""
     control = RunControl(ctx, layout.mark_id, controlled_as, owner()) if controlled_as else None

@@ -14,7 +14,7 @@ import msgspec
 
 from refstore.core.units import sum_sizes
 from refstore.errors import Corrupt, NotFound, ObjectNotFound
-from refstore.gc_marks import Run, RunState
+from refstore.gc_marks import OfflineRun, RunState
 from refstore.objects.base import ObjectStore
 from refstore_gc.run_layout import ROOT, ObjectKind, read_json, write_json
 
@@ -286,13 +286,13 @@ def read_summary(store: ObjectStore, mark_id: str) -> GcSummary:
         raise NotFound(f"mark {mark_id} has no summary; it was not finished: run the marking again") from error
 
 
-def read_summaries(store: ObjectStore, runs: Iterable[Run]) -> list[GcSummary]:
+def read_summaries(store: ObjectStore, runs: Iterable[OfflineRun]) -> list[GcSummary]:
     """Return the summaries of the runs that left one. Their states are what the KV says now. Raises Corrupt."""
     summaries: list[GcSummary] = []
     for run in runs:
         if run.state not in (RunState.MARKING, RunState.ABANDONED):
             with suppress(NotFound):
-                summaries.append(msgspec.structs.replace(read_summary(store, run.mark_id), state=run.shown))
+                summaries.append(msgspec.structs.replace(read_summary(store, run.mark_id), state=run.state_text))
     return summaries
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from refstore.context import Context
 from refstore.core.ids import CommitId
-from refstore.gc_marks import OPEN_STATES, LiveBatch, LiveSource, Marks, Run, RunState, new_mark_id
+from refstore.gc_marks import OPEN_STATES, LiveBatch, LiveSource, Marks, OfflineRun, RunState, new_mark_id
 from refstore.gc_marks.commit_marks import PAGE
 from refstore.gc_marks.live_set import scan_live_set
 from refstore.records.mark_records import GcRun, Mark
@@ -33,7 +33,9 @@ SIMULATED_STATE: Final = "simulated"
 """The state in the summary of a simulation, which marks nothing."""
 
 
-def simulate_mark(ctx: Context, engines: Engines, options: GcOptions, tell: ReportProgress = ignore_progress) -> GcSummary:
+def simulate_mark(
+    ctx: Context, engines: Engines, options: GcOptions, tell: ReportProgress = ignore_progress
+) -> GcSummary:
     """Return what `mark` would mark now, by the repository's rules or by `options.rules`.
 
     A simulation changes nothing: it marks no commit and waits for nobody. It writes its own files to a temporary folder
@@ -49,8 +51,11 @@ def simulate_mark(ctx: Context, engines: Engines, options: GcOptions, tell: Repo
         standing = tuple(each.mark_id for each in marks.runs.scan() if each.state in OPEN_STATES)
         digest, deletes_at_ms = decision.rules.digest(), now + decision.grace_ms
         record = GcRun("", RunState.MARKING, now, decision.grace_ms, deletes_at_ms, digest, standing, now)
-        simulated = Run(mark_id, record)
-        expired = {**dict.fromkeys((*decision.commits, *decision.abandoned_commits), ("",)), **dict(decision.partly_expired_commits)}
+        simulated = OfflineRun(mark_id, record)
+        expired = {
+            **dict.fromkeys((*decision.commits, *decision.abandoned_commits), ("",)),
+            **dict(decision.partly_expired_commits),
+        }
         run = replace(run, cutoff_ms=now - int(minimum_age_seconds(ctx, options.min_age_seconds) * 1000))
         with run.steps.step("listing the object store"):
             chunks = list_objects.list_objects(run)

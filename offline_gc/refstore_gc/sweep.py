@@ -12,7 +12,7 @@ from contextlib import closing
 import msgspec
 
 from refstore.context import Context
-from refstore.gc_marks import Marks, Run, RunState
+from refstore.gc_marks import Marks, OfflineRun, RunState
 from refstore.gc_marks.sweep_records import outcome_key
 from refstore_gc import deletion_index_writer, gc_figures, kv_guard, purged_objects, rules_recheck
 from refstore_gc.engines.choice import Engines
@@ -21,8 +21,8 @@ from refstore_gc.run_context import GcOptions, new_run
 from refstore_gc.run_layout import make_layout
 from refstore_gc.run_progress import ReportProgress, ignore_progress
 from refstore_gc.run_summary import (
-    ObjectCount,
     GcSummary,
+    ObjectCount,
     SweepManifest,
     SweepMode,
     SweepResult,
@@ -32,11 +32,10 @@ from refstore_gc.run_summary import (
     write_summary,
 )
 from refstore_gc.summary_totals import summarize_sweep
-from refstore_gc.sweep_tasks import check_tagged_units
-from refstore_gc.sweep_tasks import sweep_units as sweep_units
+from refstore_gc.sweep_tasks import check_tagged_units, sweep_units
 
 
-def sweep_units(
+def sweep(
     ctx: Context,
     engines: Engines,
     mark_id: str,
@@ -86,7 +85,7 @@ def sweep_units(
     return _record_outcome(ctx, begun.run, summary, manifest, swept)
 
 
-def _find_excluded(marks: Marks, swept_run: Run) -> LiveCommits:
+def _find_excluded(marks: Marks, swept_run: OfflineRun) -> LiveCommits:
     """Return the commits whose objects the sweep must leave."""
     excluded = LiveCommits()
     for commit_id, commit in marks.sweeps.excluded_commits(swept_run):
@@ -94,7 +93,7 @@ def _find_excluded(marks: Marks, swept_run: Run) -> LiveCommits:
     return excluded
 
 
-def _check_bucket_deletions(ctx: Context, engines: Engines, tagged: Run, tell: ReportProgress) -> GcSummary:
+def _check_bucket_deletions(ctx: Context, engines: Engines, tagged: OfflineRun, tell: ReportProgress) -> GcSummary:
     """Ask what the bucket has deleted of what a mark tagged; with the last of it the mark is swept."""
     summary, manifest = read_summary(ctx.objects, tagged.mark_id), read_manifest(ctx.objects, tagged.mark_id)
     engine = engines.for_objects(summary.marked.objects)
@@ -121,7 +120,7 @@ def _check_bucket_deletions(ctx: Context, engines: Engines, tagged: Run, tell: R
 
 
 def _record_outcome(
-    ctx: Context, swept_run: Run, summary: GcSummary, manifest: SweepManifest, swept: SweepResult
+    ctx: Context, swept_run: OfflineRun, summary: GcSummary, manifest: SweepManifest, swept: SweepResult
 ) -> GcSummary:
     """Write down how far a sweep is: to be tried again, tagged and waiting for the bucket, or over."""
     marks, mark_id = Marks(ctx), swept_run.mark_id
@@ -134,7 +133,7 @@ def _record_outcome(
     earlier = summary.sweep.outcomes if summary.sweep is not None else {}
     newly = {name: count - earlier.get(name, ObjectCount()) for name, count in swept.outcomes.items()}
     swept = msgspec.structs.replace(swept, tagged_ms=swept_run.record.tagged_ms, newly=newly)
-    summary = msgspec.structs.replace(summary, state=swept_run.shown, swept=swept)
+    summary = msgspec.structs.replace(summary, state=swept_run.state_text, sweep=swept)
     write_summary(ctx.objects, summary)
     gc_figures.record_sweep(ctx, swept)
     return summary

@@ -34,7 +34,7 @@ class LoadedIds(NamedTuple):
     form: IdsForm
     sets: dict[str, str]
     """The name of each data set's set in the folder. Of '': the one for all of them."""
-    purge_ids: int
+    ids: int
     """How many different ones there are, of each data set."""
     text: str
     """What people are told of it; without a value."""

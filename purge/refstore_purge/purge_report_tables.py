@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from refstore_purge.purge_plan import SkippedObject
-from refstore_purge.purge_report import PublishedCommit, PurgeReport, PartitionRow
+from refstore_purge.purge_report import PartitionRow, PublishedCommit, PurgeReport
 from refstore_purge.remaining_places import Place
 from refstore_purge.untyped_pandas import pa, pq
 

@@ -57,8 +57,7 @@ def count_parquet(
 
 
 def _open_file(source: BinaryIO, dataset: Dataset) -> Any:
-    """Return the file; where pyarrow knows the types of other columns not, as a run opens it. Raises VerifyReadError.
-    """
+    """Return the file, opened as a run opens it where pyarrow does not know a type. Raises VerifyReadError."""
     try:
         return pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES)
     except (pa.ArrowException, OSError) as error:

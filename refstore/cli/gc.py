@@ -40,6 +40,7 @@ from refstore.monitoring import run_control
 from refstore.operations import unmark as unmark_operation
 from refstore.operations.rule_review import compare_with_current
 from refstore.operations.rules_document import parse_rules
+from refstore.purge_document.purge_key import read_purge_key
 from refstore.retention.rules import read_rules, rule_warnings
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def index(
 
 
 @group.command("sweep")
-def sweep_units(
+def sweep(
     ctx: typer.Context,
     repo_name: Name,
     *,
@@ -240,7 +241,7 @@ def sweep_units(
         done: list[GcSummary] = []
         troubles: list[tuple[str, RefstoreError]] = []
         with EngineRequest(engine, master, conf).open(settings_of(ctx).offline) as engines, show_progress() as tell:
-            from refstore_gc.gc_run import sweep_units as run_sweep
+            from refstore_gc.gc_run import sweep as run_sweep
 
             for each in chosen:
                 try:
@@ -506,7 +507,7 @@ def lifecycle(
 def _ledger_key(ctx: typer.Context, *, is_run: bool) -> bytes:
     """Return the key for `--purge-ledger`, which only a run takes."""
     settings = settings_of(ctx)
-    key = purge_key(settings.purge_key, settings.data)
+    key = read_purge_key(settings.purge_key, settings.data)
     if key is None:
         ctx.fail("--purge-ledger needs a purge_key in the settings")
     if not is_run:

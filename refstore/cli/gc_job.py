@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from refstore.configuration.settings import OfflineSettings
     from refstore_gc.engines.choice import EngineOptions, Engines
     from refstore_gc.gc_run import GcOptions
-    from refstore_gc.run_progress import StepProgress as StepProgress
+    from refstore_gc.run_progress import StepProgress
     from refstore_gc.run_summary import GcSummary, SweepMode
     from refstore_purge.purge_report import PurgeReport
 
@@ -83,11 +83,10 @@ class AllRan(NamedTuple):
 
 def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report_progress: Any) -> AllRan:
     """Run the job in each of these repositories. An error in one does not stop the others."""
-    from refstore_gc.simulate_mark import simulate_mark
-
     from refstore.retention.rules import read_rules
     from refstore_gc import gc_run
     from refstore_gc.bucket_lifecycle import find_overdue
+    from refstore_gc.simulate import simulate_mark
 
     options = job.options()
     if job.rules is not None:
@@ -109,7 +108,7 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report
             if repo is None:
                 continue
             if job.what == "simulate":
-                done.append(simulate_mark(repo.context, engines, options, tell))
+                done.append(simulate_mark(repo.context, engines, options, report_progress))
             elif job.what == "mark":
                 done.append(gc_run.mark(repo.context, engines, options, report_progress))
                 asking += bool(done[-1].question)
@@ -133,7 +132,7 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report
                     typer.echo(f"refstore: warning: {name}: {line}", err=True)
             marked = True
             if job.what == "run" and job.purge_key is not None:
-                report = purge_again(repo, engines, job.purge_key, tell)
+                report = purge_again(repo, engines, job.purge_key, report_progress)
                 if report is not None:
                     purges.append((name, report))
         except RefstoreError as error:  # the others do not answer for it
@@ -169,7 +168,10 @@ def clear_deleted(
             outcomes.get(DELETED_OUTCOME, ObjectCount()),
             outcomes.get(KEPT_AS_VERSION_OUTCOME, ObjectCount()),
         )
-        if found.waiting_objects.objects and lake.clock.now_ms() - found.tagged_ms > lifecycle_.TAG_WAIT_DAYS * 86_400_000:
+        if (
+            found.waiting_objects.objects
+            and lake.clock.now_ms() - found.tagged_ms > lifecycle_.TAG_WAIT_DAYS * 86_400_000
+        ):
             typer.echo(f"refstore: warning: {repo} (deleted): {lifecycle_.describe_overdue(found.tagged_ms)}", err=True)
         rows.append(
             {

@@ -142,7 +142,7 @@ def _shown(count: Any) -> str:
 
 
 def run_row(marks: Marks, run: OfflineRun) -> dict[str, object]:
-    record, counts = run.record, marks.read_statuses.counts(run)
+    record, counts = run.record, marks.statuses.read_counts(run)
     return {
         "mark": run.mark_id,
         "state": run.state_text,

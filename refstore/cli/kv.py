@@ -319,7 +319,8 @@ def _tell(
             "bring missing objects back from a backup of the object store under the same keys, and run this again; or "
         )
         typer.echo(
-            f"Deletion is stopped. Next: {bring_back if left.missing_objects or left.missing_trees else ''}give up what is named "
+            f"Deletion is stopped. Next: {bring_back if left.missing_objects or left.missing_trees else ''}give up "
+            f"what is named "
             "above with `refstore kv reconcile --accept`.",
             err=True,
         )

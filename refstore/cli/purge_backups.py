@@ -41,7 +41,7 @@ def backups(
     with repository_of(ctx, repo_name, only_read=True) as repo:
         from refstore_gc import purge_cleanup
 
-        kept = purge_cleanup.backups(repo.context)
+        kept = purge_cleanup.scan_backups(repo.context)
         emit(ctx, [_backup_row(each) for each in kept if run_id in ("", each.run)])
 
 

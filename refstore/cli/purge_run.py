@@ -155,7 +155,7 @@ def _purge(
             if key is None:
                 print("refstore: warning: no index and no ledger of ids is kept: purge_key is not set", file=sys.stderr)
             made = running.run_purge(
-                repo, engines, running.Options(ids=file, purge_key=key, **options), tell, print_notice=_say
+                repo, engines, running.PurgeOptions(ids=file, purge_key=key, **options), tell, print_notice=_say
             )
         emit_report(ctx, made)
     return made

@@ -113,7 +113,7 @@ def versions_of(ctx: Context, ref: str | None, path: str) -> tuple[list[Version]
         line = iter(rows)
     commits = dict(islice(line, COMMITS_MAX))
     complete = next(line, None) is None
-    marks = dict(zip(commits, Marks(ctx).read_statuses.of(list(commits)), strict=True))
+    marks = dict(zip(commits, Marks(ctx).statuses.read(list(commits)), strict=True))
     found: list[Version] = []
     for commit_id, commit in commits.items():
         entry = ctx.trees.get(commit.metarange, path)
@@ -163,6 +163,6 @@ def _path_of(ctx: Context, commit: Commit, paths: Iterable[str], address: Addres
 
 def _marked(ctx: Context, naming: dict[CommitId, tuple[Commit, str]]) -> Iterator[NamingCommit]:
     ordered = sorted(naming, key=lambda name: -naming[name][0].created_ms)
-    for name, shown in zip(ordered, Marks(ctx).read_statuses.of(ordered), strict=True):
+    for name, shown in zip(ordered, Marks(ctx).statuses.read(ordered), strict=True):
         commit, path = naming[name]
         yield NamingCommit(name, commit.created_ms, path, shown)

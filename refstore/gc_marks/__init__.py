@@ -35,6 +35,7 @@ from refstore.gc_marks.commit_marks import CommitMarks
 from refstore.gc_marks.live_set import LiveBatch, LiveCommit, LiveSource
 from refstore.gc_marks.mark_decisions import MarkDecisions
 from refstore.gc_marks.mark_run import MarkRun, barrier_seconds
+from refstore.gc_marks.mark_statuses import MarkStatus, MarkStatuses
 from refstore.gc_marks.offline_runs import (
     OBJECTS_EXPIRED,
     OPEN_STATES,
@@ -44,7 +45,6 @@ from refstore.gc_marks.offline_runs import (
     OfflineRuns,
     RunState,
 )
-from refstore.gc_marks.shown_marks import MarkStatus, ShownMarks
 from refstore.gc_marks.sweeps import Sweeps
 from refstore.records import keys
 from refstore.records.encoding import decode_optional
@@ -77,7 +77,7 @@ class Marks:
         self.mark_run = MarkRun(ctx, self.runs, self.commits)
         self.decisions = MarkDecisions(ctx, self.runs, self.commits)
         self.sweeps = Sweeps(ctx, self.runs, self.commits)
-        self.state_text = ShownMarks(self.runs, self.commits)
+        self.statuses = MarkStatuses(self.runs, self.commits)
 
 
 def new_mark_id(ctx: Context) -> str:

@@ -79,7 +79,7 @@ class CommitMarks:
         """Yield what the run marked, whatever became of it since."""
         return (item.commit for page in self.scan_run(mark_id) for item in page)
 
-    def is_pending_for(self, mark_id: str) -> Iterator[CommitId]:
+    def scan_pending(self, mark_id: str) -> Iterator[CommitId]:
         """Yield what this run marked and can still be unmarked."""
         return (item.commit for page in self.scan_run(mark_id) for item in page if item.is_pending_for(mark_id))
 
@@ -239,7 +239,7 @@ class CommitMarks:
         markers = self._ctx.markers
         for page in split_batches(self._kv.scan_all(keys.commits(self._repo)), PAGE):
             names = [CommitId(name) for name, _ in page]
-            landed = self._kv.get_many([keys.landed(self._repo, name) for name in names])
+            landed = self._kv.get_many([keys.landed_mark(self._repo, name) for name in names])
             for name, (_, value), known, mark in zip(names, page, landed, self.read_marks(names), strict=True):
                 tokens = decode(value, Commit).tokens
                 if (

@@ -132,7 +132,9 @@ class MarkRun:
         """Yield what this run marked, and may unmark where it names no garbage: no commit of which a part was swept."""
         for page in self._commits.scan_run(run.mark_id):
             yield from (
-                item.commit for item in page if item.mark and item.is_pending_for(run.mark_id) and not item.mark.earlier_marks
+                item.commit
+                for item in page
+                if item.mark and item.is_pending_for(run.mark_id) and not item.mark.earlier_marks
             )
 
     def unmark_complete(self, run: OfflineRun, commits: Collection[CommitId]) -> int:

@@ -46,7 +46,9 @@ class Sweeps:
         disregarded = (run.mark_id, *run.record.disregarded_marks)
         for mark_id in disregarded:
             for page in self._commits.scan_run(mark_id):
-                yield from self._commits.read_commits(item.commit for item in page if not item.is_swept_by(*disregarded))
+                yield from self._commits.read_commits(
+                    item.commit for item in page if not item.is_swept_by(*disregarded)
+                )
 
     def taken_back(self, run: OfflineRun) -> Iterator[tuple[CommitId, Commit]]:
         """Yield the commits that the live scan disregarded and that are not marked by one of these runs any more: they
@@ -90,7 +92,8 @@ class Sweeps:
                 raise Conflict(f"mark {mark_id} was not finished; run the marking again")
             case RunState.ABANDONED:
                 raise Gone(
-                    f"mark {mark_id} is abandoned ({run.record.end_reason}) and will not be swept; run the marking again"
+                    f"mark {mark_id} is abandoned ({run.record.end_reason}) and will not be swept; run the marking "
+                    f"again"
                 )
             case RunState.NEEDS_CONFIRMATION:
                 raise Conflict(f"mark {mark_id} needs confirmation: {run.record.question}; confirm it first")

@@ -193,7 +193,7 @@ def relist_reference(
         if _has_reference(value, reference) or not only_if():
             return 0
         assert value is not ABSENT  # noqa: S101  # a missing key holds everything
-        after = address_state.relist_reference(decode_reference(value), reference, ctx.clock.now_ms())
+        after = address_state.list_again(decode_reference(value), reference, ctx.clock.now_ms())
         if ctx.kv.set_if(key, value, encode(after)):
             return 1
     raise Contention(f"others kept changing the references of {address}; the next pass tries again")

@@ -125,7 +125,7 @@ def history(ctx: Context, ref: str, *, first_parent: bool) -> Iterator[LogEntry]
     entries = log(ctx, ref, first_parent=first_parent)
     marks = Marks(ctx)
     while page := list(islice(entries, LOG_PAGE)):
-        for (commit, record), shown in zip(page, marks.read_statuses.of([commit for commit, _ in page]), strict=True):
+        for (commit, record), shown in zip(page, marks.statuses.read([commit for commit, _ in page]), strict=True):
             yield LogEntry(commit, record, *shown)
 
 

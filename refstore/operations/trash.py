@@ -191,7 +191,7 @@ def _trash_of_hints(
         last = record.last_reference
         of = branch_of(last.token)
         if hint not in outdated and branch in (None, of):
-            cursor = f"{_DUE}/{shard:02x}/{hint.position}"
+            cursor = f"{_DUE_PART}/{shard:02x}/{hint.position}"
             yield TrashItem(
                 hint.address, of, last.path, last.token, record.cause, record.since_ms, at_ms, record.entry, cursor
             )

@@ -163,7 +163,7 @@ def _check_dataset(dataset: Dataset, place: str) -> None:
             )
     if dataset.format is None and dataset.mode != "erase":
         raise InvalidPurge(
-            f"mode {dataset.mode!r} needs a format: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}", place=place
+            f"mode {dataset.mode!r} needs a format: {', '.join(FILE_FORMATS[:-1])} or {FILE_FORMATS[-1]}", place=place
         )
     if dataset.path:
         if dataset.mode != ERASE:

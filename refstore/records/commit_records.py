@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from refstore.core.ids import CommitId, Token
 from refstore.records.encoding import Record
 
@@ -21,7 +19,7 @@ class Commit(Record, frozen=True, tag=30):
     """The commit's date, which whoever makes it may give."""
     committer: str
     message: str
-    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    metadata: dict[str, str] = {}
     generation: int = 0
     """Longest distance from a root commit."""
     recorded_ms: int | None = None

@@ -35,7 +35,7 @@ R = TypeVar("R", bound=Record)
 
 T = TypeVar("T")
 
-_decoders: dict[type[Record], msgspec.msgpack.Decoder[Record]] = msgspec.field(default_factory=dict)
+_decoders: dict[type[Record], msgspec.msgpack.Decoder[Record]] = {}
 
 
 def decode(value: bytes, kind: type[R]) -> R:

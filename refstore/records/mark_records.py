@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from refstore.records.encoding import Record
 
 
@@ -69,14 +67,14 @@ class GcRun(Record, frozen=True, tag=35):
     marked_ms: int = 0
     """When its last commit was marked; the run waits for operations that began before. 0: not yet."""
     finished_ms: int = 0
-    mark_counts: dict[str, int] = msgspec.field(default_factory=dict)
+    mark_counts: dict[str, int] = {}
     question: str = ""
     """What an operator has to confirm before the sweep; '': nothing."""
     confirmed_by: str = ""
     confirmed_ms: int = 0
     sweep_began_ms: int = 0
     swept_ms: int = 0
-    sweep_counts: dict[str, int] = msgspec.field(default_factory=dict)
+    sweep_counts: dict[str, int] = {}
     """What the sweep counted."""
     end_reason: str = ""
     """Why it was abandoned."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import msgspec
-
 from refstore.core.ids import BranchName, RepositoryId
 from refstore.records.encoding import Record
 
@@ -18,7 +16,7 @@ class RepositoryRecord(Record, frozen=True, tag=40):
     """URL of the object store's namespace."""
     default_branch: BranchName
     created_ms: int
-    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    metadata: dict[str, str] = {}
     grace_seconds: int = -1
     """-1: the reaper's default."""
     closed_ms: int = 0
@@ -52,7 +50,7 @@ class RetentionRecord(Record, frozen=True, tag=41):
     set_by: str
     write_id: str
     """Differs in every version of the record, so that a retried write recognises its own."""
-    read_as: dict[str, str] = msgspec.field(default_factory=dict)
+    read_as: dict[str, str] = {}
     """Filter prefixes that were split as `branch/path` when the document was set, and the branch of each."""
 
 

@@ -18,7 +18,7 @@ class Entry(Record, frozen=True, tag=1):
     size_bytes: int
     checksum: str
     mtime_ms: int
-    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    metadata: dict[str, str] = {}
     content_type: str = ""
     reference_id: str = ""
     """The id of the reference that this entry was placed with; '' once it is committed, and where it needs none."""

@@ -102,7 +102,7 @@ def complete(ctx: Context, run: OfflineRun, going: Collection[str]) -> list[Comm
     landed = [
         commit
         for commit in marks.mark_run.may_be_complete(run)
-        if ctx.kv.get(keys.landed(ctx.repo, commit)) is not ABSENT
+        if ctx.kv.get(keys.landed_mark(ctx.repo, commit)) is not ABSENT
     ]
     return [
         commit

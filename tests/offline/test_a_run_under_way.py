@@ -124,13 +124,13 @@ def test_nothing_is_scheduled_for_deletion_before_its_mark_stands(
 def test_a_run_that_was_abandoned_schedules_nothing(world: World, expired: CommitId) -> None:
     marks = Marks(world.ctx)
     begun = marks.mark_run.begin("", 0, [expired], new_mark_id(world.ctx))
-    (before,) = marks.read_statuses.of([expired])
+    (before,) = marks.statuses.read([expired])
     assert before == MarkStatus(examining_run=begun.mark_id)
     (mark,) = marks.commits.read_marks([expired])
     assert mark is not None
     marks.mark_run.abandon(begun)
     world.lake.kv.set(keys.mark(world.ctx.repo, expired), encode(mark))  # it was marked late, after a take-over
-    assert marks.read_statuses.of([expired]) == [MarkStatus()]
+    assert marks.statuses.read([expired]) == [MarkStatus()]
 
 
 @pytest.mark.parametrize("is_service", [True, False])

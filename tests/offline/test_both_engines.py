@@ -11,12 +11,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from refstore_gc.simulate_mark import simulate_mark
 
 from refstore.core import ids
 from refstore.gc_marks import Marks, RunState
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
+from refstore_gc.simulate import simulate_mark
 from refstore_purge import purge_run as purging
 from tests.offline.test_going_on import DAY, RULES, live_for_a_day
 from tests.offline.world import World, marked_in
@@ -69,7 +69,7 @@ def nights(folder: Path, engines: Engines, seed: int) -> list[Any]:
             for each in list(Marks(world.ctx).runs.scan())
             if each.state is RunState.MARKED and each.record.deletes_at_ms <= world.clock.now_ms()
         ]
-        simulated = simulate_mark(world.ctx, engines, Options())
+        simulated = simulate_mark(world.ctx, engines, GcOptions())
         marked = gc_run.mark(world.ctx, engines, GcOptions(complete_every_days=11))
         told.append(
             (

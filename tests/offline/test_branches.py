@@ -8,7 +8,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from refstore_gc.simulate_mark import simulate_mark
 
 from refstore.core import ids
 from refstore.errors import Gone
@@ -17,6 +16,7 @@ from refstore.versioning.commits import object_names
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import BranchRuleResult, ObjectCount
+from refstore_gc.simulate import simulate_mark
 from tests.offline.world import World, everything_in, marked_in
 from tests.reaping import delete_due, release_all
 

@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from refstore_gc.simulate_mark import simulate_mark
 
 from refstore.core.ids import CommitId
 from refstore.errors import Gone, OutcomeUnknown
@@ -17,6 +16,7 @@ from refstore.records import keys
 from refstore_gc import gc_run, nothing_to_delete
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import GcSummary
+from refstore_gc.simulate import simulate_mark
 from tests.offline.world import World, marked_in
 from tests.reaping import release_all
 

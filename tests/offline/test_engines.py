@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from refstore_gc.simulate_mark import simulate_mark
 
 from refstore.core import ids
 from refstore.errors import CorruptRange, MissingExtra, Unavailable
@@ -23,6 +22,7 @@ from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
 from refstore_gc.engines.local import LocalEngine
 from refstore_gc.engines.shared_work import SharedWork
 from refstore_gc.gc_run import GcOptions
+from refstore_gc.simulate import simulate_mark
 from refstore_purge import purge_run as purging
 from tests.commands import Command
 from tests.engines import OneEngine
@@ -163,7 +163,7 @@ def test_a_run_counts_while_it_lists_and_the_next_one_knows(world: World, spark_
     release_all(world.repo)
     world.age()
     with open_engines(EngineOptions(spark_from_objects=8)) as engines:
-        assert simulate_mark(world.ctx, engines, Options()).engine == "spark"
+        assert simulate_mark(world.ctx, engines, GcOptions()).engine == "spark"
         asked = AskedEngines(engines)
         first = gc_run.mark(world.ctx, asked, GcOptions(is_complete=True))
         assert (first.engine, asked.objects[0]) == ("spark", 0)

@@ -139,9 +139,9 @@ class TestTheComparisonCanFail:
     def test_where_the_job_takes_an_expired_commit_for_active(
         self, plain: Made, tmp_path: Path, engines: Engines, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        decide = mark.decide
+        decide = mark.decide_marks
         monkeypatch.setattr(
-            mark, "decide", lambda *args, **kwargs: dataclasses.replace(decide(*args, **kwargs), commits=[])
+            mark, "decide_marks", lambda *args, **kwargs: dataclasses.replace(decide(*args, **kwargs), commits=[])
         )
         (finding,) = proven(plain.folder, tmp_path / "lake", Rules(days=5), engines).compared.findings
         assert finding.startswith("left over: data/")

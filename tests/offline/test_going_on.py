@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from refstore_gc.simulate_mark import simulate_mark
 
 from refstore.core import ids
 from refstore.core.ids import CommitId
@@ -31,6 +30,7 @@ from refstore_gc.run_context import GcOptions, RunContext
 from refstore_gc.run_layout import make_layout
 from refstore_gc.run_progress import RunSteps, ignore_progress
 from refstore_gc.run_summary import GcSummary
+from refstore_gc.simulate import simulate_mark
 from tests.engines import OneEngine
 from tests.offline.test_against_the_obvious import obviously
 from tests.offline.world import World, marked_in
@@ -147,7 +147,9 @@ def complete_and_others(world: World, summary: GcSummary, going: set[str]) -> tu
         CommitId(name) for name, _ in world.lake.kv.scan_all(keys.gc_marked_commits(world.ctx.repo, summary.mark_id))
     ]
     counts = [0, 0]
-    for commit, mark, complete in zip(listed, marks.commits.read_marks(listed), marks.commits.read_nothing_to_delete(listed), strict=True):
+    for commit, mark, complete in zip(
+        listed, marks.commits.read_marks(listed), marks.commits.read_nothing_to_delete(listed), strict=True
+    ):
         if world.lake.kv.get(keys.landed_mark(world.ctx.repo, commit)) is ABSENT:
             assert complete is None
             assert mark is not None

@@ -140,9 +140,9 @@ def test_what_an_unmark_takes_back_is_told_nowhere_any_more(
     repo.unmark(old)
     assert repo.why(address).marked == ()
     assert [mark.mark_id for mark in repo.why(other).marked] == [mark_id]
-    counts = marks.state_text.counts(marks.runs.get(mark_id))
+    counts = marks.statuses.read_counts(marks.runs.get(mark_id))
     assert (counts["commits_marked"], counts["commits_unmarked"], counts["objects"]) == (1, 1, 2 + orphan)
     repo.unmark(first)
     assert repo.why(other).marked == ()
     assert marks.runs.get(mark_id).state_text == ("marked" if orphan else "abandoned")
-    assert marks.state_text.counts(marks.runs.get(mark_id))["commits_marked"] == (0 if orphan else 2)
+    assert marks.statuses.read_counts(marks.runs.get(mark_id))["commits_marked"] == (0 if orphan else 2)

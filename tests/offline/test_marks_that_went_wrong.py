@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from refstore_gc.simulate_mark import simulate_mark
 
 from refstore.errors import Conflict, Corrupt, Unavailable
 from refstore.gc_marks import Marks, RunState, new_mark_id
@@ -18,6 +17,7 @@ from refstore.versioning.commits import object_names
 from refstore_gc import deleted_repositories, gc_run
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import SweepManifest, read_summaries, write_manifest
+from refstore_gc.simulate import simulate_mark
 from tests.offline.test_leftovers import delete_and_drain
 from tests.offline.world import World, marked_in
 from tests.reaping import reap_all, release_all

@@ -15,7 +15,7 @@ from refstore.cli.nightly_purge import reasons_of, row_of
 from refstore.errors import Conflict
 from refstore.objects.base import DeleteResult
 from refstore_gc import gc_run as nightly
-from refstore_gc.gc_run import GcOptions as GcOptions
+from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_progress import ignore_progress
 from refstore_purge import purge_run
 from tests.commands import Command

@@ -22,7 +22,7 @@ from refstore_gc.engines.shared_work import SharedWork
 from refstore_purge import purge_run, purge_tasks, verify_reader_process
 from refstore_purge.formats import parquet as parquet_format
 from refstore_purge.onboarding_check import find_unmatched_datasets
-from refstore_purge.purge_ids import write_ids as write_ids
+from refstore_purge.purge_ids import write_ids
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.purge_tasks import ObjectResult, ObjectTask, TaskSettings

@@ -35,7 +35,7 @@ from refstore.errors import Gone, NotFound, RefstoreError
 from refstore.gc_marks.commit_marks import CommitMarks
 from refstore_gc import gc_run as nightly
 from refstore_gc import purge_cleanup
-from refstore_gc.gc_run import GcOptions as GcOptions
+from refstore_gc.gc_run import GcOptions
 from refstore_purge import place_lookup, purge_run, restore_backups, verify
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions
@@ -71,7 +71,7 @@ DOCUMENT = {
 @dataclass(slots=True)
 class Content:
     body: bytes
-    purge_run: str = ""
+    run: str = ""
 
 
 @dataclass(slots=True)

@@ -141,7 +141,7 @@ class TestDates:
         def clean() -> None:
             purge_cleanup.clean_up(world.ctx)
 
-        assert check_date(world, made, "backups", clean) == kept.goes_ms
+        assert check_date(world, made, "backups", clean) == kept.deletes_at_ms
 
     def test_a_backup_that_a_later_run_pushes_out(self, world: World, purge: Purge) -> None:
         set_days(world, versions=1)

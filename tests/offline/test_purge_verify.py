@@ -27,7 +27,7 @@ from refstore.records.mark_records import Mark
 from refstore.records.repository_records import ImportSource
 from refstore_gc import gc_run as nightly
 from refstore_gc.engines import worker_processes
-from refstore_gc.gc_run import GcOptions as GcOptions
+from refstore_gc.gc_run import GcOptions
 from refstore_purge import purge_run, verify
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions

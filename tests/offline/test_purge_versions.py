@@ -210,7 +210,7 @@ class TestWhatIsLeft:
                 others.append(rewrite_at(world.repo, "main", PATH, events("bob", "cid"), run="other"))
             return done
 
-        monkeypatch.setattr(purge_versions.tasks, "run", meanwhile)
+        monkeypatch.setattr(purge_versions.purge_tasks, "run_tasks", meanwhile)
         made = purge("bob")
         assert made.is_whole, made
         assert guests_at(world, "main") == ["cid"]
@@ -232,7 +232,7 @@ class TestWhatIsLeft:
                 world.clock.sleep(world.ctx.safety.operation_deadline_seconds + 1)
             return done
 
-        monkeypatch.setattr(purge_versions.tasks, "run", slow)
+        monkeypatch.setattr(purge_versions.purge_tasks, "run_tasks", slow)
         made = purge("bob")
         assert [row.failed_objects for row in made.rows] == [1]
         assert "within its deadline" in made.skipped_objects[0].reason

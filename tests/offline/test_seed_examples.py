@@ -8,11 +8,11 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from refstore_gc.simulate_mark import simulate_mark
 
 from refstore.retention.commit_arrays import SNAPSHOT, TRANSACTION
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
+from refstore_gc.simulate import simulate_mark
 from tests.offline.world import DAY_MS, World
 from tests.reaping import release_all
 

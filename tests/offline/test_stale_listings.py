@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from refstore_gc.simulate_mark import simulate_mark
 
 from refstore.core import ids
 from refstore.gc_marks import Marks, RunState
 from refstore.repository import Repository
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
+from refstore_gc.simulate import simulate_mark
 from tests.kit.independent_audit import Lost, audit
 from tests.offline.test_s3 import NOW, data_of, lake_with_history, let_a_second_pass
 from tests.offline.world import World

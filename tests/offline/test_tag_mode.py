@@ -46,7 +46,7 @@ FOLDERS = ("data/", object_names.RANGES, object_names.METARANGES, object_names.A
 
 
 def tagging(*, full: bool = False) -> GcOptions:
-    return GcOptions(grace_days=0, min_age_seconds=0, mode="tag", full=full)
+    return GcOptions(grace_days=0, min_age_seconds=0, mode="tag", is_complete=full)
 
 
 def outcomes(summary: GcSummary) -> dict[str, int]:

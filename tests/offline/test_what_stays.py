@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from refstore_gc.simulate_mark import simulate_mark
 
 from refstore.core import ids
 from refstore.errors import Conflict, CorruptRange, Gone, StoreMisconfigured
@@ -14,6 +13,7 @@ from refstore.gc_marks import Marks, RunState
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.mark_breaker import BreakerLimits
+from refstore_gc.simulate import simulate_mark
 from tests.offline.world import World, everything_in, marked_in
 from tests.reaping import release_all
 

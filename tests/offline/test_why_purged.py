@@ -27,7 +27,7 @@ class State(NamedTuple):
 
     state: AddressState
     role: AddressRole | None
-    gc_run: str
+    run: str
     words: Sequence[str]
     """What stands in the meaning."""
 

@@ -26,7 +26,7 @@ from refstore.kv.base import Key
 from refstore.kv.sqlite import open_sqlite
 from refstore.objects.base import DeleteResult
 from refstore.objects.memory import MemoryObjects
-from refstore.records.staging_records import AuditEntry as ObjectEntry
+from refstore.records.staging_records import Entry as ObjectEntry
 from refstore.versioning import manifest
 from refstore.versioning.commits import added_addresses, columns, metaranges, ranges
 from refstore.versioning.commits.metaranges import Metarange, RangeRow
@@ -61,7 +61,7 @@ def _listing() -> bytes:
 def _manifest() -> bytes:
     entries = (
         manifest.CommitLanded(CommitId("c" * 64), b"record", MAIN, "b1"),
-        manifest.BranchCreated(MAIN, "b1", CommitId("c" * 64), NOW_MS, hidden=True),
+        manifest.BranchCreated(MAIN, "b1", CommitId("c" * 64), NOW_MS, is_hidden=True),
         manifest.BranchDeleted(MAIN, "b1"),
         manifest.RecordCreated("tags", "v1", b"record"),
         manifest.RecordRemoved("tags", "v1", b"record"),

@@ -16,6 +16,14 @@ from tests.git import need_clone
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = sorted(ROOT.glob("requirements*.lock"))
 ROOMS = ("refstore", "api", "reaper", "offline_gc", "purge")
+ROOMS_OF_LAYERS = (
+    "refstore",
+    "refstore.core",
+    "refstore.versioning",
+    "refstore.configuration",
+    "refstore.monitoring",
+    "refstore.service",
+)
 
 HOME = re.compile(r"(?<![\w.])/(?:(?:home|Users)/[A-Za-z0-9]|root/)")
 SECRET = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_[A-Za-z0-9]{36}\b")
@@ -111,11 +119,11 @@ def test_every_module_has_its_place_among_the_layers() -> None:
     placed = set(re.findall(r"[\w.]+", contracts["importlinter:contract:layers"]["layers"]))
     there = {
         f"{package}.{path.stem}"
-        for package in ("refstore", "refstore.core", "refstore.versioning")
+        for package in ROOMS_OF_LAYERS
         for path in (ROOT / package.replace(".", "/")).iterdir()
         if (path.suffix == ".py" and path.stem != "__init__") or (path / "__init__.py").exists()
     }
-    assert there - {"refstore.core", "refstore.versioning"} <= placed
+    assert there - set(ROOMS_OF_LAYERS) <= placed
     assert {"refstore_api", "refstore_reaper", "refstore_gc"} <= placed
 
 

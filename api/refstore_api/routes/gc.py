@@ -214,7 +214,7 @@ def _run_model(marks: Marks, run: OfflineRun, caller: Principal) -> MarkRunModel
         finished=_seconds(record.finished_ms),
         tagged=_seconds(record.tagged_ms),
         swept=_seconds(record.swept_ms),
-        counts=marks.state_text.counts(run),
+        counts=marks.statuses.read_counts(run),
         swept_counts=record.sweep_counts,
         question=record.question,
         confirmed_by=record.confirmed_by,

@@ -39,7 +39,9 @@ async def list_marks(request: Request, service: ServiceOf, session: ReaderSessio
             request,
             "marks.html",
             repository=repo.name,
-            runs=[(run, marks.read_statuses.counts(run)) for run in sorted(runs, key=lambda run: run.record.deletes_at_ms)],
+            runs=[
+                (run, marks.statuses.read_counts(run)) for run in sorted(runs, key=lambda run: run.record.deletes_at_ms)
+            ],
             states=RunState,
             may_act=session.has_role("operator", repo.name),
         )
@@ -66,7 +68,7 @@ async def show(
             repository=repo.name,
             run=run,
             states=RunState,
-            counts=marks.read_statuses.counts(run),
+            counts=marks.statuses.read_counts(run),
             summary=read_mark_summary(repo, mark),
             commits=commits[:COMMITS],
             next_after=commits[COMMITS - 1][0] if len(commits) > COMMITS else "",
@@ -144,7 +146,7 @@ async def ask_confirm(
                 title="Confirm a mark",
                 lead=f"After {format_time(run.record.deletes_at_ms)} the next run deletes these objects for ever.",
                 button="Confirm the deletion",
-                facts=_count_rows(marks.read_statuses.counts(run), read_mark_summary(repo, mark)),
+                facts=_count_rows(marks.statuses.read_counts(run), read_mark_summary(repo, mark)),
                 warnings=[run.record.question] if run.record.question else ["This mark waits for nobody."],
                 cancel=f"/repositories/{repository}/marks/{mark}",
                 is_allowed=waits,

@@ -37,7 +37,7 @@ SHOWN_MAX: Final = 20
 @router.get("")
 async def list_runs(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
     def work(repo: Repository) -> Response:
-        kept = purge_cleanup.backups(repo.context)
+        kept = purge_cleanup.scan_backups(repo.context)
         backups = list(islice(kept, BACKUPS + 1))
         return render(
             request,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from refstore.errors import Corrupt, ObjectNotFound
-from refstore.gc_marks import OPEN_STATES, Marks, Run, RunState
+from refstore.gc_marks import OPEN_STATES, Marks, OfflineRun, RunState
 from refstore_gc.anti_join import JoinResult
 from refstore_gc.bucket_join import RecordedKeys
 from refstore_gc.checked_files import read_value, write_value
@@ -50,7 +50,7 @@ def usable(run: RunContext) -> tuple[Baseline | None, str]:
 
 def record(
     run: RunContext,
-    mark: Run,
+    mark: OfflineRun,
     result: JoinResult,
     listed: ObjectCount,
     complete_commits: NothingToDeleteCommits,
@@ -62,15 +62,15 @@ def record(
     files = {row.bucket: row.key for row in result.rows if isinstance(row, RecordedKeys)}
     baseline = Baseline(
         mark_id=mark.mark_id,
-        complete=before.complete_mark_id if before else mark.mark_id,
+        complete_mark_id=before.complete_mark_id if before else mark.mark_id,
         complete_run_ms=before.complete_run_ms if before else mark.record.began_ms,
         seed=run.layout.seed,
         cutoff_ms=run.cutoff_ms,
         horizon=listing_horizon(run.repository.waits, run.cutoff_ms),
         layers=[*(before.layers if before else ()), RecordLayer(list(result.bounds), files)],
         former_kv_files=list(result.live_set.addresses.files),
-        units=result.live_set.reads,
-        there=before.previously_listed if before else listed,
+        commit_reads=result.live_set.reads,
+        previously_listed=before.previously_listed if before else listed,
         nothing_to_delete=complete_commits,
     )
     write_value(run.repository.objects, _baseline_key(mark.mark_id), baseline)
@@ -81,7 +81,7 @@ def forget(run: RunContext, baseline: Baseline) -> None:
     remove_run_files(run.repository.objects, baseline.mark_id, FILE)
 
 
-def remove_unused(run: RunContext, mark: Run, *, recorded: bool, before: Baseline | None) -> None:
+def remove_unused(run: RunContext, mark: OfflineRun, *, recorded: bool, before: Baseline | None) -> None:
     """Remove the records of earlier runs that no run builds on any more."""
     store = run.repository.objects
     if not recorded:

@@ -7,7 +7,14 @@ from collections.abc import Iterable
 from refstore.versioning.commits.metaranges import RangeRow
 from refstore.versioning.commits.tree_store import TreeStore
 from refstore_gc.address_batches import BatchKind
-from refstore_gc.live_in_commits import CommitReads, AddedAddressesSource, LiveCommits, CommitSources, TreeSource, open_tree_store
+from refstore_gc.live_in_commits import (
+    AddedAddressesSource,
+    CommitReads,
+    CommitSources,
+    LiveCommits,
+    TreeSource,
+    open_tree_store,
+)
 from refstore_gc.run_layout import RunLayout
 
 
@@ -27,7 +34,10 @@ def changed_sources(commits: LiveCommits, reads: CommitReads, before: CommitRead
     new_trees = [TreeSource(each) for each in metaranges if each not in before.metaranges]
     new = sorted(reads.added_addresses - before.added_addresses)
     added = [AddedAddressesSource(each, BatchKind.LIVE_IN_COMMITS, metarange_of[each]) for each in new]
-    added += [AddedAddressesSource(each, BatchKind.NO_LONGER_READ) for each in sorted(before.added_addresses - reads.added_addresses)]
+    added += [
+        AddedAddressesSource(each, BatchKind.NO_LONGER_READ)
+        for each in sorted(before.added_addresses - reads.added_addresses)
+    ]
     ranges = [(row.id, kind, -1) for row, kind in changed]
     return CommitSources(new_trees, added, [], ranges, sum(row.rows for row, _ in changed))
 

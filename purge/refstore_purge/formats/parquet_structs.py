@@ -8,8 +8,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, TypeAlias
 
-StructShape: TypeAlias = dict[int, "Part"]
-FieldShape: TypeAlias = "int | StructShape | list[Part]"
+StructShape: TypeAlias = dict[int, "FieldShape"]
+FieldShape: TypeAlias = "int | StructShape | list[FieldShape]"
 
 
 class ThriftType(IntEnum):

@@ -16,31 +16,31 @@ class MarkStatus(NamedTuple):
     """What is shown of a commit."""
 
     mark: Mark | None = None
-    complete: NothingToDelete | None = None
+    nothing_to_delete: NothingToDelete | None = None
     examining_run: str = ""
     """The run that has marked it for its look, and has yet to find whether anything of it goes."""
 
 
-class ShownMarks:
+class MarkStatuses:
     """The marks as they are shown."""
 
     def __init__(self, runs: OfflineRuns, commits: CommitMarks) -> None:
         self._runs = runs
         self._commits = commits
 
-    def of(self, commits: Sequence[CommitId]) -> list[MarkStatus]:
+    def read(self, commits: Sequence[CommitId]) -> list[MarkStatus]:
         """Return what to show of each: its mark, or that it is complete. By the mark of a run that has yet to find what
         goes nothing is going to be deleted: such a commit is shown as before that run, or as examined by it.
         """
         marks, complete = self._commits.read_marks(commits), self._commits.read_nothing_to_delete(commits)
         states = self._runs.read_states({mark.mark_id for mark in marks if mark is not None and not mark.sweeping_ms})
         return [
-            self._shown(mark, found, states.get(mark.mark_id) if mark is not None else None)
+            self._status_of(mark, found, states.get(mark.mark_id) if mark is not None else None)
             for mark, found in zip(marks, complete, strict=True)
         ]
 
     @staticmethod
-    def _shown(mark: Mark | None, complete: NothingToDelete | None, state: RunState | None) -> MarkStatus:
+    def _status_of(mark: Mark | None, complete: NothingToDelete | None, state: RunState | None) -> MarkStatus:
         if mark is None:
             return MarkStatus(None, complete)
         if state not in (RunState.MARKING, RunState.ABANDONED):
@@ -52,7 +52,7 @@ class ShownMarks:
         is_examined = state is RunState.MARKING and not mark.prefixes
         return MarkStatus(examining_run=mark.mark_id if is_examined else "")
 
-    def counts(self, run: OfflineRun) -> dict[str, int]:
+    def read_counts(self, run: OfflineRun) -> dict[str, int]:
         """Return what a run counted. Of a mark that stands, the commits are those that it still has, and
         `commits_unmarked` are the others: what these name stays, so the mark holds at most the objects that it counted.
         """

@@ -1,0 +1,1 @@
+"""What operators see of a lake: figures, metrics, and the runs under way."""
