@@ -281,7 +281,7 @@ def purge_memory(*, url: str, ids: str, format_: str, identifier: str, small: st
         work = purge_tasks.ObjectTask(
             address=key, size_bytes=size, format=name, ids="", identifier=columns, target_address=to
         )
-        done = purge_tasks.run_task(job, work if to else msgspec.structs.replace(work, index=f"index/{key}"))
+        done = purge_tasks.run_task(job, work if to else msgspec.structs.replace(work, index_key=f"index/{key}"))
         if done.failure or not done.matched_rows:
             raise RuntimeError(f"{key}: {done}")
         return done

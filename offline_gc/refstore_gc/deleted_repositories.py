@@ -126,7 +126,7 @@ def clear_repository(
         files = [outcome_key(unit) for unit in swept.units]
         deletion_index_writer.index_sweep(ctx, mark_id, files, swept.swept.at_ms)
         remove_run_files(ctx.objects, mark_id, "listing/", "clock")
-        return cleared._replace(waiting=swept.waiting, tagged_ms=tagged.since_ms)
+        return cleared._replace(waiting_objects=swept.waiting, tagged_ms=tagged.since_ms)
     # another run may have been through with it meanwhile, and somebody have the namespace by now
     _check_not_shared(lake, repo, record)
     if failed := _remove_private(ctx.objects):

@@ -151,7 +151,7 @@ def _rows_of_sweep(table: Any, mark_id: str, at_ms: int, facts: RunRules | None)
     """Return the index's rows of an outcome file, without what was excluded: that was not deleted."""
     table = table.filter(pc.not_equal(table.column("outcome"), make_scalar(EXCLUDED_OUTCOME, pa.string())))
     cause = table.column("reason")
-    causes = pc.new_id(cause)
+    causes = pc.unique(cause)
     rules = make_array([rule_of_run(facts, each) for each in causes.to_pylist()], pa.string())
     columns = {
         "key": table.column("address"),

@@ -46,7 +46,7 @@ def record_sweep(ctx: Context, swept: SweepResult) -> None:
 
     def change(before: GcFigures) -> GcFigures:
         days = figures.add_reclaimed(before.reclaimed, amount, swept.at_ms)
-        return msgspec.structs.replace(before, reclaimed=days, failed=swept.failed_objects)
+        return msgspec.structs.replace(before, reclaimed=days, failed_objects=swept.failed_objects)
 
     _change_figures(ctx, change)
 

@@ -80,7 +80,7 @@ def run_nightly(
             on_swept(each)
     marked = mark(ctx, engines, options, report_progress)
     if cleaned not in (None, CleanupSummary()):
-        marked = msgspec.structs.replace(marked, cleaned=cleaned)
+        marked = msgspec.structs.replace(marked, purge_cleanup=cleaned)
         write_summary(ctx.objects, marked)
     swept |= {each.mark_id: each for each in _sweep_due(ctx, engines, report_progress, on_sweep_error, unswept)}
     remove_old_runs(ctx)

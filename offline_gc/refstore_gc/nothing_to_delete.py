@@ -94,7 +94,7 @@ def find_nothing_to_delete(question: NothingToDeleteQuery, engine: Engine) -> No
         elif unkept_keys:
             key = _write_keys(layout, unkept_keys.values(), "-again")
             known = msgspec.structs.replace(
-                before, read=before.read_ranges | unkept_keys.keys(), files=[*before.files, key]
+                before, read_ranges=before.read_ranges | unkept_keys.keys(), files=[*before.files, key]
             )
     if not again:
         known = NothingToDeleteCommits()

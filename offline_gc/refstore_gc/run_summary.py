@@ -177,7 +177,7 @@ class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
     def add_purged(self, purged: PurgedObjects) -> SweepResult:
         """Return it with what became of purged objects."""
         failures = [*self.failures, *purged.failures][:FAILURES_SHOWN]
-        return msgspec.structs.replace(self, purged=purged, failures=failures)
+        return msgspec.structs.replace(self, purged_objects=purged, failures=failures)
 
 
 DRIFT_NOTE: Final = (

@@ -77,7 +77,7 @@ def sweep(
         outcomes = sweep_units(run, manifest.units, excluded, mode)
     swept = summarize_sweep(outcomes, mode, excluded_count, ctx.clock.now_ms(), run.steps.seconds.get("sweeping", 0.0))
     swept = msgspec.structs.replace(
-        swept, dropped_out_by_rules=by_rules, rules_changed=begun.have_rules_changed, engine=run.engine.name
+        swept, excluded_by_rules=by_rules, have_rules_changed=begun.have_rules_changed, engine=run.engine.name
     )
     if not (swept.failed_objects or swept.tagged_count.objects):  # the identities' own objects are gone
         purged = purged_objects.delete_dead_identities(ctx, run.layout, manifest.dead_identities, excluded)
@@ -111,9 +111,9 @@ def _check_bucket_deletions(ctx: Context, engines: Engines, tagged: OfflineRun, 
     if before is not None:
         swept = msgspec.structs.replace(
             swept,
-            commits_dropped_out=before.excluded_commits,
-            dropped_out_by_rules=before.excluded_by_rules,
-            rules_changed=before.have_rules_changed,
+            excluded_commits=before.excluded_commits,
+            excluded_by_rules=before.excluded_by_rules,
+            have_rules_changed=before.have_rules_changed,
             seconds=before.seconds,
         )
     return _record_outcome(ctx, tagged, summary, manifest, swept)
@@ -132,7 +132,7 @@ def _record_outcome(
         swept_run = finish(mark_id, counts)
     earlier = summary.sweep.outcomes if summary.sweep is not None else {}
     newly = {name: count - earlier.get(name, ObjectCount()) for name, count in swept.outcomes.items()}
-    swept = msgspec.structs.replace(swept, tagged_ms=swept_run.record.tagged_ms, newly=newly)
+    swept = msgspec.structs.replace(swept, tagged_ms=swept_run.record.tagged_ms, new_outcomes=newly)
     summary = msgspec.structs.replace(summary, state=swept_run.state_text, sweep=swept)
     write_summary(ctx.objects, summary)
     gc_figures.record_sweep(ctx, swept)

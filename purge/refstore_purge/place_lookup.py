@@ -168,7 +168,7 @@ class _PlaceLookup:
                     known.add(spot.reason)
                 else:
                     spot = spot._replace(reason="other reasons; see what was not purged")
-                key = (content.dataset, not content.has_rows, spot._replace(goes_ms=bool(spot.deletes_at_ms)))
+                key = (content.dataset, not content.has_rows, spot._replace(deletes_at_ms=bool(spot.deletes_at_ms)))
                 sized = msgspec.structs.replace(content, size_bytes=self._there[content.address])
                 grouped[key].append((sized, spot))
         places = [_merge_places(grouped[key]) for key in sorted(grouped)]

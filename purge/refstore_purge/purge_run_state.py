@@ -263,7 +263,9 @@ class PurgeRun:
             return work
         folder = id_index.index_folder(self.key, unit.dataset, self.ids.ids_of(unit.dataset).kind)
         sizes = self.state.indexes.get(folder, {})
-        return msgspec.structs.replace(work, index=f"{folder}{work.address}", index_bytes=sizes.get(work.address, 0))
+        return msgspec.structs.replace(
+            work, index_key=f"{folder}{work.address}", index_bytes=sizes.get(work.address, 0)
+        )
 
     def delete_indexes(self, pieces: Sequence[tuple[Partition, PurgeObject]]) -> None:
         """Delete the indexes of what was replaced. Raises ObjectsUnavailable."""

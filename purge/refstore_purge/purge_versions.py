@@ -267,4 +267,6 @@ def _object_at_attempt(items: Sequence[PartitionObject], attempt: ReplacementAtt
     saw.
     """
     piece = items[attempt.number][1]
-    return msgspec.structs.replace(piece, size_bytes=attempt.current.size_bytes, content=attempt.current.address)
+    return msgspec.structs.replace(
+        piece, size_bytes=attempt.current.size_bytes, content_address=attempt.current.address
+    )

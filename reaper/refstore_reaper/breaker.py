@@ -137,7 +137,7 @@ class Breaker:
                 return self._grant(wanted_count)
             if state.allowed_objects:
                 count = min(wanted_count, state.allowed_objects)
-                if self._write(raw, msgspec.structs.replace(state, let_objects=state.allowed_objects - count)):
+                if self._write(raw, msgspec.structs.replace(state, allowed_objects=state.allowed_objects - count)):
                     return self._grant(count, from_allowance=True)
                 continue
             if not self._share_checked:
@@ -161,7 +161,7 @@ class Breaker:
         for _ in range(ATTEMPTS if unused > 0 else 0):
             raw, state = self._read()
             if state.tripped_ms or self._write(
-                raw, msgspec.structs.replace(state, let_objects=state.allowed_objects + unused)
+                raw, msgspec.structs.replace(state, allowed_objects=state.allowed_objects + unused)
             ):
                 return
 

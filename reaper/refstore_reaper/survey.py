@@ -146,12 +146,12 @@ class FiguresWriter:
                 before
                 if measured is None
                 else msgspec.structs.replace(
-                    measured, error=before.error, error_ms=before.error_ms, refused=before.refused_objects
+                    measured, error=before.error, error_ms=before.error_ms, refused_objects=before.refused_objects
                 )
             )
             if error is not None:
                 after = msgspec.structs.replace(
-                    after, error=error, error_ms=now_ms if error else 0, refused=own.refused
+                    after, error=error, error_ms=now_ms if error else 0, refused_objects=own.refused
                 )
             days = figures.add_reclaimed(before.reclaimed, reclaimed, now_ms)
             return msgspec.structs.replace(after, reclaimed=days)

@@ -245,7 +245,7 @@ class AuditLog:
 
     def _finish_change(self, act: Act, begun: EntryPosition) -> None:
         """Write the outcome of a change. It raises nothing, because the change is over."""
-        act = msgspec.structs.replace(act, begun=begun)
+        act = msgspec.structs.replace(act, begin_entry=begun)
         try:
             with deadline.lift():
                 try:

@@ -278,5 +278,5 @@ def _merge_marks(old: Mark | None, new: Mark) -> Mark | None:
         return None
     prefixes = tuple(sorted({*old.prefixes, *new.prefixes})) if new.prefixes else ()
     return msgspec.structs.replace(
-        new, prefixes=prefixes, earlier=encode(old) if old.sweeping_ms else old.earlier_marks
+        new, prefixes=prefixes, earlier_marks=encode(old) if old.sweeping_ms else old.earlier_marks
     )

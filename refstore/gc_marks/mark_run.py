@@ -81,7 +81,7 @@ class MarkRun:
                 counts[name] += self._commits.mark_commits(
                     {commit: mark for commit, mark in page if commit not in heads}
                 )
-        run = self._runs.change(run, marked_ms=self._clock.now_ms(), counts=counts)
+        run = self._runs.change(run, marked_ms=self._clock.now_ms(), mark_counts=counts)
         return run._replace(marked_at_seconds=self._clock.monotonic_seconds())
 
     def barrier_over_at(self, run: OfflineRun) -> int:
@@ -177,7 +177,7 @@ class MarkRun:
             "gc.mark", repository=self._ctx.name, target=run.mark_id, after=after, bounded_wait=False
         ):
             done = self._runs.change(
-                run, state=state, finished_ms=self._clock.now_ms(), counts=counted, question=question
+                run, state=state, finished_ms=self._clock.now_ms(), mark_counts=counted, question=question
             )
         self._runs.clear_flag(run.mark_id)
         return done

@@ -170,7 +170,7 @@ class OfflineRuns:
                 unfinished_only and record.state != RunState.MARKING
             ):
                 return False
-            new = msgspec.structs.replace(record, state=RunState.ABANDONED, ended=why, write_id=self.write_id())
+            new = msgspec.structs.replace(record, state=RunState.ABANDONED, end_reason=why, write_id=self.write_id())
             if self._kv.set_if(key, raw, encode(new)):
                 return True
         raise Contention(f"others kept changing mark {mark_id}; make the same call again")

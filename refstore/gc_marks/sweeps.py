@@ -70,7 +70,7 @@ class Sweeps:
             return run
         now = self._clock.now_ms()
         self._commits.record_tagged(mark_id, now)
-        return self._runs.change(run, tagged_ms=now, swept=dict(counts))
+        return self._runs.change(run, tagged_ms=now, sweep_counts=dict(counts))
 
     def finish(self, mark_id: str, counts: Mapping[str, int]) -> OfflineRun:
         """Finish the sweep after all deletions: the commits are swept. Call it again after a crash."""
@@ -81,7 +81,7 @@ class Sweeps:
             raise Conflict(f"mark {mark_id} is {run.state}; begin its sweep first")
         now = self._clock.now_ms()
         self._commits.finish_sweep(mark_id, now)
-        return self._runs.change(run, state=RunState.SWEPT, swept_ms=now, swept=dict(counts))
+        return self._runs.change(run, state=RunState.SWEPT, swept_ms=now, sweep_counts=dict(counts))
 
     def _start(self, mark_id: str) -> OfflineRun:
         run = self._runs.get(mark_id)

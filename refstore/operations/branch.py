@@ -102,7 +102,7 @@ def reset_branch(ctx: Context, name: BranchName) -> None:
             *record.retired_tokens,
             *(RetiredToken(retired_token, RESET_CAUSE) for retired_token in (*record.sealed_tokens, record.token)),
         )
-        if branches.change(name, open_branch, token=token, sealed=(), retired=retired):
+        if branches.change(name, open_branch, token=token, sealed_tokens=(), retired_tokens=retired):
             break
         open_branch = branches.read_open(name)
         if not set(first.record.live_tokens) & set(open_branch.record.live_tokens):

@@ -100,7 +100,9 @@ def expire_head(
             return total
         except (DirtyBranch, Contention) as error:
             return total._replace(
-                left="it has uncommitted changes" if isinstance(error, DirtyBranch) else "it kept being changed"
+                remaining_reason="it has uncommitted changes"
+                if isinstance(error, DirtyBranch)
+                else "it kept being changed"
             )
         total = HeadExpiry(
             total.objects + len(page.paths), total.size_bytes + page.size_bytes, total.commits + was_made

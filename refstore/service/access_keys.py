@@ -151,7 +151,7 @@ def rotate_secret(store: KeyStore, id: str, *, overlap_ms: int) -> NewKey:  # no
                 f"the old one with: refstore keys end-overlap {id}"
             )
         previous = SecretHash(record.salt, record.hash, now_ms + overlap_ms)
-        return msgspec.structs.replace(record, salt=salt, hash=_hash_secret(salt, secret), previous=previous)
+        return msgspec.structs.replace(record, salt=salt, hash=_hash_secret(salt, secret), previous_secret=previous)
 
     return NewKey(_display_key(id, _change_key(store, "key.rotate", id, rotated)), secret)
 
@@ -165,7 +165,7 @@ def end_overlap(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewis
         now_ms = store.clock.now_ms()
         if record.previous_secret is None or has_ended(record.previous_secret, now_ms):
             raise Conflict(f"access key {id!r} has one secret only; make a second one with: refstore keys rotate {id}")
-        return msgspec.structs.replace(record, previous=record.previous_secret._replace(ends_ms=now_ms))
+        return msgspec.structs.replace(record, previous_secret=record.previous_secret._replace(ends_ms=now_ms))
 
     return _display_key(id, _change_key(store, "key.end-overlap", id, ended))
 

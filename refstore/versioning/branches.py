@@ -142,7 +142,7 @@ class Branches:
             open_branch = self.read_open(name)
             sealed = (*open_branch.record.sealed_tokens, open_branch.record.token)
             new = msgspec.structs.replace(
-                open_branch.record, token=new_token(), sealed=sealed, write_id=self._write_id()
+                open_branch.record, token=new_token(), sealed_tokens=sealed, write_id=self._write_id()
             )
             if self._kv.set_if(self.key(name), open_branch.raw, encode(new)):
                 return new
@@ -160,7 +160,9 @@ class Branches:
             if record.head != base or record.sealed_tokens[: len(sealed)] != sealed:
                 return False
             retired = (*record.retired_tokens, *(RetiredToken(token, fate) for token in sealed))
-            if self.change(name, open_branch, head=head, sealed=record.sealed_tokens[len(sealed) :], retired=retired):
+            if self.change(
+                name, open_branch, head=head, sealed_tokens=record.sealed_tokens[len(sealed) :], retired_tokens=retired
+            ):
                 return True
         raise self.contention(name)
 

@@ -166,8 +166,8 @@ class Locations:
                     location = _with_fields(
                         before,
                         intent=Intent(item.address, run, now),
-                        going=(*before.pending_deletions, *abandoned),
-                        unpublished=(*before.unpublished_attempts, *abandoned),
+                        pending_deletions=(*before.pending_deletions, *abandoned),
+                        unpublished_attempts=(*before.unpublished_attempts, *abandoned),
                     )
                     planned.append((index, value, location))
             written = self._set_if([(items[index].identity, value, after) for index, value, after in planned])
@@ -245,7 +245,7 @@ class Locations:
             after = _with_fields(
                 before,
                 current=chosen.content,
-                replaced=before.replacement_count + 1,
+                replacement_count=before.replacement_count + 1,
                 backups=(*(each for each in before.backups if each is not chosen), trash),
             )
             if self._kv.set_if(keys.location(self._repo, identity), value, encode(after)):
@@ -274,7 +274,13 @@ class Locations:
                 unpublished = (*unpublished, intent.address)
                 intent = None
             if before.current is not None and (going or len(kept) < len(before.backups)):
-                after = _with_fields(before, intent=intent, backups=kept, going=tuple(going), unpublished=unpublished)
+                after = _with_fields(
+                    before,
+                    intent=intent,
+                    backups=kept,
+                    pending_deletions=tuple(going),
+                    unpublished_attempts=unpublished,
+                )
                 planned.append((each, after))
         written = self._set_if([(each.identity, encode(each.location), after) for each, after in planned])
         return [LocatedIdentity(each.identity, after) for (each, after), ok in zip(planned, written, strict=True) if ok]
@@ -289,10 +295,10 @@ class Locations:
                     _drop_if_at_rest(
                         _with_fields(
                             each.location,
-                            going=tuple(
+                            pending_deletions=tuple(
                                 address for address in each.location.pending_deletions if address not in deleted
                             ),
-                            unpublished=tuple(
+                            unpublished_attempts=tuple(
                                 address for address in each.location.unpublished_attempts if address not in deleted
                             ),
                         )
@@ -325,7 +331,7 @@ class Locations:
                         *told.pending_deletions,
                         *(address for address in named if address not in told.addresses()),
                     )
-                    planned.append((index, value, _with_fields(told, going=going)))
+                    planned.append((index, value, _with_fields(told, pending_deletions=going)))
             writes = [(items[index][0], value, after) for index, value, after in planned]
             written = [True] * len(writes) if dry_run else self._set_if(writes)
             waiting = [index for (index, _, _), ok in zip(planned, written, strict=True) if not ok]

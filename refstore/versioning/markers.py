@@ -65,7 +65,7 @@ class Markers:
                 self._manifest.add_deletion(BranchDeleted(name, record.id))
             match record:
                 case Branch():
-                    is_current = branches.change(name, OpenBranch(raw, record), retired=())
+                    is_current = branches.change(name, OpenBranch(raw, record), retired_tokens=())
                 case ClosedBranch():
                     is_current = self._kv.set_if(branches.key(name), raw, ABSENT)
             if is_current:

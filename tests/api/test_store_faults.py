@@ -208,7 +208,7 @@ def test_pages_show_the_words_of_a_store_to_operators_only() -> None:
         reason = "redis://10.0.0.7:6379 cannot be reached"
 
         def fail(before: ReaperFigures) -> ReaperFigures:
-            return msgspec.structs.replace(before, error=reason, error_ms=app.clock.now_ms(), versions=reason)
+            return msgspec.structs.replace(before, error=reason, error_ms=app.clock.now_ms(), versions_warning=reason)
 
         change_reaper_figures(app.lake.kv, repo.context.repo, "write", fail)
         places = ("/repositories/alpha", "/reapers")

@@ -241,7 +241,7 @@ def test_what_it_does_not_go_on_from(tmp_path: Path, engines: Engines) -> None:
     usable, why = baseline_files.usable(context)
     assert usable is not None, why
     assert "was given up" in usable.find_mismatch(LiveCommits(), LiveCommits().read_names(), usable.cutoff_ms)
-    nothing = msgspec.structs.replace(usable, units=CommitReads(set(), set(), set(), set()))
+    nothing = msgspec.structs.replace(usable, commit_reads=CommitReads(set(), set(), set(), set()))
     assert nothing.find_mismatch(LiveCommits(), LiveCommits().read_names(), usable.cutoff_ms) == ""
     assert "reaches further back than that of the last run" in nothing.find_mismatch(
         LiveCommits(), LiveCommits().read_names(), usable.cutoff_ms - 1

@@ -168,7 +168,7 @@ def a_schema_in_itself(footer: ThriftStruct) -> None:
 def test_a_footer_that_contradicts_itself_is_named(edit: Callable[[ThriftStruct], None], told: str) -> None:
     body = edited(a_file(), edit)
     with pytest.raises(PurgeError, match=told):
-        rewrite(parquet, body, replace(GUEST, ignore_statistics=True), BOB)
+        rewrite(parquet, body, replace(GUEST, ignores_statistics=True), BOB)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_statistics_that_lie_are_named_where_the_column_is_read() -> None:
     with pytest.raises(PurgeError, match="statistics rule out; run again with --ignore-statistics"):
         parquet.find(io.BytesIO(lying), GUEST, BOB, lambda _: None)
     assert find(parquet, lying, GUEST, BOB).matched == 1
-    assert rewrite(parquet, lying, replace(GUEST, ignore_statistics=True), BOB)[1] == (4, 2)
+    assert rewrite(parquet, lying, replace(GUEST, ignores_statistics=True), BOB)[1] == (4, 2)
 
 
 def test_a_list_that_pyarrow_does_not_read_is_named() -> None:

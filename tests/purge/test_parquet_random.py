@@ -147,7 +147,7 @@ def test_a_random_file_loses_the_rows_of_the_ids_and_nothing_else(seed: int, tmp
             file = random_file(chance, has_struct=seed % 3 == 2)
     gone = chance.sample(sorted(set(file.guests)), chance.randint(1, len(set(file.guests))))
     what = task("guest.guest" if pa.types.is_struct(file.schema.field("guest").type) else "guest")
-    what = replace(what, every_row=seed % 7 == 6, ignore_statistics=seed % 5 == 4)
+    what = replace(what, matches_every_row=seed % 7 == 6, ignores_statistics=seed % 5 == 4)
     has_id = [what.matches_every_row or guest in gone for guest in file.guests]
     paths = [path for path in paths_to_null(file.schema) if path[0] != "guest"]
     if seed % 3 == 2 and paths:
@@ -169,4 +169,4 @@ def test_a_random_file_loses_the_rows_of_the_ids_and_nothing_else(seed: int, tmp
     assert table.schema.equals(pq.read_schema(io.BytesIO(file.body)), check_metadata=True)
     assert repr(table.to_pylist()) == repr(expected)
     if what.set_null or not what.matches_every_row:
-        assert find(parquet, made, replace(what, ignore_statistics=True), id_set(*gone)).matched == 0
+        assert find(parquet, made, replace(what, ignores_statistics=True), id_set(*gone)).matched == 0

@@ -75,7 +75,7 @@ def test_a_write_whose_reply_was_lost_is_counted_once(world: World) -> None:
             repo,
             write_id,
             lambda before: msgspec.structs.replace(
-                before, reclaimed=figures.add_reclaimed(before.reclaimed, Amount(1, 10), NOW)
+                before, reclaimed_days=figures.add_reclaimed(before.reclaimed, Amount(1, 10), NOW)
             ),
         )
 
@@ -145,8 +145,8 @@ RAN = GcFigures(run_ms=NOW)
     ("own", "concern"),
     [
         (Figures(FRESH, RAN), None),
-        (Figures(msgspec.structs.replace(FRESH, stopped="x"), RAN), Concern.STOPPED),
-        (Figures(msgspec.structs.replace(FRESH, stopped="x", went_back=True), RAN), Concern.KV_WENT_BACK),
+        (Figures(msgspec.structs.replace(FRESH, stop_reason="x"), RAN), Concern.STOPPED),
+        (Figures(msgspec.structs.replace(FRESH, stop_reason="x", kv_went_back=True), RAN), Concern.KV_WENT_BACK),
         (Figures(msgspec.structs.replace(FRESH, questions=1), RAN), Concern.QUESTION),
         (Figures(msgspec.structs.replace(FRESH, error="x"), RAN), Concern.REAPER_FAILED),
         (Figures(msgspec.structs.replace(FRESH, has_rules=False), RAN), Concern.NO_RULES),

@@ -162,7 +162,7 @@ for name in set(sys.modules) - early:
 def test_a_service_imports_structlog_with_its_first_record() -> None:
     log = "from refstore.core import event_log\nevent_log.get_logger('refstore.x').warning('seen')\n"
     code = (
-        "import sys\nfrom refstore.core import logs\nfrom refstore.configuration.settings import LogSettings\n"
+        "import sys\nfrom refstore.configuration import logs\nfrom refstore.configuration.settings import LogSettings\n"
         "logs.configure(LogSettings(), sys.stderr, service={service})\nassert 'structlog' not in sys.modules\n" + log
     )
     assert "structlog" in imported_by(code.format(service=True))

@@ -557,7 +557,7 @@ def aborted(repo: Repository) -> CommitId:
     assert raw is not ABSENT
     now = repo.get_branch("main")
 
-    back = msgspec.structs.replace(now, head=landed.head, sealed=(landed.token,), retired=())
+    back = msgspec.structs.replace(now, head=landed.head, sealed_tokens=(landed.token,), retired_tokens=())
     assert ctx.kv.set_if(keys.branch(ctx.repo, repo.default_branch), raw, encode(back))
     ctx.kv.delete(keys.landed_mark(ctx.repo, new))
     ctx.kv.delete(keys.committed_marker(ctx.repo, new))
