@@ -68,7 +68,7 @@ __all__ = [
 
 _MODULES = {
     "Branch": "records.branch_records",
-    "Change": "versioning.commits.tree_diff",
+    "PathChange": "versioning.commits.tree_diff",
     "Commit": "records.commit_records",
     "CommitDetails": "operations.commit",
     "CommitInfo": "operations.commit",

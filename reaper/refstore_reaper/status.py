@@ -28,15 +28,15 @@ COUNT_MAX: Final = 100_000
 
 class ReaperStatus(NamedTuple):
     reaper: str
-    alive: bool
+    is_alive: bool
     host: str
     pid: int
     started_ms: int
     beat_ms: int
     passes: int
-    released: int
-    deleted: int
-    bytes: int
+    released_references: int
+    deleted_objects: int
+    deleted_bytes: int
     errors: int
 
 

@@ -207,8 +207,8 @@ def _reapers(lake: Lake) -> Check:
     from refstore_reaper.status import read_status
 
     reapers = read_status(lake, repository="").reapers
-    alive = [each for each in reapers if each.alive]
-    dead = [each.reaper for each in reapers if not each.alive]
+    alive = [each for each in reapers if each.is_alive]
+    dead = [each.reaper for each in reapers if not each.is_alive]
     if not alive:
         return Check("reapers", "warning", "none runs", "start one: refstore reaper, or refstore serve")
     if dead:

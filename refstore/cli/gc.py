@@ -130,9 +130,9 @@ def marking_command(what: str, help_: str) -> Callable[..., None]:
             mode=sweep_mode(mode),
             share=breaker_share,
             floor=breaker_floor,
-            foreign=foreign,
-            full=full,
-            full_days=full_days,
+            includes_foreign=foreign,
+            is_complete=full,
+            complete_every_days=full_days,
             take_over=take_over,
         )
         key = _ledger_key(ctx, is_run=what == "run" and not dry_run) if purge_ledger else None
@@ -308,7 +308,7 @@ def simulate(
             warn_of(
                 change.text for change in compare_with_current(repo.context, parse_rules(repo.context, document).rules)
             )
-    options = partial(make_options, min_age_seconds=min_age_seconds, foreign=foreign)
+    options = partial(make_options, min_age_seconds=min_age_seconds, includes_foreign=foreign)
     _run(ctx, repo_name, Job("simulate", options, document), EngineRequest(engine, master, conf))
 
 

@@ -148,12 +148,12 @@ def _show_status(ctx: typer.Context, lake: Lake, repository: str | None) -> None
     reapers = [
         {
             "reaper": item.reaper,
-            "alive": item.alive,
+            "alive": item.is_alive,
             "since": when(item.started_ms),
             "last_seen": when(item.beat_ms),
             "passes": item.passes,
-            "deleted": item.deleted,
-            "bytes": item.bytes,
+            "deleted": item.deleted_objects,
+            "bytes": item.deleted_bytes,
             "errors": item.errors,
         }
         for item in shown.reapers

@@ -170,7 +170,7 @@ class TestWithoutReferences:
         entry = repo.upload("main", "a", b"1")
         repo.commit("main", "a")
         reap_all(repo)
-        monkeypatch.setattr(committed_names, "LISTINGS_MAX", 0)
+        monkeypatch.setattr(committed_names, "ADDED_FILES_MAX", 0)
         assert repo.address(entry.address).state is AddressState.UNKNOWN
 
     def test_what_is_gone_is_gone(self, repo: Repository) -> None:

@@ -217,7 +217,7 @@ class TestPickling:
         [
             errors.MissingExtra("s3", "s3://"),
             errors.MergeConflict("both changed it", ("a", "b")),
-            errors.InvalidRules("wrong", line=3, read_column=4),
+            errors.InvalidRules("wrong", place="rules[0]"),
             BranchNotFound("no", unknown="x"),
             LakeClosed("closed"),
         ],

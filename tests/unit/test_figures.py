@@ -75,7 +75,7 @@ def test_a_write_whose_reply_was_lost_is_counted_once(world: World) -> None:
             repo,
             write_id,
             lambda before: msgspec.structs.replace(
-                before, reclaimed_days=figures.add_reclaimed(before.reclaimed, Amount(1, 10), NOW)
+                before, reclaimed=figures.add_reclaimed(before.reclaimed, Amount(1, 10), NOW)
             ),
         )
 
@@ -95,7 +95,7 @@ def test_a_kv_that_fails_delays_figures_and_stops_no_reaper(world: World, monkey
         write(*args)
         raise KVUnavailable("the reply was lost")
 
-    monkeypatch.setattr(figures, "change_reaper", fail)
+    monkeypatch.setattr(figures, "change_reaper_figures", fail)
     with world.reaper() as reaper:
         assert reaper.run_passes(lambda: False).deleted == 1
         world.clock.advance(10)
@@ -153,7 +153,7 @@ RAN = GcFigures(run_ms=NOW)
         (Figures(msgspec.structs.replace(FRESH, measured_ms=NOW - 2 * DAY_MS), RAN), Concern.NOT_MEASURED),
         (Figures(FRESH, GcFigures(run_ms=NOW - 4 * DAY_MS)), Concern.LATE_RUN),
         (Figures(FRESH, msgspec.structs.replace(RAN, error="x")), Concern.RUN_FAILED),
-        (Figures(FRESH, msgspec.structs.replace(RAN, failed=1)), Concern.REFUSED),
+        (Figures(FRESH, msgspec.structs.replace(RAN, failed_objects=1)), Concern.REFUSED),
         (Figures(FRESH, msgspec.structs.replace(RAN, orphans=Amount(1000, 1))), Concern.ORPHANS_GREW),
         (
             Figures(FRESH, msgspec.structs.replace(RAN, orphans=Amount(1000, 1), orphans_before=Amount(500, 1))),

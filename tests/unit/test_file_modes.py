@@ -27,7 +27,7 @@ with refstore.open(sys.argv[1]) as lake:
     repo.commit("main", "first")
     issued = repo.issue("main", "d")
     repo.context.objects.put(issued.address, iter([b"z", b"z"]))
-    print(lake.signing()[0].kid)
+    print(lake.current_signing_keys()[0].kid)
     import os
     for name in os.listdir(sys.argv[1]):
         print(name, oct(os.stat(os.path.join(sys.argv[1], name)).st_mode & 0o7777))

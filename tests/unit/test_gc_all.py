@@ -46,7 +46,13 @@ def collected(asked: list[str]) -> Callable[..., Any]:
         asked.append(ctx.name)
         if ctx.name == "broken":
             raise Conflict("mark x is being made; wait for it, or take it over if it is dead")
-        return SimpleNamespace(swept=(), waiting=(), failed=0, marked=None, latest={"repository": ctx.name})
+        return SimpleNamespace(
+            sweep_summaries=(),
+            waiting_marks=(),
+            failed_objects=0,
+            mark_summary=None,
+            latest_summary={"repository": ctx.name},
+        )
 
     return collect
 
@@ -55,7 +61,7 @@ def test_a_failing_repository_stops_no_other_repositorys_collection(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(gc_run, "run", collected(asked))
+    monkeypatch.setattr(gc_run, "run_nightly", collected(asked))
     troubles = run_all(lake, ["broken", "sales"], JOB, NO_ENGINES, None).troubles
     assert [(name, type(error)) for name, error in troubles] == [("broken", Conflict)]
     assert asked == ["broken", "sales"]
@@ -75,7 +81,7 @@ def test_a_store_that_cannot_be_opened_stops_no_other_repositorys_collection(
     with Lake.open(kv, f"{objects}?fsync=0") as again:
         again.open_store = opened
         asked: list[str] = []
-        monkeypatch.setattr(gc_run, "run", collected(asked))
+        monkeypatch.setattr(gc_run, "run_nightly", collected(asked))
         troubles = run_all(again, ["broken", "sales"], JOB, NO_ENGINES, None).troubles
     assert [(name, type(error)) for name, error in troubles] == [("broken", Corrupt)]
     assert asked == ["sales"]
@@ -91,9 +97,15 @@ def test_a_mark_is_reported_although_the_look_for_purged_ids_failed_after_it(
         waiting = SimpleNamespace(
             state=RunState.SWEEPING, is_tagged=True, mark_id="m", record=SimpleNamespace(tagged_ms=1)
         )
-        return SimpleNamespace(swept=(), waiting=[waiting], failed=0, marked=None, latest={"repository": "sales"})
+        return SimpleNamespace(
+            sweep_summaries=(),
+            waiting_marks=[waiting],
+            failed_objects=0,
+            mark_summary=None,
+            latest_summary={"repository": "sales"},
+        )
 
-    monkeypatch.setattr(gc_run, "run", collect)
+    monkeypatch.setattr(gc_run, "run_nightly", collect)
     monkeypatch.setattr(gc_job, "purge_again", purge)
     job = cast(Job, SimpleNamespace(purge_key=b"k", what="run", options=GcOptions, rules=None))
     ran = run_all(lake, ["sales"], job, NO_ENGINES, None)
@@ -108,9 +120,15 @@ def test_a_repository_that_was_deleted_since_it_was_listed_is_no_trouble(
     def collect(ctx: Any, *_: object, **__: object) -> Any:
         """The night is long."""
         lake.delete_repository("sales")
-        return SimpleNamespace(swept=(), waiting=(), failed=0, marked=None, latest={"repository": ctx.name})
+        return SimpleNamespace(
+            sweep_summaries=(),
+            waiting_marks=(),
+            failed_objects=0,
+            mark_summary=None,
+            latest_summary={"repository": ctx.name},
+        )
 
-    monkeypatch.setattr(gc_run, "run", collect)
+    monkeypatch.setattr(gc_run, "run_nightly", collect)
     done, _, _, troubles, *_ = run_all(lake, ["broken", "sales"], JOB, NO_ENGINES, None)
     assert (len(done), troubles) == (1, [])
 
@@ -122,7 +140,7 @@ def nothing(*_: object) -> None: ...
 
 
 def nothing_marked(*_: object) -> Any:
-    return SimpleNamespace(mark_id="", cleaned=None)
+    return SimpleNamespace(mark_id="", purge_cleanup=None)
 
 
 class Sweeps:
@@ -155,7 +173,7 @@ class Sweeps:
         swept = SweepResult(
             mode="delete", at_ms=0, outcomes={"failed": ObjectCount(found)} if found else {}, by_reason={}
         )
-        return SimpleNamespace(mark_id=mark_id, swept=swept)
+        return SimpleNamespace(mark_id=mark_id, sweep=swept)
 
     def states(self, mark_ids: Sequence[str]) -> list[RunState]:
         return [self.marks.runs.get(mark_id).state for mark_id in mark_ids]
@@ -257,7 +275,7 @@ def test_the_command_ends_with_what_went_wrong_and_says_where(
     lake: Lake, refstore: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(gc_run, "run", collected(asked))
+    monkeypatch.setattr(gc_run, "run_nightly", collected(asked))
     monkeypatch.setattr(gc.EngineRequest, "open", no_engines)
     monkeypatch.setattr(gc, "emit_summaries", nothing)
     assert refstore("gc", "run", "nowhere").code == 3

@@ -120,7 +120,7 @@ def test_an_id_is_of_the_content() -> None:
         {"message": ""},
         {"created_ms": 2},
         {"generation": 1},
-        {"added": "x"},
+        {"added_addresses_id": "x"},
         {"metadata": {}},
     ):
         assert graph.commit_id(msgspec.structs.replace(commit, **change)) != graph.commit_id(commit)

@@ -396,7 +396,7 @@ class TestWhenRangesAreWritten:
                     bring_slowly()
                 assert paths(repo) == []
                 # without the deadline it would be committed: the test sees that
-                patch.setattr("refstore.core.deadline.operation", lambda *_: nullcontext())
+                patch.setattr("refstore.core.deadline.limit_operation", lambda *_: nullcontext())
                 assert bring_slowly().objects == 5
             assert len(paths(repo)) == 5
 

@@ -678,6 +678,6 @@ def test_what_a_removal_at_hand_explains_needs_no_confirmed_entries(
     world.repo.delete_branch("short")
     world.upload("main", "a")
     world.repo.reset("main")
-    monkeypatch.setattr(Manifest, "confirmed", lambda _: pytest.fail("nobody needs them"))
+    monkeypatch.setattr(Manifest, "read_confirmed", lambda _: pytest.fail("nobody needs them"))
     assert world.run_once().errors == ()
     assert losing.manifest(WAITING_FOLDER) == []

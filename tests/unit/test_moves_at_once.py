@@ -48,7 +48,7 @@ def at_second_half(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) 
             once.pop()()
         real(*args)
 
-    monkeypatch.setattr(copy, "delete_copied", between)
+    monkeypatch.setattr(copy, "delete_sources", between)
 
 
 @pytest.mark.parametrize("committed", COMMITTED)

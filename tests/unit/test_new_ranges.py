@@ -219,7 +219,7 @@ def test_a_listing_with_an_invalid_range_ends_the_run(line: Line, monkeypatch: p
     first = line.commit(None, {path(each): entry() for each in range(60)})
     with monkeypatch.context() as patch:
         patch.setattr(
-            added_addresses.columns, "encoding", partial(_with_another_range, added_addresses.columns.open_encoder)
+            added_addresses.columns, "open_encoder", partial(_with_another_range, added_addresses.columns.open_encoder)
         )
         second = line.commit(first, {path(3): entry()})
     with pytest.raises(CorruptRange, match="is not the id of a range"):

@@ -119,7 +119,7 @@ def test_a_reader_whose_content_was_replaced_and_deleted_reads_the_record_again(
             ctx.objects.delete_many([first])
         return found
 
-    monkeypatch.setattr(read, "contents", then_replaced)
+    monkeypatch.setattr(read, "current_contents", then_replaced)
     assert world.repo.read("main", "a") == b"fewest"
     assert replaced
 

@@ -192,7 +192,7 @@ def test_status_tells_the_living_from_the_dead_and_what_waits(world: World) -> N
     world.repo.delete("main", "a")
     world.repo.reset("main")
     found = read_status(world.lake)
-    assert [(item.reaper, item.alive) for item in found.reapers] == [("alive", True), ("dead", False)]
+    assert [(item.reaper, item.is_alive) for item in found.reapers] == [("alive", True), ("dead", False)]
     (item,) = found.repositories
     assert (item.repository, item.due, item.in_grace, item.tokens, item.stopped) == ("lake", 0, 1, 1, "")
     world.clock.advance(GRACE_SECONDS + 1)

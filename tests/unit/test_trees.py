@@ -348,7 +348,7 @@ def test_a_full_temporary_directory_is_said(monkeypatch: pytest.MonkeyPatch) -> 
         def add(self, column: columns.Column) -> None:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(added_addresses, "Spill", Full)
+    monkeypatch.setattr(added_addresses, "ColumnSpill", Full)
     with Workers(0) as workers:
         collector = AddedAddressCollector(workers, run_rows=2)
         first, second = page_entries([(path(number), entry(number)) for number in range(4)], 2)

@@ -192,7 +192,7 @@ def test_what_is_purged_between_the_two_looks_of_a_merge_is_not_dropped(
             rewrite(repo, "main~1", "a", PURGED)
         return equal(comparison, pairs)  # type: ignore[arg-type]  # passed on
 
-    monkeypatch.setattr(ContentComparison, "equal", then_purged)
+    monkeypatch.setattr(ContentComparison, "are_equal", then_purged)
     with pytest.raises(MergeConflict):
         repo.merge("main", "dev", squash=True)
     assert repo.read("main", "a") == WHOLE
