@@ -242,7 +242,7 @@ def _limit_body(scope: Scope, receive: Receive, limits: BodyLimits) -> Receive:
     whole = False
     patience = BodyTimer(limits)
 
-    async def bounded() -> Message:
+    async def receive_bounded() -> Message:
         nonlocal size_bytes, whole
         if whole:
             return await receive()  # waits until the client disconnects
@@ -258,7 +258,7 @@ def _limit_body(scope: Scope, receive: Receive, limits: BodyLimits) -> Receive:
                 raise HTTPException(413, str(too_large_error(limits.bytes_max)))
         return message
 
-    return bounded
+    return receive_bounded
 
 
 def _size_of(message: Message) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refstore.core.arrow_arrays import make_array, make_scalar, to_numpy
-from refstore_gc.column_hash import ByteArray, Hashes, hash_texts, padded, text_buffers
+from refstore_gc.column_hash import ByteArray, Hashes, hash_texts, pad_column, text_buffers
 from refstore_gc.untyped_arrow import pa, pc
 
 AddressKeys = Hashes
@@ -67,7 +67,7 @@ class BucketBounds:
     def buckets_of(self, addresses: Any) -> NDArray[np.int32]:
         buckets = np.empty(len(addresses), np.int32)
         for places, characters in _group_by_length(addresses):
-            rows = padded(characters[:, :CUT_BYTES], CUT_BYTES).view(self.firsts.dtype).ravel()
+            rows = pad_column(characters[:, :CUT_BYTES], CUT_BYTES).view(self.firsts.dtype).ravel()
             buckets[slice(None) if places is None else places] = np.searchsorted(self.firsts, rows, "right")
         return buckets
 

@@ -156,7 +156,7 @@ def list_units_of(rows: Iterable[BucketRow]) -> list[UnitRow]:
 def earlier_commits(marks: Marks, mark: OfflineRun) -> Iterator[CommitId]:
     """Yield the commits of earlier marks, which the live scan disregards."""
     for mark_id in mark.record.disregarded_marks:
-        yield from marks.commits.marked(mark_id)
+        yield from marks.commits.scan_marked(mark_id)
 
 
 def read_pending_files(run: RunContext, mark: OfflineRun) -> list[str]:

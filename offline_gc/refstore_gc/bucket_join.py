@@ -102,7 +102,7 @@ class OpenChunk(NamedTuple):
     """The key of each."""
 
 
-class Bucket:
+class JoinedBucket:
     """The batches that came to one bucket, sorted by kind."""
 
     def __init__(self, layout: RunLayout, batches: Iterable[Batch]) -> None:
@@ -157,7 +157,7 @@ class Bucket:
 
 def join_bucket(task: BucketTask, batches: Iterable[Batch]) -> Iterator[BucketRow]:
     """Write the garbage of one bucket to the mark, and count the bucket. Record its keys if the task says so."""
-    bucket = Bucket(task.layout, batches)
+    bucket = JoinedBucket(task.layout, batches)
     chunks: Iterable[OpenChunk] = bucket.chunks()
     if task.horizon:
         chunks = list(chunks)
@@ -182,7 +182,7 @@ def join_bucket(task: BucketTask, batches: Iterable[Batch]) -> Iterator[BucketRo
         yield RecordedKeys(bucket.number, key)
 
 
-def _compare(bucket: Bucket, chunk: OpenChunk, is_live: Flags, every_reason: str) -> Iterator[BucketRow]:
+def _compare(bucket: JoinedBucket, chunk: OpenChunk, is_live: Flags, every_reason: str) -> Iterator[BucketRow]:
     """Count the objects of a chunk of the listing, and write its garbage. `is_live`: which of them are named."""
     is_pending = bucket.is_pending(chunk.keys)
     kinds, sizes = to_numpy(chunk.table.column("kind")), to_numpy(chunk.table.column("size_bytes"))
@@ -196,7 +196,7 @@ def _compare(bucket: Bucket, chunk: OpenChunk, is_live: Flags, every_reason: str
     )
 
 
-def _find_dead_identities(bucket: Bucket) -> Iterator[DeadIdentities]:
+def _find_dead_identities(bucket: JoinedBucket) -> Iterator[DeadIdentities]:
     """Write the identities of a bucket's purged objects that nothing names to a file of the mark (rule 22)."""
     identities, layout = bucket.addresses(BatchKind.IDENTITIES), bucket.layout
     dead = identities.filter(make_array(~are_among(encode_addresses(identities, layout.seed), bucket.live)))
@@ -206,7 +206,7 @@ def _find_dead_identities(bucket: Bucket) -> Iterator[DeadIdentities]:
         yield DeadIdentities(key)
 
 
-def _garbage_of_earlier_listings(bucket: Bucket, known: Sequence[BaselineKeys], horizon: str) -> Any:
+def _garbage_of_earlier_listings(bucket: JoinedBucket, known: Sequence[BaselineKeys], horizon: str) -> Any:
     """Return the garbage among the objects that earlier runs listed, as a table like a chunk's.
 
     Objects that commits no longer name still exist, because only a sweep deletes them. Objects that the KV no longer

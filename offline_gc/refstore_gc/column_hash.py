@@ -31,7 +31,7 @@ def hash_texts(values: Any, seed: int, *, words_max: int | None = None) -> Hashe
     words = -(-longest // WORD_BYTES) if words_max is None else min(words_max, -(-longest // WORD_BYTES))
     if bool((lengths == longest).all()):
         characters = data[int(offsets[0]) : int(offsets[-1])].reshape(len(lengths), longest)
-        return hash_rows(padded(characters[:, : words * WORD_BYTES], WORD_BYTES), seed, longest)
+        return hash_rows(pad_column(characters[:, : words * WORD_BYTES], WORD_BYTES), seed, longest)
     # eight bytes more, so that the last word of the last value can be read whole
     bounded = np.append(data[int(offsets[0]) : int(offsets[-1])], np.zeros(WORD_BYTES, np.uint8))
     at_any_byte = np.ndarray((len(bounded) - WORD_BYTES + 1,), "<u8", bounded, strides=(1,))
@@ -71,7 +71,7 @@ def text_buffers(values: Any) -> tuple[NDArray[Any], ByteArray]:
     return offsets, np.frombuffer(raw, np.uint8) if raw is not None else np.empty(0, np.uint8)
 
 
-def padded(rows: ByteArray, unit: int) -> ByteArray:
+def pad_column(rows: ByteArray, unit: int) -> ByteArray:
     """Append zeros to each row up to a multiple of `unit`."""
     count, width = rows.shape
     full = -(-width // unit) * unit

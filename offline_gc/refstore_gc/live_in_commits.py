@@ -363,7 +363,7 @@ def read_ranges(
     store = open_tree_store(layout)
     builder = BatchBuilder(cuts, layout.seed, own=frozenset(BatchKind))
 
-    def opened(range_id: str) -> tuple[Any, Any]:
+    def open_range(range_id: str) -> tuple[Any, Any]:
         """Return the addresses, and the rows where only a part of them is kept."""
         if all(number < 0 for _, number in uses_of[range_id]):
             return store.range_addresses(range_id), None
@@ -371,7 +371,9 @@ def read_ranges(
         return rows.column(ranges.ADDRESS), rows
 
     def addresses_by_use(workers: Workers) -> Iterator[tuple[BatchKind, Any]]:
-        for uses, (addresses_, rows) in zip(uses_of.values(), workers.map_ahead(opened, list(uses_of)), strict=True):
+        for uses, (addresses_, rows) in zip(
+            uses_of.values(), workers.map_ahead(open_range, list(uses_of)), strict=True
+        ):
             whole = {BatchKind(kind) for kind, number in uses if number < 0}
             for kind in whole & {BatchKind.LIVE_IN_COMMITS} or whole:  # what is live is not expired, too
                 yield kind, addresses_

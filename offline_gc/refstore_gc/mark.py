@@ -62,7 +62,7 @@ from refstore_gc.run_summary import (
 from refstore_gc.summary_totals import summarize_mark
 
 
-class _Begun(NamedTuple):
+class _BegunMark(NamedTuple):
     """A run whose marks are set."""
 
     run: OfflineRun
@@ -113,7 +113,7 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> GcSummary:
     with _abandon_on_error(marks, run, begun.run):
         baseline, why_complete = baseline_files.usable(run)
         with _forget_if_damaged(run, baseline):
-            marked_again = marks.mark_run.marked_again(begun.run, marks.commits.marked(mark_id))
+            marked_again = marks.mark_run.marked_again(begun.run, marks.commits.scan_marked(mark_id))
             if baseline is not None and marked_again:
                 baseline, why_complete = None, MARKED_AGAIN
             with run.steps.step("waiting for operations that began before the mark"):
@@ -127,7 +127,7 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> GcSummary:
                 begun.run,
                 look.chunks,
                 live,
-                chain(marks.commits.marked(mark_id), earlier_commits(marks, begun.run)),
+                chain(marks.commits.scan_marked(mark_id), earlier_commits(marks, begun.run)),
                 marked_again,
                 is_recorded=is_recorded,
                 baseline=baseline,
@@ -156,7 +156,7 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> GcSummary:
     return summary
 
 
-def _begin_call(run: RunContext, marks: Marks) -> _Begun:
+def _begin_call(run: RunContext, marks: Marks) -> _BegunMark:
     """Check the clocks and the KV, apply the rules on branches, and mark what the rules say has expired."""
     ctx, options, mark_id = run.repository, run.options, run.layout.mark_id
     try:
@@ -176,7 +176,7 @@ def _begin_call(run: RunContext, marks: Marks) -> _Begun:
     except BaseException:
         remove_run_files(ctx.objects, mark_id)
         raise
-    return _Begun(begun, fence, decision, online)
+    return _BegunMark(begun, fence, decision, online)
 
 
 @contextmanager
@@ -205,7 +205,7 @@ def _forget_if_damaged(run: RunContext, baseline: Baseline | None) -> Generator[
         raise
 
 
-def _look(run: RunContext, marks: Marks, begun: _Begun, baseline: Baseline | None, why_complete: str) -> _Look:
+def _look(run: RunContext, marks: Marks, begun: _BegunMark, baseline: Baseline | None, why_complete: str) -> _Look:
     """List and scan what changed since the baseline; or everything, if there is none that fits."""
     cutoff_ms = store_now_ms(run.repository.objects, run.layout.named_file_key("clock"))
     run = replace(
@@ -215,7 +215,7 @@ def _look(run: RunContext, marks: Marks, begun: _Begun, baseline: Baseline | Non
         run = run.with_seed(baseline.seed)
     chunks, live = _list_then_scan(run, marks, begun, baseline)
     if baseline is not None:
-        own = marks.commits.marked(begun.run.mark_id)
+        own = marks.commits.scan_marked(begun.run.mark_id)
         why_complete = baseline.find_mismatch(live.commits, live.reads, run.cutoff_ms, own)
         if why_complete:
             run, baseline = run.with_seed(secrets.randbits(64)), None
@@ -224,7 +224,7 @@ def _look(run: RunContext, marks: Marks, begun: _Begun, baseline: Baseline | Non
 
 
 def _list_then_scan(
-    run: RunContext, marks: Marks, begun: _Begun, baseline: Baseline | None
+    run: RunContext, marks: Marks, begun: _BegunMark, baseline: Baseline | None
 ) -> tuple[Sequence[ListedChunk], LiveSet]:
     """List the store, and scan what is live after the listing is complete (rule 13)."""
     with run.steps.step("listing the object store"):
@@ -236,7 +236,7 @@ def _list_then_scan(
     return chunks, live
 
 
-def _manifest(run: RunContext, begun: _Begun, result: JoinResult) -> SweepManifest:
+def _manifest(run: RunContext, begun: _BegunMark, result: JoinResult) -> SweepManifest:
     return SweepManifest(
         run.layout.mark_id,
         run.layout.seed,

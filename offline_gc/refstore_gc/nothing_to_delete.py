@@ -150,14 +150,14 @@ def _ranges_of_commits(layout: RunLayout, commits: Mapping[CommitId, str], kept:
     ranges = _CommitRanges({}, {}, {})
     same = {each: each for each in kept}  # one string for each range, however many trees have it
 
-    def opened(metarange: str) -> tuple[list[tuple[str, int]], list[str]]:
+    def open_tree(metarange: str) -> tuple[list[tuple[str, int]], list[str]]:
         rows = trees.metarange(metarange).rows if metarange else ()
         return [(row.id, row.rows) for row in rows if row.id not in kept], [
             same[row.id] for row in rows if row.id in same
         ]
 
     with Workers(request_threads(layout)) as workers:
-        for commit, (own, shared) in zip(commits, workers.map_ahead(opened, list(commits.values())), strict=True):
+        for commit, (own, shared) in zip(commits, workers.map_ahead(open_tree, list(commits.values())), strict=True):
             ranges.by_commit[commit] = [each for each, _ in own]
             ranges.row_counts.update(own)
             ranges.shared_by_commit[commit] = shared

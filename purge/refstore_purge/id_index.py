@@ -52,10 +52,10 @@ class IndexKey(NamedTuple):
 
     @staticmethod
     def derive(purge_key: bytes) -> IndexKey:
-        def derived(purpose: bytes) -> bytes:
+        def derive(purpose: bytes) -> bytes:
             return hmac.digest(purge_key, b"refstore purge index: " + purpose, "sha256")
 
-        return IndexKey(derived(b"name").hex()[:16], derived(b"hash")[:16], derived(b"ledger"))
+        return IndexKey(derive(b"name").hex()[:16], derive(b"hash")[:16], derive(b"ledger"))
 
 
 def index_folder(key: IndexKey, dataset: Dataset, kind: IdKind) -> str:

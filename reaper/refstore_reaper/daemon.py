@@ -218,7 +218,7 @@ class Reaper:
             except RefstoreError as error:
                 if isinstance(error, KVUnavailable):
                     raise
-                tally.add(self._failed(name, error))
+                tally.add(self._fail_pass(name, error))
             else:
                 self._metrics.record_breaker(name, True)
                 tally.count(held_back=1)
@@ -239,7 +239,7 @@ class Reaper:
             except RefstoreError as error:
                 if isinstance(error, KVUnavailable):
                     raise
-                tally.add(self._failed(name, error))
+                tally.add(self._fail_pass(name, error))
         else:
             self._backoffs = {repo: backoff for repo, backoff in self._backoffs.items() if repo in repository_ids}
             self._reported = {repo: at for repo, at in self._reported.items() if repo in repository_ids}
@@ -282,12 +282,12 @@ class Reaper:
         except RefstoreError as error:
             if isinstance(error, KVUnavailable):
                 raise
-            summary = self._failed(name, error)
+            summary = self._fail_pass(name, error)
             tally.add(summary)
         # a bug must not keep the other repositories from being reaped
         except Exception as error:  # noqa: BLE001
             _log.exception("pass_failed", repository=name)
-            summary = self._failed(
+            summary = self._fail_pass(
                 name, RefstoreError(f"unexpected {type(error).__name__}: {error}; see the log, and report it")
             )
             tally.add(summary)
@@ -333,7 +333,7 @@ class Reaper:
                 _log.warning("deleting_frees_no_space", repository=ctx.name, what=redact_text(warning))
             self._warned_of_versions.add(bucket)
 
-    def _failed(self, name: str, error: RefstoreError) -> PassSummary:
+    def _fail_pass(self, name: str, error: RefstoreError) -> PassSummary:
         _log.error("repository_stopped", repository=name, code=error.code, error=str(error))
         tally = Tally()
         tally.fail(name, "pass", error)

@@ -42,7 +42,7 @@ from refstore_reaper.batch_pipeline import BatchSteps
 from refstore_reaper.blob_deletion import AsyncDeleter, delete_blobs
 from refstore_reaper.breaker import Breaker, Permit
 from refstore_reaper.pass_summary import Tally
-from refstore_reaper.record_reading import OnCorrupt, raise_corrupt, readable
+from refstore_reaper.readable_records import OnCorrupt, raise_corrupt, readable
 
 
 class DueAddress(NamedTuple):

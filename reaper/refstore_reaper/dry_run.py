@@ -199,7 +199,7 @@ class Overlay(KV):
                 below = self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
                 last = below[-1][0] if len(below) == limit else None
                 unchanged = [(name, value) for name, value in below if name not in changes]
-                page += sorted([*unchanged, *_written(changes, prefix, after, last)])
+                page += sorted([*unchanged, *_written_changes(changes, prefix, after, last)])
                 if last is None or len(page) >= limit:
                     return page[:limit]
                 after = last
@@ -245,7 +245,7 @@ class Overlay(KV):
                 return None
 
 
-def _written(
+def _written_changes(
     changes: SortedDict[str, bytes | Absent], prefix: str, after: str, last: str | None
 ) -> Iterator[tuple[str, bytes]]:
     """Yield what was written under the prefix, after one key and up to another; None: to the end."""

@@ -97,7 +97,7 @@ class PassSummary:
         return any(error.code in _CORRUPT for error in self.errors)
 
     @property
-    def misconfigured(self) -> bool:
+    def is_misconfigured(self) -> bool:
         """Whether a store refuses because of its settings: an operator must look."""
         return any(error.code in _MISCONFIGURED for error in self.errors)
 

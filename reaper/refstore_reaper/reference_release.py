@@ -30,7 +30,7 @@ from refstore.versioning.markers import COMMITTED_CAUSE_PREFIX
 from refstore.versioning.references import Release
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
 from refstore_reaper.deletion import pending_delete
-from refstore_reaper.record_reading import OnCorrupt, raise_corrupt, readable
+from refstore_reaper.readable_records import OnCorrupt, raise_corrupt, readable
 
 PAGE: Final = 5000
 """Entries of a token that are released with shared round trips. On SQLite that is one transaction of about 40 ms."""

@@ -23,7 +23,7 @@ from refstore.records.encoding import decode, encode
 from refstore.records.reference_records import Listed, ReferenceRecord, decode_reference
 from refstore.versioning import due_hints
 from refstore.versioning.address_state import Unnamed, after_release, changed_ms, may_delete_at_ms
-from refstore_reaper.record_reading import OnCorrupt, raise_corrupt, readable
+from refstore_reaper.readable_records import OnCorrupt, raise_corrupt, readable
 
 PAGE: Final = 1000
 

@@ -167,7 +167,7 @@ def survey(ctx: Context, record: RepositoryRecord, go_on: Callable[[], bool]) ->
         branches, staged = _measure_staged(ctx, go_on)
         released = _measure_released(ctx, go_on)  # before the references: an object moves from there to them
         in_grace, due = _measure_unnamed(ctx, go_on)
-    except _Interrupted:
+    except _SurveyInterruption:
         return None
     in_grace = Amount(in_grace.objects + released.objects, sum_sizes((in_grace.bytes, released.bytes)))
     marks = [run for run in Marks(ctx).runs.scan() if run.state in OPEN_STATES]
@@ -195,7 +195,7 @@ def survey(ctx: Context, record: RepositoryRecord, go_on: Callable[[], bool]) ->
     )
 
 
-class _Interrupted(Exception):
+class _SurveyInterruption(Exception):
     """The survey has to stop."""
 
 
@@ -203,7 +203,7 @@ def _pages(items: Iterable[T], go_on: Callable[[], bool]) -> Iterator[Sequence[T
     """Yield pages. Raises _Interrupted."""
     for page in split_batches(items, PAGE):
         if not go_on():
-            raise _Interrupted
+            raise _SurveyInterruption
         yield page
 
 

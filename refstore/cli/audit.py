@@ -56,16 +56,16 @@ def verify(ctx: typer.Context) -> None:
 
         emit(ctx, (_finding_row(finding) for finding in counted_findings()), is_check=True)
         if not invocation_of(ctx).json:
-            entries = _counted(verification.entries, "1 entry", "entries")
-            chains = _counted(verification.chains, "1 chain", "chains")
-            faults = _counted(damaged, "1 fault was found", "faults were found")
+            entries = _count_text(verification.entries, "1 entry", "entries")
+            chains = _count_text(verification.chains, "1 chain", "chains")
+            faults = _count_text(damaged, "1 fault was found", "faults were found")
             state = faults if damaged else "none is missing, and none was changed"
             typer.echo(f"{entries} in {chains}: {state}.", err=True)
     if damaged:
         raise typer.Exit(DAMAGED)
 
 
-def _counted(count: int, one: str, several: str) -> str:
+def _count_text(count: int, one: str, several: str) -> str:
     return one if count == 1 else f"{count} {several}"
 
 
@@ -108,7 +108,7 @@ def log(
             and actor in (None, act.actor.id)
         )
 
-    def chosen(reads: Iterator[NumberedAuditEntry]) -> Iterator[AuditEntry]:
+    def choose_entries(reads: Iterator[NumberedAuditEntry]) -> Iterator[AuditEntry]:
         for read in reads:
             if since_ms is not None and read.entry is not None and read.entry.written_ms < since_ms:
                 return
@@ -116,7 +116,7 @@ def log(
                 yield read.entry
 
     with open_lake(ctx, only_read=True) as lake:
-        entries = islice(chosen(entries_newest_first(lake.kv, lake.own_store)), limit or None)
+        entries = islice(choose_entries(entries_newest_first(lake.kv, lake.own_store)), limit or None)
         emit(ctx, (_whole(entry) if invocation_of(ctx).json else _entry_row(entry) for entry in entries))
     if unreadable:
         typer.echo(

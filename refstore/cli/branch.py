@@ -12,7 +12,7 @@ from refstore.cli.confirmation import confirm
 from refstore.cli.diff import change_row
 from refstore.cli.locations import PlacedCommand, place, words
 from refstore.cli.parameters import DryRun, Name, Yes
-from refstore.cli.rows import when
+from refstore.cli.rows import format_when
 from refstore.core.ids import BranchName, branch_name
 from refstore.operations import branch as branch_operation
 from refstore.records.branch_records import Branch
@@ -101,4 +101,4 @@ def delete(ctx: typer.Context, arguments: Place, dry_run: DryRun = False, yes: Y
 def branch_row(repo: Repository, name: BranchName, record: Branch) -> dict[str, object]:
     staging = repo.context.staging
     staged = not all(staging.is_empty(token) for token in record.live_tokens)
-    return {"branch": name, "commit": record.head, "uncommitted": staged, "created": when(record.created_ms)}
+    return {"branch": name, "commit": record.head, "uncommitted": staged, "created": format_when(record.created_ms)}

@@ -191,7 +191,7 @@ def who() -> str:
         return ""
 
 
-class Progress(Protocol):
+class ProgressBar(Protocol):
     def advance(self, count: int = 1) -> None: ...
 
     def describe(self, text: str) -> None:
@@ -200,7 +200,7 @@ class Progress(Protocol):
 
 
 @contextmanager
-def progress(description: str, total: int | None = None) -> Generator[Progress, None, None]:
+def progress(description: str, total: int | None = None) -> Generator[ProgressBar, None, None]:
     """Show a progress bar on standard error during the block, on a terminal only. `total`: None if unknown."""
     if not sys.stderr.isatty():
         yield _Silent()

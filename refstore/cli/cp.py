@@ -67,7 +67,7 @@ def way_of(ctx: typer.Context, arguments: list[str], form: str, *, recursive: bo
 def copy_all(repo: Repository, way: Way, *, recursive: bool, and_delete: bool = False) -> dict[str, object]:
     """Copy one path, or all with a prefix, batch by batch. A move deletes the sources of each batch right after it."""
     if recursive:
-        copies: Iterable[Copy] = _renamed(repo, way)
+        copies: Iterable[Copy] = _plan_copies(repo, way)
     else:
         name = way.source.rsplit("/", 1)[-1]
         goal = way.destination + name if way.destination.endswith("/") else way.destination or way.source
@@ -90,7 +90,7 @@ def copy_all(repo: Repository, way: Way, *, recursive: bool, and_delete: bool = 
     return {"moved" if and_delete else "copied": count}
 
 
-def _renamed(repo: Repository, way: Way) -> Iterator[Copy]:
+def _plan_copies(repo: Repository, way: Way) -> Iterator[Copy]:
     """Yield a copy for each path with the prefix. All paths are read first, because what a move adds must not be moved
     again.
 

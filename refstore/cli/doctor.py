@@ -83,7 +83,7 @@ def _checks(ctx: typer.Context, *, write: bool) -> Iterator[Check]:
             yield _deletion(lake)
             yield from _repositories(lake)
     except RefstoreError as error:
-        yield _failed("lake", error)
+        yield _failed_check("lake", error)
     places = [settings.data] if settings.data is not None else []
     for place, mode in find_exposed(places):
         yield Check("files", "warning", f"{place} has the mode {mode:04o}", f"take it from others: chmod go= {place}")
@@ -111,14 +111,14 @@ def _java() -> Check:
 
 
 def _stores(lake: Lake, *, write: bool) -> Iterator[Check]:
-    yield _timed("kv", lambda: len(figures.read_all_figures(lake.kv)), "repositories have figures")
+    yield _time_check("kv", lambda: len(figures.read_all_figures(lake.kv)), "repositories have figures")
     try:
         agreed = lake.durations.waits
         yield Check("durations", "ok", f"an operation may take {agreed.operation_deadline_seconds:g} s")
     except RefstoreError as error:
         yield Check("durations", "error", *_parts(error))
     store = lake.own_store
-    yield _timed(
+    yield _time_check(
         f"objects at {redact_url(lake.objects_url)}", lambda: len(list(islice(store.list(PROBE), 1))), "probes listed"
     )
     yield from _risks(lake)
@@ -133,7 +133,7 @@ def _risks(lake: Lake) -> Iterator[Check]:
     try:
         risks = lake.kv.risks()
     except RefstoreError as error:
-        yield _failed("kv: durability", error)
+        yield _failed_check("kv: durability", error)
         return
     for risk in risks:
         yield Check("kv: durability", "warning", *redact_text(risk).partition("; ")[::2])
@@ -165,7 +165,7 @@ def _kept_versions(lake: Lake) -> Check:
     try:
         versions = lake.own_store.versioning_status()
     except RefstoreError as error:
-        return _failed("versions of deleted objects", error)
+        return _failed_check("versions of deleted objects", error)
     what, _, advice = redact_text(versions.warning).partition("; ")
     if advice:
         return Check("versions of deleted objects", "warning", what, advice)
@@ -225,7 +225,7 @@ def _deletion(lake: Lake) -> Check:
     try:
         wait = lake.settlement_wait()
     except RefstoreError as error:
-        return _failed("deletion", error)
+        return _failed_check("deletion", error)
     if wait is None:
         return Check("deletion", "ok", "no change of the KV's servers holds it back")
     what, _, meanwhile = wait.describe(lake.clock.now_ms()).partition("; ")
@@ -246,7 +246,7 @@ def _repositories(lake: Lake) -> Iterator[Check]:
         try:
             yield from _shared_names(lake.context(name, record))  # which looks whose the namespace is
         except RefstoreError as error:
-            yield _failed(f"repository {name}", error)
+            yield _failed_check(f"repository {name}", error)
             silent |= isinstance(error, Unavailable) and not is_local
     yield Check("repositories", "ok", f"{count}")
 
@@ -267,12 +267,12 @@ def _shared_names(context: Context) -> Iterator[Check]:
         )
 
 
-def _timed(what: str, call: Callable[[], int], found: str) -> Check:
+def _time_check(what: str, call: Callable[[], int], found: str) -> Check:
     began = time.perf_counter()
     try:
         count = call()
     except RefstoreError as error:
-        return _failed(what, error)
+        return _failed_check(what, error)
     seconds = time.perf_counter() - began
     text = f"answers in {seconds * 1000:.0f} ms; {count} {found}"
     if seconds > SLOW_SECONDS:
@@ -280,7 +280,7 @@ def _timed(what: str, call: Callable[[], int], found: str) -> Check:
     return Check(what, "ok", text)
 
 
-def _failed(what: str, error: RefstoreError) -> Check:
+def _failed_check(what: str, error: RefstoreError) -> Check:
     return Check(what, "error", *_parts(error))
 
 

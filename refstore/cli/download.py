@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from refstore.cli.common import Progress, emit, progress, repository_of, tell_some
+from refstore.cli.common import ProgressBar, emit, progress, repository_of, tell_some
 from refstore.cli.errors import exit_code
-from refstore.cli.files import local_errors, replaced
+from refstore.cli.files import local_errors, replace_file
 from refstore.cli.foreign_places import AllowForeign, urls_of
 from refstore.cli.locations import PlacedCommand, place, words
 from refstore.core.ids import is_own
@@ -55,7 +55,7 @@ def download(
         progress("downloading") as bar,
     ):
         if recursive:
-            entries = _below(repo, ref, path)
+            entries = _entries_below(repo, ref, path)
             goals = _goals(entries, path, Path(target or "."))
             sizes, failures = _fetch_all(repo, ref, entries, goals, bar=bar)
             tell_some([f"refstore: warning: {each}" for each in failures])
@@ -78,7 +78,7 @@ def download(
         raise typer.Exit(max(failures.values()))
 
 
-def _below(repo: Repository, ref: str, prefix: str) -> dict[str, Entry]:
+def _entries_below(repo: Repository, ref: str, prefix: str) -> dict[str, Entry]:
     """Return the entries with the prefix, by path. Raises ObjectNotFound."""
     entries = {item.path: item.entry for item in repo.list(ref, prefix=prefix) if item.entry is not None}
     if not entries:
@@ -107,7 +107,7 @@ def _goals(entries: dict[str, Entry], prefix: str, folder: Path) -> dict[str, Pa
 
 
 def _fetch_all(
-    repo: Repository, ref: str, entries: dict[str, Entry], goals: dict[str, Path], *, bar: Progress
+    repo: Repository, ref: str, entries: dict[str, Entry], goals: dict[str, Path], *, bar: ProgressBar
 ) -> tuple[list[int], dict[str, int]]:
     """Return the sizes of the downloaded objects; and why each foreign object could not be read, with its exit code.
     Raises if all failed.
@@ -125,13 +125,13 @@ def _fetch_all(
     return sizes, failures
 
 
-def _fetch(repo: Repository, ref: str, path: str, entry: Entry, goal: Path, *, bar: Progress) -> int:
+def _fetch(repo: Repository, ref: str, path: str, entry: Entry, goal: Path, *, bar: ProgressBar) -> int:
     """Download one object into one file; return its size. Raises CorruptObject if it differs from the upload."""
     bar.describe(path[-60:])
     is_checked = read.is_verifiable(repo.context, entry)  # by `get`
     digest = hashlib.sha256()
     size = 0
-    with local_errors(), replaced(goal) as file:
+    with local_errors(), replace_file(goal) as file:
         for chunk in repo.get(ref, path):
             if not is_checked:
                 digest.update(chunk)

@@ -9,7 +9,7 @@ import typer
 from refstore.cli.common import emit, invocation_of, loaded_of, open_lake
 from refstore.cli.option_values import duration_seconds
 from refstore.cli.parameters import DryRun
-from refstore.cli.rows import when
+from refstore.cli.rows import format_when
 from refstore.core.safety import SHARED
 from refstore.errors import InvalidSettings
 
@@ -89,7 +89,7 @@ def set_(
         for name, before, after in zip(SHARED, done.before, done.after, strict=True)
         if before != after
     ]
-    until = when(done.until_ms or None)
+    until = format_when(done.until_ms or None)
     if invocation_of(ctx).json:
         emit(ctx, {"changed": rows, "until": until, "dry_run": dry_run})
     else:
@@ -133,7 +133,7 @@ def _row(ctx: typer.Context, name: str, record: DurationsRecord | None, now_ms: 
         "setting": f"safety.{name}",
         "agreed_seconds": agreed,
         "former_seconds": sorted({_number(getattr(each.durations, name)) for each in former} - {agreed}),
-        "until": when(former[-1].until_ms) if former else None,
+        "until": format_when(former[-1].until_ms) if former else None,
         "own_seconds": _number(getattr(loaded.settings.safety, name)) if is_own else None,
         "origin": str(loaded.origins[f"safety.{name}"]) if is_own else None,
     }

@@ -71,7 +71,7 @@ def read_document(file: str) -> str:
 
 
 @contextmanager
-def replaced(goal: Path) -> Generator[BinaryIO, None, None]:
+def replace_file(goal: Path) -> Generator[BinaryIO, None, None]:
     """Write a file that replaces `goal` at the end of the block; an error leaves no partial file."""
     goal.parent.mkdir(parents=True, exist_ok=True)
     import secrets

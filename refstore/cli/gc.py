@@ -549,7 +549,7 @@ def _run(ctx: typer.Context, repo_name: str | None, job: Job, request: EngineReq
         _raise_last(ran.troubles, of_many=every)
     if ran.failed or any(each["failed"] for each in cleared):
         raise typer.Exit(FAILED)
-    if ran.asking or ran.left:
+    if ran.asking or ran.has_purge_leftovers:
         raise typer.Exit(ASKING)
 
 

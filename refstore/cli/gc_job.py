@@ -13,7 +13,7 @@ import typer
 
 from refstore.cli.common import progress
 from refstore.cli.nightly_purge import purge_again
-from refstore.cli.rows import when
+from refstore.cli.rows import format_when
 from refstore.core import python_gc
 from refstore.core.units import format_countdown, format_duration
 from refstore.errors import InvalidSettings, RefstoreError, RepositoryNotFound
@@ -76,7 +76,7 @@ class AllRan(NamedTuple):
     """By repository: what came of the look for the ledger's ids."""
 
     @property
-    def left(self) -> bool:
+    def has_purge_leftovers(self) -> bool:
         """Whether a purge left something, so that the exit code is that of `refstore purge run`."""
         return any(not report.is_done for _, report in self.purges)
 
@@ -176,13 +176,13 @@ def clear_deleted(
         rows.append(
             {
                 "repository": f"{repo} (deleted)",
-                "due": when(found.due_ms),
+                "due": format_when(found.due_ms),
                 "deleted": deleted.objects,
                 "bytes": deleted.bytes,
                 "kept_as_versions": kept.objects,
                 "failed": found.failed_objects,
                 "tagged": found.waiting_objects.objects,
-                "tagged_since": when(found.tagged_ms or None),
+                "tagged_since": format_when(found.tagged_ms or None),
                 "foreign": found.foreign_objects.objects,
                 "forgotten": found.is_forgotten,
             }
@@ -194,7 +194,7 @@ def tell_of_the_wait(lake: Lake) -> None:
     """Say how long a marking waits, why, and until when: at once, on standard error, also off a terminal."""
     waits = lake.durations.waits
     seconds = barrier_seconds(waits)
-    until = when(lake.clock.now_ms() + int(seconds * 1000))
+    until = format_when(lake.clock.now_ms() + int(seconds * 1000))
     operation, request = format_duration(waits.operation_deadline_seconds), format_duration(waits.io_timeout_seconds)
     typer.echo(
         f"refstore: in each repository the marking waits {format_duration(seconds)} (now: until {until}), so that "
@@ -260,7 +260,7 @@ def show_progress(*, is_service: bool = False) -> Generator[Callable[[StepProgre
         def tell(now: StepProgress) -> None:
             if now.wait_seconds is not None:
                 left_ms = int(now.wait_seconds * 1000)
-                ends = when(time.time_ns() // 1_000_000 + left_ms)
+                ends = format_when(time.time_ns() // 1_000_000 + left_ms)
                 bar.describe(f"{now.step}: {format_countdown(left_ms)} left, until {ends}")
                 if not left_ms and not is_service:
                     typer.echo("refstore: the wait is over; the listing begins", err=True)

@@ -10,7 +10,7 @@ import typer
 
 from refstore.cli.common import print_answer
 from refstore.cli.nightly_purge import reasons_of, row_of
-from refstore.cli.rows import when
+from refstore.cli.rows import format_when
 from refstore.core.redaction import redact_text
 from refstore.core.units import format_bytes, format_duration
 from refstore.gc_marks import Marks, OfflineRun, RunState
@@ -77,41 +77,43 @@ def _summary_row(summary: GcSummary) -> dict[str, object]:
         "mark": summary.mark_id,
         "state": summary.state,
         "engine": summary.engine,
-        "sweep_from": when(summary.deletes_at_ms),
+        "sweep_from": format_when(summary.deletes_at_ms),
         "goes_on_from": summary.baseline_mark_id
         or f"nothing: {summary.complete_reason or 'everything was listed and read'}",
-        "listed": _listed(summary),
-        "kept": _shown(summary.kept),
-        "marked": _shown(summary.marked),
+        "listed": _describe_listed(summary),
+        "kept": _show_count(summary.kept),
+        "marked": _show_count(summary.marked),
         "commits_complete": summary.commits.get("complete", 0),
     }
-    row |= {reason: _shown(count) for reason, count in summary.by_reason.items()}
-    row |= {f"below {prefix}": _shown(count) for prefix, count in summary.by_prefix.items()}
+    row |= {reason: _show_count(count) for reason, count in summary.by_reason.items()}
+    row |= {f"below {prefix}": _show_count(count) for prefix, count in summary.by_prefix.items()}
     if summary.branch_rules.staged.objects:
-        row["staged_too_long_ago"] = _shown(summary.branch_rules.staged)
+        row["staged_too_long_ago"] = _show_count(summary.branch_rules.staged)
     if summary.branch_rules.latest_view.objects:
         row["from_the_latest_view"] = (
-            f"{_shown(summary.branch_rules.latest_view)}, {summary.branch_rules.commits} commits"
+            f"{_show_count(summary.branch_rules.latest_view)}, {summary.branch_rules.commits} commits"
         )
     if summary.pending.objects:
-        row["marked_or_tagged_before"] = _shown(summary.pending)
+        row["marked_or_tagged_before"] = _show_count(summary.pending)
     if summary.young.objects:
-        row["too_young"] = f"{_shown(summary.young)}, younger than {format_duration(summary.min_age_seconds)}"
+        row["too_young"] = f"{_show_count(summary.young)}, younger than {format_duration(summary.min_age_seconds)}"
     if summary.foreign.objects:
-        row["not_refstores"] = _shown(summary.foreign)
+        row["not_refstores"] = _show_count(summary.foreign)
     if summary.purge_cleanup is not None:
         row |= {
-            f"purges: {what}": _shown(count) for what, count in summary.purge_cleanup.lines().items() if count.objects
+            f"purges: {what}": _show_count(count)
+            for what, count in summary.purge_cleanup.lines().items()
+            if count.objects
         }
     if summary.sweep is not None:
-        row |= {outcome: _shown(count) for outcome, count in summary.sweep.outcomes.items()}
+        row |= {outcome: _show_count(count) for outcome, count in summary.sweep.outcomes.items()}
         if summary.sweep.tagged_count.objects:
             row["tagged"] = (
-                f"{_shown(summary.sweep.tagged_count)} wait for the bucket since "
-                f"{when(summary.sweep.tagged_ms or None) or 'now'}"
+                f"{_show_count(summary.sweep.tagged_count)} wait for the bucket since "
+                f"{format_when(summary.sweep.tagged_ms or None) or 'now'}"
             )
         for prefix, of in sorted(summary.sweep.by_prefix.items()):
-            row |= {f"{outcome} below {prefix}": _shown(count) for outcome, count in of.items()}
+            row |= {f"{outcome} below {prefix}": _show_count(count) for outcome, count in of.items()}
         if summary.sweep.purged_objects.objects:
             purged = summary.sweep.purged_objects
             row["purged objects without a name"] = f"{purged.objects:,} objects, {purged.contents:,} contents"
@@ -131,13 +133,13 @@ def _all_young(summary: GcSummary) -> str:
     )
 
 
-def _listed(summary: GcSummary) -> str:
+def _describe_listed(summary: GcSummary) -> str:
     """Say what was listed to be compared; where younger objects were ignored, from which age on."""
-    shown = _shown(summary.listed)
+    shown = _show_count(summary.listed)
     return f"{shown}, older than {format_duration(summary.min_age_seconds)}" if summary.young.objects else shown
 
 
-def _shown(count: Any) -> str:
+def _show_count(count: Any) -> str:
     return f"{count.objects:,} objects, {format_bytes(count.bytes)}"
 
 
@@ -146,10 +148,10 @@ def run_row(marks: Marks, run: OfflineRun) -> dict[str, object]:
     return {
         "mark": run.mark_id,
         "state": run.state_text,
-        "began": when(record.began_ms),
-        "sweep_from": when(record.deletes_at_ms or None) if run.has_finished_marking else None,
-        "tagged": when(record.tagged_ms or None),
-        "swept": when(record.swept_ms or None),
+        "began": format_when(record.began_ms),
+        "sweep_from": format_when(record.deletes_at_ms or None) if run.has_finished_marking else None,
+        "tagged": format_when(record.tagged_ms or None),
+        "swept": format_when(record.swept_ms or None),
         "commits": counts.get("commits_marked", 0),
         "partly": counts.get("commits_partly_marked", 0),
         "unmarked": counts.get("commits_unmarked", 0),

@@ -11,7 +11,7 @@ import typer
 from refstore.cli.common import emit, repository_of
 from refstore.cli.files import local_errors
 from refstore.cli.locations import PlacedCommand, place, words
-from refstore.cli.rows import when
+from refstore.cli.rows import format_when
 from refstore.core.file_modes import make_folder
 from refstore.errors import Invalid
 from refstore.repository import Repository
@@ -42,7 +42,7 @@ def issue(ctx: typer.Context, arguments: Annotated[list[str], place("REPO BRANCH
                 "file": _local_file(url),
                 "put_url": _put_url(repo, issued.address),
                 "token": issued.token,
-                "expires": when(issued.expires_ms),
+                "expires": format_when(issued.expires_ms),
             },
         )
 

@@ -10,7 +10,7 @@ from refstore.cli.common import emit, open_lake
 from refstore.cli.confirmation import confirm
 from refstore.cli.option_values import duration_seconds
 from refstore.cli.parameters import Yes
-from refstore.cli.rows import when
+from refstore.cli.rows import format_when
 from refstore.errors import Invalid
 from refstore.service import access_keys
 
@@ -61,7 +61,7 @@ def create(
                 "access_key_id": created.key.id,
                 "secret_access_key": created.secret,
                 "role": created.key.role.name.lower(),
-                "expires": when(created.key.expires_ms or None),
+                "expires": format_when(created.key.expires_ms or None),
             },
         )
 
@@ -82,10 +82,10 @@ def list_(ctx: typer.Context) -> None:
                     "role": key.role.name.lower(),
                     "repositories": list(key.repositories),
                     "description": key.description,
-                    "created": when(key.created_ms),
-                    "expires": when(key.expires_ms or None),
-                    "last_used": when(key.last_used_ms or None),
-                    "old_secret_ends": when(key.old_secret_ends_ms or None),
+                    "created": format_when(key.created_ms),
+                    "expires": format_when(key.expires_ms or None),
+                    "last_used": format_when(key.last_used_ms or None),
+                    "old_secret_ends": format_when(key.old_secret_ends_ms or None),
                 }
                 for key in access_keys.scan_keys(lake.kv)
             ),
@@ -128,7 +128,7 @@ def rotate(
             {
                 "access_key_id": id_,
                 "secret_access_key": rotated.secret,
-                "old_secret_ends": when(rotated.key.old_secret_ends_ms),
+                "old_secret_ends": format_when(rotated.key.old_secret_ends_ms),
             },
         )
 
@@ -143,7 +143,7 @@ def end_overlap(ctx: typer.Context, id_: _Id, yes: Yes = False) -> None:
     with open_lake(ctx) as lake:
         confirm(ctx, f"the old secret of access key {id_} will stop working", yes=yes)
         ended = access_keys.end_overlap(lake, id_)
-        emit(ctx, {"access_key_id": id_, "old_secret_ends": when(ended.old_secret_ends_ms)})
+        emit(ctx, {"access_key_id": id_, "old_secret_ends": format_when(ended.old_secret_ends_ms)})
 
 
 @app.command("end-tokens")

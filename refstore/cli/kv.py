@@ -12,7 +12,7 @@ from refstore.cli.common import emit, invocation_of, open_lake, progress
 from refstore.cli.confirmation import confirm
 from refstore.cli.errors import exit_code
 from refstore.cli.parameters import DryRun, Yes
-from refstore.cli.rows import when
+from refstore.cli.rows import format_when
 from refstore.errors import KVWentBack
 from refstore.kv_recovery import kv_rebuild, manifest_backfill, reconciliation
 from refstore.kv_recovery.kv_verification import KvVerification
@@ -205,9 +205,9 @@ def _as_json(found: KvVerification) -> dict[str, object]:
                 "partition": item.partition,
                 "server": item.server,
                 "witnessed": item.witnessed_position,
-                "witnessed_at": when(item.witnessed_ms),
+                "witnessed_at": format_when(item.witnessed_ms),
                 "held": item.kv_position,
-                "held_at": when(item.kv_position_ms),
+                "held_at": format_when(item.kv_position_ms),
             }
             for item in found.witnesses
         ],
@@ -219,7 +219,7 @@ def _as_json(found: KvVerification) -> dict[str, object]:
         "not_in_the_manifest": [item._asdict() for item in found.manifest_gaps],
         "stopped": found.stopped_repositories,
         "settled": found.has_settled_servers,
-        "reconcile_began": when(found.reconcile_began_ms or None),
+        "reconcile_began": format_when(found.reconcile_began_ms or None),
     }
 
 
@@ -227,13 +227,14 @@ def _show(found: KvVerification, *, advise: bool = True) -> None:
     """Print what was found, for people."""
     for item in found.witnesses:
         held = (
-            f"position {item.kv_position} of {when(item.kv_position_ms)}"
+            f"position {item.kv_position} of {format_when(item.kv_position_ms)}"
             if item.kv_position is not None
             else "none of its positions"
         )
         server = f", server {item.server}" if item.server else ""
         typer.echo(
-            f"went back: {item.deleter} had written position {item.witnessed_position} at {when(item.witnessed_ms)}; "
+            f"went back: {item.deleter} had written position {item.witnessed_position} at "
+            f"{format_when(item.witnessed_ms)}; "
             f"the KV "
             f"({item.partition}{server}) holds {held}"
         )
@@ -273,7 +274,8 @@ def _advice(found: KvVerification) -> list[str]:
     lines: list[str] = []
     if found.reconcile_began_ms:
         lines.append(
-            f"`refstore kv reconcile` began at {when(found.reconcile_began_ms)} and has not ended; nothing is deleted "
+            f"`refstore kv reconcile` began at {format_when(found.reconcile_began_ms)} and has not ended; nothing is "
+            f"deleted "
             "meanwhile. If it is not running any more, run it again."
         )
     elif found.missing_objects or found.missing_trees or found.unreadable_witnesses:

@@ -43,7 +43,7 @@ def place(form: str) -> Any:
     return typer.Argument(metavar=form, show_default=False, hidden=True)
 
 
-class Location(NamedTuple):
+class PathLocation(NamedTuple):
     repository: str
     ref: str
     """'' if the location has none."""
@@ -60,10 +60,10 @@ def without_scheme(word: str) -> str:
     return word
 
 
-def location(word: str) -> Location:
+def location(word: str) -> PathLocation:
     repository, _, rest = without_scheme(word).partition("/")
     ref, _, path = rest.partition("/")
-    return Location(repository, ref.replace("%2F", "/").replace("%2f", "/"), path)
+    return PathLocation(repository, ref.replace("%2F", "/").replace("%2f", "/"), path)
 
 
 def words(ctx: typer.Context, arguments: Sequence[str], form: str, *, whole: bool = False) -> list[str]:

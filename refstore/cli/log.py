@@ -9,8 +9,8 @@ import typer
 
 from refstore.cli.common import emit, invocation_of, repository_of
 from refstore.cli.locations import PlacedCommand, place, words
-from refstore.cli.rows import commit_row, logged_row, when
-from refstore.cli.tables import ID_CHARACTERS, shown
+from refstore.cli.rows import commit_row, format_when, logged_row
+from refstore.cli.tables import ID_CHARACTERS, visible_text
 from refstore.operations.log_and_diff import LogEntry, has_changed_paths
 from refstore.versioning.commits.path_filter import PathFilter
 
@@ -47,7 +47,7 @@ def log(
             emit(ctx, (logged_row(line) for line in commits))
         elif oneline:
             for line in commits:
-                print(f"{line.commit[:ID_CHARACTERS]} {shown(_subject(line.record.message))}")
+                print(f"{line.commit[:ID_CHARACTERS]} {visible_text(_subject(line.record.message))}")
         else:
             emit(ctx, (_narrow(line) for line in commits))
 
@@ -65,6 +65,6 @@ def _narrow(line: LogEntry) -> dict[str, object]:
         "date": row["date"],
         "committer": row["committer"],
         "state": line.lifetime.value,
-        "deletes_at": when(goes_ms),
+        "deletes_at": format_when(goes_ms),
         "message": _subject(line.record.message),
     }

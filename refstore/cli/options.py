@@ -103,7 +103,7 @@ def _declare(
 
 
 @cache
-def _declared() -> tuple[Any, ...]:
+def _make_parameters() -> tuple[Any, ...]:
     """Make the parameters once: typer takes a millisecond for each, and a group has up to thirteen commands."""
     app = typer.Typer(add_completion=False)
     app.command()(_declare)
@@ -115,7 +115,7 @@ def add_to(command: TyperCommand | TyperGroup) -> None:
     as long.
     """
     command.rich_markup_mode = None
-    command.params.extend(_declared())
+    command.params.extend(_make_parameters())
     take_plain_values(command)
     if isinstance(command, TyperGroup):
         for inner in command.commands.values():

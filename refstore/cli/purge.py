@@ -15,7 +15,7 @@ from refstore.cli.parameters import By, Name, Yes
 from refstore.cli.purge_backups import backups, clean, restore
 from refstore.cli.purge_report import emit_report, summary_of
 from refstore.cli.purge_run import run, verify
-from refstore.cli.rows import when
+from refstore.cli.rows import format_when
 from refstore.errors import Invalid
 from refstore.operations.onboard import OnboardedDocument
 from refstore.purge_document import document as purging
@@ -102,7 +102,7 @@ def validate(
 
 
 def _row(name: str, onboarded: OnboardedDocument) -> dict[str, Any]:
-    return {"repository": name, "set": when(onboarded.set_ms), "by": onboarded.set_by}
+    return {"repository": name, "set": format_when(onboarded.set_ms), "by": onboarded.set_by}
 
 
 def _rows(document: PurgeDocument) -> list[dict[str, Any]]:
@@ -161,7 +161,7 @@ def ledger_(
             [
                 {
                     "run": each.run,
-                    "at": when(each.at_ms),
+                    "at": format_when(each.at_ms),
                     "datasets": list(each.datasets),
                     "type": each.kind,
                     "ids": each.ids,

@@ -10,7 +10,7 @@ import typer
 from refstore.cli.common import emit, invocation_of, open_lake, repository_of
 from refstore.cli.confirmation import confirm
 from refstore.cli.parameters import Name, Yes
-from refstore.cli.rows import when
+from refstore.cli.rows import format_when
 from refstore.core.redaction import redact_text
 
 if TYPE_CHECKING:
@@ -122,10 +122,14 @@ def _backup_row(each: KeptBackup) -> dict[str, Any]:
         "address": each.address or "(erased)",
         "of": each.identity,
         "size_bytes": each.size_bytes,
-        "replaced": when(each.replaced_ms),
+        "replaced": format_when(each.replaced_ms),
         "by": each.run,
         "kind": "trash" if each.is_trash else "backup",
-        "goes": "held" if each.is_on_hold else "with the next cleaning" if each.is_due else when(each.deletes_at_ms),
+        "goes": "held"
+        if each.is_on_hold
+        else "with the next cleaning"
+        if each.is_due
+        else format_when(each.deletes_at_ms),
     }
 
 

@@ -9,7 +9,7 @@ import typer
 
 from refstore.cli.common import emit, invocation_of
 from refstore.cli.purge_backups import SHOWN
-from refstore.cli.rows import when
+from refstore.cli.rows import format_when
 
 if TYPE_CHECKING:
     from refstore_purge.purge_report import PurgeReport
@@ -21,7 +21,7 @@ def summary_of(report: PurgeReport) -> dict[str, Any]:
         "run": report.run,
         "state": report.state,
         "engine": report.engine,
-        "began": when(report.began_ms),
+        "began": format_when(report.began_ms),
         "ids": report.ids,
         "objects": sum(row.objects for row in report.rows),
         "rewritten": sum(row.rewritten_objects for row in report.rows),
@@ -71,7 +71,7 @@ def _place_row(place: Place) -> dict[str, Any]:
         "dataset": place.dataset,
         "objects": place.objects,
         "bytes": place.bytes,
-        "goes": when(place.deletes_at_ms or None),
+        "goes": format_when(place.deletes_at_ms or None),
         "why": place.explanation,
         "restored_by": place.restore_command,
         "ended_by": place.ending_command,

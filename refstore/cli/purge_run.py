@@ -220,11 +220,11 @@ def verify(
     else:
         emit(ctx, findings, is_check=True)
     if invocation_of(ctx).output == "table":
-        print(_verified(counts))
+        print(_describe_counts(counts))
     return LEFT if findings else None
 
 
-def _verified(counts: VerifyCounts) -> str:
+def _describe_counts(counts: VerifyCounts) -> str:
     looked = f"looked at {counts.objects:,} objects in {counts.versions:,} versions: "
     rows = f"{counts.remaining_rows:,} rows" if counts.remaining_rows else ""
     entries = f"{counts.remaining_entries:,} entries beside the rows" if counts.remaining_entries else ""

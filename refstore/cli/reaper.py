@@ -12,7 +12,7 @@ import typer
 from refstore.cli.common import emit, invocation_of, open_lake, settings_of, stopping, warn_of_open_folders
 from refstore.cli.confirmation import confirm
 from refstore.cli.parameters import Name, Yes
-from refstore.cli.rows import when
+from refstore.cli.rows import format_when
 from refstore.configuration.settings import ReaperSettings
 from refstore.core import ids
 from refstore.core.visible_text import own_stream
@@ -149,8 +149,8 @@ def _show_status(ctx: typer.Context, lake: Lake, repository: str | None) -> None
         {
             "reaper": item.reaper,
             "alive": item.is_alive,
-            "since": when(item.started_ms),
-            "last_seen": when(item.beat_ms),
+            "since": format_when(item.started_ms),
+            "last_seen": format_when(item.beat_ms),
             "passes": item.passes,
             "deleted": item.deleted_objects,
             "bytes": item.deleted_bytes,
@@ -169,11 +169,11 @@ def _show_status(ctx: typer.Context, lake: Lake, repository: str | None) -> None
             {
                 "repository": item.repository,
                 "due": item.due,
-                "oldest_due": when(item.oldest_due_ms),
+                "oldest_due": format_when(item.oldest_due_ms),
                 "in_grace": item.in_grace,
                 "tokens_waiting": item.tokens,
                 "deletion": _deletion(item, is_settling=bool(shown.settling)),
-                "deleted": when(item.closed_ms),
+                "deleted": format_when(item.closed_ms),
             }
             for item in shown.repositories
         ],
@@ -233,7 +233,7 @@ def resume(
             ctx,
             {
                 "repository": repo_name,
-                "until": when(state.allowed_until_ms or None),
+                "until": format_when(state.allowed_until_ms or None),
                 "objects": state.allowed_objects or None,
             },
         )
@@ -365,7 +365,7 @@ def _report(ctx: typer.Context, done: PassSummary) -> None:
 
 
 def _exit_code(done: PassSummary) -> int:
-    if done.corrupt or done.misconfigured:
+    if done.corrupt or done.is_misconfigured:
         return 6
     if done.unavailable or done.failed:
         return 5

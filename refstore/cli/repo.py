@@ -11,7 +11,7 @@ from refstore.cli.branch import branch_row
 from refstore.cli.common import emit, open_lake
 from refstore.cli.confirmation import confirm
 from refstore.cli.parameters import DryRun, Name, Yes
-from refstore.cli.rows import pairs, when
+from refstore.cli.rows import format_when, pairs
 from refstore.core.ids import RepositoryName
 from refstore.core.redaction import redact_url
 from refstore.operations import rules_document
@@ -117,8 +117,8 @@ def delete(ctx: typer.Context, name: Name, dry_run: DryRun = False, yes: Yes = F
         release = deleted_name_hold(
             opened.context, msgspec.structs.replace(opened.record, closed_ms=lake.clock.now_ms())
         )
-        typer.echo(f"the name {name!r} is taken until {when(release.until_ms)}: {release.reason}", err=True)
-        emit(ctx, {"repository": name, "deleted": True, "name_free_from": when(release.until_ms)})
+        typer.echo(f"the name {name!r} is taken until {format_when(release.until_ms)}: {release.reason}", err=True)
+        emit(ctx, {"repository": name, "deleted": True, "name_free_from": format_when(release.until_ms)})
 
 
 def _row(name: RepositoryName, record: RepositoryRecord) -> dict[str, object]:
@@ -126,5 +126,5 @@ def _row(name: RepositoryName, record: RepositoryRecord) -> dict[str, object]:
         "repository": name,
         "default_branch": record.default_branch,
         "namespace": redact_url(record.namespace),
-        "created": when(record.created_ms),
+        "created": format_when(record.created_ms),
     }

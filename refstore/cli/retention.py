@@ -16,7 +16,7 @@ from refstore.cli.confirmation import confirm
 from refstore.cli.files import read_document
 from refstore.cli.locations import PlacedCommand, place, words
 from refstore.cli.parameters import By, DryRun, Name, Yes
-from refstore.cli.rows import when
+from refstore.cli.rows import format_when
 from refstore.errors import ConsentNeeded, RefstoreError
 from refstore.gc_marks import Marks, RunState
 from refstore.operations import refs as refs_
@@ -104,7 +104,7 @@ def set_(
         changes = compare_with_current(repo.context, parsed.rules)
         with _naming_what_goes(ctx, changes):
             new_rules = repo.set_retention(document, by=who() if by is None else by, remove=remove or ())
-        findings = _reviewed(repo, new_rules.rules)
+        findings = _review_or_none(repo, new_rules.rules)
         _warn_of_sweeps(repo)
         _emit_with_changes(
             ctx, {**_row(repo, new_rules), "expire_tonight": findings.unmarked_commits if findings else None}, changes
@@ -148,7 +148,7 @@ def _naming_what_goes(ctx: typer.Context, changes: Sequence[RuleChange]) -> Gene
         raise
 
 
-def _reviewed(repo: Repository, rules: Rules) -> RuleReview | None:
+def _review_or_none(repo: Repository, rules: Rules) -> RuleReview | None:
     """Review the rules and print warnings; None: the history cannot be read. That must not prevent setting rules, above
     all a legal hold.
     """
@@ -283,7 +283,7 @@ def _explain_all(ctx: typer.Context, repo: Repository, rules: Rules) -> None:
     ]
     whole: dict[str, object] = {
         "repository": repo.name,
-        "at": when(lifetimes.now_ms),
+        "at": format_when(lifetimes.now_ms),
         "commits": totals.commits,
         "active": totals.active_commits,
         "expired": totals.expired_commits,
@@ -397,7 +397,7 @@ def _rules(repo: Repository, file: str) -> Rules:
 def _row(repo: Repository, stored_rules: rules_document.RetentionRules) -> dict[str, object]:
     return {
         "repository": repo.name,
-        "set": when(stored_rules.set_ms),
+        "set": format_when(stored_rules.set_ms),
         "by": stored_rules.set_by,
         "digest": stored_rules.rules.digest(),
         "extended": stored_rules.rules.is_extended,
@@ -406,4 +406,4 @@ def _row(repo: Repository, stored_rules: rules_document.RetentionRules) -> dict[
 
 def _moment(at_ms: int | None) -> str | None:
     """Return a time; None if it never comes."""
-    return None if at_ms == FOREVER_MS else when(at_ms)
+    return None if at_ms == FOREVER_MS else format_when(at_ms)

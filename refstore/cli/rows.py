@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from refstore.records.staging_records import Entry
 
 
-def when(at_ms: int | None) -> str | None:
+def format_when(at_ms: int | None) -> str | None:
     """Format a time as ISO 8601, in UTC, to the second; a time beyond the calendar becomes words."""
     try:
         return None if at_ms is None else format_utc(at_ms)
@@ -35,7 +35,7 @@ def entry_row(path: str, entry: Entry) -> dict[str, object]:
     row: dict[str, object] = {
         "path": path,
         "size_bytes": entry.size_bytes,
-        "mtime": when(entry.mtime_ms),
+        "mtime": format_when(entry.mtime_ms),
         "address": entry.address,
     }
     why = unreadable_reason(entry.address) if entry.address and not is_own(entry.address) else ""
@@ -54,7 +54,7 @@ def entry_details(path: str, entry: Entry) -> dict[str, object]:
 def commit_row(commit_id: CommitId, commit: Commit) -> dict[str, object]:
     return {
         "commit": commit_id,
-        "date": when(commit.created_ms),
+        "date": format_when(commit.created_ms),
         "committer": commit.committer,
         "message": commit.message,
         "parents": list(commit.parents),
@@ -69,13 +69,13 @@ def logged_row(line: LogEntry) -> dict[str, object]:
         **commit_row(line.commit, line.record),
         "state": line.lifetime.value,
         "mark": mark.mark_id if mark else None,
-        "marked": when(mark.since_ms) if mark else None,
-        "deletes_at": when(mark.deletes_at_ms) if mark else None,
-        "tagged": when(mark.tagged_ms or None) if mark else None,
-        "swept": when(mark.swept_ms or None) if mark else None,
+        "marked": format_when(mark.since_ms) if mark else None,
+        "deletes_at": format_when(mark.deletes_at_ms) if mark else None,
+        "tagged": format_when(mark.tagged_ms or None) if mark else None,
+        "swept": format_when(mark.swept_ms or None) if mark else None,
         "prefixes": list(mark.prefixes) if mark else [],
         "examined_by": line.examining_run or None,
-        "complete_since": when(line.nothing_to_delete.since_ms) if line.nothing_to_delete else None,
+        "complete_since": format_when(line.nothing_to_delete.since_ms) if line.nothing_to_delete else None,
     }
 
 
@@ -85,16 +85,15 @@ def lifetime_words(line: LogEntry) -> str:
     if mark is None:
         return f"{state} by {line.examining_run}" if line.examining_run else state
     if mark.tagged_ms and mark.swept_ms:
-        return (
-            f"{state}, deleted by the bucket by {when(mark.swept_ms)}, tagged {when(mark.tagged_ms)} by {mark.mark_id}"
-        )
+        bucket = f"deleted by the bucket by {format_when(mark.swept_ms)}"
+        return f"{state}, {bucket}, tagged {format_when(mark.tagged_ms)} by {mark.mark_id}"
     if mark.tagged_ms:
-        return f"{state} since {when(mark.tagged_ms)} for the bucket to delete, by {mark.mark_id}"
+        return f"{state} since {format_when(mark.tagged_ms)} for the bucket to delete, by {mark.mark_id}"
     if mark.swept_ms:
-        return f"{state} {when(mark.swept_ms)} by {mark.mark_id}"
+        return f"{state} {format_when(mark.swept_ms)} by {mark.mark_id}"
     if mark.sweeping_ms:
-        return f"{state} since {when(mark.sweeping_ms)} by {mark.mark_id}"
-    return f"{state} {when(mark.since_ms)}, deletes at {when(mark.deletes_at_ms)}, by {mark.mark_id}"
+        return f"{state} since {format_when(mark.sweeping_ms)} by {mark.mark_id}"
+    return f"{state} {format_when(mark.since_ms)}, deletes at {format_when(mark.deletes_at_ms)}, by {mark.mark_id}"
 
 
 def pairs(options: Iterable[str] | None) -> dict[str, str]:

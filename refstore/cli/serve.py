@@ -91,7 +91,7 @@ def serve(
 
     settings = settings_of(ctx, service=True)
     options = {"host": host, "port": port, "workers": workers, "tls_certificate": tls_certificate, "tls_key": tls_key}
-    settings = _checked(settings, {name: value for name, value in options.items() if value is not None})
+    settings = _check_settings(settings, {name: value for name, value in options.items() if value is not None})
     has_tls = Certificate.from_settings(settings.api) is not None
     with open_lake(ctx, create=True) as lake:
         key_id, secret = see_to_first_key(lake, settings.data, os.environ)
@@ -99,16 +99,16 @@ def serve(
     listening = server.bind_socket(settings)
     answering = threading.Event()
 
-    def started() -> None:
+    def report_start() -> None:
         answering.set()
         _say_where(settings, _address_of(listening, has_tls=has_tls), key_id, secret)
 
     with contextlib.closing(listening), _reaper_folder(settings, answering, reaps=reaper) as folder:
         if settings.api.workers > 1:
-            _many(settings, listening, folder, started)
+            _many(settings, listening, folder, report_start)
             return
         reads = _start_of_reads(settings, folder)
-        server.serve_requests(settings, listening, _Operations(folder), started, reads, _Purges())
+        server.serve_requests(settings, listening, _Operations(folder), report_start, reads, _Purges())
 
 
 @contextlib.contextmanager
@@ -124,7 +124,7 @@ def _reaper_folder(settings: Settings, answering: threading.Event, *, reaps: boo
         yield Path(folder)
 
 
-def _checked(settings: Settings, options: dict[str, Any]) -> Settings:
+def _check_settings(settings: Settings, options: dict[str, Any]) -> Settings:
     """Return the settings with the command's options in them. Raises InvalidSettings."""
     settings = replace(settings, api=replace(settings.api, **options))
     _check_stores(settings)

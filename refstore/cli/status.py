@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from refstore.cli.common import emit, invocation_of, open_lake
-from refstore.cli.rows import when
+from refstore.cli.rows import format_when
 from refstore.core.units import format_bytes, sum_sizes
 from refstore.monitoring import figures, run_control
 from refstore.monitoring.figures import Figures
@@ -60,7 +60,7 @@ def _all(ctx: typer.Context, lake: Lake) -> None:
         return {
             "repository": name,
             **{f"{what}_bytes": amount.bytes if reaper.measured_ms else None for what, amount in amounts.items()},
-            "measured": when(reaper.measured_ms or None) or not_measured,
+            "measured": format_when(reaper.measured_ms or None) or not_measured,
             "warnings": ", ".join(each.concern.value for each in figures.find_warnings(own, created_ms, now_ms)),
         }
 
@@ -90,8 +90,8 @@ def _one(ctx: typer.Context, lake: Lake, repo: Repository) -> None:
         "in_grace": _objects(reaper.in_grace),
         "due": _objects(reaper.due),
         "marked": _objects(reaper.marked),
-        "next_sweep": when(reaper.next_sweep_ms or None),
-        "last_run": when(own.gc.run_ms or None),
+        "next_sweep": format_when(reaper.next_sweep_ms or None),
+        "last_run": format_when(own.gc.run_ms or None),
         "under_way": ", ".join(f"{each.progress.kind} {each.run_id}: {each.progress.step}" for each in runs) or None,
     }
     if invocation_of(ctx).output != "table":
@@ -113,7 +113,7 @@ def _branch(repo: Repository, name: str) -> dict[str, object]:
         "head": record.head,
         "staged_changes": len(staged),
         "staged_bytes": sum_sizes(entry.size_bytes for entry in entries),
-        "oldest": when(min((entry.mtime_ms for entry in entries), default=None)),
+        "oldest": format_when(min((entry.mtime_ms for entry in entries), default=None)),
     }
 
 

@@ -109,7 +109,7 @@ def _fitting(rows: list[Row], columns: list[str], formats: list[Format]) -> tupl
         return sum(widths()) + len(_GAP) * (len(columns) - 1) - room
 
     if too_wide() > 0:
-        kept = [index for index, name in enumerate(columns) if any(shown(row.get(name)) for row in rows)]
+        kept = [index for index, name in enumerate(columns) if any(visible_text(row.get(name)) for row in rows)]
         columns, formats = [columns[index] for index in kept], [formats[index] for index in kept]
     for index in sorted(range(1, len(columns) - 1), key=lambda index: -widths()[index]):
         over, width = too_wide(), widths()[index]
@@ -142,20 +142,20 @@ def _format_of(name: str, values: list[object], now_ms: int) -> Format:
 
 
 def _plain(value: object) -> str:
-    return shown(value)
+    return visible_text(value)
 
 
 def _size(value: object) -> str:
-    return format_size(value) if isinstance(value, int) else shown(value)
+    return format_size(value) if isinstance(value, int) else visible_text(value)
 
 
 def _short_id(value: object) -> str:
-    return value[:ID_CHARACTERS] if isinstance(value, str) and _ID.fullmatch(value) else shown(value)
+    return value[:ID_CHARACTERS] if isinstance(value, str) and _ID.fullmatch(value) else visible_text(value)
 
 
 def _age(now_ms: int, value: object) -> str:
     if not isinstance(value, str) or not _TIME.fullmatch(value):
-        return shown(value)
+        return visible_text(value)
     at_ms = int(datetime.fromisoformat(value).timestamp() * 1000)
     return f"{format_age(now_ms - at_ms)} ago" if at_ms <= now_ms else f"in {format_age(at_ms - now_ms)}"
 
@@ -175,7 +175,7 @@ def _page(source: Iterator[Row]) -> Iterator[Row]:
 def _cells(row: Row, columns: list[str], known: set[str], formats: list[Format]) -> list[str]:
     """Return a row's cells; fields that the first page did not have come last."""
     cells = [of(row.get(name)) for name, of in zip(columns, formats, strict=True)]
-    return cells if row.keys() <= known else cells + [shown(row[name]) for name in row if name not in known]
+    return cells if row.keys() <= known else cells + [visible_text(row[name]) for name in row if name not in known]
 
 
 def _line(cells: list[str], widths: list[int], right: list[bool]) -> str:
@@ -184,7 +184,7 @@ def _line(cells: list[str], widths: list[int], right: list[bool]) -> str:
         for text, width, to_the_right in zip(cells, widths, right, strict=False)
     ]
     if _has_colours():
-        padded = [_painted(text) for text in padded]
+        padded = [_paint(text) for text in padded]
     return _GAP.join([*padded, *cells[len(padded) :]]).rstrip() + "\n"
 
 
@@ -205,7 +205,7 @@ def _bold(line: str) -> str:
     return f"\x1b[1m{line[:-1]}\x1b[0m\n" if _has_colours() else line
 
 
-def _painted(cell: str) -> str:
+def _paint(cell: str) -> str:
     """Return a cell whose whole text is a state in that state's colour."""
     word = cell.strip()
     colour = _COLOURS.get(word)
@@ -216,7 +216,7 @@ def _has_colours() -> bool:
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
-def shown(value: object) -> str:
+def visible_text(value: object) -> str:
     """Return the value as text of one line that cannot control a terminal."""
     match value:
         case None:
@@ -226,9 +226,9 @@ def shown(value: object) -> str:
         case bool():
             text = "yes" if value else "no"
         case dict():
-            text = ", ".join(f"{key}={shown(inner)}" for key, inner in cast(dict[str, object], value).items())
+            text = ", ".join(f"{key}={visible_text(inner)}" for key, inner in cast(dict[str, object], value).items())
         case list() | tuple():
-            text = ", ".join(shown(inner) for inner in cast(list[object], value))
+            text = ", ".join(visible_text(inner) for inner in cast(list[object], value))
         case _:
             text = str(value)
     return make_visible_line(text)

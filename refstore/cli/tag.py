@@ -10,7 +10,7 @@ from refstore.cli.common import emit, repository_of
 from refstore.cli.confirmation import confirm
 from refstore.cli.locations import PlacedCommand, place, words
 from refstore.cli.parameters import DryRun, Name, Yes
-from refstore.cli.rows import when
+from refstore.cli.rows import format_when
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -49,7 +49,7 @@ def list_(
         emit(
             ctx,
             (
-                {"tag": name, "commit": record.commit, "created": when(record.created_ms)}
+                {"tag": name, "commit": record.commit, "created": format_when(record.created_ms)}
                 for name, record in repo.tags(prefix=prefix)
             ),
         )

@@ -8,7 +8,7 @@ import typer
 
 from refstore.cli.common import emit, repository_of
 from refstore.cli.parameters import Name, Prefix
-from refstore.cli.rows import when
+from refstore.cli.rows import format_when
 
 app = typer.Typer()
 
@@ -36,8 +36,8 @@ def trash(
                     "branch": item.branch,
                     "size_bytes": item.entry.size_bytes if item.entry else None,
                     "cause": item.cause,
-                    "since": when(item.since_ms),
-                    "deletes_at": when(item.deletes_at_ms),
+                    "since": format_when(item.since_ms),
+                    "deletes_at": format_when(item.deletes_at_ms),
                     "address": item.address,
                 }
                 for item in repo.list_trash(branch=branch, prefix=prefix)

@@ -74,7 +74,7 @@ def upload(
         ctx.fail("--include, --exclude, --all and --dry-run are for a folder; add --recursive")
     with repository_of(ctx, repo_name) as repo:
         if recursive:
-            files = _chosen(Path(source), target, include or [], exclude or [])
+            files = _choose_files(Path(source), target, include or [], exclude or [])
             new = files if everything else _unlike_the_branch(repo, branch, files)
             if dry_run:
                 emit(ctx, ({"path": path, "size_bytes": file.size_bytes, "file": str(file.file)} for path, file in new))
@@ -100,7 +100,9 @@ def _upload_one(ctx: typer.Context, repo: Repository, branch: str, source: str, 
     emit(ctx, entry_details(path, entry))
 
 
-def _chosen(folder: Path, target: str, include: Sequence[str], exclude: Sequence[str]) -> list[tuple[str, SourceFile]]:
+def _choose_files(
+    folder: Path, target: str, include: Sequence[str], exclude: Sequence[str]
+) -> list[tuple[str, SourceFile]]:
     """Return the files to upload with their paths. Every name is checked, so that one invalid name does not leave half
     a tree. Raises Invalid.
     """
@@ -109,7 +111,7 @@ def _chosen(folder: Path, target: str, include: Sequence[str], exclude: Sequence
         return any(fnmatchcase(relative, glob) or fnmatchcase(relative.rpartition("/")[2], glob) for glob in globs)
 
     files = [
-        (_below(target, relative), file)
+        (_join_path(target, relative), file)
         for relative, file in tree(folder)
         if (not include or matches(relative, include)) and not matches(relative, exclude)
     ]
@@ -146,7 +148,7 @@ def _upload_tree(
     """Upload files in batches. If it is interrupted, say what stays staged."""
     objects = stored = 0
     try:
-        for entry in _uploaded(repo, branch, files, metadata=metadata, content_type=content_type):
+        for entry in _upload_batches(repo, branch, files, metadata=metadata, content_type=content_type):
             objects += 1
             stored += entry.size_bytes
     except BaseException:
@@ -160,7 +162,7 @@ def _upload_tree(
     return {"objects": objects, "size_bytes": stored}
 
 
-def _uploaded(
+def _upload_batches(
     repo: Repository,
     branch: str,
     files: list[tuple[str, SourceFile]],
@@ -181,7 +183,7 @@ def _uploaded(
             bar.advance(len(batch))
 
 
-def _below(target: str, relative: str) -> str:
+def _join_path(target: str, relative: str) -> str:
     return f"{target.rstrip('/')}/{relative}" if target else relative
 
 

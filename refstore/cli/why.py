@@ -9,7 +9,7 @@ import typer
 
 from refstore.cli.common import emit, invocation_of, open_lake
 from refstore.cli.locations import PlacedCommand, fail, is_location, location, place, without_scheme
-from refstore.cli.rows import entry_row, when
+from refstore.cli.rows import entry_row, format_when
 from refstore.core import ids
 from refstore.core.ids import Address, RepositoryId
 from refstore.errors import NotFound, RepositoryNotFound
@@ -92,7 +92,11 @@ def _explain(
     unknown: NotFound | None = None
     for context, record in lake.repositories_of_name(repo_name):
         try:
-            row = {"repository": context.repo, "repository_deleted": when(record.closed_ms or None), **ask(context)}
+            row = {
+                "repository": context.repo,
+                "repository_deleted": format_when(record.closed_ms or None),
+                **ask(context),
+            }
         except NotFound as error:
             unknown = unknown or error
         else:
@@ -148,7 +152,9 @@ def _of_cleared(repo: RepositoryId, record: ClearedRepository, address: str | No
     """
     from refstore.deletion_history.journal_format import DeletionRecord
 
-    rule = f"{repo} was deleted on {when(record.closed_ms)}, and its grace was over: {record.objects} objects of "
+    rule = (
+        f"{repo} was deleted on {format_when(record.closed_ms)}, and its grace was over: {record.objects} objects of "
+    )
     rule += f"{record.bytes} bytes in {record.namespace} went"
     if not record.objects:
         rule += " by refstore itself; the rule of their bucket deletes what was tagged"
@@ -156,10 +162,10 @@ def _of_cleared(repo: RepositoryId, record: ClearedRepository, address: str | No
     deletion = DeletionRecord(address or "", record.cleared_ms, "sweep", run, "deleted", cause, rule, "", "", -1, "")
     return {
         "repository": repo,
-        "repository_deleted": when(record.closed_ms),
+        "repository_deleted": format_when(record.closed_ms),
         "address": address,
         "state": "gone with its repository",
-        "since": when(record.cleared_ms),
+        "since": format_when(record.cleared_ms),
         "cause": cause,
         "named_by": [],
         "deletions": [_deletion_row(deletion)],
@@ -170,16 +176,16 @@ def _of_cleared(repo: RepositoryId, record: ClearedRepository, address: str | No
 
 
 def _address_row(found: Why) -> Row:
-    view = found.view
+    view = found.info
     return {
         "address": view.address,
         "state": view.state.value,
         "meaning": found.meaning,
-        "since": when(view.since_ms),
+        "since": format_when(view.since_ms),
         "cause": view.cause,
-        "expires": when(view.expires_ms),
+        "expires": format_when(view.expires_ms),
         "named_by": [_reference_text(reference) for reference in view.references],
-        "purged": _purged_row(found.purged) if found.purged is not None else None,
+        "purged": _purged_row(found.purge_role) if found.purge_role is not None else None,
         "deletions": [_deletion_row(deletion) for deletion in found.deletions],
         "marked": [_marked_row(marked) for marked in found.marked],
         "committed": _naming_row(found.naming) if found.naming is not None else None,
@@ -188,7 +194,7 @@ def _address_row(found: Why) -> Row:
 
 
 def _reference_text(reference: AddressReference) -> str:
-    told = filter(None, (reference.state.value, when(reference.last_modified_ms)))
+    told = filter(None, (reference.state.value, format_when(reference.last_modified_ms)))
     return f"{reference.branch} {reference.path} ({', '.join(told)})"
 
 
@@ -198,21 +204,21 @@ def _purged_row(purged: PurgeRole) -> Row:
         "is": purged.role.value,
         "content": purged.content or None,
         "run": purged.run,
-        "since": when(purged.since_ms or None),
+        "since": format_when(purged.since_ms or None),
     }
 
 
 def _deletion_row(deletion: DeletionRecord) -> Row:
     row = deletion._asdict()
     del row["address"]
-    return {"at": when(row.pop("at_ms")), **row}
+    return {"at": format_when(row.pop("at_ms")), **row}
 
 
 def _marked_row(marked: MarkedFor) -> Row:
     return {
         "mark": marked.mark_id,
         "state": marked.state,
-        "deletes_at": when(marked.deletes_at_ms),
+        "deletes_at": format_when(marked.deletes_at_ms),
         "cause": marked.cause,
         "rule": marked.rule,
         "question": marked.question,
@@ -231,12 +237,12 @@ def _commit_row(commit: NamingCommit) -> Row:
     mark = commit.mark
     return {
         "commit": commit.commit,
-        "date": when(commit.created_ms),
+        "date": format_when(commit.created_ms),
         "path": commit.path,
         "state": commit.lifetime.value,
         "mark": mark.mark_id if mark else None,
-        "deletes_at": when(mark.deletes_at_ms) if mark else None,
-        "swept": when(mark.swept_ms or None) if mark else None,
+        "deletes_at": format_when(mark.deletes_at_ms) if mark else None,
+        "swept": format_when(mark.swept_ms or None) if mark else None,
     }
 
 
@@ -287,7 +293,7 @@ def _print_one(ctx: typer.Context, row: Row) -> None:
         row["address now"] = now["address"]
     if committed is not None:
         row["branches"] = committed["branches"] or "none"
-        row["commits"] = _counted(len(committed["commits"]), complete=committed["complete"])
+        row["commits"] = _count_text(len(committed["commits"]), complete=committed["complete"])
         lists["commits"] = committed["commits"][:COMMITS_SHOWN]
     if commits is not None:
         first, last = commits["first"], commits["last"]
@@ -304,6 +310,6 @@ def _print_one(ctx: typer.Context, row: Row) -> None:
         print("\nNot looked at: " + "; ".join(incomplete))
 
 
-def _counted(commits: int, *, complete: bool) -> str:
+def _count_text(commits: int, *, complete: bool) -> str:
     shown = f"; the newest {COMMITS_SHOWN} and {commits - COMMITS_SHOWN} more" if commits > COMMITS_SHOWN else ""
     return f"{'' if complete else 'at least '}{commits}{shown}"

@@ -62,7 +62,7 @@ _STORE_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:\S*")
 _FOREIGN: Final = re.compile(r"(s3://[^/?#]+|file://(localhost)?/)[^#]*")
 
 
-def _bounded(default: float, least: float, most: float) -> Any:
+def _number_setting(default: float, least: float, most: float) -> Any:
     """Declare a number and its bounds."""
     return field(default=default, metadata={_BOUNDS: (least, most)})
 
@@ -80,30 +80,30 @@ def _check_bounds(section: str, settings: ReaperSettings | ApiSettings | Offline
 class ReaperSettings:
     """Limits of the reaper's time and resources. Safety durations are in `Safety`."""
 
-    pause_seconds: float = _bounded(10.0, 0.01, 86_400)
+    pause_seconds: float = _number_setting(10.0, 0.01, 86_400)
     """The pause between two passes, if the last one has nothing more to do."""
-    rate_per_second: float = _bounded(0.0, 0, 1e9)
+    rate_per_second: float = _number_setting(0.0, 0, 1e9)
     """How many objects one reaper deletes per second at most. 0: no limit."""
-    lease_seconds: float = _bounded(60.0, 1, 86_400)
+    lease_seconds: float = _number_setting(60.0, 1, 86_400)
     """How long the lease of a dead reaper keeps other reapers from its share of the work."""
-    scrub_every_seconds: float = _bounded(3600.0, 1, 366 * 86_400)
-    breaker_share: float = _bounded(0.5, 0, 1)
+    scrub_every_seconds: float = _number_setting(3600.0, 1, 366 * 86_400)
+    breaker_share: float = _number_setting(0.5, 0, 1)
     """Hard deletion stops when more than this share of a repository's objects is due, unless the repository was
     deleted. 1: no limit.
     """
-    breaker_floor_objects: int = _bounded(10_000, 0, 10**15)
+    breaker_floor_objects: int = _number_setting(10_000, 0, 10**15)
     """The share is not checked below this number of due objects, because half of a small repository is
     nothing unusual.
     """
-    breaker_per_hour: int = _bounded(1_000_000, 0, 10**15)
+    breaker_per_hour: int = _number_setting(1_000_000, 0, 10**15)
     """Hard deletion stops when more than this is deleted in an hour. 0: no limit."""
-    reserve_mib: int = _bounded(32, 0, 1 << 20)
+    reserve_mib: int = _number_setting(32, 0, 1 << 20)
     """The size in MiB of the file that a reaper keeps on each disk of this machine that has the KV or the objects; on a
     small disk a twentieth of it. When others fill the disk it is given up, so that deletion has the room to begin with.
     0: none.
     """
     metrics_host: str = "127.0.0.1"
-    metrics_port: int = _bounded(0, 0, 65_535)
+    metrics_port: int = _number_setting(0, 0, 65_535)
     """The port where Prometheus reads metrics. 0: no metrics."""
 
     def __post_init__(self) -> None:
@@ -115,22 +115,22 @@ class ApiSettings:
     """The HTTP service."""
 
     host: str = "127.0.0.1"
-    port: int = _bounded(8000, 0, 65_535)
-    workers: int = _bounded(1, 1, 256)
+    port: int = _number_setting(8000, 0, 65_535)
+    workers: int = _number_setting(1, 1, 256)
     """Processes that serve requests. Each has its own connections, and its own count of wrong secrets."""
-    reads_at_once: int = _bounded(4, 1, 1024)
+    reads_at_once: int = _number_setting(4, 1, 1024)
     """Expensive reads (listings, logs, diffs, merge bases, explanations of an address) that one process makes at the
     same time, half of them for one access key at most.
     """
     public_url: str = ""
     """The URL of the service for its clients, used in URLs that it returns. Empty: as in the request."""
-    upload_bytes_max: int = _bounded(5 << 40, 1, 5 << 40)
+    upload_bytes_max: int = _number_setting(5 << 40, 1, 5 << 40)
     """The largest object; the default is S3's limit."""
-    upload_idle_seconds: float = _bounded(60.0, 0.1, 3600)
+    upload_idle_seconds: float = _number_setting(60.0, 0.1, 3600)
     """An upload that sends nothing for this time is aborted."""
-    idle_seconds: float = _bounded(60.0, 0.1, 3600)
+    idle_seconds: float = _number_setting(60.0, 0.1, 3600)
     """A connection without traffic for this time is closed, unless it waits for the service."""
-    connections_max: int = _bounded(2048, 1, 1_000_000)
+    connections_max: int = _number_setting(2048, 1, 1_000_000)
     """Connections of one process; fewer if it may not open two files for each (`ulimit -n`)."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses and networks whose X-Forwarded-For and X-Forwarded-Proto are trusted. The client's address is the last
@@ -174,7 +174,7 @@ class OfflineSettings:
     """Settings of the offline job."""
 
     metrics_host: str = "127.0.0.1"
-    metrics_port: int = _bounded(0, 0, 65_535)
+    metrics_port: int = _number_setting(0, 0, 65_535)
     """The port where Prometheus reads the metrics of `refstore gc run --every`. 0: no metrics."""
     engine: Literal["auto", "local", "spark"] = "auto"
     """What the offline job and the purge run on: this machine, Spark, or, with auto, Spark for large runs (if it is

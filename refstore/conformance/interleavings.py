@@ -64,7 +64,7 @@ class Interleaving(Generic[A, B]):
             counted[kind] += 1
             return True
 
-        _traced(count, lambda: self._call(1))
+        _trace_call(count, lambda: self._call(1))
         kind = "opcode" if counted["opcode"] <= PAUSES_MAX else "line"
         stride = 1 if counted[kind] <= PAUSES_MAX else -(-counted[kind] // PAUSES_OF_LONG_CALLS)
         return ((pause, kind) for pause in range(0, counted[kind], stride))
@@ -85,11 +85,11 @@ class Interleaving(Generic[A, B]):
                 answer.exception(BLOCKED_SECONDS)
             return False
 
-        result = _traced(step, lambda: self._call(number), opcodes=kind == "opcode")
+        result = _trace_call(step, lambda: self._call(number), opcodes=kind == "opcode")
         return result, answer or rivals.submit(self._rival, number)
 
 
-def _traced(step: Callable[[str], bool], call: Callable[[], A], *, opcodes: bool = True) -> A:
+def _trace_call(step: Callable[[str], bool], call: Callable[[], A], *, opcodes: bool = True) -> A:
     """Return `call()`; before each of its steps call `step` with its kind, until that returns False."""
     going_on = True
 

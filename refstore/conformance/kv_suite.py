@@ -534,7 +534,7 @@ class KVSuite:
                 limit = data.draw(st.integers(1, 10))
                 assert (
                     kv.scan(part, prefix=prefix, after=after, limit=limit)
-                    == scanned(model, part, prefix, after)[:limit]
+                    == expected_scan(model, part, prefix, after)[:limit]
                 )
             elif step == "delete_range":
                 first, last = data.draw(NAMES), data.draw(NAMES)
@@ -549,7 +549,7 @@ class KVSuite:
                 limit = data.draw(st.integers(1, 10))
                 assert kv.count(part, limit=limit) == min(limit, sum(key.partition == part for key in model))
         for part in (base + "p", base + "q"):
-            assert kv.scan(part) == scanned(model, part, "", "")
+            assert kv.scan(part) == expected_scan(model, part, "", "")
 
     # ---- servers
 
@@ -635,7 +635,7 @@ def apply(model: dict[Key, bytes], op: Op) -> Result:
             return True
 
 
-def scanned(model: dict[Key, bytes], part: str, prefix: str, after: str) -> list[tuple[str, bytes]]:
+def expected_scan(model: dict[Key, bytes], part: str, prefix: str, after: str) -> list[tuple[str, bytes]]:
     return sorted(
         (
             (key.name, value)

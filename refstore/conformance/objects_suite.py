@@ -205,13 +205,13 @@ class ObjectStoreSuite:
             assert before - 2000 <= mtime <= after + 2000  # some stores keep whole seconds
 
     def test_a_buffer_that_is_filled_again_is_no_trap(self, store: ObjectStore) -> None:
-        def refilled() -> Iterator[bytearray]:
+        def refill() -> Iterator[bytearray]:
             buffer = bytearray(4)
             for word in (b"one,", b"two,", b"end."):
                 buffer[:] = word
                 yield buffer
 
-        store.put("a", cast("Iterator[bytes]", refilled()))
+        store.put("a", cast("Iterator[bytes]", refill()))
         assert store.read("a") == b"one,two,end."
 
     def test_a_large_body_streams_through(self, store: ObjectStore) -> None:

@@ -44,7 +44,7 @@ SWEPT_FOLDERS: Final = ("data/", object_names.RANGES, object_names.METARANGES, o
 class Why(NamedTuple):
     """What the records say about an address."""
 
-    view: AddressInfo
+    info: AddressInfo
     """Its references and its state now."""
     deletions: tuple[DeletionRecord, ...]
     """Oldest first. There is more than one if the first was interrupted, or the store refused it."""
@@ -54,13 +54,13 @@ class Why(NamedTuple):
     """The commits that name it, or named it; None if they were not searched."""
     incomplete: tuple[str, ...]
     """What could not be searched, as texts."""
-    purged: PurgeRole | None = None
+    purge_role: PurgeRole | None = None
     """What a purge has to do with it."""
 
     @property
     def meaning(self) -> str:
         """What keeps the object, or what will happen to it; '' where the state says it."""
-        return explain_state(self.view, self.purged)
+        return explain_state(self.info, self.purge_role)
 
 
 class PathVersion(NamedTuple):
@@ -104,17 +104,17 @@ def explain_address(ctx: Context, address: str, *, commits: bool = False) -> Why
     """
     key = Address(address) if ids.is_own(Address(address)) else _other_key(address)
     (found,) = _explain(ctx, DeletionSearch(ctx), [key])
-    if found.purged is None and found.view.state in (*UNNAMED_STATES, AddressState.GONE):
+    if found.purge_role is None and found.info.state in (*UNNAMED_STATES, AddressState.GONE):
         found = _as_content(ctx, found)
     if not _is_known(found):
         raise AddressNotFound(
             f"{address} is not in {ctx.name!r}: nothing names it, there is no blob, and neither the journal nor a "
             f"sweep has deleted it; check that the repository is the right one{_also(found.incomplete)}"
         )
-    if found.purged is not None and found.purged.role is not AddressRole.IDENTITY:
+    if found.purge_role is not None and found.purge_role.role is not AddressRole.IDENTITY:
         return found  # commits name the identity
     swept = any(deletion.by == SWEEP for deletion in found.deletions)
-    if ids.is_own(key) and (found.view.state in _MAY_BE_COMMITTED or (commits and swept)):
+    if ids.is_own(key) and (found.info.state in _MAY_BE_COMMITTED or (commits and swept)):
         found = found._replace(naming=naming_commits(ctx, key))
     return found
 
@@ -200,15 +200,15 @@ def _view(ctx: Context, key: Address) -> AddressInfo:
 
 def _as_content(ctx: Context, why: Why) -> Why:
     """Return which object has its content, a backup or the like at the address. Reads all records of locations."""
-    role = role_of_content(ctx, why.view.address).purge_role
+    role = role_of_content(ctx, why.info.address).purge_role
     if role is None:
         return why
-    state = why.view.state if why.view.state is AddressState.GONE else PURGE_STATES[role.role]
-    return why._replace(view=why.view._replace(state=state), purged=role)
+    state = why.info.state if why.info.state is AddressState.GONE else PURGE_STATES[role.role]
+    return why._replace(info=why.info._replace(state=state), purge_role=role)
 
 
 def _is_known(why: Why) -> bool:
-    return why.view.state is not AddressState.GONE or bool(why.deletions or why.marked or why.purged)
+    return why.info.state is not AddressState.GONE or bool(why.deletions or why.marked or why.purge_role)
 
 
 def _also(incomplete: Iterable[str]) -> str:

@@ -144,7 +144,7 @@ def find_in(
     try:
         with gzip.open(BytesIO(objects.read(segment))) as lines:
             header = msgspec.json.decode(lines.readline(), type=Header)
-            batch = [line for line in _decoded(lines, key) if key is None or key in keys_of(line)]
+            batch = [line for line in _decode_line(lines, key) if key is None or key in keys_of(line)]
         outcomes = _outcomes(objects, segment.removesuffix(BEGAN) + ENDED) if batch else {}
     except _UNREADABLE as error:
         _log.error("journal_segment_unreadable", segment=segment, error=str(error))
@@ -188,7 +188,7 @@ def _record(item: PendingDelete, at_ms: int, deleter: causes.Deleter, outcome: s
     )
 
 
-def _decoded(lines: gzip.GzipFile, key: str | None) -> Iterator[PendingDelete]:
+def _decode_line(lines: gzip.GzipFile, key: str | None) -> Iterator[PendingDelete]:
     """Yield the lines that may have the key. All others are not decoded."""
     decoder = msgspec.json.Decoder(PendingDelete)
     needle = msgspec.json.encode((key or "").rpartition("\n")[2])[1:-1]

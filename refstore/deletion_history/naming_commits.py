@@ -97,7 +97,7 @@ def naming_commits(ctx: Context, address: Address) -> Naming:
             path_there = _path_of(ctx, descendant, paths, address)
             if path_there is not None:
                 naming[descendant_id] = (descendant, path_there)
-    return Naming(tuple(branches), tuple(_marked(ctx, naming)), complete)
+    return Naming(tuple(branches), tuple(_with_marks(ctx, naming)), complete)
 
 
 def versions_of(ctx: Context, ref: str | None, path: str) -> tuple[list[Version], bool]:
@@ -161,7 +161,7 @@ def _path_of(ctx: Context, commit: Commit, paths: Iterable[str], address: Addres
     return next((path for path, entry in found.items() if entry.address == address), None)
 
 
-def _marked(ctx: Context, naming: dict[CommitId, tuple[Commit, str]]) -> Iterator[NamingCommit]:
+def _with_marks(ctx: Context, naming: dict[CommitId, tuple[Commit, str]]) -> Iterator[NamingCommit]:
     ordered = sorted(naming, key=lambda name: -naming[name][0].created_ms)
     for name, shown in zip(ordered, Marks(ctx).statuses.read(ordered), strict=True):
         commit, path = naming[name]

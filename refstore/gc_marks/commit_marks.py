@@ -75,7 +75,7 @@ class CommitMarks:
         listed = self._kv.scan_all(keys.gc_marked_commits(self._repo, mark_id))
         return (CommitId(name) for name, value in listed if value != NOTHING_TO_DELETE)
 
-    def marked(self, mark_id: str) -> Iterator[CommitId]:
+    def scan_marked(self, mark_id: str) -> Iterator[CommitId]:
         """Yield what the run marked, whatever became of it since."""
         return (item.commit for page in self.scan_run(mark_id) for item in page)
 

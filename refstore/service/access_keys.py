@@ -142,7 +142,7 @@ def rotate_secret(store: KeyStore, id: str, *, overlap_ms: int) -> NewKey:  # no
     """
     secret, salt = new_secret(), secrets.token_bytes(_SALT_BYTES)
 
-    def rotated(record: AccessKeyRecord) -> AccessKeyRecord:
+    def rotate_secret(record: AccessKeyRecord) -> AccessKeyRecord:
         now_ms = store.clock.now_ms()
         if overlap_ms and record.previous_secret is not None and not has_ended(record.previous_secret, now_ms):
             raise Conflict(
@@ -153,7 +153,7 @@ def rotate_secret(store: KeyStore, id: str, *, overlap_ms: int) -> NewKey:  # no
         previous = SecretHash(record.salt, record.hash, now_ms + overlap_ms)
         return msgspec.structs.replace(record, salt=salt, hash=_hash_secret(salt, secret), previous_secret=previous)
 
-    return NewKey(_display_key(id, _change_key(store, "key.rotate", id, rotated)), secret)
+    return NewKey(_display_key(id, _change_key(store, "key.rotate", id, rotate_secret)), secret)
 
 
 def end_overlap(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
@@ -161,22 +161,22 @@ def end_overlap(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewis
     none.
     """
 
-    def ended(record: AccessKeyRecord) -> AccessKeyRecord:
+    def end_previous(record: AccessKeyRecord) -> AccessKeyRecord:
         now_ms = store.clock.now_ms()
         if record.previous_secret is None or has_ended(record.previous_secret, now_ms):
             raise Conflict(f"access key {id!r} has one secret only; make a second one with: refstore keys rotate {id}")
         return msgspec.structs.replace(record, previous_secret=record.previous_secret._replace(ends_ms=now_ms))
 
-    return _display_key(id, _change_key(store, "key.end-overlap", id, ended))
+    return _display_key(id, _change_key(store, "key.end-overlap", id, end_previous))
 
 
 def end_tokens(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
     """End all bearer tokens that the key has got so far. Its secret stays valid. Raises NotFound, Contention."""
 
-    def ended(record: AccessKeyRecord) -> AccessKeyRecord:
+    def end_tokens_of(record: AccessKeyRecord) -> AccessKeyRecord:
         return msgspec.structs.replace(record, token_generation=record.token_generation + 1)
 
-    return _display_key(id, _change_key(store, "key.end-tokens", id, ended))
+    return _display_key(id, _change_key(store, "key.end-tokens", id, end_tokens_of))
 
 
 def find_key(kv: KV, id: str) -> AccessKeyRecord | None:  # noqa: A002  # likewise

@@ -210,7 +210,7 @@ class References:
         `guess`: assume that the list is as its upload made it, without reading it. The `set_if` tells whether it was;
         the other lists are read.
         """
-        progress = _Progress(self._clock.now_ms(), at_once, whole_token)
+        progress = _ReleaseProgress(self._clock.now_ms(), at_once, whole_token)
         waiting = self._release_unread(items, progress) if guess and items else items
         for _ in range(ATTEMPTS + len(items)):
             if not waiting:
@@ -219,7 +219,7 @@ class References:
         self._write_hints(progress.waiting_states())
         return progress.result()
 
-    def _release_unread(self, items: Sequence[Release], progress: _Progress) -> Sequence[Release]:
+    def _release_unread(self, items: Sequence[Release], progress: _ReleaseProgress) -> Sequence[Release]:
         """Release references from lists that are as their uploads made them, without reading these. Return the other
         items; `items` itself if nothing was tried.
         """
@@ -240,7 +240,7 @@ class References:
         progress.missed = len(left)
         return left
 
-    def _release_read(self, items: Sequence[Release], progress: _Progress) -> Sequence[Release]:
+    def _release_read(self, items: Sequence[Release], progress: _ReleaseProgress) -> Sequence[Release]:
         """Read the lists, and release one reference from each. Return the items that are to be tried again."""
         chosen, later = _one_per_address(items)
         names = keys.reference_keys(self._repo, [item.address for item in chosen])
@@ -290,7 +290,7 @@ def _remove_reference(
     return tuple([other for other in references if other != reference])
 
 
-class _Progress:
+class _ReleaseProgress:
     """What one call of `release` has done so far."""
 
     def __init__(self, now_ms: int, at_once: DeletionDelays | None, whole_token: bool) -> None:

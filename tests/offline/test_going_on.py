@@ -226,7 +226,7 @@ def test_it_begins_anew_where_a_commit_keeps_again_what_it_did_not(tmp_path: Pat
     release_all(world.repo)
     first = gc_run.mark(world.ctx, engines, GcOptions())
     marks = Marks(world.ctx)
-    marks.decisions.unmark(next(iter(marks.commits.marked(first.mark_id))))
+    marks.decisions.unmark(next(iter(marks.commits.scan_marked(first.mark_id))))
     world.repo.set_retention(json.dumps({**RULES, "default_retention_days": 600, "branches": []}))
     second = gc_run.mark(world.ctx, engines, GcOptions())
     assert (second.baseline_mark_id, second.complete_reason) == ("", "a commit keeps what it names again")

@@ -48,11 +48,11 @@ def run_night(world: World, engines: Engines) -> AllRan:
 def test_what_the_purge_left_is_said_and_left(world: World, engines: Engines) -> None:
     onboard(world.repo, mode="rewrite")
     purge(world, engines)
-    assert not run_night(world, engines).left
+    assert not run_night(world, engines).has_purge_leftovers
     world.commit_files({f"{PREFIX}broken-{number}": b"no Parquet" for number in range(7)})
     ran = run_night(world, engines)
     ((name, made),) = ran.purges
-    assert (ran.left, ran.failed, ran.troubles) == (True, 0, [])
+    assert (ran.has_purge_leftovers, ran.failed, ran.troubles) == (True, 0, [])
     assert row_of(name, made)["not_purged"] == 7
     lines = reasons_of(name, made)
     assert len(lines) == 6
@@ -75,7 +75,7 @@ def test_nothing_onboarded_and_no_ledger_are_no_error(world: World, engines: Eng
         if text:
             world.repo.onboard_purge(text, by="tests")
         ran = run_night(world, engines)
-        assert (ran.left, list(ran.purges), ran.troubles) == (False, [], [])
+        assert (ran.has_purge_leftovers, list(ran.purges), ran.troubles) == (False, [], [])
 
 
 def test_a_purge_that_fails_shows_each_sweep_once(

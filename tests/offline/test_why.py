@@ -53,7 +53,7 @@ def test_a_sweep_tells_when_by_which_run_and_under_which_rules(world: World, eng
     ran = gc_run.run_nightly(world.ctx, engines, GcOptions())
     mark_id = ran.mark_summary.mark_id
     why = world.repo.why(address, commits=True)
-    assert why.view.state is AddressState.GONE
+    assert why.info.state is AddressState.GONE
     told = only(why)
     assert (told.by, told.run, told.outcome, told.cause) == ("sweep", mark_id, "deleted", "expired")
     assert "default: 0 days" in told.rule

@@ -34,10 +34,10 @@ class State(NamedTuple):
 
 def check(world: World, address: str, expected: State) -> Why:
     why = world.repo.why(address)
-    assert why.view.state is expected.state
-    assert (why.purged.role if why.purged is not None else None) is expected.role
-    if why.purged is not None:
-        assert why.purged.run == expected.run
+    assert why.info.state is expected.state
+    assert (why.purge_role.role if why.purge_role is not None else None) is expected.role
+    if why.purge_role is not None:
+        assert why.purge_role.run == expected.run
     assert [word for word in expected.words if word not in why.meaning] == [], why.meaning
     return why
 
@@ -45,7 +45,7 @@ def check(world: World, address: str, expected: State) -> Why:
 def check_deleted(world: World, address: str, *, by: str, cause: str, rule: str, run: str = "") -> None:
     """The address is gone, and one deletion says by whom, why and when."""
     why = world.repo.why(address)
-    assert why.view.state is AddressState.GONE
+    assert why.info.state is AddressState.GONE
     (deletion,) = why.deletions
     assert (deletion.by, deletion.outcome) == (by, "deleted")
     assert deletion.cause.startswith(cause)
@@ -58,7 +58,7 @@ def check_deleted(world: World, address: str, *, by: str, cause: str, rule: str,
 class TestWhileItIsThere:
     def test_the_identity_its_content_and_its_backup(self, world: World) -> None:
         identity = one_object(world)
-        assert world.repo.why(identity).purged is None
+        assert world.repo.why(identity).purge_role is None
         first = content_of(rewrite(world.repo, "main", "a/x", NEW, run="run-1"))
         why = check(
             world, identity, State(AddressState.COMMITTED, AddressRole.IDENTITY, "run-1", ["commits keep it", first])
@@ -210,7 +210,7 @@ class TestWhatWentWithItsObject:
                 run=mark_id,
             )
         why = world.repo.why(identity)
-        assert (why.view.state, why.purged) == (AddressState.GONE, None)
+        assert (why.info.state, why.purge_role) == (AddressState.GONE, None)
         assert {(deletion.by, deletion.run) for deletion in why.deletions} == {("sweep", mark_id)}
         assert [deletion.cause for deletion in why.deletions if deletion.outcome == "deleted"] == ["expired"]
         assert not any("issued" in deletion.rule for deletion in why.deletions)

@@ -140,7 +140,7 @@ def test_a_reader_restores_nothing(visit: Visit, site: Site) -> None:
 def test_an_operator_unmarks_one_commit(visit: Visit, site: Site) -> None:
     repo = expiring(site)
     mark = site.standing_mark(repo)
-    commit = next(Marks(repo.context).commits.marked(mark))
+    commit = next(Marks(repo.context).commits.scan_marked(mark))
     visitor = visit("operator")
     visitor.go(f"/repositories/{repo.name}/commits/{commit}")
     visitor.follow("Unmark this commit")

@@ -248,9 +248,9 @@ class TestTheRun:
         commits = [CommitId(f"{number:064x}") for number in range(2300)]
         run = marks.mark_run.begin("", 0, iter(commits), "m-1")
         assert run.record.mark_counts["commits_marked"] == len(commits)
-        assert list(marks.commits.marked("m-1")) == commits
+        assert list(marks.commits.scan_marked("m-1")) == commits
         marks.decisions.unmark(commits[5])
-        assert list(marks.commits.marked("m-1")) == commits
+        assert list(marks.commits.scan_marked("m-1")) == commits
         assert [mark is None for mark in marks.commits.read_marks(commits[4:7])] == [False, True, False]
 
     def test_the_same_commit_twice_is_marked_once(self, marks: Marks, old: CommitId) -> None:

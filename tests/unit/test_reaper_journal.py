@@ -54,7 +54,7 @@ def test_why_tells_the_token_the_fate_and_what_the_store_confirmed(world: World)
     token = world.repo.get_branch("main").token
     address = reaped(world, "dir/a")[0]
     found = why(world.repo.context, address)
-    assert found.view.state is AddressState.GONE
+    assert found.info.state is AddressState.GONE
     (event,) = found.deletions
     assert (event.outcome, event.token, event.path, event.cause) == ("deleted", token, "dir/a", "reset")
     assert event.at_ms == world.clock.now_ms()
@@ -62,15 +62,15 @@ def test_why_tells_the_token_the_fate_and_what_the_store_confirmed(world: World)
 
 def test_why_follows_an_address_through_its_life(world: World) -> None:
     address = world.upload("main", "a")[0].address
-    assert why(world.repo.context, address).view.state is AddressState.REFERENCED
+    assert why(world.repo.context, address).info.state is AddressState.REFERENCED
     world.repo.reset("main")
     world.run_once()
     found = why(world.repo.context, address)
-    assert (found.view.state, found.view.cause, found.deletions) == (AddressState.IN_GRACE, "reset", ())
+    assert (found.info.state, found.info.cause, found.deletions) == (AddressState.IN_GRACE, "reset", ())
     kept = world.upload("main", "kept")[0].address
     world.repo.commit("main", "kept")
     world.run_once()
-    assert why(world.repo.context, kept).view.state is AddressState.COMMITTED
+    assert why(world.repo.context, kept).info.state is AddressState.COMMITTED
 
 
 def test_a_refusal_and_the_later_success_are_both_told(world: World) -> None:

@@ -17,7 +17,7 @@ from tests.reaper_world import GRACE_SECONDS, World
 def ends(why: PathWhy) -> list[tuple[str, str, list[str]]]:
     """(address, state, causes of its deletions) of each object that was at the path."""
     return [
-        (each.address, each.why.view.state.value, [deletion.cause for deletion in each.why.deletions])
+        (each.address, each.why.info.state.value, [deletion.cause for deletion in each.why.deletions])
         for each in why.versions
         if each.why
     ]

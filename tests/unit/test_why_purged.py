@@ -18,7 +18,7 @@ def test_every_address_of_a_purged_object_is_explained() -> None:
     repo.commit("main", "a")
     release_all(repo)
     identity = repo.stat("main", "a").address
-    assert explain_address(repo.context, identity).purged is None
+    assert explain_address(repo.context, identity).purge_role is None
     first = content_of(rewrite(repo, "main", "a", b"fewer", run="run-1"))
     second = content_of(rewrite(repo, "main", "a", b"few", run="run-2"))
     intended = intend(repo, "main", "a", run="run-3")
@@ -26,10 +26,10 @@ def test_every_address_of_a_purged_object_is_explained() -> None:
     told = {}
     for address in (identity, first, second, content_to_be(intended)):
         found = explain_address(repo.context, address)
-        assert found.purged is not None
-        assert (found.purged.identity, found.purged.content) == (identity, second)
+        assert found.purge_role is not None
+        assert (found.purge_role.identity, found.purge_role.content) == (identity, second)
         assert (found.naming is not None) == (address == identity)
-        told[address] = (found.purged.role, found.purged.run)
+        told[address] = (found.purge_role.role, found.purge_role.run)
     assert told == {
         identity: ("identity", "run-2"),
         first: ("backup", "run-2"),
@@ -39,7 +39,7 @@ def test_every_address_of_a_purged_object_is_explained() -> None:
     (version,) = explain_path(repo.context, "main", "a").versions
     assert version.address == identity
     repo.context.locations.restore(intended.identity, first, "back")
-    found = explain_address(repo.context, second).purged
+    found = explain_address(repo.context, second).purge_role
     assert found is not None
     assert (found.role, found.run) == ("trash", "back")
 
@@ -72,4 +72,4 @@ def test_the_references_of_a_content_say_what_it_is_as_far_as_records_are_read(
     monkeypatch.setattr(address_info, "LOCATIONS_MAX", 4)
     states = [repo.address(content).state for content in contents]
     assert sorted(state.name for state in states) == ["CONTENT"] * 4 + ["UNKNOWN"] * 5
-    assert {repo.why(content).view.state for content in contents} == {AddressState.CONTENT}
+    assert {repo.why(content).info.state for content in contents} == {AddressState.CONTENT}

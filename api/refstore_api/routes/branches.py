@@ -124,10 +124,10 @@ async def diff_branch(
     """List the branch's staged changes against its head."""
 
     def read(repo: Repository) -> DiffList:
-        def staged(start: str) -> Iterator[DiffEntry]:
+        def read_staged(start: str) -> Iterator[DiffEntry]:
             return differences(repo.diff(branch, prefix=prefix, after=start))
 
-        return diff_page(staged, prefix, after, amount_of(amount), delimiter)
+        return diff_page(read_staged, prefix, after, amount_of(amount), delimiter)
 
     return await service.read(request, caller.key_id, repository, read)
 

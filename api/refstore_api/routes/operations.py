@@ -160,9 +160,9 @@ async def why(
         explanation = service.operations.why(repo, address)
         return WhyModel(
             physical_address=physical_url(repo.context, Address(address)),
-            now=_address_references(repo, explanation.view),
+            now=_address_references(repo, explanation.info),
             meaning=explanation.meaning,
-            purged=_purged_object(repo, explanation.purged),
+            purged=_purged_object(repo, explanation.purge_role),
             events=[
                 JournalEvent(
                     at=event.at_ms // 1000,

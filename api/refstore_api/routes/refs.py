@@ -129,12 +129,12 @@ async def diff_refs(
         if base is None:
             raise CommitNotFound(f"{left_ref!r} and {right_ref!r} have no common history; use type=two_dot")
 
-        def changed(start: str) -> Iterator[DiffEntry]:
+        def read_changes(start: str) -> Iterator[DiffEntry]:
             if type == "two_dot":
                 return differences(log_and_diff.diff_commits(repo.context, left, right, prefix=prefix, after=start))
             return merge_differences(repo, left, base, right, prefix=prefix, after=start)
 
-        return diff_page(changed, prefix, after, amount_of(amount), delimiter)
+        return diff_page(read_changes, prefix, after, amount_of(amount), delimiter)
 
     return await service.read(request, caller.key_id, repository, read)
 

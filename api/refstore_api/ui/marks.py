@@ -179,7 +179,7 @@ def read_mark_summary(repo: Repository, mark: str) -> GcSummary | None:
 
 
 def _commits(marks: Marks, mark: str, after: str) -> list[tuple[CommitId, Mark, Commit | None]]:
-    found = list(islice((each for each in marks.commits.marked(mark) if each > after), COMMITS + 1))
+    found = list(islice((each for each in marks.commits.scan_marked(mark) if each > after), COMMITS + 1))
     records: Mapping[CommitId, Commit] = dict(marks.commits.read_commits(found)) if found else {}
     return [
         (commit, own, records.get(commit))

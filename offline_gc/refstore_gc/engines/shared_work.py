@@ -120,12 +120,12 @@ class _Items(Generic[A, T]):
                 if not self._serving:
                     return
                 self.nothing_waits.set()
-                yield from self._received(self.arrivals.get())
+                yield from self._take_answer(self.arrivals.get())
                 continue
             yield from self._work(item)
             with suppress(Empty):
                 while True:
-                    yield from self._received(self.arrivals.get_nowait())
+                    yield from self._take_answer(self.arrivals.get_nowait())
 
     def serve(self, worker: Worker) -> None:
         """Let a worker take items until none waits. An item of a worker that ends waits again, for this process."""
@@ -153,7 +153,7 @@ class _Items(Generic[A, T]):
         while self._serving:
             self._serving -= self.arrivals.get() is None
 
-    def _received(self, answer: list[T] | Exception | None) -> list[T]:
+    def _take_answer(self, answer: list[T] | Exception | None) -> list[T]:
         if isinstance(answer, Exception):
             raise answer
         if answer is None:

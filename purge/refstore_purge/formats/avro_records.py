@@ -230,13 +230,13 @@ class RecordReader:
     def _fixed_step(self, width: int) -> SkipStep:
         values = self._values
 
-        def fixed(data: bytes, at: int) -> int:
+        def read_fixed(data: bytes, at: int) -> int:
             if at + width > len(data):
                 raise PurgeError(DAMAGED)
             values.append(data[at : at + width])
             return at + width
 
-        return fixed
+        return read_fixed
 
     # ---- steps over what nobody looks for
 

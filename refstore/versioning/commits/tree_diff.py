@@ -56,7 +56,7 @@ def diff(
     def read(row: RangeRow) -> Rows:
         return ranges.rows_with_prefix(store.range(row.id), prefix, after)
 
-    def wanted(row: RangeRow) -> bool:
+    def is_wanted(row: RangeRow) -> bool:
         return (
             object_names.hash_of(row.id) not in shared
             and row.last_path >= low
@@ -68,8 +68,8 @@ def diff(
         return only is None or only.may_match_between(row.first_path, row.last_path)
 
     with Workers(threads) as workers:
-        left = _TreeCursor(workers.map_ahead(read, filter(wanted, left_rows)))
-        right = _TreeCursor(workers.map_ahead(read, filter(wanted, right_rows)))
+        left = _TreeCursor(workers.map_ahead(read, filter(is_wanted, left_rows)))
+        right = _TreeCursor(workers.map_ahead(read, filter(is_wanted, right_rows)))
         while ends := [side.last_path for side in (left, right) if side.fill()]:
             deadline.check()  # cached ranges make no request, and only requests check the deadline
             limit = min(ends)  # up to here both sides are complete
