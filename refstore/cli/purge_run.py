@@ -121,17 +121,22 @@ def run(
     """
     if bool(ids) == ledger:
         ctx.fail("give the ids with --ids FILE, or --ledger for those that were purged before")
-    table = {"id_column": id_column, "dataset_column": dataset_column, "no_header": no_header, "empty_id": empty_id}
+    table = {
+        "id_column": id_column,
+        "dataset_column": dataset_column,
+        "has_no_header": no_header,
+        "takes_empty_id": empty_id,
+    }
     if ledger and any(table.values()):
         ctx.fail("give the options of a table with --ids, not with --ledger")
     options = table | {
         "id_type": id_type,
         "datasets": tuple(datasets or ()),
         "dry_run": dry_run,
-        "max_units": max_units,
+        "max_partitions": max_units,
         "after": after,
-        "including_copies": including_copies,
-        "ignore_statistics": ignore_statistics,
+        "includes_copies": including_copies,
+        "ignores_statistics": ignore_statistics,
         "share": breaker_share,
         "floor_rows": breaker_floor,
     }

@@ -117,7 +117,7 @@ class BackgroundImports:
         record = self._get_record(ctx, branch, import_id)
         if not self._is_dead(ctx, record):
             return record
-        taken = _touch_record(ctx, record, attempts=record.attempts + 1, objects=0, skipped=0)
+        taken = _touch_record(ctx, record, attempts=record.attempts + 1, objects=0, skipped_objects=0)
 
         def take() -> None:
             if not ctx.kv.set_if(keys.background_import(ctx.repo, import_id), encode(record), encode(taken)):
@@ -250,7 +250,9 @@ class _ImportAttempt:
                 watch=self._report_progress,
                 about_to_land=self._record_commit,
             )
-            self._report(state=COMPLETED, commit=done.commit or "", objects=done.objects, skipped=done.skipped_objects)
+            self._report(
+                state=COMPLETED, commit=done.commit or "", objects=done.objects, skipped_objects=done.skipped_objects
+            )
         except _DecidedElsewhere:
             return
         except _ProcessEnding:
@@ -288,7 +290,7 @@ class _ImportAttempt:
         now = self._ctx.clock.monotonic_seconds()
         if now - self._told >= REPORT_SECONDS:
             self._told = now
-            self._report(objects=objects, skipped=skipped)
+            self._report(objects=objects, skipped_objects=skipped)
 
     def _record_commit(self, commit: CommitId) -> None:
         self._report(commit=commit)

@@ -76,7 +76,7 @@ def test_hidden_is_410_with_the_date(service: Running, repo: lakefs.Repository, 
         with pytest.raises(LakeFSException):
             repo.commit(history[0]).object("a").reader().read()
         shown = http.delete(f"/repositories/{repo.id}/gc/marks/{history[0]}", params={"pin": "true"})
-        assert shown.json() == {"unmarked": 1, "still_expired": 0, "pinned": 1}
+        assert shown.json() == {"unmarked_commits": 1, "expired_commits": 0, "pinned_commits": 1}
         assert http.get(commit, params={"path": "a"}).content == b"a"
         left = http.delete(f"/repositories/{repo.id}/gc/marks/{history[1]}")
-        assert left.json() == {"unmarked": 1, "still_expired": 1, "pinned": 0}
+        assert left.json() == {"unmarked_commits": 1, "expired_commits": 1, "pinned_commits": 0}

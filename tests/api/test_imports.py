@@ -360,7 +360,7 @@ class TestStates:
                 return tell(imports, *given, **changes)
 
             with monkeypatch.context() as patch:
-                patch.setattr(BackgroundImports, "changed", die_at_the_end)
+                patch.setattr(BackgroundImports, "change_record", die_at_the_end)
                 import_id = begin(app, landing)
                 assert until_over(app, import_id)["completed"] is False
             landed = repo.get_branch("main").head

@@ -39,7 +39,7 @@ def test_a_document_is_set_and_read() -> None:
         assert answered.status_code == 200
         assert answered.json()["document"] == text
         assert answered.json()["datasets"] == [
-            {"name": "tracking.event", "prefix": "tracking/event/", "mode": "keep-history", "purged": True}
+            {"name": "tracking.event", "prefix": "tracking/event/", "mode": "keep-history", "is_whitelisted": True}
         ]
         assert answered.json()["warnings"] == ["nothing is described for 'other' of the whitelist"]
         assert service("GET", PURGE).json() == answered.json()
@@ -80,7 +80,7 @@ def test_a_data_set_that_is_not_on_the_whitelist_is_shown_as_not_purged() -> Non
     with application() as service:
         service.lake.create_repository("sales")
         answered = service("PUT", PURGE, json={"document": json.dumps({**DOCUMENT, "whitelist": []})}).json()
-        assert [each["purged"] for each in answered["datasets"]] == [False]
+        assert [each["is_whitelisted"] for each in answered["datasets"]] == [False]
         assert answered["warnings"] == ["data set 'tracking.event' is not on the whitelist: it is not purged"]
 
 

@@ -98,7 +98,7 @@ def test_what_nobody_foresaw_is_logged_with_the_requests_id_and_frees_the_slot(
     def fail(_repo: Repository, *_: object, **__: object) -> None:
         raise ZeroDivisionError("nobody foresaw it")
 
-    monkeypatch.setattr(Repository, "page", fail)
+    monkeypatch.setattr(Repository, "list_page", fail)
     with collecting_events() as logged:
         answered = lake("GET", LISTING, headers={"x-request-id": "mine"})
     assert (answered.status_code, answered.json()["code"]) == (500, "internal")
@@ -115,7 +115,7 @@ def test_an_answer_that_cannot_be_made_frees_the_slot_too(lake: Application, mon
     async def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(read_process, "_answer", fail)
+    monkeypatch.setattr(read_process, "_answer_request", fail)
     answered = lake("GET", LISTING)
     assert (answered.status_code, answered.json()["code"]) == (500, "internal")
     assert reads_of(lake).slots.count_used() == 0

@@ -248,7 +248,7 @@ def test_what_is_large_is_parsed_off_the_event_loop(service: Application, monkey
         check(body, values_max)
 
     monkeypatch.setattr(json_bodies, "check_shape", checking)
-    monkeypatch.setattr(fast_parameters, "replayed", _not_called)
+    monkeypatch.setattr(fast_parameters, "replay_request", _not_called)
     large = {"message": "m" * 65_000, "allow_empty": True, "metadata": {"k": "v" * 2_000}}
     delete = "/repositories/alpha/branches/main/objects/delete"
     assert service("POST", COMMIT, json=large).status_code == 201

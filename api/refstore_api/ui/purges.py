@@ -124,6 +124,6 @@ def _facts(run: str, summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("Run", run),
         ("Objects restored", f"{summary['objects']:,}"),
         ("Their bytes", format_size(summary["bytes"])),
-        ("Restored before", f"{summary['already']:,}"),
+        ("Restored before", f"{summary['already_restored']:,}"),
         ("Not restored", f"{summary['not_restored_count']:,}"),
     ]
