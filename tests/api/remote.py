@@ -36,7 +36,7 @@ class Issued(NamedTuple):
         return self.address
 
 
-class InGrace(NamedTuple):
+class TrashItem(NamedTuple):
     address: str
 
 
@@ -137,9 +137,9 @@ class Remote:
     def cherry_pick(self, branch: str, ref: str) -> None:
         self.call("POST", f"/branches/{branch}/cherry-pick", json={"ref": ref, "parent_number": 1})
 
-    def in_grace(self, *, prefix: str) -> list[InGrace]:
+    def list_trash(self, *, prefix: str) -> list[TrashItem]:
         found = self.call("GET", "/grace", params={"prefix": prefix}).json()["results"]
-        return [InGrace(item["physical_address"]) for item in found]
+        return [TrashItem(item["physical_address"]) for item in found]
 
     def restore(self, branch: str, address: str, *, force: bool) -> None:
         self.call("POST", f"/branches/{branch}/objects/restore", json={"physical_address": address, "force": force})
