@@ -72,11 +72,11 @@ class Diffs:
 
         def checking(priority: ShortRequestPriority, abandoned: threading.Event) -> Any:
             self._abandoned.append(abandoned)
-            return pausing_check(priority, abandoned)
+            return make_pause_check(priority, abandoned)
 
-        pausing_check = ShortRequestPriority.make_pause_check
+        make_pause_check = ShortRequestPriority.make_pause_check
         monkeypatch.setattr(Trees, "diff", counted)
-        monkeypatch.setattr(ShortRequestPriority, "pausing_check", checking)
+        monkeypatch.setattr(ShortRequestPriority, "make_pause_check", checking)
 
     def all_told_to_stop(self) -> bool:
         return all(abandoned.is_set() for abandoned in self._abandoned)

@@ -192,7 +192,7 @@ def test_a_kv_that_does_not_answer_is_not_taken_for_a_wrong_token(
     def fail(_lake: Lake) -> None:
         raise KVUnavailable("planted: nobody answered")
 
-    monkeypatch.setattr(Lake, "signing", fail)
+    monkeypatch.setattr(Lake, "current_signing_keys", fail)
     for answered in (attacked.bearer(token), attacked("PUT", url, content=b"1234", auth=None)):
         assert (answered.status_code, answered.json()["code"]) == (503, "unavailable")
 
