@@ -68,7 +68,6 @@ __all__ = [
 
 _MODULES = {
     "Branch": "records.branch_records",
-    "PathChange": "versioning.commits.tree_diff",
     "Commit": "records.commit_records",
     "CommitDetails": "operations.commit",
     "CommitInfo": "operations.commit",
@@ -81,6 +80,7 @@ _MODULES = {
     "Mark": "records.mark_records",
     "Move": "operations.copy",
     "RestoreOutcome": "operations.restore",
+    "PathChange": "versioning.commits.tree_diff",
     "Repository": "repository",
     "RestoreResult": "operations.restore",
     "Safety": "core.safety",

@@ -189,9 +189,9 @@ class CommitModel(Model):
     state: str | None = None
     """refstore's own: active (or absent), "being examined" (it has expired, and the run under way has yet to find
     whether anything of it goes), marked, sweeping (it can no longer be unmarked), tagged (for the bucket to
-    delete), swept (the data that only expired commits named is deleted); or "expired, complete": it has expired, and
-    none of its objects is deleted. Of a commit that expired in part: "partly marked", "partly sweeping", "partly
-    tagged", "partly swept"; and "partly swept, marked", where the rest, or another part, has expired since.
+    delete), swept (the data that only expired commits named is deleted); or "expired, nothing to delete": it has
+    expired, and none of its objects is deleted. Of a commit that expired in part: "partly marked", "partly sweeping",
+    "partly tagged", "partly swept"; and "partly swept, marked", where the rest, or another part, has expired since.
     """
     marked_since: int | None = None
     deletes_at: int | None = None
@@ -457,7 +457,7 @@ class PurgedObject(Model):
     identity: str
     """The physical address that commits name."""
     role: str
-    """`identity`, or what lies there for the identity: `content`, `backup`, `trash`, `attempt`, `going`."""
+    """`identity`, or what lies there for the identity: `content`, `backup`, `trash`, `attempt`, `leftover`."""
     content: str | None = None
     """Where the object's content lies now; None: it was erased, or is being deleted."""
     run: str = ""

@@ -66,7 +66,7 @@ def render_lake_metrics(lake: Lake) -> bytes:
     with suppress(RefstoreError):  # what a probe of the stores says is told elsewhere
         wait = lake.settlement_wait()
         left_ms = max(1, wait.until_ms - lake.clock.now_ms()) if wait is not None else 0
-        metrics.gauge(metrics.SETTLING_SECONDS, registry).set(left_ms / 1000)
+        metrics.gauge(metrics.SETTLEMENT_WAIT_SECONDS, registry).set(left_ms / 1000)
     gauges = {metric: metrics.gauge(metric, registry) for metric in _figure_values(Figures(), 0)}
     for name, record in repositories:
         own = known.get(record.id, Figures())

@@ -33,10 +33,10 @@ class GcMetrics:
         self._ended_at = metrics.gauge(metrics.GC_LAST_RUN, registry)
         self._seconds = metrics.gauge(metrics.GC_LAST_RUN_SECONDS, registry)
         self._marks = metrics.gauge(metrics.GC_MARKS, registry)
-        self._question = metrics.gauge(metrics.GC_QUESTION, registry)
+        self._question = metrics.gauge(metrics.GC_NEEDS_CONFIRMATION, registry)
         self._tagged = metrics.gauge(metrics.GC_TAGGED, registry)
         self._tagged_since = metrics.gauge(metrics.GC_TAGGED_OLDEST, registry)
-        self._next = metrics.gauge(metrics.GC_NEXT_PASS, registry)
+        self._next = metrics.gauge(metrics.GC_NEXT_RUN, registry)
         from prometheus_client import start_http_server
 
         try:

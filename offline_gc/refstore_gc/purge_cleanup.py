@@ -49,7 +49,7 @@ _CAUSES: Final[dict[LeftoverKind, str]] = {
     "backups": causes.BACKUP,
     "trash": causes.TRASH,
     "attempts": causes.ATTEMPT,
-    "going": causes.LEFT_CONTENT,
+    "pending_deletions": causes.LEFT_CONTENT,
 }
 
 
@@ -116,11 +116,12 @@ def _clean_up(ctx: Context, *, dry_run: bool) -> CleanupSummary:
                 continue  # whoever deletes the identity goes on with it
             if each.identity in held:
                 done.held_contents += bool(each.location.backups)
-                done.add("waiting", *_sum_sizes(each.location.backups))
+                done.add("waiting_contents", *_sum_sizes(each.location.backups))
                 continue
             ending = _find_due(each, document, now, wait_ms)
             done.add(
-                "waiting", *_sum_sizes([one for one in each.location.backups if one.content.address not in ending])
+                "waiting_contents",
+                *_sum_sizes([one for one in each.location.backups if one.content.address not in ending]),
             )
             if ending or each.location.pending_deletions:
                 found.append((each, ending))
@@ -254,7 +255,7 @@ def _find_pending(each: LocatedIdentity) -> dict[Address, LeftoverExpiry]:
     """
     unpublished = each.location.unpublished_attempts
     return {
-        address: LeftoverExpiry("attempts" if address in unpublished else "going", None, 0)
+        address: LeftoverExpiry("attempts" if address in unpublished else "pending_deletions", None, 0)
         for address in each.location.pending_deletions
     }
 
@@ -307,7 +308,7 @@ def _delete(
             for one in each.location.pending_deletions
             if one in kept
         ]
-        done.add("kept", len(kept_sizes), sum(kept_sizes))
+        done.add("kept_contents", len(kept_sizes), sum(kept_sizes))
     ctx.locations.forget_deleted(
         [(each, [address for address in each.location.pending_deletions if address in away]) for each in retired]
     )

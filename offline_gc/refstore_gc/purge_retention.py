@@ -14,7 +14,7 @@ from refstore.purge_document.document import PurgeDocument
 from refstore.records.location_records import Backup, Location
 from refstore.retention.rules import DAY_MS
 
-LeftoverKind = Literal["backups", "trash", "attempts", "going"]
+LeftoverKind = Literal["backups", "trash", "attempts", "pending_deletions"]
 
 
 class LeftoverExpiry(NamedTuple):

@@ -37,7 +37,7 @@ MISSING_OUTCOME: Final = "already gone"
 KEPT_AS_VERSION_OUTCOME: Final = "deleted, kept as a version"
 """No key has it any more, but the bucket keeps its bytes."""
 FAILED_OUTCOME: Final = "failed"
-EXCLUDED_OUTCOME: Final = "dropped out"
+EXCLUDED_OUTCOME: Final = "excluded"
 """Named again since it was marked."""
 
 
@@ -141,7 +141,7 @@ class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
     """What the last call of the sweep ran on: `local` or `spark`."""
     at_ms: int
     outcomes: ObjectCounts
-    """deleted, tagged (and not deleted by the bucket yet), deleted by the bucket, already gone, failed, dropped out; or
+    """deleted, tagged (and not deleted by the bucket yet), deleted by the bucket, already gone, failed, excluded; or
     deleted, but kept as a version.
     """
     by_reason: dict[str, ObjectCounts]

@@ -19,7 +19,7 @@ COUNTED: Final = {
     "missing": metrics.REAPER_MISSING,
     "failed": metrics.REAPER_FAILED,
     "released": metrics.REAPER_RELEASED,
-    "expired": metrics.REAPER_EXPIRED,
+    "expired": metrics.REAPER_EXPIRED_ISSUED,
     "scrubbed": metrics.REAPER_SCRUBBED,
     "tokens": metrics.REAPER_TOKENS,
     "error_count": metrics.REAPER_ERRORS,
@@ -68,7 +68,7 @@ class _RegistryMetrics(ReaperMetrics):
         self._oldest = metrics.gauge(metrics.REAPER_OLDEST_DUE, registry)
         self._tokens = metrics.gauge(metrics.REAPER_WAITING_TOKENS, registry)
         self._breaker = metrics.gauge(metrics.REAPER_BREAKER, registry)
-        self._settling = metrics.gauge(metrics.REAPER_SETTLING, registry)
+        self._settling = metrics.gauge(metrics.REAPER_SETTLEMENT_WAIT, registry)
         self._beat = metrics.gauge(metrics.REAPER_BEAT, registry)
         self._repositories: set[str] = set()
 

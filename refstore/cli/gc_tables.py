@@ -88,7 +88,7 @@ def _summary_row(summary: GcSummary) -> dict[str, object]:
     row |= {reason: _show_count(count) for reason, count in summary.by_reason.items()}
     row |= {f"below {prefix}": _show_count(count) for prefix, count in summary.by_prefix.items()}
     if summary.branch_rules.staged.objects:
-        row["staged_too_long_ago"] = _show_count(summary.branch_rules.staged)
+        row["staged_expired"] = _show_count(summary.branch_rules.staged)
     if summary.branch_rules.latest_view.objects:
         row["from_the_latest_view"] = (
             f"{_show_count(summary.branch_rules.latest_view)}, {summary.branch_rules.commits} commits"
@@ -98,7 +98,7 @@ def _summary_row(summary: GcSummary) -> dict[str, object]:
     if summary.young.objects:
         row["too_young"] = f"{_show_count(summary.young)}, younger than {format_duration(summary.min_age_seconds)}"
     if summary.foreign.objects:
-        row["not_refstores"] = _show_count(summary.foreign)
+        row["foreign"] = _show_count(summary.foreign)
     if summary.purge_cleanup is not None:
         row |= {
             f"purges: {what}": _show_count(count)

@@ -85,11 +85,11 @@ def _answer(imported: ImportResult, branch: str, destination: str, *, whole: boo
         "commit": imported.commit,
         "objects": imported.objects,
         "size_bytes": imported.size_bytes,
-        "were_there": imported.existing_paths,
-        "removed": imported.removed_paths,
-        "left_out": imported.skipped_objects,
+        "existing_paths": imported.existing_paths,
+        "removed_paths": imported.removed_paths,
+        "skipped_objects": imported.skipped_objects,
     }
     examples = [{"name": name, "reason": reason} for name, reason in imported.skipped_examples]
     if whole:
-        return answer | {"left_out_examples": examples}
+        return answer | {"skipped_examples": examples}
     return answer | {f"left out: {each['name']}": each["reason"] for each in examples}

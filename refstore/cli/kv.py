@@ -96,8 +96,8 @@ def reconcile(
             )
             left = found if found.is_settled or dry_run else look_at(lake, watcher=bar)
         answer: dict[str, object] = {
-            "put_back": [item._asdict() for item in done],
-            "left": _as_json(left) if left.has_unrestorable_losses else None,
+            "restored_records": [item._asdict() for item in done],
+            "not_restored": _as_json(left) if left.has_unrestorable_losses else None,
             "settled": None,
             "id_written": False,
         }
@@ -159,7 +159,7 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
             ctx,
             {
                 **counts,
-                "left": [item._asdict() for item in made.not_restored],
+                "not_restored": [item._asdict() for item in made.not_restored],
                 "missing_metaranges": [item._asdict() for item in made.missing_trees],
                 "not_rebuilt": list(kv_rebuild.NOT_REBUILT),
             },
@@ -198,27 +198,27 @@ def record(ctx: typer.Context) -> None:
 
 def _as_json(found: KvVerification) -> dict[str, object]:
     return {
-        "missing": found.has_losses,
+        "has_losses": found.has_losses,
         "witnesses": [
             {
                 "deleter": item.deleter,
                 "partition": item.partition,
                 "server": item.server,
-                "witnessed": item.witnessed_position,
+                "witnessed_position": item.witnessed_position,
                 "witnessed_at": format_when(item.witnessed_ms),
-                "held": item.kv_position,
-                "held_at": format_when(item.kv_position_ms),
+                "kv_position": item.kv_position,
+                "kv_position_at": format_when(item.kv_position_ms),
             }
             for item in found.witnesses
         ],
         "unreadable_witnesses": found.unreadable_witnesses,
-        "lost": [item._asdict() for item in found.lost_items],
+        "lost_items": [item._asdict() for item in found.lost_items],
         "missing_objects": [item._asdict() for item in found.missing_objects],
         "missing_metaranges": [item._asdict() for item in found.missing_trees],
-        "deleted_and_there_again": [item._asdict() for item in found.reappeared_items],
-        "not_in_the_manifest": [item._asdict() for item in found.manifest_gaps],
-        "stopped": found.stopped_repositories,
-        "settled": found.has_settled_servers,
+        "reappeared_items": [item._asdict() for item in found.reappeared_items],
+        "manifest_gaps": [item._asdict() for item in found.manifest_gaps],
+        "stopped_repositories": found.stopped_repositories,
+        "has_settled_servers": found.has_settled_servers,
         "reconcile_began": format_when(found.reconcile_began_ms or None),
     }
 
@@ -233,10 +233,8 @@ def _show(found: KvVerification, *, advise: bool = True) -> None:
         )
         server = f", server {item.server}" if item.server else ""
         typer.echo(
-            f"went back: {item.deleter} had written position {item.witnessed_position} at "
-            f"{format_when(item.witnessed_ms)}; "
-            f"the KV "
-            f"({item.partition}{server}) holds {held}"
+            f"went back: {item.deleter} had written position {item.witnessed_position} at {format_when(item.witnessed_ms)}; "
+            f"the KV ({item.partition}{server}) holds {held}"
         )
     _lines("unreadable witness", [f"{key}: {reason}" for key, reason in found.unreadable_witnesses.items()])
     _lines(

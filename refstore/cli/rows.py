@@ -74,8 +74,8 @@ def logged_row(line: LogEntry) -> dict[str, object]:
         "tagged": format_when(mark.tagged_ms or None) if mark else None,
         "swept": format_when(mark.swept_ms or None) if mark else None,
         "prefixes": list(mark.prefixes) if mark else [],
-        "examined_by": line.examining_run or None,
-        "complete_since": format_when(line.nothing_to_delete.since_ms) if line.nothing_to_delete else None,
+        "examining_run": line.examining_run or None,
+        "nothing_to_delete_since": format_when(line.nothing_to_delete.since_ms) if line.nothing_to_delete else None,
     }
 
 

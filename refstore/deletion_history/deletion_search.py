@@ -144,7 +144,7 @@ def _in_run(ctx: Context, run: OfflineRun, address: Address) -> DeletionRecord |
             if run.state is RunState.SWEPT:
                 raise
         else:
-            if row is None or row.outcome == "dropped out":
+            if row is None or row.outcome == "excluded":
                 return None
             rule = rule_of_run(sweep_records.read_run_rules(ctx.objects, run.mark_id), row.reason)
             at_ms = record.swept_ms or record.sweep_began_ms

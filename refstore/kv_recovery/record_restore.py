@@ -211,7 +211,7 @@ class RecordRestore:
             return [RestoredRecord(ctx.name, "branch", name, reason, head)]
         made = created or BranchCreated(name, branch_id, head, self._get_commit(head).created_ms)
         outcome = self._move_or_create_branch(made, head)
-        done = [RestoredRecord(ctx.name, "branch", name, outcome, head)] if outcome not in ("", ALREADY_THERE) else []
+        done = [RestoredRecord(ctx.name, "branch", name, outcome, head)] if outcome not in ("", UNCHANGED) else []
         if outcome:
             if created is None and not self._dry_run:
                 ctx.manifest.add(made)
@@ -261,7 +261,7 @@ class RecordRestore:
             if record.id != branch.branch_id:
                 return ""
             if self._commits_on_line(record.head, {head}):
-                return ALREADY_THERE
+                return UNCHANGED
             if not self._commits_on_line(head, {record.head}):
                 return ""
             if self._dry_run or ctx.branches.change(name, ctx.branches.parse_open(name, raw), head=head):
@@ -425,7 +425,7 @@ class RecordRestore:
         return found
 
 
-ALREADY_THERE: Final = "there"
+UNCHANGED: Final = "unchanged"
 
 
 def branch_group_of(entry: object) -> BranchGroup | None:

@@ -68,8 +68,8 @@ API_SECONDS: Final = Metric(
 KV_PROBE_SECONDS: Final = Metric(
     "refstore_kv_probe_seconds", "gauge", "seconds", "How long the KV took to answer a read, made for this scrape."
 )
-SETTLING_SECONDS: Final = Metric(
-    "refstore_settling_seconds",
+SETTLEMENT_WAIT_SECONDS: Final = Metric(
+    "refstore_settlement_wait_seconds",
     "gauge",
     "seconds",
     "How long nothing will be deleted still, because other servers of the KV answer than before; 0: deletion goes on.",
@@ -157,8 +157,8 @@ REAPER_FAILED: Final = Metric(
 REAPER_RELEASED: Final = Metric(
     "refstore_reaper_released_references", "counter", "references", "References taken off their lists.", _REPOSITORY
 )
-REAPER_EXPIRED: Final = Metric(
-    "refstore_reaper_expired_addresses",
+REAPER_EXPIRED_ISSUED: Final = Metric(
+    "refstore_reaper_expired_issued_addresses",
     "counter",
     "addresses",
     "Issued addresses that were not linked in time.",
@@ -189,8 +189,8 @@ REAPER_WAITING_TOKENS: Final = Metric(
 REAPER_BREAKER: Final = Metric(
     "refstore_reaper_breaker_tripped", "gauge", "", "1: hard deletion is stopped.", _REPOSITORY
 )
-REAPER_SETTLING: Final = Metric(
-    "refstore_reaper_settling_seconds",
+REAPER_SETTLEMENT_WAIT: Final = Metric(
+    "refstore_reaper_settlement_wait_seconds",
     "gauge",
     "seconds",
     "How long this reaper will delete nothing still, as other servers of the KV answer; 0: deletion goes on.",
@@ -249,8 +249,8 @@ GC_LAST_RUN_SECONDS: Final = Metric(
 GC_MARKS: Final = Metric(
     "refstore_gc_marks", "gauge", "marks", "Marks that stand, by their state.", ("repository", "state")
 )
-GC_QUESTION: Final = Metric(
-    "refstore_gc_question_waiting", "gauge", "", "1: a mark waits for `refstore gc confirm`.", _REPOSITORY
+GC_NEEDS_CONFIRMATION: Final = Metric(
+    "refstore_gc_needs_confirmation", "gauge", "", "1: a mark waits for `refstore gc confirm`.", _REPOSITORY
 )
 GC_TAGGED: Final = Metric(
     "refstore_gc_tagged_objects",
@@ -262,8 +262,8 @@ GC_TAGGED: Final = Metric(
 GC_TAGGED_OLDEST: Final = Metric(
     "refstore_gc_tagged_oldest_seconds", "gauge", "seconds", "For how long the oldest of it has waited.", _REPOSITORY
 )
-GC_NEXT_PASS: Final = Metric(
-    "refstore_gc_next_pass_timestamp_seconds", "gauge", "seconds", "When the next pass begins, since 1970."
+GC_NEXT_RUN: Final = Metric(
+    "refstore_gc_next_run_timestamp_seconds", "gauge", "seconds", "When the next run begins, since 1970."
 )
 
 METRICS: Final[Sequence[Metric]] = tuple(each for each in list(globals().values()) if isinstance(each, Metric))

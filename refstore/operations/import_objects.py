@@ -44,7 +44,7 @@ lands.
 SOURCES_MAX: Final = 1000
 """How many sources one import may have."""
 
-SKIPPED_METADATA_KEY: Final = "refstore.left_out"
+SKIPPED_METADATA_KEY: Final = "refstore.skipped"
 """The key of a commit's metadata that says how many names of the sources are not in it."""
 
 

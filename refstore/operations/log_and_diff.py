@@ -62,7 +62,7 @@ class CommitLifetime(StrEnum):
     """Tagged for the bucket to delete, which has not deleted all of it yet."""
     SWEPT = "swept"
     """What only expired commits named of it is deleted."""
-    NOTHING_TO_DELETE = "expired, complete"
+    NOTHING_TO_DELETE = "expired, nothing to delete"
     """Expired, but other commits keep all of its data: it can be read, copied and branched from."""
     PARTLY_MARKED = "partly marked"
     """Only its paths below some prefixes have expired; so it is for the next three."""

@@ -30,7 +30,7 @@ class AddressRole(StrEnum):
     """A restore has replaced it."""
     ATTEMPT = "attempt"
     """A run writes there, or was about to."""
-    LEFTOVER = "going"
+    LEFTOVER = "leftover"
     """The next cleaning deletes it, or whoever deletes the identity."""
 
 

@@ -26,7 +26,7 @@ from refstore.retention.rules import read_rules
 FIRST_PAGE: Final = 16
 PAGE: Final = 1000
 """How many entries the store is asked for at a time: few at first, as a listing by folders needs one of each."""
-EXCLUDED_OUTCOME: Final = "dropped out"
+EXCLUDED_OUTCOME: Final = "excluded"
 """The outcome of what a sweep left."""
 
 

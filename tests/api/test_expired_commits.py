@@ -52,7 +52,7 @@ def test_clients_read_and_name_a_complete_commit(service: Running, repo: lakefs.
             each["id"]: each.get("state", "active")
             for each in http.get(f"/repositories/{repo.id}/refs/main/commits").json()["results"]
         }
-    assert [states[commit] for commit in history] == ["marked", "marked", "expired, complete", "active"]
+    assert [states[commit] for commit in history] == ["marked", "marked", "expired, nothing to delete", "active"]
 
 
 def test_hidden_is_410_with_the_date(service: Running, repo: lakefs.Repository, history: list[str]) -> None:

@@ -47,20 +47,20 @@ def test_the_pages_and_metrics_say_until_when_nothing_is_deleted(world: World, t
 
     identity = "run-1"
     world.kv.servers = lambda: [Server("positions", identity)]  # type: ignore[method-assign]  # another server answers
-    assert "refstore_reaper_settling_seconds 0.0" in run_once()
+    assert "refstore_reaper_settlement_wait_seconds 0.0" in run_once()
     places = ("", "/repositories/lake", "/reapers")
     assert not any("settling" in page.lower() for page in pages_of(world.lake, *places))
-    assert b"refstore_settling_seconds 0.0" in render_lake_metrics(world.lake)
+    assert b"refstore_settlement_wait_seconds 0.0" in render_lake_metrics(world.lake)
     identity = "run-2"
     longest = world.safety.operation_deadline_seconds + world.safety.io_timeout_seconds
     longest += 2 * world.safety.clock_skew_seconds
-    assert f"refstore_reaper_settling_seconds {longest}" in run_once()
+    assert f"refstore_reaper_settlement_wait_seconds {longest}" in run_once()
     until = format_utc(world.clock.now_ms() + int(longest * 1000))
     for page in pages_of(world.lake, *places):
         assert f"Settling until {until}, because other servers of the KV answer than before" in page
-    assert f"refstore_settling_seconds {longest}".encode() in render_lake_metrics(world.lake)
+    assert f"refstore_settlement_wait_seconds {longest}".encode() in render_lake_metrics(world.lake)
     world.clock.advance(longest)
     assert all("until a reaper has looked for lost writes" in page for page in pages_of(world.lake, *places))
-    assert "refstore_reaper_settling_seconds 0.0" in run_once()
+    assert "refstore_reaper_settlement_wait_seconds 0.0" in run_once()
     assert not any("settling" in page.lower() for page in pages_of(world.lake, *places))
-    assert b"refstore_settling_seconds 0.0" in render_lake_metrics(world.lake)
+    assert b"refstore_settlement_wait_seconds 0.0" in render_lake_metrics(world.lake)

@@ -47,7 +47,7 @@ class Shelf(MemoryObjects):
 
 
 def open_shelf(url, options):
-    url.allow("wood")
+    url.check_options("wood")
     return shelves.setdefault(url.text(), Shelf(url.text(), options.clock))
 
 

@@ -369,7 +369,7 @@ def test_a_put_that_loses_its_directory_makes_it_again(
             shutil.rmtree(directory / what)
         return made
 
-    monkeypatch.setattr("refstore.objects.local.make", make_and_lose)
+    monkeypatch.setattr("refstore.objects.local.make_directory", make_and_lose)
     store.put("data/1/x", b"x", if_absent=if_absent)
     assert (times, store.read("data/1/x")) == (0, b"x")
     times = 10_000

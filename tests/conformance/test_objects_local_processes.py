@@ -140,7 +140,7 @@ PERMISSIONS = """
 import os, sys
 from refstore.errors import StoreMisconfigured
 from refstore.objects.local import LocalObjects
-from refstore.objects.local_walk import make
+from refstore.objects.local_walk import make_directory
 if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 store = LocalObjects(sys.argv[1])
@@ -157,8 +157,8 @@ for attempt in (
     else:
         sys.exit(f"{attempt} was let through")
 deletion = store.delete_many(["locked/x", "open/x"])
-assert deletion.deleted == ("open/x",), deletion
-assert [key for key, reason in deletion.failed if "EACCES" in reason] == ["locked/x"], deletion
+assert deletion.deleted_keys == ("open/x",), deletion
+assert [key for key, reason in deletion.failed_keys if "EACCES" in reason] == ["locked/x"], deletion
 try:
     LocalObjects(sys.argv[1] + "/locked/new")
 except StoreMisconfigured as error:

@@ -220,7 +220,7 @@ class TestHistory:
             begun = marks.mark_run.begin("", 86_400_000, [CommitId(old)], "night-1")
             examined = {row["message"]: row for row in sales.json("log", "sales")}["one"]
             marks.mark_run.finish(begun, {})
-        names = ("state", "mark", "deletes_at", "examined_by")
+        names = ("state", "mark", "deletes_at", "examining_run")
         assert [examined[name] for name in names] == ["being examined", None, None, "night-1"]
         lines = {row["message"]: row for row in sales.json("log", "sales")}
         assert (lines["two"]["state"], lines["two"]["mark"]) == ("active", None)

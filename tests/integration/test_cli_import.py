@@ -29,17 +29,17 @@ def test_a_folder_is_imported_with_message_and_metadata(sales: Command, landing:
     answer = sales.json("import", *words, "-m", "landing zone", "--meta", "job=7", "--committer", "ann")
     head = sales.json("log", "sales", "-n", "1")[0]
     assert (head["message"], head["committer"]) == ("landing zone (1 name of the source was left out)", "ann")
-    assert head["metadata"] == {"job": "7", "refstore.left_out": "1"}
+    assert head["metadata"] == {"job": "7", "refstore.skipped": "1"}
     assert answer == {
         "branch": "main",
         "destination": words[-1] if len(words) == 4 else "in/",
         "commit": head["commit"],
         "objects": 2,
         "size_bytes": 28,
-        "were_there": 0,
-        "removed": 0,
-        "left_out": 1,
-        "left_out_examples": [{"name": "link", "reason": "it is a symbolic link"}],
+        "existing_paths": 0,
+        "removed_paths": 0,
+        "skipped_objects": 1,
+        "skipped_examples": [{"name": "link", "reason": "it is a symbolic link"}],
     }
     assert sales.ok("cat", "sales", "main", "in/b/1.csv").out == "data of b/1.csv"
     sales.ok("download", "-r", "sales", "main", "in/", "down")
@@ -62,7 +62,7 @@ def test_a_dry_run_counts_and_changes_nothing(sales: Command, landing: Path) -> 
     sales.ok("import", "sales", "main", "landing", "in/")
     before = sales.json("log", "sales")
     answer = sales.json("import", "sales", "main", landing / "b", "in/", "--dry-run")
-    assert (answer["commit"], answer["objects"], answer["were_there"]) == (None, 1, 2)
+    assert (answer["commit"], answer["objects"], answer["existing_paths"]) == (None, 1, 2)
     assert sales.json("log", "sales") == before
 
 

@@ -113,7 +113,7 @@ def complete(ctx: Context, run: OfflineRun, going: Collection[str]) -> list[Comm
 
 def write_tagged(ctx: Context, mark_id: str, tagged: Iterable[str], left: Iterable[str] = ()) -> None:
     """Write the files of a sweep that tagged these addresses, and left the others to what names them again."""
-    outcomes = sorted([*((each, "tagged") for each in tagged), *((each, "dropped out") for each in left)])
+    outcomes = sorted([*((each, "tagged") for each in tagged), *((each, "excluded") for each in left)])
     unit, sink = f"{ROOT}{mark_id}/mark/0.parquet", BytesIO()
     table = {"address": [each for each, _ in outcomes], "outcome": [outcome for _, outcome in outcomes]}
     pq.write_table(pa.table(table), sink)

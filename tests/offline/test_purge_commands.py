@@ -235,7 +235,7 @@ class TestEveryVersion:
             assert night.json["runs"][0]["cleaned"]["failed"] == 1
             assert "DeleteObject" in night.json["runs"][0]["cleaned"]["failures"][0]
             assert exit_code(ObjectsRefused) == 5
-        assert refstore.json("purge", "clean", "sales", "--yes")["going"]["objects"] == 1
+        assert refstore.json("purge", "clean", "sales", "--yes")["pending_deletions"]["objects"] == 1
         assert list(scan_backups(lake.ctx)) == []
 
     def test_the_nightly_job_looks_for_what_came_late(self, refstore: Command, lake: World, ids: Path) -> None:

@@ -68,7 +68,7 @@ def hold_set_after_the_mark(world: World, engines: Engines, old: CommitId) -> No
     swept = gc_run.sweep(world.ctx, engines, summary.mark_id)
     assert held in world.data()
     assert other not in world.data()
-    assert outcomes(swept) == {"deleted": 1, "dropped out": 1}
+    assert outcomes(swept) == {"deleted": 1, "excluded": 1}
     assert swept.sweep is not None
     assert swept.sweep.have_rules_changed
 
@@ -172,7 +172,7 @@ def test_a_commit_that_the_rules_keep_by_now_is_active_again(
     change(world)
     swept = gc_run.sweep(world.ctx, engines, summary.mark_id)
     assert world.data() == before - {orphan}
-    assert outcomes(swept) == {"deleted": 1, "dropped out": 2}
+    assert outcomes(swept) == {"deleted": 1, "excluded": 2}
     assert Marks(world.ctx).commits.read_marks([old]) == [None]
     assert world.repo.copy(old, "other", "main", "back").size_bytes == 5
 

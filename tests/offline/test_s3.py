@@ -180,7 +180,7 @@ def test_a_hold_that_is_set_after_a_sweep_failed_counts_for_what_failed(
         )
         second = gc_run.sweep(repo.context, engines, summary.mark_id)
         assert second.sweep is not None
-        assert {name: count.objects for name, count in second.sweep.outcomes.items()} == {"dropped out": 1}
+        assert {name: count.objects for name, count in second.sweep.outcomes.items()} == {"excluded": 1}
         assert gone in data_of(repo)
         assert second.state == RunState.SWEPT
 

@@ -236,7 +236,7 @@ def test_a_tag_that_a_hold_takes_off_and_the_store_refuses_to_is_said_and_tried_
         with pytest.raises(ObjectsUnavailable, match=r"1 objects .* keep their tag.*s3:DeleteObjectTagging"):
             gc_run.sweep(repo.context, engines, mark_id, mode="delete")
         proxy.plan = None
-        assert outcomes(gc_run.sweep(repo.context, engines, mark_id, mode="delete")) == {"dropped out": 1}
+        assert outcomes(gc_run.sweep(repo.context, engines, mark_id, mode="delete")) == {"excluded": 1}
         assert tags_of(moto_s3_server, repo, gone) == []
 
 
@@ -262,7 +262,7 @@ def test_a_hold_that_is_set_after_the_tagging_keeps_it_from_being_deleted_by_han
         rules_document.set_rules(
             repo.context, '{"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "a"}]}', by=""
         )
-        assert outcomes(gc_run.sweep(repo.context, engines, mark_id, mode="delete")) == {"dropped out": 1}
+        assert outcomes(gc_run.sweep(repo.context, engines, mark_id, mode="delete")) == {"excluded": 1}
         assert gone in data_of(repo)
         assert tags_of(moto_s3_server, repo, gone) == [], "or the bucket would delete it"
 

@@ -73,7 +73,7 @@ def test_what_an_unmarked_commit_names_drops_out_of_the_sweep(world: World, engi
     Marks(world.ctx).decisions.unmark(old)
     swept = gc_run.sweep(world.ctx, engines, summary.mark_id).sweep
     assert swept is not None
-    assert swept.outcomes["dropped out"].objects == 2
+    assert swept.outcomes["excluded"].objects == 2
     assert swept.excluded_commits == 1
     assert world.data() == {kept, shared, world.address("main", "a")}
     assert world.repo.read(old, "a") == b"second"

@@ -85,7 +85,7 @@ def test_every_address_of_every_run_is_found_once_under_its_run(repo: Repository
 
 
 def test_what_dropped_out_is_not_told_as_deleted(repo: Repository) -> None:
-    index(repo, 1, outcome="dropped out")
+    index(repo, 1, outcome="excluded")
     assert found(repo, addresses(1, 1)[0]) == ()
     index(repo, 2, outcome="tagged", reason="orphan blob")
     (told,) = found(repo, addresses(2, 1)[0])

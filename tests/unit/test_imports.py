@@ -192,7 +192,7 @@ def test_links_and_names_that_are_no_paths_are_left_out_and_counted(repo: Reposi
     commit = repo.get_commit("main")[1]
     assert (commit.message, commit.metadata) == (
         "import (7 names of the source were left out)",
-        {"refstore.left_out": "7"},
+        {"refstore.skipped": "7"},
     )
     assert len(paths(repo)) == 5
 

@@ -64,7 +64,7 @@ def test_a_lake_is_opened_and_a_staged_name_looked_up(data: str) -> None:
     modules = imported_by(EMBEDDED.format(data=data) + "    assert repo.stat('main', '3.csv').size_bytes == 1")
     assert modules & {*SERVERS, *CLIENTS, *PARQUET, *CONSOLE, *SLOW, "tomllib"} == set()
     operations = {name for name in modules if name.startswith("refstore.operations.")}
-    assert operations == {f"refstore.operations.{name}" for name in ("hidden_commits", "reading", "refs")}
+    assert operations == {f"refstore.operations.{name}" for name in ("hidden_commits", "read", "refs")}
     assert modules & {"refstore.retention", "refstore.versioning.commits.trees", "refstore.deletion_history"} == set()
 
 
@@ -104,8 +104,9 @@ def test_nightly_runs_on_this_machine_import_no_pandas(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 from refstore_gc.engines.choice import EngineOptions, open_engines
-from refstore_gc.gc_run import Options, run
-from refstore_gc.simulate import simulate
+from refstore_gc.gc_run import run_nightly
+from refstore_gc.run_context import GcOptions
+from refstore_gc.simulate import simulate_mark
 from tests.offline.world import World
 from tests.reaping import release_all
 world = World(Path({str(tmp_path)!r}))
@@ -114,11 +115,11 @@ world.commit(days_ago=8, a=b"new")
 release_all(world.repo)
 world.age()
 with open_engines(EngineOptions()) as engines:
-    assert simulate(world.ctx, engines, Options()).marked.objects > 0
-    (swept,) = run(world.ctx, engines, Options()).swept
-    assert swept.swept.outcomes["deleted"].objects > 0
+    assert simulate_mark(world.ctx, engines, GcOptions()).marked.objects > 0
+    (swept,) = run_nightly(world.ctx, engines, GcOptions()).sweep_summaries
+    assert swept.sweep.outcomes["deleted"].objects > 0
     world.commit(c=b"later")
-    assert run(world.ctx, engines, Options()).marked.goes_on_from
+    assert run_nightly(world.ctx, engines, GcOptions()).mark_summary.baseline_mark_id
 assert world.repo.why_path("main", "a")
 """
     modules = imported_by(code, cwd=Path(__file__).parents[2])
@@ -163,7 +164,8 @@ def test_a_service_imports_structlog_with_its_first_record() -> None:
     log = "from refstore.core import event_log\nevent_log.get_logger('refstore.x').warning('seen')\n"
     code = (
         "import sys\nfrom refstore.configuration import logs\nfrom refstore.configuration.settings import LogSettings\n"
-        "logs.configure(LogSettings(), sys.stderr, service={service})\nassert 'structlog' not in sys.modules\n" + log
+        "logs.configure_logs(LogSettings(), sys.stderr, service={service})\nassert 'structlog' not in sys.modules\n"
+        + log
     )
     assert "structlog" in imported_by(code.format(service=True))
     assert not imported_by(code.format(service=False)) & {"structlog", "rich"}

@@ -93,7 +93,7 @@ def test_a_whole_kv_misses_nothing(losing: Losing) -> None:
     ran = losing.run.ok("kv", "verify")
     assert "Nothing is missing." in ran.out
     assert "nothing to reconcile" in losing.run.ok("kv", "reconcile", "--clients-stopped").out
-    assert not losing.run.json("kv", "verify")["missing"]
+    assert not losing.run.json("kv", "verify")["has_losses"]
 
 
 @pytest.mark.parametrize("reaped", [False, True], ids=["unwitnessed", "witnessed"])
@@ -132,10 +132,10 @@ def test_what_was_lost_is_put_back_and_deletion_goes_on(losing: Losing, reaped: 
     planned = run.json("kv", "reconcile", "--dry-run")
     assert losing.head("main") == first
     done = run.json("kv", "reconcile")  # it waits for operations that began before
-    assert done["put_back"] == planned["put_back"]
-    assert done["left"] is None
+    assert done["restored_records"] == planned["restored_records"]
+    assert done["not_restored"] is None
     assert done["settled"]["settled"] == 1
-    assert {(item["what"], item["name"], item["outcome"]) for item in done["put_back"]} == {
+    assert {(item["kind"], item["name"], item["outcome"]) for item in done["restored_records"]} == {
         *(("commit", commit, "put back") for commit in (restored, second, third)),
         ("branch", "main", "moved on"),
         ("branch", "dev", "put back"),
@@ -187,7 +187,7 @@ def test_a_name_of_the_other_kind_stays(losing: Losing) -> None:
     run.ok("tag", "create", "sales", "one", kept)
     run.ok("branch", "create", "sales", "two", "--from", "main")
     planned = run.json("kv", "reconcile", "--dry-run")
-    assert {(row["what"], row["name"]): row["outcome"] for row in planned["put_back"]} == {
+    assert {(row["kind"], row["name"]): row["outcome"] for row in planned["restored_records"]} == {
         ("commit", lost): "put back",
         ("branch", "one"): f"put back as lost/one-{lost[:12]}",
         ("tag", "two"): "put back under lost/",
@@ -230,12 +230,12 @@ def test_what_was_deleted_stays_deleted_or_counts_as_new(losing: Losing) -> None
     run.ok("reaper", "--once")
     losing.put_back()
     found = run("kv", "verify", "--json").json
-    assert {(row["what"], row["name"]) for row in found["deleted_and_there_again"]} == {("branch", "old"), ("tag", "t")}
+    assert {(row["kind"], row["name"]) for row in found["reappeared_items"]} == {("branch", "old"), ("tag", "t")}
     run.ok("kv", "reconcile", "--clients-stopped")
     assert run.ok("cat", "sales", gone, "a").out == "x"
     assert {row["branch"] for row in run.json("branch", "list", "sales")} == {"main", "old"}
     assert run("reaper", "--once").code == 0
-    assert not run.json("kv", "verify")["deleted_and_there_again"]
+    assert not run.json("kv", "verify")["reappeared_items"]
     before = losing.contents()
     losing.lose()
     run.ok("kv", "rebuild", "--yes")
@@ -310,7 +310,7 @@ def test_what_was_linked_is_staged_again_where_links_are_witnessed(
     ran = run("kv", "verify", "--json")
     found = ran.json
     assert ran.code == 6
-    assert [item["what"] for item in found["lost"]] == ["'a/b' on branch 'main', linked or restored"]
+    assert [item["description"] for item in found["lost_items"]] == ["'a/b' on branch 'main', linked or restored"]
     told = run.ok("kv", "reconcile", "--dry-run").out
     where = "would be: sales: object a/b: put back"
     assert where in told
@@ -323,7 +323,7 @@ def test_what_was_linked_is_staged_again_where_links_are_witnessed(
     for _ in range(2):
         run.ok("reaper", "--once", "--scrub")
     assert run.ok("cat", "sales", "main", path).out == "linked"
-    assert not run.json("kv", "verify")["missing"]
+    assert not run.json("kv", "verify")["has_losses"]
 
 
 def failing(_ctx: Context) -> None:
@@ -336,7 +336,7 @@ def test_an_interrupted_reconcile_keeps_deletion_stopped(losing: Losing, monkeyp
     losing.commit("main", "a")
     losing.put_back()
     with monkeypatch.context() as patch:
-        patch.setattr("refstore.kv_recovery.reconciliation.settle", failing)
+        patch.setattr("refstore.kv_recovery.reconciliation.settle_lake", failing)
         assert run("kv", "reconcile", "--clients-stopped").code == 1
     assert (losing.root / "objects" / WITNESSES_FOLDER / f"{RECONCILE_WITNESS}.json").exists()
     assert run("reaper", "--once").code == 6
@@ -406,10 +406,10 @@ def test_a_lake_without_a_manifest_gets_one(losing: Losing) -> None:
     assert "not in the manifest: sales: 4 commits, 2 branches, 1 tags, the repository itself" in ran.out
     assert "refstore kv record" in ran.err
     assert run.json("kv", "record") == [
-        {"repository": "sales", "itself": True, "commits": 4, "branches": 2, "tags": 1}
+        {"repository": "sales", "repository_entry": True, "commits": 4, "branches": 2, "tags": 1}
     ]  # the first commit of a repository is one
     assert run.json("kv", "record") == []
-    assert not run.json("kv", "verify")["not_in_the_manifest"]
+    assert not run.json("kv", "verify")["manifest_gaps"]
     before = losing.contents()
     losing.lose()
     run.ok("kv", "rebuild", "--yes")
