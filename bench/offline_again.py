@@ -154,7 +154,7 @@ def _marked(ctx: Any, engines: Engines, *, full: bool, expected: int) -> float:
     found: list[Any] = []
     options = job.GcOptions(grace_days=0, min_age_seconds=0, limits=EVERYTHING.limits, is_complete=full)
     seconds = seconds_of(lambda: found.append(job.mark(ctx, engines, options)))
-    assert (found[0].goes_on_from == "") is full, found[0].why_complete
+    assert (found[0].baseline_mark_id == "") is full, found[0].complete_reason
     data = found[0].by_kind.get("data")
     assert (data.objects if data else 0) == expected, f"{data} were marked, not {expected}"
     return seconds

@@ -275,7 +275,7 @@ def _command(shop: Workshop, lake: Purged) -> Row:
         done = subprocess.run([*command, "--yes", "--json"], env=environ, check=True, stdout=subprocess.PIPE)
         seconds = time.perf_counter() - began
         rows: list[dict[str, int]] = json.loads(done.stdout)["rows"]
-        assert sum(row["rewritten"] for row in rows) == lake.objects, rows
+        assert sum(row["rewritten_objects"] for row in rows) == lake.objects, rows
         assert all(row["index_bytes"] for row in rows), rows
         return seconds
 

@@ -117,7 +117,7 @@ def _summary_row(summary: GcSummary) -> dict[str, object]:
         if summary.sweep.purged_objects.objects:
             purged = summary.sweep.purged_objects
             row["purged objects without a name"] = f"{purged.objects:,} objects, {purged.contents:,} contents"
-        row["commits_dropped_out"] = summary.sweep.excluded_commits
+        row["excluded_commits"] = summary.sweep.excluded_commits
         if summary.sweep.excluded_by_rules:
             row["of_these_by_rules"] = summary.sweep.excluded_by_rules
         if summary.sweep.have_rules_changed:
