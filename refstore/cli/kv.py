@@ -233,8 +233,8 @@ def _show(found: KvVerification, *, advise: bool = True) -> None:
         )
         server = f", server {item.server}" if item.server else ""
         typer.echo(
-            f"went back: {item.deleter} had written position {item.witnessed_position} at {format_when(item.witnessed_ms)}; "
-            f"the KV ({item.partition}{server}) holds {held}"
+            f"went back: {item.deleter} had written position {item.witnessed_position} at "
+            f"{format_when(item.witnessed_ms)}; the KV ({item.partition}{server}) holds {held}"
         )
     _lines("unreadable witness", [f"{key}: {reason}" for key, reason in found.unreadable_witnesses.items()])
     _lines(
