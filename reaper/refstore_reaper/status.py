@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
 from refstore.core.ids import RepositoryName
 from refstore.core.redaction import redact_text
 from refstore.errors import CorruptRecord, KVUnavailable, RefstoreError
@@ -94,21 +96,8 @@ def _reapers(lake: Lake) -> list[ReaperStatus]:
             continue  # the next heartbeat writes it anew
         skew_seconds = min(lake.durations.waits.clock_skew_seconds, SKEW_SECONDS_MAX)
         alive = now - beat.beat_ms <= (LATE_BEATS * beat.every_seconds + skew_seconds) * 1000
-        reapers.append(
-            ReaperStatus(
-                name,
-                alive,
-                host=beat.host,
-                pid=beat.pid,
-                started_ms=beat.started_ms,
-                beat_ms=beat.beat_ms,
-                passes=beat.passes,
-                released=beat.released_references,
-                deleted=beat.deleted_objects,
-                bytes=beat.deleted_bytes,
-                errors=beat.errors,
-            )
-        )
+        counts = {field: value for field, value in structs.asdict(beat).items() if field != "every_seconds"}
+        reapers.append(ReaperStatus(name, alive, **counts))
     return reapers
 
 
