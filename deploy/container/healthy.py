@@ -21,7 +21,7 @@ def main() -> int:
         refstore = Path(sys.executable).with_name("refstore")
         done = subprocess.run([refstore, "reaper", "status", "--json"], capture_output=True, timeout=20, check=False)  # noqa: S603
         reapers = json.loads(done.stdout)["reapers"] if done.returncode == 0 else []
-        return 0 if any(each["alive"] and each["host"] == socket.gethostname() for each in reapers) else 1
+        return 0 if any(each["is_alive"] and each["host"] == socket.gethostname() for each in reapers) else 1
     if "serve" in words:
         port = os.environ.get("REFSTORE_API_PORT", "8000")
         try:

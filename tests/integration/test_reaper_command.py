@@ -333,7 +333,7 @@ def test_two_reapers_share_the_work_and_end_when_they_are_asked_to(sales: Comman
     sales.ok("commit", "sales", "main", "-m", "kept")
     kept = blobs(sales)
     with reaper(sales) as first, reaper(sales) as second:
-        wait_for(lambda: sum(row["alive"] for row in sales.json("reaper", "status")["reapers"]) == 2)
+        wait_for(lambda: sum(row["is_alive"] for row in sales.json("reaper", "status")["reapers"]) == 2)
         for name in ("one", "two", "three", "four"):
             upload(sales, name, 120)
             with lake_of(sales) as lake:
