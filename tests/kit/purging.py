@@ -73,7 +73,7 @@ def _purge(tools: Tools, run: str, identity: Address, size_bytes: int, then_read
 
 
 def _purge_all(tools: Tools, run: str) -> None:
-    with mock.patch.object(purge_plan, "held_prefixes", return_value=()):
+    with mock.patch.object(purge_plan, "legal_hold_prefixes", return_value=()):
         planned = version_plan.plan_versions(tools.repo, [EVERYTHING], {EVERYTHING.name: "ids"})
     originals = [
         OriginalContent(Address(piece.address), piece.original_content)
@@ -142,11 +142,11 @@ def _restore(tools: Tools, identity: Address, address: Address) -> None:
 def _only_the_protocol() -> Generator[None]:
     everything = PurgeDocument(backup=BackupPolicy(0, 0), trash=TrashPolicy(0))
     results: dict[str, object] = {
-        "delete_abandoned": 0,
-        "_document": everything,
-        "_held": set[str](),
+        "delete_abandoned_branches": 0,
+        "_read_document": everything,
+        "_find_held_addresses": set[str](),
         "JournalWriter": NoJournal(),
-        "_seconds_to_wait": 0.0,
+        "_wait_seconds": 0.0,
     }
     stand_ins: dict[str, Any] = {name: mock.Mock(return_value=result) for name, result in results.items()}
     with mock.patch.multiple(purge_cleanup, **stand_ins):
@@ -154,4 +154,4 @@ def _only_the_protocol() -> Generator[None]:
 
 
 def _without_a_fence() -> AbstractContextManager[object]:
-    return mock.patch.object(purge_cleanup.kv_guard, "begin", return_value=DryRunGuard())
+    return mock.patch.object(purge_cleanup.kv_guard, "begin_guarded_pass", return_value=DryRunGuard())

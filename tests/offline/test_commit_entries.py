@@ -78,7 +78,7 @@ def test_a_commit_that_never_landed_is_swept_before_its_tree_is_read(
             sweeps.append(gc_run.sweep(world.ctx, engines, mark_id).state)
         return stretches(trees, metarange, **options)
 
-    monkeypatch.setattr(Trees, "stretches", late)
+    monkeypatch.setattr(Trees, "overlapping_ranges", late)
     named = set(WALKS[walk](reader))
     reads_both = not (begun and walk == "every_entry")  # it reads no commit whose sweep has begun
     assert len(sweeps) == reads_both

@@ -83,7 +83,7 @@ def test_a_run_that_fails_says_why_until_one_succeeds(
         raise NotFound("there is no such thing; make one")
 
     with monkeypatch.context() as patch:
-        patch.setattr(mark_module, "decide", fail)
+        patch.setattr(mark_module, "decide_marks", fail)
         with pytest.raises(NotFound):
             nightly.run_nightly(world.ctx, engines, GcOptions(min_age_seconds=0))
     assert figures_of(world).gc.error == "there is no such thing; make one"

@@ -131,7 +131,7 @@ class TestTheComparisonCanFail:
     def test_where_the_job_does_not_see_what_an_active_commit_names(
         self, plain: Made, tmp_path: Path, engines: Engines, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(live_set, "_commits", lambda *_: iter(()))
+        monkeypatch.setattr(live_set, "_scan_commits", lambda *_: iter(()))
         findings = proven(plain.folder, tmp_path / "lake", Rules(days=5), engines).compared.findings
         assert any(finding.startswith("lost: data/") for finding in findings)
         assert any(finding.startswith(f"files: {plain.named['two']} 'a'") for finding in findings)

@@ -71,7 +71,7 @@ def test_a_mark_whose_last_reply_was_lost_can_be_swept_or_taken_back(
             def down(*_: Any, **__: Any) -> Any:
                 raise Unavailable("the KV does not answer")
 
-            monkeypatch.setattr(OfflineRuns, "give_up", down)
+            monkeypatch.setattr(OfflineRuns, "abandon", down)
             raise Unavailable("the KV does not answer")
         return done
 
@@ -79,7 +79,7 @@ def test_a_mark_whose_last_reply_was_lost_can_be_swept_or_taken_back(
     with pytest.raises(Unavailable):
         gc_run.mark(world.ctx, engines, GcOptions(grace_days=0, min_age_seconds=0))
     monkeypatch.setattr(OfflineRuns, "change", change)
-    monkeypatch.setattr(OfflineRuns, "give_up", give_up)
+    monkeypatch.setattr(OfflineRuns, "abandon", give_up)
     assert [each.state for each in Marks(world.ctx).runs.scan()] == [RunState.MARKED]
     ran = gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0, min_age_seconds=0))
     assert not ran.waiting_marks

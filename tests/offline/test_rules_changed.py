@@ -86,7 +86,7 @@ def without_holds(*given: Any) -> RetentionPlan:
 def test_were_the_hold_ignored_at_the_sweep_that_check_would_fail(
     world: World, engines: Engines, old: CommitId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules_recheck, "plan", without_holds)
+    monkeypatch.setattr(rules_recheck, "make_plan", without_holds)
     with pytest.raises(AssertionError):
         hold_set_after_the_mark(world, engines, old)
 
@@ -105,8 +105,8 @@ def test_were_the_hold_ignored_when_marking_that_check_would_fail(
 ) -> None:
     hold_set_after_the_mark(world, engines, old)
     held = world.address(old, "held/a")
-    monkeypatch.setattr(mark_plan, "plan", without_holds)
-    monkeypatch.setattr(rules_recheck, "plan", without_holds)
+    monkeypatch.setattr(mark_plan, "make_plan", without_holds)
+    monkeypatch.setattr(rules_recheck, "make_plan", without_holds)
     gc_run.run_nightly(world.ctx, engines, GcOptions())
     assert held not in world.data()
 

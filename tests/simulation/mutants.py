@@ -72,8 +72,8 @@ def mutants() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore.versioning.branches:Branches.advance",
-                "retired = (*record.retired, *(RetiredToken(token, fate) for token in sealed))",
-                "retired = record.retired",
+                "retired = (*record.retired_tokens, *(RetiredToken(token, fate) for token in sealed))",
+                "retired = record.retired_tokens",
             ),
         ),
         caught_by="commit | scrub | reap",
@@ -85,7 +85,7 @@ def mutants() -> Iterator[Mutant]:
             Edit(
                 "refstore.operations.commit:commit",
                 "        if _advance_branch(",
-                "        ctx.kv.set(keys.committed(ctx.repo, made.id), "
+                "        ctx.kv.set(keys.committed_marker(ctx.repo, made.id), "
                 "encode(__import__('refstore.records.branch_records', fromlist=['']).CommittedTokens(sealed, 0)))\n"
                 "        if _advance_branch(",
             ),
@@ -276,7 +276,7 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         name="a copy is linked although its issued address was taken before",
         rule="10",
-        edits=(Edit(f"{REFERENCES}.take", "return taken", "return [True] * len(items)"),),
+        edits=(Edit(f"{REFERENCES}.replace_issued", "return taken", "return [True] * len(items)"),),
         caught_by="link of a copy | link (replay) | commit+reap",
     )
     yield Mutant(
@@ -409,7 +409,7 @@ def marks() -> Iterator[Mutant]:
             Edit(
                 "tests.kit.collecting:complete",
                 "if _entries_of",
-                "if marks.commits.complete([commit])[0] or _entries_of",
+                "if marks.commits.read_nothing_to_delete([commit])[0] or _entries_of",
             ),
         ),
         caught_by="complete; mark and sweep with what held its data | copy from it",
@@ -502,11 +502,11 @@ def marks() -> Iterator[Mutant]:
         name="a run that was taken over stands all the same",
         rule="13",
         edits=(
-            Edit("refstore.gc_marks.mark_run:MarkRun.scan_live", "    self._runs.check_on(run.mark_id)\n", ""),
-            Edit("refstore.gc_marks.mark_run:MarkRun.unmark_complete", "    self._runs.check_on(run.mark_id)\n", ""),
-            Edit("refstore.gc_marks.mark_run:MarkRun.finish", "    self._runs.check_on(run.mark_id)\n", ""),
+            Edit("refstore.gc_marks.mark_run:MarkRun.scan_live", "    self._runs.check_flag(run.mark_id)\n", ""),
+            Edit("refstore.gc_marks.mark_run:MarkRun.unmark_complete", "    self._runs.check_flag(run.mark_id)\n", ""),
+            Edit("refstore.gc_marks.mark_run:MarkRun.finish", "    self._runs.check_flag(run.mark_id)\n", ""),
             Edit(
-                "refstore.gc_marks.offline_runs:MarkRuns.abandon",
+                "refstore.gc_marks.offline_runs:OfflineRuns.abandon",
                 "    for _ in range(ATTEMPTS):\n",
                 "    if unfinished_only:\n        return False\n    for _ in range(ATTEMPTS):\n",
             ),
@@ -518,7 +518,7 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.gc_marks.offline_runs:MarkRuns.drop_late_pins",
+                "refstore.gc_marks.offline_runs:OfflineRuns.drop_late_pins",
                 "if record is not None and record.state != RunState.MARKING:",
                 "if True:",
             ),
@@ -571,8 +571,8 @@ def marks() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore.gc_marks.commit_marks:CommitMarks.given_up",
-                "and not self._may_land(tokens)\n                and not markers.landed(name)\n",
-                "and not markers.landed(name)\n                and not self._may_land(tokens)\n",
+                "and not self._may_land(tokens)\n                and not markers.has_landed(name)\n",
+                "and not markers.has_landed(name)\n                and not self._may_land(tokens)\n",
             ),
         ),
         caught_by="gc of what never landed | commit; overwrite; commit",
@@ -617,7 +617,7 @@ def identities() -> Iterator[Mutant]:
             Edit(
                 "refstore.operations.copy:move_many",
                 "    delete_sources(ctx, branch, moved)",
-                "    from refstore.operations import deleting\n    deleting.delete_many(ctx, branch, list(moved))",
+                "    from refstore.operations import delete\n    delete.delete_many(ctx, branch, list(moved))",
             ),
         ),
         caught_by="move p->q | upload p | hard delete",

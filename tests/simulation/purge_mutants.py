@@ -36,7 +36,7 @@ def purged() -> Iterator[Mutant]:
             "        __import__('refstore.operations.referenced_entries', fromlist=['_']).ReferencedEntry(\n"
             "            'trash', each.path, each.entry, True\n"
             "        )\n"
-            "        for each in repo.in_grace()\n"
+            "        for each in repo.list_trash()\n"
             "        if each.entry\n"
             "    ]",
         ),

@@ -71,7 +71,7 @@ def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
 def _blind() -> None:
     from refstore.gc_marks import live_set
 
-    def nothing(*_: object) -> Iterator[live_set.Named]:
+    def nothing(*_: object) -> Iterator[live_set.LiveBatch]:
         return iter(())
 
     live_set._scan_heads = live_set._scan_commits = nothing
