@@ -26,7 +26,7 @@ from tests.reaping import release_all
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
-UNLIKE = ("mark_id", "engine", "began_ms", "deletes_at_ms", "goes_on_from", "seconds", "by_day", "rules_digest")
+UNLIKE = ("mark_id", "engine", "began_ms", "deletes_at_ms", "baseline_mark_id", "seconds", "by_day", "rules_digest")
 """What two lakes do not share: ids, times, and what ran."""
 
 
@@ -93,7 +93,7 @@ def test_a_random_lake_has_the_same_marks_and_reports(
         assert one == other, f"night {night}"
     assert any(marked for _, _, marked, _, _ in local)
     assert any(swept for _, _, _, swept, _ in local)
-    assert local[-1][1]["why_complete"] == "", "the last run is incremental"
+    assert local[-1][1]["complete_reason"] == "", "the last run is incremental"
 
 
 def without_time(body: bytes) -> bytes:

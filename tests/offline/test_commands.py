@@ -36,7 +36,7 @@ def lake(refstore: Command, engines: Engines, monkeypatch: pytest.MonkeyPatch) -
 def test_run_marks_and_sweeps_and_report_says_what_was_done(refstore: Command, lake: World) -> None:
     (run,) = refstore.json("gc", "run", "sales", "--min-age-seconds", "0")["runs"]
     assert run["state"] == "swept"
-    assert run["swept"]["outcomes"] == {"deleted": {"objects": 1, "bytes": 3}}
+    assert run["sweep"]["outcomes"] == {"deleted": {"objects": 1, "bytes": 3}}
     assert refstore.json("gc", "report", "sales")["runs"] == [run]
     assert refstore.json("gc", "report", "sales", run["mark_id"])["runs"] == [run]
     told = refstore.ok("gc", "report", "sales").out

@@ -130,7 +130,7 @@ def test_a_pass_tells_what_it_did_and_the_next_one_follows(world: World) -> None
         said = loop.metrics()
         assert loop.end() == 0
         lines = [json.loads(line) for line in loop.log.read_text().splitlines() if line.startswith('{"runs"')]
-    assert [run["swept"]["outcomes"] for run in lines[0]["runs"]] == [{"deleted": {"objects": 1, "bytes": 3}}]
+    assert [run["sweep"]["outcomes"] for run in lines[0]["runs"]] == [{"deleted": {"objects": 1, "bytes": 3}}]
     assert [run["marked"]["objects"] for run in lines[1]["runs"]] == [0]
     assert lines[0]["errors"] == lines[0]["deleted_repositories"] == []
     assert 'refstore_gc_deleted_objects_total{by="refstore",repository="sales"} 1.0' in said

@@ -73,7 +73,7 @@ def test_a_worker_that_is_killed_in_a_sweep_costs_nothing_but_time(tmp_path: Pat
         assert sweep.returncode == 0, err.decode()[-3000:]
     assert 0 < done < units, "the worker was killed before the sweep or behind it; nothing was shown"
     (swept,) = json.loads(out)["runs"]
-    outcomes = {name: count["objects"] for name, count in swept["swept"]["outcomes"].items()}
+    outcomes = {name: count["objects"] for name, count in swept["sweep"]["outcomes"].items()}
     assert sum(outcomes.values()) == ORPHANS
     assert set(outcomes) <= {"deleted", "already gone"}
     assert world.data() == {kept}

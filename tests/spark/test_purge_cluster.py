@@ -85,7 +85,7 @@ def test_a_worker_that_is_killed_in_a_purge_costs_only_time_and_no_id_stands_beh
     assert 0 < done < OBJECTS, "the worker was killed before the rewriting or behind it; nothing was shown"
 
     report = json.loads(out.read_bytes())
-    assert sum(row["rewritten"] for row in report["rows"]) == OBJECTS
+    assert sum(row["rewritten_objects"] for row in report["rows"]) == OBJECTS
     assert sum(row["rows_changed"] for row in report["rows"]) == OBJECTS * len(SECRETS)
     for path, each in rows.items():
         assert rows_at(world.repo, "main", path) == [row for row in each if SECRET not in row["metadata"]["guestid"]]
