@@ -145,7 +145,7 @@ class TestWhatNobodyNames:
 
         def refusing(self: Any, keys: Any) -> Any:
             done = real(self, [key for key in keys if key != content])
-            return done._replace(failed=((content, "slow down"),) if content in keys else ())
+            return done._replace(failed_keys=((content, "slow down"),) if content in keys else ())
 
         monkeypatch.setattr(type(world.ctx.objects), "delete_many", refusing)
         swept = gc_run.sweep(world.ctx, engines, summary.mark_id)

@@ -97,7 +97,7 @@ def test_a_namespace_is_free_only_when_the_store_has_deleted_all_that_is_refstor
     def all_but_one(keys: Sequence[str]) -> DeleteResult:
         kept = [key for key in keys if key.startswith(stays)][:1]
         done = delete_many([key for key in keys if key not in kept])
-        return done._replace(failed=(*done.failed_keys, *((key, "the store said no") for key in kept)))
+        return done._replace(failed_keys=(*done.failed_keys, *((key, "the store said no") for key in kept)))
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "delete_many", all_but_one)

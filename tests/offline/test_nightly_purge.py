@@ -109,7 +109,7 @@ def test_a_backup_that_the_store_does_not_delete_counts_as_failed(
 
     def refuse(self: Any, keys: Sequence[str]) -> DeleteResult:
         some = delete_many(self, [key for key in keys if key != identity])
-        return some._replace(failed=((identity, "slow down"),)) if identity in keys else some
+        return some._replace(failed_keys=((identity, "slow down"),)) if identity in keys else some
 
     with monkeypatch.context() as patched:
         patched.setattr(store, "delete_many", refuse)
