@@ -212,7 +212,7 @@ def _work(request: PassRequest, count: ObjectCount) -> None:
                 for row in cleared:
                     from refstore_gc.run_summary import ObjectCount as Amount
 
-                    count("deleted", _DELETED, Amount(row["deleted"], row["bytes"]), by="refstore")
+                    count("count_deleted", _DELETED, Amount(row["deleted"], row["bytes"]), by="refstore")
                 if cleared or errors:
                     emit_summaries(request.output, [], cleared, (), errors)
 
@@ -233,14 +233,14 @@ def _run_repository(
             _log.warning("purge_left_something", repository=name, run=purge.run, left=purge.skipped_count)
     now_ms = time.time_ns() // 1_000_000
     is_failed = any(not isinstance(error, RunUnderWay) for _, error in ran.troubles)
-    count("ended", name, "failed" if is_failed else "another run" if errors else "done")
+    count("count_run", name, "failed" if is_failed else "another run" if errors else "done")
     with suppress(RefstoreError):
         open_marks = [run for run in Marks(lake.repository(name).context).runs.scan() if run.state in OPEN_STATES]
-        count("standing", name, open_marks, now_ms)
-    count("swept", name, ran.done)
+        count("set_open_marks", name, open_marks, now_ms)
+    count("count_swept", name, ran.done)
     if ran.marked:
-        count("marked", name, ran.done[-1])
-        count("finished", name, now_ms, time.monotonic() - began)
+        count("count_marked", name, ran.done[-1])
+        count("set_last_run", name, now_ms, time.monotonic() - began)
     emit_summaries(request.output, ran.done, (), ran.purges, errors)
 
 
@@ -251,5 +251,5 @@ def _report(error: RefstoreError, repository: str, count: ObjectCount) -> dict[s
         _log.info("another_run_is_on", repository=repository, said=message, what_now="waiting for the next pass")
     else:
         _log.error("run_failed", repository=repository or "all", code=error.code, error=message)
-        count("error", repository, error.code)
+        count("count_error", repository, error.code)
     return {"repository": repository, "code": error.code, "message": message}
