@@ -100,7 +100,8 @@ def test_a_run_in_the_middle_of_a_long_listing_takes_nothing_of_it(
     if early:
         monkeypatch.setattr(ImportSpool, "add", add_and_write)
         monkeypatch.setattr(
-            "refstore.versioning.commits.trees.Trees.replace_prefixes", lambda _self, _base, spool, _prefixes: spool.early
+            "refstore.versioning.commits.trees.Trees.replace_prefixes",
+            lambda _self, _base, spool, _prefixes: spool.early,
         )
     world.repo.import_objects("main", [ImportSource(f"file://{landing}", "in/")], "import", watch=long_listing)
     assert ran
