@@ -1,18 +1,18 @@
 """The purge: find the rows of given ids in onboarded data sets, and rewrite the objects that have them, on an engine
 of the offline job.
 
-run.py                        one run over all data sets of a repository
-run_state.py                  its options, and what it knows so far
+purge_run.py                  one run over all data sets of a repository
+purge_run_state.py            its options, and what it knows so far
 ids_file.py, ids_form.py      read a table of ids, whatever its form
 dataset_ids.py, uuids.py      the ids of each data set, as its column has them
-ids.py                        a set of ids, as tasks look them up
-plan.py, version_plan.py      which objects there are: at the heads, or in every version
-finding.py, erasing.py        which of them have rows of the ids, or are to be erased
-tasks.py, formats/            read and write objects, in tasks of the engine
-heads.py, publish.py          the mode `keep-history`: one commit for each branch
-versions.py                   the modes `rewrite` and `erase`: a new content for each object (rule 22)
-index.py, ledger.py           keyed hashes: of the ids that objects have, and of those that were purged
-restoring.py                  go back to backups
+purge_ids.py                  a set of ids, as tasks look them up
+purge_plan.py, version_plan.py  which objects there are: at the heads, or in every version
+row_search.py, erase_search.py  which of them have rows of the ids, or are to be erased
+purge_tasks.py, formats/      read and write objects, in tasks of the engine
+purge_heads.py, publish.py    the mode `keep-history`: one commit for each branch
+purge_versions.py             the modes `rewrite` and `erase`: a new content for each object (rule 22)
+id_index.py, ledger.py        keyed hashes: of the ids that objects have, and of those that were purged
+restore_backups.py            go back to backups
 verify.py, verify_*.py        look again, with other code
-report.py, report_tables.py   what a run did
+purge_report.py, purge_report_tables.py  what a run did
 """

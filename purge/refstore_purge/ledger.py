@@ -5,7 +5,7 @@
 A run writes a file for each set of ids that its data sets had; the file's metadata name these data sets. A late upload,
 a restore from the trash, or a KV that was put back can bring rows of purged ids again. A run with `--ledger` looks in
 each data set for the ids that were purged from it, in what it has not looked at. The hash of 48 bits is the index's
-(`index.py`) and only chooses what is compared; HMAC-SHA-256 (RFC 2104) under a key of its own decides. Both keys are
+(`id_index.py`) and only chooses what is compared; HMAC-SHA-256 (RFC 2104) under a key of its own decides. Both keys are
 derived from the purge's, which lies neither in the KV nor in the namespace: without it nobody can try ids, and when it
 is destroyed the ledger says nothing any more.
 """

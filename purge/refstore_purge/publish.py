@@ -3,7 +3,7 @@
     open      a hidden branch at each head that was looked at
     issue     an address for each object, on the hidden branch of its first name; tasks write there
     stage     link it there, and copy it to its other names
-    again     write the summary files that describe what is linked now (`summaries.py`)
+    again     write the summary files that describe what is linked now (`summary_files.py`)
     publish   commit the hidden branch, and merge that into the branch as one commit
 
 What is staged on the branch stays staged, and then the merge is refused. If the branch changed one of the paths

@@ -1,11 +1,11 @@
 """Purge the heads of the branches, by one commit for each (mode `keep-history`).
 
 plan      which objects the heads have in onboarded data sets, by partition
-find      look for the ids in each distinct object (`finding.py`)
+find      look for the ids in each distinct object (`row_search.py`)
 copies    refuse objects that have a name outside the data sets
 breaker   stop where more rows would go than anybody expects
 rewrite   write the objects that have some again; tasks do
-summaries write the summary files of Parquet that describe them again (`summaries.py`)
+summaries write the summary files of Parquet that describe them again (`summary_files.py`)
 publish   one commit for each branch
 again     look at the heads that have moved meanwhile, or whose publication was refused: up to three attempts
 """

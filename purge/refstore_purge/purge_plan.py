@@ -194,7 +194,7 @@ def plan_heads(
     repo: Repository, datasets: Sequence[Dataset], ids: Mapping[str, str], *, branches: Collection[str] | None = None
 ) -> PurgePlan:
     """Look at the heads of all branches, or of these. `ids`: which set of ids each data set has. Raises Invalid where
-    a table lies (`tables.py`).
+    a table lies (`table_formats.py`).
     """
     planner, summaries = PurgePlanner(repo, ids), PurgePlanner(repo, ids)
     heads: dict[str, str] = {}
@@ -228,7 +228,7 @@ def legal_hold_prefixes(repo: Repository) -> tuple[str, ...]:
 
 
 def is_data(dataset: Dataset, path: str) -> bool:
-    """Return whether a path below a data set's prefix is data. Raises Invalid for a table's (`tables.py`)."""
+    """Return whether a path below a data set's prefix is data. Raises Invalid for a table's (`table_formats.py`)."""
     table_formats.refuse_table_path(dataset, path)
     return not path.rpartition("/")[2].startswith(("_", "."))
 

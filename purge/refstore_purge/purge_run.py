@@ -2,10 +2,10 @@
 
     ids       read the ids of each data set into a folder that only this user can read
     plan      which objects the data sets have, by partition: at the heads, or in every version
-    heads     data sets of the mode `keep-history` (`heads.py`)
-    versions  data sets of the modes `rewrite` and `erase` (`versions.py`)
+    heads     data sets of the mode `keep-history` (`purge_heads.py`)
+    versions  data sets of the modes `rewrite` and `erase` (`purge_versions.py`)
     look      look for the ids in what the plan leaves out: backups, trash, what is held (`unplanned_contents.py`)
-    report    write what was done, and the places that still have rows (`places.py`), also if the run failed
+    report    write what was done, and the places that still have rows (`place_lookup.py`), also if the run failed
 
 It may be killed anywhere and run again: nothing is published before it is whole, and what is purged matches no more.
 """

@@ -1,12 +1,12 @@
 """Purge every version of objects, while commits and their ids stay (modes `rewrite` and `erase`, rule 22).
 
 plan      which objects the data sets have in any commit, tag, branch or staging area (`version_plan.py`)
-find      look for the ids in each distinct content (`finding.py`); of `erase`, in its names (`erasing.py`)
+find      look for the ids in each distinct content (`row_search.py`); of `erase`, in its names (`erase_search.py`)
 copies    refuse objects that have a name outside the data sets in any version
 breaker   stop where more rows would go than anybody expects
-replace   intend, write the contents again in tasks, and publish (`replacing.py`)
+replace   intend, write the contents again in tasks, and publish (`content_replacement.py`)
 again     look at what came meanwhile, and at what others replaced: up to three attempts
-summaries write the summary files of Parquet again (`summaries.py`)
+summaries write the summary files of Parquet again (`summary_files.py`)
 """
 
 from __future__ import annotations

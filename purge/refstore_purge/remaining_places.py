@@ -1,9 +1,9 @@
 """Places that still have rows of a run's ids: what the report lists, and what the run notes to find them again.
 
 A run notes contents by `state.contents.append(RunContent(...))`: each object of the store that has rows of the ids, or
-that nobody could look into. Where each of them stands is looked up whenever the report is shown (`places.py`), and what
-is gone is listed no more. What is no object of its own, or cannot be looked up later, is added by
-`state.places.append(Place(..., as_of_run=True))`, and is shown as the run saw it.
+that nobody could look into. Where each of them stands is looked up whenever the report is shown (`place_lookup.py`),
+and what is gone is listed no more. What is no object of its own, or cannot be looked up later, is added by
+`state.places.append(Place(..., is_as_of_run=True))`, and is shown as the run saw it.
 """
 
 from __future__ import annotations

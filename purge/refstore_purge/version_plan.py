@@ -27,7 +27,7 @@ PAGE: Final = 1000
 
 def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[str, str]) -> PurgePlan:
     """Look at references, then at every version: so whatever moves meanwhile is met. `ids`: which set of ids each data
-    set has. Raises Invalid where a table lies (`tables.py`), CorruptRange, Unavailable.
+    set has. Raises Invalid where a table lies (`table_formats.py`), CorruptRange, Unavailable.
     """
     ctx, planner = repo.context, PurgePlanner(repo, ids, replaces_content=True)
     summaries = PurgePlanner(repo, ids, replaces_content=True)

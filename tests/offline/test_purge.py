@@ -190,7 +190,7 @@ class TestWhatIsLeft:
         assert "'elsewhere/copy' on 'dev'" in left.reason
         assert "--including-copies" in left.reason
         assert guests_at(world, "main") == ["bob", "ann"]
-        made = purge("bob", including_copies=True)
+        made = purge("bob", includes_copies=True)
         assert (made.is_whole, sorted(each.branch for each in made.published_commits)) == (True, ["dev", "main"])
         assert guests_at(world, "main") == guests_at(world, "dev") == ["ann"]
         assert guests_at(world, "dev", "elsewhere/copy") == ["ann"]
@@ -329,10 +329,10 @@ class TestRunningAgain:
         paths = {f"{PREFIX}day={day}/x": events("bob") for day in range(3)}
         commit(world, paths)
         onboard(world.repo)
-        made = purge("bob", max_units=2)
+        made = purge("bob", max_partitions=2)
         assert (made.partitions_left, made.watermark, made.is_whole) == (1, f"{PREFIX}day=1", False)
         assert [guests_at(world, "main", path) for path in paths] == [[], [], ["bob"]]
-        assert purge("bob", max_units=2, after=made.watermark).is_whole
+        assert purge("bob", max_partitions=2, after=made.watermark).is_whole
         assert guests_at(world, "main", f"{PREFIX}day=2/x") == []
 
     def test_a_branch_that_moved_meanwhile_is_looked_at_again(
@@ -366,8 +366,8 @@ class TestRunningAgain:
         world.repo.commit("dev", "events")
         onboard(world.repo)
         owner, name = {
-            "its changes are listed": (planning, "_staged"),
-            "copies are looked for": (purge_heads, "_with_copies"),
+            "its changes are listed": (planning, "_find_staged"),
+            "copies are looked for": (purge_heads, "_select_rewritable"),
             "objects are staged": (publish.BranchPublication, "stage"),
         }[when]
         real = getattr(owner, name)

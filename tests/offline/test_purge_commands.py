@@ -58,10 +58,10 @@ def test_onboard_run_verify_and_report(refstore: Command, lake: World) -> None:
 
     assert refstore("purge", "verify", "sales", "--ids", ids).code == 4
     tried = refstore.json("purge", "run", "sales", "--ids", ids, "--dry-run")
-    assert (tried["state"], tried["rows"][0]["matched"]) == ("dry run", 1)
+    assert (tried["state"], tried["rows"][0]["matched_objects"]) == ("dry run", 1)
     assert refstore("purge", "run", "sales", "--ids", ids).code == 2  # nobody to ask
     made = refstore.json("purge", "run", "sales", "--ids", ids, "--yes")
-    assert made["published"][0]["branch"] == "main"
+    assert made["published_commits"][0]["branch"] == "main"
     assert rows_at(lake.repo, "main", PATH) == [event("ann", 2)]
     refstore.ok("purge", "verify", "sales", "--ids", ids)
     left = refstore("purge", "verify", "sales", "--ids", ids, "--history")
@@ -90,13 +90,15 @@ def test_avro_with_uuids_of_16_bytes(refstore: Command, lake: World) -> None:
     before = refstore("purge", "verify", "sales", "--ids", ids)
     assert (before.code, "2 rows and 1 entries" in before.out) == (4, True)
     made = refstore.json("purge", "run", "sales", "--ids", ids, "--yes")
-    assert [(row["matched"], row["rows_changed"], row["entries_found"]) for row in made["rows"]] == [(1, 2, 1)]
+    assert [(row["matched_objects"], row["rows_changed"], row["matched_entries"]) for row in made["rows"]] == [
+        (1, 2, 1)
+    ]
     after = lake.repo.read("main", "visits/a.avro")
     assert avro_files.read(after) == [row for row in rows if row["n"] not in (7, 42)]
     assert "owner" not in avro_files.metadata_of(after)
     refstore.ok("purge", "verify", "sales", "--ids", ids)
     again = refstore.json("purge", "run", "sales", "--ids", ids, "--yes")
-    assert [(row["matched"], row["by_index"]) for row in again["rows"]] == [(0, 1)]
+    assert [(row["matched_objects"], row["by_index"]) for row in again["rows"]] == [(0, 1)]
     assert [row["state"] for row in refstore.json("purge", "status", "sales")] == ["done", "done"]
 
 
@@ -172,9 +174,9 @@ def test_a_report_is_tables_too(refstore: Command, lake: World) -> None:
     (row,) = pq.read_table(folder / "partitions.parquet").to_pylist()
     assert row == {"run": made["run"], **made["rows"][0]}
     (row,) = pq.read_table(folder / "commits.parquet").to_pylist()
-    assert row == {"run": made["run"], **made["published"][0]}
+    assert row == {"run": made["run"], **made["published_commits"][0]}
     (row,) = pq.read_table(folder / "not_purged.parquet").to_pylist()
-    assert row == {"run": made["run"], **made["not_purged"][0]}
+    assert row == {"run": made["run"], **made["skipped_objects"][0]}
 
 
 class TestEveryVersion:
@@ -192,9 +194,9 @@ class TestEveryVersion:
     def test_run_restore_and_clean(self, refstore: Command, lake: World, ids: Path) -> None:
         first = lake.repo.get_branch("main").head
         made = refstore.json("purge", "run", "sales", "--ids", ids, "--yes")
-        assert (made["rows"][0]["rewritten"], made["published"]) == (1, [])
+        assert (made["rows"][0]["rewritten_objects"], made["published_commits"]) == (1, [])
         assert [(each["kind"], each["objects"]) for each in made["places"]] == [("backups", 1)]
-        assert made["places"][0]["goes_ms"] > made["ended_ms"]
+        assert made["places"][0]["deletes_at_ms"] > made["ended_ms"]
         assert rows_at(lake.repo, first, PATH) == [event("ann", 2)]
         refstore.ok("purge", "verify", "sales", "--ids", ids)
         assert "not final: one place still has rows" in refstore.ok("purge", "report", "sales").out
@@ -207,7 +209,7 @@ class TestEveryVersion:
         assert rows_at(lake.repo, first, PATH) == [event("bob", 1), event("ann", 2)]
         assert refstore("purge", "restore", "sales", "no-such-run", "--yes").code == 3
         cleaned = refstore.json("purge", "clean", "sales", "--yes")
-        assert cleaned["waiting"]["objects"] == 1  # readers may still be on their way
+        assert cleaned["waiting_contents"]["objects"] == 1  # readers may still be on their way
         assert "trash of restores past its days" in refstore.ok("purge", "clean", "sales", "--dry-run").out
         assert "is" in refstore.ok("why", "sales", backup["address"]).out
 
@@ -232,8 +234,8 @@ class TestEveryVersion:
             assert (cleaned.code, "AccessDenied; allow these credentials DeleteObject" in cleaned.err) == (5, True)
             night = refstore("gc", "run", "sales", "--json")
             assert night.code == 5
-            assert night.json["runs"][0]["cleaned"]["failed"] == 1
-            assert "DeleteObject" in night.json["runs"][0]["cleaned"]["failures"][0]
+            assert night.json["runs"][0]["purge_cleanup"]["failed_objects"] == 1
+            assert "DeleteObject" in night.json["runs"][0]["purge_cleanup"]["failures"][0]
             assert exit_code(ObjectsRefused) == 5
         assert refstore.json("purge", "clean", "sales", "--yes")["pending_deletions"]["objects"] == 1
         assert list(scan_backups(lake.ctx)) == []
@@ -255,7 +257,7 @@ class TestEveryVersion:
         assert refstore("purge", "run", "sales").code == 2
         assert refstore("purge", "run", "sales", "--ledger", "--ids", ids).code == 2
         alone = refstore("purge", "run", "sales", "--ledger", "--yes", "--json")
-        assert (alone.code, alone.json["of_ledger"]) == (4, True)
+        assert (alone.code, alone.json["is_from_ledger"]) == (4, True)
         assert refstore.json("purge", "ledger", "sales", "--forget", made["run"], "--yes") == []
         assert refstore("purge", "run", "sales", "--ledger", "--yes").code == 3
         assert refstore.json("gc", "run", "sales", "--purge-ledger")["purges"] == []
@@ -270,6 +272,6 @@ def test_statistics_are_ignored_if_asked(refstore: Command, lake: World) -> None
     document.write_text(json.dumps(DOCUMENT))
     refstore.ok("purge", "onboard", "sales", document)
     ids = guestids(refstore.folder, "zoe")
-    assert refstore.json("purge", "run", "sales", "--ids", ids, "--yes")["published"] == []
-    assert refstore.json("purge", "run", "sales", "--ids", ids, "--ignore-statistics", "--yes")["published"]
+    assert refstore.json("purge", "run", "sales", "--ids", ids, "--yes")["published_commits"] == []
+    assert refstore.json("purge", "run", "sales", "--ids", ids, "--ignore-statistics", "--yes")["published_commits"]
     assert rows_at(lake.repo, "main", PATH) == [event("aab", 1)]

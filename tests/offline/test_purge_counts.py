@@ -59,8 +59,8 @@ class Killed(BaseException):
 class Changes(NamedTuple):
     """What a run did to a data set."""
 
-    rewritten: int = 0
-    erased: int = 0
+    rewritten_objects: int = 0
+    erased_objects: int = 0
     rows_changed: int = 0
     rows_after: int = 0
     bytes_before: int = 0
@@ -155,7 +155,7 @@ def _by_records(world: World, run_id: str, *, is_erased: bool) -> Changes:
                 continue
             old = world.ctx.objects.read(backup.content.address)
             replaced[backup.content.address] = (old, world.ctx.objects.read(after.address))
-    return Changes(erased=erased, bytes_before=size) if is_erased else _sum([*replaced.values()])
+    return Changes(erased_objects=erased, bytes_before=size) if is_erased else _sum([*replaced.values()])
 
 
 def _sum(replaced: list[tuple[bytes, bytes]]) -> Changes:
@@ -242,11 +242,11 @@ def disturbed(monkeypatch: pytest.MonkeyPatch, world: World, rng: random.Random,
 
         monkeypatch.setattr(owner, name, call)
 
-    around(purge_tasks, "run")
-    around(purge_heads, "_with_copies")
+    around(purge_tasks, "run_tasks")
+    around(purge_heads, "_select_rewritable")
     around(BranchPublication, "publish")
-    around(BranchPublication, "_land")
-    around(purge_versions, "replace")
+    around(BranchPublication, "_merge_commit")
+    around(purge_versions, "replace_contents")
     around(Locations, "publish")
 
 
@@ -286,7 +286,7 @@ def test_what_was_looked_at_is_counted_once_for_each_content(world: World, engin
         assert sum(row.matched_objects for row in rows[name]) == sum(map(bool, counts))
         assert sum(row.matched_rows for row in rows[name]) == sum(counts) == counted(made)[name].rows_changed
         assert sum(row.rewritten_objects for row in rows[name]) == sum(map(bool, counts))
-    assert counted(made)["faces"].erased == len(expected["faces"])
+    assert counted(made)["faces"].erased_objects == len(expected["faces"])
     check(world, made)
     assert [(each.dataset, each.objects, each.untouched_reason) for each in made.datasets] == [
         (name, len(expected[name]), "") for name in ("faces", "heads", "versions")
@@ -312,7 +312,7 @@ def test_a_branch_that_is_refused_twice_counts_once(
     made = purged(world, engines)
     check(world, made)
     assert moves == [3]
-    assert (counted(made)["heads"].rewritten, counted(made)["heads"].rows_changed) == (3, 4)
+    assert (counted(made)["heads"].rewritten_objects, counted(made)["heads"].rows_changed) == (3, 4)
     assert made.is_whole
 
 
@@ -348,15 +348,15 @@ def test_what_was_staged_and_is_purged_by_the_end_is_not_listed(
     real = purge_heads._select_rewritable
 
     def committed(*args: Any) -> Any:
-        monkeypatch.setattr(purge_heads, "_with_copies", real)
+        monkeypatch.setattr(purge_heads, "_select_rewritable", real)
         world.repo.commit("main", "what was staged")
         return real(*args)
 
-    monkeypatch.setattr(purge_heads, "_with_copies", committed)
+    monkeypatch.setattr(purge_heads, "_select_rewritable", committed)
     made = purged(world, engines)
     check(world, made)
     assert (made.is_whole, made.skipped_objects) == (True, [])
-    assert counted(made)["heads"].rewritten == 2
+    assert counted(made)["heads"].rewritten_objects == 2
 
 
 def test_an_object_of_two_data_sets_is_looked_at_for_each(world: World, engines: Engines) -> None:
@@ -368,7 +368,7 @@ def test_an_object_of_two_data_sets_is_looked_at_for_each(world: World, engines:
     world.repo.copy("main", f"{HEADS}x", "main", f"{VERSIONS}x")
     world.repo.commit("main", "copied")
     assert "named outside" in purged(world, engines).skipped_objects[0].reason
-    assert purged(world, engines, including_copies=True).is_whole
+    assert purged(world, engines, includes_copies=True).is_whole
     assert world.repo.read("main", f"{VERSIONS}x") == b"guest,at\ncid,dan\n"
 
 
@@ -386,7 +386,7 @@ def kill(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, call: int, b
         if not before:
             real(*args, **more)
         for where in (purge_report, purge_run_state):
-            monkeypatch.setattr(where, "write", _write_nothing)
+            monkeypatch.setattr(where, "write_report", _write_nothing)
         monkeypatch.setattr(run_progress.RunSteps, "close", _nothing)
         monkeypatch.setattr(BranchPublication, "close", _nothing)
         monkeypatch.setattr("refstore_purge.content_replacement.keep_in_manifest", _nothing)
@@ -406,16 +406,16 @@ def _write_nothing(*_: Any) -> int:
 STEPS: list[tuple[Any, str]] = [
     (purge_run, "plan_heads"),
     (purge_run, "plan_versions"),
-    (purge_heads, "_with_copies"),
-    (purge_tasks, "run"),
+    (purge_heads, "_select_rewritable"),
+    (purge_tasks, "run_tasks"),
     (BranchPublication, "issue"),
     (BranchPublication, "stage"),
     (BranchPublication, "publish"),
-    (BranchPublication, "_land"),
-    (purge_heads, "_note"),
+    (BranchPublication, "_merge_commit"),
+    (purge_heads, "_count_published"),
     (Locations, "intend"),
     (Locations, "publish"),
-    (purge_run_state.PurgeRun, "count"),
+    (purge_run_state.PurgeRun, "count_replaced"),
     (purge_run_state.PurgeRun, "end_publishing"),
     (purge_versions, "plan_versions"),
 ]
@@ -467,13 +467,13 @@ def test_a_run_that_lasts_is_running_and_one_that_failed_counts_what_it_did(
     with monkeypatch.context() as patched:
         patched.setattr(Locations, "publish", failing(Locations.publish))
         with pytest.raises(OSError, match="full"):
-            purged(world, engines, max_units=8)
+            purged(world, engines, max_partitions=8)
     assert states == ["running"]
     made = purge_report.read_report(world.repo)
     assert (made.state, made.failure, made.is_whole) == ("failed", "OSError", False)
     assert (made.watermark, made.partitions_left) == ("", 0)  # nobody may go on from where it did not come to
     check(world, made)  # what was published when the reply was lost counts
-    assert counted(made)["versions"].rewritten + counted(made)["faces"].erased > 0
+    assert counted(made)["versions"].rewritten_objects + counted(made)["faces"].erased_objects > 0
 
 
 # ---- what attempts leave

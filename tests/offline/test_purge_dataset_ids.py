@@ -161,7 +161,7 @@ class TestSeveralTypes:
         table = b'id\n""\n"7"\n'
         purge(table, "clicks")
         assert ids_at(world, "clicks/a") == ["8", "9", ""]
-        purge(table, "clicks", empty_id=True)
+        purge(table, "clicks", takes_empty_id=True)
         assert ids_at(world, "clicks/a") == ["8", "9"]
 
 

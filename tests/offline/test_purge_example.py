@@ -27,7 +27,7 @@ def here(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(data: Path, *words: str, quiet: bool = False) -> int:
         return cli.run([*words, "--data", str(data)])
 
-    monkeypatch.setattr(example, "_refstore", purge_run)
+    monkeypatch.setattr(example, "_refstore", run)
     monkeypatch.setattr(events, "DAYS", events.DAYS[:2])
 
 
@@ -86,7 +86,7 @@ class TestTheSeedsLayout:
         assert refstore.ok("purge", "onboard", "sales", document).err == ""
         ids = guestids(refstore.folder, "bob")  # u_purger.guestids
         first = refstore("purge", "run", "sales", "--ids", ids, "--yes", "--max-units", "1", "--json")
-        assert (first.code, first.json["units_left"]) == (4, 2)
+        assert (first.code, first.json["partitions_left"]) == (4, 2)
         assert [(row["partition"], row["objects"], row["rows_changed"]) for row in first.json["rows"]] == [
             (PARTITION, 2, 2)
         ]

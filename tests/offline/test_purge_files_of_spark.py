@@ -65,7 +65,7 @@ def test_rows_that_stay_are_as_they_were(
     made = io.BytesIO()
     format_: Any = import_module(f"refstore_purge.formats.{kind}")
     counts = format_.rewrite(io.BytesIO(old.read_bytes()), made, task("guest"), id_set("g7", "g12"))
-    assert (counts.rows, counts.matched) == (40, 2)
+    assert (counts.rows, counts.matched_rows) == (40, 2)
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / old.name).write_bytes(made.getvalue())
 

@@ -320,7 +320,7 @@ class TestWhatIsLive:
 
     def test_partitions_that_are_left(self, world: World, purge: Purge) -> None:
         commit(world, "events/day=1/x", "events/day=2/x", "events/day=3/x")
-        made = purge(max_units=1)
+        made = purge(max_partitions=1)
         assert kinds(made.places) == [("backups", "events", 1), ("partitions left", "events", 2)]
         assert [each.has_rows for each in made.places] == [True, False]
         rest = purge(after=made.watermark)
@@ -473,7 +473,7 @@ def test_the_tables_of_a_report_list_the_places(world: World, purge: Purge) -> N
         1,
         made.places[0].addresses,
     )
-    assert row["goes_ms"] == made.places[0].deletes_at_ms
+    assert row["deletes_at_ms"] == made.places[0].deletes_at_ms
 
 
 def _refusing(_: Any, keys: Any) -> Any:

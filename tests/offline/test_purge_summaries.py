@@ -220,7 +220,7 @@ class TestEveryVersion:
         onboard(world, "rewrite")
         (left,) = purge("bob-x").skipped_objects
         assert (left.path, "--including-copies" in left.reason) == ("t/_common_metadata", True)
-        assert purge("bob-x", including_copies=True).is_whole
+        assert purge("bob-x", includes_copies=True).is_whole
         assert b"bob-x" not in world.repo.read("main", "elsewhere/x")
 
     def test_a_restore_brings_the_summary_back_too(self, world: World, purge: Purge) -> None:
@@ -396,6 +396,6 @@ def test_rows_that_statistics_deny_are_found_if_asked(world: World, purge: Purge
     commit(world, {"t/part-0.parquet": body[:-footer] + body[-footer:].replace(b"zoe", b"aaa")})
     onboard(world, "rewrite")
     assert purge("zoe", purge_key=key).rows[0].by_statistics == 1
-    made = purge("zoe", ignore_statistics=True, purge_key=key)
+    made = purge("zoe", ignores_statistics=True, purge_key=key)
     assert (made.rows[0].by_column, made.rows[0].rows_changed) == (1, 1)
     assert b"zoe" not in world.repo.read("main", "t/part-0.parquet")

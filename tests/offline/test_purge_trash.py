@@ -192,7 +192,7 @@ def test_a_lost_name_outside_the_data_sets_is_a_copy(world: World, purge: Purge)
     world.repo.delete_branch("dev")
     (left,) = purge().skipped_objects
     assert "outside the data sets of this run ('elsewhere/copy' in 'trash of dev')" in left.reason
-    assert purge(including_copies=True).is_whole
+    assert purge(includes_copies=True).is_whole
     world.repo.restore("main", identity, path="elsewhere/restored")
     assert world.repo.read("main", "elsewhere/restored") == CLEAN
 
@@ -265,7 +265,7 @@ def meanwhile(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callab
             if todo and DOCUMENT["datasets"][-1]["prefix"] in prefixes:
                 todo.pop()()
 
-        monkeypatch.setattr(version_plan, "every_entry", listing)
+        monkeypatch.setattr(version_plan, "scan_versions", listing)
 
     return set_act
 

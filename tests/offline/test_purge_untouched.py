@@ -137,7 +137,7 @@ def test_a_watermark_behind_all_partitions(world: World, engines: Engines) -> No
     made = purged(world, engines, after="visits/day=3")
     assert reason_of(made) == "all of its partitions are left out by --after 'visits/day=3'"
     assert made.rows == []
-    first = purged(world, engines, max_units=1, share=1)
+    first = purged(world, engines, max_partitions=1, share=1)
     assert reason_of(first) == ""
     assert purged(world, engines, after=first.watermark, share=1).is_done
 
@@ -165,7 +165,7 @@ def test_the_look_at_the_onboarding_opens_few_objects(world: World, monkeypatch:
         opened.append(args[1])
         return real(*args)
 
-    monkeypatch.setattr(purge_tasks, "read_apart", counting)
+    monkeypatch.setattr(purge_tasks, "read_in_process", counting)
     assert "none of the first 3 objects" in warned(world)[0]
     assert len(opened) == onboarding_check.OBJECTS
 
@@ -189,5 +189,5 @@ def test_what_people_read(refstore: Command, engines: Engines) -> None:
     assert "not purged: data set logins: nothing lies below logins/ in any version" in ran.out
     assert "not purged: data set orders: no object that could be read has the column guest" in ran.out
     made = refstore.json("purge", "report", "sales")
-    shown = {each["dataset"]: each["untouched"] for each in made["datasets"]}
+    shown = {each["dataset"]: each["untouched_reason"] for each in made["datasets"]}
     assert (shown["visits"], shown["logins"]) == ("", "nothing lies below logins/ in any version")

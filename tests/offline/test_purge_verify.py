@@ -514,7 +514,7 @@ def test_rows_that_statistics_exclude_are_found_and_the_way_out_is_told(
     assert list(left) == ["b"]
     assert left["b"][0] == 3
     assert told in left["b"][1]
-    assert lake.run(ids, ignore_statistics=True).is_whole
+    assert lake.run(ids, ignores_statistics=True).is_whole
     assert lake.verify(ids) == {}
 
 
@@ -590,10 +590,10 @@ def test_the_command_counts_and_says_what_it_looked_at(refstore: Command, engine
     assert document == {
         "objects": 2,
         "versions": 4,
-        "rows_left": 1,
-        "entries_left": 0,
-        "objects_left": 1,
-        "not_looked_at": 1,
+        "remaining_rows": 1,
+        "remaining_entries": 0,
+        "affected_objects": 1,
+        "unexamined_objects": 1,
     }
     assert {(each["path"], each["rows"]) for each in findings} == {("visits/a", 1), ("visits/b", 0)}
     lake.world.repo.delete("main", "visits/b")

@@ -510,7 +510,7 @@ def test_the_command_counts_entries_and_ends_with_4(refstore: Command, engines: 
     assert BOB not in ran.out + ran.err
     told = refstore("purge", "verify", "sales", "--ids", ids, "--json")
     document = json.loads(told.out)
-    assert (document["rows_left"], document["entries_left"], document["objects_left"]) == (0, 1, 1)
+    assert (document["remaining_rows"], document["remaining_entries"], document["affected_objects"]) == (0, 1, 1)
     assert document["findings"][0]["reason"] == "an id stands in the footer's entry 'owner'"
     lake.put({"a": parquet(pa.table({"guest": [BOB]}), {"owner": BOB})})
     ran = refstore("purge", "verify", "sales", "--ids", ids)

@@ -180,7 +180,7 @@ class TestWhatIsLeft:
         (left,) = made.skipped_objects
         assert "also named outside the data sets of this run ('elsewhere/copy'" in left.reason
         assert guests_at(world, "main") == ["ann", "bob"]
-        assert purge("bob", including_copies=True).is_whole
+        assert purge("bob", includes_copies=True).is_whole
         assert guests_at(world, old, "elsewhere/copy") == ["ann"]
 
     def test_what_a_legal_hold_covers_under_any_name(self, world: World, purge: Purge) -> None:
@@ -206,7 +206,7 @@ class TestWhatIsLeft:
 
         def meanwhile(engines: Any, job: Any, works: Any) -> Any:
             done = real(engines, job, works)
-            if works[0].to and not others:
+            if works[0].target_address and not others:
                 others.append(rewrite_at(world.repo, "main", PATH, events("bob", "cid"), run="other"))
             return done
 
@@ -228,7 +228,7 @@ class TestWhatIsLeft:
 
         def slow(engines: Any, job: Any, works: Any) -> Any:
             done = real(engines, job, works)
-            if works[0].to:
+            if works[0].target_address:
                 world.clock.sleep(world.ctx.safety.operation_deadline_seconds + 1)
             return done
 

@@ -185,7 +185,7 @@ def test_rows_that_stay_keep_their_bytes_and_blocks(shape: str, codec: str) -> N
         kept += [raw if all(mine) else None] if any(mine) else []
     assert [raw if same else same for same, raw in zip(kept, blocks(new), strict=True)] == kept
     assert 0 < stays.count(False) < 300
-    assert outcomes(body, what, id_set(*GONE))[:2] == (counts.matched, counts.matched)
+    assert outcomes(body, what, id_set(*GONE))[:2] == (counts.matched_rows, counts.matched_rows)
     assert outcomes(new, what, id_set(*GONE))[:2] == (0, 0)
 
 
@@ -259,7 +259,7 @@ class TestKindsOfIds:
     def test_integers(self, type_: Any) -> None:
         body = written(record_of(("who", type_)), [{"who": value} for value in (-1, 0, 64, 2**31 - 1, -(2**31))])
         new, counts = rewrite(avro, body, task("who"), id_set(-1, 64, 2**31 - 1, kind="integer"))
-        assert (counts.matched, read(new)) == (3, [{"who": 0}, {"who": -(2**31)}])
+        assert (counts.matched_rows, read(new)) == (3, [{"who": 0}, {"who": -(2**31)}])
         assert outcomes(body, task("who"), id_set(-1, 0, kind="integer"))[:2] == (2, 2)
 
     @pytest.mark.parametrize("type_", ["bytes", FIXED, {**FIXED, "logicalType": "uuid"}])

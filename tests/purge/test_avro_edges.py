@@ -253,14 +253,14 @@ def test_names_are_found_as_the_specification_says() -> None:
     body = header(schema) + written(plain, [row]).split(SYNC, 1)[1]
     for name in ("first.guest", "second.guest", "third.x.guest"):
         assert outcomes(body, task(name), id_set("bob"))[:2] == (1, 1)
-    assert find(avro, body, task("third.z"), id_set(b"2", kind="binary")).matched == 1
+    assert find(avro, body, task("third.z"), id_set(b"2", kind="binary")).matched_rows == 1
     assert outcomes(body, task("fourth"), id_set(b"3", kind="binary"))[:2] == (1, 1)
 
 
 def test_texts_that_are_no_utf_8_match_nothing_and_stay() -> None:
     body = header(WHO) + block(3, sized(b"\xff\xfe") + BOB + sized(b"\xed\xa0\x80"))
     new, counts = rewrite(avro, body, task("who"), id_set("bob"))
-    assert (counts.matched, new) == (1, header(WHO) + block(2, sized(b"\xff\xfe") + sized(b"\xed\xa0\x80")))
+    assert (counts.matched_rows, new) == (1, header(WHO) + block(2, sized(b"\xff\xfe") + sized(b"\xed\xa0\x80")))
     assert outcomes(body, task("who"), id_set("bob"))[:2] == (1, 1)
 
 

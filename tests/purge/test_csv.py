@@ -99,8 +99,8 @@ def test_columns_are_set_to_null_once() -> None:
     what = task("guest", set_null=["mail"])
     made, counts = rewrite(csv, body, what, id_set("bob"))
     assert made == b"n,guest,mail\n1,bob,\n2,ann,a@x\n3,bob,\n"
-    assert counts.matched == 1
-    assert find(csv, made, what, id_set("bob")).matched == 0
+    assert counts.matched_rows == 1
+    assert find(csv, made, what, id_set("bob")).matched_rows == 0
     with pytest.raises(PurgeError, match="the only column"):
         find(csv, b"guest\nbob\n", task("guest", set_null=["guest"]), id_set("bob"))
 

@@ -189,4 +189,4 @@ class TestValues:
     def test_a_name_in_the_header_may_have_a_dot_a_comma_or_quotes(self) -> None:
         body = b'"a,""b""",user.guest\n1,bob\n'
         assert rewrite(csv, body, task("user.guest"), id_set("bob"))[1] == (1, 1)
-        assert find(csv, b'n,"a,""b"""\n1,bob\n', task('a,"b"'), id_set("bob")).matched == 1
+        assert find(csv, b'n,"a,""b"""\n1,bob\n', task('a,"b"'), id_set("bob")).matched_rows == 1

@@ -29,7 +29,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def lookup(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
     """Look ids up in both ways, whichever their number would choose."""
     if request.param == "hashes":
-        monkeypatch.setattr(written, "FEW", 0)
+        monkeypatch.setattr(written, "SMALL_SET_MAX", 0)
     return request.param
 
 

@@ -74,7 +74,7 @@ def test_integers_of_64_bits_with_and_without_sign() -> None:
     for number in numbers[:6]:
         wanted = id_set(number, kind="integer", type_=None if number < 2**63 else __import__("pyarrow").uint64())
         made, counts = rewrite(json_lines, body, GUEST, wanted)
-        assert counts.matched == 1
+        assert counts.matched_rows == 1
         assert [json.loads(line)["user"]["guest"] for line in made.splitlines()] == [
             each for each in numbers if each != number
         ]
@@ -93,7 +93,7 @@ def test_columns_are_set_to_null_once_and_the_rest_of_the_line_keeps_its_values(
     assert made == (
         b'{"user":{"guest":"bob","age":null},"mail":null,"n":1.50,"big":12345678901234567890123,"t":"\xc3\xa4"}\n'
     )
-    assert find(json_lines, made, what, id_set("bob")).matched == 0
+    assert find(json_lines, made, what, id_set("bob")).matched_rows == 0
     with pytest.raises(PurgeError, match="line 1 has an array on the way to 'age'"):
         find(json_lines, b'{"user":[{"guest":"bob","age":7}]}\n', what, id_set("bob"))
 

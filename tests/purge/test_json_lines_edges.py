@@ -137,4 +137,4 @@ class TestValues:
         assert made == b'\xef\xbb\xbf{"guest":"bob","mail":null,"n":[1E5,-0,NaN],"s":"\\ud800"}\r\n'
 
     def test_a_name_with_a_dot_is_no_way_into_an_object(self) -> None:
-        assert find(json_lines, b'{"user.guest":"bob"}\n', task("user.guest"), id_set("bob")).matched == 0
+        assert find(json_lines, b'{"user.guest":"bob"}\n', task("user.guest"), id_set("bob")).matched_rows == 0

@@ -39,7 +39,7 @@ def test_a_rewritten_file_is_like_the_old_one_but_for_its_rows(codec: str) -> No
     )
     made, counts = rewrite(orc, body, task("guest"), id_set("g0", "g7919", "nobody"))
     old, new = plain.ORCFile(io.BytesIO(body)), plain.ORCFile(io.BytesIO(made))
-    assert counts.matched == sum(name in ("g0", "g7919") for name in old.read()["guest"].to_pylist())
+    assert counts.matched_rows == sum(name in ("g0", "g7919") for name in old.read()["guest"].to_pylist())
     assert new.read().equals(old.read().filter(~pc.field("guest").isin(["g0", "g7919"])))
     for name in ("compression", "compression_size", "row_index_stride", "file_version", "nstripes", "schema"):
         assert getattr(new, name) == getattr(old, name), name
@@ -78,7 +78,7 @@ def test_statistics_of_long_values_are_not_believed() -> None:
     out = io.BytesIO()
     with pyorc.Writer(out, "struct<guest:string>", row_index_stride=1000) as writer:
         writer.writerows([("z" * 5000 + str(number),) if number < 1000 else ("a",) for number in range(2000)])
-    assert find(orc, out.getvalue(), task("guest"), id_set("z" * 5000 + "7")).matched == 1
+    assert find(orc, out.getvalue(), task("guest"), id_set("z" * 5000 + "7")).matched_rows == 1
 
 
 def test_nested_identifiers() -> None:

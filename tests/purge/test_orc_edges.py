@@ -126,16 +126,16 @@ class TestStatistics:
     def test_of_long_strings_rule_no_id_out_that_is_there(self, length: int) -> None:
         values = ["x" * length + str(number) for number in range(5)]
         body = written("struct<guest:string>", *((value,) for value in values))
-        assert [find(orc, body, GUEST, id_set(value)).matched for value in values] == [1] * 5
+        assert [find(orc, body, GUEST, id_set(value)).matched_rows for value in values] == [1] * 5
 
     def test_of_strings_that_are_no_utf_8(self) -> None:
         values = pa.array([b"\xff\xfe", b"bob"]).cast(pa.string(), safe=False)
-        assert find(orc, of_arrow(guest=values), GUEST, id_set("bob")).matched == 1
+        assert find(orc, of_arrow(guest=values), GUEST, id_set("bob")).matched_rows == 1
 
 
 class TestColumns:
     def test_varchar_is_found(self) -> None:
-        assert find(orc, written("struct<guest:varchar(9)>", ("bob",)), GUEST, id_set("bob")).matched == 1
+        assert find(orc, written("struct<guest:varchar(9)>", ("bob",)), GUEST, id_set("bob")).matched_rows == 1
 
     @pytest.mark.parametrize(
         ("what", "told"),
@@ -156,7 +156,7 @@ class TestColumns:
 
     def test_a_name_with_a_dot_is_not_taken_for_a_field_of_a_struct(self) -> None:
         fields = of_arrow(**{"user.guest": ["zzz"], "user": pa.array([{"guest": "bob"}])})
-        assert find(orc, fields, task("user.guest"), id_set("bob")).matched == 1
+        assert find(orc, fields, task("user.guest"), id_set("bob")).matched_rows == 1
 
     def test_set_to_null_once(self) -> None:
         body = written("struct<guest:string,l:array<string>,m:map<string,int>>", ("bob", ["a"], {"k": 1}))
@@ -164,4 +164,4 @@ class TestColumns:
         made, counts = rewrite(orc, body, what, id_set("bob"))
         assert counts == (1, 1)
         assert rows_of(made) == [("bob", None, None)]
-        assert find(orc, made, what, id_set("bob")).matched == 0
+        assert find(orc, made, what, id_set("bob")).matched_rows == 0

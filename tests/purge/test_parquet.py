@@ -141,7 +141,7 @@ class TestSetNull:
         assert counts == (3, 1)
         nulled = {"u": {"guest": "bob", "age": None}, "mail": None, "n": 1, "tags": None}
         assert opened(made).read().to_pylist() == [nulled, *self.ROWS[1:]]
-        assert find(parquet, made, what, id_set("bob")).matched == 0
+        assert find(parquet, made, what, id_set("bob")).matched_rows == 0
 
     @pytest.mark.parametrize(
         ("column", "told"),

@@ -190,12 +190,12 @@ class TestStatistics:
     def test_strings_that_are_no_utf_8(self) -> None:
         """Writers that take bytes for strings make them, and then the statistics are no text either."""
         values = pa.array([b"\xff\xfe", b"bob"]).cast(pa.string(), safe=False)
-        assert find(parquet, written(pa.table({"guest": values})), GUEST, id_set("bob")).matched == 1
+        assert find(parquet, written(pa.table({"guest": values})), GUEST, id_set("bob")).matched_rows == 1
 
     @pytest.mark.parametrize("other", ["zzz", 5])
     def test_those_of_a_column_whose_name_has_a_dot_are_not_taken_for_a_field_of_a_struct(self, other: Any) -> None:
         body = written(pa.table({"user.guest": [other], "user": pa.array([{"guest": "bob"}])}))
-        assert find(parquet, body, task("user.guest"), id_set("bob")).matched == 1
+        assert find(parquet, body, task("user.guest"), id_set("bob")).matched_rows == 1
 
 
 class TestSetNull:
@@ -229,7 +229,7 @@ class TestSetNull:
         made, counts = rewrite(parquet, written(pa.table({"guest": ["ann", "bob"]})), what, id_set("bob"))
         assert counts == (2, 1)
         assert opened(made).read()["guest"].to_pylist() == ["ann", None]
-        assert find(parquet, made, what, id_set("bob")).matched == 0
+        assert find(parquet, made, what, id_set("bob")).matched_rows == 0
 
     def test_of_the_struct_that_has_the_identifier(self) -> None:
         rows = [{"guest": "ann", "age": 1}, {"guest": "bob", "age": 2}, None]

@@ -144,7 +144,8 @@ def without_logical_types(footer: ThriftStruct) -> None:
     """As writers of 2013 to 2018 did, and Spark's and Hive's older versions."""
     elements = footer[FileField.SCHEMA]
     footer.change(
-        FileField.SCHEMA, ThriftList(ThriftType.STRUCT, [each.without(SchemaElementField.LOGICAL) for each in elements])
+        FileField.SCHEMA,
+        ThriftList(ThriftType.STRUCT, [each.copy_without(SchemaElementField.LOGICAL) for each in elements]),
     )
 
 
@@ -493,7 +494,7 @@ def test_a_dictionary_whose_place_is_not_told_may_have_more_values() -> None:
                 metadata = chunk[ColumnChunkField.METADATA]
                 if start := metadata.get(ColumnMetadataField.DICTIONARY_PAGE):
                     metadata.change(ColumnMetadataField.DATA_PAGE, start)
-                    chunk.change(ColumnChunkField.METADATA, metadata.without(ColumnMetadataField.DICTIONARY_PAGE))
+                    chunk.change(ColumnChunkField.METADATA, metadata.copy_without(ColumnMetadataField.DICTIONARY_PAGE))
 
     mails = pa.array(["a@", "secret@", "c@", "a@", "a@", "c@"]).dictionary_encode()
     body = edited(written({"mail": mails}, compression="none", use_dictionary=True), without_places)

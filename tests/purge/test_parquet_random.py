@@ -169,4 +169,4 @@ def test_a_random_file_loses_the_rows_of_the_ids_and_nothing_else(seed: int, tmp
     assert table.schema.equals(pq.read_schema(io.BytesIO(file.body)), check_metadata=True)
     assert repr(table.to_pylist()) == repr(expected)
     if what.set_null or not what.matches_every_row:
-        assert find(parquet, made, replace(what, ignores_statistics=True), id_set(*gone)).matched == 0
+        assert find(parquet, made, replace(what, ignores_statistics=True), id_set(*gone)).matched_rows == 0

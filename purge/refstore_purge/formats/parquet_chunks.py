@@ -195,7 +195,7 @@ def restore_chunk_schema(
     """Return what the footer says of a chunk that pyarrow wrote under a plain schema: under the file's own, and without
     what the old chunk did not have.
     """
-    metadata = chunk[ColumnChunkField.METADATA].without()
+    metadata = chunk[ColumnChunkField.METADATA].copy_without()
     metadata.change(ColumnMetadataField.TYPE, leaf.element[SchemaElementField.TYPE])
     metadata.change(ColumnMetadataField.PATH, old[ColumnChunkField.METADATA][ColumnMetadataField.PATH])
     if ColumnMetadataField.KEY_VALUES in old[ColumnChunkField.METADATA]:
@@ -207,7 +207,7 @@ def restore_chunk_schema(
     statistics = metadata.get(ColumnMetadataField.STATISTICS)
     has_bounds = before.has_bounds and leaf.has_order
     if statistics is not None and not has_bounds:
-        metadata.change(ColumnMetadataField.STATISTICS, statistics.without(*BOUNDS))
+        metadata.change(ColumnMetadataField.STATISTICS, statistics.copy_without(*BOUNDS))
     gone: list[int] = []
     if not before.has_column_index or not leaf.has_order:
         gone += [ColumnChunkField.COLUMN_INDEX, ColumnChunkField.COLUMN_INDEX_BYTES]
@@ -260,7 +260,7 @@ class FileAssembly:
         start, size = chunk_extent(source, chunk)
         moved = self._target.tell() - start
         self._copy_bytes(source, start, size)
-        metadata = chunk[ColumnChunkField.METADATA].without()
+        metadata = chunk[ColumnChunkField.METADATA].copy_without()
         name = ".".join(map(decode_name, metadata[ColumnMetadataField.PATH]))
         check_pages(self._target, start + moved, size, metadata[ColumnMetadataField.VALUES], name)
         self._target.seek(0, os.SEEK_END)

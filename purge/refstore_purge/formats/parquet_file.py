@@ -162,7 +162,7 @@ def _drop_ids(struct: ThriftStruct, number: int, ids: IdMatcher, *, rows_changed
         key, value = pair[KeyValueField.KEY], pair.get(KeyValueField.VALUE, b"")
         left = key_values.drop_ids({key: value}, ids, rows_changed=rows_changed)
         if key in left:
-            kept.append(pair.without())
+            kept.append(pair.copy_without())
             if left[key] != value:
                 kept[-1].change(KeyValueField.VALUE, left[key])
     found = struct.copy_without()

@@ -237,9 +237,11 @@ def _group(group: ThriftStruct, leaves: Sequence[SchemaNode], *, is_plain: bool)
     columns: list[ThriftStruct] = []
     for leaf in leaves:
         chunk = chunks[leaf.first_leaf]
-        metadata = chunk[ColumnChunkField.METADATA].without(ColumnMetadataField.KEY_VALUES, ColumnMetadataField.SIZES)
+        metadata = chunk[ColumnChunkField.METADATA].copy_without(
+            ColumnMetadataField.KEY_VALUES, ColumnMetadataField.SIZES
+        )
         if is_plain:
-            metadata = metadata.without(ColumnMetadataField.STATISTICS)
+            metadata = metadata.copy_without(ColumnMetadataField.STATISTICS)
             metadata.change(ColumnMetadataField.TYPE, _plain_element(leaf)[SchemaElementField.TYPE])
         column = ThriftStruct()
         column.set(ColumnChunkField.OFFSET, ThriftType.I64, chunk.get(ColumnChunkField.OFFSET, 0))
