@@ -30,13 +30,13 @@ def task(identifier: str, *, map_part: Any = "value", set_null: Sequence[str] = 
 
 class FoundRows(NamedTuple):
     rows: int
-    matched: int
-    by: str
+    matched_rows: int
+    decided_by: str
 
 
 class RewrittenRows(NamedTuple):
     rows: int
-    matched: int
+    matched_rows: int
 
 
 def find(module: ModuleType, body: bytes, what: FormatTask, wanted: IdSet) -> FoundRows:

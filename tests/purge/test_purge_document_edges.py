@@ -200,5 +200,5 @@ def test_the_schema_knows_every_field_and_its_bounds() -> None:
         assert set(part["properties"]) == set(model.__struct_fields__)
         assert part["additionalProperties"] is False
     assert parts["Dataset"]["required"] == ["name", "prefix", "identifier", "mode"]
-    assert parts["Backup"]["properties"]["versions"]["maximum"] == VERSIONS_MAX
-    assert parts["Trash"]["properties"]["days"]["maximum"] == DAYS_MAX
+    assert parts["BackupPolicy"]["properties"]["versions"]["maximum"] == VERSIONS_MAX
+    assert parts["TrashPolicy"]["properties"]["days"]["maximum"] == DAYS_MAX
