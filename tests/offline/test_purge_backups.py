@@ -137,7 +137,7 @@ class TestTheEndOfBackups:
 
         def refusing(self: Any, keys: Any) -> Any:
             done = real(self, [key for key in keys if key != identity])
-            return done._replace(failed=((identity, "slow down"),) if identity in keys else ())
+            return done._replace(failed_keys=((identity, "slow down"),) if identity in keys else ())
 
         monkeypatch.setattr(type(world.ctx.objects), "delete_many", refusing)
         done = purge_cleanup.clean_up(world.ctx)

@@ -406,7 +406,7 @@ class TestWhatIsBeingDeleted:
         from refstore.objects.base import VersioningStatus
 
         kept = VersioningStatus(True, "the bucket keeps versions")
-        monkeypatch.setattr(type(world.ctx.objects), "kept_versions", lambda _: kept)
+        monkeypatch.setattr(type(world.ctx.objects), "versioning_status", lambda _: kept)
         set_days(world, versions=0)
         commit(world, EVENT)
         made = purge()
@@ -433,7 +433,7 @@ def test_what_a_killed_run_left_on_its_hidden_branch(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(publish.BranchPublication, "_land", killed)
+        patched.setattr(publish.BranchPublication, "_merge_commit", killed)
         patched.setattr(publish.BranchPublication, "close", lambda _: None)
         with pytest.raises(KeyboardInterrupt):
             purge("ann")

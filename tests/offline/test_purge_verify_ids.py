@@ -120,7 +120,7 @@ class TestDatasets:
         assert found == {"a/x": once, "b/x": once, "c/x": once, "e/x": once}
         said: list[str] = []
         options: dict[str, Any] = {"column": "id", "dataset_column": "set"}
-        assert left(world, table, **options, only=["a", "d"], say=said.append) == {"a/x": once}
+        assert left(world, table, **options, only=["a", "d"], print_notice=said.append) == {"a/x": once}
         assert said[0].endswith("; not looked at, without ids: d")
         with pytest.raises(Invalid, match="has no ids of the data sets that --dataset names"):
             left(world, table, **options, only=["d"])
