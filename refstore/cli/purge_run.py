@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -26,6 +26,7 @@ from refstore.purge_document.purge_key import read_purge_key
 if TYPE_CHECKING:
     from refstore.lake import Lake
     from refstore_purge.purge_report import PurgeReport
+    from refstore_purge.purge_run import PurgeOptions
     from refstore_purge.verify import VerifyCounts
 
 IDS_HELP: Final = "The ids: Parquet, CSV or JSON lines, also compressed; a file, or lakefs://REPO/REF/PATH."
@@ -121,31 +122,42 @@ def run(
     """
     if bool(ids) == ledger:
         ctx.fail("give the ids with --ids FILE, or --ledger for those that were purged before")
-    table = {
-        "id_column": id_column,
-        "dataset_column": dataset_column,
-        "has_no_header": no_header,
-        "takes_empty_id": empty_id,
-    }
-    if ledger and any(table.values()):
+    if ledger and (id_column or dataset_column or no_header or empty_id):
         ctx.fail("give the options of a table with --ids, not with --ledger")
-    options = table | {
-        "id_type": id_type,
-        "datasets": tuple(datasets or ()),
-        "dry_run": dry_run,
-        "max_partitions": max_units,
-        "after": after,
-        "includes_copies": including_copies,
-        "ignores_statistics": ignore_statistics,
-        "share": breaker_share,
-        "floor_rows": breaker_floor,
-    }
-    report = _purge(ctx, repo_name, ids, options, EngineRequest(engine, master, conf), yes=yes or dry_run)
+
+    def make_options(file: Path | None, key: bytes | None) -> PurgeOptions:
+        from refstore_purge.purge_run import PurgeOptions
+
+        return PurgeOptions(
+            ids=file,
+            id_column=id_column,
+            dataset_column=dataset_column,
+            has_no_header=no_header,
+            takes_empty_id=empty_id,
+            id_type=id_type,
+            datasets=tuple(datasets or ()),
+            dry_run=dry_run,
+            max_partitions=max_units,
+            after=after,
+            includes_copies=including_copies,
+            ignores_statistics=ignore_statistics,
+            share=breaker_share,
+            floor_rows=breaker_floor,
+            purge_key=key,
+        )
+
+    report = _purge(ctx, repo_name, ids, make_options, EngineRequest(engine, master, conf), yes=yes or dry_run)
     return None if report.is_done else LEFT
 
 
 def _purge(
-    ctx: typer.Context, repo_name: str, ids: str, options: dict[str, Any], engine: EngineRequest, *, yes: bool
+    ctx: typer.Context,
+    repo_name: str,
+    ids: str,
+    make_options: Callable[[Path | None, bytes | None], PurgeOptions],
+    engine: EngineRequest,
+    *,
+    yes: bool,
 ) -> PurgeReport:
     """Make a run, and print its report. `ids`: '' for those of the ledger."""
     settings = settings_of(ctx)
@@ -159,9 +171,7 @@ def _purge(
 
             if key is None:
                 print("refstore: warning: no index and no ledger of ids is kept: purge_key is not set", file=sys.stderr)
-            made = running.run_purge(
-                repo, engines, running.PurgeOptions(ids=file, purge_key=key, **options), tell, print_notice=_say
-            )
+            made = running.run_purge(repo, engines, make_options(file, key), tell, print_notice=_say)
         emit_report(ctx, made)
     return made
 
