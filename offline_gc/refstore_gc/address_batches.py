@@ -63,7 +63,7 @@ class BatchKind(IntEnum):
     FORMERLY_IN_KV = 8
     """Addresses that the KV named when the last run scanned it."""
     EARLIER_KEYS = 9
-    """A file of what an earlier run recorded (`incremental/known_keys.py`)."""
+    """A file of what an earlier run recorded (`incremental/baseline_keys.py`)."""
     IDENTITIES = 10
     """Identities of purged objects, whose content lies elsewhere."""
     MARKED_AGAIN = 11

@@ -60,7 +60,7 @@ def is_garbage(listed: Flags, live: Flags, pending: Flags) -> Flags:
     An object may go if all of these are true:
 
     - It was `listed` before the KV and the commits were read, and it is older than the longest operation
-      (`listing.list_interval`). Of an incremental run, an earlier run may have listed it.
+      (`list_objects.list_interval`). Of an incremental run, an earlier run may have listed it.
     - It is not `live`: no reference, staging entry, head, unmarked commit, pin or location record names it
       (`refstore/gc_marks/live_set.py`, read in the order of rule 13).
     - It is not `pending`: no earlier mark that stands will sweep it.

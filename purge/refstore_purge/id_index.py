@@ -65,12 +65,14 @@ def index_folder(key: IndexKey, dataset: Dataset, kind: IdKind) -> str:
 
 
 def hash_distinct(values: Any, kind: IdKind, hash_key: bytes) -> NDArray[np.uint64]:
-    """Return the hashes of the distinct values of an array that `ids.to_comparable` made, in order. Null has none."""
+    """Return the hashes of the distinct values of an array that `purge_ids.to_comparable` made, in order. Null has
+    none.
+    """
     return _sort_unique([hash_each(values.unique().drop_null(), kind, hash_key)])
 
 
 def hash_each(distinct: Any, kind: IdKind, hash_key: bytes) -> NDArray[np.uint64]:
-    """Return the hash of each value of an array that `ids.to_comparable` made, without null."""
+    """Return the hash of each value of an array that `purge_ids.to_comparable` made, without null."""
     if kind == "integer":
         distinct = pc.cast(distinct, pa.string()).cast(pa.large_binary())
     found: list[NDArray[np.uint64]] = []

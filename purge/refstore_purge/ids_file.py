@@ -54,7 +54,7 @@ def load_ids(
     empty_id: bool = False,
     datasets: Sequence[str] = (),
 ) -> LoadedIds:
-    """Write the ids of a table to a folder, for `ids.IdSet`.
+    """Write the ids of a table to a folder, for `purge_ids.IdSet`.
 
     `id_type`: what the ids are to be compared as; '': as the table has them. `empty_id`: '' is an id, too. `datasets`:
     which the table's column may name. Raises Invalid; its message names no id.

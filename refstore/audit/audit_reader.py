@@ -1,4 +1,4 @@
-"""Read the entries of all chains, newest first, without verifying them; `verification.py` does that."""
+"""Read the entries of all chains, newest first, without verifying them; `audit_verification.py` does that."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _read_ends(kv: KV) -> Iterator[_ChainEnd]:
         try:
             head = decode(raw, AuditHead)
         except Corrupt:
-            continue  # `verification.py` reports it
+            continue  # `audit_verification.py` reports it
         if head.number:
             yield _ChainEnd(head.written_ms, chain, head.number)
 

@@ -33,7 +33,7 @@ class Invocation:
     """The values of the shared options."""
 
     flags: dict[str, object] = field(default_factory=dict[str, object])
-    """By setting name, as `settings.load` takes them."""
+    """By setting name, as `settings.load_settings` takes them."""
     output: str = "table"
     """`table`, `json` or `csv`."""
     debug: bool = False

@@ -1,7 +1,7 @@
 """Settle a lake whose KV went back in time, so that deletion goes on.
 
     1. block      stop hard deletion in every repository, and let no deleter begin a pass
-    2. put back   what the manifest has (`putting_back.py`)
+    2. put back   what the manifest has (`record_restore.py`)
     3. give up    what cannot be put back, if an operator accepts that
     4. wait       until the operations that began before have ended, as they may rest on what was lost
     5. settle     every repository, and put beyond the reaper what commits added; witness what the KV holds now, and

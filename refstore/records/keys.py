@@ -110,7 +110,7 @@ def cleared_repository(repo: RepositoryId) -> Key:
 
 
 def namespace(folder: str) -> Key:
-    """`folder`: as `refstore.namespaces.as_folder` gives it."""
+    """`folder`: as `refstore.namespaces.folder_url` gives it."""
     return Key(NAMESPACES, folder)
 
 

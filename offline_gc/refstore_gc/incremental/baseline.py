@@ -2,7 +2,7 @@
 
     carried.bin              Baseline: the end of the listing, and the runs that this one builds on
     carried/<bucket>.bin     KnownKeys: the named keys, and the listed keys that stay
-    carried/complete*.bin    the keys that complete commits name (`complete_commits.py`)
+    carried/complete*.bin    the keys that complete commits name (`nothing_to_delete.py`)
     kept/<number>.parquet    the addresses that the KV named
 
 A complete run writes the first layer. Each incremental run after it writes another layer with the changes. Damage

@@ -1,4 +1,4 @@
 """One module for each file format that the purge reads and writes; `registry` has their names.
 
-Each has what `base.Format` says. They know nothing of Spark, the KV or object stores.
+Each has what `base.FormatModule` says. They know nothing of Spark, the KV or object stores.
 """

@@ -1,7 +1,7 @@
 """`redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://`: one Redis or Valkey, a master that Sentinels watch,
 or a Cluster.
 
-`redis_url.py` parses the URL. `redis_servers.py` finds the servers behind it. `redis_calls.py` defines how data is
+`url.py` parses the URL. `redis_servers.py` finds the servers behind it. `commands.py` defines how data is
 stored in Redis, and the commands. On a single server a batch costs one round trip, including reads of any kind around
 its writes, because the commands of one connection are performed in order. A second kind of write costs another round
 trip. On a Cluster each run of one kind costs one round trip: the driver calls all its nodes at once, and the next run

@@ -49,7 +49,7 @@ class WrittenTree(NamedTuple):
     ranges_inherited: int
     samples: tuple[tuple[Entry, Entry], ...] = ()
     """The first replaced entries, old and new. Mostly they tell that readers will notice the tree, or there are no more
-    of them; else `Comparison.changes_nothing` needs a diff.
+    of them; else `ContentComparison.changes_nothing` needs a diff.
     """
 
     @property

@@ -169,7 +169,7 @@ class Trees:
         return sum(len(paths) for paths in self._paths_below(metarange, prefixes))
 
     def read_added_addresses(self, listing: str) -> Iterator[list[Address]]:
-        """Yield the own addresses that an apply put (`WrittenTree.added`), sorted, in batches."""
+        """Yield the own addresses that an apply put (`WrittenTree.added_addresses_id`), sorted, in batches."""
         return added_addresses.read(self._store, listing)
 
     # ---- comparing
