@@ -128,7 +128,7 @@ class Remote:
     def delete_branch(self, name: str) -> None:
         self.call("DELETE", f"/branches/{name}")
 
-    def merge(self, source: str, branch: str, *, strategy: str) -> None:
+    def merge(self, branch: str, source: str, *, strategy: str) -> None:
         self.call("POST", f"/refs/{source}/merge/{branch}", json={"strategy": strategy})
 
     def revert(self, branch: str, ref: str) -> None:

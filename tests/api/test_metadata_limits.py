@@ -10,8 +10,6 @@ import pytest
 from refstore.core.user_metadata import METADATA_BYTES_MAX
 from refstore.errors import Invalid
 from refstore.operations import read
-from refstore.records import keys
-from refstore.records.encoding import encode
 from tests.api.service import Application, application
 
 REPOSITORY: Final = "/repositories/alpha"
@@ -53,16 +51,6 @@ def test_a_repositorys_metadata_takes_64_kib_in_all(lake: Application) -> None:
     with pytest.raises(Invalid, match="repository 'beta'"):
         lake.lake.create_repository("beta", metadata=TOO_MUCH)
     assert lake("GET", "/repositories/beta").status_code == 404
-
-
-def test_what_an_older_version_took_can_be_read_and_made_smaller(lake: Application) -> None:
-    record = lake.lake.repository("alpha").record
-    for number in range(3):
-        record.metadata[f"big-{number}"] = "x" * METADATA_BYTES_MAX
-    lake.lake.kv.set(keys.repository(lake.lake.repository("alpha").name), encode(record))
-    assert len(lake("GET", REPOSITORY + "/metadata").json()) == 3
-    assert lake("DELETE", REPOSITORY + "/metadata", json={"keys": ["big-0"]}).status_code == 204
-    assert sorted(lake("GET", REPOSITORY + "/metadata").json()) == ["big-1", "big-2"]
 
 
 def test_a_commits_metadata_takes_64_kib_in_all(lake: Application) -> None:

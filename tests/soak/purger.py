@@ -267,7 +267,7 @@ def warm(_: int) -> list[int]:
 
 
 def unluckily(died: str, fault: str, job: Any, numbered: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
-    """`tasks._run_group`, with the planted faults. Spark sends it whole, because it is of the main module."""
+    """`purge_tasks._run_group`, with the planted faults. Spark sends it whole, because it is of the main module."""
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import suppress
 
@@ -289,7 +289,7 @@ def unluckily(died: str, fault: str, job: Any, numbered: list[tuple[int, Any]]) 
         json_lines.rewrite = one_too_many
     every: list[tuple[int, Any]] = []
     for number, work in numbered:
-        if not work.to:
+        if not work.target_address:
             every.append((number, purge_tasks.run_task(job, work)))
             continue
         # two attempts at once, in two processes; a planted fault stands in this one only
