@@ -40,6 +40,7 @@ from refstore_api.request_middleware import PRINCIPAL, address_of
 from refstore_api.service import Service
 
 AUDIENCE: Final = "refstore-api"
+"""Issued addresses have the repository's id as audience, so neither token passes for the other."""
 KEY_SECONDS: Final = 5.0
 """How long an access key is cached, and so how long a revoked one stays valid at most."""
 LOGIN_SECONDS: Final = 86_400
@@ -48,7 +49,6 @@ WRONG_SECRETS_MAX: Final = 10
 """How many wrong secrets for one access key one address may send in a minute before further ones must wait. People
 mistype a few; guesses of a secret need more by far.
 """
-"""Issued addresses have the repository's id as audience, so neither token passes for the other."""
 
 
 class _SessionClaims(NamedTuple):

@@ -22,22 +22,19 @@ Model = TypeVar("Model", bound=msgspec.Struct)
 
 CHARACTERS_MAX: Final = 262_144
 
-_WRONG: Final = re.compile(r"(?P<reason>.*?)(?: - at `\$\.?(?P<place>[^`]*)`)?", re.DOTALL)
+_MESSAGE: Final = re.compile(r"(?P<reason>.*?)(?: - at `\$\.?(?P<place>[^`]*)`)?", re.DOTALL)
 """A message of msgspec."""
-_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_UNKNOWN_FIELD: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
 def read(text: str, model: type[Model], kind: type[InvalidDocument], fields: Sequence[str]) -> Model:
-    """Parse a document and give it its model's shape. `fields`: all names of fields, for hints. Raises an error of the
-    kind.
-    """
+    """Return a document as its model. `fields`: all names of fields, for hints. Raises an error of the kind."""
     if len(text) > CHARACTERS_MAX:
         raise kind(f"the document has {len(text)} characters; it may have {CHARACTERS_MAX}")
     bare = text.removeprefix("\ufeff")
     try:
-        json.loads(
-            bare, object_pairs_hook=_object, parse_int=str
-        )  # msgspec knows no lines, and lets the last field win
+        # msgspec knows no lines, and lets the last of two equal fields win
+        json.loads(bare, object_pairs_hook=_object, parse_int=str)
         return msgspec.json.decode(bare.encode(), type=model)
     except json.JSONDecodeError as error:
         raise kind(f"{error.msg}; correct the JSON there", place=f"line {error.lineno}, column {error.colno}") from None
@@ -51,19 +48,19 @@ def read(text: str, model: type[Model], kind: type[InvalidDocument], fields: Seq
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make an object of JSON. Raises ValueError for a field that is there twice."""
-    entries = dict(pairs)
-    if len(entries) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"field {twice[:80]!r} is there twice in one object; keep one of them")
+    entries: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in entries:
+            raise ValueError(f"field {name[:80]!r} is there twice in one object; keep one of them")
+        entries[name] = value
     return entries
 
 
 def _wrong_shape(message: str, kind: type[InvalidDocument], fields: Sequence[str]) -> InvalidDocument:
     """Translate msgspec's message."""
-    wrong = _WRONG.fullmatch(message)
-    reason, place = (wrong["reason"], wrong["place"] or "") if wrong is not None else (message, "")
-    unknown = _UNKNOWN.fullmatch(reason)
+    parts = _MESSAGE.fullmatch(message)
+    reason, place = (parts["reason"], parts["place"] or "") if parts is not None else (message, "")
+    unknown = _UNKNOWN_FIELD.fullmatch(reason)
     if unknown is None:
         return kind(f"{reason}; {kind.shown_in} shows the format", place=place)
     close = find_nearest(unknown[1], fields)
