@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import string
 import time
 from base64 import urlsafe_b64encode
 from itertools import product
@@ -22,6 +23,8 @@ KEYS = [SigningKey("new", b"n" * 32), SigningKey("old", b"o" * 32)]
 AUDIENCE = "sales-01kaxyz"
 CLAIMS: dict[str, Any] = {"iss": ISSUER, "aud": AUDIENCE, "exp": 1, "iat": 1, "jti": "01jti", "sub": "ü"}
 REQUIRED = ["jti", "iat"]
+ALPHABET = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
+"""Of base64url (RFC 4648, 5)."""
 
 
 def compact(header: object, claims: object, secret: bytes = KEYS[0].secret, digest: str = "sha256") -> str:
@@ -65,6 +68,7 @@ HEADERS: dict[str, list[object]] = {
     "kid": ["new", "old", "other", "", 1, LEFT_OUT],
     "crit": [LEFT_OUT, None, [], ["b64"], ["exp"]],
     "b64": [LEFT_OUT, None, True, False],
+    "jku": [LEFT_OUT, "https://keys.example.com"],
 }
 NAMES = st.sampled_from(["iss", "aud", "exp", "iat", "jti", "sub", "nbf"])
 VALUES = st.sampled_from([None, "", ISSUER, AUDIENCE, [AUDIENCE], 0, 1, 1.5, 1 << 60, "later", True, {}])
@@ -115,6 +119,20 @@ def test_a_token_with_a_part_of_another_is_refused(data: st.DataObject) -> None:
 )
 def test_a_token_has_one_spelling(end: str) -> None:
     assert not is_let_in(signed_tokens.sign(CLAIMS, KEYS[0]) + end)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_signature_has_no_spare_bits(step: int) -> None:
+    """A lenient parser drops the last two bits, and lets a token that was refused come back as another text."""
+    token = signed_tokens.sign(CLAIMS, KEYS[0])
+    assert not is_let_in(token[:-1] + ALPHABET[ALPHABET.index(token[-1]) + step])
+
+
+@pytest.mark.parametrize(("letter", "other"), [("-", "+"), ("_", "/")])
+def test_a_signature_has_one_alphabet(letter: str, other: str) -> None:
+    tokens = (signed_tokens.sign(CLAIMS | {"jti": str(number)}, KEYS[0]).rpartition(".") for number in range(100))
+    signed, _, signature = next(token for token in tokens if letter in token[2])
+    assert not is_let_in(f"{signed}.{signature.replace(letter, other)}")
 
 
 def test_a_signature_is_compared_before_the_claims_are_parsed() -> None:
