@@ -263,7 +263,7 @@ class CherryPickCreation(Model):
     force: bool = False
 
 
-class MergeRequest(Model):
+class MergeModel(Model):
     message: MessageText | None = None
     metadata: Metadata | None = None
     strategy: Literal["", "dest-wins", "source-wins"] | None = None

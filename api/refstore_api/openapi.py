@@ -6,6 +6,8 @@ error body, never with 422.
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -17,6 +19,8 @@ from refstore_api.routes import STATUS_DESCRIPTIONS
 
 OPEN: Final = frozenset({"healthCheck", "getSetupState", "login", "getSigned", "putSigned", "liveness", "readiness"})
 """Operations that need no access key; signed URLs carry their own proof."""
+_CLASS_SUFFIX: Final = re.compile(r'("|/schemas/)(\w+)Model"')
+"""A model whose plain name another class of refstore has ends in `Model`; its schema has lakeFS's name."""
 _ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
 SCHEMES: Final[dict[str, Any]] = {
     "basic_auth": {"type": "http", "scheme": "basic", "description": "An access key: id and secret."},
@@ -56,4 +60,4 @@ def _document(app: FastAPI) -> dict[str, Any]:
     components["securitySchemes"] = SCHEMES
     for unused in ("HTTPValidationError", "ValidationError"):
         components.get("schemas", {}).pop(unused, None)
-    return document
+    return json.loads(_CLASS_SUFFIX.sub(r'\1\2"', json.dumps(document)))

@@ -173,6 +173,13 @@ def test_the_document_names_both_schemes_on_every_route_that_is_not_open(served:
             assert schemes == ([] if operation["operationId"] in OPEN else ["basic_auth", "jwt_token"]), (method, path)
 
 
+def test_schemas_have_lakefs_names(served: Served) -> None:
+    """Generators of clients name classes by them."""
+    schemas = served.app.openapi()["components"]["schemas"]
+    assert {"Commit", "Merge", "Ref", "Repository"} <= schemas.keys()
+    assert [name for name, schema in schemas.items() if name.endswith("Model") or schema["title"] != name] == []
+
+
 def test_no_two_routes_have_one_operation_id(served: Served) -> None:
     found = [
         operation["operationId"]

@@ -31,7 +31,7 @@ from refstore_api.models import (
     DiffList,
     FindMergeBaseResult,
     MergeConflictResult,
-    MergeRequest,
+    MergeModel,
     MergeResult,
     PathText,
 )
@@ -168,9 +168,9 @@ async def merge(
     repository: str,
     source_ref: str,
     destination_branch: str,
-    body: Annotated[MergeRequest | None, COMMIT_BODY] = None,
+    body: Annotated[MergeModel | None, COMMIT_BODY] = None,
 ) -> Response:
-    options = body or MergeRequest()
+    options = body or MergeModel()
 
     def make(repo: Repository) -> MergeResult:
         try:
