@@ -444,10 +444,10 @@ class JournalEvent(Model):
     path: str
     cause: str
     size_bytes: int | None = None
-    reaper: str
     reason: str = ""
     by: str = ""
     run: str = ""
+    """The run that deleted it, or the reaper, which only operators learn."""
     rule: str = ""
 
 

@@ -193,11 +193,11 @@ class _SentAnswer:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            given = message.get("headers", ())
+            headers = message.get("headers", ())
             if self.status == 401 and is_browser(self._scope):
-                given = drop_basic_challenge(given)
-            nosniff = () if _NOSNIFF in given else (_NOSNIFF,)
-            message["headers"] = [*given, *nosniff, *self._headers]
+                headers = drop_basic_challenge(headers)
+            nosniff = () if _NOSNIFF in headers else (_NOSNIFF,)
+            message["headers"] = [*headers, *nosniff, *self._headers]
         else:
             self.size_bytes += len(message.get("body", b""))
         await self._send(message)

@@ -1,7 +1,6 @@
 """Make Arrow arrays of Python's and NumPy's values, and NumPy's of Arrow's, without importing pandas.
 
-`pyarrow.array`, `pyarrow.make_scalar`, `Table.from_pylist`, and each compute function that is given a Python value,
-first
+`pyarrow.array`, `pyarrow.scalar`, `Table.from_pylist`, and each compute function that is given a Python value, first
 look whether the value is of pandas, and import it for that wherever it is installed: half a second and 40 MB for a
 commit of ten files. `to_numpy` does, too. Here arrays are made of buffers, which needs no such look. So this product
 calls `array`, `make_scalar`, `make_batch` and `to_numpy` in their place (tests/unit/test_imports_at_start.py).

@@ -71,13 +71,11 @@ def check() -> None:
         if standing.is_abandoned is not None:
             raise DeadlineExceeded(
                 f"the read did not end within {standing.seconds:g} s; ask for less: fewer items, a "
-                "longer prefix,"
-                " fewer filters, a shorter part of history"
+                "longer prefix, fewer filters, a shorter part of history"
             )
         raise DeadlineExceeded(
             f"the operation did not end within its deadline of {standing.seconds:g} s; what it wrote is safe, and it "
-            "may be made again,"
-            " in smaller parts or with a larger operation_deadline_seconds on every process"
+            "may be made again, in smaller parts or with a larger operation_deadline_seconds on every process"
         )
 
 

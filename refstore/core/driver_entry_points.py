@@ -43,8 +43,7 @@ def load_opener(group: str, scheme: str, built_in: Collection[str], refusal: str
     except (ImportError, AttributeError) as error:
         raise InvalidSettings(
             f"the driver for {scheme}: cannot be loaded from {_distribution_of(named[0])} ({error}); install what it "
-            f"needs, or "
-            "correct its entry point"
+            "needs, or correct its entry point"
         ) from error
 
 

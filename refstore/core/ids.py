@@ -136,8 +136,8 @@ def content_type(text: str) -> str:
     """Check a content type, which may be empty. Raises Invalid."""
     if text and not is_content_type(text):
         raise Invalid(
-            f"{text[:80]!r} is not a content type (RFC 9110, 8.3);"
-            f" give type/subtype, of at most {CONTENT_TYPE_MAX} characters, or leave it out"
+            f"{text[:80]!r} is not a content type (RFC 9110, 8.3); give type/subtype, of at most {CONTENT_TYPE_MAX} "
+            "characters, or leave it out"
         )
     return text
 

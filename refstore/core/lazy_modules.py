@@ -1,9 +1,9 @@
 """Import a module when it is first used, so that a process imports only what it uses.
 
     if TYPE_CHECKING:
-        from refstore.operations import copying
+        from refstore.operations import address_info
     else:
-        copying = LazyModule("refstore.operations.copy")
+        address_info = LazyModule("refstore.operations.address_info")
 
 The second form is what runs; the first one is what type checkers and `lint-imports` read.
 """

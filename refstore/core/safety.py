@@ -89,9 +89,8 @@ class Safety:
         if self.scrub_after_seconds < longest:
             raise InvalidSettings(
                 f"scrub_after_seconds ({self.scrub_after_seconds:g}) must be at least operation_deadline_seconds + "
-                "io_timeout_seconds"
-                f" + clock_skew_seconds ({longest:g}); otherwise the scrubber could take what a running operation "
-                "still needs"
+                f"io_timeout_seconds + clock_skew_seconds ({longest:g}); otherwise the scrubber could take what a "
+                "running operation still needs"
             )
         if self.recheck_after_seconds + self.io_timeout_seconds + self.clock_skew_seconds > self.scrub_after_seconds:
             raise InvalidSettings(

@@ -26,6 +26,5 @@ def check_user_metadata(metadata: Mapping[str, str], owner: str) -> None:
     if size_bytes > METADATA_BYTES_MAX:
         raise Invalid(
             f"the metadata of {owner} has {size_bytes} bytes, and may have {METADATA_BYTES_MAX} (keys and values "
-            "together); keep large"
-            " things in an object"
+            "together); keep large things in an object"
         )

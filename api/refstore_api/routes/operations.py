@@ -154,9 +154,8 @@ async def why(
 
     def read(repo: Repository) -> WhyModel:
         address = address_of_url(repo.context, physical_address)
-        shows_host = (
-            caller.role >= Role.OPERATOR
-        )  # a reaper's id has its host and process, a store's words may have one
+        # a reaper's id has its host and process, and a store's words may have one
+        shows_host = caller.role >= Role.OPERATOR
         explanation = service.operations.why(repo, address)
         return WhyModel(
             physical_address=physical_url(repo.context, Address(address)),
@@ -170,7 +169,6 @@ async def why(
                     path=event.path,
                     cause=event.cause,
                     size_bytes=event.size_bytes if event.size_bytes >= 0 else None,
-                    reaper=event.run if event.by == "reaper" and shows_host else "",
                     reason=event.reason if shows_host else "",
                     by=event.by,
                     run=event.run if event.by != "reaper" or shows_host else "",

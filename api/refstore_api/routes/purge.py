@@ -35,7 +35,7 @@ async def set_document(
 ) -> Response:
     """Onboard data sets: replace the whole document. Nothing is purged by this.
 
-    400: the document has a mistake; the message names line and column.
+    400: the document has a mistake; the message names its field.
     """
 
     def onboard(repo: Repository) -> PurgeDocumentModel:

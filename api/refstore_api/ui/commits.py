@@ -115,9 +115,7 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession, rep
 
 
 def describe_state(entry: LogEntry, expiry: CommitExpiry | None) -> CommitStateText:
-    """Return what to say of a commit: the state that `refstore log` and the API name, what that means, and
-    when.
-    """
+    """Return the state of a commit, as `refstore log` and the API name it, with what that means, and when."""
     mark = entry.mark
     match entry.lifetime:
         case CommitLifetime.ACTIVE:
