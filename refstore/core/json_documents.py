@@ -21,6 +21,8 @@ from refstore.errors import InvalidDocument
 Model = TypeVar("Model", bound=msgspec.Struct)
 
 CHARACTERS_MAX: Final = 262_144
+_REASON_MAX: Final = 200
+"""Characters of a message of msgspec that are shown: it repeats values of the document."""
 
 _MESSAGE: Final = re.compile(r"(?P<reason>.*?)(?: - at `\$\.?(?P<place>[^`]*)`)?", re.DOTALL)
 """A message of msgspec."""
@@ -62,7 +64,7 @@ def _wrong_shape(message: str, kind: type[InvalidDocument], fields: Sequence[str
     reason, place = (parts["reason"], parts["place"] or "") if parts is not None else (message, "")
     unknown = _UNKNOWN_FIELD.fullmatch(reason)
     if unknown is None:
-        return kind(f"{reason}; {kind.shown_in} shows the format", place=place)
+        return kind(f"{reason[:_REASON_MAX]}; {kind.shown_in} shows the format", place=place)
     close = find_nearest(unknown[1], fields)
     hint = f"did you mean {close!r}?" if close else f"{kind.shown_in} shows the format"
     return kind(f"unknown field {unknown[1][:80]!r}; {hint}", place=place)

@@ -233,6 +233,11 @@ class TestRefusals:
                 '{"rules": [{"status": "Enabled", "expiration": {"all": {"days": 1}}}]}',
                 "Invalid enum value 'Enabled'; docs/retention.md shows the format",
             ),
+            pytest.param(
+                f'{{"rules": [{{"status": "{"e" * 5000}", "expiration": {{"all": {{"days": 1}}}}}}]}}',
+                f"Invalid enum value '{'e' * 180}; docs/retention.md shows the format",
+                id="a long value",
+            ),
             (
                 '{"rules": [{"expiration": {"all": {"days": 1}}}, {"expiration": {"noncurrent": {"days": 1}}}]}',
                 "a second enabled rule for prefix '' (first is rules[0]); make one rule of them",
