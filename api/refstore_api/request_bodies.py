@@ -52,13 +52,13 @@ class RequestBody(NamedTuple):
 class BodyLimits(NamedTuple):
     bytes_max: int
     idle_seconds: float
-    bytes_per_second_min: int = 0
-    """On average. 0: no minimum."""
+    bytes_per_second_min: int = BYTES_PER_SECOND_MIN
+    """On average."""
 
 
 def limits_of(settings: ApiSettings) -> BodyLimits:
     """Return the limits of an object's body."""
-    return BodyLimits(settings.upload_bytes_max, settings.upload_idle_seconds, BYTES_PER_SECOND_MIN)
+    return BodyLimits(settings.upload_bytes_max, settings.upload_idle_seconds)
 
 
 class BodyTimer:
@@ -85,18 +85,14 @@ class BodyTimer:
 
     def _left_seconds(self) -> float:
         idle_seconds, rate = self._limits.idle_seconds, self._limits.bytes_per_second_min
-        return (
-            min(idle_seconds, idle_seconds + self._size_bytes / rate - self._waited_seconds) if rate else idle_seconds
-        )
+        return min(idle_seconds, idle_seconds + self._size_bytes / rate - self._waited_seconds)
 
     def __str__(self) -> str:
         """Say what happened when the time was over, and what to do."""
-        least = (
-            f", or less than {self._limits.bytes_per_second_min} bytes a second"
-            if self._limits.bytes_per_second_min
-            else ""
+        return (
+            f"the request's body sent nothing for {self._limits.idle_seconds:g} s, or less than "
+            f"{self._limits.bytes_per_second_min} bytes a second; send it again, faster"
         )
-        return f"the request's body sent nothing for {self._limits.idle_seconds:g} s{least}; send it again, faster"
 
 
 def parse_content_length(value: str | None) -> int | None:
