@@ -1,4 +1,4 @@
-"""The sessions that were ended before their token expired, so that no process accepts the token any more.
+"""Keep the sessions that were ended before their token expired, so that no process accepts the token any more.
 
 Each has one small key in the KV until then. Only tokens of logins are looked up there, together with their access key
 and as seldom as that: a process knows a caller for `auth.KEY_SECONDS`. So a session ends in other processes within that

@@ -1,1 +1,1 @@
-"""What every other part of refstore uses: names, keys, records, settings, time."""
+"""What every other part of refstore uses: names and ids, time, the safety durations, documents, tokens, logs."""
