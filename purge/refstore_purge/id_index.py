@@ -20,10 +20,10 @@ import msgspec
 import numpy as np
 
 from refstore.objects.base import ObjectStore
+from refstore.objects.stored_file import open_object
 from refstore.purge_document.document import Dataset
 from refstore_purge.formats.base import IdKind
 from refstore_purge.purge_ids import to_comparable
-from refstore_purge.store_file import StoreFile
 from refstore_purge.untyped_pandas import pa, pc, pq, siphash
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def look_up(store: ObjectStore, key: str, size_bytes: int, wanted: NDArray[np.ui
     """Return whether an object may have one of the ids whose hashes, sorted, are given. Raises ObjectNotFound,
     ObjectsUnavailable, and what pyarrow raises for an index that is damaged.
     """
-    source = StoreFile(store, key, size_bytes, ahead_bytes=AHEAD_BYTES)
+    source = open_object(store, key, size_bytes, ahead_bytes=AHEAD_BYTES)
     file = pq.ParquetFile(source, pre_buffer=False)
     rows = int(file.schema_arrow.metadata[_ROWS])
     for number in range(file.metadata.num_row_groups):

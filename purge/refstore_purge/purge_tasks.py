@@ -18,6 +18,7 @@ import msgspec
 from refstore.context import Context
 from refstore.errors import AlreadyExists, Corrupt, ObjectNotFound, RefstoreError
 from refstore.objects.base import BodyDigest, ObjectStore, StoredObject
+from refstore.objects.stored_file import StoredFile, open_object
 from refstore.purge_document.document import Dataset, FileFormat
 from refstore_gc.engines import worker_processes
 from refstore_gc.engines.base import Engine, SharedFolder
@@ -25,7 +26,6 @@ from refstore_purge.formats.base import FormatTask, MissingColumnError, PurgeErr
 from refstore_purge.formats.registry import MODULES, load_format
 from refstore_purge.ledger import AnyIds, open_ids
 from refstore_purge.reader_process import crash_reason, open_store
-from refstore_purge.store_file import StoreFile
 from refstore_purge.untyped_pandas import pa
 
 T = TypeVar("T")
@@ -169,7 +169,7 @@ def _run_in_process(job: TaskSettings, work: ObjectTask) -> ObjectResult:
     _choose_memory_pool(work.size_bytes)
     store = open_store(job.url, job.io_timeout_seconds)
     ids = _open_ids(job.ids, work.ids)
-    source = StoreFile(store, work.address, work.size_bytes)
+    source = open_object(store, work.address, work.size_bytes)
     try:
         if not work.target_address:
             return _search_object(job, work, store, source, ids)
@@ -207,7 +207,7 @@ def _run_in_process(job: TaskSettings, work: ObjectTask) -> ObjectResult:
 
 
 def _search_object(
-    job: TaskSettings, work: ObjectTask, store: ObjectStore, source: StoreFile, ids: AnyIds
+    job: TaskSettings, work: ObjectTask, store: ObjectStore, source: StoredFile, ids: AnyIds
 ) -> ObjectResult:
     """Look for the ids in the index, and if that does not rule them out, in the object."""
     from refstore_purge import id_index
@@ -258,7 +258,7 @@ def read_in_process(ctx: Context, address: str, size_bytes: int, read: Callable[
 def _read_object(
     url: str, io_timeout_seconds: float, address: str, size_bytes: int, read: Callable[[BinaryIO], T]
 ) -> T:
-    return read(cast(BinaryIO, StoreFile(open_store(url, io_timeout_seconds), address, size_bytes)))
+    return read(cast(BinaryIO, open_object(open_store(url, io_timeout_seconds), address, size_bytes)))
 
 
 def identifier_type(ctx: Context, work: ObjectTask) -> Any:

@@ -14,6 +14,7 @@ from typing import BinaryIO, Final, cast
 from refstore.core.batches import split_batches
 from refstore.core.ids import is_own
 from refstore.errors import Gone, InvalidName, InvalidPath, NotFound, ObjectNotFound, RefstoreError
+from refstore.objects.stored_file import open_object
 from refstore.operations.referenced_entries import TRASH_REF_PREFIX
 from refstore.records.staging_records import Entry
 from refstore_purge import purge_tasks
@@ -22,7 +23,6 @@ from refstore_purge.formats.base import PurgeError, unknown_failure
 from refstore_purge.formats.parquet_summary import ParquetSummary
 from refstore_purge.purge_plan import BranchPath, Partition, PurgeObject
 from refstore_purge.purge_run_state import PurgeRun
-from refstore_purge.store_file import StoreFile
 
 PAGE: Final = 1000
 
@@ -232,4 +232,4 @@ def _folder(name: BranchPath) -> str:
 
 
 def _open(run: PurgeRun, address: str, size_bytes: int) -> BinaryIO:
-    return cast(BinaryIO, StoreFile(run.repo.context.objects, address, size_bytes))
+    return cast(BinaryIO, open_object(run.repo.context.objects, address, size_bytes))

@@ -1,4 +1,4 @@
-"""List what `verify` looks at: the objects of a data set at the heads, or in every version; and read their contents.
+"""List what `verify` looks at: the objects of a data set at the heads, or in every version.
 
 Every version means staging areas, heads, tags, each commit that can be read or unmarked, and the undo trash: rules that
 hide marked commits hide none of them here. What a sweep takes at the moment is looked at while it is there.
@@ -6,8 +6,7 @@ hide marked commits hide none of them here. What a sweep takes at the moment is 
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -30,7 +29,6 @@ from refstore.repository import Repository
 from refstore_purge.verify_file_metadata import is_read
 
 PAGE: Final = 1000
-BUFFER_BYTES: Final = 1024 * 1024
 
 
 class VerifyTarget(NamedTuple):
@@ -136,40 +134,3 @@ def _scan_sweeping(ctx: Context, prefix: str) -> Iterator[tuple[str, str, Entry]
         if isinstance(value, bytes):
             for path, entry in entries_of_commit(ctx, commit, decode(value, Commit), prefix, seen):
                 yield commit, path, entry
-
-
-class _RangeFile(io.RawIOBase):
-    """Reads ranges of an object as a file."""
-
-    def __init__(self, get: Callable[[int, int], Iterator[bytes]], size_bytes: int) -> None:
-        super().__init__()
-        self._get = get
-        self._size = size_bytes
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = max(0, {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence] + offset)
-        return self._at
-
-    def readinto(self, buffer: memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]  # any buffer
-        end = min(self._size, self._at + len(buffer))
-        if end <= self._at:
-            return 0
-        data = b"".join(self._get(self._at, end))
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-
-def open_ranges(get: Callable[[int, int], Iterator[bytes]], size_bytes: int) -> io.BufferedReader:
-    """Return a file whose ranges `get` returns."""
-    return io.BufferedReader(_RangeFile(get, size_bytes), BUFFER_BYTES)

@@ -10,18 +10,20 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core.ids import Address, is_own
 from refstore.errors import ForeignNotAllowed, Gone, ObjectNotFound, ObjectsRefused, RefstoreError, Unavailable
+from refstore.objects.stored_file import StoredFile, open_object
 from refstore.purge_document.document import Dataset
 from refstore_gc.engines import worker_processes
 from refstore_purge.reader_process import crash_reason, open_store
 from refstore_purge.verify_ids import BatchedLookup, RowCount, WantedIds
-from refstore_purge.verify_objects import open_ranges
 from refstore_purge.verify_rows import count_rows, refuse_other_types
 from refstore_purge.verify_text import VerifyReadError
+
+BUFFER_BYTES: Final = 1024 * 1024
 
 
 class ContentToVerify(NamedTuple):
@@ -52,7 +54,7 @@ class _NamespaceReader(NamedTuple):
 
     def open(self, content: ContentToVerify) -> io.BufferedReader:
         store = open_store(self.url, self.io_timeout_seconds)
-        return open_ranges(lambda start, end: store.get(content.address, start=start, end=end), content.size_bytes)
+        return io.BufferedReader(open_object(store, content.address, content.size_bytes, ahead_bytes=0), BUFFER_BYTES)
 
 
 def read_contents(ctx: Context, contents: Sequence[ContentToVerify], ids: WantedIds) -> list[ReadResult]:
@@ -134,6 +136,5 @@ def _own_store(ctx: Context) -> _NamespaceReader:
 
 
 def _open_foreign(ctx: Context, content: ContentToVerify) -> io.BufferedReader:
-    return open_ranges(
-        lambda start, end: ctx.foreign.get(content.address, content.size_bytes, start, end), content.size_bytes
-    )
+    read_range = partial(ctx.foreign.get, content.address, content.size_bytes)
+    return io.BufferedReader(StoredFile(read_range, content.size_bytes, ahead_bytes=0), BUFFER_BYTES)

@@ -4,7 +4,8 @@
     _refstore/gc/deletions/journal-<from ms>-<to ms>.parquet         what the journal's segments of that time have
 
 A record's key is its address. A record of the journal has a second row, whose key is its branch and path. A lookup
-reads the footer of each file, and the row groups that may have the key by their statistics.
+reads the end of each file with its footer, and then the row groups that may have the key by their statistics: one
+request for a small file, two for most others.
 
 Which runs and which times the index has is told by the names alone. What has no file, because a writer died or the
 file was removed, is therefore searched in the records of the run or in the journal, and `refstore gc index` writes the
@@ -15,7 +16,6 @@ See docs/decisions/0168-deletions-in-sorted-parquet-files.md.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
@@ -26,6 +26,7 @@ from refstore.core.arrow_arrays import make_array
 from refstore.deletion_history.journal_format import DeletionRecord
 from refstore.errors import CorruptObject, ObjectNotFound
 from refstore.objects.base import ObjectInfo, ObjectStore
+from refstore.objects.stored_file import open_object
 from refstore.versioning.commits.columns import pa, pc, pq
 from refstore.versioning.commits.workers import Workers
 
@@ -135,7 +136,8 @@ def _search(
 ) -> tuple[list[tuple[str, DeletionRecord]], list[Unreadable]]:
     found: list[tuple[str, DeletionRecord]] = []
     try:
-        file = pq.ParquetFile(_StoredFile(objects, info), pre_buffer=True, page_checksum_verification=True)
+        source = open_object(objects, info.key, info.size_bytes, ahead_bytes=0)
+        file = pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)
         for group in range(file.metadata.num_row_groups):
             statistics = file.metadata.row_group(group).column(0).statistics  # None where a key is very long
             wanted = [key for key in keys if statistics is None or statistics.min <= key <= statistics.max]
@@ -153,32 +155,3 @@ def _search(
             f"{info.key} in {objects.url} is not what was written ({str(error).strip()}); restore it from a backup, or "
             "remove it and run `refstore gc index`, which writes it again from the files of the runs and the journal"
         ) from error
-
-
-class _StoredFile(io.RawIOBase):
-    """Reads an object as a file: each read is a request."""
-
-    def __init__(self, objects: ObjectStore, info: ObjectInfo) -> None:
-        super().__init__()
-        self._objects = objects
-        self._info = info
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._info.size_bytes}[whence]
-        return self._at
-
-    def read(self, size: int = -1, /) -> bytes:
-        end = self._info.size_bytes if size < 0 else min(self._at + size, self._info.size_bytes)
-        body = b"".join(self._objects.get(self._info.key, start=self._at, end=end)) if end > self._at else b""
-        self._at += len(body)
-        return body

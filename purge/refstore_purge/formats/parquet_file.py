@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, BinaryIO, Final
 
+from refstore.objects.stored_file import StoredFile
 from refstore_purge.formats import key_values
 from refstore_purge.formats.base import FormatTask, IdMatcher, PurgeError, is_alike
 from refstore_purge.formats.parquet_chunks import ChunkSource, chunk_extent
@@ -24,10 +25,13 @@ from refstore_purge.formats.parquet_footer import (
 from refstore_purge.formats.parquet_identifier import find_plain_leaf, may_match
 from refstore_purge.formats.parquet_schema import REPEATED, SchemaNode, make_view, read_schema_tree
 from refstore_purge.formats.parquet_structs import ThriftType
-from refstore_purge.store_file import buffer_bytes_of
 from refstore_purge.untyped_pandas import pa, pq
 
 NUM_CATEGORIES: Final = b"num_categories"
+BUFFER_BYTES: Final = 1024 * 1024
+"""How much of a column is read at once: memory that is used again costs less than fresh memory."""
+REMOTE_BUFFER_BYTES: Final = 8 * 1024 * 1024
+"""The same of a store over a network, where a request costs as much as reading megabytes."""
 
 
 class ParquetFile:
@@ -81,11 +85,12 @@ class ParquetFile:
     def open_view(self, roots: Sequence[SchemaNode], groups: Sequence[int], *, is_plain: bool) -> Any:
         """Open some columns of some row groups, as `make_view` says. Raises PurgeError."""
         arrow = None if is_plain or not self._arrow else pa.schema([self._arrow[top.number] for top in roots])
+        is_remote = isinstance(self.source.file, StoredFile) and self.source.file.is_remote
         return pq.ParquetFile(
             self.source.file,
             metadata=make_view(self.footer, roots, groups, is_plain=is_plain, arrow=arrow),
             pre_buffer=False,
-            buffer_size=buffer_bytes_of(self.source.file),
+            buffer_size=REMOTE_BUFFER_BYTES if is_remote else BUFFER_BYTES,
             page_checksum_verification=True,
         )
 

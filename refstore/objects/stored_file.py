@@ -1,37 +1,38 @@
-"""An object of a store as a file: what a format reads of it is requested, and nothing else."""
+"""An object as a file: what a format reads of it is requested, and nothing else."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from refstore.objects.base import ObjectStore
 
 AHEAD_BYTES: Final = 1024 * 1024
 """How much more than a small read asks for is requested with it: the next one is often its neighbour."""
-BUFFER_BYTES: Final = 1024 * 1024
-"""How much a format reads of a column at once: memory that is used again costs less than fresh memory."""
-REMOTE_BUFFER_BYTES: Final = 8 * 1024 * 1024
-"""The same of a store over a network, where a request costs as much as reading megabytes."""
 
 
-class StoreFile(io.RawIOBase):
-    """Reads one object. Counts what it requested."""
+class StoredFile(io.RawIOBase):
+    """Reads one object, and keeps what it requested last. Counts what it requested."""
 
-    def __init__(self, store: ObjectStore, key: str, size_bytes: int, *, ahead_bytes: int = AHEAD_BYTES) -> None:
+    def __init__(
+        self,
+        read_range: Callable[[int, int], Iterator[bytes]],
+        size_bytes: int,
+        *,
+        ahead_bytes: int = AHEAD_BYTES,
+        is_remote: bool = True,
+    ) -> None:
+        """`read_range` returns the bytes from one place up to another one."""
         super().__init__()
-        self._store = store
-        self._key = key
+        self._read_range = read_range
         self._size = size_bytes
         self._ahead = ahead_bytes
         self._at = 0
         self._held = b""
         self._held_from = 0
         self.requested_bytes = 0
-
-    @property
-    def buffer_bytes(self) -> int:
-        return BUFFER_BYTES if self._store.url.startswith(("file:", "memory:")) else REMOTE_BUFFER_BYTES
+        self.is_remote = is_remote
 
     def readable(self) -> bool:
         return True
@@ -58,7 +59,7 @@ class StoreFile(io.RawIOBase):
         held_end = self._held_from + len(self._held)
         if not self._held_from <= self._at <= end <= held_end:
             until = min(self._size, max(end, self._at + self._ahead))
-            self._held = b"".join(self._store.get(self._key, start=self._at, end=until))
+            self._held = b"".join(self._read_range(self._at, until))
             self._held_from = self._at
             self.requested_bytes += len(self._held)
         data = self._held[self._at - self._held_from : end - self._held_from]
@@ -71,6 +72,10 @@ class StoreFile(io.RawIOBase):
         return len(data)
 
 
-def buffer_bytes_of(source: object) -> int:
-    """Return how much of a column is read at once from an object, or from any other file."""
-    return source.buffer_bytes if isinstance(source, StoreFile) else BUFFER_BYTES
+def open_object(store: ObjectStore, key: str, size_bytes: int, *, ahead_bytes: int = AHEAD_BYTES) -> StoredFile:
+    """Return the object as a file. Nothing is requested yet."""
+
+    def read_range(start: int, end: int) -> Iterator[bytes]:
+        return store.get(key, start=start, end=end)
+
+    return StoredFile(read_range, size_bytes, ahead_bytes=ahead_bytes, is_remote=store.is_remote)
