@@ -1,17 +1,15 @@
 """What must hold: S in every state, L once everything has ended and reaper, scrubber and gc have run to a fixpoint.
 
 S  no live entry (current or sealed token of an existing branch) and no reachable commit names a blob that is gone; no
-   commit
-   is marked that landed and has not expired
+   commit is marked that landed and has not expired
 R  a live entry with a reference has it on the list, or its address is committed; one without is committed; a live token
    is registered, unprocessed, and lives once (what S rests on; not demanded of the seed's protocol or of mutants)
 L  every blob left is named by a live entry or a commit that landed, or held by a live token, or issued
 K  nothing else is left either: no entry, reference, marker, hint or registry key of a token that is over
 C  callers were told the truth: a commit landed if and only if its caller was told so; an address was linked once; of
-   placements that
-   may only go where nothing is, no two were told ok of one path without something between that takes it away; no tag
-   stands beside a branch of its name, but where its creator died; while the time of an address is not over, its link or
-   restore is not refused
+   placements that may only go where nothing is, no two were told ok of one path without something between that takes
+   it away; no tag stands beside a branch of its name, but where its creator died; while the time of an address is not
+   over, its link or restore is not refused
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Write the index of deletions (`refstore/deletion_history/deletion_index.py`), by which `refstore why` finds an
 address.
 
-    index_sweep   what became of each address of a sweep; only then the sweep may end
-    catch_up      what has no file yet: the journal since the last time, and swept runs whose file was removed
-    rebuild       all of it again
+    index_sweep     what became of each address of a sweep; only then the sweep may end
+    index_missing   what has no file yet: the journal since the last time, and swept runs whose file was removed
+    rebuild         all of it again
 
 A file is written whole, and has the same name and the same records when it is written again. So whoever dies in
 between, and two hosts at once, lose nothing and tell nothing twice.

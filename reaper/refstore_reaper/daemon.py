@@ -132,10 +132,8 @@ class Reaper:
             while not stop():
                 try:
                     done = self.run_passes(stop)
-                except (
-                    KVUnavailable,
-                    StoreMisconfigured,
-                ) as error:  # the KV may lose records until its settings are corrected
+                except (KVUnavailable, StoreMisconfigured) as error:
+                    # misconfigured: the KV may lose records until its settings are corrected
                     seconds = backoff.record_failure()
                     _log.error(error.code, error=str(error), pause_seconds=round(seconds, 1))
                 else:

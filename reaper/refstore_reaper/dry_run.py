@@ -23,7 +23,7 @@ from refstore.context import Context
 from refstore.core import ids
 from refstore.core.clock import Clock
 from refstore.deletion_history.journal_format import PendingDelete
-from refstore.errors import Invalid, KVUnavailable, ObjectNotFound, RefstoreError
+from refstore.errors import Invalid, KVUnavailable, RefstoreError
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Server, Set, SetIf
 from refstore.kv.memory import MemoryKV
 from refstore.kv_recovery.fence import DryRunGuard
@@ -150,17 +150,11 @@ class ReadOnlyObjects(ObjectStore):
 
     def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         """Return which keys exist. On a store across a network each key costs a request."""
-        deleted: list[str] = []
-        missing: list[str] = []
-        for key in keys:
-            try:
-                self._objects.head(key)
-            except ObjectNotFound:
-                missing.append(key)
-            else:
-                (missing if key in self._pretended else deleted).append(key)
-        self._pretended.update(deleted)
-        return DeleteResult(tuple(deleted), tuple(missing), ())
+        infos = self._objects.head_many(keys)
+        existing = {key for key, info in zip(keys, infos, strict=True) if info is not None} - self._pretended
+        self._pretended |= existing
+        deleted = tuple(key for key in keys if key in existing)
+        return DeleteResult(deleted, tuple(key for key in keys if key not in existing), ())
 
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
         return self._objects.presign_get(key, expires_seconds=expires_seconds)

@@ -113,7 +113,7 @@ def process_deleted(
         items = _releases(token, marker.cause, cast("Sequence[tuple[Path, bytes]]", pairs))
         direct = delete_now is not None and may_delete_now(len(items))
         released = references.release(items, at_once=delays if direct else None, whole_token=True, guess=guess)
-        guess = guess and not released.missing_references  # reading a page is cheaper than to guess it wrong
+        guess = guess and not released.wrong_guesses  # reading a page is cheaper than to guess it wrong
         on_released(released.removed_references, released.emptied)
         if delete_now is not None and released.deleting:
             yield from delete_now([pending_delete(*each) for each in released.deleting.items()])

@@ -200,7 +200,7 @@ class _SurveyInterruption(Exception):
 
 
 def _pages(items: Iterable[T], go_on: Callable[[], bool]) -> Iterator[Sequence[T]]:
-    """Yield pages. Raises _Interrupted."""
+    """Yield pages. Raises _SurveyInterruption."""
     for page in split_batches(items, PAGE):
         if not go_on():
             raise _SurveyInterruption

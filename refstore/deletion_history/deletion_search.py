@@ -132,7 +132,7 @@ class DeletionSearch:
 
 
 def _in_run(ctx: Context, run: OfflineRun, address: Address) -> DeletionRecord | MarkedFor | None:
-    """Return the deletion or the mark of the address in one run. Raises RunFilesLost."""
+    """Return the deletion or the mark of the address in one run. Raises RunFilesMissing."""
     unit = sweep_records.find_unit(ctx.objects, run.mark_id, address)
     if unit is None:
         return None

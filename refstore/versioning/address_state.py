@@ -46,9 +46,9 @@ class AddOutcome(Enum):
     LISTED = "listed"
     EMPTY = "empty"
     """The list is empty, so it takes no new copy (rule 5)."""
-    NOT_NAMEABLE = "leaving"
+    NOT_NAMEABLE = "not nameable"
     """The address is `deleting`, or issued and not linked, so it must not be named."""
-    NO_RECORD = "missing"
+    NO_RECORD = "no record"
     """There is no key: the address is committed or deleted. Only reading the source again tells (rule 4)."""
 
 
@@ -118,7 +118,7 @@ def list_again(state: ReferenceRecord, reference: Reference, now_ms: int) -> Lis
 def after_release(
     left: tuple[Reference, ...], last_reference: Reference, cause: str, entry: Entry | None, now_ms: int
 ) -> Listed | Emptied:
-    """Return the state after references were removed from a list. `left`: the others. `last`, `cause` and `entry`: what
-    is recorded if there are none.
+    """Return the state after references were removed from a list. `left`: the others. `last_reference`, `cause` and
+    `entry`: what is recorded if there are none.
     """
     return Listed(left, now_ms) if left else Emptied(now_ms, last_reference, cause, entry)

@@ -57,7 +57,7 @@ class ReleaseResult(NamedTuple):
     """How many addresses lost their last reference."""
     deleting: dict[Address, Deleting]
     """Those of them that are `deleting` already, for the caller to delete."""
-    missing_references: int = 0
+    wrong_guesses: int
     """How many lists were not as `guess` assumed."""
 
 
@@ -125,12 +125,10 @@ class References:
                 linkable.append(index)
                 writes.append(SetIf(key, value, encode(linked_state)))
         linked = dict(zip(linkable, self._kv.set_if_many(writes), strict=True)) if writes else {}
-        if unsure := [
-            index for index, ok in linked.items() if not ok
-        ]:  # or they landed unnoticed, and somebody added to the list since
-            linked |= zip(
-                unsure, self.are_listed([(items[index][0], items[index][2]) for index in unsure]), strict=True
-            )
+        # a refused write may have landed unnoticed, and somebody added to the list since
+        if unsure := [index for index, ok in linked.items() if not ok]:
+            listed = self.are_listed([(items[index][0], items[index][2]) for index in unsure])
+            linked |= zip(unsure, listed, strict=True)
         return [linked.get(index, False) for index in range(len(items))]
 
     def replace_issued(
@@ -237,7 +235,7 @@ class References:
         written = self._kv.set_if_many(set_ifs(names, untouched, [encode(state) for state in after]))
         progress.note_emptied(dict(compress(zip(addresses, after, strict=True), written)))
         left = [] if all(written) else [item for item, ok in zip(items, written, strict=True) if not ok]
-        progress.missed = len(left)
+        progress.wrong_guesses = len(left)
         return left
 
     def _release_read(self, items: Sequence[Release], progress: _ReleaseProgress) -> Sequence[Release]:
@@ -282,9 +280,8 @@ def _remove_reference(
     references: tuple[Reference, ...], reference: Reference, whole_token: bool
 ) -> tuple[Reference, ...]:
     if len(references) == 1:  # nearly always
-        return (
-            () if references[0] == reference or (whole_token and references[0].token == reference.token) else references
-        )
+        only = references[0]
+        return () if only == reference or (whole_token and only.token == reference.token) else references
     if whole_token:
         return tuple([other for other in references if other.token != reference.token])
     return tuple([other for other in references if other != reference])
@@ -295,7 +292,7 @@ class _ReleaseProgress:
 
     def __init__(self, now_ms: int, at_once: DeletionDelays | None, whole_token: bool) -> None:
         self.whole_token = whole_token
-        self.missed = 0
+        self.wrong_guesses = 0
         self._now_ms = now_ms
         self._at_once = at_once
         self._removed = 0
@@ -340,7 +337,7 @@ class _ReleaseProgress:
 
     def result(self) -> ReleaseResult:
         deleting = {each: state for each, state in self._emptied.items() if isinstance(state, Deleting)}
-        return ReleaseResult(self._removed, len(self._emptied), deleting, self.missed)
+        return ReleaseResult(self._removed, len(self._emptied), deleting, self.wrong_guesses)
 
 
 def _one_per_address(items: Sequence[Release]) -> tuple[Sequence[Release], list[Release]]:
