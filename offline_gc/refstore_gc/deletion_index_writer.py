@@ -24,7 +24,7 @@ from refstore.core.batches import split_batches
 from refstore.deletion_history import deletion_index, journal_format
 from refstore.deletion_history.causes import SWEEP, rule_of_run
 from refstore.deletion_history.deletion_index import Period, Unreadable
-from refstore.errors import Corrupt, RefstoreError
+from refstore.errors import Corrupt, ObjectsRefused, RefstoreError
 from refstore.gc_marks import Marks, RunState
 from refstore.gc_marks.sweep_records import RunRules, outcome_key, read_run_rules
 from refstore.objects.base import ObjectStore
@@ -90,12 +90,19 @@ def index_missing_or_log(ctx: Context) -> None:
 
 def rebuild(ctx: Context) -> IndexResult:
     """Write the index again from what the runs and the journal say. The file of a run whose own files were removed
-    stays.
+    stays. Raises ObjectsRefused if a file of the journal's deletions cannot be removed: it would be taken for whole.
     """
     of_journal = [
         info.key for info in deletion_index.read_index(ctx.objects).files if deletion_index.is_of_journal(info.key)
     ]
-    ctx.objects.delete_many(of_journal)  # until it is written again, the journal itself is searched
+    # until it is written again, the journal itself is searched
+    failed = ctx.objects.delete_many(of_journal).failed_keys
+    if failed:
+        key, why = failed[0]
+        raise ObjectsRefused(
+            f"{len(failed)} files of the index of deletions could not be removed, so that nothing was written again "
+            f"({key}: {why}); allow these credentials to delete them, and make the same call again"
+        )
     return _index_missing(ctx, frozenset())
 
 

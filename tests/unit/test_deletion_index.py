@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from refstore.deletion_history import deletion_index
-from refstore.deletion_history.deletion_index import FOLDER, read_index
+from refstore.deletion_history.deletion_index import FOLDER, Period, read_index
 from refstore.deletion_history.explain import explain_address
 from refstore.deletion_history.journal_format import DeletionRecord
-from refstore.errors import AddressNotFound, CorruptObject, ObjectsUnavailable
-from refstore.objects.base import Body, StoredObject
+from refstore.errors import AddressNotFound, CorruptObject, ObjectsRefused, ObjectsUnavailable
+from refstore.objects.base import Body, DeleteResult, StoredObject
 from refstore.objects.local import LocalObjects
 from refstore.objects.memory import MemoryObjects
 from refstore.repository import Repository
@@ -177,6 +177,21 @@ def test_a_damaged_file_is_named_and_not_read_as_empty(repo: Repository, damage:
     assert read_index(store).runs == frozenset(), "it is known to be missing"
     index(repo, 1, 2_000, unit=1_000)
     check_all(repo, [1], 1)
+
+
+class KeepsAll(MemoryObjects):
+    """Lets nobody delete anything."""
+
+    def delete_many(self, keys: Sequence[str]) -> DeleteResult:
+        return DeleteResult((), (), tuple((key, "planted: AccessDenied") for key in keys))
+
+
+def test_a_file_that_cannot_be_removed_is_not_taken_for_one_that_was_written_again(repo: Repository) -> None:
+    store = KeepsAll(name="keeps-all")
+    key = deletion_index.journal_file(Period(0, 10))
+    store.put(key, b"damaged")
+    with pytest.raises(ObjectsRefused, match=f"{key}: planted"):
+        deletion_index_writer.rebuild(replace(repo.context, objects=store))
 
 
 class Counting(LocalObjects):
