@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from examples.command_line import make_parser
 from examples.demo.final_audit import AuditResult, audit
 from examples.demo.main_job import open_main_job
 from examples.demo.processes import ProcessFailed
@@ -33,12 +34,7 @@ examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.demo",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("examples.demo", DESCRIPTION, EPILOG)
     parser.add_argument("--files", type=int, default=3000, metavar="N", help="how many real files; default: 3000")
     parser.add_argument("--source", type=Path, metavar="DIR", help="take them from here; default: this Python's files")
     parser.add_argument("--data", metavar="DIR", help="the folder of an embedded lake, which is kept")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from examples.command_line import make_parser
 from examples.git_history import comparing, expected, replaying
 from examples.git_history.collecting import collect, reap
 from examples.git_history.comparing import Compared
@@ -194,12 +195,7 @@ class _Told:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.git_history",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("examples.git_history", DESCRIPTION, EPILOG)
     parser.add_argument(
         "repository", type=Path, metavar="REPOSITORY", help="a git repository; also a bare one or a shallow clone"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import refstore
+from examples.command_line import make_parser
 from examples.purge_events import events
 
 DESCRIPTION = """\
@@ -46,12 +46,7 @@ LEFT = 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.purge_events",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("examples.purge_events", DESCRIPTION, EPILOG)
     parser.add_argument("--size-mb", type=int, default=1024, metavar="N", help="how much data to make; default: 1024")
     parser.add_argument("--data", type=Path, metavar="DIR", help="keep the lake in this new folder")
     options = parser.parse_args(arguments)
