@@ -7,6 +7,7 @@
     batch_pipeline.py     the store deletes one batch while the reaper prepares the next in the KV
     blob_deletion.py      the store's part of a batch, in a thread; for local files in a process (delete_worker.py)
     scrub.py              remove the remains of crashed operations (rule 9)
+    scrub_schedule.py     which shards are to be scrubbed now, each once per interval
     breaker.py            stop hard deletion when more is due than expected
     leases.py             share the work between reapers on several machines
     dry_run.py            the same passes over read-only stores

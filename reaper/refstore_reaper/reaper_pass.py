@@ -4,8 +4,8 @@
                 the object store did not take -> there (rule 21)
     committed   committed markers: delete the references of added addresses, hand their tokens over (rule 7)
     deleted     deleted markers: release every reference under the token
-    manifest    entries of commits, branches and tags that a witness covers now -> confirmed (rule 21)
     due         empty lists and expired issued addresses, when due: `deleting`, then the blob, then the key (rule 8)
+    manifest    entries of commits, branches and tags that a witness covers now -> confirmed (rule 21)
     scrub       remove the remains of crashed operations, each shard once per interval (rule 9)
     remove      if nothing is left of a deleted repository: remove its KV partitions, and free its name
 
@@ -40,8 +40,7 @@ from refstore.kv_recovery.settlement import delete_added_references, has_live_to
 from refstore.operations import branch
 from refstore.records import keys
 from refstore.records.branch_records import CommittedTokens, DeletedToken
-from refstore.records.encoding import decode, encode
-from refstore.records.reaper_records import StampRecord
+from refstore.records.encoding import decode
 from refstore.records.repository_records import RepositoryRecord
 from refstore.versioning import due_hints
 from refstore.versioning.due_hints import DueHint
@@ -54,6 +53,7 @@ from refstore_reaper.breaker import Breaker, Reason
 from refstore_reaper.deletion import BatchDeleter, DueAddress, count_deletable, due_addresses
 from refstore_reaper.leases import Leases
 from refstore_reaper.pass_summary import PassSummary, Tally
+from refstore_reaper.scrub_schedule import TEMPORARY, TOKENS, ScrubSchedule
 from refstore_reaper.throttle import Throttle
 
 BATCH_KEYS: Final = 4000
@@ -69,10 +69,6 @@ MARKERS_PAGE: Final = 1000
 
 BATCHES_MAX: Final = 10_000
 """The most batches of one step of a pass, even if there is time for more."""
-
-TOKENS: Final = "tokens"
-TEMPORARY: Final = "temporary"
-"""What is scrubbed besides the shards of the references."""
 
 TEMPORARY_SECONDS_MIN: Final = 3600.0
 """The least age that stores accept for an unfinished upload to be called abandoned."""
@@ -292,18 +288,15 @@ class ReaperPass:
                 units = self._lease([f"{kind}/{name}" for name, _ in page[start : start + GROUP]])
                 self._tools.guard.check_servers()
                 # the page is older than the leases: another reaper may have done them meanwhile
-                values = (
-                    self._ctx.kv.get_many([Key(partition, unit.removeprefix(f"{kind}/")) for unit in units])
-                    if units
-                    else []
-                )
-                for unit, raw in zip(units, values, strict=True):
+                names = [unit.removeprefix(f"{kind}/") for unit in units]
+                values = self._ctx.kv.get_many([Key(partition, name) for name in names]) if names else []
+                for name, raw in zip(names, values, strict=True):
                     if raw is ABSENT:
                         continue
                     if not self._may_go_on():
                         self._tally.more = True
                         return
-                    yield unit.removeprefix(f"{kind}/"), raw
+                    yield name, raw
                 self._leases.release(units)
 
     # ---- due hints -> deleted blobs
@@ -314,9 +307,9 @@ class ReaperPass:
         """
         # with a shorter window than the hints were written for, later hints may be due, too
         now_ms = None if self._delays.grace_seconds < self._ctx.grace_seconds else self._ctx.clock.now_ms()
-        shards = (
-            [] if self._store_down else [shard for shard in self._rotated_shards() if self._hints(shard, now_ms, "", 1)]
-        )
+        if self._store_down:
+            return
+        shards = [shard for shard in self._rotated_shards() if self._hints(shard, now_ms, "", 1)]
         if not shards or not self._is_whole():
             return
         with self._unit("due"):
@@ -376,7 +369,10 @@ class ReaperPass:
     # ---- remains of crashed operations
 
     def _scrub(self) -> None:
-        units = self._units_to_scrub()
+        schedule = ScrubSchedule(
+            self._ctx, self._settings.scrub_every_seconds, self._tools.scrub_requested_ms, self._tools.random
+        )
+        units = schedule.find_due_units()
         if not units or not self._is_whole():
             return
         for start in range(0, len(units), GROUP):
@@ -388,7 +384,7 @@ class ReaperPass:
                     return
                 with self._unit(unit):
                     if self._scrub_unit(unit.removeprefix("scrub/")):
-                        self._ctx.kv.set(self._stamp_of(unit), encode(StampRecord(self._ctx.clock.now_ms())))
+                        schedule.record_scrubbed(unit)
             self._leases.release(leased)
 
     def _scrub_unit(self, what: str) -> bool:
@@ -415,40 +411,6 @@ class ReaperPass:
         self._tally.count(scrubbed=done.references, hints=done.hints, dead_tokens=done.tokens)
         self._tally.more |= not done.finished
         return done.finished
-
-    def _units_to_scrub(self) -> list[str]:
-        """Return the units whose interval is over. New units are spread over the interval, so that a repository is not
-        scrubbed all at once.
-        """
-        units = [f"scrub/{what}" for what in (*(f"{shard:02x}" for shard in range(keys.SHARDS)), TOKENS, TEMPORARY)]
-        every_ms = int(self._settings.scrub_every_seconds * 1000)
-        now = self._ctx.clock.now_ms()
-        stamps = dict(self._ctx.kv.scan(keys.reaper_states(self._ctx.repo), prefix="scrubbed/", limit=len(units) * 2))
-        due: list[str] = []
-        new: list[tuple[Key, bytes]] = []
-        for number, unit in enumerate(units, start=1):
-            raw = stamps.get(self._stamp_of(unit).name)
-            if raw is None and self._tools.scrub_requested_ms is None:
-                new.append(
-                    (self._stamp_of(unit), encode(StampRecord(now - every_ms + every_ms * number // len(units))))
-                )
-            elif raw is None or not self._is_fresh(raw, now, every_ms):
-                due.append(unit)
-        if new:
-            self._ctx.kv.set_many(new)
-        self._tools.random.shuffle(due)
-        return due
-
-    def _is_fresh(self, raw: bytes, now: int, every_ms: int) -> bool:
-        try:
-            at_ms = decode(raw, StampRecord).at_ms
-        except CorruptRecord:
-            return False
-        requested_ms = self._tools.scrub_requested_ms
-        return at_ms <= now < at_ms + every_ms and (requested_ms is None or requested_ms < at_ms)
-
-    def _stamp_of(self, unit: str) -> Key:
-        return keys.reaper_state(self._ctx.repo, f"scrubbed/{unit.removeprefix('scrub/')}")
 
     # ---- the end of a deleted repository
 
