@@ -19,7 +19,7 @@ from refstore.context import Context
 from refstore.core.ids import BranchName, CommitId, Path, Token, are_own, is_own
 from refstore.deletion_history.journal_format import PendingDelete
 from refstore.kv.base import ABSENT
-from refstore.operations import refs
+from refstore.kv_recovery.settlement import delete_added_references
 from refstore.records import keys
 from refstore.records.branch_records import Branch, CommittedTokens, DeletedToken, TokenRecord, decode_branch
 from refstore.records.encoding import decode, encode
@@ -66,17 +66,10 @@ def process_committed(
     If `go_on` returns False in between, the marker stays, and the next call begins again. Raises CommitNotFound,
     CorruptRange; then nothing was released, and the marker stays.
     """
-    commit = refs.get_commit(ctx, commit_id)
-    references = ctx.references
-    markers = ctx.markers
-    if commit.added_addresses_id:
-        for batch in ctx.trees.read_added_addresses(commit.added_addresses_id):
-            for start in range(0, len(batch), page):
-                if not go_on():
-                    return False
-                references.delete_records(batch[start : start + page])
-    markers.set_deleted(marker.tokens, f"{COMMITTED_CAUSE_PREFIX}{commit_id}")
-    markers.remove_committed(commit_id)
+    if not delete_added_references(ctx, commit_id, go_on=go_on, page=page):
+        return False
+    ctx.markers.set_deleted(marker.tokens, f"{COMMITTED_CAUSE_PREFIX}{commit_id}")
+    ctx.markers.remove_committed(commit_id)
     return True
 
 

@@ -67,15 +67,20 @@ def settle_repository(ctx: Context) -> SettlementResult:
     return settled
 
 
-def delete_added_references(ctx: Context, commit: CommitId) -> None:
-    """Delete the reference keys of what a commit added: it is beyond the reaper then. Raises CommitNotFound,
-    CorruptRange.
+def delete_added_references(
+    ctx: Context, commit: CommitId, *, go_on: Callable[[], bool] = lambda: True, page: int = PAGE
+) -> bool:
+    """Delete the reference keys of what a commit added: it is beyond the reaper then. Return whether it was finished;
+    `go_on` may return False between pages. Raises CommitNotFound, CorruptRange.
     """
     record = refs.get_commit(ctx, commit)
     if record.added_addresses_id:
         for batch in ctx.trees.read_added_addresses(record.added_addresses_id):
-            for page in split_batches(batch, PAGE):
-                ctx.references.delete_records(page)
+            for addresses in split_batches(batch, page):
+                if not go_on():
+                    return False
+                ctx.references.delete_records(addresses)
+    return True
 
 
 def has_live_token(ctx: Context, tokens: tuple[Token, ...]) -> bool:

@@ -135,8 +135,9 @@ def mutants() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore_reaper.reference_release:process_committed",
-                "    if commit.added_addresses_id:\n",
-                "    markers.set_deleted(marker.tokens, f'committed {commit_id}')\n    if commit.added_addresses_id:\n",
+                "    if not delete_added_references(",
+                "    ctx.markers.set_deleted(marker.tokens, f'committed {commit_id}')\n"
+                "    if not delete_added_references(",
             ),
         ),
         caught_by="markers: commit | reap | reap",
@@ -147,8 +148,8 @@ def mutants() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore_reaper.reference_release:process_committed",
-                "    if commit.added_addresses_id:",
-                "    if not commit.added_addresses_id:",
+                "    if not delete_added_references(ctx, commit_id, go_on=go_on, page=page):",
+                "    if False:",
             ),
         ),
         caught_by="overwrite | commit | reap",
