@@ -60,8 +60,9 @@ def expected_branches(reports: Mapping[str, Sequence[Report]]) -> dict[str, Expe
                 changes[report.branch] |= dict.fromkeys(report.sources)
             elif report.kind == "reset":
                 changes[report.branch].clear()
-        if of_client and of_client[-1].kind == "began":
-            possible[of_client[-1].branch] |= of_client[-1].sources
+        last = next((report for report in reversed(of_client) if report.kind != "repeated"), None)
+        if last is not None and last.kind == "began":
+            possible[last.branch] |= last.sources
     base = {path: source for path, source in changes["main"].items() if path.startswith("lib/")}
     branches = {branch: base | changes[branch] for branch in ("etl", "scratch", "crash")}
     branches["main"] = changes["main"] | changes["etl"] | changes["ml"]  # both were merged
