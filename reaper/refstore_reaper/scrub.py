@@ -41,7 +41,7 @@ class ScrubResult(NamedTuple):
     """Whether the shard was scrubbed completely."""
 
 
-class _Old(NamedTuple):
+class _OldAddress(NamedTuple):
     """An address that has not changed within the time of the longest operation."""
 
     address: Address
@@ -70,7 +70,7 @@ def scrub_references(
         after = page[-1][0]
         before = ctx.clock.now_ms() - int(ctx.waits.scrub_after_seconds * 1000)
         old = [
-            _Old(Address(name), value, record)
+            _OldAddress(Address(name), value, record)
             for name, value, record in readable(page, decode_reference, on_corrupt)
             if changed_ms(record) < before
         ]
@@ -118,7 +118,7 @@ def dead_tokens(ctx: Context, tokens: Iterable[Token]) -> set[Token]:
     return {token for token, value in zip(candidates, values, strict=True) if value is ABSENT}
 
 
-def _drop_dead_references(ctx: Context, old: Sequence[_Old]) -> int:
+def _drop_dead_references(ctx: Context, old: Sequence[_OldAddress]) -> int:
     now = ctx.clock.now_ms()
     listed = [(address, value, record) for address, value, record in old if isinstance(record, Listed)]
     dead = dead_tokens(ctx, {ref.token for _, _, record in listed for ref in record.references})
@@ -153,7 +153,7 @@ def _register(ctx: Context, dead: Iterable[Token]) -> None:
         ctx.kv.set_many([(keys.token(ctx.repo, token), record) for token in left])
 
 
-def _write_missing_hints(ctx: Context, old: Sequence[_Old]) -> int:
+def _write_missing_hints(ctx: Context, old: Sequence[_OldAddress]) -> int:
     """Write the due hints that a crash left out. Return how many."""
     hints = _due_times(ctx, [(address, record) for address, _, record in old])
     missing = [

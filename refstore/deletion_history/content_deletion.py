@@ -96,11 +96,11 @@ def delete_contents(
         for identity, addresses in left.items()
         if addresses
     }
-    return ContentDeletion(_failing(confirmed, failed), len(deletion.deleted_keys), len(whole))
+    return ContentDeletion(_add_failures(confirmed, failed), len(deletion.deleted_keys), len(whole))
 
 
-def _failing(confirmed: DeleteResult, failed: dict[Address, str]) -> DeleteResult:
-    """Return the deletion with the identities in `failed` as failed, each with its reason."""
+def _add_failures(confirmed: DeleteResult, failed: dict[Address, str]) -> DeleteResult:
+    """Return the result with the identities in `failed` as failed, too, each with its reason."""
     if not failed:
         return confirmed
     return DeleteResult(
