@@ -298,6 +298,28 @@ def test_what_the_kv_let_go_of_and_nobody_deleted_is_found_where_it_is_still_the
     world.close()
 
 
+def test_what_a_commit_named_and_no_run_listed_is_not_marked(tmp_path: Path, engines: Engines) -> None:
+    """The store lost the object before the first run, so there is nothing to delete, and no size to count."""
+    world = World(tmp_path, rules=json.dumps(RULES))
+    old = world.commit(lost=b"old", there=b"old")
+    lost, there = (entry.address for _, entry in all_of(world, old))
+    world.clock.sleep(DAY)
+    world.commit(lost=b"new", there=b"new")
+    release_all(world.repo)
+    world.stamp()
+    (world.blobs / lost).unlink()
+    world.clock.sleep(11 * DAY)
+    first = gc_run.mark(world.ctx, engines, GcOptions())
+    assert first.marked.objects == 0
+    world.clock.sleep(3 * DAY)
+    whole = simulate_mark(world.ctx, engines, GcOptions())
+    second = gc_run.mark(world.ctx, engines, GcOptions())
+    assert second.baseline_mark_id == first.mark_id
+    assert second.by_kind == whole.by_kind
+    assert [each for each in marked_in(world, second.mark_id) if each.startswith("data/")] == [there]
+    world.close()
+
+
 def test_a_bucket_in_which_nothing_changed_is_carried_on(
     tmp_path: Path, both_engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
