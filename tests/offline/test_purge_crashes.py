@@ -205,6 +205,7 @@ def test_a_crash_of_a_worker_of_the_local_engine_costs_only_the_work_that_crashe
         done = dict(engine.map(pid_or_crash, range(40)))
         assert sorted(done) == list(range(40))
         assert done[CRASHES] == -6
+        assert worker.has_ended, "it did the work itself"
         assert worker.process.wait() == -6
         assert os.getpid() not in done.values()
     finally:
