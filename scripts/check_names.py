@@ -1,4 +1,5 @@
-"""Refuse names that a reader could not guess, or would confuse: one name for one thing.
+"""Refuse names that a reader could not guess, or would confuse, and names of modules that are not there: one name for one
+thing.
 
 .venv/bin/python scripts/check_names.py
 """
@@ -42,16 +43,21 @@ class Names(NamedTuple):
     modules: list[str]
     words: dict[str, str]
     """Words of JSON fields, settings and metrics, and one place of each."""
+    named_modules: list[tuple[str, str]]
+    """Names of modules in the docstrings of modules."""
 
 
 def read_names(root: Path, folders: Sequence[str]) -> Names:
     """Read what all modules below these folders name."""
-    names = Names([], [], [], {})
+    names = Names([], [], [], {}, [])
     for folder in folders:
         for file in sorted((root / folder).rglob("*.py")):
             place = str(file.relative_to(root))
             names.modules.append(place)
-            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            tree = ast.parse(file.read_text("utf-8"))
+            described = ast.get_docstring(tree) or ""
+            names.named_modules.extend((name, place) for name in re.findall(r"(?<![\w/.])\w+\.py\b", described))
+            for node in ast.walk(tree):
                 if isinstance(node, ast.ClassDef):
                     names.classes.append((node.name, place))
                     if _is_document(node, place):
@@ -89,6 +95,10 @@ def _all_faults(names: Names, glossary: str) -> Iterator[tuple[str, str]]:
         word = Path(place).stem.strip("_").split("_")[-1]
         if Path(place).stem not in NO_SUBJECT and (_is_gerund(word) or _is_participle(word)):
             yield place, f"{place}: a module is named by a noun, or by the verb of its operation"
+    existing = {Path(place).name for place in names.modules}
+    for name, place in names.named_modules:
+        if name not in existing:
+            yield f"{place}: {name}", f"{place}: its docstring names {name}, and there is no such module"
     for name, place, lines in names.functions:
         if lines > LINES_MAX:
             yield f"{place}: {name}", f"{place}: {name} has {lines} lines; split it by subject, or say why not"

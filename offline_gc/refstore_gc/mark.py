@@ -1,6 +1,6 @@
 """Mark what nobody needs, in the order of rule 13 of the protocol.
 
-    clocks -> the fence -> rules on branches -> rules -> begin (marks, flag) -> wait -> list -> live scan -> anti-join
+    clocks -> the fence -> rules on branches -> rules -> begin (flag, marks) -> wait -> list -> live scan -> anti-join
     -> the fence -> complete commits -> files of the mark -> complete commits are unmarked -> finish, with the breaker
 
 A run of marking that dies leaves nothing that counts: the next one begins anew, under a new mark id. Whatever cannot be

@@ -45,8 +45,9 @@ def sweep(
 ) -> GcSummary:
     """Delete, or tag, what a mark holds and nothing names again. Made again it goes on; once swept it does nothing.
 
-    The bucket deletes what is tagged. Until it has, the sweep made again asks how far it is (`_settle`), and the mark
-    is not swept. `mode` overrides the mark's own; `delete` also takes what was tagged, without waiting for the bucket.
+    The bucket deletes what is tagged. Until it has, the sweep made again asks how far it is
+    (`_check_bucket_deletions`), and the mark is not swept. `mode` overrides the mark's own; `delete` also takes what
+    was tagged, without waiting for the bucket.
 
     What the rules of today keep stays (`rules_recheck.py`). Raises Conflict (not due, not confirmed), Gone (unmarked),
     NotFound, Corrupt, Unavailable. What the store did not delete after retries stands in the summary as failed, and the

@@ -36,7 +36,7 @@ TASK_BYTES: Final = 128 * 1024 * 1024
 TASK_OBJECTS: Final = 200
 NO_MEMORY: Final = "reading or writing it takes more memory than there is, or it is damaged; see to it by other means"
 LONG_BYTES: Final = 64 * 1024 * 1024
-"""As much surely takes longer than starting the engine's helpers."""
+"""As much surely takes longer than starting the engine's workers."""
 LARGE_BYTES: Final = 128 * 1024 * 1024
 M_MMAP_THRESHOLD: Final = -3
 """Of glibc's `mallopt`: blocks that are as large are mapped, and so given back when they are freed."""

@@ -1,21 +1,21 @@
 """Look with code of its own whether rows of the ids are left in the onboarded data sets.
 
-    verify.py           which objects have rows of the ids, or could not be looked at
-    verify_objects.py   the objects, at the heads or in every version
-    verify_names.py     whether their paths or metadata tell the identifier
-    verify_reading.py   objects, read in a process of its own, which may crash
-    verify_rows.py      one object: what stands at the identifier
-    verify_columns.py   Parquet and ORC
-    verify_avro.py      Avro; `verify_avro_file.py` its blocks, `verify_avro_schema.py` its schema
-    verify_beside.py    what stands beside the rows: metadata, and summary files of Parquet
-    verify_footer.py    the footer of Parquet
-    verify_text.py      CSV and JSON lines, and their compression
-    verify_ids.py       the lookup of ids
-    verify_table.py     the table of ids
+    verify.py                  which objects have rows of the ids, or could not be looked at
+    verify_objects.py          the objects, at the heads or in every version
+    verify_names.py            whether their paths or metadata tell the identifier
+    verify_reader_process.py   objects, read in a process of its own, which may crash
+    verify_rows.py             one object: what stands at the identifier
+    verify_columns.py          Parquet and ORC
+    verify_avro.py             Avro; `verify_avro_file.py` its blocks, `verify_avro_schema.py` its schema
+    verify_file_metadata.py    what stands beside the rows: metadata, and summary files of Parquet
+    verify_footer.py           the footer of Parquet
+    verify_text.py             CSV and JSON lines, and their compression
+    verify_ids.py              the lookup of ids
+    verify_table.py            the table of ids
 
 It shares with a run only the document, how the form of a table of ids is told, and how Parquet is opened whose other
-columns pyarrow has no types for. It never assumes an answer: what it
-did not read, or does not understand as a run does, is listed with the reason.
+columns pyarrow has no types for. It never assumes an answer: what it did not read, or does not understand as a run
+does, is listed with the reason.
 """
 
 from __future__ import annotations

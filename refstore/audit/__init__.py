@@ -1,11 +1,11 @@
 """The audit log: who did what, when, from where, before and after. Append-only, in the lake's own object store.
 
-actors.py        the actor: who acts, and from where
-entries.py       the entry: its fields, its bytes and its key
-chain.py         the chain of entries that a process writes
-audit_log.py     the calls that record an act, before it or after it
-verification.py  the search for missing or changed entries
-audit_reader.py  the entries, newest first
+actors.py              the actor: who acts, and from where
+audit_entries.py       the entry: its fields, its bytes and its key
+chain.py               the chain of entries that a process writes
+audit_log.py           the calls that record an act, before it or after it
+audit_verification.py  the search for missing or changed entries
+audit_reader.py        the entries, newest first
 """
 
 from __future__ import annotations

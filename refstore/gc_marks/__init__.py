@@ -15,13 +15,13 @@ tagged; the run is shown as "tagged".
 
 The caller lists, reads the trees of commits, and deletes. These scale with objects; here only `scan_live` does.
 
-    runs.py            the records of runs, and the flag of the active run
+    offline_runs.py    the records of runs, and the flag of the active run
     commit_marks.py    the marks of commits
     mark_run.py        a run of marking
     live_set.py        what must be kept, in the order in which it has to be read
     mark_decisions.py  confirm a mark, unmark commits
     sweeps.py          the sweep of a mark
-    shown_marks.py     what is shown of marks
+    mark_statuses.py   what is shown of marks
     sweep_records.py   the records of an address in the files of a run: its mark, and its outcome
 """
 

@@ -26,7 +26,7 @@ MEMORY_BYTES: Final = 64 * 1024 * 1024
 
 
 class CancelledError(Exception):
-    """The work was cancelled. `Steps` says why."""
+    """The work was cancelled. `RunSteps` says why."""
 
 
 class LocalEngine:

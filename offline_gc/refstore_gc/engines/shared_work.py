@@ -87,8 +87,8 @@ class SharedWork:
             shared.arrivals.put(None)
 
     def _worker(self, nothing_waits: threading.Event) -> Worker | None:
-        """Return an idle worker, or a new one once the work has taken long enough. None: it has ended before, or none
-        can be started.
+        """Return an idle worker, or a new one once the work has taken long enough. None: no item waits any more, or no
+        worker can be started.
         """
         worker = worker_processes.take_idle()
         if worker is None and not nothing_waits.wait(max(0.0, self._start_after_seconds - self._worked_seconds)):

@@ -2,6 +2,6 @@
 
 baseline.py          the records that a run builds on, and whether it still can
 baseline_files.py    find, write and remove them
-known_keys.py        the recorded keys of one bucket
+baseline_keys.py     the recorded keys of one bucket
 changed_sources.py   what commits name that changed since
 """

@@ -1,7 +1,7 @@
 """The records of a run for the next one, which then reads only what changed (decision 0095).
 
     carried.bin              Baseline: the end of the listing, and the runs that this one builds on
-    carried/<bucket>.bin     KnownKeys: the named keys, and the listed keys that stay
+    carried/<bucket>.bin     BaselineKeys: the named keys, and the listed keys that stay
     carried/complete*.bin    the keys that complete commits name (`nothing_to_delete.py`)
     kept/<number>.parquet    the addresses that the KV named
 
@@ -37,7 +37,7 @@ class RecordLayer(msgspec.Struct, frozen=True):
 
     def files_between(self, first: str, end: str) -> Iterator[str]:
         """Yield the files with addresses from `first` on, before `end` ('': to the end)."""
-        cuts = [cut[:CUT_BYTES] for cut in self.cuts]  # as `Cuts` compares them
+        cuts = [cut[:CUT_BYTES] for cut in self.cuts]  # as `BucketBounds` compares them
         last = bisect_left(cuts, end[:CUT_BYTES]) if end else len(cuts)
         for bucket in range(bisect_right(cuts, first[:CUT_BYTES]), last + 1):
             if bucket in self.files:

@@ -1,11 +1,11 @@
 """`redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://`: one Redis or Valkey, a master that Sentinels watch,
 or a Cluster.
 
-`url.py` parses the URL. `redis_servers.py` finds the servers behind it. `commands.py` defines how data is
-stored in Redis, and the commands. On a single server a batch costs one round trip, including reads of any kind around
-its writes, because the commands of one connection are performed in order. A second kind of write costs another round
-trip. On a Cluster each run of one kind costs one round trip: the driver calls all its nodes at once, and the next run
-waits for all of them.
+`url.py` parses the URL. `servers.py` finds the servers behind it. `commands.py` defines how data is stored in Redis,
+and the commands. On a single server a batch costs one round trip, including reads of any kind around its writes,
+because the commands of one connection are performed in order. A second kind of write costs another round trip. On a
+Cluster each run of one kind costs one round trip: the driver calls all its nodes at once, and the next run waits for
+all of them.
 
 The driver retries nothing that may have been performed. A broken connection, a timeout, or a server that loads, fails
 over or is out of memory raises `KVUnavailable`, and `Retrying` decides. The driver only follows MOVED and ASK, by which

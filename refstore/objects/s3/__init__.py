@@ -5,7 +5,7 @@ virtual), `conditional_put=0` for servers that ignore `If-None-Match`, `delete_v
 versions in a bucket that keeps versions, `part_mib` (the part size of multipart uploads; the largest object has 10,000
 parts). Credentials come from the usual AWS configuration, never from the URL.
 
-One module per concern: `client.py` (limits, errors), `object_writer.py`, `object_reader.py`, `listing.py`,
+One module per concern: `client.py` (limits, errors), `object_writer.py`, `object_reader.py`, `object_lister.py`,
 `bulk_requests.py`, `versions.py`, `lifecycle.py`.
 """
 
