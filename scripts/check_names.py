@@ -1,5 +1,5 @@
-"""Refuse names that a reader could not guess, or would confuse, and names of modules that are not there: one name for one
-thing.
+"""Refuse names that a reader could not guess, or would confuse, and names of modules that are not there: one name for
+one thing.
 
 .venv/bin/python scripts/check_names.py
 """
