@@ -105,7 +105,12 @@ def _check_bucket_deletions(ctx: Context, engines: Engines, tagged: OfflineRun, 
     if manifest.dead_identities and not (swept.failed_objects or swept.tagged_count.objects):
         fence = kv_guard.begin_guarded_pass(ctx, tagged.mark_id)
         if manifest.servers == fence.servers:  # else what the mark saw may not be so: the next complete run looks again
-            excluded = _find_excluded(Marks(ctx), tagged)
+            marks = Marks(ctx)
+            begun = rules_recheck.begin_sweep(ctx, marks, tagged.mark_id)
+            if begun.run.state is RunState.SWEPT:  # by another process, meanwhile
+                return read_summary(ctx.objects, tagged.mark_id)
+            excluded = _find_excluded(marks, begun.run)
+            rules_recheck.exclude_kept_commits(marks, begun, excluded)
             fence.pass_through()
             purged = purged_objects.delete_dead_identities(ctx, run.layout, manifest.dead_identities, excluded)
             swept = swept.add_purged(purged)

@@ -481,3 +481,26 @@ def test_the_content_of_a_purged_object_goes_after_the_bucket_has_deleted_its_ow
         assert (content in data_of(repo)) == others_answer
         gc_run.run_nightly(repo.context, engines, tagging(full=True))
         assert content not in data_of(repo)
+
+
+@pytest.mark.server
+def test_a_hold_keeps_the_content_of_a_purged_object_when_the_bucket_has_deleted_the_rest(
+    moto_s3_server: S3Server, tmp_path: Path, engines: Engines
+) -> None:
+    """It was set before the sweep began, so it counts in every night until the sweep is over."""
+    with lake_with_history(tmp_path, moto_s3_server) as (repo, gone), client_of(tmp_path, moto_s3_server) as client:
+        store = repo.context.objects
+        old = client.get_commit("main~1")[0]
+        orphan = ids.new_address(ids.RandomIds(), client.context.clock.now_ms())
+        store.put(orphan, b"orphan")
+        content = content_of(rewrite(client, old, "a", b"less"))
+        let_a_second_pass(repo, content)
+        first = gc_run.mark(repo.context, engines, tagging())
+        assert read_manifest(store, first.mark_id).dead_identities
+        client.set_retention('{"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "a"}]}')
+        swept = gc_run.sweep(repo.context, engines, first.mark_id)
+        assert (swept.state, outcomes(swept)) == ("tagged", {"excluded": 1, "tagged": 1})
+        assert store.delete_many([orphan]).deleted_keys  # as the bucket does it
+        assert gc_run.sweep(repo.context, engines, first.mark_id).state == "swept"
+        assert {gone, content} <= data_of(repo)
+        assert client.read(old, "a") == b"less"
