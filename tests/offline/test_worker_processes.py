@@ -173,7 +173,7 @@ def test_workers_that_are_started_ahead_have_imported_what_the_work_needs() -> N
     worker_processes.stop()
     engine = LocalEngine(shared=SharedWork(1, start_after_seconds=SECONDS_MAX))
     try:
-        engine.start_ahead(["json.tool"], 1)
+        LocalEngine(shared=SharedWork(0)).start_ahead(["json.tool"], 20)  # on one core
         engine.start_ahead(["json.tool"], 1)
         (worker,) = worker_processes.idle()
         worker.wait_until_ready()

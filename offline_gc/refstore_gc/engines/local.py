@@ -51,7 +51,7 @@ class LocalEngine:
         self._is_cancelled = False
 
     def start_ahead(self, modules: Sequence[str], items: int) -> None:
-        worker_processes.start_ahead(modules, min(self.parallelism, items))
+        worker_processes.start_ahead(modules, min(self._shared.workers + 1, items))
 
     def map(
         self, work: Callable[[A], Iterable[T]], items: Sequence[A], *, is_long: bool = False
