@@ -109,9 +109,8 @@ def _sweep_due(
     """
     marks = Marks(ctx)
     for mark_id in [each.mark_id for each in marks.runs.scan()]:
-        if mark_id in unswept or not marks.runs.get(mark_id).is_due(
-            ctx.clock.now_ms()
-        ):  # its state now: the earlier sweeps took their time
+        # its state now: the earlier sweeps took their time
+        if mark_id in unswept or not marks.runs.get(mark_id).is_due(ctx.clock.now_ms()):
             continue
         try:
             done = sweep(ctx, engines, mark_id, report_progress)

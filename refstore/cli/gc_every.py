@@ -55,7 +55,7 @@ _DELETED: Final = "(deleted repositories)"
 
 _log = event_log.get_logger(__name__)
 
-ObjectCount = Callable[..., None]
+CountMetric = Callable[..., None]
 """Calls a method of `GcMetrics` in the loop's process: its name, then its arguments."""
 
 
@@ -199,7 +199,7 @@ def work(request: PassRequest, sending: Connection, folder: str) -> None:
             sys.exit(exit_code(type(error)))
 
 
-def _work(request: PassRequest, count: ObjectCount) -> None:
+def _work(request: PassRequest, count: CountMetric) -> None:
     with _lake(request.settings) as lake:
         names = [request.repository] if request.repository is not None else [name for name, _ in lake.repositories()]
         with request.engine.open(request.settings.offline) as engines, show_progress(is_service=True) as step:
@@ -210,15 +210,15 @@ def _work(request: PassRequest, count: ObjectCount) -> None:
                 cleared = clear_deleted(lake, request.job, engines, step, troubles)
                 errors = [_report(error, "", count) for _, error in troubles]
                 for row in cleared:
-                    from refstore_gc.run_summary import ObjectCount as Amount
+                    from refstore_gc.run_summary import ObjectCount
 
-                    count("count_deleted", _DELETED, Amount(row["deleted"], row["bytes"]), by="refstore")
+                    count("count_deleted", _DELETED, ObjectCount(row["deleted"], row["bytes"]), by="refstore")
                 if cleared or errors:
                     emit_summaries(request.output, [], cleared, (), errors)
 
 
 def _run_repository(
-    lake: Lake, name: str, request: PassRequest, engines: Engines, step: Any, count: ObjectCount
+    lake: Lake, name: str, request: PassRequest, engines: Engines, step: Any, count: CountMetric
 ) -> None:
     """Run the job in one repository; print, log and count what it did."""
     began = time.monotonic()
@@ -244,7 +244,7 @@ def _run_repository(
     emit_summaries(request.output, ran.done, (), ran.purges, errors)
 
 
-def _report(error: RefstoreError, repository: str, count: ObjectCount) -> dict[str, str]:
+def _report(error: RefstoreError, repository: str, count: CountMetric) -> dict[str, str]:
     """Log and count an error; return its row. That another host runs the job is none."""
     message = redact_text(str(error))
     if isinstance(error, RunUnderWay):

@@ -45,9 +45,9 @@ class MarkDecisions:
         Raises NotFound (no such mark), Conflict (the commit is not marked).
         """
         self.check_unmark(which)
-        with self._ctx.audit.act("gc.unmark", repository=self._ctx.name, target=which, bounded_wait=False) as told:
+        with self._ctx.audit.act("gc.unmark", repository=self._ctx.name, target=which, bounded_wait=False) as draft:
             count = self._unmark(which)
-            told.after = {"unmarked": count}
+            draft.after = {"unmarked": count}
         return count
 
     def _unmark(self, which: str) -> int:

@@ -74,9 +74,8 @@ class MarkRun:
         )
         for name, marks in (("commits_marked", wanted), ("commits_partly_marked", part)):
             for page in split_batches(marks, PAGE):
-                self._runs.check_flag(
-                    mark_id
-                )  # one that was taken over stops here; what it marked since is cleared by the next
+                # one that was taken over stops here; what it marked since is cleared by the next
+                self._runs.check_flag(mark_id)
                 counts["heads_left_out"] += sum(commit in heads for commit, _ in page)
                 counts[name] += self._commits.mark_commits(
                     {commit: mark for commit, mark in page if commit not in heads}

@@ -140,9 +140,8 @@ class SparkEngine:
     def _frame_of(self, batches: Sequence[Batch]) -> DataFrame:
         """Spread batches of the driver over the executors. They say what to read; none holds addresses."""
         if len(batches) <= SMALL_BATCHES_MAX:
-            return self._spark.createDataFrame(
-                pa.Table.from_batches(list(encode_batches(batches)), schema=ARROW)
-            )  # begins in a third of the time
+            # begins in a third of the time
+            return self._spark.createDataFrame(pa.Table.from_batches(list(encode_batches(batches)), schema=ARROW))
         rows = [(batch.bucket, int(batch.kind), batch.rows, bytearray(batch.body)) for batch in batches]
         tasks = min(self.parallelism * 2, len(rows))
         return self._spark.createDataFrame(self._context.parallelize(rows, tasks), SCHEMA)
