@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from refstore.cli.common import repository_of
 from refstore.cli.foreign_places import AllowForeign, urls_of
 from refstore.cli.locations import PlacedCommand, place, words
-
-if TYPE_CHECKING:
-    pass
-
 
 app = typer.Typer()
 

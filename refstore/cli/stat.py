@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from refstore.cli.common import emit, repository_of
 from refstore.cli.locations import PlacedCommand, place, words
 from refstore.cli.rows import entry_details
-
-if TYPE_CHECKING:
-    pass
-
 
 app = typer.Typer()
 
