@@ -35,9 +35,7 @@ from refstore_gc.untyped_arrow import pa, pq
 
 ROOT: Final = "_refstore/gc/"
 TAG: Final = "refstore-expire-now"
-"""The object tag that a bucket's lifecycle rule deletes by, where the sweep's mode is `tag`, and the settings do not
-name another.
-"""
+"""The object tag that a bucket's lifecycle rule deletes by, where the sweep's mode is `tag`."""
 DATA: Final = "data/"
 BULK_KEYS: Final = 1000
 """How many keys a store deletes in one request."""

@@ -27,8 +27,7 @@ SECRET: Final = "REFSTORE_SECRET_ACCESS_KEY"  # noqa: S105  # a variable's name
 def see_to_first_key(lake: Lake, data: Path | None, environ: Mapping[str, str]) -> tuple[str, str]:
     """Return the id of an access key that can be named to people, and where its secret is; '' where nothing is known.
 
-    Make the operator's key of the environment. Without one, and if the lake has no key, write a new key into a
-    file.
+    Make the operator's key of the environment. Without one, and if the lake has no key, write a new key into a file.
 
     `data`: the embedded default's folder, which takes the file; None: the user's state folder. Raises InvalidSettings,
     Invalid.
@@ -62,8 +61,7 @@ def _make_in_file(lake: Lake, folder: Path) -> Path:
         _remove(place)
         raise InvalidSettings(
             f"the first access key cannot be written to {place} ({error.strerror}); give it with {KEY_ID} and "
-            f"{SECRET}, or name another"
-            " folder with XDG_STATE_HOME"
+            f"{SECRET}, or name another folder with XDG_STATE_HOME"
         ) from error
     try:
         access_keys.create_key(

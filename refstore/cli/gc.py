@@ -350,18 +350,16 @@ def unmark(
 
 
 def _marked_again(repo_name: str, which: str, found: unmark_operation.UnmarkResult, *, dry_run: bool) -> str:
+    explain = f"refstore retention explain {repo_name} {found.expired_commits[0]}"
+    keep_these = (
+        f"or let them keep these: refstore gc unmark {repo_name} {which} --pin"
+        if dry_run
+        else "or add these to pins.commits"
+    )
     return (
-        f"the rules call {len(found.expired_commits)} of {len(found.commits)} commits expired, and the next run "
-        f"marks what "
-        "they call so; amend them"
-        f" (refstore retention explain {repo_name} {found.expired_commits[0]} says which rule it is; refstore "
-        f"retention set "
-        f"{repo_name} FILE)"
-        + (
-            f", or let them keep these: refstore gc unmark {repo_name} {which} --pin"
-            if dry_run
-            else ", or add these to pins.commits"
-        )
+        f"the rules call {len(found.expired_commits)} of {len(found.commits)} commits expired, and the next run marks "
+        f"what they call so; amend them ({explain} says which rule it is; refstore retention set {repo_name} FILE), "
+        f"{keep_these}"
     )
 
 

@@ -257,9 +257,8 @@ def _show(found: KvVerification, *, advise: bool = True) -> None:
     )
     for item in found.manifest_gaps:
         typer.echo(
-            f"not in the manifest: {item.repository}: {item.commits} commits, {item.branches} branches, {item.tags} "
-            "tags"
-            f"{', the repository itself' if item.repository_entry else ''}"
+            f"not in the manifest: {item.repository}: {item.commits} commits, {item.branches} branches, "
+            f"{item.tags} tags{', the repository itself' if item.repository_entry else ''}"
         )
     if not found.has_losses:
         typer.echo("Nothing is missing.")
@@ -273,8 +272,7 @@ def _advice(found: KvVerification) -> list[str]:
     if found.reconcile_began_ms:
         lines.append(
             f"`refstore kv reconcile` began at {format_when(found.reconcile_began_ms)} and has not ended; nothing is "
-            f"deleted "
-            "meanwhile. If it is not running any more, run it again."
+            "deleted meanwhile. If it is not running any more, run it again."
         )
     elif found.missing_objects or found.missing_trees or found.unreadable_witnesses:
         lines.append(
@@ -320,8 +318,7 @@ def _tell(
         )
         typer.echo(
             f"Deletion is stopped. Next: {bring_back if left.missing_objects or left.missing_trees else ''}give up "
-            f"what is named "
-            "above with `refstore kv reconcile --accept`.",
+            "what is named above with `refstore kv reconcile --accept`.",
             err=True,
         )
 

@@ -178,8 +178,8 @@ def _warn_of_sweeps(repo: Repository) -> None:
         if each.state is RunState.SWEEPING:
             print(
                 f"refstore: warning: mark {each.mark_id} is being swept by the rules as they were; what a new legal "
-                "hold covers may go"
-                " with it unless you stop that job, which goes on by the new rules when it is run again",
+                "hold covers may go with it unless you stop that job, which goes on by the new rules when it is run "
+                "again",
                 file=sys.stderr,
             )
 

@@ -228,8 +228,7 @@ def _check_public_url(settings: Settings) -> None:
     if not settings.api.public_url and not _is_loopback(settings.api.host):
         raise InvalidSettings(
             f"api.public_url is not set, and the service listens on {settings.api.host}, beyond loopback; say how "
-            "clients reach it, for the"
-            " URLs that it hands out: REFSTORE_API_PUBLIC_URL=https://lake.example.org"
+            "clients reach it, for the URLs that it hands out: REFSTORE_API_PUBLIC_URL=https://lake.example.org"
         )
 
 

@@ -36,7 +36,7 @@ def load_opener(group: str, scheme: str, built_in: Collection[str], refusal: str
     if len({entry.value for entry in named}) > 1:
         raise InvalidSettings(
             f"several packages bring a driver for {scheme}: ({', '.join(map(_distribution_of, named))}); uninstall "
-            f"all but one"
+            "all but one"
         )
     try:
         return named[0].load()

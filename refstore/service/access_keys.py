@@ -121,8 +121,7 @@ def ensure_key(store: KeyStore, id: str, secret: str) -> AccessKey:  # noqa: A00
         if proven is not None and has_ended(proven, store.clock.now_ms()):
             raise Conflict(
                 f"the secret of access key {id!r} ended at {format_utc(proven.ends_ms)}, after a rotation; give its "
-                f"new "
-                "secret"
+                "new secret"
             )
         if record is not None and proven is not None and record.role == Role.OPERATOR:
             return _display_key(id, record)
@@ -142,18 +141,17 @@ def rotate_secret(store: KeyStore, id: str, *, overlap_ms: int) -> NewKey:  # no
     """
     secret, salt = new_secret(), secrets.token_bytes(_SALT_BYTES)
 
-    def rotate_secret(record: AccessKeyRecord) -> AccessKeyRecord:
+    def replace_secret(record: AccessKeyRecord) -> AccessKeyRecord:
         now_ms = store.clock.now_ms()
         if overlap_ms and record.previous_secret is not None and not has_ended(record.previous_secret, now_ms):
             raise Conflict(
                 f"access key {id!r} has two secrets until {format_utc(record.previous_secret.ends_ms)}; wait for "
-                f"that, or end "
-                f"the old one with: refstore keys end-overlap {id}"
+                f"that, or end the old one with: refstore keys end-overlap {id}"
             )
         previous = SecretHash(record.salt, record.hash, now_ms + overlap_ms)
         return msgspec.structs.replace(record, salt=salt, hash=_hash_secret(salt, secret), previous_secret=previous)
 
-    return NewKey(_display_key(id, _change_key(store, "key.rotate", id, rotate_secret)), secret)
+    return NewKey(_display_key(id, _change_key(store, "key.rotate", id, replace_secret)), secret)
 
 
 def end_overlap(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
