@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -19,12 +18,9 @@ from refstore.cli.common import emit, invocation_of, open_lake, repository_of, s
 from refstore.cli.confirmation import confirm
 from refstore.cli.files import read_document
 from refstore.cli.gc_job import (
-    FLOOR_OBJECTS,
-    SHARE,
     EngineRequest,
     Job,
     clear_deleted,
-    make_options,
     run_all,
     show_progress,
     sweep_mode,
@@ -110,8 +106,8 @@ def marking_command(what: str, help_: str) -> Callable[..., None]:
         grace_days: GraceDays = None,
         min_age_seconds: MinAge = None,
         mode: ModeOption = "delete",
-        breaker_share: Share = SHARE,
-        breaker_floor: Floor = FLOOR_OBJECTS,
+        breaker_share: Share = 0.5,
+        breaker_floor: Floor = 10_000,
         foreign: Foreign = False,
         full: Full = False,
         full_days: FullDays = 7.0,
@@ -123,13 +119,14 @@ def marking_command(what: str, help_: str) -> Callable[..., None]:
         master: Master = None,
         conf: Conf = None,
     ) -> None:
-        options = partial(
-            make_options,
+        from refstore_gc.gc_run import GcOptions
+        from refstore_gc.mark_breaker import BreakerLimits
+
+        options = GcOptions(
             grace_days=grace_days,
             min_age_seconds=min_age_seconds,
             mode=sweep_mode(mode),
-            share=breaker_share,
-            floor=breaker_floor,
+            limits=BreakerLimits(share_max=breaker_share, floor_objects=breaker_floor),
             includes_foreign=foreign,
             is_complete=full,
             complete_every_days=full_days,
@@ -301,15 +298,19 @@ def simulate(
     \b
     Example: refstore gc simulate sales --rules stricter.json
     """
-    document = read_document(str(rules)) if rules is not None else None
-    if document is not None:
-        warn_of(rule_warnings(read_rules(document).rules))
+    from refstore_gc.gc_run import GcOptions
+
+    options = GcOptions(min_age_seconds=min_age_seconds, includes_foreign=foreign)
+    if rules is not None:
+        document = read_document(str(rules))
+        other_rules = read_rules(document).rules
+        options = replace(options, rules=other_rules)
+        warn_of(rule_warnings(other_rules))
         with repository_of(ctx, repo_name, only_read=True) as repo:
             warn_of(
                 change.text for change in compare_with_current(repo.context, parse_rules(repo.context, document).rules)
             )
-    options = partial(make_options, min_age_seconds=min_age_seconds, includes_foreign=foreign)
-    _run(ctx, repo_name, Job("simulate", options, document), EngineRequest(engine, master, conf))
+    _run(ctx, repo_name, Job("simulate", options), EngineRequest(engine, master, conf))
 
 
 @group.command("unmark")

@@ -75,7 +75,6 @@ def run_every(ctx: typer.Context, seconds: float, request: PassRequest) -> None:
     its code.
     """
     settings_of(ctx, service=True)
-    request.job.options()  # wrong options fail before anything begins
     request.engine.check(request.settings.offline)
     with open_lake(ctx) as lake:
         if request.repository is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -29,17 +29,12 @@ if TYPE_CHECKING:
     from refstore_gc.run_summary import GcSummary, SweepMode
     from refstore_purge.purge_report import PurgeReport
 
-SHARE: Final = 0.5
-"""A mark of more than this share of a repository waits for an operator."""
-FLOOR_OBJECTS: Final = 10_000
-"""A mark of fewer objects never waits."""
-
 
 @dataclass(frozen=True, slots=True)
 class Job:
     what: str
-    options: Callable[[], GcOptions]
-    rules: str | None = None
+    """`mark`, `run` or `simulate`."""
+    options: GcOptions
     purge_key: bytes | None = field(default=None, repr=False)
     """With it, each run looks for the ids of the purge's ledger in what came since."""
 
@@ -49,16 +44,6 @@ def sweep_mode(text: str) -> SweepMode:
     if text not in ("delete", "tag"):
         raise InvalidSettings(f"{text!r} is not a mode of sweeping; use delete or tag")
     return "delete" if text == "delete" else "tag"
-
-
-def make_options(
-    *, mode: SweepMode = "delete", share: float = SHARE, floor: int = FLOOR_OBJECTS, **others: Any
-) -> GcOptions:
-    """Make the options of a run. It imports the offline job, which takes a moment."""
-    from refstore_gc.gc_run import GcOptions
-    from refstore_gc.mark_breaker import BreakerLimits
-
-    return GcOptions(mode=mode, limits=BreakerLimits(share_max=share, floor_objects=floor), **others)
 
 
 class AllRan(NamedTuple):
@@ -83,14 +68,10 @@ class AllRan(NamedTuple):
 
 def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report_progress: Any) -> AllRan:
     """Run the job in each of these repositories. An error in one does not stop the others."""
-    from refstore.retention.rules import read_rules
     from refstore_gc import gc_run
     from refstore_gc.bucket_lifecycle import find_overdue
     from refstore_gc.simulate import simulate_mark
 
-    options = job.options()
-    if job.rules is not None:
-        options = replace(options, rules=read_rules(job.rules).rules)
     done: list[GcSummary] = []
     troubles: list[tuple[str, RefstoreError]] = []
     purges: list[tuple[str, PurgeReport]] = []
@@ -108,15 +89,15 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report
             if repo is None:
                 continue
             if job.what == "simulate":
-                done.append(simulate_mark(repo.context, engines, options, report_progress))
+                done.append(simulate_mark(repo.context, engines, job.options, report_progress))
             elif job.what == "mark":
-                done.append(gc_run.mark(repo.context, engines, options, report_progress))
+                done.append(gc_run.mark(repo.context, engines, job.options, report_progress))
                 asking += bool(done[-1].question)
             else:
                 ran = gc_run.run_nightly(
                     repo.context,
                     engines,
-                    options,
+                    job.options,
                     report_progress,
                     on_sweep_error=partial(unswept, name),
                     on_swept=swept.append,
@@ -159,7 +140,7 @@ def clear_deleted(
     rows: list[dict[str, Any]] = []
     for repo, record in list(closed_repositories(lake)):
         try:
-            found = clear_repository(lake, repo, record, engines, job.options(), report_progress)
+            found = clear_repository(lake, repo, record, engines, job.options, report_progress)
         except RefstoreError as error:
             troubles.append((repo, error))
             continue

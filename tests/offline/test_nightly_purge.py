@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from refstore.cli import gc_job
-from refstore.cli.gc_job import AllRan, Job, make_options, run_all
+from refstore.cli.gc_job import AllRan, Job, run_all
 from refstore.cli.nightly_purge import reasons_of, row_of
 from refstore.errors import Conflict
 from refstore.objects.base import DeleteResult
@@ -41,7 +40,7 @@ def purge(world: World, engines: Engines) -> None:
 
 
 def run_night(world: World, engines: Engines) -> AllRan:
-    job = Job("run", partial(make_options, min_age_seconds=0.0), purge_key=KEY)
+    job = Job("run", GcOptions(min_age_seconds=0.0), purge_key=KEY)
     return run_all(world.lake, ["sales"], job, engines, ignore_progress)
 
 

@@ -22,7 +22,7 @@ from refstore_gc.run_summary import ObjectCount, SweepResult
 from tests.commands import Command
 
 NO_ENGINES = cast(Any, None)
-JOB = cast(Job, SimpleNamespace(purge_key=None, what="run", options=GcOptions, rules=None))
+JOB = Job("run", GcOptions())
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_mark_is_reported_although_the_look_for_purged_ids_failed_after_it(
 
     monkeypatch.setattr(gc_run, "run_nightly", collect)
     monkeypatch.setattr(gc_job, "purge_again", purge)
-    job = cast(Job, SimpleNamespace(purge_key=b"k", what="run", options=GcOptions, rules=None))
+    job = Job("run", GcOptions(), purge_key=b"k")
     ran = run_all(lake, ["sales"], job, NO_ENGINES, None)
     assert (ran.done, ran.marked, ran.purges) == ([{"repository": "sales"}], True, [])
     assert [(name, type(error)) for name, error in ran.troubles] == [("sales", Conflict)]
