@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -120,46 +120,37 @@ def run(
              refstore purge run sales --ledger --yes
     Exit code 4: something is left, or a data set has no object or no identifier; the report says what, and why.
     """
+    from refstore_purge.purge_run import PurgeOptions
+
     if bool(ids) == ledger:
         ctx.fail("give the ids with --ids FILE, or --ledger for those that were purged before")
-    if ledger and (id_column or dataset_column or no_header or empty_id):
-        ctx.fail("give the options of a table with --ids, not with --ledger")
-
-    def make_options(file: Path | None, key: bytes | None) -> PurgeOptions:
-        from refstore_purge.purge_run import PurgeOptions
-
-        return PurgeOptions(
-            ids=file,
-            id_column=id_column,
-            dataset_column=dataset_column,
-            has_no_header=no_header,
-            takes_empty_id=empty_id,
-            id_type=id_type,
-            datasets=tuple(datasets or ()),
-            dry_run=dry_run,
-            max_partitions=max_units,
-            after=after,
-            includes_copies=including_copies,
-            ignores_statistics=ignore_statistics,
-            share=breaker_share,
-            floor_rows=breaker_floor,
-            purge_key=key,
-        )
-
-    report = _purge(ctx, repo_name, ids, make_options, EngineRequest(engine, master, conf), yes=yes or dry_run)
+    options = PurgeOptions(
+        ids=None,
+        id_column=id_column,
+        dataset_column=dataset_column,
+        has_no_header=no_header,
+        takes_empty_id=empty_id,
+        id_type=id_type,
+        datasets=tuple(datasets or ()),
+        dry_run=dry_run,
+        max_partitions=max_units,
+        after=after,
+        includes_copies=including_copies,
+        ignores_statistics=ignore_statistics,
+        share=breaker_share,
+        floor_rows=breaker_floor,
+    )
+    report = _purge(ctx, repo_name, ids, options, EngineRequest(engine, master, conf), yes=yes or dry_run)
     return None if report.is_done else LEFT
 
 
 def _purge(
-    ctx: typer.Context,
-    repo_name: str,
-    ids: str,
-    make_options: Callable[[Path | None, bytes | None], PurgeOptions],
-    engine: EngineRequest,
-    *,
-    yes: bool,
+    ctx: typer.Context, repo_name: str, ids: str, options: PurgeOptions, engine: EngineRequest, *, yes: bool
 ) -> PurgeReport:
-    """Make a run, and print its report. `ids`: '' for those of the ledger."""
+    """Make a run, and print its report. `ids`: the place of their table; '' for those of the ledger."""
+    of_table = (options.id_column, options.dataset_column, options.has_no_header, options.takes_empty_id)
+    if not ids and any(of_table):
+        ctx.fail("give the options of a table with --ids, not with --ledger")
     settings = settings_of(ctx)
     key = read_purge_key(settings.purge_key, settings.data)
     with open_lake(ctx) as lake, _ids_file(lake, ids) if ids else nullcontext() as file:
@@ -167,11 +158,13 @@ def _purge(
         repo.purge_document()  # before an engine is started
         confirm(ctx, f"the rows of the ids will be removed from the onboarded data sets of {repo.name!r}", yes=yes)
         with engine.open(settings.offline) as engines, show_progress() as tell:
-            from refstore_purge import purge_run as running
+            from refstore_purge.purge_run import run_purge
 
             if key is None:
                 print("refstore: warning: no index and no ledger of ids is kept: purge_key is not set", file=sys.stderr)
-            made = running.run_purge(repo, engines, make_options(file, key), tell, print_notice=_say)
+            made = run_purge(
+                repo, engines, dataclasses.replace(options, ids=file, purge_key=key), tell, print_notice=_say
+            )
         emit_report(ctx, made)
     return made
 
