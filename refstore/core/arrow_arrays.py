@@ -3,7 +3,7 @@
 `pyarrow.array`, `pyarrow.scalar`, `Table.from_pylist`, and each compute function that is given a Python value, first
 look whether the value is of pandas, and import it for that wherever it is installed: half a second and 40 MB for a
 commit of ten files. `to_numpy` does, too. Here arrays are made of buffers, which needs no such look. So this product
-calls `array`, `make_scalar`, `make_batch` and `to_numpy` in their place (tests/unit/test_imports_at_start.py).
+calls `make_array`, `make_scalar`, `make_batch` and `to_numpy` in their place (tests/unit/test_imports_at_start.py).
 """
 
 from __future__ import annotations

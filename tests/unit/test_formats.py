@@ -20,17 +20,24 @@ from refstore.core.arrow_arrays import make_array
 from refstore.core.ids import Address, BranchName, CommitId, RepositoryId, RepositoryName, Token
 from refstore.core.ids import Path as ObjectPath
 from refstore.core.signing_keys import SigningKey
-from refstore.deletion_history.journal_format import PendingDelete
+from refstore.deletion_history import deletion_index
+from refstore.deletion_history.deletion_index import Unreadable
+from refstore.deletion_history.journal_format import DeletionRecord, PendingDelete
 from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.kv.base import Key
 from refstore.kv.sqlite import open_sqlite
-from refstore.objects.base import DeleteResult
+from refstore.objects import open_objects
+from refstore.objects.base import DeleteResult, ObjectStore
 from refstore.objects.memory import MemoryObjects
 from refstore.records.staging_records import Entry as ObjectEntry
 from refstore.versioning import manifest
 from refstore.versioning.commits import added_addresses, columns, metaranges, ranges
 from refstore.versioning.commits.metaranges import Metarange, RangeRow
 from refstore.versioning.issuance import AddressTokenIssuer, IssuedAddressClaims
+from refstore_gc import deletion_index_writer, garbage, run_summary, sweep_tasks
+from refstore_gc.run_layout import ObjectKind, RunLayout
+from refstore_gc.run_summary import CleanupSummary, GcSummary, ObjectCount, SweepManifest, SweepResult, UnitRow
+from refstore_gc.sweep_tasks import SweepUnit
 from refstore_purge import id_index, ledger, purge_ids
 from tests.kit.clock import FakeClock
 
@@ -82,7 +89,7 @@ def _journal() -> bytes:
     writer = JournalWriter(objects, "r1", FakeClock(wall_ms=NOW_MS), count(1))
     batch = [PendingDelete(ADDRESS, Token("main:01j8x6w3vr0000000000000001"), ObjectPath("a/b"), "reset", 5)]
     writer.record_start(batch)
-    writer.record_end(batch, DeleteResult([], [], [(ADDRESS, "refused")]))
+    writer.record_end(batch, DeleteResult((), (), ((ADDRESS, "refused"),)))
     segments = [(info.key, gzip.decompress(objects.read(info.key))) for info in objects.list()]
     return b"\n".join(key.encode() + b"\n" + body for key, body in segments)
 
@@ -90,6 +97,73 @@ def _journal() -> bytes:
 def _token() -> bytes:
     claims = IssuedAddressClaims(REPO, MAIN, ObjectPath("a/b"), ADDRESS, "t1", NOW_MS + 60_000)
     return AddressTokenIssuer([SigningKey("k1", b"s" * 32)], FakeClock(wall_ms=NOW_MS)).sign(claims).encode()
+
+
+def _mark_a_blob(folder: str) -> tuple[RunLayout, ObjectStore, UnitRow]:
+    """Mark one blob as an orphan. Return the run's layout, its store, and the file of the mark."""
+    layout = RunLayout(url=f"file://{folder}", files=f"file://{folder}", mark_id="m1", seed=1)
+    blob = {
+        "address": make_array([ADDRESS], columns.pa.string()),
+        "size_bytes": make_array([5], columns.pa.int64()),
+        "mtime_ms": make_array([NOW_MS], columns.pa.int64()),
+        "kind": make_array([int(ObjectKind.DATA)], columns.pa.int8()),
+    }
+    rows = garbage.write_garbage(layout, 0, columns.pa.table(blob), [])
+    (unit,) = (row for row in rows if isinstance(row, UnitRow))
+    return layout, open_objects(layout.url), unit
+
+
+def _mark() -> bytes:
+    manifest_of_mark = SweepManifest("m1", 1, "delete", [UnitRow("key", ADDRESS, 1, 5)], {"main": "s1"}, ["dead"])
+    with TemporaryDirectory() as folder:
+        _, objects, unit = _mark_a_blob(folder)
+        run_summary.write_manifest(objects, manifest_of_mark)
+        return objects.read("_refstore/gc/m1/mark.json") + objects.read(unit.key)
+
+
+def _run_summary() -> bytes:
+    count = ObjectCount(1, 5)
+    counts = {"orphan blob": count}
+    sweep = SweepResult(mode="delete", at_ms=NOW_MS, outcomes={"deleted": count}, by_reason={"orphan blob": counts})
+    summary = GcSummary(
+        repository="sales",
+        mark_id="m1",
+        state="swept",
+        began_ms=NOW_MS,
+        deletes_at_ms=NOW_MS,
+        min_age_seconds=60.0,
+        rules_digest="d",
+        commits={"marked": 1},
+        **dict.fromkeys(("listed", "young", "foreign", "kept", "pending", "marked"), count),
+        **dict.fromkeys(("listed_by_kind", "by_reason", "by_kind", "named_by_branch"), counts),
+        by_day={"20231114": counts},
+        named_in_kv=1,
+        sources={"trees": 1},
+        sweep=sweep,
+        purge_cleanup=CleanupSummary(backups=count),
+    )
+    objects = MemoryObjects()
+    run_summary.write_summary(objects, summary)
+    return objects.read("_refstore/gc/m1/summary.json")
+
+
+def _sweep_record() -> bytes:
+    with TemporaryDirectory() as folder:
+        layout, objects, unit = _mark_a_blob(folder)
+        objects.put(ADDRESS, b"12345")
+        sweep_tasks.sweep_unit(layout, SweepUnit(unit.key, "outcome"), [], "delete")
+        return objects.read("outcome")
+
+
+def _deletion_index() -> bytes:
+    objects = MemoryObjects()
+    record = DeletionRecord(ADDRESS, NOW_MS, "sweep", "m1", "deleted", "orphan blob", "", "a/b", "", 5, "")
+    schema = deletion_index.schema()
+    cells = zip((ADDRESS, *record), schema.types, strict=True)
+    table = columns.pa.table([make_array([value], type_) for value, type_ in cells], schema=schema)
+    key = deletion_index.sweep_file("m1", 0, 1)
+    deletion_index_writer.write_file(objects, key, [table], [Unreadable(NOW_MS, "a file was removed")])
+    return key.encode() + objects.read(key)
 
 
 def _purge_index() -> bytes:
@@ -116,6 +190,10 @@ FORMS: dict[str, tuple[Callable[[], bytes], str]] = {
     "manifest entries": (_manifest, "dbe5cb51aa3a53a482f93386629b4735bb6ecc2557d5cb3588bdb305ce588fad"),
     "audit entry": (_audit_entry, "bf514b75b6cb1d1bbaa527bfd3d49d4c3df346e4033167d8b79f6a03429addaf"),
     "journal": (_journal, "c405cc65fc39d1e714673e92e1187e0e960ef40fc4b5fd8ea068ef22813348e0"),
+    "mark": (_mark, "fd548ccfdfa73f80678d530cd3035a2d61e30ddb748e0417e8fd1abd7302a2af"),
+    "summary of a run": (_run_summary, "45fd57780524fc392b6cce2dd837263fea89e93b38783711adb1fdcd3cd34dae"),
+    "sweep record": (_sweep_record, "1ac8698000927e71276c01f651361eba74877d9ad586a431d5b1de9e1843d3e8"),
+    "index of deletions": (_deletion_index, "49a0924942221bf06bd00ca2ff893a256f45bfaf99529e20efd20fe1aa3f41a2"),
     "signed token": (_token, "c0cdfb8cb4ab5216f845b541bb28e122eae4e9f0dab2bf36f5825a0cb8138991"),
     "purge index": (_purge_index, "338ae7777c20e76674c72932097ebde4d45bd68b38c2d085b9168902d6c20322"),
     "purge ledger": (_purge_ledger, "ba2e816ffe75e19e8e45d92276587c254461935e2595f068a49a63c69e03c433"),
