@@ -29,7 +29,8 @@ import typer
 
 from refstore.cli.options import Invocation
 from refstore.cli.tables import print_rows
-from refstore.configuration.settings import LoadedSettings, Settings
+from refstore.configuration.settings import Settings
+from refstore.configuration.settings_loader import LoadedSettings
 from refstore.core import event_log
 from refstore.core.file_modes import find_exposed
 from refstore.core.visible_text import make_streams_visible, make_visible_line, own_stream

@@ -24,7 +24,7 @@ _SETTINGS: Final = {
     "log_level": "log.level",
     "log_format": "log.format",
 }
-"""The setting of each option (`refstore/configuration/settings.py`)."""
+"""The setting of each option (`refstore/configuration/settings_table.py`)."""
 OUTPUTS: Final = ("table", "json", "csv")
 
 
@@ -33,7 +33,7 @@ class Invocation:
     """The values of the shared options."""
 
     flags: dict[str, object] = field(default_factory=dict[str, object])
-    """By setting name, as `settings.load_settings` takes them."""
+    """By setting name, as `settings_loader.load_settings` takes them."""
     output: str = "table"
     """`table`, `json` or `csv`."""
     debug: bool = False

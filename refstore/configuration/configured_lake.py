@@ -10,7 +10,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from refstore.configuration.settings import LoadedSettings, Settings, candidate_files, load_settings
+from refstore.configuration.settings import Settings
+from refstore.configuration.settings_loader import LoadedSettings, candidate_files, load_settings
 from refstore.core.file_modes import make_folder
 from refstore.core.user_folders import config_folder, data_folder
 from refstore.errors import InvalidSettings, NotFound

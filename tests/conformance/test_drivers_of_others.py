@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 import refstore
-from refstore.configuration.settings import load_settings
+from refstore.configuration.settings_loader import load_settings
 from refstore.conformance import ObjectStoreSuite
 from refstore.conformance.kv_suite import RACES
 from refstore.errors import InvalidSettings

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import refstore
-from refstore.configuration.settings import load_settings
+from refstore.configuration.settings_loader import load_settings
 from refstore.service import access_keys
 from tests.api.service import application
 

@@ -11,7 +11,7 @@ import pytest
 from examples.demo.client_reports import Expected, Kind, Report, expected_branches, read_reports
 from examples.demo.short_durations import REAPER, SAFETY, environment
 from examples.demo.source_files import SIZE_BYTES_MAX, choose_files
-from refstore.configuration.settings import load_settings
+from refstore.configuration.settings_loader import load_settings
 from refstore.errors import Invalid
 
 

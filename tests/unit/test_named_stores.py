@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import refstore
-from refstore.configuration.settings import LoadedSettings, load_settings
+from refstore.configuration.settings_loader import LoadedSettings, load_settings
 from refstore.errors import InvalidName, InvalidSettings, WrongStore
 from refstore.lake import Lake
 from refstore.objects.named_stores import namespace_url, resolve_url

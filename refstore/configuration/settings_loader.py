@@ -1,0 +1,346 @@
+"""Find the values of the settings, each with its origin.
+
+Every command, and `refstore.open`, finds its values in the same way. The first source that has a value wins:
+
+    1. the command line       --data DIR, or --kv URL --objects URL, --log-level, ...; the arguments of `refstore.open`
+    2. the environment        REFSTORE_DATA, REFSTORE_KV, REFSTORE_GRACE_SECONDS, REFSTORE_REAPER_LEASE_SECONDS, ...
+    3. one TOML file          --config, REFSTORE_CONFIG, ./refstore.toml, the user's own; the first that exists, and
+                              never two merged
+    4. the default
+
+The stores are one choice: `data`, or `kv` and `objects` together, all from the same source. With the KV of one lake and
+the objects of another, all blobs would look unreferenced. So `kv` without `objects`, or the reverse, is an error.
+
+This module does not read the environment: entry points pass it in. Secrets (URL passwords, signing keys) are in no
+error message and no row of `LoadedSettings.rows`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, cast, get_args, get_origin
+
+import msgspec
+
+from refstore.configuration.object_store_settings import (
+    SECTION,
+    VARIABLES,
+    build_object_stores,
+    check_names,
+    flatten_tables,
+    is_store_setting,
+    store_variables,
+)
+from refstore.configuration.settings import (
+    ApiSettings,
+    LogSettings,
+    OfflineSettings,
+    ReaperSettings,
+    Settings,
+    embedded_urls,
+)
+from refstore.configuration.settings_table import ENVIRONMENT_PREFIX, SETTINGS, Setting, store_setting
+from refstore.core.redaction import redact_url
+from refstore.core.safety import Safety
+from refstore.core.suggestions import find_nearest
+from refstore.errors import InvalidSettings
+
+CONFIG: Final = "config"
+COMMITTER: Final = "REFSTORE_COMMITTER"
+"""No setting: who makes the commits of the command."""
+FILE_NAME: Final = "refstore.toml"
+
+_ORCHESTRATORS: Final = (f"{ENVIRONMENT_PREFIX}PORT", f"{ENVIRONMENT_PREFIX}SERVICE_")
+"""Variables that Kubernetes sets if a service is called refstore."""
+_STORE_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:\S*")
+"""Drivers may take URLs without an authority, such as memory:."""
+_SECTIONS: Final = frozenset(name.partition(".")[0] for name in SETTINGS if "." in name)
+_STORES: Final = ("data", "kv", "objects")
+
+
+class Origin(NamedTuple):
+    """Where a value came from."""
+
+    kind: Literal["flag", "environment", "file", "default"]
+    detail: str = ""
+    """The variable's or the file's name."""
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "flag":
+                return self.detail or "command line"
+            case "environment":
+                return f"environment {self.detail}"
+            case "file":
+                return self.detail
+            case "default":
+                return "default"
+
+
+class SettingRow(NamedTuple):
+    """One setting for display, without secrets."""
+
+    setting: str
+    value: str | int | float | list[str] | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    settings: Settings
+    origins: Mapping[str, Origin]
+    """By setting name, such as `reaper.lease_seconds`, for every setting."""
+    file: Path | None
+    """The TOML file that was read; None: none."""
+    warnings: tuple[str, ...]
+    """Variables that look like a mistyped setting. They are no errors, because orchestrators set `REFSTORE_PORT` and
+    the like by themselves.
+    """
+
+    def rows(self) -> Iterator[SettingRow]:
+        """Yield every setting, with secrets hidden."""
+        for name in (*SETTINGS, *(name for name in self.origins if name not in SETTINGS)):
+            setting = SETTINGS.get(name) or store_setting(name)
+            yield SettingRow(name, setting.display_value(self.value(name)), str(self.origins[name]))
+
+    def value(self, name: str) -> object:
+        """Return the value of a setting, such as `data` or `reaper.lease_seconds`."""
+        current: object = self.settings
+        for part in name.split("."):
+            is_table = isinstance(current, Mapping)
+            current = cast("Mapping[str, object]", current)[part] if is_table else getattr(current, part)
+        return current
+
+
+_SettingSource = Mapping[str, tuple[object, Origin]]
+"""The raw values of one source, by setting name."""
+
+
+def load_settings(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    files: Sequence[Path] = (),
+    *,
+    default_data: Path,
+    given_as: str = "",
+) -> LoadedSettings:
+    """Load the settings in force. Raises InvalidSettings, with the source, the key and the allowed values.
+
+    `flags`: by setting name (and `config`), None for a flag that was not given. `files`: where a TOML file may be, the
+    preferred one first, if neither `--config` nor `REFSTORE_CONFIG` names one. A named file must exist. `given_as`:
+    what messages call the source of `flags`, if it is not the command line.
+    """
+    allowed = {CONFIG, *SETTINGS}
+    check_names((name for name in flags if name.startswith(f"{SECTION}.")), given_as or "command line")
+    if unknown := {name for name in flags if not is_store_setting(name)} - allowed:
+        raise InvalidSettings(f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(sorted(allowed))}")
+    file = _find_file(flags, environ, files, given_as)
+    variables = {setting.name: setting.variable for setting in SETTINGS.values()} | store_variables(environ)
+    sources: list[_SettingSource] = [
+        {
+            name: (value, Origin("flag", given_as))
+            for name, value in flags.items()
+            if value is not None and name != CONFIG
+        },
+        {
+            name: (environ[variable], Origin("environment", variable))
+            for name, variable in variables.items()
+            if environ.get(variable)  # shells use an empty variable for "not set"
+        },
+        {name: (value, Origin("file", str(file))) for name, value in _read_file(file).items()} if file else {},
+    ]
+    values: dict[str, object] = {}
+    origins: dict[str, Origin] = {}
+    store_settings = sorted({name for source in sources for name in source if is_store_setting(name)})
+    for name in (*SETTINGS, *store_settings):
+        if name in _STORES:
+            continue
+        setting = SETTINGS.get(name) or store_setting(name)
+        value, origin = next(
+            (source[name] for source in sources if name in source), (setting.default, Origin("default"))
+        )
+        values[name] = value if origin.kind == "default" else _convert_value(setting, value, origin)
+        origins[name] = origin
+    _choose_stores(sources, default_data, values, origins)
+    return LoadedSettings(_build_settings(values, origins), origins, file, tuple(_find_suspicious(environ)))
+
+
+def candidate_files(directory: Path, user_directory: Path) -> tuple[Path, ...]:
+    """Return where to look for a TOML file if none is named."""
+    return (directory / FILE_NAME, user_directory / FILE_NAME)
+
+
+def _find_file(
+    flags: Mapping[str, object], environ: Mapping[str, str], files: Sequence[Path], given_as: str
+) -> Path | None:
+    named_file = flags.get(CONFIG) or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
+    if named_file:
+        path = Path(str(named_file)).expanduser()
+        if not _is_file(path):
+            source = "REFSTORE_CONFIG"
+            if flags.get(CONFIG):
+                source = f"config ({given_as})" if given_as else "--config"
+            raise InvalidSettings(f"{source} names {path}, which is not a file; write it, or leave {source} out")
+        return path
+    return next((path for path in files if _is_file(path)), None)
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether the file exists. Raises InvalidSettings if that is unknown, because an existing file must not be
+    ignored.
+    """
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise InvalidSettings(
+            f"{path} cannot be accessed ({error.strerror}); make its folder readable, or name another file"
+        ) from error
+
+
+def _read_file(file: Path) -> dict[str, object]:
+    """Return the file's settings by name. An unknown key is an error, because it may be a misspelt safety duration."""
+    import tomllib
+
+    try:
+        document = cast(dict[str, object], tomllib.loads(file.read_text("utf-8")))
+    except OSError as error:
+        raise InvalidSettings(
+            f"{file} cannot be read ({error.strerror}); make it readable, or name another with --config"
+        ) from error
+    except ValueError as error:
+        raise InvalidSettings(f"{file} is not TOML in UTF-8 ({error}); correct it") from error
+    settings: dict[str, object] = {}
+    for key, value in document.items():
+        if key == SECTION:
+            settings |= flatten_tables(file, value)
+        elif key not in _SECTIONS:
+            settings[key] = value
+        elif isinstance(value, dict):
+            settings |= {f"{key}.{inner}": content for inner, content in cast(dict[str, object], value).items()}
+        else:
+            raise InvalidSettings(f"{file}: {key} must be a table; write [{key}] and its settings below")
+    for name in settings:
+        if name not in SETTINGS and not is_store_setting(name):
+            section = name.rpartition(".")[0]
+            allowed = [other for other in SETTINGS if other.rpartition(".")[0] == section]
+            raise InvalidSettings(
+                f"{file}: {name} is not a setting; {_suggest_name(name, SETTINGS)}allowed: {', '.join(allowed)}"
+            )
+    return settings
+
+
+def _convert_value(setting: Setting, value: object, origin: Origin) -> object:
+    """Convert `value` to its setting's type. Text from the environment and the command line is parsed; types in a file
+    are strict.
+    """
+    if get_origin(setting.kind) is tuple and isinstance(value, str) and origin.kind != "file":
+        value = re.split(r"[,\s]+", value.strip(", \t\n"))
+    try:
+        if Path in get_args(setting.kind) and isinstance(value, str | Path):
+            return Path(value)
+        return cast(object, msgspec.convert(value, setting.kind, strict=origin.kind == "file"))
+    except msgspec.ValidationError:
+        text = "not valid" if setting.is_secret else repr(redact_url(value) if isinstance(value, str) else value)[:120]
+        raise InvalidSettings(f"{setting.name} ({origin}) is {text}; it must be {setting.allowed_values}") from None
+
+
+def _choose_stores(
+    sources: Sequence[_SettingSource], default_data: Path, values: dict[str, object], origins: dict[str, Origin]
+) -> None:
+    """Set the stores, all from the first source that has any of them."""
+    no_source: _SettingSource = {}
+    source = next((source for source in sources if any(name in source for name in _STORES)), no_source)
+    stores = {
+        name: (_convert_value(SETTINGS[name], *source[name]), source[name][1]) for name in _STORES if name in source
+    }
+    if "data" in stores and len(stores) > 1:
+        raise InvalidSettings(
+            f"data ({stores['data'][1]}) and {' and '.join(name for name in stores if name != 'data')} exclude each "
+            "other; give data, or kv and objects"
+        )
+    if len(stores) == 1 and "data" not in stores:
+        (name, (_, origin)) = next(iter(stores.items()))
+        other = "objects" if name == "kv" else "kv"
+        raise InvalidSettings(f"{name} ({origin}) is given without {other}; give both in the same source, or data")
+    if "kv" in stores:
+        for name in ("kv", "objects"):
+            url, origin = cast(str, stores[name][0]), stores[name][1]
+            if not _STORE_URL.fullmatch(url):
+                raise InvalidSettings(
+                    f"{name} ({origin}) is {redact_url(url)!r}; it must be a URL such as {_EXAMPLES[name]}"
+                )
+            values[name], origins[name] = url, origin
+        values["data"], origins["data"] = None, Origin("default")
+        return
+    data, origin = cast(tuple[Path, Origin], stores.get("data", (default_data, Origin("default"))))
+    # A path in a file is relative to the file; any other path is relative to the working directory.
+    base = Path(origin.detail).absolute().parent if origin.kind == "file" else Path.cwd()
+    values["data"] = base / data.expanduser()
+    values["kv"], values["objects"] = embedded_urls(values["data"])
+    origins |= dict.fromkeys(_STORES, origin)
+
+
+_EXAMPLES: Final = {
+    "kv": "redis://localhost:6379/0 or sqlite:///var/lib/lake/kv.sqlite",
+    "objects": "s3://bucket/prefix or file:///srv/lake",
+}
+
+
+def _build_settings(values: Mapping[str, object], origins: Mapping[str, Origin]) -> Settings:
+    safety_origins = {
+        _last_part(name): str(origin)
+        for name, origin in origins.items()
+        if name.startswith("safety.") and origin.kind != "default"
+    }
+
+    def section(name: str) -> dict[str, object]:
+        return {key.removeprefix(f"{name}."): value for key, value in values.items() if key.startswith(f"{name}.")}
+
+    try:
+        return Settings(
+            safety=Safety(**section("safety")),  # type: ignore[arg-type]  # _convert gave every value its field's type
+            reaper=ReaperSettings(**section("reaper")),  # type: ignore[arg-type]  # likewise
+            api=ApiSettings(**section("api")),  # type: ignore[arg-type]  # likewise
+            offline=OfflineSettings(**section("offline")),  # type: ignore[arg-type]  # likewise
+            log=LogSettings(**section("log")),  # type: ignore[arg-type]  # likewise
+            object_stores=build_object_stores(values),
+            safety_origins=safety_origins,
+            **{name: value for name, value in values.items() if "." not in name},  # type: ignore[arg-type]  # likewise
+        )
+    except InvalidSettings as error:
+        # Two settings contradict each other: name the sources of those that are not defaults.
+        places = [
+            f"{name}: {origin}"
+            for name, origin in origins.items()
+            if origin.kind != "default" and _last_part(name) in str(error)
+        ]
+        raise InvalidSettings(f"{error} ({'; '.join(places)})" if places else str(error)) from None
+
+
+def _find_suspicious(environ: Mapping[str, str]) -> Iterator[str]:
+    variables = {ENVIRONMENT_PREFIX + "CONFIG", COMMITTER, *(setting.variable for setting in SETTINGS.values())}
+    variables |= {*store_variables(environ).values()}
+    for name in sorted(environ):
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in variables or name.startswith(_ORCHESTRATORS):
+            continue
+        if name.startswith(VARIABLES):
+            yield (
+                f"{name} is not a setting and has no effect; the variables of a named store are "
+                f"{VARIABLES}NAME_ENDPOINT, _REGION, _PROFILE and _ADDRESSING"
+            )
+        elif near := find_nearest(name, variables, cutoff=0.85):
+            yield f"{name} is not a setting and has no effect; did you mean {near}?"
+
+
+def _suggest_name(name: str, names: Iterable[str]) -> str:
+    by_last = {_last_part(other): other for other in names}
+    last = _last_part(name)
+    near = find_nearest(name, names) or by_last.get(last if last in by_last else find_nearest(last, by_last) or "")
+    return f"did you mean {near}? " if near else ""
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition(".")[2]
