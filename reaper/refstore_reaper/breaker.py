@@ -44,6 +44,8 @@ BUCKET_MS: Final = 300_000
 ATTEMPTS: Final = 16
 REPORTED_MAX: Final = 1_000_000
 """How far due objects are counted if the count is only reported."""
+RESUME_SECONDS: Final = 3600.0
+"""How long hard deletion resumes if nobody says otherwise."""
 RESUME_SECONDS_MAX: Final = 30 * 86_400
 """The breaker guards nothing until then, so nobody may forget it."""
 
@@ -256,7 +258,8 @@ class Breaker:
 
 
 def resume(ctx: Context, *, seconds: float | None = None, objects: int | None = None) -> BreakerState:
-    """Resume hard deletion, for a time or for a number of objects. Raises Invalid if both are given, or too much.
+    """Resume hard deletion for a time, or for a number of objects; by default for an hour. Raises Invalid if both are
+    given, or too much.
 
     After that, the next pass checks the share of due objects again.
     """
@@ -264,6 +267,8 @@ def resume(ctx: Context, *, seconds: float | None = None, objects: int | None = 
         raise Invalid("hard deletion resumes for a time or for a number of objects, not for both; give one of the two")
     if seconds is not None and not 0 < seconds <= RESUME_SECONDS_MAX:
         raise Invalid(f"hard deletion resumes for at most {RESUME_SECONDS_MAX // 86_400} days; give a shorter time")
+    if seconds is None and objects is None:
+        seconds = RESUME_SECONDS
     now = ctx.clock.now_ms()
     until_ms = now + int(seconds * 1000) if seconds is not None else 0
     state = BreakerState(ctx.ids.new_id(now), allowed_until_ms=until_ms, allowed_objects=objects or 0)

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from refstore.records.staging_records import Entry
     from refstore.repository import Repository
 
-
 app = typer.Typer()
-
 
 _SHA256_DIGITS: Final = 64
 

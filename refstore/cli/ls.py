@@ -14,7 +14,6 @@ from refstore.cli.rows import entry_row
 if TYPE_CHECKING:
     from refstore.operations.read import ListedPath
 
-
 app = typer.Typer()
 
 

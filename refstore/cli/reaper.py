@@ -228,7 +228,7 @@ def resume(
                 emit(ctx, {"repository": repo_name, "until": None, "objects": None})
             return
         confirm(ctx, f"{reason}; deletion will go on", yes=yes)
-        state = breaker.resume(context, seconds=3600.0 if seconds is None and count is None else seconds, objects=count)
+        state = breaker.resume(context, seconds=seconds, objects=count)
         emit(
             ctx,
             {

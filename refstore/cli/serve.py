@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-RESUME_SECONDS = 3600.0
 CHECK_SECONDS = 0.5
 """How often the service checks that its processes still run."""
 RESTART_SECONDS = 5.0
@@ -181,8 +180,7 @@ class _Operations:
         reason = breaker.explain(breaker.read_state(ctx.kv, ctx.repo))
         if not reason:
             return f"hard deletion of {ctx.name} goes on already"
-        for_seconds = RESUME_SECONDS if seconds is None and objects is None else seconds
-        breaker.resume(ctx, seconds=for_seconds, objects=objects)
+        breaker.resume(ctx, seconds=seconds, objects=objects)
         return f"hard deletion of {ctx.name} goes on; it was stopped because {reason}"
 
 
@@ -311,9 +309,8 @@ def _reaper(settings: Settings, folder: Path) -> None:
         over.set()
 
     signal.signal(signal.SIGTERM, end)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # an interrupt typed at the terminal comes here too: the service says when to end
+    # an interrupt typed at the terminal comes here too: the service says when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     logs.configure_logs(settings.log, sys.stderr, service=True)
     parent = multiprocessing.parent_process()
 
@@ -354,11 +351,8 @@ def _reads(settings: Settings, process_end: socket.socket, folder: Path | None) 
     from refstore_api import server
     from refstore_reaper.process_priority import NICE, lowered_priority
 
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-        signal.SIGHUP,
-    ):  # who is told to end, or to read its certificate, is the service
+    # who is told to end, or to read its certificate, is the service
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     logs.configure_logs(settings.log, sys.stderr, service=True)
     with lowered_priority(NICE):

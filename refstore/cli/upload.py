@@ -26,11 +26,9 @@ from refstore.repository import Repository
 app = typer.Typer()
 
 BATCH_FILES: Final = 200
-
-STATS_AT_ONCE: Final = 1000
-
 BATCH_BYTES: Final = 64 << 20
 """The bounds of one call; its files share its round trips and its deadline."""
+STATS_AT_ONCE: Final = 1000
 
 ContentType = Annotated[str, typer.Option(metavar="TYPE", help="A media type to remember.")]
 

@@ -31,6 +31,7 @@ app = typer.Typer()
 FORM: Final = "REPO ADDRESS | REPO REF/PATH"
 COMMITS_SHOWN: Final = 5
 LEFT: Final = "left by its repository, which was deleted"
+DAY_MS: Final = 86_400_000
 
 Row = dict[str, Any]
 
@@ -86,9 +87,7 @@ def _place(ctx: typer.Context, given: Sequence[str]) -> tuple[str, str, str, str
 def _explain(
     ctx: typer.Context, lake: Lake, repo_name: str, address: str | None, ask: Callable[[Context], Row]
 ) -> None:
-    """Print the answer of the repository with this name, or of the first deleted one with this name that
-    has an answer.
-    """
+    """Print the answer of the repository of this name, or of the first deleted one that has an answer."""
     unknown: NotFound | None = None
     for context, record in lake.repositories_of_name(repo_name):
         try:
@@ -141,9 +140,6 @@ def _may_have_had(record: ClearedRepository, address: Address) -> bool:
         return False
     made_ms = ids.address_time_ms(address)
     return made_ms is None or record.created_ms - DAY_MS <= made_ms <= record.closed_ms + DAY_MS
-
-
-DAY_MS: Final = 86_400_000
 
 
 def _of_cleared(repo: RepositoryId, record: ClearedRepository, address: str | None) -> Row:
