@@ -5,18 +5,16 @@ Marking and sweeping run on this machine or on Spark (the extra `spark`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of, warn_of, who
-from refstore.cli.confirmation import confirm
+from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of, warn_of
 from refstore.cli.files import read_document
+from refstore.cli.gc_decisions import confirm_mark, stop, unmark
 from refstore.cli.gc_job import (
     EngineRequest,
     Job,
@@ -26,14 +24,14 @@ from refstore.cli.gc_job import (
     sweep_mode,
     tell_of_the_wait,
 )
+from refstore.cli.gc_lifecycle import lifecycle
+from refstore.cli.gc_reports import report, status
 from refstore.cli.gc_tables import emit_summaries, run_row
 from refstore.cli.option_values import duration_seconds
-from refstore.cli.parameters import Conf, DryRun, EngineOption, Master, Name, Yes
+from refstore.cli.parameters import Conf, DryRun, EngineOption, Master, Name
 from refstore.core.redaction import redact_text
-from refstore.errors import NotFound, RefstoreError
+from refstore.errors import RefstoreError
 from refstore.gc_marks import Marks
-from refstore.monitoring import run_control
-from refstore.operations import unmark as unmark_operation
 from refstore.operations.rule_review import compare_with_current
 from refstore.operations.rules_document import parse_rules
 from refstore.purge_document.purge_key import read_purge_key
@@ -53,9 +51,6 @@ FAILED: Final = 5
 
 MaybeName = Annotated[
     str | None, typer.Argument(metavar="[REPO]", help="The repository; or --all.", show_default=False)
-]
-MaybeBucket = Annotated[
-    str | None, typer.Argument(metavar="[REPO]", help="The repository; or --bucket.", show_default=False)
 ]
 All = Annotated[bool, typer.Option("--all", help="Every repository, and the objects of deleted ones.")]
 GraceDays = Annotated[
@@ -313,191 +308,12 @@ def simulate(
     _run(ctx, repo_name, Job("simulate", options), EngineRequest(engine, master, conf))
 
 
-@group.command("unmark")
-def unmark(
-    ctx: typer.Context,
-    repo_name: Name,
-    which: Annotated[str, typer.Argument(metavar="COMMIT|MARK_ID", help="A commit, or a mark id for all its commits.")],
-    *,
-    pin: Annotated[
-        bool, typer.Option("--pin", help="Also add the commits to the pins of the rules: they never expire then.")
-    ] = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Make a marked commit, or all commits of a mark, active again. This works until the sweep begins.
-
-    The next run marks commits again that have expired by the rules: change the rules first, or give --pin. --dry-run
-    lists these commits.
-
-    \b
-    Example: refstore gc unmark sales 6e40c9... --dry-run
-             refstore gc unmark sales 6e40c9... --pin
-    """
-    with repository_of(ctx, repo_name) as repo:
-        which = Marks(repo.context).runs.full_id(which)
-        found = (
-            unmark_operation.preview_unmark(repo.context, which)
-            if dry_run
-            else unmark_operation.unmark(repo.context, which, pin=pin, by=who())
-        )
-        if found.expired_commits and not (dry_run and pin):
-            typer.echo(_marked_again(repo_name, which, found, dry_run=dry_run), err=True)
-        row: dict[str, object] = {
-            "repository": repo_name,
-            "unmarked": found.unmarked_commits,
-            "still_expired": len(found.expired_commits),
-        }
-        emit(ctx, row | {"pinned": len(found.commits) if found.is_pinned else 0})
-
-
-def _marked_again(repo_name: str, which: str, found: unmark_operation.UnmarkResult, *, dry_run: bool) -> str:
-    explain = f"refstore retention explain {repo_name} {found.expired_commits[0]}"
-    keep_these = (
-        f"or let them keep these: refstore gc unmark {repo_name} {which} --pin"
-        if dry_run
-        else "or add these to pins.commits"
-    )
-    return (
-        f"the rules call {len(found.expired_commits)} of {len(found.commits)} commits expired, and the next run marks "
-        f"what they call so; amend them ({explain} says which rule it is; refstore retention set {repo_name} FILE), "
-        f"{keep_these}"
-    )
-
-
-@group.command("confirm")
-def confirm_(
-    ctx: typer.Context, repo_name: Name, mark_id: Annotated[str, typer.Argument(metavar="MARK_ID")], *, yes: Yes = False
-) -> None:
-    """Confirm a mark that is larger than the breaker allows, so that it can be swept.
-
-    \b
-    Example: refstore gc confirm sales 01m7z3zav9bbbjvdydt7m95zqf
-    """
-    with repository_of(ctx, repo_name) as repo:
-        marks = Marks(repo.context)
-        mark_id = marks.runs.full_id(mark_id)
-        found = marks.runs.get(mark_id)
-        confirm(ctx, found.record.question or f"mark {mark_id} is {found.state_text}", yes=yes)
-        emit(ctx, run_row(marks, marks.decisions.confirm(mark_id, who())))
-
-
-@group.command("stop")
-def stop(
-    ctx: typer.Context,
-    repo_name: Name,
-    run_id: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="The run; default: the only one under way.", show_default=False)
-    ] = "",
-    *,
-    yes: Yes = False,
-) -> None:
-    """Stop a run of the offline job, or of a purge, that is under way. It ends within seconds.
-
-    A marking that is stopped marks nothing. A sweep goes on with the next run; it cannot be taken back. A purge that is
-    run again does what is left.
-
-    \b
-    Example: refstore gc stop sales --yes
-    """
-    with repository_of(ctx, repo_name) as repo:
-        under_way = [each for each in run_control.active_runs(repo.context) if each.run_id.startswith(run_id)]
-        if len(under_way) != 1:
-            runs = ", ".join(f"{each.progress.kind} {each.run_id}" for each in under_way) or "none"
-            raise NotFound(f"which run is to stop is not clear; under way in {repo_name!r}: {runs}")
-        chosen = under_way[0]
-        confirm(ctx, f"the {chosen.progress.kind} {chosen.run_id} of {chosen.progress.owner} will stop", yes=yes)
-        run_control.request_stop(repo.context, chosen.run_id, who())
-        emit(ctx, {"repository": repo_name, "run": chosen.run_id, "kind": chosen.progress.kind, "asked_to_stop": True})
-
-
-@group.command("status")
-def status(ctx: typer.Context, repo_name: Name) -> None:
-    """List the marks: waiting, due and swept ones, with the sizes of each.
-
-    Of a mark that waits, `commits` are those that it still has. What the `unmarked_commits` ones name stays, so
-    `objects` and `bytes` are then the most that the sweep deletes.
-
-    \b
-    Example: refstore gc status sales --json
-    """
-    with repository_of(ctx, repo_name, only_read=True) as repo:
-        marks = Marks(repo.context)
-        emit(ctx, (run_row(marks, each) for each in marks.runs.scan()))
-
-
-@group.command("report")
-def report(
-    ctx: typer.Context,
-    repo_name: Name,
-    mark_id: Annotated[
-        str | None,
-        typer.Argument(metavar="[MARK_ID]", help="The mark to report on; default: the last one.", show_default=False),
-    ] = None,
-) -> None:
-    """Show what a run marked, and what the store confirmed of its sweep.
-
-    \b
-    Example: refstore gc report sales
-    """
-    from refstore_gc.run_summary import read_summaries
-
-    with repository_of(ctx, repo_name, only_read=True) as repo:
-        every = read_summaries(repo.context.objects, Marks(repo.context).runs.scan())
-        mark_id = Marks(repo.context).runs.full_id(mark_id) if mark_id else None
-        chosen = [each for each in every if mark_id in (None, each.mark_id)]
-        if not chosen:
-            of = f" of {mark_id}" if mark_id else ""
-            raise NotFound(
-                f"{repo_name!r} has no report{of}; see which runs there were: refstore gc status {repo_name}"
-            )
-        emit_summaries(invocation_of(ctx).output, [chosen[-1]])
-
-
-@group.command("lifecycle")
-def lifecycle(
-    ctx: typer.Context,
-    repo_name: MaybeBucket = None,
-    *,
-    bucket: Annotated[
-        bool, typer.Option("--bucket", help="One rule for the whole bucket, which only this lake may use.")
-    ] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Put the rule into the bucket's configuration.")] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print the configuration that --apply would write; change nothing."),
-    ] = False,
-    yes: Yes = False,
-) -> None:
-    """Print or apply the lifecycle rule that deletes objects tagged by `--mode tag`, for one namespace or the bucket.
-
-    The output is input for `aws s3api put-bucket-lifecycle-configuration`. That command replaces all rules of the
-    bucket; --apply adds this rule to them. Read the warning if others share the bucket.
-
-    \b
-    Example: refstore gc lifecycle sales > lifecycle.json
-             refstore gc lifecycle --bucket --apply
-             refstore gc lifecycle --bucket --dry-run
-    """
-    from refstore_gc import bucket_lifecycle as rules
-
-    if (repo_name is None) != bucket:
-        ctx.fail("name one repository, or give --bucket")
-    with open_lake(ctx) as lake, ExitStack() as stack:
-        if repo_name is not None:
-            store = lake.repository(repo_name).context.objects
-            rule = rules.repository_rule(store)
-        else:
-            store = stack.enter_context(closing(rules.bucket_store(lake)))
-            rule = rules.bucket_rule(versions=rules.deletes_versions(store))
-            rules.check_bucket_is_ours(lake, store)
-        typer.echo(rules.rule_warning(rule), err=True)
-        made: dict[str, Any] = {"Rules": [rule.document()]}
-        if dry_run:
-            made = rules.bucket_configuration(store, rule)
-        elif apply:
-            confirm(ctx, "the bucket's lifecycle configuration will be changed", yes=yes)
-            made = rules.apply_rule(store, rule)
-        print(json.dumps(made, indent=2))
+group.command("unmark")(unmark)
+group.command("confirm")(confirm_mark)
+group.command("stop")(stop)
+group.command("status")(status)
+group.command("report")(report)
+group.command("lifecycle")(lifecycle)
 
 
 # ---- on an engine
