@@ -151,8 +151,7 @@ def duckdb_seconds(folder: Path, expected: int) -> float:
         connection.execute(f"set threads = {THREADS}")
         query = (
             f"copy (select listed.* from read_parquet('{listing}/*.parquet') listed anti join "
-            f"read_parquet('{live}/*.parquet') live"
-            f" on listed.address = live.address) to '{out}' (format parquet)"
+            f"read_parquet('{live}/*.parquet') live on listed.address = live.address) to '{out}' (format parquet)"
         )
         seconds = seconds_of(lambda: connection.execute(query))
         found = connection.execute(f"select count(*) from read_parquet('{out}')").fetchone()

@@ -74,10 +74,9 @@ def deletes_versions(store: ObjectStore) -> bool:
 def rule_warning(rule: LifecycleRule) -> str:
     """What whoever applies the rule must know."""
     return (
-        "A bucket has one lifecycle configuration for all who use it. The rule below deletes every object"
-        f" {'below ' + rule.prefix if rule.prefix else 'of the bucket'} that has the tag {TAG}, whoever set it; "
-        "applying it replaces"
-        " nothing else, but a bucket that others share is theirs to decide on, too."
+        "A bucket has one lifecycle configuration for all who use it. The rule below deletes every object "
+        f"{'below ' + rule.prefix if rule.prefix else 'of the bucket'} that has the tag {TAG}, whoever set it; "
+        "applying it replaces nothing else, but a bucket that others share is theirs to decide on, too."
     )
 
 
@@ -141,8 +140,7 @@ def check_bucket_is_ours(lake: Lake, store: ObjectStore) -> None:
     if found:
         raise Conflict(
             f"bucket {bucket} is not this lake's alone: {', '.join(found[:FOREIGN_SHOWN])} lies in no repository's "
-            "namespace;"
-            " apply one rule for each repository: refstore gc lifecycle REPO --apply"
+            "namespace; apply one rule for each repository: refstore gc lifecycle REPO --apply"
         )
 
 

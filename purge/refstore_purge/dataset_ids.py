@@ -113,9 +113,8 @@ class DatasetIds:
                 if not good and _has_width(ids, uuids.UUID_BYTES):
                     advice = "say --id-type binary, if its values are text of 16 bytes"
                 raise Invalid(
-                    f"{self._describe_difference(dataset, type_, ids)}, of which {ids.count - good} of {ids.count} "
-                    f"are no UUIDs; "
-                    f"{advice}{self._restrict_advice()}"
+                    f"{self._describe_difference(dataset, type_, ids)}, of which {ids.count - good} of {ids.count} are "
+                    f"no UUIDs; {advice}{self._restrict_advice()}"
                 )
             id_sets.write_ids(self.folder, "binary", [uuids.uuid_bytes(texts)], prefix=made)
         return made

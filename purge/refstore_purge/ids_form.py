@@ -235,8 +235,7 @@ def _csv(file: Path, text: str, name: str, options: IdsFormOptions, *, is_whole:
     if not is_known and not _is_header(first[id_at], below):
         raise Invalid(
             f"the first line of {name} may be a header, or an id (read: 1 column, {_count_text(lines)}, text); if it "
-            f"is an "
-            "id, say --no-header; if not, give the header's name with --id-column"
+            "is an id, say --no-header; if not, give the header's name with --id-column"
         )
     if lines == 1:
         raise Invalid(f"{name} has a header and no ids; give a table that has some")

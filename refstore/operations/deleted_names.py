@@ -52,8 +52,7 @@ def describe_hold(ctx: Context, record: RepositoryRecord) -> str:
         )
     return (
         f"{what} until {format_utc(release.until_ms)}, because {release.reason}; then a reaper frees it at its next "
-        f"scrub. "
-        "Wait for that, or choose another name"
+        "scrub. Wait for that, or choose another name"
     )
 
 

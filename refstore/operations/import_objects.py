@@ -239,8 +239,7 @@ def _list_sources(
             left_out = f" that can be named ({skipped.count} were left out)" if skipped.count else ""
             raise ObjectNotFound(
                 f"{source.source.url!r} holds no objects{left_out}; nothing was imported, and {source.destination!r} "
-                f"is "
-                "as it was"
+                "is as it was"
             )
     singles = {source.source.destination: source for source in sources if source.key}
     if singles:

@@ -113,8 +113,7 @@ def check_mark(ctx: Context, commit: CommitId, paths: Sequence[Path] | None = No
         if on is not None and on.mark_id == mark.mark_id:
             raise Gone(
                 f"commit {commit} has expired, and the run {mark.mark_id} that is on has yet to find whether anything "
-                "of it goes;"
-                " if nothing does, the same call works when that run has finished"
+                "of it goes; if nothing does, the same call works when that run has finished"
             )
         raise marked_error(commit, mark)
 

@@ -372,8 +372,7 @@ def _link(
         or entries.get(path)
         or AlreadyLinked(
             f"{path!r}: this physical address was linked before, or is expired; if a link of yours was not answered, "
-            "look at the path; "
-            "if your upload is not there, get a new address and upload again"
+            "look at the path; if your upload is not there, get a new address and upload again"
         )
         for path in paths
     ]

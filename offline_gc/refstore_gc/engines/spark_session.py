@@ -130,9 +130,7 @@ def start_session(options: SparkOptions) -> SparkSession:
     except Exception as error:
         raise InvalidSettings(
             f"Spark did not start on {options.master!r}: {first_error_line(error)}; correct --master and --conf, and "
-            f"see "
-            "that Java"
-            f" {JAVA_MIN} or later runs here"
+            f"see that Java {JAVA_MIN} or later runs here"
         ) from error
     spark.sparkContext.setLogLevel("FATAL")
     return spark

@@ -190,8 +190,7 @@ def temporary_space() -> Generator[None]:
     except OSError as error:
         raise Unavailable(
             f"the temporary directory {tempfile.gettempdir()} cannot be used ({error}); free space in it or set "
-            "TMPDIR, then make the"
-            " same call again"
+            "TMPDIR, then make the same call again"
         ) from error
 
 

@@ -63,6 +63,5 @@ def id_of_key(object_key: str) -> str:
 def corrupt_range(folder: str, object_id: str, reason: str) -> CorruptRange:
     return CorruptRange(
         f"{_WHAT[folder]} {object_id} cannot be trusted ({reason}); restore {key(folder, object_id)} from a backup or "
-        "from a copy of"
-        " the namespace. Nothing that depends on it will be deleted"
+        "from a copy of the namespace. Nothing that depends on it will be deleted"
     )
