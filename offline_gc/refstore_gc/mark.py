@@ -82,7 +82,9 @@ class _Look(NamedTuple):
     why_complete: str
 
 
-def mark(ctx: Context, engines: Engines, options: GcOptions, tell: ReportProgress = ignore_progress) -> GcSummary:
+def mark(
+    ctx: Context, engines: Engines, options: GcOptions, report_progress: ReportProgress = ignore_progress
+) -> GcSummary:
     """Mark what nobody needs.
 
     Why an object is garbage is three hops from here: `anti_join.find_garbage` says what is compared, and brings it
@@ -93,7 +95,7 @@ def mark(ctx: Context, engines: Engines, options: GcOptions, tell: ReportProgres
     """
     layout = make_layout(ctx, new_mark_id(ctx), secrets.randbits(64))
     last_objects = count_last_compared(ctx)
-    run = new_run(ctx, engines.for_objects(last_objects), options, tell, layout, controlled_as="mark")
+    run = new_run(ctx, engines.for_objects(last_objects), options, report_progress, layout, controlled_as="mark")
     with closing(run.steps):
         try:
             summary = _mark(run, engines, last_objects)

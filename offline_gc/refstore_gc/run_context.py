@@ -84,7 +84,7 @@ def new_run(
     ctx: Context,
     engine: Engine,
     options: GcOptions,
-    tell: ReportProgress,
+    report_progress: ReportProgress,
     layout: RunLayout,
     *,
     controlled_as: str = "",
@@ -92,7 +92,7 @@ def new_run(
     """`controlled_as`: the kind of run that operators see, and can stop; '': they cannot."""
     control = RunControl(ctx, layout.mark_id, controlled_as, owner()) if controlled_as else None
     return RunContext(
-        repository=ctx, engine=engine, options=options, steps=RunSteps(engine, tell, control), layout=layout
+        repository=ctx, engine=engine, options=options, steps=RunSteps(engine, report_progress, control), layout=layout
     )
 
 

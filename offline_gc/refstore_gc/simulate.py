@@ -34,7 +34,7 @@ SIMULATED_STATE: Final = "simulated"
 
 
 def simulate_mark(
-    ctx: Context, engines: Engines, options: GcOptions, tell: ReportProgress = ignore_progress
+    ctx: Context, engines: Engines, options: GcOptions, report_progress: ReportProgress = ignore_progress
 ) -> GcSummary:
     """Return what `mark` would mark now, by the repository's rules or by `options.rules`.
 
@@ -45,7 +45,7 @@ def simulate_mark(
     last_objects = count_last_compared(ctx)
     engine = engines.for_objects(last_objects)
     with _open_scratch_layout(ctx, engine, mark_id) as layout:
-        run = new_run(ctx, engine, options, tell, layout)
+        run = new_run(ctx, engine, options, report_progress, layout)
         online = apply_branch_rules(run, dry_run=True)
         decision = decide_marks(ctx, rules=options.rules, grace_days=options.grace_days)
         standing = tuple(each.mark_id for each in marks.runs.scan() if each.state in OPEN_STATES)

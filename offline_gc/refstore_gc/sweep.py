@@ -39,7 +39,7 @@ def sweep(
     ctx: Context,
     engines: Engines,
     mark_id: str,
-    tell: ReportProgress = ignore_progress,
+    report_progress: ReportProgress = ignore_progress,
     *,
     mode: SweepMode | None = None,
 ) -> GcSummary:
@@ -58,7 +58,7 @@ def sweep(
         read_summary(ctx.objects, mark_id)  # while it can still be unmarked
         read_units(ctx.objects, mark_id)
     if marks.runs.get(mark_id).is_tagged and mode != "delete":
-        return _check_bucket_deletions(ctx, engines, marks.runs.get(mark_id), tell)
+        return _check_bucket_deletions(ctx, engines, marks.runs.get(mark_id), report_progress)
     fence = kv_guard.begin_guarded_pass(ctx, mark_id)
     if marks.runs.get(mark_id).state in (RunState.MARKED, RunState.SWEEPING):
         seen = read_manifest(ctx.objects, mark_id).servers
@@ -69,7 +69,7 @@ def sweep(
     summary, manifest = read_summary(ctx.objects, mark_id), read_manifest(ctx.objects, mark_id)
     mode = mode or ("tag" if manifest.mode == "tag" else "delete")
     layout, engine = make_layout(ctx, mark_id, manifest.seed), engines.for_objects(summary.marked.objects)
-    run = new_run(ctx, engine, GcOptions(mode=mode), tell, layout, controlled_as="sweep")
+    run = new_run(ctx, engine, GcOptions(mode=mode), report_progress, layout, controlled_as="sweep")
     excluded = _find_excluded(marks, begun.run)
     excluded_count = len([*excluded.commits()])
     by_rules = rules_recheck.exclude_kept_commits(marks, begun, excluded)
@@ -94,11 +94,13 @@ def _find_excluded(marks: Marks, swept_run: OfflineRun) -> LiveCommits:
     return excluded
 
 
-def _check_bucket_deletions(ctx: Context, engines: Engines, tagged: OfflineRun, tell: ReportProgress) -> GcSummary:
+def _check_bucket_deletions(
+    ctx: Context, engines: Engines, tagged: OfflineRun, report_progress: ReportProgress
+) -> GcSummary:
     """Ask what the bucket has deleted of what a mark tagged; with the last of it the mark is swept."""
     summary, manifest = read_summary(ctx.objects, tagged.mark_id), read_manifest(ctx.objects, tagged.mark_id)
     engine = engines.for_objects(summary.marked.objects)
-    run = new_run(ctx, engine, GcOptions(mode="tag"), tell, make_layout(ctx, tagged.mark_id, manifest.seed))
+    run = new_run(ctx, engine, GcOptions(mode="tag"), report_progress, make_layout(ctx, tagged.mark_id, manifest.seed))
     with run.steps.step("asking what the bucket has deleted"):
         outcomes = check_tagged_units(run, manifest.units)
     swept, before = summarize_sweep(outcomes, "tag", 0, ctx.clock.now_ms(), 0.0), summary.sweep

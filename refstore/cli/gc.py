@@ -232,12 +232,15 @@ def sweep(
             return
         done: list[GcSummary] = []
         troubles: list[tuple[str, RefstoreError]] = []
-        with EngineRequest(engine, master, conf).open(settings_of(ctx).offline) as engines, show_progress() as tell:
+        with (
+            EngineRequest(engine, master, conf).open(settings_of(ctx).offline) as engines,
+            show_progress() as report_progress,
+        ):
             from refstore_gc.gc_run import sweep as run_sweep
 
             for each in chosen:
                 try:
-                    done.append(run_sweep(repo.context, engines, each, tell, mode=chosen_mode))
+                    done.append(run_sweep(repo.context, engines, each, report_progress, mode=chosen_mode))
                 except RefstoreError as error:  # no sweep rests on another
                     troubles.append((each, error))
         if done or not troubles:
@@ -356,9 +359,11 @@ def _run(ctx: typer.Context, repo_name: str | None, job: Job, request: EngineReq
         from refstore.disk_reserves import DiskReserves
 
         reserves = DiskReserves(lake, settings_of(ctx).reaper.reserve_mib if job.what != "simulate" else 0)
-        with reserves.release(), request.open(settings_of(ctx).offline) as engines, show_progress() as tell:
-            ran = run_all(lake, names, job, engines, tell)
-            cleared = clear_deleted(lake, job, engines, tell, ran.troubles) if every and job.what == "run" else []
+        with reserves.release(), request.open(settings_of(ctx).offline) as engines, show_progress() as report_progress:
+            ran = run_all(lake, names, job, engines, report_progress)
+            cleared = (
+                clear_deleted(lake, job, engines, report_progress, ran.troubles) if every and job.what == "run" else []
+            )
         if ran.done or cleared or not ran.troubles:
             emit_summaries(invocation_of(ctx).output, ran.done, cleared, ran.purges)
         _raise_last(ran.troubles, of_many=every)

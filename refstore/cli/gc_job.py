@@ -237,7 +237,7 @@ def show_progress(*, is_service: bool = False) -> Generator[Callable[[StepProgre
     """Yield what shows the steps of runs. `is_service`: write no plain lines between those of the log."""
     with progress("starting") as bar:
 
-        def tell(now: StepProgress) -> None:
+        def report_progress(now: StepProgress) -> None:
             if now.wait_seconds is not None:
                 left_ms = int(now.wait_seconds * 1000)
                 ends = format_when(time.time_ns() // 1_000_000 + left_ms)
@@ -255,4 +255,4 @@ def show_progress(*, is_service: bool = False) -> Generator[Callable[[StepProgre
             )
             bar.describe(f"{now.step}: {of}{left}" if of else now.step)
 
-        yield tell
+        yield report_progress

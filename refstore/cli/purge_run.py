@@ -207,7 +207,7 @@ def verify(
         local_errors(),
     ):
         repo = lake.repository(repo_name)
-        with show_progress() as tell:
+        with show_progress() as report_progress:
             found = verifying.verify(
                 repo,
                 file,
@@ -219,7 +219,7 @@ def verify(
                 only=tuple(datasets or ()),
                 history=history,
                 counts=counts,
-                report_progress=tell,
+                report_progress=report_progress,
                 print_notice=_say,
             )
             findings = list(found)
