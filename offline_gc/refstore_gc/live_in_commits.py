@@ -24,8 +24,8 @@ from refstore.core.batches import split_batches
 from refstore.core.clock import SystemClock
 from refstore.core.ids import Address, CommitId, RandomIds, address_time_ms, is_own
 from refstore.records.commit_records import Commit
-from refstore.versioning.commits import added_addresses as commits_added_addresses
 from refstore.versioning.commits import columns, object_names, ranges
+from refstore.versioning.commits.added_addresses import open_added_addresses
 from refstore.versioning.commits.caches import Caches
 from refstore.versioning.commits.metaranges import RangeRow
 from refstore.versioning.commits.tree_store import TreeStore
@@ -420,7 +420,7 @@ def _open_tree(store: TreeStore, tree: TreeSource) -> tuple[TreeSource, Sequence
 
 def _read_added_addresses(store: TreeStore, source: AddedAddressesSource) -> tuple[Any, Any]:
     """Return the addresses of a listing, and the ids of the commit's new ranges, in Arrow arrays."""
-    with commits_added_addresses.open_added_addresses(store, source.added_addresses_id) as listing:
+    with open_added_addresses(store, source.added_addresses_id) as listing:
         parts, new_ranges = list(listing.addresses), listing.new_ranges
     addresses = pa.concat_arrays(parts) if parts else make_array([], pa.string())
     if source.metarange and new_ranges is None:

@@ -22,7 +22,7 @@ from refstore.core.ids import CommitId
 from refstore.gc_marks import LiveCommit, Marks, OfflineRun, RunState
 from refstore.operations import rules_document
 from refstore.records.mark_records import Mark
-from refstore.retention.active_commits import ExpiryState as CommitState
+from refstore.retention.active_commits import ExpiryState
 from refstore.retention.path_rules import KeepLevel, RetentionPlan, make_plan
 from refstore.retention.rules import Rules
 from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, FilterPart, LiveCommits, TreeFilter
@@ -66,7 +66,7 @@ def is_kept(made: RetentionPlan, commit: CommitId, mark: Mark) -> bool:
     number = _number_of(made, commit)
     if number is None:
         return False
-    if not mark.prefixes and made.expiry.state(number) is CommitState.ACTIVE:
+    if not mark.prefixes and made.expiry.state(number) is ExpiryState.ACTIVE:
         return True
     return any(made.class_of(prefix).keep_levels[number] == KeepLevel.ALL for prefix in mark.prefixes or ("",))
 
@@ -114,13 +114,13 @@ def _filter_in_prefixes(expired_prefixes: tuple[str, ...], kept_filter: TreeFilt
 
 def _is_active(made: RetentionPlan, commit: CommitId) -> bool:
     number = _number_of(made, commit)
-    return number is not None and made.expiry.state(number) is CommitState.ACTIVE
+    return number is not None and made.expiry.state(number) is ExpiryState.ACTIVE
 
 
 def _number_of(made: RetentionPlan, commit: CommitId) -> int | None:
     """Return the commit's number. None for what was given up: whatever the rules say, nobody can name it."""
     number = made.expiry.history.numbers.get(commit)
-    return None if number is None or made.expiry.state(number) is CommitState.UNLANDED else number
+    return None if number is None or made.expiry.state(number) is ExpiryState.UNLANDED else number
 
 
 def _read_rules(ctx: Context) -> Rules:

@@ -13,8 +13,7 @@ from typing import Any
 
 from refstore.errors import Invalid
 from refstore.purge_document.document import Dataset
-from refstore_purge import id_index, ids_file, ledger, uuids
-from refstore_purge import purge_ids as id_sets
+from refstore_purge import id_index, ids_file, ledger, purge_ids, uuids
 from refstore_purge.formats.base import IdKind, kind_of
 from refstore_purge.ledger import AnyIds, LedgerSet
 from refstore_purge.purge_ids import IdSet
@@ -95,7 +94,7 @@ class DatasetIds:
             ids = self._open_set(name)
             if isinstance(ids, IdSet):
                 hashes = id_index.hash_distinct(ids.values, ids.kind, key.hash_key)
-                id_sets.write_index_hashes(self.folder, hashes, prefix=name)
+                purge_ids.write_index_hashes(self.folder, hashes, prefix=name)
                 self._opened[name] = IdSet(self.folder, prefix=name)
 
     def _open_set(self, name: str) -> AnyIds:
@@ -116,7 +115,7 @@ class DatasetIds:
                     f"{self._describe_difference(dataset, type_, ids)}, of which {ids.count - good} of {ids.count} are "
                     f"no UUIDs; {advice}{self._restrict_advice()}"
                 )
-            id_sets.write_ids(self.folder, "binary", [uuids.uuid_bytes(texts)], prefix=made)
+            purge_ids.write_ids(self.folder, "binary", [uuids.uuid_bytes(texts)], prefix=made)
         return made
 
     def _convert_to_integers(self, dataset: Dataset, name: str, ids: IdSet, type_: Any) -> str:
@@ -127,7 +126,7 @@ class DatasetIds:
             raise Invalid(
                 f"{self._describe_difference(dataset, type_, ids)}, not all of them integers; correct them"
             ) from None
-        id_sets.write_ids(self.folder, "integer", [values], prefix=made)
+        purge_ids.write_ids(self.folder, "integer", [values], prefix=made)
         return made
 
     def _check_width(self, dataset: Dataset, type_: Any, ids: AnyIds) -> None:

@@ -133,7 +133,7 @@ def _if_there(lake: Lake, name: str) -> Repository | None:
 def clear_deleted(
     lake: Lake, job: Job, engines: Engines, report_progress: Any, troubles: list[tuple[str, RefstoreError]]
 ) -> list[dict[str, Any]]:
-    from refstore_gc import bucket_lifecycle as lifecycle_
+    from refstore_gc import bucket_lifecycle
     from refstore_gc.deleted_repositories import clear_repository, closed_repositories
     from refstore_gc.run_summary import DELETED_OUTCOME, KEPT_AS_VERSION_OUTCOME, ObjectCount
 
@@ -151,9 +151,11 @@ def clear_deleted(
         )
         if (
             found.waiting_objects.objects
-            and lake.clock.now_ms() - found.tagged_ms > lifecycle_.TAG_WAIT_DAYS * 86_400_000
+            and lake.clock.now_ms() - found.tagged_ms > bucket_lifecycle.TAG_WAIT_DAYS * 86_400_000
         ):
-            typer.echo(f"refstore: warning: {repo} (deleted): {lifecycle_.describe_overdue(found.tagged_ms)}", err=True)
+            typer.echo(
+                f"refstore: warning: {repo} (deleted): {bucket_lifecycle.describe_overdue(found.tagged_ms)}", err=True
+            )
         rows.append(
             {
                 "repository": f"{repo} (deleted)",

@@ -15,8 +15,7 @@ from refstore.cli.parameters import DryRun, Yes
 from refstore.cli.rows import format_when
 from refstore.errors import KVWentBack
 from refstore.kv_recovery import kv_rebuild, manifest_backfill, reconciliation
-from refstore.kv_recovery.kv_verification import KvVerification
-from refstore.kv_recovery.kv_verification import verify_kv as look_at
+from refstore.kv_recovery.kv_verification import KvVerification, verify_kv
 from refstore.kv_recovery.record_restore import RestoredRecord
 from refstore.lake import Lake
 
@@ -46,7 +45,7 @@ def verify(ctx: typer.Context) -> None:
              refstore kv verify --json
     """
     with open_lake(ctx) as lake, progress("looking at witnesses") as bar:
-        found = look_at(lake, watcher=bar)
+        found = verify_kv(lake, watcher=bar)
     if invocation_of(ctx).json:
         emit(ctx, _as_json(found))
     else:
@@ -90,11 +89,11 @@ def reconcile(
         if not dry_run:
             _confirm_identity(ctx, lake, yes=yes)
         with progress("looking at witnesses") as bar:
-            found = look_at(lake, watcher=bar)
+            found = verify_kv(lake, watcher=bar)
             done = (
                 reconciliation.restore_lost_records(lake, dry_run=dry_run, watcher=bar) if not found.is_settled else []
             )
-            left = found if found.is_settled or dry_run else look_at(lake, watcher=bar)
+            left = found if found.is_settled or dry_run else verify_kv(lake, watcher=bar)
         answer: dict[str, object] = {
             "restored_records": [item._asdict() for item in done],
             "not_restored": _as_json(left) if left.has_unrestorable_losses else None,

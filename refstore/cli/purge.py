@@ -18,8 +18,8 @@ from refstore.cli.purge_run import run, verify
 from refstore.cli.rows import format_when
 from refstore.errors import Invalid
 from refstore.operations.onboard import OnboardedDocument
-from refstore.purge_document import document as purging
 from refstore.purge_document.document import PurgeDocument
+from refstore.purge_document.document import read_document as read_purge_document
 from refstore.purge_document.purge_key import read_purge_key
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def onboard(
     text = read_document(file)
     with repository_of(ctx, repo_name) as repo:
         if dry_run:
-            parsed = purging.read_document(text)
+            parsed = read_purge_document(text)
             warn_of(parsed.warnings)
             _warn_of_nothing(repo, parsed.document)
             emit(ctx, _rows(parsed.document))
@@ -95,7 +95,7 @@ def validate(
     """
     with repository_of(ctx, repo_name, only_read=True) as repo:
         text = read_document(file) if file else repo.purge_document().text
-        parsed = purging.read_document(text)
+        parsed = read_purge_document(text)
         warn_of(parsed.warnings)
         _warn_of_nothing(repo, parsed.document)
         emit(ctx, _rows(parsed.document))
@@ -142,8 +142,7 @@ def ledger_(
     Example: refstore purge ledger sales
              refstore purge ledger sales --forget 01M7XA5R3E9ZQ4 --yes
     """
-    from refstore_purge import id_index
-    from refstore_purge import ledger as ledgers
+    from refstore_purge import id_index, ledger
 
     settings = settings_of(ctx)
     secret = read_purge_key(settings.purge_key, settings.data)
@@ -155,7 +154,7 @@ def ledger_(
         if forget:
             confirm(ctx, f"later runs will not look for the ids of the run {forget!r}", yes=yes)
             with repo.context.audit.change("purge.forget", repository=repo.name, after={"run": forget}):
-                ledgers.forget_run(store, key, forget)
+                ledger.forget_run(store, key, forget)
         emit(
             ctx,
             [
@@ -166,7 +165,7 @@ def ledger_(
                     "type": each.kind,
                     "ids": each.ids,
                 }
-                for each in ledgers.scan_ledger(store, key)
+                for each in ledger.scan_ledger(store, key)
             ],
         )
 
@@ -180,11 +179,10 @@ def status(ctx: typer.Context, repo_name: Name) -> None:
     \b
     Example: refstore purge status sales
     """
-    from refstore_purge import place_lookup
-    from refstore_purge import purge_report as reports
+    from refstore_purge import place_lookup, purge_report
 
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        runs = list(reports.scan_reports(repo))
+        runs = list(purge_report.scan_reports(repo))
         place_lookup.refresh_places(repo, runs)
         emit(ctx, [summary_of(each) for each in runs])
 
@@ -206,11 +204,10 @@ def report(
     \b
     Example: refstore purge report sales --parquet purge/
     """
-    from refstore_purge import place_lookup, purge_report_tables
-    from refstore_purge import purge_report as reports
+    from refstore_purge import place_lookup, purge_report, purge_report_tables
 
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        found = reports.read_report(repo, run_id)
+        found = purge_report.read_report(repo, run_id)
         place_lookup.refresh_places(repo, [found])
         if parquet is not None:
             with local_errors():

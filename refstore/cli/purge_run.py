@@ -198,9 +198,9 @@ def verify(
     Example: refstore purge verify sales --ids forget.csv
     Exit code 4: rows or entries are left, or an object could not be looked at.
     """
-    from refstore_purge import verify as verifying
+    from refstore_purge.verify import VerifyCounts, verify
 
-    counts = verifying.VerifyCounts()
+    counts = VerifyCounts()
     with (
         open_lake(ctx, only_read=True, allow_foreign=urls_of(allow_foreign)) as lake,
         _ids_file(lake, ids) as file,
@@ -208,7 +208,7 @@ def verify(
     ):
         repo = lake.repository(repo_name)
         with show_progress() as report_progress:
-            found = verifying.verify(
+            found = verify(
                 repo,
                 file,
                 column=id_column,
