@@ -110,6 +110,8 @@ def _all_faults(names: Names, glossary: str) -> Iterator[tuple[str, str]]:
     for word, place in sorted(names.words.items()):
         if word not in known:
             yield word, f"{place}: {word!r} is no word of docs/glossary.md; use one of its words, or add it there"
+    for word in sorted(known - names.words.keys()):
+        yield word, f"docs/glossary.md: no field, setting or metric has the word {word!r}; take it off the list"
 
 
 def _repeated(named: Iterator[tuple[str, str]] | list[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:

@@ -19,6 +19,7 @@ def main() -> int:
     words = Path("/proc/1/cmdline").read_bytes().decode(errors="replace").split("\0")
     if "reaper" in words:
         refstore = Path(sys.executable).with_name("refstore")
+        # this image's own command
         done = subprocess.run([refstore, "reaper", "status", "--json"], capture_output=True, timeout=20, check=False)  # noqa: S603
         reapers = json.loads(done.stdout)["reapers"] if done.returncode == 0 else []
         return 0 if any(each["is_alive"] and each["host"] == socket.gethostname() for each in reapers) else 1

@@ -15,16 +15,15 @@ from refstore_purge.untyped_pandas import pa, pq
 
 
 def write_parquet(report: PurgeReport, folder: Path) -> list[Path]:
-    """Write the tables `partitions`, `commits`, `not_purged` and `places` (`.parquet`), each row with its run; return
-    the files.
+    """Write the tables `partitions`, `commits`, `skipped_objects` and `places` (`.parquet`), and return the files.
 
-    Raises OSError.
+    Each row has its run. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tables: list[tuple[str, Any, Sequence[msgspec.Struct]]] = [
         ("partitions", PartitionRow, report.rows),
         ("commits", PublishedCommit, report.published_commits),
-        ("not_purged", SkippedObject, report.skipped_objects),
+        ("skipped_objects", SkippedObject, report.skipped_objects),
         ("places", Place, report.places),
     ]
     files: list[Path] = []

@@ -76,6 +76,10 @@ MetricsPort = Annotated[
     int | None,
     typer.Option(min=0, max=65_535, metavar="PORT", help="With --every: serve Prometheus metrics, on loopback."),
 ]
+SweepModeOption = Annotated[
+    str | None,
+    typer.Option("--mode", metavar="MODE", help="delete (also tagged objects) or tag; default: the mode of the mark."),
+]
 TakeOver = Annotated[bool, typer.Option("--take-over", help="Take over at once from a run that died recently.")]
 
 PurgeLedger = Annotated[
@@ -192,12 +196,7 @@ def sweep(
     mark_id: Annotated[
         str | None, typer.Option("--mark", metavar="MARK_ID", help="The mark to sweep; default: all that are due.")
     ] = None,
-    mode: Annotated[
-        str | None,
-        typer.Option(
-            "--mode", metavar="MODE", help="delete (also tagged objects) or tag; default: the mode of the mark."
-        ),
-    ] = None,
+    mode: SweepModeOption = None,
     dry_run: DryRun = False,
     engine: EngineOption = None,
     master: Master = None,
@@ -232,15 +231,13 @@ def sweep(
             return
         done: list[GcSummary] = []
         troubles: list[tuple[str, RefstoreError]] = []
-        with (
-            EngineRequest(engine, master, conf).open(settings_of(ctx).offline) as engines,
-            show_progress() as report_progress,
-        ):
-            from refstore_gc.gc_run import sweep as run_sweep
+        request = EngineRequest(engine, master, conf)
+        with request.open(settings_of(ctx).offline) as engines, show_progress() as report_progress:
+            from refstore_gc import gc_run
 
             for each in chosen:
                 try:
-                    done.append(run_sweep(repo.context, engines, each, report_progress, mode=chosen_mode))
+                    done.append(gc_run.sweep(repo.context, engines, each, report_progress, mode=chosen_mode))
                 except RefstoreError as error:  # no sweep rests on another
                     troubles.append((each, error))
         if done or not troubles:

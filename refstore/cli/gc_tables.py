@@ -78,7 +78,7 @@ def _summary_row(summary: GcSummary) -> dict[str, object]:
         "state": summary.state,
         "engine": summary.engine,
         "sweep_from": format_when(summary.deletes_at_ms),
-        "goes_on_from": summary.baseline_mark_id
+        "baseline_mark": summary.baseline_mark_id
         or f"nothing: {summary.complete_reason or 'everything was listed and read'}",
         "listed": _describe_listed(summary),
         "kept": _show_count(summary.kept),

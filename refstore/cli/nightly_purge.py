@@ -35,10 +35,10 @@ def row_of(repository: str, report: PurgeReport) -> dict[str, object]:
         "purge": report.run,
         "state": report.state,
         "ids": report.ids,
-        "rewritten": sum(row.rewritten_objects for row in report.rows),
-        "erased": sum(row.erased_objects for row in report.rows),
+        "rewritten_objects": sum(row.rewritten_objects for row in report.rows),
+        "erased_objects": sum(row.erased_objects for row in report.rows),
         "rows_changed": sum(row.rows_changed for row in report.rows),
-        "not_purged": report.skipped_count,
+        "skipped_count": report.skipped_count,
         "untouched": [each.dataset for each in report.datasets if each.untouched_reason],
     }
 

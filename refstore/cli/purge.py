@@ -195,7 +195,7 @@ def report(
     *,
     parquet: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Write partitions, commits, not_purged and places (.parquet) there."),
+        typer.Option(metavar="FOLDER", help="Write partitions, commits, skipped_objects and places (.parquet) there."),
     ] = None,
 ) -> None:
     """Show what a run did, by data set and partition, what it left, and every place that still has rows of its ids,

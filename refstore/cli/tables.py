@@ -27,7 +27,7 @@ Format = Callable[[object], str]
 ID_CHARACTERS: Final = 12
 """Ids are shown by their beginnings, which commands take for the ids."""
 CUT_WIDTH_MIN: Final = 12
-_IDS: Final = frozenset({"commit", "head", "mark", "run", "goes_on_from"})
+_IDS: Final = frozenset({"commit", "head", "mark", "run", "baseline_mark"})
 _ID: Final = re.compile(r"[0-9a-f]{64}|[0-9a-hjkmnp-tv-z]{26}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _GREEN: Final = ("ok", "active", "swept", "done", "goes on", "kept")

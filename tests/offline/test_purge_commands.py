@@ -181,7 +181,7 @@ def test_a_report_is_tables_too(refstore: Command, lake: World) -> None:
     assert row == {"run": made["run"], **made["rows"][0]}
     (row,) = pq.read_table(folder / "commits.parquet").to_pylist()
     assert row == {"run": made["run"], **made["published_commits"][0]}
-    (row,) = pq.read_table(folder / "not_purged.parquet").to_pylist()
+    (row,) = pq.read_table(folder / "skipped_objects.parquet").to_pylist()
     assert row == {"run": made["run"], **made["skipped_objects"][0]}
 
 
@@ -256,7 +256,8 @@ class TestEveryVersion:
         lake.repo.upload("main", broken, b"no Parquet")
         lake.repo.commit("main", "late")
         ran = refstore("gc", "run", "sales", "--purge-ledger")
-        assert (ran.code, "rows changed  1" in ran.out, "not purged    1" in ran.out) == (4, True, True)
+        shown = " ".join(ran.out.split())
+        assert (ran.code, "rows changed 1 " in shown, "skipped count 1 " in shown) == (4, True, True)
         assert re.search(f"not purged: .*{broken}: the file cannot be read", ran.err)
         assert rows_at(lake.repo, "main", late) == [event("dan", 2)]
         assert [row["state"] for row in refstore.json("purge", "status", "sales")] == ["done", "done"]

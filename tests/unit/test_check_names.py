@@ -12,11 +12,12 @@ from scripts.check_names import NAMED_WORDS, faults, read_exceptions, read_names
 
 ROOT = Path(__file__).resolve().parents[2]
 GLOSSARY = f"# Glossary\n\n{NAMED_WORDS}\n\n`size` `bytes` `refstore` `path`\n\n## More\n\n`other`\n"
+USES_ALL_WORDS = "row = {'size_bytes': 1, 'refstore_path': 2}"
 LONG = "def read():\n" + "    pass\n" * 60
 
 
 def faults_of(tmp_path: Path, files: dict[str, str], exceptions: str = "") -> list[str]:
-    for name, text in files.items():
+    for name, text in {"cli/words.py": USES_ALL_WORDS, **files}.items():
         file = tmp_path / "house" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -41,6 +42,7 @@ def faults_of(tmp_path: Path, files: dict[str, str], exceptions: str = "") -> li
         ({"a.py": "class A(BaseSettings):\n    other: int"}, "'other' is no word"),
         ({"cli/a.py": "row = {'size_bytes': 1, 'goes_on': 2}"}, "'goes' is no word"),
         ({"a.py": "Metric('refstore_rounds', 'counter')"}, "'rounds' is no word"),
+        ({"cli/words.py": "row = {'size_bytes': 1, 'path': 2}"}, "no field, setting or metric has the word 'refstore'"),
     ],
 )
 def test_refuses(tmp_path: Path, files: dict[str, str], said: str) -> None:
