@@ -410,7 +410,7 @@ class Lake:
     def delete_repository(self, name: str) -> None:
         """Delete a repository. The reaper deletes uncommitted data; the offline job deletes committed data.
 
-        The name is free again after the reaper has drained the repository: not before `name_release` says. Raises
+        The name is free again after the reaper has drained the repository: not before `deleted_name_hold` says. Raises
         RepositoryNotFound, Conflict (the rules have legal holds).
         """
         opened = self.repository(name)

@@ -227,7 +227,7 @@ def _loggable_name(text: str | None) -> str | None:
 
 def _limit_body(scope: Scope, receive: Receive, limits: BodyLimits) -> Receive:
     """Bound every body but an object's, which `request_bodies.py` bounds. Routes have lower bounds of their own
-    (`json_bodies.py`), and nobody reads the body of a GET or HEAD. Raises Invalid, TooLarge.
+    (`json_bodies.py`), and nobody reads the body of a GET or HEAD. Raises Invalid, BodyTooLarge.
     """
     if (
         scope["method"] in _BODILESS

@@ -73,6 +73,6 @@ def _place_row(place: Place) -> dict[str, Any]:
         "bytes": place.bytes,
         "goes": format_when(place.deletes_at_ms or None),
         "why": place.explanation,
-        "restored_by": place.restore_command,
-        "ended_by": place.ending_command,
+        "restore_command": place.restore_command,
+        "ending_command": place.ending_command,
     }

@@ -291,8 +291,8 @@ def _explain_all(ctx: typer.Context, repo: Repository, rules: Rules) -> None:
         "dangling": totals.dangling_commits,
         "next_expires": _moment(totals.next_expires_ms),
         **{f"expire_within_{days}_days": count for days, count in totals.expiring_soon.items()},
-        "dated_ahead": totals.future_dated,
-        "dated_back": totals.back_dated,
+        "future_dated": totals.future_dated,
+        "back_dated": totals.back_dated,
     }
     findings = review_history(repo.context, rules, lifetimes, refs)
     warn_of(findings.warnings)

@@ -1,8 +1,9 @@
 """Know when a disk is full, and keep a reserve for those who make room.
 
 Deleting needs a little room first: marks in the KV, the journal and the witness are written before an object goes. So
-two things keep the last bytes of a disk for that. Uploads to a local store stop before the disk is full (`check_room`).
-And a reaper keeps a file as a reserve, which it gives up when others have filled the disk (`DiskReserve`).
+two things keep the last bytes of a disk for that. Uploads to a local store stop before the disk is full
+(`has_reserved_bytes`). And a reaper keeps a file as a reserve, which it gives up when others have filled the disk
+(`DiskReserve`).
 """
 
 from __future__ import annotations

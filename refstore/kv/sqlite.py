@@ -540,7 +540,7 @@ def _get_values(connection: SqliteConnection, keys: Sequence[Key]) -> list[bytes
 
 def _set_if_by_count(connection: SqliteConnection, run: Sequence[SetIf]) -> list[bool]:
     """Write a run of SetIf without reading, and count the changed rows, because nearly always all of them succeed.
-    Raises _NotAllWon; then the caller restarts the transaction.
+    Raises _NotAllWritten; then the caller restarts the transaction.
 
     (A savepoint would save the runs before this one, and cost every transaction a second copy of the pages it changes.)
     """

@@ -173,7 +173,7 @@ def verify_kv(lake: LakeAccess, *, watcher: Watcher | None = None) -> KvVerifica
     missing = find_lost_repositories(lake.kv, lake.manifest, entries.values())
     for item in missing:
         found.lost_items.append(LostItem("", describe_entry(item.entry), item.reason))
-        assert isinstance(item.entry, RepositoryCreated)  # noqa: S101  # lost_of_lake returns no others
+        assert isinstance(item.entry, RepositoryCreated)  # noqa: S101  # find_lost_repositories returns no others
         try:
             ctx = lake.context(item.entry.name, decode(item.entry.record, RepositoryRecord))
         except WrongStore as error:

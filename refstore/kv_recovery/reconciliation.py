@@ -128,7 +128,7 @@ def _restore_repositories(lake: LakeAccess, watcher: Watcher, *, dry_run: bool) 
     done: list[RestoredRecord] = []
     others = have_servers_changed(lake)
     for item in find_lost_repositories(lake.kv, lake.manifest, index_entries(lake.manifest.read_all()).values()):
-        assert isinstance(item.entry, RepositoryCreated)  # noqa: S101  # lost_of_lake returns no others
+        assert isinstance(item.entry, RepositoryCreated)  # noqa: S101  # find_lost_repositories returns no others
         done += _restore_repository(lake, item.entry, watcher, dry_run=dry_run)
     for name, record in list(lake.all_repositories()):
         watcher.describe(f"putting back what {name} lost")

@@ -34,7 +34,7 @@ def find_settlement_wait(
     store: ObjectStore, clock: Clock, waits: Safety, servers: Mapping[str, str]
 ) -> SettlementWait | None:
     """Return what deletion waits for; None: it does not wait. `store`: the lake's own. `servers`: those that answer
-    (`answering_servers`). Raises ObjectsUnavailable.
+    (`read_servers`). Raises ObjectsUnavailable.
     """
     witnesses, _ = read_witnesses(store)
     if not witnesses or any(witness.servers == servers for witness in witnesses.values()):

@@ -1,7 +1,7 @@
 """Yield what has a reference: staged objects, and all that `restore` can bring back.
 
-Who looks for everything that can be read or restored reads this first, and `every_version.every_entry` behind it. An
-object keeps its references under one key, its address, while it goes from a staging area to the trash and back, and
+Who looks for everything that can be read or restored reads this first, and `version_entries.scan_versions` behind it.
+An object keeps its references under one key, its address, while it goes from a staging area to the trash and back, and
 until a commit names it. So it is met here or, if it has no reference any more, in a commit. No order of staging areas
 and the trash finds it (rule 22): a restore travels back, and shows its object in neither for a while.
 """

@@ -10,8 +10,8 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
     <repo>/tokens                     <token>                 TokenRecord        (which staging partitions there may be)
     <repo>/staging/<token>            <path>                  Entry | Tombstone
     <repo>/references/<shard>         <physical address>      Listed | Emptied | Issued | Deleting
-    <repo>/due/<shard>                <time>/<address>        Due                (hints; the reference key decides)
-                                      <time>/many/<digest>    DueMany            (a hint for several addresses)
+    <repo>/due/<shard>                <time>/<address>        DueHintRecord      (hints; the reference key decides)
+                                      <time>/many/<digest>    SharedDueHintRecord (a hint for several addresses)
     <repo>/staging/deleted            <token>                 DeletedToken
     <repo>/staging/committed          <commit id>             CommittedTokens
     <repo>/commits                    <commit id>             Commit
@@ -28,11 +28,11 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
     <repo>/gc/runs                    <mark id>               GcRun
     <repo>/gc/pins                    <mark id>/<address>     (empty)            (that run must keep the address)
     <repo>/gc/marked/<mark id>        <commit id>             (or `complete`)    (that run marked it; and unmarked it)
-    <repo>/gc/complete                <commit id>             Complete           (expired, and none of its data is lost)
+    <repo>/gc/complete                <commit id>             NothingToDelete    (expired, and none of its data is lost)
     <repo>/imports                    <import id>             ImportRecord
     <repo>/reaper                     breaker                 BreakerState
-                                      deleted/<time>/<reaper> Counter
-                                      scrubbed/<unit>         Stamp
+                                      deleted/<time>/<reaper> DeletionCount
+                                      scrubbed/<unit>         StampRecord
     <repo>/unwritten                  <name>                  manifest entry     (which the object store has not taken
                                                                                  yet; the lake's: `unwritten_manifest`)
     <repo>/progress                   <run>                   RunProgress        (a run of the offline job or a purge)
@@ -47,10 +47,10 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
                                       durations               DurationsRecord    (those that safety rests on)
                                       lake                    LakeRecord         (which lake the KV is of)
     configuration/access-keys         <key id>                AccessKeyRecord
-    configuration/access-key-uses     <key id>                Stamp              (when it was used last, to the hour)
+    configuration/access-key-uses     <key id>                StampRecord        (when it was used last, to the hour)
     configuration/ended-sessions      <expiry>/<token id>     (empty)            (its token is no longer valid)
     audit/heads                       <chain>                 AuditHead          (the newest entry of each chain)
-    audit/waiting                     <id>                    AuditWaiting       (entries that the store has not taken
+    audit/waiting                     <id>                    WaitingAct         (entries that the store has not taken
                                       yet)
 
 A staging token has one partition, so a branch's staging area is read in path order from any point. References and due

@@ -3,7 +3,7 @@
     absent --intend--> current, intent --publish--> new current, the old one among the backups
                                        --withdraw-> as before
     backups --restore--> current; what it replaces becomes a backup (trash)
-    backups, old intents --retire--> going --(deleted)--> forget_going
+    backups, old intents --retire--> going --(deleted)--> forget_deleted
     any --begin_deletion--> gone, with every address in `going` --(deleted)--> end_deletion --> absent
 
 The key is an object's *identity*: the physical address that commits, references, marks and pins name. It never changes.

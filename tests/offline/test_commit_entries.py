@@ -40,9 +40,9 @@ SWEEPING = Mark(1, 1, "m", sweeping_ms=2)
 DATASET = Dataset("all", "", "guest", "rewrite", "csv")
 AT_ONCE = GcOptions(grace_days=0, min_age_seconds=0)
 WALKS: dict[str, Callable[[Repository], Iterator[tuple[str, str]]]] = {
-    "every_entry": lambda repo: ((each.ref, each.path) for each in scan_versions(repo.context)),
-    "every_name": lambda repo: ((each.ref, each.path) for each in scan_names(repo.context)),
-    "in_every_version": lambda repo: ((each.ref, each.path) for each in scan_version_targets(repo, DATASET)),
+    "scan_versions": lambda repo: ((each.ref, each.path) for each in scan_versions(repo.context)),
+    "scan_names": lambda repo: ((each.ref, each.path) for each in scan_names(repo.context)),
+    "scan_version_targets": lambda repo: ((each.ref, each.path) for each in scan_version_targets(repo, DATASET)),
 }
 
 
@@ -80,7 +80,7 @@ def test_a_commit_that_never_landed_is_swept_before_its_tree_is_read(
 
     monkeypatch.setattr(Trees, "overlapping_ranges", late)
     named = set(WALKS[walk](reader))
-    reads_both = not (begun and walk == "every_entry")  # it reads no commit whose sweep has begun
+    reads_both = not (begun and walk == "scan_versions")  # it reads no commit whose sweep has begun
     assert len(sweeps) == reads_both
     assert ((old, "a") in named) == reads_both
     assert ("main", "b") in named
@@ -89,7 +89,7 @@ def test_a_commit_that_never_landed_is_swept_before_its_tree_is_read(
 
 @pytest.mark.parametrize(
     ("walk", "mark"),
-    [*((walk, None) for walk in WALKS), ("every_name", SWEEPING), ("in_every_version", SWEEPING)],
+    [*((walk, None) for walk in WALKS), ("scan_names", SWEEPING), ("scan_version_targets", SWEEPING)],
 )
 def test_a_tree_of_a_commit_that_landed_is_lost(world: World, reader: Repository, walk: str, mark: Mark | None) -> None:
     old = world.commit(a=b"guest\none\n")

@@ -160,7 +160,7 @@ class TestExplain:
         assert (main["commits"], main["active"], main["expired"]) == (4, 3, 1)
         assert main["next_expires"] is not None
         assert (found["commits"], found["active"], found["expired"], found["dangling"]) == (5, 3, 2, 1)
-        assert found["dated_back"] == 1
+        assert found["back_dated"] == 1
 
     def test_for_people(self, history: Command, rules: Path) -> None:
         history.ok("retention", "set", "sales", rules)

@@ -50,14 +50,14 @@ class FormFields:
 
 
 async def read_form(request: Request, session: UserSession, bytes_max: int = BYTES_MAX) -> FormFields:
-    """Return the form of a session. Raises Forbidden (not a form of this session), Invalid, TooLarge."""
+    """Return the form of a session. Raises Forbidden (not a form of this session), Invalid, BodyTooLarge."""
     form = await read_fields(request, bytes_max)
     check_form_token(form, session.form_token)
     return form
 
 
 async def read_fields(request: Request, bytes_max: int) -> FormFields:
-    """Read a form that may not be larger. Raises Invalid, TooLarge."""
+    """Read a form that may not be larger. Raises Invalid, BodyTooLarge."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _TYPE:
         raise Invalid(f"the form was not sent as {_TYPE}; use the page's own form")
     body = await receive_body(request, bytes_max)
