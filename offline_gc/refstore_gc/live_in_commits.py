@@ -344,7 +344,7 @@ class NewRangeFinder:
 
 
 def _range_keys(ids: Any) -> Any:
-    """Return the key of each range, as `names.key` does. Raises CorruptRange for an invalid id."""
+    """Return the key of each range, as `object_names.key` does. Raises CorruptRange for an invalid id."""
     invalid = ids.filter(pc.invert(pc.match_substring_regex(ids, rf"\A(?:{object_names.ID})\z")))
     if len(invalid):
         object_names.key(object_names.RANGES, invalid[0].as_py())

@@ -89,7 +89,7 @@ class DatasetIds:
         return not is_none
 
     def write_index_hashes(self, key: id_index.IndexKey) -> None:
-        """Write the hashes by which `index.look` finds ids, of every set that a data set has."""
+        """Write the hashes by which `id_index.look_up` finds ids, of every set that a data set has."""
         for name in {names[0] for names in self._sets.values()}:
             ids = self._open_set(name)
             if isinstance(ids, IdSet):

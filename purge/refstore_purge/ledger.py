@@ -89,7 +89,7 @@ class LedgerSet:
 
     @property
     def index_hashes(self) -> NDArray[np.uint64]:
-        """The hashes for `index.look`, sorted."""
+        """The hashes for `id_index.look_up`, sorted."""
         return self._hashes
 
     def may_match(self, minimum: Any, maximum: Any) -> bool:

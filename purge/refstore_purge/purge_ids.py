@@ -72,7 +72,7 @@ class IdSet:
         self._few: dict[Any, Any] = {}
         index = folder / f"{prefix}{_INDEX}"
         self.index_hashes: NDArray[np.uint64] | None = np.load(index, mmap_mode="r") if index.exists() else None
-        """The hashes for `index.look`, sorted; None: the run has no key."""
+        """The hashes for `id_index.look_up`, sorted; None: the run has no key."""
 
     @property
     def kind(self) -> IdKind:

@@ -127,7 +127,7 @@ class KvVerification:
     missing_trees: list[MissingTree] = field(default_factory=list[MissingTree])
     manifest_gaps: list[ManifestGap] = field(default_factory=list[ManifestGap])
     stopped_repositories: list[RepositoryName] = field(default_factory=list[RepositoryName])
-    """Repositories whose hard deletion stands still because the KV went back."""
+    """Repositories whose hard deletion is stopped because the KV went back."""
     reconcile_began_ms: int = 0
     """When a `reconcile` began that has not ended. 0: none has."""
     has_settled_servers: bool = True
@@ -140,7 +140,7 @@ class KvVerification:
 
     @property
     def has_losses(self) -> bool:
-        """Whether something is missing, so that deletion stands still, or something cannot be read."""
+        """Whether something is missing, so that deletion is stopped, or something cannot be read."""
         return bool(
             self.witnesses or self.unreadable_witnesses or self.lost_items or self.missing_objects or self.missing_trees
         )

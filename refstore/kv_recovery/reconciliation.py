@@ -208,7 +208,7 @@ def _stop_deletion(ctx: Context) -> None:
 
 
 def _resume_deletion(ctx: Context) -> bool:
-    """Let hard deletion go on where it stood still because the KV went back. Return whether it did."""
+    """Let hard deletion go on where it was stopped because the KV went back. Return whether it did."""
     key = keys.reaper_state(ctx.repo, "breaker")
     for _ in range(ATTEMPTS):
         raw = ctx.kv.get(key)

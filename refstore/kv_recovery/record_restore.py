@@ -316,7 +316,7 @@ class RecordRestore:
         return [RestoredRecord(ctx.name, "tag", entry.name, f"put back as {other.name}", commit)]
 
     def _write_tag(self, entry: RecordCreated) -> bool:
-        """Write a tag as `tagging.create` does. Return False if its name stands for something else by now."""
+        """Write a tag as `create_tag` does. Return False if its name stands for something else by now."""
         ctx, name = self._ctx, ids.tag_name(entry.name)
         if ctx.branches.has_branch(name) or not ctx.kv.set_if(entry.key, ABSENT, entry.value):
             return False

@@ -40,7 +40,7 @@ def no_engines(*_: object) -> Generator[None, None, None]:
 
 
 def collected(asked: list[str]) -> Callable[..., Any]:
-    """`run.run`, that fails in one repository."""
+    """`run_nightly`, that fails in one repository."""
 
     def collect(ctx: Any, *_: object, **__: object) -> Any:
         asked.append(ctx.name)
@@ -144,7 +144,7 @@ def nothing_marked(*_: object) -> Any:
 
 
 class Sweeps:
-    """`run.sweep`, for marks that stand in the KV only: what becomes of each, one after the other; then it is swept."""
+    """`gc_run.sweep`, for marks that stand in the KV only: what becomes of each, one after the other; then it is swept."""
 
     def __init__(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ctx = lake.repository("sales").context

@@ -242,7 +242,7 @@ def fetch(metrics: PrometheusMetrics) -> dict[str, float]:
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
 
-def test_metrics_say_what_was_done_what_waits_and_where_deletion_stands_still() -> None:
+def test_metrics_say_what_was_done_what_waits_and_where_deletion_is_stopped() -> None:
     world = World(breaker_floor_objects=2, breaker_share=0.1)
     metrics = PrometheusMetrics("127.0.0.1", 0)
     try:

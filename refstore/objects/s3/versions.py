@@ -110,7 +110,7 @@ class BucketVersions:
         return any(not version.is_marker for version in self._versions_of(self._bucket.full_key(key)))
 
     def delete_once(self, keys: Sequence[str]) -> dict[str, KeyRefusal]:
-        """Delete all versions and delete markers of the keys. One attempt, as of `rounds.Once`."""
+        """Delete all versions and delete markers of the keys. One attempt (`BulkAttempt`)."""
         refused: dict[str, KeyRefusal] = {}
         older: list[_ObjectVersion] = []
         latest: list[_ObjectVersion] = []
