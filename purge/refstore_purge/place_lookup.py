@@ -1,9 +1,9 @@
 """Look up where the rows of a run's ids still are: the places of its report, and when each goes.
 
-A run writes down the contents that have rows of its ids (`remaining_places.RunContent`), once. From them, the object store and the
-KV the places are made, at the end of the run and whenever its report is shown: what has gone is listed no more, and
-what a restore has brought back is listed where it stands now. Dates are those by which the cleaning and the reaper
-delete. Nothing is written but the list of contents.
+A run writes down the contents that have rows of its ids (`remaining_places.RunContent`), once. From them, the object
+store and the KV the places are made, at the end of the run and whenever its report is shown: what has gone is listed no
+more, and what a restore has brought back is listed where it stands now. Dates are those by which the cleaning and the
+reaper delete. Nothing is written but the list of contents.
 """
 
 from __future__ import annotations

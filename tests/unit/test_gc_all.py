@@ -144,7 +144,7 @@ def nothing_marked(*_: object) -> Any:
 
 
 class Sweeps:
-    """`gc_run.sweep`, for marks that stand in the KV only: what becomes of each, one after the other; then it is swept."""
+    """`sweep`, for marks that stand in the KV only: what becomes of each, one after the other; then it is swept."""
 
     def __init__(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ctx = lake.repository("sales").context
