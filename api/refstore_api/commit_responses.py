@@ -51,10 +51,10 @@ def new_commit_model(commit_id: CommitId, commit: Commit) -> models.CommitModel:
 def commit_models(repo: Repository, items: Sequence[tuple[CommitId, Commit]]) -> list[models.CommitModel]:
     """Return the commits, with what the offline job has decided about them."""
     marks = Marks(repo.context).statuses.read([commit_id for commit_id, _ in items]) if items else []
-    return [_commit(commit_id, commit, shown) for (commit_id, commit), shown in zip(items, marks, strict=True)]
+    return [_commit(commit_id, commit, status) for (commit_id, commit), status in zip(items, marks, strict=True)]
 
 
-def _commit(commit_id: CommitId, commit: Commit, shown: MarkStatus) -> models.CommitModel:
+def _commit(commit_id: CommitId, commit: Commit, status: MarkStatus) -> models.CommitModel:
     model = models.CommitModel(
         id=commit_id,
         parents=list(commit.parents),
@@ -65,9 +65,9 @@ def _commit(commit_id: CommitId, commit: Commit, shown: MarkStatus) -> models.Co
         metadata=commit.metadata,
         generation=commit.generation,
     )
-    mark = shown.mark
-    if any(shown):
-        model.state = LogEntry(commit_id, commit, *shown).lifetime.value
+    mark = status.mark
+    if any(status):
+        model.state = LogEntry(commit_id, commit, *status).lifetime.value
     if mark is not None:
         model.expired_prefixes = list(mark.prefixes) or None
         model.marked_since, model.deletes_at, model.mark_id = (

@@ -51,43 +51,43 @@ def begin_sweep(ctx: Context, marks: Marks, mark_id: str) -> SweepStart:
         # again
     rules = _read_rules(ctx)
     history, refs = rules_document.read_history(ctx)
-    made = make_plan(history, refs, rules, ctx.clock.now_ms())
+    plan = make_plan(history, refs, rules, ctx.clock.now_ms())
     if is_due:
-        marks.commits.unmark_run(mark_id, partial(is_kept, made))
+        marks.commits.unmark_run(mark_id, partial(is_kept, plan))
     run = marks.sweeps.begin(mark_id)
     latest = _read_rules(ctx)  # a hold that was set while the history was read
     if latest != rules:
-        made = make_plan(history, refs, latest, ctx.clock.now_ms())
-    return SweepStart(run, made, latest.digest() != run.record.rules_digest)
+        plan = make_plan(history, refs, latest, ctx.clock.now_ms())
+    return SweepStart(run, plan, latest.digest() != run.record.rules_digest)
 
 
-def is_kept(made: RetentionPlan, commit: CommitId, mark: Mark) -> bool:
+def is_kept(plan: RetentionPlan, commit: CommitId, mark: Mark) -> bool:
     """Return whether a mark takes, as a whole or at one of its prefixes, what the rules keep."""
-    number = _number_of(made, commit)
+    number = _number_of(plan, commit)
     if number is None:
         return False
-    if not mark.prefixes and made.expiry.state(number) is ExpiryState.ACTIVE:
+    if not mark.prefixes and plan.expiry.state(number) is ExpiryState.ACTIVE:
         return True
-    return any(made.class_of(prefix).keep_levels[number] == KeepLevel.ALL for prefix in mark.prefixes or ("",))
+    return any(plan.class_of(prefix).keep_levels[number] == KeepLevel.ALL for prefix in mark.prefixes or ("",))
 
 
-def exclude_kept_commits(marks: Marks, begun: SweepStart, excluded: LiveCommits) -> int:
+def exclude_kept_commits(marks: Marks, start: SweepStart, excluded: LiveCommits) -> int:
     """Add to the excluded commits what today's rules keep of commits that stay marked. Return how many of the
     commits that were excluded before are active by these rules.
     """
-    made = begun.plan
-    if made is None:
+    plan = start.plan
+    if plan is None:
         return 0
     known = set(excluded.commits())
-    if begun.have_rules_changed:  # else the live scan kept it, by the same rules
+    if start.have_rules_changed:  # else the live scan kept it, by the same rules
         # of all that is marked or swept, not of this mark's commits alone: what a swept one names below a new hold may
         # have been kept for the sake of another, under another name, until now
         marked = (
             (commit, mark)
             for commit, mark in marks.commits.scan()
-            if commit not in known and _number_of(made, commit) is not None
+            if commit not in known and _number_of(plan, commit) is not None
         )
-        filter_of = tree_filter_of(made)
+        filter_of = tree_filter_of(plan)
         while page := dict(islice(marked, PAGE)):
             for commit, record in marks.commits.read_commits(page):
                 expired_prefixes = page[commit].prefixes or ("",)
@@ -96,7 +96,7 @@ def exclude_kept_commits(marks: Marks, begun: SweepStart, excluded: LiveCommits)
                 )
                 if kept_filter is None or any(part.keep_level != KEEP_NOTHING for part in kept_filter.parts):
                     excluded.add(commit, record, kept_filter)
-    return sum(_is_active(made, commit) for commit in known)
+    return sum(_is_active(plan, commit) for commit in known)
 
 
 def _filter_in_prefixes(expired_prefixes: tuple[str, ...], kept_filter: TreeFilter | None) -> TreeFilter | None:
@@ -112,15 +112,15 @@ def _filter_in_prefixes(expired_prefixes: tuple[str, ...], kept_filter: TreeFilt
     return TreeFilter((FilterPart("", KEEP_NOTHING), *inside))
 
 
-def _is_active(made: RetentionPlan, commit: CommitId) -> bool:
-    number = _number_of(made, commit)
-    return number is not None and made.expiry.state(number) is ExpiryState.ACTIVE
+def _is_active(plan: RetentionPlan, commit: CommitId) -> bool:
+    number = _number_of(plan, commit)
+    return number is not None and plan.expiry.state(number) is ExpiryState.ACTIVE
 
 
-def _number_of(made: RetentionPlan, commit: CommitId) -> int | None:
+def _number_of(plan: RetentionPlan, commit: CommitId) -> int | None:
     """Return the commit's number. None for what was given up: whatever the rules say, nobody can name it."""
-    number = made.expiry.history.numbers.get(commit)
-    return None if number is None or made.expiry.state(number) is ExpiryState.UNLANDED else number
+    number = plan.expiry.history.numbers.get(commit)
+    return None if number is None or plan.expiry.state(number) is ExpiryState.UNLANDED else number
 
 
 def _read_rules(ctx: Context) -> Rules:

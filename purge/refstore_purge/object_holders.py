@@ -53,7 +53,7 @@ class ObjectName(NamedTuple):
 
 
 def scan_names(ctx: Context, *, prefix: str = "") -> Iterator[ObjectName]:
-    """Yield every entry below a prefix, from the firmest standing on. Raises CorruptRange, Unavailable."""
+    """Yield every entry below a prefix, from the firmest holder on. Raises CorruptRange, Unavailable."""
     shown: dict[BranchName, Branch] = {}
     hidden: dict[BranchName, Branch] = {}
     for name, record in list(ctx.branches.scan_open()):
@@ -110,35 +110,33 @@ def scan_lost_names(ctx: Context, prefixes: Sequence[str]) -> Iterator[LostName]
 
 
 def _names_on_branches(
-    ctx: Context, standing: HolderKind, branches: dict[BranchName, Branch], prefix: str, seen: set[tuple[str, str]]
+    ctx: Context, holder: HolderKind, branches: dict[BranchName, Branch], prefix: str, seen: set[tuple[str, str]]
 ) -> Iterator[ObjectName]:
     for name, record in branches.items():
         for token in record.live_tokens:
-            yield from _staged_names(ctx, standing, name, token, prefix)
-    yield from _names_in_commits(
-        ctx, standing, [(name, record.head) for name, record in branches.items()], prefix, seen
-    )
+            yield from _staged_names(ctx, holder, name, token, prefix)
+    yield from _names_in_commits(ctx, holder, [(name, record.head) for name, record in branches.items()], prefix, seen)
 
 
 def _staged_names(
-    ctx: Context, standing: HolderKind, name: BranchName, token: Token, prefix: str
+    ctx: Context, holder: HolderKind, name: BranchName, token: Token, prefix: str
 ) -> Iterator[ObjectName]:
     for page in split_batches(ctx.staging.scan(token, prefix=prefix), PAGE):
         entries = decode_staged_many([value for _, value in page])
         for (path, _), entry in zip(page, entries, strict=True):
             if isinstance(entry, Entry):
-                yield ObjectName(standing, name, path, entry)
+                yield ObjectName(holder, name, path, entry)
 
 
 def _names_in_commits(
-    ctx: Context, standing: HolderKind, named: Iterable[tuple[str, CommitId]], prefix: str, seen: set[tuple[str, str]]
+    ctx: Context, holder: HolderKind, named: Iterable[tuple[str, CommitId]], prefix: str, seen: set[tuple[str, str]]
 ) -> Iterator[ObjectName]:
     for page in split_batches(named, PAGE):
         values = ctx.kv.get_many([keys.commit(ctx.repo, commit) for _, commit in page])
         for (ref, commit_id), value in zip(page, values, strict=True):
             if isinstance(value, bytes):
                 for path, entry in entries_of_commit(ctx, commit_id, decode(value, Commit), prefix, seen):
-                    yield ObjectName(standing, ref, path, entry)
+                    yield ObjectName(holder, ref, path, entry)
 
 
 def _find_pinned_commits(ctx: Context) -> list[CommitId]:

@@ -139,7 +139,7 @@ class _PlaceLookup:
         for page in split_batches([Address(each) for each in identities], PAGE):
             names = ctx.references.get_many(page)
             self._names |= {each: name for each, name in zip(page, names, strict=True) if name is not None}
-        self._standing = _find_holders(ctx, there, self._names)
+        self._holders = _find_holders(ctx, there, self._names)
         for page in split_batches([Address(each) for each in identities if announced], PAGE):
             records = ctx.locations.get_many(page)
             self._records |= {each: one for each, one in zip(page, records, strict=True) if one is not None}
@@ -213,7 +213,7 @@ class _PlaceLookup:
             return self._place_of_unnamed()
         goes_ms = 0 if is_held else ending.deletes_at_ms
         lost = self._names.get(content.identity)
-        if isinstance(lost, Emptied) and content.identity not in self._standing:
+        if isinstance(lost, Emptied) and content.identity not in self._holders:
             due_ms = self._due_ms(lost)
             if not goes_ms or due_ms < goes_ms:  # the reaper takes it with its object
                 goes_ms, hold, clean = due_ms, "", REAPER
@@ -228,28 +228,28 @@ class _PlaceLookup:
 
     def _place_of_live(self, content: RunContent) -> _ContentPlace:
         """Say where an object stands whose current content this is."""
-        standing = self._standing.get(content.identity)
-        if standing is not None and standing is not HolderKind.SWEEP and content.reason == PARTITION_LEFT_REASON:
+        holder = self._holders.get(content.identity)
+        if holder is not None and holder is not HolderKind.SWEEP and content.reason == PARTITION_LEFT_REASON:
             return _ContentPlace(
                 "partitions left", "left by --max-units or --after", ending_command=self._command("purge run")
             )
         purge, sweep = self._command("purge run"), self._command("gc run")
-        if standing is HolderKind.BRANCH:
+        if holder is HolderKind.BRANCH:
             reason = _DETAILS.sub("", content.reason) or "not purged, restored since, or come meanwhile"
             return _ContentPlace("branches", reason, ending_command=purge)
-        if standing is HolderKind.TAG:
+        if holder is HolderKind.TAG:
             reason = _DETAILS.sub("", content.reason) or "until the tags and pins go, and the commits expire"
             return _ContentPlace("tags and pins", reason, 0, self._command("revert"), sweep)
-        if standing is HolderKind.COMMIT:
+        if holder is HolderKind.COMMIT:
             reason = _DETAILS.sub("", content.reason) or "until the commits expire"
             return _ContentPlace("earlier commits", reason, 0, self._command("revert"), sweep)
-        if standing is HolderKind.HIDDEN and not isinstance(self._names.get(content.identity), Emptied):
+        if holder is HolderKind.HIDDEN and not isinstance(self._names.get(content.identity), Emptied):
             return _ContentPlace(
                 "hidden branches", "the next run or nightly job deletes the branch", ending_command=purge
             )
-        return self._place_of_lost(content, standing)
+        return self._place_of_lost(content, holder)
 
-    def _place_of_lost(self, content: RunContent, standing: HolderKind | None) -> _ContentPlace:
+    def _place_of_lost(self, content: RunContent, holder: HolderKind | None) -> _ContentPlace:
         """Say where an object stands that no branch and no commit names that can be read."""
         record = self._names.get(content.identity)
         restore, reaper = self._command("restore"), REAPER
@@ -263,7 +263,7 @@ class _PlaceLookup:
             return _ContentPlace("issued", "", self._due_ms(record), "", reaper)
         if isinstance(record, Deleting):
             return _ContentPlace("being deleted", "the reaper has begun, and goes on", ending_command=reaper)
-        if standing is HolderKind.SWEEP:
+        if holder is HolderKind.SWEEP:
             return _ContentPlace("condemned by a sweep", "the sweep goes on", ending_command=self._command("gc run"))
         return self._place_of_unnamed()
 

@@ -54,26 +54,30 @@ def backfill_manifest(lake: LakeAccess, *, watcher: Watcher | None = None) -> li
     fence.begin(refuse_to_settle)
     done: list[BackfillResult] = []
     known = index_entries(lake.manifest.read_all())
-    for name, found in list(lake.all_repositories()):
-        if found.closed_ms:
+    for name, record in list(lake.all_repositories()):
+        if record.closed_ms:
             continue
         shown.describe(f"recording {name}")
-        counts = _backfill_repository(lake.context(name, found), found, fence, shown)
-        itself = (RepositoryCreated.kind, (found.id,)) not in known
+        counts = _backfill_repository(lake.context(name, record), record, fence, shown)
+        itself = (RepositoryCreated.kind, (record.id,)) not in known
         if itself:  # last, as a repository is made
-            _add_confirmed(lake.manifest, lake.context(name, found), [RepositoryCreated(name, found.id, encode(found))])
+            _add_confirmed(
+                lake.manifest, lake.context(name, record), [RepositoryCreated(name, record.id, encode(record))]
+            )
         if itself or any(counts):
             done.append(BackfillResult(name, itself, *counts))
     return done
 
 
-def _backfill_repository(ctx: Context, found: RepositoryRecord, fence: Fence, watcher: Watcher) -> tuple[int, int, int]:
+def _backfill_repository(
+    ctx: Context, record: RepositoryRecord, fence: Fence, watcher: Watcher
+) -> tuple[int, int, int]:
     # What landed is read before the manifest: by then each new commit has an entry, which its deleter confirms.
     landed = [CommitId(name) for name, _ in ctx.kv.scan_all(keys.landed_commits(ctx.repo))]
     tags = list(ctx.kv.scan_all(keys.tags(ctx.repo)))
     branches = [(name, _ensure_branch_id(ctx, name, branch)) for name, branch in list(ctx.branches.scan_open())]
     known = index_entries(ctx.manifest.read_all())
-    commits = _find_missing_commits(ctx, found, landed, branches, known)
+    commits = _find_missing_commits(ctx, record, landed, branches, known)
     made: list[AnyEntry] = [
         BranchCreated(name, branch.id, branch.head, branch.created_ms, branch.is_hidden)
         for name, branch in branches
@@ -98,7 +102,7 @@ def _backfill_repository(ctx: Context, found: RepositoryRecord, fence: Fence, wa
 
 def _find_missing_commits(
     ctx: Context,
-    found: RepositoryRecord,
+    record: RepositoryRecord,
     landed: list[CommitId],
     branches: list[tuple[BranchName, Branch]],
     known: Entries,
@@ -108,7 +112,7 @@ def _find_missing_commits(
         zip(landed, read_in_batches(ctx.kv, [keys.commit(ctx.repo, commit) for commit in landed]), strict=True)
     )
     owners: dict[CommitId, tuple[BranchName, str]] = {}
-    for name, branch in sorted(branches, key=lambda each: (each[0] != found.default_branch, each[1].created_ms)):
+    for name, branch in sorted(branches, key=lambda each: (each[0] != record.default_branch, each[1].created_ms)):
         commit = branch.head
         while commit not in owners and isinstance(raw := records.get(commit), bytes):
             owners[commit] = (name, branch.id)

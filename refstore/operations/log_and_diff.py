@@ -102,13 +102,13 @@ class LogEntry(NamedTuple):
         return lifetime_of(MarkStatus(self.mark, self.nothing_to_delete, self.examining_run))
 
 
-def lifetime_of(shown: MarkStatus) -> CommitLifetime:
+def lifetime_of(status: MarkStatus) -> CommitLifetime:
     """Return the state of a commit's data."""
-    mark = shown.mark
+    mark = status.mark
     if mark is None:
-        if shown.nothing_to_delete is not None:
+        if status.nothing_to_delete is not None:
             return CommitLifetime.NOTHING_TO_DELETE
-        return CommitLifetime.EXAMINED if shown.examining_run else CommitLifetime.ACTIVE
+        return CommitLifetime.EXAMINED if status.examining_run else CommitLifetime.ACTIVE
     if mark.swept_ms:
         return CommitLifetime.PARTLY_SWEPT if mark.prefixes else CommitLifetime.SWEPT
     if mark.tagged_ms:
