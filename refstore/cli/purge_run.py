@@ -158,7 +158,7 @@ def _purge(
         repo.purge_document()  # before an engine is started
         confirm(ctx, f"the rows of the ids will be removed from the onboarded data sets of {repo.name!r}", yes=yes)
         with engine.open(settings.offline) as engines, show_progress() as tell:
-            from refstore_purge.purge_run import run_purge
+            from refstore_purge import purge_run as running
 
             if key is None:
                 print("refstore: warning: no index and no ledger of ids is kept: purge_key is not set", file=sys.stderr)
@@ -198,17 +198,17 @@ def verify(
     Example: refstore purge verify sales --ids forget.csv
     Exit code 4: rows or entries are left, or an object could not be looked at.
     """
-    from refstore_purge.verify import VerifyCounts, verify
+    from refstore_purge import verify as verifying
 
-    counts = VerifyCounts()
+    counts = verifying.VerifyCounts()
     with (
         open_lake(ctx, only_read=True, allow_foreign=urls_of(allow_foreign)) as lake,
         _ids_file(lake, ids) as file,
         local_errors(),
     ):
         repo = lake.repository(repo_name)
-        with show_progress() as report_progress:
-            found = verify(
+        with show_progress() as tell:
+            found = verifying.verify(
                 repo,
                 file,
                 column=id_column,
@@ -219,7 +219,7 @@ def verify(
                 only=tuple(datasets or ()),
                 history=history,
                 counts=counts,
-                report_progress=report_progress,
+                report_progress=tell,
                 print_notice=_say,
             )
             findings = list(found)
