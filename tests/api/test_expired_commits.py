@@ -41,7 +41,9 @@ def mark(service: Running, name: str, commits: list[str], **rules: object) -> No
         collecting.mark(repo.context, [CommitId(commit) for commit in commits], grace_ms=7 * DAY_MS)
 
 
-def test_clients_read_and_name_a_complete_commit(service: Running, repo: lakefs.Repository, history: list[str]) -> None:
+def test_clients_read_and_name_a_commit_with_nothing_to_delete(
+    service: Running, repo: lakefs.Repository, history: list[str]
+) -> None:
     mark(service, repo.id, history[:3], hide_marked=True)
     assert repo.commit(history[2]).object("c").reader().read() == b"c"
     assert [each.path for each in repo.commit(history[2]).objects()] == ["b", "c"]

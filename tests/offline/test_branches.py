@@ -48,7 +48,9 @@ def staged(world: World) -> World:
     return world
 
 
-def test_what_was_staged_too_long_ago_is_reset_and_the_online_path_deletes_it(staged: World, engines: Engines) -> None:
+def test_staged_entries_that_expired_are_reset_and_the_online_path_deletes_them(
+    staged: World, engines: Engines
+) -> None:
     address, other = staged.address("main", "tmp/a"), staged.address("main", "other")
     summary = gc_run.run_nightly(staged.ctx, engines, GcOptions()).latest_summary
     assert summary.branch_rules == BranchRuleResult(staged=ObjectCount(1, 4))

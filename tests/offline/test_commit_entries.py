@@ -70,13 +70,13 @@ def test_a_commit_that_never_landed_is_swept_before_its_tree_is_read(
     if begun:
         Marks(world.ctx).sweeps.begin(mark_id)
     never_read = refs.get_commit(world.ctx, never).metarange
-    stretches = Trees.overlapping_ranges
+    overlapping_ranges = Trees.overlapping_ranges
     sweeps: list[str] = []
 
     def late(trees: Trees, metarange: str, **options: Any) -> Any:
         if metarange == never_read and not sweeps:
             sweeps.append(gc_run.sweep(world.ctx, engines, mark_id).state)
-        return stretches(trees, metarange, **options)
+        return overlapping_ranges(trees, metarange, **options)
 
     monkeypatch.setattr(Trees, "overlapping_ranges", late)
     named = set(WALKS[walk](reader))

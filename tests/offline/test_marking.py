@@ -23,7 +23,7 @@ from refstore_gc.run_summary import UnitRow
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
-STRETCH = 30
+CHUNK = 30
 
 
 def some_addresses(rng: random.Random, count: int, hours: int) -> list[str]:
@@ -49,8 +49,8 @@ def test_what_is_left_is_what_is_listed_and_named_by_nobody(tmp_path: Path, both
     work = RunLayout(url=url, files=url, mark_id="m", seed=rng.getrandbits(64))
     told: list[Batch] = []
     firsts: list[str] = []
-    for number, at in enumerate(range(0, len(listed), STRETCH)):
-        some = listed[at : at + STRETCH]
+    for number, at in enumerate(range(0, len(listed), CHUNK)):
+        some = listed[at : at + CHUNK]
         key = work.file_key("listing", number)
         columns = {
             "address": pa.array(some),

@@ -480,7 +480,7 @@ def test_a_run_that_lasts_is_running_and_one_that_failed_counts_what_it_did(
 
 
 class TestWhatAttemptsLeave:
-    def test_its_size_is_asked_for_and_no_earlier_cleaning_is_blamed(
+    def test_its_size_is_asked_for_and_no_earlier_cleanup_is_blamed(
         self, world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         onboard(world, "versions")

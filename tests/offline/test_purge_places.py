@@ -359,7 +359,7 @@ class TestWhatIsLive:
 
 
 class TestWhatIsBeingDeleted:
-    def test_by_a_cleaning_that_the_store_refused(
+    def test_by_a_cleanup_that_the_store_refused(
         self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         set_days(world, versions=0)

@@ -147,7 +147,7 @@ class TestWhileItIsThere:
 
 
 class TestWhatWasCleaned:
-    def test_a_backup_trash_and_an_attempt_name_the_cleaning(self, world: World) -> None:
+    def test_a_backup_trash_and_an_attempt_name_the_cleanup(self, world: World) -> None:
         set_days(world, days=3, versions=9, trash=1)
         identity = one_object(world)
         backup = content_of(rewrite(world.repo, "main", "a/x", NEW, run="run-1"))

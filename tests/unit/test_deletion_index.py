@@ -84,7 +84,7 @@ def test_every_address_of_every_run_is_found_once_under_its_run(repo: Repository
     assert (len(indexed.files), indexed.runs) == (15, {f"run-{run}" for run in range(5)})
 
 
-def test_what_dropped_out_is_not_told_as_deleted(repo: Repository) -> None:
+def test_what_was_excluded_is_not_told_as_deleted(repo: Repository) -> None:
     index(repo, 1, outcome="excluded")
     assert found(repo, addresses(1, 1)[0]) == ()
     index(repo, 2, outcome="tagged", reason="orphan blob")

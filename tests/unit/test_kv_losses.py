@@ -194,7 +194,7 @@ def test_other_servers_are_settled_when_old_operations_have_ended(losing: Losing
     assert not list(world.lake.own_store.list(SERVERS_FOLDER))
 
 
-def test_settling_puts_back_the_reference_that_a_shard_lost(losing: Losing) -> None:
+def test_a_settlement_restores_the_reference_that_a_shard_lost(losing: Losing) -> None:
     """ "Copy added" and "original released" are lost, and the entry is not."""
     world = losing.world
     world.repo.create_branch("feat", "main")

@@ -18,7 +18,7 @@ def test_it_matches_its_paths_and_what_starts_with_its_prefixes(
 
 
 @given(st.lists(PATHS, max_size=4), st.lists(PATHS, max_size=4), st.lists(PATHS, min_size=1, max_size=8))
-def test_a_stretch_that_holds_a_match_is_never_left_out(
+def test_a_range_of_paths_that_holds_a_match_is_never_left_out(
     paths: list[str], prefixes: list[str], inside: list[str]
 ) -> None:
     only = PathFilter(paths, prefixes)
@@ -26,7 +26,7 @@ def test_a_stretch_that_holds_a_match_is_never_left_out(
         assert only.may_match_between(min(inside), max(inside))
 
 
-def test_a_stretch_beside_everything_is_left_out() -> None:
+def test_a_range_of_paths_beside_everything_is_left_out() -> None:
     only = PathFilter(["c"], ["a/", "a/b/", "e/"])
     assert not only.may_match_between("a0", "bz")
     assert not only.may_match_between("c0", "e")

@@ -78,18 +78,18 @@ class RangeCutter:
         """Whether an old range that starts here would be cut here again, so that it can be inherited."""
         return self._rows == 0
 
-    def feed(self, stretch: RowRun) -> Iterator[RangeRows]:
+    def feed(self, row_run: RowRun) -> Iterator[RangeRows]:
         """Add rows, and yield the ranges that they complete. Consume it before the next call."""
-        start, count = 0, stretch.rows.num_rows
+        start, count = 0, row_run.rows.num_rows
         while start < count:
             # the range ends after the first boundary path that makes it long enough, or where it would get too long
             enough = start + max(0, self._cut.rows_min - self._rows - 1)
             most = start + self._cut.rows_max - self._rows
-            boundary = stretch.next_boundary(enough) if enough < min(count, most) else count
+            boundary = row_run.next_boundary(enough) if enough < min(count, most) else count
             end = min(boundary + 1, most)
             closes = end <= count
             end = min(end, count)
-            self._parts.append(stretch.rows.slice(start, end - start))
+            self._parts.append(row_run.rows.slice(start, end - start))
             self._rows += end - start
             if closes:
                 yield self._take_range()

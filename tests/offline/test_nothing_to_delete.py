@@ -144,7 +144,7 @@ def test_those_of_which_something_goes_stay_marked(
     world.repo.create_branch("early", made[2])
 
 
-def test_a_night_with_complete_commits_goes_on_and_reads_nothing_of_them(
+def test_a_night_with_nothing_to_delete_goes_on_and_reads_none_of_these_commits(
     world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules(world)
@@ -183,7 +183,7 @@ def test_a_night_with_complete_commits_goes_on_and_reads_nothing_of_them(
     assert lifetimes(world, *made) == [COMPLETE] * 5 + [MARKED] * 7
 
 
-def test_an_incremental_run_marks_a_complete_commit_once_its_shared_data_expires(
+def test_an_incremental_run_marks_a_commit_with_nothing_to_delete_once_its_shared_data_expires(
     world: World, engines: Engines
 ) -> None:
     rules(world)
