@@ -219,7 +219,7 @@ class Reaper:
                 tally.add(self._fail_pass(name, error))
             else:
                 self._metrics.record_breaker(name, True)
-                tally.count(held_back=1)
+                tally.count(blocked=1)
 
     def _pass_over_each(self, should_stop: Callable[[], bool], tally: Tally) -> None:
         repository_ids: set[RepositoryId] = set()

@@ -65,7 +65,7 @@ class PassSummary:
     """Staging areas of tokens that had been dead for long."""
     temporary: int = 0
     """Unfinished uploads that a killed client left in the store."""
-    held_back: int = 0
+    blocked: int = 0
     """Repositories whose hard deletion the breaker stopped."""
     busy: int = 0
     """Units whose leases other reapers had."""
@@ -130,11 +130,11 @@ class Tally:
         self.more |= summary.more
 
     def follow(self, summary: PassSummary) -> None:
-        """Add the summary of a later pass over the same repositories, but count what was held back or failed once."""
-        held_back = max(self.counts.get("held_back", 0), summary.held_back)
+        """Add the summary of a later pass over the same repositories, but count what was blocked or failed once."""
+        blocked = max(self.counts.get("blocked", 0), summary.blocked)
         self.counts["failed"] = 0
         self.add(summary)
-        self.counts["held_back"] = held_back
+        self.counts["blocked"] = blocked
 
     def summary(self) -> PassSummary:
         return PassSummary(**self.counts, errors=tuple(self.errors), more=self.more)

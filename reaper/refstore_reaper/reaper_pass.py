@@ -244,7 +244,7 @@ class ReaperPass:
                     self._waiting = check_repository(self._ctx)
                 except KVWentBack:
                     self._breaker.stop(Reason.KV_WENT_BACK)
-                    self._tally.count(held_back=1)
+                    self._tally.count(blocked=1)
                     raise
         return self._waiting is not None or bool(self._record.closed_ms)
 
@@ -318,7 +318,7 @@ class ReaperPass:
                 partial(self._count_deletable, now_ms),
                 self._count_objects,
             ):
-                self._tally.count(held_back=1)
+                self._tally.count(blocked=1)
                 return
             size = self._tools.throttle.batch_size(self._tools.batch_keys)
             gathered: list[DueAddress] = []
@@ -358,7 +358,7 @@ class ReaperPass:
         if not permit.count or not self._tools.throttle.wait_for(permit.count, self._tools.should_stop):
             self._breaker.report_deleted(permit, 0)
             self._tally.more = True
-            self._tally.count(held_back=int(bool(self._breaker.state().tripped_ms)))
+            self._tally.count(blocked=int(bool(self._breaker.state().tripped_ms)))
             return False
         pipeline.start(self._deleter.delete_batch(permit, due=due[: permit.count]))
         if not self._may_go_on():

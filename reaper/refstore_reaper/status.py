@@ -51,14 +51,14 @@ class RepositoryStatus(NamedTuple):
     """Tokens whose references are to be released."""
     stopped: str
     """Why hard deletion is stopped; '' if it is not."""
-    stopped_ms: int | None
-    let_until_ms: int | None
-    let_objects: int | None
+    stopped_since_ms: int | None
+    allowed_until_ms: int | None
+    allowed_objects: int | None
     closed_ms: int | None
     """When the repository was deleted, if it was."""
     error: str = ""
     """The error that keeps its status from being read."""
-    name_taken: str = ""
+    name_hold: str = ""
     """Until when, and why, a deleted repository keeps its name; '' if it was not deleted."""
 
 
@@ -67,7 +67,7 @@ class Status(NamedTuple):
     repositories: tuple[RepositoryStatus, ...]
     settling: str = ""
     """Until when nothing is deleted in the lake, and why: other servers of the KV answer. '': it does not wait."""
-    settling_error: str = ""
+    settlement_error: str = ""
     """Why that is not known; '' if it is."""
 
 
@@ -128,5 +128,5 @@ def _repository(lake: Lake, name: RepositoryName, record: RepositoryRecord) -> R
         state.allowed_until_ms if state and state.allowed_until_ms > ctx.clock.now_ms() else None,
         (state.allowed_objects or None) if state else None,
         record.closed_ms or None,
-        name_taken=deleted_names.describe_hold(ctx, record) if record.closed_ms else "",
+        name_hold=deleted_names.describe_hold(ctx, record) if record.closed_ms else "",
     )

@@ -42,7 +42,7 @@ class Check(NamedTuple):
     check: str
     state: State
     found: str
-    what_to_do: str = ""
+    advice: str = ""
 
 
 @app.command("doctor")

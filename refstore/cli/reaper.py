@@ -180,15 +180,15 @@ def _show_status(ctx: typer.Context, lake: Lake, repository: str | None) -> None
     )
     if shown.settling:
         typer.echo(f"\n{shown.settling}")
-    if shown.settling_error:
-        typer.echo(f"\nWhether deletion waits for operations to end is not known: {shown.settling_error}")
+    if shown.settlement_error:
+        typer.echo(f"\nWhether deletion waits for operations to end is not known: {shown.settlement_error}")
     for item in shown.repositories:
         if item.error:
             typer.echo(f"\n{item.repository}: {item.error}")
         elif item.stopped:
             typer.echo(f"\n{item.repository}: {item.stopped}; {breaker.advice(item.repository, item.stopped)}")
-        if item.name_taken:
-            typer.echo(f"\n{item.name_taken}")
+        if item.name_hold:
+            typer.echo(f"\n{item.name_hold}")
 
 
 def _deletion(item: RepositoryStatus, *, is_settling: bool) -> str:
@@ -371,4 +371,4 @@ def _exit_code(done: PassSummary) -> int:
         return 5
     if done.error_count:
         return 1
-    return STOPPED if done.held_back else 0
+    return STOPPED if done.blocked else 0

@@ -168,7 +168,7 @@ class _Operations:
             "reapers": [item._asdict() for item in status.reapers],
             "repositories": [item._asdict() for item in status.repositories],
             "settling": status.settling,
-            "settling_error": status.settling_error,
+            "settlement_error": status.settlement_error,
         }
 
     def why(self, repository: Repository, address: str) -> Why:

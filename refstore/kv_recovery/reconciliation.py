@@ -67,7 +67,7 @@ def restore_lost_records(
         _new_fence(lake).block()
         done = _restore_repositories(lake, shown, dry_run=False)
         draft.after = {
-            "put_back": len(done),
+            "restored_records": len(done),
             "named": [f"{item.repository}: {item.kind} {item.name}: {item.outcome}" for item in done[:NAMED_MAX]],
         }
     return done

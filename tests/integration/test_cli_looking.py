@@ -219,7 +219,7 @@ class TestDoctor:
         assert (states["settings"], states["kv"], states["permissions and clocks"]) == ("ok", "ok", "ok")
         assert states["java"] == "ok"
         assert states["reapers"] == "warning"
-        assert not [row for row in ran.json if row["state"] != "ok" and not row["what_to_do"]]
+        assert not [row for row in ran.json if row["state"] != "ok" and not row["advice"]]
         assert not list((sales.folder / "lake").glob("objects/_refstore/doctor/*"))
 
     def test_a_tag_that_a_branch_hides_is_listed(self, sales: Command) -> None:
@@ -270,13 +270,13 @@ class TestDoctor:
             assert (ran.code, found["state"]) == (6, "error")
             assert "ExpiredToken" in found["found"]
             assert proxy.endpoint in found["found"]
-            assert found["what_to_do"] == "the credentials have expired; renew them"
+            assert found["advice"] == "the credentials have expired; renew them"
         with RedisStub(lambda _: b"-NOAUTH Authentication required.\r\n") as stub:
             monkeypatch.setenv("REFSTORE_KV", f"redis://127.0.0.1:{stub.port}")
             found = refstore("doctor", "--json", "--no-write").json[-1]
             assert (found["check"], found["state"]) == ("lake", "error")
             assert f"127.0.0.1:{stub.port} refused the login" in found["found"]
-            assert found["what_to_do"] == "check the user and the password in the URL"
+            assert found["advice"] == "check the user and the password in the URL"
 
     def test_a_wrong_clock_is_an_error(self, sales: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         from refstore.core.clock import SystemClock
@@ -285,12 +285,12 @@ class TestDoctor:
         ran = sales("doctor", "--json")
         found = next(row for row in ran.json if row["check"] == "permissions and clocks")
         assert (ran.code, found["state"]) == (6, "error")
-        assert "NTP" in found["what_to_do"]
+        assert "NTP" in found["advice"]
 
     def test_no_lake_is_an_error_that_says_what_to_do(self, refstore: Command, tmp_path: Path) -> None:
         ran = refstore("doctor", "--json", "--data", str(tmp_path / "none"))
         assert ran.code == 6
-        assert ran.json[-1]["what_to_do"]
+        assert ran.json[-1]["advice"]
 
     def test_exit_codes_follow_the_worst(self) -> None:
         assert sorted(doctor_.EXIT_CODES, key=doctor_.EXIT_CODES.__getitem__) == ["ok", "warning", "error"]

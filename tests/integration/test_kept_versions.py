@@ -110,7 +110,7 @@ def test_what_stays_as_a_version_is_not_counted_as_reclaimed(bucket: KeepingBuck
 
     checks = {each["check"]: each for each in refstore("doctor", *where, "--json").json}
     assert checks["versions of deleted objects"]["state"] == "warning"
-    assert "NoncurrentVersionExpiration" in checks["versions of deleted objects"]["what_to_do"]
+    assert "NoncurrentVersionExpiration" in checks["versions of deleted objects"]["advice"]
     with unchecked_lake(kv, bucket.url()) as lake:
         repo = lake.repository("sales")
         own = figures.read_figures(lake.kv, repo.context.repo)

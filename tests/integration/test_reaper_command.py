@@ -179,7 +179,7 @@ def test_the_breaker_stops_it_status_says_why_and_resume_lets_it_go_on(
     upload(sales, "main", 10)
     sales.ok("reset", "sales", "main", "--yes")
     stopped = sales("reaper", "--once", "--grace-seconds", "0", "--json")
-    assert (stopped.code, stopped.json["deleted"], stopped.json["held_back"]) == (4, 0, 1)
+    assert (stopped.code, stopped.json["deleted"], stopped.json["blocked"]) == (4, 0, 1)
     (status,) = sales.json("reaper", "status")["repositories"]
     assert status["stopped"] == "10 objects are due for deletion, of 10 in the repository"
     people = sales.ok("reaper", "status").out

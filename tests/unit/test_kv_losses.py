@@ -98,7 +98,7 @@ def test_a_commit_that_the_kv_forgot_stops_hard_deletion(losing: Losing) -> None
     world.clock.advance(GRACE_SECONDS + 1)
     done = world.run_once()
     assert world.stored() == {entry.address}
-    assert (done.deleted, done.corrupt, done.held_back) == (0, True, 1)
+    assert (done.deleted, done.corrupt, done.blocked) == (0, True, 1)
     assert {error.code for error in done.errors} == {KVWentBack.code}
     assert commit[:12] in done.errors[0].message
     assert losing.stopped() == breaker.KV_WENT_BACK

@@ -62,7 +62,7 @@ def state_of(world: World) -> BreakerState:
 def test_it_trips_when_more_than_its_share_is_due(due: int, live: int, committed: int, trips: bool) -> None:
     world = world_with(due, live, committed, breaker_share=0.5)
     done = world.run_once()
-    assert (done.held_back > 0) == trips
+    assert (done.blocked > 0) == trips
     assert done.deleted == (0 if trips else due)
     assert bool(state_of(world).tripped_ms) == trips
     if trips:
@@ -99,7 +99,7 @@ def test_with_no_grace_and_a_tripped_breaker_what_is_released_waits_in_its_list(
     entries = world.upload("main", *(f"p{number}" for number in range(20)))
     world.repo.reset("main")
     done = world.run_once()
-    assert (done.released, done.deleted, done.held_back) == (20, 0, 1)
+    assert (done.released, done.deleted, done.blocked) == (20, 0, 1)
     assert len(world.stored()) == 20
     assert world.repo.address(entries[0].address).state is AddressState.IN_GRACE
     breaker.resume(world.repo.context, seconds=60)
@@ -136,7 +136,7 @@ def test_resumed_for_a_number_exactly_so_many_go() -> None:
     breaker.resume(world.repo.context, objects=15)
     done = world.run_once()
     assert done.deleted == 15
-    assert done.held_back > 0
+    assert done.blocked > 0
     assert state_of(world).tripped_ms
     breaker.resume(world.repo.context, objects=1000)
     assert world.run_once().deleted == 25
@@ -337,7 +337,7 @@ def test_what_was_issued_and_linked_is_not_due(*, committed: bool) -> None:
     if committed:
         world.repo.commit("main", "c")
     world.clock.advance(3600 + 120)
-    assert world.run_once().held_back == 0
+    assert world.run_once().blocked == 0
     assert not state_of(world).tripped_ms
     assert len(list(world.repo.list("main"))) == 20
 
@@ -346,7 +346,7 @@ def test_what_was_issued_and_has_not_expired_is_not_due_where_there_is_no_grace(
     world = World(breaker_floor_objects=5, breaker_share=0.5, grace_seconds=0)
     for each in range(20):
         world.repo.issue("main", f"p{each}")
-    assert world.run_once().held_back == 0
+    assert world.run_once().blocked == 0
 
 
 def test_what_it_trips_for_is_counted_as_it_is() -> None:
@@ -356,5 +356,5 @@ def test_what_it_trips_for_is_counted_as_it_is() -> None:
     for each in range(15):
         world.repo.delete("main", f"p{each:03d}")
     world.clock.advance(GRACE_SECONDS + 3600 + 120)
-    assert world.run_once().held_back == 1
+    assert world.run_once().blocked == 1
     assert state_of(world).due_objects == 15

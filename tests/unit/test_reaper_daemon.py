@@ -258,7 +258,7 @@ def test_metrics_say_what_was_done_what_waits_and_where_deletion_is_stopped() ->
         world.upload("main", "b", "c", "d")
         world.repo.delete_many("main", ["b", "c", "d"])
         world.clock.advance(GRACE_SECONDS + 1)
-        assert world.run_once(metrics=metrics).held_back == 1
+        assert world.run_once(metrics=metrics).blocked == 1
         found = fetch(metrics)
         assert found['refstore_reaper_breaker_tripped{repository="lake"}'] == 1
         assert found['refstore_reaper_due_objects{repository="lake"}'] == 3

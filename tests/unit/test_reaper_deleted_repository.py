@@ -46,7 +46,7 @@ def until_of(world: World) -> tuple[int, str]:
     with pytest.raises(AlreadyExists) as refused:
         world.lake.create_repository("lake")
     (shown,) = read_status(world.lake, repository="lake").repositories
-    assert shown.name_taken == str(refused.value)
+    assert shown.name_hold == str(refused.value)
     told = re.search(r"is taken until ([-0-9T:]+Z), because ([^;]+);", str(refused.value))
     assert told is not None, refused.value
     return int(datetime.fromisoformat(told[1]).timestamp()) * 1000, told[2]

@@ -134,7 +134,7 @@ def test_it_says_where_the_breaker_would_stop() -> None:
     world.run_once()
     world.clock.advance(GRACE_SECONDS + 1)
     predicted, would = predict(world)
-    assert (predicted.held_back, predicted.deleted, would) == (1, 0, set())
+    assert (predicted.blocked, predicted.deleted, would) == (1, 0, set())
     assert world.run_once() == predicted
 
 

@@ -60,7 +60,7 @@ def test_a_commit_that_is_missing_stops_hard_deletion(at_once: World) -> None:
     done = at_once.run_pass()
     assert [(error.unit, error.code) for error in done.errors] == [("manifest", KVWentBack.code)]
     assert commit[:12] in done.errors[0].message
-    assert (done.held_back, done.corrupt) == (1, True)
+    assert (done.blocked, done.corrupt) == (1, True)
     assert at_once.stored() == {entry.address}
     assert at_once.references() == 1
     assert at_once.kv.get(keys.committed_marker(ctx.repo, commit)) is not ABSENT
