@@ -356,11 +356,9 @@ def _run(ctx: typer.Context, repo_name: str | None, job: Job, request: EngineReq
         from refstore.disk_reserves import DiskReserves
 
         reserves = DiskReserves(lake, settings_of(ctx).reaper.reserve_mib if job.what != "simulate" else 0)
-        with reserves.release(), request.open(settings_of(ctx).offline) as engines, show_progress() as report_progress:
-            ran = run_all(lake, names, job, engines, report_progress)
-            cleared = (
-                clear_deleted(lake, job, engines, report_progress, ran.troubles) if every and job.what == "run" else []
-            )
+        with reserves.release(), request.open(settings_of(ctx).offline) as engines, show_progress() as tell:
+            ran = run_all(lake, names, job, engines, tell)
+            cleared = clear_deleted(lake, job, engines, tell, ran.troubles) if every and job.what == "run" else []
         if ran.done or cleared or not ran.troubles:
             emit_summaries(invocation_of(ctx).output, ran.done, cleared, ran.purges)
         _raise_last(ran.troubles, of_many=every)

@@ -209,9 +209,9 @@ def _work(request: PassRequest, count: CountMetric) -> None:
                 cleared = clear_deleted(lake, request.job, engines, step, troubles)
                 errors = [_report(error, "", count) for _, error in troubles]
                 for row in cleared:
-                    from refstore_gc.run_summary import ObjectCount as Amount
+                    from refstore_gc.run_summary import ObjectCount
 
-                    count("count_deleted", _DELETED, Amount(row["deleted"], row["bytes"]), by="refstore")
+                    count("count_deleted", _DELETED, ObjectCount(row["deleted"], row["bytes"]), by="refstore")
                 if cleared or errors:
                     emit_summaries(request.output, [], cleared, (), errors)
 

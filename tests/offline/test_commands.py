@@ -73,7 +73,7 @@ def test_a_mark_can_be_taken_back_until_it_is_swept(refstore: Command, lake: Wor
     early = refstore("gc", "sweep", "sales", "--mark", marked["mark_id"])
     assert early.code == 4
     assert "not due" in early.err
-    assert refstore.json("gc", "unmark", "sales", marked["mark_id"])["unmarked_commits"] == 1
+    assert refstore.json("gc", "unmark", "sales", marked["mark_id"])["unmarked"] == 1
     assert refstore("gc", "sweep", "sales", "--mark", marked["mark_id"]).code == 4
     assert list(Marks(lake.ctx).commits.scan()) == []
 

@@ -248,9 +248,9 @@ class TestUnmark:
         rules(repo, default_retention_days=30)
         assert refstore.json("gc", "unmark", "sales", old) == {
             "repository": "sales",
-            "unmarked_commits": 1,
-            "expired_commits": 0,
-            "pinned_commits": 0,
+            "unmarked": 1,
+            "still_expired": 0,
+            "pinned": 0,
         }
 
     def test_a_pin_keeps_the_rules_from_it(self, repo: Repository, old: CommitId, refstore: Command) -> None:
