@@ -157,13 +157,13 @@ def _purge(
         repo = lake.repository(repo_name)
         repo.purge_document()  # before an engine is started
         confirm(ctx, f"the rows of the ids will be removed from the onboarded data sets of {repo.name!r}", yes=yes)
-        with engine.open(settings.offline) as engines, show_progress() as tell:
-            from refstore_purge import purge_run as running
+        with engine.open(settings.offline) as engines, show_progress() as report_progress:
+            from refstore_purge.purge_run import run_purge
 
             if key is None:
                 print("refstore: warning: no index and no ledger of ids is kept: purge_key is not set", file=sys.stderr)
             made = run_purge(
-                repo, engines, dataclasses.replace(options, ids=file, purge_key=key), tell, print_notice=_say
+                repo, engines, dataclasses.replace(options, ids=file, purge_key=key), report_progress, print_notice=_say
             )
         emit_report(ctx, made)
     return made
@@ -207,7 +207,7 @@ def verify(
         local_errors(),
     ):
         repo = lake.repository(repo_name)
-        with show_progress() as tell:
+        with show_progress() as report_progress:
             found = verifying.verify(
                 repo,
                 file,
@@ -219,7 +219,7 @@ def verify(
                 only=tuple(datasets or ()),
                 history=history,
                 counts=counts,
-                report_progress=tell,
+                report_progress=report_progress,
                 print_notice=_say,
             )
             findings = list(found)
