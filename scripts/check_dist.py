@@ -16,7 +16,7 @@ from pathlib import Path
 from refstore.distribution import DISTRIBUTION
 
 FILES = DISTRIBUTION.replace("-", "_")
-PACKAGES = {"refstore", "refstore_api", "refstore_gc", "refstore_purge", "refstore_reaper"}
+PACKAGES = {"refstore", "refstore_api", "refstore_gc", "refstore_purge", "refstore_reaper", "refstore_s3"}
 IN_SDIST = {
     ".gitignore",
     "CHANGELOG.md",
@@ -29,6 +29,7 @@ IN_SDIST = {
     "pyproject.toml",
     "reaper",
     "refstore",
+    "s3_gateway",
 }
 
 

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"refstore", "refstore_api", "refstore_gc", "refstore_purge", "refstore_reaper"}
-OF_THE_APPLICATION = ("api", "bench", "examples", "offline_gc", "purge", "reaper", "tests")
+OF_THE_APPLICATION = ("api", "bench", "examples", "offline_gc", "purge", "reaper", "s3_gateway", "tests")
 
 SDK = """
 import api, refstore

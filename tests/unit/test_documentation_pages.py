@@ -21,6 +21,7 @@ SOURCES = {
     "refstore_reaper": ROOT / "reaper",
     "refstore_gc": ROOT / "offline_gc",
     "refstore_purge": ROOT / "purge",
+    "refstore_s3": ROOT / "s3_gateway",
 }
 CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 PLACE = re.compile(r"[\w.*-]+(?:/[\w.*-]+)*(?:/|\.py)")
