@@ -12,9 +12,9 @@ compile() {
     --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links "$@"
 }
 
-compile --extra redis --extra s3 --extra metrics --extra api --group dev -o requirements.lock "${@}"
-compile --extra redis --extra s3 --extra metrics --extra api --extra purge --extra spark --group dev --constraints requirements.lock -o requirements-spark.lock "${@}"
-compile --extra redis --extra s3 --extra metrics --extra api --extra purge --extra spark --group dev --group bench --constraints requirements-spark.lock -o requirements-bench.lock "${@}"
+compile --extra redis --extra s3 --extra metrics --extra api --extra s3-gateway --group dev -o requirements.lock "${@}"
+compile --extra redis --extra s3 --extra metrics --extra api --extra s3-gateway --extra purge --extra spark --group dev --constraints requirements.lock -o requirements-spark.lock "${@}"
+compile --extra redis --extra s3 --extra metrics --extra api --extra s3-gateway --extra purge --extra spark --group dev --group bench --constraints requirements-spark.lock -o requirements-bench.lock "${@}"
 
 compile --extra all --group image --constraints requirements-bench.lock -o requirements-image.lock "${@}"
 
