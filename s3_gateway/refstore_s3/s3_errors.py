@@ -1,0 +1,128 @@
+"""Make the errors that S3 clients look for: a code, a status and an XML body; and map refstore's errors to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from refstore import errors
+from refstore.errors import RefstoreError
+from refstore_api import error_responses
+from refstore_api.error_responses import message_of
+from refstore_s3.xml_documents import make_document
+
+STATUS: Final[Mapping[str, int]] = {
+    "AccessDenied": 403,
+    "AuthorizationHeaderMalformed": 400,
+    "AuthorizationQueryParametersError": 400,
+    "BadDigest": 400,
+    "BucketAlreadyExists": 409,
+    "BucketAlreadyOwnedByYou": 409,
+    "BucketNotEmpty": 409,
+    "ConditionalRequestConflict": 409,
+    "EntityTooLarge": 400,
+    "EntityTooSmall": 400,
+    "ExpiredToken": 400,
+    "IncompleteBody": 400,
+    "InternalError": 500,
+    "InvalidAccessKeyId": 403,
+    "InvalidArgument": 400,
+    "InvalidBucketName": 400,
+    "InvalidDigest": 400,
+    "InvalidObjectState": 403,
+    "InvalidPart": 400,
+    "InvalidPartNumber": 416,
+    "InvalidPartOrder": 400,
+    "InvalidRange": 416,
+    "InvalidRequest": 400,
+    "InvalidTag": 400,
+    "InvalidURI": 400,
+    "KeyTooLongError": 400,
+    "MalformedXML": 400,
+    "MaxMessageLengthExceeded": 400,
+    "MetadataTooLarge": 400,
+    "MethodNotAllowed": 405,
+    "MissingContentLength": 411,
+    "NoSuchBucket": 404,
+    "NoSuchKey": 404,
+    "NoSuchUpload": 404,
+    "NoSuchVersion": 404,
+    "NotImplemented": 501,
+    "NotModified": 304,
+    "OperationAborted": 409,
+    "PreconditionFailed": 412,
+    "RequestTimeTooSkewed": 403,
+    "RequestTimeout": 400,
+    "ServiceUnavailable": 503,
+    "SignatureDoesNotMatch": 403,
+    "SlowDown": 503,
+    "XAmzContentChecksumMismatch": 400,
+    "XAmzContentSHA256Mismatch": 400,
+}
+"""The status of each code that the gateway answers with, as S3 has them."""
+
+CODES: Final[tuple[tuple[type[RefstoreError], str], ...]] = (
+    (error_responses.PreconditionFailed, "PreconditionFailed"),
+    (error_responses.Unauthenticated, "InvalidAccessKeyId"),
+    (error_responses.Forbidden, "AccessDenied"),
+    (error_responses.TooManyWrongSecrets, "SlowDown"),
+    (error_responses.TooManyRequests, "SlowDown"),
+    (error_responses.NotSupported, "NotImplemented"),
+    (error_responses.BodyTooLarge, "EntityTooLarge"),
+    (error_responses.BodyTooSlow, "RequestTimeout"),
+    (error_responses.RangeNotSatisfiable, "InvalidRange"),
+    (errors.RepositoryNotFound, "NoSuchBucket"),
+    (errors.NotFound, "NoSuchKey"),
+    (errors.Gone, "InvalidObjectState"),
+    (errors.Contention, "SlowDown"),
+    (errors.Conflict, "OperationAborted"),
+    (errors.Unavailable, "ServiceUnavailable"),
+    (errors.ForeignNotAllowed, "AccessDenied"),
+    (errors.MissingExtra, "NotImplemented"),
+    (errors.DurationsDiffer, "InternalError"),
+    (errors.InvalidPath, "InvalidArgument"),
+    (errors.Invalid, "InvalidRequest"),
+)
+"""The first matching class decides; every other error is an `InternalError`."""
+
+
+class S3Error(Exception):
+    """What the client is told: a code of S3's, a message that says what to do next, and fields of the XML body."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
+    ) -> None:
+        """`status`: only where it is not the code's own. `fields`: further elements of the body, such as
+        `ArgumentName`.
+        """
+        super().__init__(message)
+        self.code = code
+        self.status = STATUS[code] if status is None else status
+        self.message = message
+        self.headers = dict(headers or {})
+        self.fields = dict(fields or {})
+
+
+def to_s3_error(error: RefstoreError) -> S3Error:
+    """Return what the client is told of an error of refstore's; the reasons of the operator's stores are not told."""
+    code = next((code for kind, code in CODES if isinstance(error, kind)), "InternalError")
+    headers: dict[str, str] = {}
+    if STATUS[code] == 503:
+        headers["Retry-After"] = error_responses.RETRY_AFTER_SECONDS
+    if isinstance(error, error_responses.TooManyWrongSecrets):
+        headers["Retry-After"] = str(error.retry_after_seconds)
+    if isinstance(error, error_responses.RangeNotSatisfiable):
+        headers["Content-Range"] = f"bytes */{error.size_bytes}"
+    return S3Error(code, message_of(error), headers=headers)
+
+
+def make_error_body(error: S3Error, resource: str, request_id: str) -> bytes:
+    """Make the XML of an error, for the request with this id about this resource."""
+    fields = [("Code", error.code), ("Message", error.message), *error.fields.items()]
+    return make_document("Error", [*fields, ("Resource", resource), ("RequestId", request_id)], namespace="")
