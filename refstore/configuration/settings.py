@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote
 
 from refstore.configuration.object_store_settings import ObjectStoreSettings
@@ -26,6 +26,11 @@ NO_SETTING: Final = "no setting"
 _BOUNDS: Final = "bounds"
 """The key of a number's least and most value in the metadata of its field."""
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://\S*")
+S3_SECRETS_KEY_CHARACTERS: Final = 32
+_DOMAIN: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_PINNED_BUCKET: Final = re.compile(
+    r"(?P<name>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])=(?P<repository>[a-z0-9][a-z0-9-]{2,62}):(?P<branch>[A-Za-z0-9_./-]+)"
+)
 _FOREIGN: Final = re.compile(r"(s3://[^/?#]+|file://(localhost)?/)[^#]*")
 
 
@@ -34,7 +39,7 @@ def _number_setting(default: float, least: float, most: float) -> Any:
     return field(default=default, metadata={_BOUNDS: (least, most)})
 
 
-def _check_bounds(section: str, settings: ReaperSettings | ApiSettings | OfflineSettings) -> None:
+def _check_bounds(section: str, settings: ReaperSettings | ApiSettings | S3Settings | OfflineSettings) -> None:
     """Raises InvalidSettings."""
     for entry in fields(settings):
         if _BOUNDS in entry.metadata:
@@ -137,6 +142,61 @@ class ApiSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class S3Settings:
+    """The S3 gateway of the service."""
+
+    port: int = _number_setting(-1, -1, 65_535)
+    """The port where S3 clients are answered. -1: none. 0: any port that is free."""
+    host: str = ""
+    """The address to listen at. Empty: as `api.host`."""
+    domain: str = ""
+    """The domain below which each bucket is a host, as in `bucket.s3.example.org`. Empty: buckets are in the path only.
+    """
+    buckets: tuple[str, ...] = ()
+    """Buckets that are one branch of a repository each, as `NAME=REPOSITORY:BRANCH`: their keys begin without a ref."""
+    create_buckets: bool = False
+    """Whether operators' keys may create a bucket, which is a new repository and its default branch, and delete an
+    empty one.
+    """
+    redirect_reads: bool = False
+    """Whether a GET is answered with a redirection to a presigned URL of the object store, where it makes such URLs."""
+    secrets_key: str = field(default="", repr=False)
+    """The key that encrypts the secrets of S3 clients in the KV, at least 32 characters. Empty: with `data`, one is
+    generated and stored in that folder; else no key has such a secret.
+    """
+
+    def __post_init__(self) -> None:
+        _check_bounds("s3", self)
+        if self.secrets_key and len(self.secrets_key) < S3_SECRETS_KEY_CHARACTERS:
+            raise InvalidSettings(
+                f"s3.secrets_key is too short; it must have at least {S3_SECRETS_KEY_CHARACTERS} characters"
+            )
+        if self.domain and not _DOMAIN.fullmatch(self.domain):
+            raise InvalidSettings(f"s3.domain is {self.domain[:80]!r}; it must be a domain such as s3.example.org")
+        for text in self.buckets:
+            if not _PINNED_BUCKET.fullmatch(text):
+                raise InvalidSettings(
+                    f"s3.buckets has {text[:120]!r}; write NAME=REPOSITORY:BRANCH, such as warehouse=lake:main"
+                )
+        names = [bucket.name for bucket in self.pinned_buckets]
+        if len(set(names)) != len(names):
+            raise InvalidSettings("s3.buckets names one bucket twice; give each bucket one branch")
+
+    @property
+    def pinned_buckets(self) -> tuple[PinnedBucket, ...]:
+        matches = (_PINNED_BUCKET.fullmatch(text) for text in self.buckets)
+        return tuple(PinnedBucket(each["name"], each["repository"], each["branch"]) for each in matches if each)
+
+
+class PinnedBucket(NamedTuple):
+    """A bucket of `s3.buckets`."""
+
+    name: str
+    repository: str
+    branch: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineSettings:
     """Settings of the offline job."""
 
@@ -180,6 +240,7 @@ class Settings:
     safety: Safety = field(default_factory=Safety)
     reaper: ReaperSettings = field(default_factory=ReaperSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
+    s3: S3Settings = field(default_factory=S3Settings)
     offline: OfflineSettings = field(default_factory=OfflineSettings)
     log: LogSettings = field(default_factory=LogSettings)
     object_stores: Mapping[str, ObjectStoreSettings] = field(

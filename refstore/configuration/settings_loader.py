@@ -39,6 +39,7 @@ from refstore.configuration.settings import (
     LogSettings,
     OfflineSettings,
     ReaperSettings,
+    S3Settings,
     Settings,
     embedded_urls,
 )
@@ -304,6 +305,7 @@ def _build_settings(values: Mapping[str, object], origins: Mapping[str, Origin])
             safety=Safety(**section("safety")),  # type: ignore[arg-type]  # _convert gave every value its field's type
             reaper=ReaperSettings(**section("reaper")),  # type: ignore[arg-type]  # likewise
             api=ApiSettings(**section("api")),  # type: ignore[arg-type]  # likewise
+            s3=S3Settings(**section("s3")),  # type: ignore[arg-type]  # likewise
             offline=OfflineSettings(**section("offline")),  # type: ignore[arg-type]  # likewise
             log=LogSettings(**section("log")),  # type: ignore[arg-type]  # likewise
             object_stores=build_object_stores(values),

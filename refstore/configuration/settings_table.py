@@ -13,6 +13,7 @@ from refstore.configuration.settings import (
     LogSettings,
     OfflineSettings,
     ReaperSettings,
+    S3Settings,
     Settings,
 )
 from refstore.core.redaction import HIDDEN, redact_url
@@ -20,6 +21,9 @@ from refstore.core.safety import Safety
 from refstore.purge_document.purge_key import PURGE_KEY_CHARACTERS
 
 ENVIRONMENT_PREFIX: Final = "REFSTORE_"
+_SECTIONS: Final = (Safety, ReaperSettings, ApiSettings, S3Settings, OfflineSettings, LogSettings)
+_KEYS: Final = ("purge_key", "s3.secrets_key")
+"""Secrets of one text each."""
 
 
 class Setting(NamedTuple):
@@ -38,7 +42,7 @@ class Setting(NamedTuple):
 
     @property
     def is_secret(self) -> bool:
-        return self.name in ("signing_keys", "purge_key")
+        return self.name == "signing_keys" or self.name in _KEYS
 
     @property
     def allowed_values(self) -> str:
@@ -50,10 +54,12 @@ class Setting(NamedTuple):
             return "a list of kid:secret texts" if self.is_secret else "a list of texts"
         if self.is_secret:
             return f"a text of at least {PURGE_KEY_CHARACTERS} characters"
-        return {int: "a whole number", float: "a number", Path: "a directory", str: "a text"}[cast(type, kind)]
+        return {bool: "true or false", int: "a whole number", float: "a number", Path: "a directory", str: "a text"}[
+            cast(type, kind)
+        ]
 
     def display_value(self, value: object) -> str | int | float | list[str] | None:
-        if self.name == "purge_key":
+        if self.name in _KEYS:
             return HIDDEN if value else ""
         if self.is_secret:
             return [f"{key.partition(':')[0]}:{HIDDEN}" for key in cast(tuple[str, ...], value)]
@@ -69,7 +75,7 @@ def _table(section: type, prefix: str = "") -> Iterator[Setting]:
     for entry in cast(Iterable[Field[object]], fields(section)):
         if NO_SETTING in entry.metadata:
             continue
-        if hints[entry.name] in (Safety, ReaperSettings, ApiSettings, OfflineSettings, LogSettings):
+        if hints[entry.name] in _SECTIONS:
             yield from _table(hints[entry.name], f"{entry.name}.")
         else:
             yield Setting(prefix + entry.name, hints[entry.name], None if entry.default is MISSING else entry.default)

@@ -86,6 +86,12 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
         "safety.scrub_after_seconds": "9000",
         "safety.witness": "always",
         "safety.copy_linked": "always",
+        "s3.host": "0.0.0.0",  # noqa: S104  # likewise
+        "s3.domain": "s3.example.org",
+        "s3.buckets": "warehouse=lake:main",
+        "s3.create_buckets": "true",
+        "s3.redirect_reads": "true",
+        "s3.secrets_key": SECRET,
         "offline.engine": "local",
         "offline.metrics_host": "0.0.0.0",  # noqa: S104  # likewise
     }
@@ -100,7 +106,7 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
             f"['{text}']"
             if get_origin(setting.kind) is tuple
             else text
-            if text.replace(".", "").isdigit() and "host" not in name
+            if text == "true" or (text.replace(".", "").isdigit() and "host" not in name)
             else f"'{text}'"
         )
         by_file = loaded({}, {}, (toml(f"{f'[{section}]' if section else ''}\n{key} = {literal}\n"),))
