@@ -84,6 +84,7 @@ setup: ## make .venv with the locked packages and this project
 
 setup-spark: setup
 	@scripts/setup.sh requirements-spark.lock
+	@scripts/setup.sh requirements-duckdb-httpfs.lock .venv/duckdb-httpfs
 
 # Spark's classes, written down once, halve each start of Java in the tests.
 setup-java: setup-spark

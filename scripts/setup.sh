@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Make .venv and install the packages of a requirements lock, by hash, and this project. Quick when nothing changed.
+# With a folder as the second argument, install the packages there, and not the project: they cannot stand beside the others.
 #
 # Needs Python 3.11 or later with venv, or with pip: a plain Debian has python3 without ensurepip, so that `python3 -m venv`
 # fails; uv, fetched by pip into a temporary directory, makes the environment then.
@@ -7,6 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 lock=${1:-requirements.lock}
+folder=${2:-}
 python=${PYTHON:-$(command -v python3.11 || command -v python3 || true)}
 stamp=.venv/.installed-$lock
 scratch=$(mktemp -d)
@@ -63,6 +65,11 @@ uv=${uv:-.venv/bin/uv}
 [[ -x $uv ]] || .venv/bin/python -m pip install --quiet --require-hashes -r "$scratch/uv.txt"
 
 say "installing $lock"
+if [[ -n $folder ]]; then
+  install --require-hashes --target "$folder" -r "$lock"
+  echo "$wanted" >"$stamp"
+  exit 0
+fi
 install --require-hashes -r "$lock"
 # The build backend stands in the lock too, so nothing is fetched without a hash.
 install --no-build-isolation --no-deps -e .
