@@ -38,6 +38,7 @@ STATUS: Final[Mapping[str, int]] = {
     "InvalidTag": 400,
     "InvalidURI": 400,
     "KeyTooLongError": 400,
+    "MalformedTrailerError": 400,
     "MalformedXML": 400,
     "MaxMessageLengthExceeded": 400,
     "MetadataTooLarge": 400,
