@@ -36,7 +36,8 @@ from refstore_api.error_responses import ServiceNotReady, TooManyWrongSecrets, U
 from refstore_api.key_last_use import KeyLastUse
 from refstore_api.login_throttle import LoginCaller, LoginThrottle
 from refstore_api.principals import Principal
-from refstore_api.request_middleware import PRINCIPAL, address_of
+from refstore_api.request_middleware import PRINCIPAL
+from refstore_api.request_records import address_of
 from refstore_api.service import Service
 
 AUDIENCE: Final = "refstore-api"

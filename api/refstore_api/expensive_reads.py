@@ -151,14 +151,17 @@ class ExpensiveReads:
         self._read_process = read_process
         self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="refstore-read")
 
-    async def run(self, request: Request, key: str, work: Callable[[], BaseModel | Response]) -> Response:
-        """Run the read when a slot is free for the key. Raises ClientDisconnect, TooManyRequests, ReadsBusy,
+    async def run(
+        self, request: Request, key: str, work: Callable[[], BaseModel | Response], *, here: bool = False
+    ) -> Response:
+        """Run the read when a slot is free for the key. `here`: in a thread of this process, as a request must whose
+        application the other process does not have. Raises ClientDisconnect, TooManyRequests, ReadsBusy,
         DeadlineExceeded.
         """
         disconnect = asyncio.create_task(_wait_for_disconnect(request))
         try:
             await self._take_slot(key, disconnect)
-            answered, give_up = self._begin_read(request, key, work)
+            answered, give_up = self._begin_read(request, key, work, here=here)
             try:
                 await asyncio.wait((answered, disconnect), return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -200,13 +203,13 @@ class ExpensiveReads:
             acquired.cancel()
 
     def _begin_read(
-        self, request: Request, key: str, work: Callable[[], BaseModel | Response]
+        self, request: Request, key: str, work: Callable[[], BaseModel | Response], *, here: bool
     ) -> tuple[asyncio.Future[Response], Callable[[], None]]:
         """Start the read; return its future, and a function that abandons it. The slot is released when the read ends,
         even if nobody waits for it.
         """
         try:
-            if self._read_process is not None and self._read_process.is_ready():
+            if not here and self._read_process is not None and self._read_process.is_ready():
                 future, give_up = self._read_process.send(request)
                 future.add_done_callback(lambda _: self.slots.release(key))
                 return asyncio.shield(future), give_up

@@ -26,7 +26,8 @@ from starlette.types import ASGIApp, Message
 from refstore.core import event_log
 from refstore_api.encoded_slashes import SLASHES_ENCODED
 from refstore_api.error_responses import ReadsBusy
-from refstore_api.request_middleware import CLIENT_WENT_AWAY, respond_to_crash
+from refstore_api.request_middleware import respond_to_crash
+from refstore_api.request_records import CLIENT_WENT_AWAY
 
 RESTART_SECONDS: Final = 5.0
 """The wait before an ended process is replaced: the cause may need a moment to pass."""

@@ -132,7 +132,7 @@ async def receive_object(request: Request, limits: BodyLimits, *, forms: bool = 
     """
     content_type_header = request.headers.get("content-type", "")
     kind, options = parse_options_header(content_type_header)
-    chunks = _limit_body(request, limits)
+    chunks = limit_body(request, limits)
     if forms and kind == b"multipart/form-data":
         form = _FormParser(options.get(b"boundary", b""))
         chunks = form.read_content(chunks)
@@ -152,7 +152,7 @@ async def receive_object(request: Request, limits: BodyLimits, *, forms: bool = 
     return RequestBody(_blocks_in_thread(_join_chunks(pieces, BLOCK_BYTES), collected), content_type)
 
 
-async def _limit_body(request: Request, limits: BodyLimits) -> AsyncIterator[bytes]:
+async def limit_body(request: Request, limits: BodyLimits) -> AsyncIterator[bytes]:
     """Yield the body as it comes; raise when it is too long or too slow."""
     declared = parse_content_length(request.headers.get("content-length"))
     if declared is not None and declared > limits.bytes_max:

@@ -11,7 +11,6 @@ Neither headers nor bodies are logged. An unexpected error is logged here under 
 from __future__ import annotations
 
 import re
-import secrets
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from refstore.core import event_log
 from refstore.errors import RefstoreError
 from refstore_api.connection_slots import ConnectionSlots
-from refstore_api.cross_site import SAFE_METHODS, check_site, drop_basic_challenge, is_browser
+from refstore_api.cross_site import SAFE_METHODS, check_site
 from refstore_api.encoded_slashes import check_encoding, keep_encoded_slashes
 from refstore_api.error_responses import TooManyRequests, make_error_response
 from refstore_api.host_header import check_host
@@ -34,9 +33,17 @@ from refstore_api.json_responses import make_response
 from refstore_api.models import Error
 from refstore_api.request_bodies import BodyLimits, BodyTimer, check_dropped_body, parse_content_length
 from refstore_api.request_metrics import RequestMetrics
+from refstore_api.request_records import (
+    CLIENT_WENT_AWAY,
+    HEADER,
+    RequestSubject,
+    SentAnswer,
+    address_of,
+    header_of,
+    record_request,
+    request_id_of,
+)
 
-HEADER: Final = b"x-request-id"
-_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 _UPLOAD: Final = re.compile(r"/api/v1/repositories/[^/]+/branches/[^/]+/objects")
 _SIGNED: Final = "/api/v1/signed/"
 _LOGIN: Final = "/api/v1/auth/login"
@@ -45,16 +52,12 @@ _BODILESS: Final = SAFE_METHODS
 _REFUSED: Final = frozenset({401, 403, 429})
 _BRANCHES: Final = ("branch", "destination_branch", "ref", "source_ref", "left_ref")
 """The path parameters that name a part of a repository; the first one present counts."""
-_NAME: Final = re.compile(r"[A-Za-z0-9_./~^@{}:-]{1,255}")
 NO_ROUTE: Final = "(none)"
 PRINCIPAL: Final = "principal"
 """The name of a request's state: who sent it, where that was proven before its body was read."""
 _TRANSPORT_SECURITY: Final = ((b"strict-transport-security", b"max-age=31536000"),)
 """For the public host only: on loopback a browser would ask other services of this machine by TLS, too."""
-_NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 CRASHED: Final = "the service failed; its log says why, under the request's id"
-CLIENT_WENT_AWAY: Final = 499
-"""A status for the log and the metrics only: no client is left to read it."""
 _QUIET: Final = frozenset({"/api/v1/healthcheck", "/healthcheck", "/readiness", "/metrics"})
 
 _log = event_log.get_logger(__name__)
@@ -96,14 +99,14 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id_of(scope)
+        request_id = request_id_of(scope)
         with event_log.bind_fields(request_id=request_id):
             await self._answer(scope, receive, send, request_id)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         began = time.perf_counter()
         keep_encoded_slashes(scope)
-        sent = _SentAnswer(scope, send, [(HEADER, request_id.encode()), *self._transport_security])
+        sent = SentAnswer(scope, send, [(HEADER, request_id.encode()), *self._transport_security])
         client = address_of(scope)
         has_slot = False
         try:
@@ -143,33 +146,25 @@ class RequestMiddleware:
             and not scope["path"].startswith(_PAGES)  # they authenticate by a cookie, before they read a body
             and not _is_signed(scope)
         ):
-            scope.setdefault("state", {})[PRINCIPAL] = await self._admit(_header(scope, b"authorization"), client)
+            scope.setdefault("state", {})[PRINCIPAL] = await self._admit(header_of(scope, b"authorization"), client)
 
-    def _record(self, scope: Scope, sent: _SentAnswer, client: str, seconds: float) -> None:
+    def _record(self, scope: Scope, sent: SentAnswer, client: str, seconds: float) -> None:
         """Count the answer, and log it."""
-        status = sent.status
-        route, parameters = self._matched_route(scope, refused=status in _REFUSED)
-        self._metrics.count_request(scope["method"], route, status or 500, seconds)
-        if route in _QUIET and status not in _REFUSED:
-            return
+        route, parameters = self._matched_route(scope, refused=sent.status in _REFUSED)
         state: dict[str, Any] = scope.get("state") or {}
         key = state.get("key_id")
-        claimed = (
-            {} if key else {"claimed_key": state.get("claimed_key") or self._claimed(_header(scope, b"authorization"))}
+        claimed = "" if key else state.get("claimed_key") or self._claimed(header_of(scope, b"authorization"))
+        subject = RequestSubject(
+            scope["method"],
+            route,
+            client,
+            key,
+            claimed,
+            parameters.get("repository"),
+            next((branch for name in _BRANCHES if (branch := parameters.get(name))), None),
         )
-        _log.info(
-            "request",
-            method=scope["method"],
-            route=route,
-            status=status or 500,
-            ms=round(seconds * 1000, 2),
-            bytes=sent.size_bytes,
-            client=client,
-            key=key,
-            **claimed,
-            repository=_loggable_name(parameters.get("repository")),
-            branch=_loggable_name(next((branch for name in _BRANCHES if (branch := parameters.get(name))), None)),
-        )
+        quiet = route in _QUIET and sent.status not in _REFUSED
+        record_request(self._metrics, subject, sent, seconds, quiet=quiet)
 
     def _matched_route(self, scope: Scope, *, refused: bool) -> MatchedRoute:
         """Return the route of the request. A request that was refused before routing is matched now."""
@@ -179,50 +174,11 @@ class RequestMiddleware:
         return self._locate(scope) if refused else MatchedRoute(NO_ROUTE, {})
 
 
-class _SentAnswer:
-    """Sends an answer with the headers that every answer has, and remembers what the log says of it."""
-
-    def __init__(self, scope: Scope, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
-        self._send = send
-        self._headers = headers
-        self._scope = scope
-        self.status = 0
-        """0: nothing was sent yet."""
-        self.size_bytes = 0
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            headers = message.get("headers", ())
-            if self.status == 401 and is_browser(self._scope):
-                headers = drop_basic_challenge(headers)
-            nosniff = () if _NOSNIFF in headers else (_NOSNIFF,)
-            message["headers"] = [*headers, *nosniff, *self._headers]
-        else:
-            self.size_bytes += len(message.get("body", b""))
-        await self._send(message)
-
-
 def respond_to_crash(error: Exception) -> Response:
     """Log an unexpected error, and return the answer to it."""
     # as text, because an embedding application may log exceptions with local variables, and so with secrets
     _log.error("request_crashed", error=repr(error), traceback="".join(traceback.format_exception(error)))
     return make_response(Error(message=CRASHED, code="internal"), 500)
-
-
-def _request_id_of(scope: Scope) -> str:
-    """Return the caller's request id if it is harmless, so that a request can be followed across services; otherwise a
-    new one.
-    """
-    for name, value in scope["headers"]:
-        if name == HEADER and _REQUEST_ID.fullmatch(value):
-            return value.decode()
-    return secrets.token_hex(8)
-
-
-def _loggable_name(text: str | None) -> str | None:
-    """Return a name for the log; None if it has other characters than names have, such as line breaks."""
-    return text if text is not None and _NAME.fullmatch(text) else None
 
 
 def _limit_body(scope: Scope, receive: Receive, limits: BodyLimits) -> Receive:
@@ -235,7 +191,7 @@ def _limit_body(scope: Scope, receive: Receive, limits: BodyLimits) -> Receive:
         or (scope["method"] == "POST" and _UPLOAD.fullmatch(scope["path"]))
     ):
         return receive
-    declared = parse_content_length(_header(scope, b"content-length"))
+    declared = parse_content_length(header_of(scope, b"content-length"))
     if declared is not None and declared > limits.bytes_max:
         raise too_large_error(limits.bytes_max)
     size_bytes = 0
@@ -267,15 +223,3 @@ def _size_of(message: Message) -> int:
 
 def _is_signed(scope: Scope) -> bool:
     return scope["method"] == "PUT" and scope["path"].startswith(_SIGNED)
-
-
-def address_of(scope: Scope) -> str:
-    """Return the client's address: the connection's other end, or what a trusted proxy says. Other proxies' headers are
-    not believed.
-    """
-    client = scope.get("client")
-    return client[0] if client else ""
-
-
-def _header(scope: Scope, name: bytes) -> str | None:
-    return next((value.decode("latin-1") for field, value in scope["headers"] if field == name), None)

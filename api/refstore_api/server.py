@@ -10,11 +10,12 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from refstore.configuration.settings import Settings
 from refstore.errors import InvalidSettings
@@ -22,7 +23,8 @@ from refstore_api import read_process
 from refstore_api.app import create_app
 from refstore_api.http_protocol import BoundedProtocol, make_protocol
 from refstore_api.read_process import ReadProcess, RunningProcess
-from refstore_api.service import PurgeControl, ReaperControl
+from refstore_api.request_metrics import RequestMetrics
+from refstore_api.service import PurgeControl, ReaperControl, Service
 from refstore_api.tls import Certificate, SecureListener
 
 GRACE_SECONDS = 30
@@ -30,23 +32,33 @@ SWITCH_SECONDS = 0.0005
 """How long a computing thread may run while another one waits. Python's own 5 ms add up, because each request changes
 threads.
 """
+COMPANION_EARLIER_SECONDS = 2
+"""How much earlier a companion ends its running requests, so that it has ended when the API does."""
+COMPANION_CHECK_SECONDS = 0.005
+"""How often a starting server looks whether its companions listen."""
 
 
-def bind_socket(settings: Settings) -> socket.socket:
-    """Bind the listening socket before anything starts, so that the command fails if the port is taken. Raises
+class CompanionApplication(NamedTuple):
+    """An application that answers on a socket of its own, beside the API and over the same service."""
+
+    listening: socket.socket
+    make: Callable[[Service, RequestMetrics], ASGIApp]
+
+
+def bind_socket(host: str, port: int, option: str = "--port") -> socket.socket:
+    """Bind a listening socket before anything starts, so that the command fails if the port is taken. Raises
     InvalidSettings.
     """
-    where = settings.api
-    family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((where.host, where.port))
+        listening.bind((host, port))
         listening.listen(2048)
     except OSError as error:
         listening.close()
         raise InvalidSettings(
-            f"the service cannot listen on {where.host}:{where.port} ({error}); choose another --host or --port"
+            f"the service cannot listen on {host}:{port} ({error}); choose another --host or {option}"
         ) from error
     listening.set_inheritable(True)
     return listening
@@ -59,8 +71,9 @@ def serve_requests(
     on_started: Callable[[], None] | None = None,
     start_reads: Callable[[socket.socket], RunningProcess] | None = None,
     purges: PurgeControl | None = None,
+    companions: Sequence[CompanionApplication] = (),
 ) -> None:
-    """Answer requests on the socket, in this process, until SIGTERM or SIGINT.
+    """Answer requests on the socket, in this process, until SIGTERM or SIGINT; and those of the companions on theirs.
 
     `start_reads` starts a process that calls `run_read_process` with its end of a socket pair. Without it threads run
     the expensive reads.
@@ -78,13 +91,29 @@ def serve_requests(
         "access_log": False,
         "server_header": False,
         "date_header": True,
-        "timeout_graceful_shutdown": GRACE_SECONDS,
         "proxy_headers": False,  # `create_app` reads them, from proxies that are trusted
-        "lifespan": "on",
-        "http": make_protocol(settings.api),
+        "http": make_protocol(settings.api),  # one class, whose connections share the slots of this process
         "ws": "none",
     }
-    server = _UvicornServer(uvicorn.Config(app, **options), on_started, certificate)
+    others = [
+        _Companion(
+            _UvicornServer(
+                uvicorn.Config(
+                    each.make(app.state.service, app.state.metrics),
+                    lifespan="off",
+                    timeout_graceful_shutdown=GRACE_SECONDS - COMPANION_EARLIER_SECONDS,
+                    **options,
+                ),
+                None,
+                certificate,
+                is_main=False,
+            ),
+            each.listening,
+        )
+        for each in companions
+    ]
+    config = uvicorn.Config(app, lifespan="on", timeout_graceful_shutdown=GRACE_SECONDS, **options)
+    server = _UvicornServer(config, on_started, certificate, others)
     server.run(sockets=[listening])
 
 
@@ -104,20 +133,35 @@ def run_read_process(
     asyncio.run(work())
 
 
+class _Companion(NamedTuple):
+    server: _UvicornServer
+    listening: socket.socket
+
+
 class _UvicornServer(uvicorn.Server):
     def __init__(
-        self, config: uvicorn.Config, on_started: Callable[[], None] | None, certificate: Certificate | None
+        self,
+        config: uvicorn.Config,
+        on_started: Callable[[], None] | None,
+        certificate: Certificate | None,
+        companions: Sequence[_Companion] = (),
+        *,
+        is_main: bool = True,
     ) -> None:
+        """`companions` start and stop with this server. `is_main`: whether it handles the signals of the process."""
         super().__init__(config)
         self._on_started = on_started
         self._certificate = certificate
+        self._companions = companions
+        self._companion_tasks: list[asyncio.Task[None]] = []
+        self._is_main = is_main
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """Handle signals as uvicorn does, but do not raise them again: that would end the process before its reaper has
         stopped.
         """
-        if threading.current_thread() is not threading.main_thread():
+        if not self._is_main or threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -146,11 +190,33 @@ class _UvicornServer(uvicorn.Server):
             for listening in sockets or ():
                 listener.listen(listening)
             self.servers = [listener]  # type: ignore[list-item]  # uvicorn asks a server for close() and wait_closed()
+        await self._start_companions()
+        if not self._is_main:
+            return
         # freeze what exists now, because a full collection that scans it again delays every request by 80 ms
         gc.collect()
         gc.freeze()
         if self.started and self._on_started is not None:
             self._on_started()
+
+    async def _start_companions(self) -> None:
+        self._companion_tasks = [
+            asyncio.create_task(each.server.serve(sockets=[each.listening])) for each in self._companions
+        ]
+        while not all(each.server.started for each in self._companions):
+            for task in self._companion_tasks:
+                if task.done():
+                    task.result()
+            await asyncio.sleep(COMPANION_CHECK_SECONDS)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for each in self._companions:
+            each.server.should_exit = True
+        await super().shutdown(sockets)
+
+    async def _wait_tasks_to_complete(self) -> None:
+        """Wait for the companions, too: the service that they use closes after this."""
+        await asyncio.gather(super()._wait_tasks_to_complete(), *self._companion_tasks)
 
     def _protocol(self) -> BoundedProtocol:
         """Make the protocol of a connection, as uvicorn does."""

@@ -230,13 +230,19 @@ class Service:
         return await self.run(lambda: work(self.lake.repository(name)))
 
     async def read(
-        self, request: Request, key: str, name: str, work: Callable[[Repository], BaseModel | Response]
+        self,
+        request: Request,
+        key: str,
+        name: str,
+        work: Callable[[Repository], BaseModel | Response],
+        *,
+        here: bool = False,
     ) -> Response:
         """Answer a read that may take long: in a slot of the access key, and only while its client is connected.
 
-        Another process may answer the same request instead, so `work` must have no effects.
+        Another process may answer the same request instead, unless it must be `here`, so `work` must have no effects.
         """
-        return await self.reads.run(request, key, lambda: work(self.lake.repository(name)))
+        return await self.reads.run(request, key, lambda: work(self.lake.repository(name)), here=here)
 
     async def stat(self, repository: str, ref: str, path: str) -> EntryInContext:
         """Return the entry at a path. Raises ObjectNotFound."""

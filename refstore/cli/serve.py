@@ -12,10 +12,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from refstore.deletion_history.explain import Why
     from refstore.lake import Lake
     from refstore.repository import Repository
+    from refstore_api.server import CompanionApplication
 
 app = typer.Typer()
 
@@ -67,6 +69,10 @@ def serve(
     tls_key: Annotated[
         str | None, typer.Option(metavar="FILE", help="The certificate's key (PEM), without a password.")
     ] = None,
+    s3_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, metavar="PORT", help="Answer S3 clients at this port, too. 0: any free one."),
+    ] = None,
     reaper: Annotated[bool, typer.Option("--reaper/--no-reaper", help="Run a reaper here as well.")] = True,
 ) -> None:
     """Serve the HTTP API, and run a reaper, until SIGTERM. Clients of lakeFS work with it.
@@ -79,6 +85,7 @@ def serve(
     \b
     Example: refstore serve --data ./lake
              refstore serve --kv redis://127.0.0.1:6379/0 --objects s3://bucket/lake --workers 4 --no-reaper
+             refstore serve --data ./lake --s3-port 9000      # s3://REPOSITORY/BRANCH/PATH: docs/s3.md
              refstore serve --tls-certificate chain.pem --tls-key key.pem      # after a renewal: kill -HUP
     """
     try:
@@ -90,24 +97,67 @@ def serve(
 
     settings = settings_of(ctx, service=True)
     options = {"host": host, "port": port, "workers": workers, "tls_certificate": tls_certificate, "tls_key": tls_key}
-    settings = _check_settings(settings, {name: value for name, value in options.items() if value is not None})
+    settings = _check_settings(settings, {name: value for name, value in options.items() if value is not None}, s3_port)
     has_tls = Certificate.from_settings(settings.api) is not None
     with open_lake(ctx, create=True) as lake:
         key_id, secret = see_to_first_key(lake, settings.data, os.environ)
     warn_of_open_folders(settings)
-    listening = server.bind_socket(settings)
+    sockets = _Sockets(server.bind_socket(settings.api.host, settings.api.port), _bind_s3(settings))
+    _run(settings, sockets, lambda: _say_where(settings, sockets, key_id, secret, has_tls=has_tls), reaps=reaper)
+
+
+def _run(settings: Settings, sockets: _Sockets, on_started: Callable[[], None], *, reaps: bool) -> None:
+    """Answer until SIGTERM, with a reaper beside the service if it is asked for."""
+    from refstore_api import server
+
     answering = threading.Event()
 
     def report_start() -> None:
         answering.set()
-        _say_where(settings, _address_of(listening, has_tls=has_tls), key_id, secret)
+        on_started()
 
-    with contextlib.closing(listening), _reaper_folder(settings, answering, reaps=reaper) as folder:
+    with contextlib.closing(sockets.api), _reaper_folder(settings, answering, reaps=reaps) as folder:
         if settings.api.workers > 1:
-            _many(settings, listening, folder, report_start)
+            _many(settings, sockets, folder, report_start)
             return
-        reads = _start_of_reads(settings, folder)
-        server.serve_requests(settings, listening, _Operations(folder), report_start, reads, _Purges())
+        reads, companions = _start_of_reads(settings, folder), _companions(settings, sockets)
+        server.serve_requests(settings, sockets.api, _Operations(folder), report_start, reads, _Purges(), companions)
+
+
+class _Sockets(NamedTuple):
+    """What the processes of the service listen at."""
+
+    api: socket.socket
+    s3: socket.socket | None
+
+
+def _check_s3(settings: Settings) -> None:
+    """Raises MissingExtra where the gateway is asked for and cannot be imported."""
+    if settings.s3.port < 0:
+        return
+    try:
+        import refstore_s3.s3_application as _  # noqa: F401  # before anything is bound
+    except ModuleNotFoundError as error:
+        raise MissingExtra("s3-gateway", "refstore serve --s3-port") from error
+
+
+def _bind_s3(settings: Settings) -> socket.socket | None:
+    from refstore_api import server
+
+    if settings.s3.port < 0:
+        return None
+    return server.bind_socket(settings.s3.host or settings.api.host, settings.s3.port, "--s3-port")
+
+
+def _companions(settings: Settings, sockets: _Sockets) -> Sequence[CompanionApplication]:
+    """Return the applications that answer beside the API: the S3 gateway, if it is asked for."""
+    from refstore_api.server import CompanionApplication
+
+    if sockets.s3 is None:
+        return ()
+    from refstore_s3.s3_application import make_application
+
+    return [CompanionApplication(sockets.s3, partial(make_application, settings.s3))]
 
 
 @contextlib.contextmanager
@@ -123,9 +173,12 @@ def _reaper_folder(settings: Settings, answering: threading.Event, *, reaps: boo
         yield Path(folder)
 
 
-def _check_settings(settings: Settings, options: dict[str, Any]) -> Settings:
-    """Return the settings with the command's options in them. Raises InvalidSettings."""
+def _check_settings(settings: Settings, options: dict[str, Any], s3_port: int | None) -> Settings:
+    """Return the settings with the command's options in them. Raises InvalidSettings, MissingExtra."""
     settings = replace(settings, api=replace(settings.api, **options))
+    if s3_port is not None:
+        settings = replace(settings, s3=replace(settings.s3, port=s3_port))
+    _check_s3(settings)
     _check_stores(settings)
     _check_public_url(settings)
     return settings
@@ -136,8 +189,9 @@ def _address_of(listening: socket.socket, *, has_tls: bool) -> str:
     return f"http{'s' if has_tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _say_where(settings: Settings, address: str, key_id: str, secret: str) -> None:
+def _say_where(settings: Settings, sockets: _Sockets, key_id: str, secret: str, *, has_tls: bool) -> None:
     """Say where the service answers, and what its clients need."""
+    address = _address_of(sockets.api, has_tls=has_tls)
     typer.echo(f"refstore serves {address} (pages at /ui, API under /api/v1, documents at /docs)", err=True)
     typer.echo(
         "lakeFS's clients need:\n"
@@ -146,6 +200,8 @@ def _say_where(settings: Settings, address: str, key_id: str, secret: str) -> No
         f"  LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY={f'({secret})' if secret else '(its secret)'}",
         err=True,
     )
+    if sockets.s3 is not None:
+        typer.echo(f"S3 clients: {_address_of(sockets.s3, has_tls=has_tls)} (docs/s3.md)", err=True)
 
 
 class _Operations:
@@ -359,7 +415,7 @@ def _reads(settings: Settings, process_end: socket.socket, folder: Path | None) 
         server.run_read_process(settings, process_end, _Operations(folder), _Purges())
 
 
-def _worker(settings: Settings, listening: socket.socket, folder: Path | None) -> None:
+def _worker(settings: Settings, sockets: _Sockets, folder: Path | None) -> None:
     """Answer requests, as one process of several. It ends with the process that started it, however that ended: nothing
     else would replace or stop it.
     """
@@ -379,14 +435,15 @@ def _worker(settings: Settings, listening: socket.socket, folder: Path | None) -
     threading.Thread(target=follow, name="refstore-parent", daemon=True).start()
     server.serve_requests(
         settings,
-        listening,
+        sockets.api,
         _Operations(folder),
         start_reads=_start_of_reads(settings, folder),
         purges=_Purges(),
+        companions=_companions(settings, sockets),
     )
 
 
-def _many(settings: Settings, listening: socket.socket, folder: Path | None, started: Any) -> None:
+def _many(settings: Settings, sockets: _Sockets, folder: Path | None, started: Any) -> None:
     """Answer with several processes over one socket. One that dies is replaced; all end when this one is to end."""
     from refstore_api import server
 
@@ -399,7 +456,7 @@ def _many(settings: Settings, listening: socket.socket, folder: Path | None, sta
     handlers = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def start() -> Any:
-        process = context.Process(target=_worker, args=(settings, listening, folder), name="refstore-api")
+        process = context.Process(target=_worker, args=(settings, sockets, folder), name="refstore-api")
         process.start()
         return process
 

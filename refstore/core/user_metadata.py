@@ -1,4 +1,6 @@
-"""The bound on metadata that users give a repository or a commit, because it is read whenever they are."""
+"""Metadata of users: its bound on a repository or a commit, because it is read whenever they are; and which names of an
+object's metadata describe its content.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,22 @@ from refstore.errors import Invalid
 
 METADATA_BYTES_MAX: Final = 64 << 10
 """Bytes of all keys and values of one repository or commit, in UTF-8."""
+
+CONTENT_ETAG: Final = "s3:etag"
+CONTENT_CHECKSUM: Final = "s3:checksum-"
+"""What S3 clients are told of an object's bytes. No HTTP header has such a name, so no user gives one by mistake."""
+
+
+def without_content_names(metadata: dict[str, str]) -> dict[str, str]:
+    """Return the metadata without what describes the content: for an object whose content was replaced."""
+    if not any(describes_content(name) for name in metadata):
+        return metadata
+    return {name: value for name, value in metadata.items() if not describes_content(name)}
+
+
+def describes_content(name: str) -> bool:
+    """Return whether the name is one of what S3 clients are told of the bytes."""
+    return name == CONTENT_ETAG or name.startswith(CONTENT_CHECKSUM)
 
 
 def metadata_bytes(metadata: Mapping[str, str]) -> int:

@@ -16,7 +16,7 @@ waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -44,6 +44,8 @@ class Copy(NamedTuple):
 
     source: str
     destination: str
+    change: Callable[[Entry], Entry] | None = None
+    """Returns the source's entry with the metadata and the content type of the copy, or raises; None: as they are."""
 
 
 class Move(Copy):
@@ -67,13 +69,14 @@ def _copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequen
     argument_types.check_items(copies, Copy)
     pairs = [(ids.object_path(item.source), ids.object_path(item.destination)) for item in copies]
     check_distinct([Placement(destination, None, is_referenced=False) for _, destination in pairs])
+    changes = {destination: item.change for item, (_, destination) in zip(copies, pairs, strict=True) if item.change}
     copied: dict[Path, _CopiedEntry] = {}
     overwrites: dict[Path, Address] = {}
     for _ in range(ATTEMPTS):
         waiting = [pair for pair in pairs if pair[1] not in copied]
         if not waiting:
             return [copied[destination] for _, destination in pairs]
-        copied |= _copy_once(ctx, refs.resolve(ctx, source_ref), branch, waiting, overwrites)
+        copied |= _copy_once(ctx, refs.resolve(ctx, source_ref), branch, waiting, overwrites, changes)
     raise Contention(f"the source on {source_ref!r} kept changing while it was copied; make the same call again")
 
 
@@ -95,12 +98,18 @@ def move_many(ctx: Context, branch: BranchName, to: BranchName, moves: Sequence[
 
 
 def _copy_once(
-    ctx: Context, source: ResolvedRef, branch: BranchName, pairs: Sequence[tuple[Path, Path]], over: dict[Path, Address]
+    ctx: Context,
+    source: ResolvedRef,
+    branch: BranchName,
+    pairs: Sequence[tuple[Path, Path]],
+    over: dict[Path, Address],
+    changes: Mapping[Path, Callable[[Entry], Entry]],
 ) -> dict[Path, _CopiedEntry]:
     """Try each pair once, and return the entries of those that were copied. The caller tries the others again.
 
-    `over` collects, over all tries, the addresses that this call wrote over its own sources. Raises Conflict if such a
-    source must be read again, because its earlier entry is no longer known.
+    `changes`: of the copies' metadata, by destination. `over` collects, over all tries, the addresses that this call
+    wrote over its own sources. Raises Conflict if such a source must be read again, because its earlier entry is no
+    longer known.
     """
     if source.is_pinned_to_commit:
         refs.check_mark(ctx, source.commit, [path for path, _ in pairs])
@@ -127,7 +136,7 @@ def _copy_once(
             refs.check_mark(ctx, commit, paths)
     token = ctx.branches.read_open(branch).record.token
     now = ctx.clock.now_ms()
-    copies = {dst: _copy_of(ctx, resolved[src].entry, now) for src, dst in pairs}
+    copies = {dst: _copy_of(ctx, resolved[src].entry, now, changes.get(dst)) for src, dst in pairs}
     staged = [
         (src, dst) for src, dst in pairs if resolved[src].token is not None and is_own(resolved[src].entry.address)
     ]
@@ -199,6 +208,13 @@ def _find_committed_sources(
     return frozenset(path for path in paths if path in current and current[path] == before[path])
 
 
-def _copy_of(ctx: Context, source: Entry, now_ms: int) -> Entry:
+def _copy_of(ctx: Context, source: Entry, now_ms: int, change: Callable[[Entry], Entry] | None) -> Entry:
     """Return the copy's entry: the source's, with a modification time and a reference of its own."""
-    return msgspec.structs.replace(source, mtime_ms=now_ms, reference_id=ctx.ids.new_id(now_ms))
+    described = change(source) if change is not None else source
+    return msgspec.structs.replace(
+        source,
+        mtime_ms=now_ms,
+        reference_id=ctx.ids.new_id(now_ms),
+        metadata=described.metadata,
+        content_type=described.content_type,
+    )

@@ -168,6 +168,7 @@ def _with_current_content(ctx: Context, entries: Sequence[Entry]) -> list[Entry]
             size_bytes=content.size_bytes,
             checksum=content.checksum,
             md5=content.md5,
+            metadata=user_metadata.without_content_names(entry.metadata),
             # clients that compare sizes and times must not take what a purge wrote for the file that they hold
             mtime_ms=content.written_ms or entry.mtime_ms,
         )

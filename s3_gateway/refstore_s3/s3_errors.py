@@ -36,6 +36,7 @@ STATUS: Final[Mapping[str, int]] = {
     "InvalidRange": 416,
     "InvalidRequest": 400,
     "InvalidTag": 400,
+    "InvalidToken": 400,
     "InvalidURI": 400,
     "KeyTooLongError": 400,
     "MalformedTrailerError": 400,

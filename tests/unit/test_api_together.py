@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from refstore.errors import AlreadyLinked, KVUnavailable, ObjectNotFound, RefstoreError
-from refstore_api.routes.objects import ChunkReader
+from refstore_api.object_streams import ChunkReader
 from refstore_api.service import BATCH_DELAY_SECONDS, BATCH_MAX, BATCHES_AT_ONCE, RequestBatcher
 
 

@@ -24,7 +24,7 @@ from refstore_api.models import (
     User,
     VersionConfig,
 )
-from refstore_api.request_middleware import address_of
+from refstore_api.request_records import address_of
 from refstore_api.routes import failures
 from refstore_api.service import Service, ServiceOf
 

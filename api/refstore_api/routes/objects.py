@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Query, Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response
 
 from refstore.context import Context
 from refstore.core import ids
 from refstore.core.ids import is_own
 from refstore.core.safety import SIGNED_SECONDS
-from refstore.errors import AlreadyExists, Contention, Gone, Invalid, ObjectNotFound, RefstoreError
-from refstore.operations.read import verify_chunks
+from refstore.errors import AlreadyExists, Contention, Invalid, RefstoreError
 from refstore.operations.upload import Stage, Upload
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
@@ -38,6 +34,7 @@ from refstore_api.models import (
     UnderlyingObjectProperties,
 )
 from refstore_api.object_stats import ObjectFields, make_object_response, object_fields
+from refstore_api.object_streams import ChunkReader, check_erased, open_chunks, stream_object
 from refstore_api.routes import failures
 from refstore_api.service import Service, ServiceOf
 from refstore_api.shared_parameters import (
@@ -222,7 +219,7 @@ async def get_object(
             return RedirectResponse(url.url, 302)
         part = headers.parse_range(range_ if headers.is_range_allowed(if_range, entry) else None, entry.size_bytes)
         start, end = part or (0, entry.size_bytes)
-        reader = await service.run(partial(_open_chunks, context, entry, start, end))
+        reader = await service.run(partial(open_chunks, context, entry, start, end))
         if reader is not None:
             return stream_object(
                 service, reader, headers.object_headers(entry), start, end, entry.size_bytes, partial=part is not None
@@ -383,76 +380,6 @@ async def copy_object(
     return await service.repository(repository, copy)
 
 
-def stream_object(
-    service: Service,
-    reader: ChunkReader,
-    fields: dict[str, str],
-    start: int,
-    end: int,
-    size_bytes: int,
-    *,
-    partial: bool,
-) -> Response:
-    """Stream the bytes [start, end) as they are read. If reading fails, the connection ends before the last of them."""
-    fields["Content-Length"] = str(end - start)
-    if partial:
-        fields["Content-Range"] = f"bytes {start}-{end - 1}/{size_bytes}"
-
-    async def send() -> AsyncIterator[bytes]:
-        left = end - start
-        chunk = reader.first
-        try:
-            while chunk:
-                yield chunk
-                left -= len(chunk)
-                chunk = await service.run(reader.chunk) if left > 0 else b""
-        finally:
-            service.run_later(reader.close)
-
-    return StreamingResponse(send(), 206 if partial else 200, headers=fields)
-
-
-class ChunkReader:
-    """Read chunks in threads. When a client disconnects during a read, the file is closed after that read."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        """Read the first chunk: what fails here is answered with an error. Raises CorruptObject, ObjectsUnavailable."""
-        self._chunks = chunks
-        self._lock = threading.Lock()
-        self.first = next(chunks, b"")
-
-    def chunk(self) -> bytes:
-        with self._lock:
-            return next(self._chunks, b"")
-
-    def close(self) -> None:
-        close = getattr(self._chunks, "close", None)
-        if close is not None:
-            with self._lock:
-                close()
-
-
-def _open_chunks(context: Context, entry: Entry, start: int, end: int) -> ChunkReader | None:
-    """Open the bytes of this very entry; None: its data is gone. By its path, another object's bytes could come under
-    this one's headers.
-
-    Raises ForeignNotAllowed, Gone for foreign objects.
-    """
-    _check_erased(entry)
-    if not is_own(entry.address):
-        return ChunkReader(context.foreign.get(entry.address, entry.size_bytes, start, end))
-    with suppress(ObjectNotFound):
-        chunks = context.objects.get(entry.address, start=start, end=end)
-        return ChunkReader(verify_chunks(context, chunks, entry, start, end, f"the object at {entry.address}"))
-    return None
-
-
-def _check_erased(entry: Entry) -> None:
-    """Raise Gone for an object that a purge has erased: its path is shown, and has no content any more."""
-    if not entry.address:
-        raise Gone("a purge has erased this object; no earlier version of it can be read")
-
-
 def _refuse_if_match(if_match: str | None) -> None:
     """Refuse `If-Match`. Raises Invalid."""
     if if_match is not None:
@@ -479,7 +406,7 @@ def _check_upload(repo: Repository, branch: str, path: str, if_absent: bool) -> 
 
 def _sign_read_url(service: Service, request: Request, context: Context, entry: Entry) -> signed_urls.SignedUrl | None:
     """Sign a URL that reads the object; None if there is none for a foreign object, or it may not be read."""
-    _check_erased(entry)
+    check_erased(entry)
     if not is_own(entry.address):
         url = context.foreign.presign_get(entry.address, expires_seconds=SIGNED_SECONDS)
         return signed_urls.SignedUrl(url, context.clock.now_ms() // 1000 + SIGNED_SECONDS) if url else None

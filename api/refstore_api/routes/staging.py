@@ -26,8 +26,9 @@ from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_responses import make_empty_response, make_response
 from refstore_api.models import ObjectStats, StagingLocation, StagingMetadata
 from refstore_api.object_stats import add_token, address_of_url, make_object_response, physical_url, read_token
+from refstore_api.object_streams import ChunkReader, stream_object
 from refstore_api.routes import failures
-from refstore_api.routes.objects import BINARY, ChunkReader, IfMatch, stream_object
+from refstore_api.routes.objects import BINARY, IfMatch
 from refstore_api.service import LinkRequest, ServiceOf
 from refstore_api.shared_parameters import ObjectPath, Presign
 

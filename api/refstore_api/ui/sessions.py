@@ -24,7 +24,7 @@ from refstore.service.access_keys import Role
 from refstore_api.auth import admit, authenticator_of
 from refstore_api.error_responses import Forbidden, Unauthenticated
 from refstore_api.principals import Principal
-from refstore_api.request_middleware import address_of
+from refstore_api.request_records import address_of
 from refstore_api.ui.page_urls import PATH, base_path_of, public_url_of
 
 COOKIE: Final = "refstore_session"

@@ -14,7 +14,7 @@ from refstore_api.auth import authenticator_of, hide_faults
 from refstore_api.cross_site import check_own_page
 from refstore_api.error_responses import Forbidden, TooManyWrongSecrets, Unauthenticated
 from refstore_api.json_bodies import OPEN_BYTES_MAX
-from refstore_api.request_middleware import address_of
+from refstore_api.request_records import address_of
 from refstore_api.service import Service, ServiceOf
 from refstore_api.ui import sessions
 from refstore_api.ui.forms import PROOF, read_fields, read_form

@@ -1,0 +1,86 @@
+"""Stream an object's bytes from its store to a client, chunk by chunk, in threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+
+from starlette.responses import Response, StreamingResponse
+
+from refstore.context import Context
+from refstore.core.ids import is_own
+from refstore.errors import Gone, ObjectNotFound
+from refstore.operations.read import verify_chunks
+from refstore.records.staging_records import Entry
+from refstore_api.service import Service
+
+
+def stream_object(
+    service: Service,
+    reader: ChunkReader,
+    fields: dict[str, str],
+    start: int,
+    end: int,
+    size_bytes: int,
+    *,
+    partial: bool,
+) -> Response:
+    """Stream the bytes [start, end) as they are read. If reading fails, the connection ends before the last of them."""
+    fields["Content-Length"] = str(end - start)
+    if partial:
+        fields["Content-Range"] = f"bytes {start}-{end - 1}/{size_bytes}"
+
+    async def send() -> AsyncIterator[bytes]:
+        left = end - start
+        chunk = reader.first
+        try:
+            while chunk:
+                yield chunk
+                left -= len(chunk)
+                chunk = await service.run(reader.chunk) if left > 0 else b""
+        finally:
+            service.run_later(reader.close)
+
+    return StreamingResponse(send(), 206 if partial else 200, headers=fields)
+
+
+class ChunkReader:
+    """Read chunks in threads. When a client disconnects during a read, the file is closed after that read."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        """Read the first chunk: what fails here is answered with an error. Raises CorruptObject, ObjectsUnavailable."""
+        self._chunks = chunks
+        self._lock = threading.Lock()
+        self.first = next(chunks, b"")
+
+    def chunk(self) -> bytes:
+        with self._lock:
+            return next(self._chunks, b"")
+
+    def close(self) -> None:
+        close = getattr(self._chunks, "close", None)
+        if close is not None:
+            with self._lock:
+                close()
+
+
+def open_chunks(context: Context, entry: Entry, start: int, end: int) -> ChunkReader | None:
+    """Open the bytes of this very entry; None: its data is gone. By its path, another object's bytes could come under
+    this one's headers.
+
+    Raises ForeignNotAllowed, Gone for foreign objects.
+    """
+    check_erased(entry)
+    if not is_own(entry.address):
+        return ChunkReader(context.foreign.get(entry.address, entry.size_bytes, start, end))
+    with suppress(ObjectNotFound):
+        chunks = context.objects.get(entry.address, start=start, end=end)
+        return ChunkReader(verify_chunks(context, chunks, entry, start, end, f"the object at {entry.address}"))
+    return None
+
+
+def check_erased(entry: Entry) -> None:
+    """Raise Gone for an object that a purge has erased: its path is shown, and has no content any more."""
+    if not entry.address:
+        raise Gone("a purge has erased this object; no earlier version of it can be read")

@@ -1,0 +1,122 @@
+"""Prove who sends a request by its signature, before its body is read and before any store is asked but for the key.
+
+The S3 secrets of an access key are looked up once and then cached for `KEY_SECONDS`. Signatures that do not hold are
+counted as wrong secrets are (`login_throttle.py`). A caller whose signature held lately does not wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from refstore.records.lake_records import AccessKeyRecord
+from refstore.service import access_keys
+from refstore.service.access_keys import Role
+from refstore_api.auth import KEY_SECONDS, WRONG_SECRETS_MAX, hide_faults
+from refstore_api.key_last_use import KeyLastUse
+from refstore_api.login_throttle import LoginCaller, LoginThrottle
+from refstore_api.principals import Principal
+from refstore_api.service import Service
+from refstore_s3 import signature_v4
+from refstore_s3.s3_errors import S3Error
+from refstore_s3.s3_requests import S3Request
+from refstore_s3.signature_v4 import VerifiedRequest
+
+KEYS_MAX: Final = 4096
+"""Access keys that are cached."""
+PROVEN_SECONDS: Final = 300.0
+"""How long an address whose signature held does not wait for others that guess from there."""
+PROVEN_MAX: Final = 8192
+
+
+class AuthenticatedRequest(NamedTuple):
+    """Who sends a request, and what the signature says of its body."""
+
+    principal: Principal
+    verified: VerifiedRequest
+
+
+class KeySecrets(NamedTuple):
+    """An access key, and the S3 secrets that are valid for it now."""
+
+    record: AccessKeyRecord
+    secrets: Sequence[str]
+
+
+SecretReader = Callable[[str], KeySecrets | None]
+"""Reads the S3 secrets of an access key; None: there is no such key."""
+
+
+class Authentication(Protocol):
+    async def authenticate(self, request: S3Request, address: str) -> AuthenticatedRequest:
+        """Return who sent the request, from this address. Raises S3Error, RefstoreError."""
+        ...
+
+
+class KeyAuthentication:
+    """Authenticate the requests of one process; used by its event loop."""
+
+    def __init__(self, service: Service, read_secrets: SecretReader) -> None:
+        self._service = service
+        self._read_secrets = read_secrets
+        self._keys: OrderedDict[str, tuple[KeySecrets | None, float]] = OrderedDict()
+        self._proven: OrderedDict[LoginCaller, float] = OrderedDict()
+        self._guesses = LoginThrottle(service.lake.clock, WRONG_SECRETS_MAX)
+        self._uses = KeyLastUse(service.lake)
+
+    async def authenticate(self, request: S3Request, address: str) -> AuthenticatedRequest:
+        signed = request.to_sign
+        key_id = signature_v4.parse_credential(signed).key_id
+        if "x-amz-security-token" in request.headers or "X-Amz-Security-Token" in request.query:
+            raise S3Error("InvalidToken", "session tokens are not supported; sign with an access key's S3 secret")
+        if not access_keys.is_id(key_id):
+            raise _unknown_key()
+        request.claimed_key = key_id
+        caller = LoginCaller(key_id, address)
+        if self._proven.get(caller, 0.0) <= time.monotonic():
+            self._guesses.check(caller)
+        known = await self._find(key_id)
+        try:
+            if known is None:
+                raise _unknown_key()
+            verified = signature_v4.verify(signed, known.secrets, self._service.lake.clock.now_ms())
+        except S3Error as error:
+            if error.code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
+                self._guesses.record_wrong_secret(caller)
+            raise
+        record = known.record
+        if self._is_new(caller):
+            self._service.run_later(lambda: self._uses.record_use(key_id, record.created_ms))
+        if 0 < record.expires_ms <= self._service.lake.clock.now_ms():
+            raise S3Error("AccessDenied", f"access key {key_id!r} has expired; ask an operator for another")
+        return AuthenticatedRequest(
+            Principal(key_id, Role(record.role), record.repositories, record.created_ms), verified
+        )
+
+    async def _find(self, key_id: str) -> KeySecrets | None:
+        known, until = self._keys.get(key_id, (None, 0.0))
+        if time.monotonic() >= until:
+            with hide_faults():
+                known = await self._service.run(lambda: self._read_secrets(key_id))
+            self._keys[key_id] = known, time.monotonic() + KEY_SECONDS
+            while len(self._keys) > KEYS_MAX:
+                self._keys.popitem(last=False)
+        self._keys.move_to_end(key_id)
+        return known
+
+    def _is_new(self, caller: LoginCaller) -> bool:
+        """Remember that a signature of the caller held; return whether that was long ago, or never."""
+        now = time.monotonic()
+        if self._proven.get(caller, 0.0) > now + PROVEN_SECONDS / 2:
+            return False
+        self._proven[caller] = now + PROVEN_SECONDS
+        self._proven.move_to_end(caller)
+        while len(self._proven) > PROVEN_MAX:
+            self._proven.popitem(last=False)
+        return True
+
+
+def _unknown_key() -> S3Error:
+    return S3Error("InvalidAccessKeyId", "no such access key; list the keys with: refstore keys list")

@@ -1,0 +1,94 @@
+"""Find the repository, and for a pinned bucket the branch, that a bucket's name stands for.
+
+Buckets are pinned by a setting: `s3.buckets` names their branches, and with `s3.create_buckets` a bucket that an S3
+client created is its repository's default branch. That is kept in the repository's metadata, and counts only while the
+setting is on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from refstore.configuration.settings import S3Settings
+from refstore.core import ids
+from refstore.errors import InvalidName
+from refstore.records.repository_records import RepositoryRecord
+from refstore_api.service import Service
+from refstore_s3.s3_errors import S3Error
+from refstore_s3.targets import S3Bucket
+
+CREATED: Final = "s3:created-bucket"
+"""The name in a repository's metadata that says that an S3 client created it as a bucket."""
+LOOKUP_SECONDS: Final = 5.0
+LOOKUPS_MAX: Final = 1024
+
+
+class BucketRow(NamedTuple):
+    """A bucket of a listing."""
+
+    bucket: S3Bucket
+    created_ms: int
+
+
+class BucketLookup:
+    """Find buckets; used by the event loop only, but for `iterate`."""
+
+    def __init__(self, service: Service, settings: S3Settings) -> None:
+        self._service = service
+        self._is_created_pinned = settings.create_buckets
+        self._pinned = {each.name: S3Bucket(*each) for each in settings.pinned_buckets}
+        self._found: OrderedDict[str, tuple[S3Bucket, float]] = OrderedDict()
+
+    async def find(self, name: str) -> S3Bucket:
+        """Return the bucket. Whether its repository is there is checked by whoever reads or writes it. Raises
+        S3Error, RepositoryNotFound.
+        """
+        if (pinned := self._pinned.get(name)) is not None:
+            return pinned
+        try:
+            ids.repository_name(name)
+        except InvalidName as error:
+            raise S3Error("InvalidBucketName", str(error)) from None
+        if not self._is_created_pinned:
+            return S3Bucket(name, name)
+        found, until = self._found.get(name, (None, 0.0))
+        if found is None or time.monotonic() >= until:
+            found = await self._service.run(lambda: self._read(name))
+            self._found[name] = found, time.monotonic() + LOOKUP_SECONDS
+            self._found.move_to_end(name)
+            while len(self._found) > LOOKUPS_MAX:
+                self._found.popitem(last=False)
+        return found
+
+    def forget(self, name: str) -> None:
+        """Look the bucket up again: this process created or deleted it."""
+        self._found.pop(name, None)
+
+    def is_set(self, name: str) -> bool:
+        """Return whether the name is one of `s3.buckets`."""
+        return name in self._pinned
+
+    def scan(self) -> Iterator[BucketRow]:
+        """Yield all buckets in order of name, in a thread."""
+        created = {str(name): record for name, record in self._service.lake.repositories()}
+        rows = [
+            BucketRow(bucket, created[bucket.repository].created_ms)
+            for bucket in self._pinned.values()
+            if bucket.repository in created
+        ]
+        rows += [
+            BucketRow(self._make(name, record), record.created_ms)
+            for name, record in created.items()
+            if name not in self._pinned
+        ]
+        return iter(sorted(rows))
+
+    def _read(self, name: str) -> S3Bucket:
+        return self._make(name, self._service.lake.repository(name).record)
+
+    def _make(self, name: str, record: RepositoryRecord) -> S3Bucket:
+        is_pinned = self._is_created_pinned and CREATED in record.metadata
+        return S3Bucket(name, name, record.default_branch if is_pinned else "")

@@ -1,0 +1,120 @@
+"""ListBuckets, HeadBucket, GetBucketLocation, CreateBucket and DeleteBucket."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from refstore.errors import AlreadyExists, InvalidName
+from refstore.operations.repository_contents import names_objects
+from refstore.repository import Repository
+from refstore.service.access_keys import Role
+from refstore_s3.bucket_lookup import CREATED
+from refstore_s3.listings import XML, format_time, make_token, read_amount, read_token
+from refstore_s3.object_bodies import receive_document
+from refstore_s3.s3_errors import S3Error
+from refstore_s3.s3_requests import S3Request
+from refstore_s3.xml_documents import Content, make_document
+
+CONFIGURATION_BYTES_MAX: Final = 64 << 10
+BUCKETS_MAX: Final = 10_000
+OWNER: Final = [("ID", "refstore"), ("DisplayName", "refstore")]
+
+
+async def list_buckets(request: S3Request) -> Response:
+    principal = request.principal
+    request.check_role(Role.READER, None)
+    prefix = request.query.get("prefix", "")
+    amount = read_amount(request, "max-buckets", BUCKETS_MAX)
+    token = request.query.get("continuation-token")
+    after = "" if token is None else read_token(token)
+
+    def read() -> bytes:
+        rows = [
+            row
+            for row in request.gateway.buckets.scan()
+            if (not principal.repositories or row.bucket.repository in principal.repositories)
+            and row.bucket.name.startswith(prefix)
+            and row.bucket.name > after
+        ]
+        listed: list[tuple[str, Content]] = [
+            ("Bucket", [("Name", row.bucket.name), ("CreationDate", format_time(row.created_ms))])
+            for row in rows[:amount]
+        ]
+        content: list[tuple[str, Content]] = [("Owner", OWNER), ("Buckets", listed)]
+        if len(rows) > amount > 0:
+            content.append(("ContinuationToken", make_token(rows[amount - 1].bucket.name)))
+        if prefix:
+            content.append(("Prefix", prefix))
+        return make_document("ListAllMyBucketsResult", content)
+
+    return Response(await request.service.run(read), media_type=XML)
+
+
+async def head_bucket(request: S3Request) -> Response:
+    bucket = await request.find_bucket(Role.READER)
+    await request.service.repository(bucket.repository, lambda _repo: None)
+    return Response(headers={"x-amz-bucket-region": "us-east-1"})
+
+
+async def get_bucket_location(request: S3Request) -> Response:
+    """Answer with the region that every client begins with."""
+    await head_bucket(request)
+    return Response(make_document("LocationConstraint", ""), media_type=XML)
+
+
+async def get_bucket_versioning(request: S3Request) -> Response:
+    """Answer that S3's versions of keys are not kept: commits are what keeps earlier states."""
+    await head_bucket(request)
+    return Response(make_document("VersioningConfiguration", ""), media_type=XML)
+
+
+async def create_bucket(request: S3Request) -> Response:
+    """Create a repository that is a bucket pinned to its default branch."""
+    _check_setting(request)
+    request.check_role(Role.OPERATOR, None)
+    name, buckets = request.bucket_name, request.gateway.buckets
+    if buckets.is_set(name):
+        raise S3Error("BucketAlreadyExists", f"the settings pin the bucket {name!r}; choose another name")
+    await receive_document(request, CONFIGURATION_BYTES_MAX)  # a region, which says nothing here
+
+    def create() -> None:
+        try:
+            request.service.lake.create_repository(name, metadata={CREATED: "1"})
+        except AlreadyExists:
+            raise S3Error("BucketAlreadyOwnedByYou", f"the bucket {name!r} is there already") from None
+        except InvalidName as error:
+            raise S3Error("InvalidBucketName", str(error)) from None
+
+    await request.service.run(create)
+    buckets.forget(name)
+    return Response(headers={"Location": f"/{name}"})
+
+
+async def delete_bucket(request: S3Request) -> Response:
+    """Delete the repository of a bucket in which nothing names an object."""
+    _check_setting(request)
+    bucket = await request.find_bucket(Role.OPERATOR)
+    buckets = request.gateway.buckets
+    if buckets.is_set(bucket.name):
+        raise S3Error("AccessDenied", f"the settings pin the bucket {bucket.name!r}; it is deleted as a repository")
+
+    def delete(repo: Repository) -> None:
+        if names_objects(repo.context):
+            raise S3Error(
+                "BucketNotEmpty", f"a commit or a branch of {bucket.name!r} names objects; they would be deleted"
+            )
+        request.service.lake.delete_repository(bucket.repository)
+
+    await request.service.repository(bucket.repository, delete)
+    buckets.forget(bucket.name)
+    return Response(status_code=204)
+
+
+def _check_setting(request: S3Request) -> None:
+    if not request.gateway.settings.create_buckets:
+        raise S3Error(
+            "NotImplemented",
+            "S3 clients create and delete no buckets here (s3.create_buckets is off); create a repository instead",
+        )

@@ -1,0 +1,111 @@
+"""DeleteObjects: many keys at once, each with its own result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+from xml.etree.ElementTree import Element
+
+from starlette.responses import Response
+
+from refstore.errors import InvalidName, NotFound, RefstoreError
+from refstore.repository import Repository
+from refstore.service.access_keys import Role
+from refstore_s3.listings import XML
+from refstore_s3.object_bodies import receive_document
+from refstore_s3.object_writes import check_writable, refuse_headers
+from refstore_s3.s3_errors import S3Error, to_s3_error
+from refstore_s3.s3_requests import S3Request
+from refstore_s3.targets import S3Bucket, Target, check_path, split_key
+from refstore_s3.xml_documents import XML_BYTES_MAX, Content, MalformedDocument, make_document, parse_document
+
+KEYS_MAX: Final = 1000
+REFUSED: Final = ("ETag", "LastModifiedTime", "Size")
+"""Conditions of a deletion, which are not there."""
+
+
+class KeyDeletion(NamedTuple):
+    key: str
+    version: str
+    condition: str
+    """The name of a condition that is not there; '': none."""
+
+
+async def delete_objects(request: S3Request) -> Response:
+    bucket = await request.find_bucket(Role.WRITER)
+    refuse_headers(request)
+    items, quiet = read_deletions(await receive_document(request, XML_BYTES_MAX))
+
+    def delete(repo: Repository) -> list[tuple[str, S3Error | None]]:
+        return list(_delete(repo, bucket, items))
+
+    results = await request.service.repository(bucket.repository, delete)
+    content: list[tuple[str, Content]] = []
+    for key, error in results:
+        if error is not None:
+            content.append(("Error", [("Key", key), ("Code", error.code), ("Message", error.message)]))
+        elif not quiet:
+            content.append(("Deleted", [("Key", key)]))
+    return Response(make_document("DeleteResult", content), media_type=XML)
+
+
+def read_deletions(body: bytes) -> tuple[list[KeyDeletion], bool]:
+    """Return what a document names, and whether only errors are to be answered. Raises S3Error."""
+    try:
+        root = parse_document(body, "Delete")
+    except MalformedDocument as error:
+        raise S3Error("MalformedXML", str(error)) from None
+    items = [_read_item(each) for each in root.findall("Object")]
+    if not items or len(items) > KEYS_MAX:
+        raise S3Error("MalformedXML", f"the document names {len(items)} keys; name 1 to {KEYS_MAX}")
+    return items, (root.findtext("Quiet") or "").strip().lower() == "true"
+
+
+def _read_item(element: Element) -> KeyDeletion:
+    key = element.findtext("Key")
+    if key is None:
+        raise S3Error("MalformedXML", "an Object has no Key; name the key of each")
+    condition = next((name for name in REFUSED if element.find(name) is not None), "")
+    return KeyDeletion(key, element.findtext("VersionId") or "", condition)
+
+
+def _delete(repo: Repository, bucket: S3Bucket, items: list[KeyDeletion]) -> Iterator[tuple[str, S3Error | None]]:
+    """Delete the keys branch by branch, and yield the result of each."""
+    branches: dict[str, dict[str, Target]] = {}
+    for item in dict.fromkeys(items):
+        target = split_key(bucket, item.key)
+        if error := _catch(lambda item=item, target=target: _check(item, target)):
+            yield item.key, error
+        else:
+            branches.setdefault(target.ref, {})[target.path] = target
+    for branch, targets in branches.items():
+        error = _catch(lambda branch=branch, targets=targets: _delete_paths(repo, branch, targets))
+        for target in targets.values():
+            yield target.key, error
+
+
+def _delete_paths(repo: Repository, branch: str, targets: dict[str, Target]) -> None:
+    try:
+        repo.delete_many(branch, list(targets))
+    except (NotFound, InvalidName):
+        check_writable(repo, next(iter(targets.values())))
+        raise
+
+
+def _check(item: KeyDeletion, target: Target) -> None:
+    if item.condition:
+        raise S3Error("NotImplemented", f"{item.condition} of a deletion is not supported; leave it out")
+    if item.version not in ("", "null"):
+        raise S3Error("NoSuchVersion", "objects have one version here, whose id is null")
+    check_path(target)
+
+
+def _catch(work: Callable[[], None]) -> S3Error | None:
+    """Return what fails of one key, or of one branch; the others are deleted all the same."""
+    try:
+        work()
+    except S3Error as error:
+        return error
+    except RefstoreError as error:
+        return to_s3_error(error)
+    return None

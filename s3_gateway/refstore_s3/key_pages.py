@@ -1,0 +1,114 @@
+"""Read a page of a bucket's keys in order: of one ref where the prefix names it, otherwise across the refs.
+
+`s3://REPOSITORY/` has the branches and tags as its first segments. Each page reads from the staging areas and ranges
+what it needs, and is consistent within one ref.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+from refstore.errors import InvalidName, InvalidPath, NotFound, RepositoryNotFound
+from refstore.records.keys import LAST_CODE_POINT
+from refstore.records.staging_records import Entry
+from refstore.repository import Repository
+from refstore_s3.targets import S3Bucket, decode_ref, encode_ref
+
+
+class KeyRow(NamedTuple):
+    """An object, or a common prefix (then `entry` is None)."""
+
+    key: str
+    entry: Entry | None
+
+
+class KeyPage(NamedTuple):
+    rows: list[KeyRow]
+    next_after: str
+    """The key after which the next page begins; '': there is none."""
+
+
+class KeyQuery(NamedTuple):
+    """Which keys are asked for: those with the prefix that come after `after`, folded at the delimiter."""
+
+    prefix: str
+    after: str
+    amount: int
+    delimiter: str
+
+
+def read_keys(repo: Repository, bucket: S3Bucket, query: KeyQuery) -> KeyPage:
+    """Return one page. A ref that is not there has no keys."""
+    if query.amount == 0:
+        return KeyPage([], "")
+    if bucket.branch:
+        return _read_ref(repo, bucket.branch, "", query)
+    segment, slash, _ = query.prefix.partition("/")
+    if slash:
+        return _read_ref(repo, decode_ref(segment), f"{segment}/", query)
+    return _read_refs(repo, query)
+
+
+def _read_refs(repo: Repository, query: KeyQuery) -> KeyPage:
+    """Return a page of all refs whose first segment has the prefix."""
+    rows: list[KeyRow] = []
+    for segment in _scan_segments(repo, query):
+        folded = _fold(segment, query)
+        if folded:
+            if folded > query.after and (not rows or rows[-1].key != folded):
+                if len(rows) == query.amount:
+                    return KeyPage(rows, rows[-1].key)
+                rows.append(KeyRow(folded, None))
+            continue
+        left = query.amount - len(rows)
+        if left == 0:
+            return KeyPage(rows, rows[-1].key)
+        page = _read_ref(repo, decode_ref(segment[:-1]), segment, query._replace(prefix=segment, amount=left))
+        rows += page.rows
+        if page.next_after:
+            return KeyPage(rows, page.next_after)
+    return KeyPage(rows, "")
+
+
+def _scan_segments(repo: Repository, query: KeyQuery) -> Iterator[str]:
+    """Yield the first segments of keys in order: `REF/` of each branch and tag that may have a key after `after`."""
+    prefix = decode_ref(query.prefix)
+    names = heapq.merge(
+        (str(name) for name, _ in repo.branches(prefix=prefix)), (str(name) for name, _ in repo.tags(prefix=prefix))
+    )
+    segments = sorted({f"{encode_ref(name)}/" for name in names})
+    for segment, _ in groupby(segments):
+        if segment.startswith(query.prefix) and segment + LAST_CODE_POINT > query.after:
+            yield segment
+
+
+def _fold(segment: str, query: KeyQuery) -> str:
+    """Return the common prefix of all keys with the segment; '' where they are not folded within it."""
+    if not query.delimiter:
+        return ""
+    at = segment.find(query.delimiter, len(query.prefix))
+    return "" if at < 0 else segment[: at + len(query.delimiter)]
+
+
+def _read_ref(repo: Repository, ref: str, begin: str, query: KeyQuery) -> KeyPage:
+    """Return a page of one ref, whose keys begin with `begin`."""
+    after = query.after
+    if after.startswith(begin):
+        after = after[len(begin) :]
+    elif after < begin:
+        after = ""
+    else:
+        return KeyPage([], "")
+    try:
+        page = repo.list_page(
+            ref, prefix=query.prefix[len(begin) :], after=after, amount=query.amount, delimiter=query.delimiter
+        )
+    except RepositoryNotFound:
+        raise
+    except (NotFound, InvalidName, InvalidPath):  # no such ref, or no path has the prefix
+        return KeyPage([], "")
+    rows = [KeyRow(begin + path, entry) for path, entry in page.results]
+    return KeyPage(rows, begin + page.next_after if page.has_more else "")

@@ -1,0 +1,186 @@
+"""Keep what S3 knows of an object beyond an entry's own fields: headers, tags, checksums, and the ETag of multipart.
+
+They stand in the entry's metadata, under names that no HTTP header can have (`s3:...`), beside the user's metadata
+(`x-amz-meta-NAME` is NAME). What describes the content is not there any more where a purge replaced the content.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from email.utils import formatdate
+from typing import Final
+from urllib.parse import parse_qsl, urlencode
+
+from refstore.core.user_metadata import (
+    CONTENT_CHECKSUM,
+    CONTENT_ETAG,
+    describes_content,
+    metadata_bytes,
+    without_content_names,
+)
+from refstore.operations.upload import METADATA_BYTES_MAX
+from refstore.records.staging_records import Entry
+from refstore_api import headers as api_headers
+from refstore_s3.s3_errors import S3Error
+
+META: Final = "x-amz-meta-"
+ALGORITHMS: Final = ("crc32", "crc32c", "crc64nvme", "sha1", "sha256")
+CHECKSUM_HEADER: Final = "x-amz-checksum-"
+CHECKSUM_TYPE: Final = CONTENT_CHECKSUM + "type"
+TAGS: Final = "s3:tags"
+KEPT_HEADERS: Final = ("cache-control", "content-disposition", "content-encoding", "content-language", "expires")
+DEFAULT_TYPE: Final = "binary/octet-stream"
+TAGS_MAX: Final = 10
+TAG_KEY_MAX: Final = 128
+TAG_VALUE_MAX: Final = 256
+CHECKSUMS_BYTES: Final = 256
+"""Room for the checksums, which are known when the body was read."""
+_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
+_VALUE: Final = re.compile(r"[\x20-\x7e\t\x80-\U0010ffff]{0,4096}")
+_BREAKS: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
+
+
+def read_attributes(headers: Mapping[str, str]) -> dict[str, str]:
+    """Read the attributes that a request gives a new object. Raises S3Error."""
+    attributes: dict[str, str] = {}
+    for name, value in headers.items():
+        if name.startswith(META) and len(name) > len(META):
+            attributes[name[len(META) :]] = _decode(value)
+        elif name in KEPT_HEADERS:
+            kept = _without_chunking(value) if name == "content-encoding" else value
+            if kept:
+                attributes[f"s3:{name}"] = _decode(kept)
+    if tags := headers.get("x-amz-tagging"):
+        attributes[TAGS] = write_tags(parse_tags(tags))
+    check_size(attributes)
+    return attributes
+
+
+def check_size(attributes: Mapping[str, str]) -> None:
+    """Raise S3Error where the attributes are more than an entry holds."""
+    size_bytes = metadata_bytes(attributes)
+    if size_bytes > METADATA_BYTES_MAX - CHECKSUMS_BYTES:
+        raise S3Error(
+            "MetadataTooLarge",
+            f"the metadata and tags have {size_bytes} bytes, and may have {METADATA_BYTES_MAX - CHECKSUMS_BYTES}; keep "
+            "large things in an object",
+        )
+
+
+def user_attributes(entry: Entry) -> dict[str, str]:
+    """Return the attributes that a copy may replace: those that a request gives."""
+    return without_content_names(entry.metadata)
+
+
+def content_attributes(entry: Entry) -> dict[str, str]:
+    """Return the attributes that describe the content, which a copy keeps."""
+    return {name: value for name, value in entry.metadata.items() if describes_content(name)}
+
+
+def etag_of(entry: Entry) -> str:
+    """Return the ETag, with its quotes."""
+    etag = entry.metadata.get(CONTENT_ETAG, "")
+    return f'"{etag}"' if re.fullmatch(r"[A-Za-z0-9-]{1,128}", etag) else api_headers.etag_of(entry)
+
+
+def content_type_of(entry: Entry) -> str:
+    return api_headers.content_type_of(entry) if entry.content_type else DEFAULT_TYPE
+
+
+def checksum_headers(entry: Entry) -> dict[str, str]:
+    """Return the headers of the checksums that are known."""
+    found: dict[str, str] = {}
+    for algorithm in ALGORITHMS:
+        value = entry.metadata.get(CONTENT_CHECKSUM + algorithm, "")
+        if value and _is_sendable(value):
+            found[CHECKSUM_HEADER + algorithm] = value
+    if found:
+        kind = entry.metadata.get(CHECKSUM_TYPE, "FULL_OBJECT")
+        found[CHECKSUM_HEADER + "type"] = kind if kind in ("FULL_OBJECT", "COMPOSITE") else "FULL_OBJECT"
+    return found
+
+
+def object_headers(entry: Entry) -> dict[str, str]:
+    """Return the headers of every answer with an object's bytes, or about them."""
+    headers = {
+        "ETag": etag_of(entry),
+        "Last-Modified": format_http_date(entry.mtime_ms),
+        "Accept-Ranges": "bytes",
+        "Content-Type": content_type_of(entry),
+    }
+    tags = 0
+    for name, value in entry.metadata.items():
+        if name == TAGS:
+            tags = len(parse_qsl(value, keep_blank_values=True))
+        elif not _is_sendable(value):
+            continue
+        elif name.startswith("s3:"):
+            if name[3:] in KEPT_HEADERS:
+                headers[name[3:].title()] = _encode(value)
+        elif _NAME.fullmatch(name):
+            headers[META + name] = _encode(value)
+    if tags:
+        headers["x-amz-tagging-count"] = str(tags)
+    return headers
+
+
+def format_http_date(at_ms: int) -> str:
+    return formatdate(at_ms // 1000, usegmt=True)
+
+
+def parse_tags(text: str) -> dict[str, str]:
+    """Parse tags as a header has them (`a=1&b=2`). Raises S3Error."""
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=TAGS_MAX + 1, errors="strict")
+    except ValueError:
+        raise S3Error("InvalidArgument", f"the tags cannot be read; send at most {TAGS_MAX}, as a=1&b=2") from None
+    return check_tags(pairs)
+
+
+def check_tags(pairs: list[tuple[str, str]]) -> dict[str, str]:
+    """Check tags by S3's bounds. Raises S3Error."""
+    tags = dict(pairs)
+    if len(pairs) > TAGS_MAX:
+        raise S3Error("InvalidTag", f"an object has at most {TAGS_MAX} tags; send fewer")
+    if len(tags) != len(pairs):
+        raise S3Error("InvalidTag", "a tag's key stands there twice; send each key once")
+    for key, value in tags.items():
+        if not 1 <= len(key) <= TAG_KEY_MAX or len(value) > TAG_VALUE_MAX:
+            raise S3Error(
+                "InvalidTag",
+                f"the key of a tag has 1 to {TAG_KEY_MAX} characters, and its value at most {TAG_VALUE_MAX}",
+            )
+    return tags
+
+
+def write_tags(tags: Mapping[str, str]) -> str:
+    return urlencode(tags)
+
+
+def tags_of(entry: Entry) -> dict[str, str]:
+    return dict(parse_qsl(entry.metadata.get(TAGS, ""), keep_blank_values=True))
+
+
+def _without_chunking(encoding: str) -> str:
+    """Return a Content-Encoding without `aws-chunked`, which is of the request only."""
+    kept = [each.strip() for each in encoding.split(",")]
+    return ",".join(each for each in kept if each and each.lower() != "aws-chunked")
+
+
+def _is_sendable(value: str) -> bool:
+    """Return whether a header can hold the value: stored text never becomes a header that ends another one."""
+    return _VALUE.fullmatch(value) is not None and not _BREAKS.search(value)
+
+
+def _decode(value: str) -> str:
+    """Decode a header's value as UTF-8 if it is that; otherwise it is latin-1."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _encode(value: str) -> str:
+    """Return the value so that it is sent in UTF-8: headers are written as latin-1."""
+    return value if value.isascii() else value.encode(errors="replace").decode("latin-1")

@@ -1,0 +1,130 @@
+"""Receive an object's body: decode its chunks, and check its length, hash and checksums while it passes.
+
+A fault raises inside the body, so that the store discards what was written and nothing is placed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from refstore.core.user_metadata import CONTENT_CHECKSUM
+from refstore_api import request_bodies
+from refstore_api.request_bodies import BodyLimits
+from refstore_s3 import checksums
+from refstore_s3.checksums import ALGORITHMS, HEADER_PREFIX, Checksums
+from refstore_s3.chunked_bodies import LENGTH_HEADER, TRAILER_HEADER, make_decoder
+from refstore_s3.object_attributes import CHECKSUM_TYPE
+from refstore_s3.s3_errors import S3Error
+from refstore_s3.s3_requests import S3Request
+
+ALGORITHM_HEADER: Final = "x-amz-sdk-checksum-algorithm"
+
+
+class CheckedBody:
+    """What a request promises of its body, and the check that the body keeps it."""
+
+    def __init__(self, request: S3Request, attributes: dict[str, str], *, has_object: bool = True) -> None:
+        """`attributes`: of the object; its checksum is added when the body was read. `has_object`: whether the
+        body is one, whose length must be known. Raises S3Error for promises that
+        no body can keep.
+        """
+        self._attributes = attributes
+        headers = request.headers
+        verified = request.proven.verified
+        self._is_chunked = verified.payload.is_chunked
+        if has_object:
+            self._check_length_is_known(request)
+        self._decoder = make_decoder(verified, headers) if self._is_chunked else None
+        self._sha256 = verified.payload_sha256
+        self._running_sha256 = hashlib.sha256() if self._sha256 else None
+        self.algorithm, self._expected = _read_checksum(request)
+        self._trailer = ""
+        trailers = [name.strip().lower() for name in headers.get(TRAILER_HEADER, "").split(",")]
+        for name in trailers:
+            if name.startswith(HEADER_PREFIX) and self._is_chunked:
+                if self.algorithm:
+                    raise S3Error("InvalidRequest", "the body has more than one checksum; send one")
+                self._trailer, self.algorithm = name, name.removeprefix(HEADER_PREFIX)
+        algorithms = {*self._expected, *((self.algorithm,) if self.algorithm else ())}
+        self._checksums = Checksums(algorithms) if algorithms else None
+        self.size_bytes = 0
+        """Of the decoded body, so far."""
+
+    def read(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the decoded body, and check it. Raises S3Error, at the latest after the last chunk."""
+        for chunk in chunks:
+            # joined, because a client may send chunks of single bytes
+            piece = b"".join(self._decoder.feed(chunk)) if self._decoder is not None else chunk
+            if piece:
+                self.size_bytes += len(piece)
+                if self._running_sha256 is not None:
+                    self._running_sha256.update(piece)
+                if self._checksums is not None:
+                    self._checksums.update(piece)
+                yield piece
+        self._finish()
+
+    def _finish(self) -> None:
+        trailers = self._decoder.finish() if self._decoder is not None else {}
+        if self._running_sha256 is not None and not hmac.compare_digest(self._running_sha256.hexdigest(), self._sha256):
+            raise S3Error(
+                "XAmzContentSHA256Mismatch", "the body is not the one that was signed; send it again, unchanged"
+            )
+        expected = dict(self._expected)
+        if self._trailer:
+            expected[self.algorithm] = checksums.parse(self.algorithm, trailers.get(self._trailer, ""))
+        if self._checksums is not None:
+            self._checksums.check(expected)
+        if self._checksums is not None and self.algorithm:
+            self._attributes[CONTENT_CHECKSUM + self.algorithm] = self._checksums.base64(self.algorithm)
+            self._attributes[CHECKSUM_TYPE] = "FULL_OBJECT"
+
+    def _check_length_is_known(self, request: S3Request) -> None:
+        if "content-length" not in request.headers and not (self._is_chunked and LENGTH_HEADER in request.headers):
+            raise S3Error("MissingContentLength", "the request has no Content-Length; send the length of the body")
+
+
+async def receive_body(request: S3Request, checked: CheckedBody, limits: BodyLimits) -> list[bytes] | Iterator[bytes]:
+    """Receive the body: a list, checked, where it is small, or an iterator for one thread that checks while it is read.
+
+    Raises S3Error, BodyTooLarge, BodyTooSlow, ClientDisconnect.
+    """
+    received = await request_bodies.receive_object(request.to_starlette(), limits, forms=False)
+    if isinstance(received.body, list):
+        return list(checked.read(received.body))
+    return checked.read(received.body)
+
+
+async def receive_document(request: S3Request, bytes_max: int) -> bytes:
+    """Receive the whole body of a request that is no object, checked. Raises S3Error, BodyTooSlow, ClientDisconnect."""
+    checked = CheckedBody(request, {}, has_object=False)
+    declared = request_bodies.parse_content_length(request.headers.get("content-length"))
+    if declared is not None and declared > bytes_max:
+        raise S3Error("MaxMessageLengthExceeded", f"the body has more than {bytes_max} bytes; send less at once")
+    limits = BodyLimits(bytes_max, request.service.settings.upload_idle_seconds)
+    pieces = [chunk async for chunk in request_bodies.limit_body(request.to_starlette(), limits)]
+    return b"".join(checked.read(pieces))
+
+
+def _read_checksum(request: S3Request) -> tuple[str, dict[str, bytes]]:
+    """Return the algorithm of the object's checksum, and the checksums that the headers promise. Raises S3Error."""
+    headers = request.headers
+    expected: dict[str, bytes] = {}
+    if (text := headers.get("content-md5")) is not None:
+        expected["md5"] = checksums.parse("md5", text)
+    algorithm = ""
+    for each in ALGORITHMS:
+        if (text := headers.get(HEADER_PREFIX + each)) is not None:
+            if algorithm:
+                raise S3Error("InvalidRequest", "the request has more than one checksum; send one")
+            algorithm = each
+            expected[each] = checksums.parse(each, text)
+    chosen = headers.get(ALGORITHM_HEADER, "").lower()
+    if chosen and chosen not in ALGORITHMS:
+        raise S3Error("InvalidRequest", f"{ALGORITHM_HEADER} is {chosen[:20]!r}; use one of {', '.join(ALGORITHMS)}")
+    if chosen and algorithm and chosen != algorithm:
+        raise S3Error("InvalidRequest", f"{ALGORITHM_HEADER} names another algorithm than the checksum; send one")
+    return algorithm, expected

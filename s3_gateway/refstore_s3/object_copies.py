@@ -1,0 +1,211 @@
+"""CopyObject: by reference within a repository, so that no data moves; by bytes between repositories, each of which
+counts its own references.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from starlette.responses import Response
+
+from refstore.core import ids
+from refstore.errors import Contention
+from refstore.operations.copy import Copy
+from refstore.operations.upload import Upload
+from refstore.records.staging_records import Entry
+from refstore.repository import Repository
+from refstore.service.access_keys import Role
+from refstore_api.object_streams import ChunkReader, open_chunks
+from refstore_s3.conditions import COPY_SOURCE, check_conditions
+from refstore_s3.listings import XML, format_time
+from refstore_s3.object_attributes import (
+    ALGORITHMS,
+    TAGS,
+    checksum_headers,
+    content_attributes,
+    etag_of,
+    parse_tags,
+    read_attributes,
+    user_attributes,
+    write_tags,
+)
+from refstore_s3.object_bodies import ALGORITHM_HEADER
+from refstore_s3.object_reads import stat_object
+from refstore_s3.object_writes import check_writable, refuse_headers
+from refstore_s3.s3_errors import S3Error
+from refstore_s3.s3_requests import S3Request
+from refstore_s3.targets import Target, check_path, split_key
+from refstore_s3.xml_documents import make_document
+
+ATTEMPTS: Final = 16
+"""How often a copy whose source keeps changing starts over."""
+DIRECTIVES: Final = ("COPY", "REPLACE")
+
+
+class SourceChanged(Exception):
+    """The source is not the object any more whose conditions were checked."""
+
+
+class CopyAttributes(NamedTuple):
+    """What a copy is described by: the source's, or the request's."""
+
+    metadata: dict[str, str] | None
+    """None: the source's."""
+    content_type: str
+    tags: str | None
+    """None: the source's."""
+
+    def describe(self, source: Entry) -> Entry:
+        """Return the source's entry with the metadata and the content type of the copy."""
+        own = user_attributes(source)
+        tags = own.get(TAGS, "") if self.tags is None else self.tags
+        kept = own if self.metadata is None else self.metadata
+        metadata = {name: value for name, value in kept.items() if name != TAGS} | content_attributes(source)
+        if tags:
+            metadata[TAGS] = tags
+        content_type = source.content_type if self.metadata is None else self.content_type
+        return msgspec.structs.replace(source, metadata=metadata, content_type=content_type)
+
+
+async def copy_object(request: S3Request) -> Response:
+    target = await request.find_target(Role.WRITER)
+    refuse_headers(request)
+    check_path(target)
+    for name in ("if-match", "if-none-match"):
+        if name in request.headers:
+            raise S3Error("NotImplemented", f"{name} of a copy is not supported; leave it out")
+    source = await find_source(request)
+    attributes = read_copy_attributes(request)
+    algorithm = request.headers.get("x-amz-checksum-algorithm", "").lower()
+    if algorithm and algorithm not in ALGORITHMS:
+        raise S3Error("InvalidRequest", f"{ALGORITHM_HEADER} must be one of {', '.join(ALGORITHMS)}")
+    if source[:1] + source[2:] == target[:1] + target[2:] and attributes.metadata is None and attributes.tags is None:
+        raise S3Error(
+            "InvalidRequest", "the copy is onto itself and changes nothing; change its metadata, or name another key"
+        )
+    if source.repository == target.repository:
+        entry = await _copy_entry(request, source, target, attributes)
+    else:
+        entry = await _copy_bytes(request, source, target, attributes)
+    checksums = [
+        ("Checksum" + name.removeprefix("x-amz-checksum-").upper().replace("TYPE", "Type"), value)
+        for name, value in checksum_headers(entry).items()
+    ]
+    content = [("ETag", etag_of(entry)), ("LastModified", format_time(entry.mtime_ms)), *checksums]
+    return Response(make_document("CopyObjectResult", content), media_type=XML)
+
+
+async def find_source(request: S3Request) -> Target:
+    """Return what `x-amz-copy-source` names, if the key may read it. Raises S3Error, Forbidden."""
+    text, _, query = request.headers.get("x-amz-copy-source", "").partition("?")
+    try:
+        decoded = unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        decoded = ""
+    bucket_name, _, key = decoded.removeprefix("/").partition("/")
+    if not bucket_name or not key:
+        raise S3Error("InvalidArgument", "x-amz-copy-source must be BUCKET/KEY, URL-encoded")
+    if query and query != "versionId=null":
+        raise S3Error("NoSuchVersion", "objects have one version here, whose id is null; leave versionId out")
+    bucket = await request.gateway.buckets.find(bucket_name)
+    request.check_role(Role.READER, bucket.repository)
+    return split_key(bucket, key)
+
+
+def read_copy_attributes(request: S3Request) -> CopyAttributes:
+    """Raises S3Error."""
+    metadata: dict[str, str] | None = None
+    tags: str | None = None
+    if _read_directive(request, "x-amz-metadata-directive") == "REPLACE":
+        metadata = read_attributes(request.headers)
+        metadata.pop(TAGS, None)
+    if _read_directive(request, "x-amz-tagging-directive") == "REPLACE":
+        tags = write_tags(parse_tags(request.headers.get("x-amz-tagging", "")))
+    return CopyAttributes(metadata, ids.content_type(request.headers.get("content-type", "")), tags)
+
+
+def _read_directive(request: S3Request, name: str) -> str:
+    directive = request.headers.get(name, "COPY").upper()
+    if directive not in DIRECTIVES:
+        raise S3Error("InvalidArgument", f"{name} must be COPY or REPLACE")
+    return directive
+
+
+async def _copy_entry(request: S3Request, source: Target, target: Target, attributes: CopyAttributes) -> Entry:
+    """Copy within a repository, by reference."""
+    has_conditions = any(name.startswith(COPY_SOURCE + "if-") for name in request.headers)
+    await stat_object(request, source)  # names what is missing
+
+    def copy(repo: Repository) -> Entry:
+        check_writable(repo, target)
+        change = _expect_source(request, repo, source, attributes) if has_conditions else attributes.describe
+        (entry,) = repo.copy_many(source.ref, target.ref, [Copy(source.path, target.path, change)])
+        if not repo.context.locations.are_announced():
+            return entry
+        return repo.stat_many(target.ref, [target.path]).get(target.path, entry)
+
+    for _ in range(ATTEMPTS):
+        try:
+            return await request.service.repository(target.repository, copy)
+        except SourceChanged:
+            continue
+    raise _make_contention(source)
+
+
+def _expect_source(
+    request: S3Request, repo: Repository, source: Target, attributes: CopyAttributes
+) -> Callable[[Entry], Entry]:
+    """Check the conditions on the source, and return how its entry becomes the copy's, unless it has changed by then.
+    Raises S3Error.
+    """
+    expected = repo.resolve(source.ref, source.path).entry.address
+    check_conditions(request.headers, repo.stat(source.ref, source.path), prefix=COPY_SOURCE)
+
+    def describe(entry: Entry) -> Entry:
+        if entry.address != expected:
+            raise SourceChanged("the source has changed")
+        return attributes.describe(entry)
+
+    return describe
+
+
+async def _copy_bytes(request: S3Request, source: Target, target: Target, attributes: CopyAttributes) -> Entry:
+    """Copy into another repository, by reading the bytes and uploading them there."""
+    await request.service.repository(target.repository, lambda repo: check_writable(repo, target))
+    for _ in range(ATTEMPTS):
+        context, entry = await stat_object(request, source)
+        check_conditions(request.headers, entry, prefix=COPY_SOURCE)
+        reader = await request.service.run(partial(open_chunks, context, entry, 0, entry.size_bytes))
+        if reader is not None:
+            described = attributes.describe(entry)
+            item = Upload(
+                path=target.path,
+                body=_read_all(reader),
+                metadata=described.metadata,
+                content_type=described.content_type,
+            )
+            _, copied = await request.service.upload_long(target.repository, target.ref, item)
+            return copied
+        # raises if the object is gone; otherwise it changed
+        await request.service.repository(
+            source.repository, lambda repo: ChunkReader(repo.get(source.ref, source.path)).close()
+        )
+    raise _make_contention(source)
+
+
+def _read_all(reader: ChunkReader) -> Iterator[bytes]:
+    try:
+        chunk = reader.first
+        while chunk:
+            yield chunk
+            chunk = reader.chunk()
+    finally:
+        reader.close()
+
+
+def _make_contention(source: Target) -> Contention:
+    return Contention(f"{source.key!r} kept changing while it was copied; make the same call again")

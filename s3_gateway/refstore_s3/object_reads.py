@@ -1,0 +1,152 @@
+"""GetObject and HeadObject: the object's bytes, or what is known of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from starlette.responses import Response
+
+from refstore.context import Context
+from refstore.core.ids import is_own
+from refstore.core.safety import SIGNED_SECONDS
+from refstore.errors import Contention, Invalid, ObjectNotFound
+from refstore.records.staging_records import Entry
+from refstore.service.access_keys import Role
+from refstore_api.headers import ByteRange, parse_range
+from refstore_api.object_streams import ChunkReader, check_erased, open_chunks, stream_object
+from refstore_api.service import EntryInContext
+from refstore_s3.conditions import allows_range, check_conditions
+from refstore_s3.object_attributes import checksum_headers, object_headers
+from refstore_s3.s3_errors import S3Error
+from refstore_s3.s3_requests import S3Request
+from refstore_s3.targets import Target, check_path
+
+ATTEMPTS: Final = 16
+"""How often an object is looked up again when it was replaced, and its data deleted, before it could be opened."""
+OVERRIDES: Final = {
+    "response-cache-control": "Cache-Control",
+    "response-content-disposition": "Content-Disposition",
+    "response-content-encoding": "Content-Encoding",
+    "response-content-language": "Content-Language",
+    "response-content-type": "Content-Type",
+    "response-expires": "Expires",
+}
+_SENDABLE: Final = re.compile(r"[\x20-\x7e\t]{0,1024}")
+
+
+async def get_object(request: S3Request) -> Response:
+    target = await request.find_target(Role.READER)
+    check_version(request)
+    for _ in range(ATTEMPTS):
+        context, entry = await stat_object(request, target)
+        check_conditions(request.headers, entry)
+        if request.gateway.settings.redirect_reads and is_own(entry.address):
+            url = await request.service.run(partial(_presign, context, entry))
+            if url:
+                return Response(status_code=307, headers={"Location": url})
+        part = read_range(request, entry)
+        start, end = part or (0, entry.size_bytes)
+        reader = await request.service.run(partial(open_chunks, context, entry, start, end))
+        if reader is not None:
+            fields = answer_headers(request, entry, part)
+            return stream_object(
+                request.service, reader, fields, start, end, entry.size_bytes, partial=part is not None
+            )
+        # raises if the object is gone; otherwise it changed
+        await request.service.repository(
+            target.repository, lambda repo: ChunkReader(repo.get(target.ref, target.path)).close()
+        )
+    raise Contention(f"{target.key!r} kept changing while it was read; make the same call again")
+
+
+async def head_object(request: S3Request) -> Response:
+    target = await request.find_target(Role.READER)
+    check_version(request)
+    _, entry = await stat_object(request, target)
+    check_erased(entry)
+    check_conditions(request.headers, entry)
+    part = read_range(request, entry)
+    fields = answer_headers(request, entry, part)
+    fields["Content-Length"] = str(entry.size_bytes if part is None else part.end - part.start)
+    if part is not None:
+        fields["Content-Range"] = f"bytes {part.start}-{part.end - 1}/{entry.size_bytes}"
+    return Response(status_code=200 if part is None else 206, headers=fields)
+
+
+async def stat_object(request: S3Request, target: Target) -> EntryInContext:
+    """Return the object that a key names. Raises S3Error: `NoSuchKey`, which names what is missing."""
+    if not target.path:
+        raise S3Error("NoSuchKey", _describe_missing(target), fields={"Key": target.key})
+    path = check_path(target)
+    try:
+        return await request.service.stat(target.repository, target.ref, path)
+    except ObjectNotFound as error:
+        raise S3Error("NoSuchKey", str(error), fields={"Key": target.key}) from None
+    except Invalid as error:  # the first segment is no ref
+        raise S3Error("NoSuchKey", str(error), fields={"Key": target.key}) from None
+
+
+def check_version(request: S3Request) -> None:
+    """Refuse a version but the one that each object has. Raises S3Error."""
+    version = request.query.get("versionId")
+    if version is not None and version != "null":
+        raise S3Error(
+            "NoSuchVersion",
+            "objects have one version here, whose id is null; an earlier state is below a commit or a tag",
+            fields={"VersionId": version[:80]},
+        )
+
+
+def read_range(request: S3Request, entry: Entry) -> ByteRange | None:
+    """Return the bytes that are asked for; None: all. Raises S3Error, RangeNotSatisfiable."""
+    part_number = request.query.get("partNumber")
+    header = request.headers.get("range")
+    if part_number is None:
+        return parse_range(header if allows_range(request.headers, entry) else None, entry.size_bytes)
+    if header is not None:
+        raise S3Error("InvalidRequest", "a range and a part number exclude each other; send one")
+    if not re.fullmatch(r"[0-9]{1,5}", part_number) or not 1 <= int(part_number) <= 10_000:
+        raise S3Error("InvalidArgument", "partNumber must be a number from 1 to 10000")
+    if int(part_number) != 1:
+        raise S3Error("InvalidPartNumber", "the object has one part here; ask for part 1, or for a range")
+    return ByteRange(0, entry.size_bytes) if entry.size_bytes else None
+
+
+def answer_headers(request: S3Request, entry: Entry, part: ByteRange | None) -> dict[str, str]:
+    """Return the headers of an answer with the object. Raises S3Error."""
+    fields = object_headers(entry)
+    whole = part is None or (part.start == 0 and part.end == entry.size_bytes)
+    if whole and request.headers.get("x-amz-checksum-mode", "").upper() == "ENABLED":
+        fields |= checksum_headers(entry)
+    fields |= _read_overrides(request.query)
+    # uploaded content never runs as a page of this origin
+    fields["Content-Security-Policy"] = "default-src 'none'; sandbox"
+    return fields
+
+
+def _read_overrides(query: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, header in OVERRIDES.items():
+        if (value := query.get(name)) is not None:
+            if not _SENDABLE.fullmatch(value):
+                raise S3Error("InvalidArgument", f"{name} is no text that a header can hold; send printable ASCII")
+            found[header] = value
+    return found
+
+
+def _presign(context: Context, entry: Entry) -> str:
+    """Return a URL at which the store has the object; '' if it makes none."""
+    check_erased(entry)
+    try:
+        return context.objects.presign_get(entry.address, expires_seconds=SIGNED_SECONDS)
+    except Invalid:
+        return ""
+
+
+def _describe_missing(target: Target) -> str:
+    if target.bucket.branch:
+        return "the key is empty; name an object"
+    return f"{target.key[:80]!r} names no object; a key of this bucket is REF/PATH, such as main/data.csv"

@@ -1,0 +1,73 @@
+"""GetObjectTagging, PutObjectTagging and DeleteObjectTagging. Tags are kept in the object's entry on the branch.
+
+To change them is to place the entry again, as a copy of the object onto itself does. No data moves.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from refstore.operations.copy import Copy
+from refstore.records.staging_records import Entry
+from refstore.repository import Repository
+from refstore.service.access_keys import Role
+from refstore_s3.listings import XML
+from refstore_s3.object_attributes import TAGS, check_size, check_tags, tags_of, write_tags
+from refstore_s3.object_bodies import receive_document
+from refstore_s3.object_reads import check_version, stat_object
+from refstore_s3.object_writes import check_writable
+from refstore_s3.s3_errors import S3Error
+from refstore_s3.s3_requests import S3Request
+from refstore_s3.xml_documents import MalformedDocument, make_document, parse_document
+
+TAGGING_BYTES_MAX = 64 << 10
+
+
+async def get_object_tagging(request: S3Request) -> Response:
+    target = await request.find_target(Role.READER)
+    check_version(request)
+    _, entry = await stat_object(request, target)
+    tags = [("Tag", [("Key", key), ("Value", value)]) for key, value in tags_of(entry).items()]
+    return Response(make_document("Tagging", [("TagSet", tags)]), media_type=XML)
+
+
+async def put_object_tagging(request: S3Request) -> Response:
+    await _set_tags(request, read_tags(await receive_document(request, TAGGING_BYTES_MAX)))
+    return Response()
+
+
+async def delete_object_tagging(request: S3Request) -> Response:
+    await _set_tags(request, {})
+    return Response(status_code=204)
+
+
+def read_tags(body: bytes) -> dict[str, str]:
+    """Read a document of tags. Raises S3Error."""
+    try:
+        root = parse_document(body, "Tagging")
+    except MalformedDocument as error:
+        raise S3Error("MalformedXML", str(error)) from None
+    tags = root.findall("TagSet/Tag")
+    if any(each.find("Key") is None or each.find("Value") is None for each in tags):
+        raise S3Error("MalformedXML", "a Tag has no Key or no Value; give both")
+    return check_tags([(each.findtext("Key") or "", each.findtext("Value") or "") for each in tags])
+
+
+async def _set_tags(request: S3Request, tags: dict[str, str]) -> None:
+    target = await request.find_target(Role.WRITER)
+    check_version(request)
+    await stat_object(request, target)
+
+    def change(entry: Entry) -> Entry:
+        metadata = {name: value for name, value in entry.metadata.items() if name != TAGS}
+        if tags:
+            metadata[TAGS] = write_tags(tags)
+        check_size(metadata)
+        return msgspec.structs.replace(entry, metadata=metadata)
+
+    def write(repo: Repository) -> None:
+        check_writable(repo, target)
+        repo.copy_many(target.ref, target.ref, [Copy(target.path, target.path, change)])
+
+    await request.service.repository(target.repository, write)

@@ -1,0 +1,135 @@
+"""PutObject and DeleteObject, and which keys may be written."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from refstore.core import ids
+from refstore.errors import AlreadyExists, Invalid, InvalidName, NotFound
+from refstore.operations import refs
+from refstore.operations.upload import Upload
+from refstore.records.staging_records import Entry
+from refstore.repository import Repository
+from refstore.service.access_keys import Role
+from refstore_api import request_bodies
+from refstore_api.error_responses import PreconditionFailed
+from refstore_s3.object_attributes import checksum_headers, etag_of, read_attributes
+from refstore_s3.object_bodies import CheckedBody, receive_body
+from refstore_s3.object_reads import check_version
+from refstore_s3.s3_errors import S3Error
+from refstore_s3.s3_requests import S3Request
+from refstore_s3.targets import Target, check_path
+
+REFUSED_HEADERS: Final = (
+    "x-amz-expected-bucket-owner",
+    "x-amz-grant-full-control",
+    "x-amz-grant-read",
+    "x-amz-grant-read-acp",
+    "x-amz-grant-write",
+    "x-amz-grant-write-acp",
+    "x-amz-mfa",
+    "x-amz-object-lock-legal-hold",
+    "x-amz-object-lock-mode",
+    "x-amz-object-lock-retain-until-date",
+    "x-amz-server-side-encryption",
+    "x-amz-server-side-encryption-aws-kms-key-id",
+    "x-amz-server-side-encryption-context",
+    "x-amz-server-side-encryption-customer-algorithm",
+    "x-amz-website-redirect-location",
+    "x-amz-write-offset-bytes",
+)
+"""Headers that ask for what is not there. Their clients rely on it, so none is ignored."""
+ACLS: Final = frozenset({"", "private", "bucket-owner-full-control", "bucket-owner-read"})
+"""Canned ACLs that ask for no more than is true anyway."""
+
+
+def refuse_headers(request: S3Request) -> None:
+    """Refuse what a request asks for that is not there. Raises S3Error."""
+    for name in REFUSED_HEADERS:
+        if name in request.headers:
+            raise S3Error("NotImplemented", f"{name} is not supported; leave it out", fields={"Header": name})
+    if request.headers.get("x-amz-acl", "") not in ACLS:
+        raise S3Error("NotImplemented", "ACLs are not supported; give access keys roles, and leave x-amz-acl out")
+    if request.headers.get("x-amz-storage-class", "STANDARD") != "STANDARD":
+        raise S3Error("NotImplemented", "storage classes are not supported; leave x-amz-storage-class out")
+
+
+async def put_object(request: S3Request) -> Response:
+    target = await request.find_target(Role.WRITER)
+    refuse_headers(request)
+    path = check_path(target)
+    if_absent = is_only_if_absent(request)
+    attributes = read_attributes(request.headers)
+    content_type = ids.content_type(request.headers.get("content-type", ""))
+    checked = CheckedBody(request, attributes)
+    if not request_bodies.is_small(request.to_starlette()):
+        await request.service.repository(
+            target.repository, lambda repo: check_writable(repo, target, if_absent=if_absent)
+        )
+    body = await receive_body(request, checked, request_bodies.limits_of(request.service.settings))
+    item = Upload(path=path, body=body, metadata=attributes, content_type=content_type, if_absent=if_absent)
+    upload = request.service.upload if isinstance(body, list) else request.service.upload_long
+    try:
+        _, entry = await upload(target.repository, target.ref, item)
+    except AlreadyExists as error:
+        raise PreconditionFailed(str(error)) from error
+    except (NotFound, InvalidName):
+        # only now: a key is nearly always written to a branch that is there
+        await request.service.repository(target.repository, lambda repo: check_writable(repo, target))
+        raise
+    return Response(headers=written_headers(entry))
+
+
+async def delete_object(request: S3Request) -> Response:
+    target = await request.find_target(Role.WRITER)
+    check_version(request)
+    refuse_headers(request)
+    for name in ("if-match", "x-amz-if-match-last-modified-time", "x-amz-if-match-size"):
+        if name in request.headers:
+            raise S3Error("NotImplemented", f"{name} of a deletion is not supported; leave it out")
+    path = check_path(target)
+
+    def delete(repo: Repository) -> None:
+        try:
+            repo.delete(target.ref, path)
+        except (NotFound, InvalidName):
+            check_writable(repo, target)
+            raise
+
+    await request.service.repository(target.repository, delete)
+    return Response(status_code=204)
+
+
+def written_headers(entry: Entry) -> dict[str, str]:
+    """Return the headers of the answer to a write."""
+    return {"ETag": etag_of(entry), **checksum_headers(entry)}
+
+
+def is_only_if_absent(request: S3Request) -> bool:
+    """Return whether the write is for a free key only. Raises S3Error for other conditions."""
+    if "if-match" in request.headers:
+        raise S3Error("NotImplemented", "If-Match of a write is not supported; leave it out")
+    condition = request.headers.get("if-none-match")
+    if condition is not None and condition.strip() != "*":
+        raise S3Error("NotImplemented", "of If-None-Match only * is supported for a write; send *, or leave it out")
+    return condition is not None
+
+
+def check_writable(repo: Repository, target: Target, *, if_absent: bool = False) -> None:
+    """Check that a key can be written: that its ref is a branch. Raises S3Error."""
+    try:
+        repo.get_branch(target.ref)
+    except (NotFound, InvalidName) as error:
+        try:
+            refs.resolve(repo.context, target.ref)
+        except (NotFound, Invalid):
+            raise S3Error("NoSuchKey", str(error), fields={"Key": target.key}) from None
+        raise S3Error(
+            "AccessDenied",
+            f"{target.ref[:80]!r} is a tag or a commit, which never changes; write to a branch",
+            fields={"Key": target.key},
+        ) from None
+    if if_absent and repo.stat_many(target.ref, [target.path]):
+        raise PreconditionFailed(f"{target.path!r} is on {target.ref!r} already; it was not changed")

@@ -1,0 +1,153 @@
+"""Copies, tags, deletions of many keys and buckets, through the gateway with boto3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from refstore.configuration.settings import S3Settings
+from refstore.service.access_keys import Role
+from tests.s3.served_gateway import REPOSITORY, ServedGateway, serve_gateway
+from tests.s3.test_gateway_objects import code_of
+
+OTHER = "other"
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[ServedGateway]:
+    with serve_gateway(S3Settings(buckets=("pinned=lake:main",), create_buckets=True)) as served:
+        served.lake.create_repository(OTHER)
+        yield served
+
+
+@pytest.fixture
+def s3(gateway: ServedGateway) -> Any:
+    return gateway.client()
+
+
+class TestCopies:
+    def test_a_copy_within_a_repository_moves_no_data(self, gateway: ServedGateway, s3: Any) -> None:
+        source = {"Bucket": REPOSITORY, "Key": "main/from é+"}
+        put = s3.put_object(**source, Body=b"1", Metadata={"a": "b"}, ContentType="text/plain", Tagging="x=1")
+        copied = s3.copy_object(CopySource=source, Bucket=REPOSITORY, Key="main/to")["CopyObjectResult"]
+        assert (copied["ETag"], copied["ChecksumCRC32"]) == (put["ETag"], put["ChecksumCRC32"])
+        repo = gateway.repository
+        assert repo.stat("main", "to").address == repo.stat("main", "from é+").address
+        head = s3.head_object(Bucket=REPOSITORY, Key="main/to")
+        assert (head["Metadata"], head["ContentType"], head["TagCount"]) == ({"a": "b"}, "text/plain", 1)
+
+    def test_directives_replace_metadata_and_tags(self, s3: Any) -> None:
+        key = {"Bucket": REPOSITORY, "Key": "main/directives"}
+        put = s3.put_object(**key, Body=b"1", Metadata={"a": "b"}, Tagging="x=1")
+        assert code_of(s3.copy_object, CopySource=key, **key) == ("InvalidRequest", 400)
+        s3.copy_object(CopySource=key, **key, MetadataDirective="REPLACE", Metadata={"c": "d"}, ContentType="a/b")
+        head = s3.head_object(**key, ChecksumMode="ENABLED")
+        assert (head["Metadata"], head["ContentType"]) == ({"c": "d"}, "a/b")
+        assert (head["ChecksumCRC32"], head["TagCount"]) == (put["ChecksumCRC32"], 1)
+        s3.copy_object(CopySource=key, **key, TaggingDirective="REPLACE", Tagging="y=2&z=3")
+        assert s3.get_object_tagging(**key)["TagSet"] == [{"Key": "y", "Value": "2"}, {"Key": "z", "Value": "3"}]
+
+    @pytest.mark.parametrize("to", [REPOSITORY, OTHER])
+    def test_conditions_on_the_source(self, s3: Any, to: str) -> None:
+        source = {"Bucket": REPOSITORY, "Key": "main/source"}
+        etag = s3.put_object(**source, Body=b"1")["ETag"]
+        copy = {"CopySource": source, "Bucket": to, "Key": "main/conditional"}
+        assert code_of(s3.copy_object, **copy, CopySourceIfMatch='"other"') == ("PreconditionFailed", 412)
+        assert code_of(s3.copy_object, **copy, CopySourceIfNoneMatch=etag) == ("PreconditionFailed", 412)
+        s3.copy_object(**copy, CopySourceIfMatch=etag)
+        assert s3.get_object(Bucket=to, Key="main/conditional")["Body"].read() == b"1"
+
+    def test_a_copy_between_repositories_has_its_own_data(self, gateway: ServedGateway, s3: Any) -> None:
+        source = {"Bucket": REPOSITORY, "Key": "main/bytes"}
+        s3.put_object(**source, Body=b"x" * (3 << 20), Metadata={"a": "b"})
+        s3.copy_object(CopySource=source, Bucket=OTHER, Key="main/bytes")
+        gateway.repository.delete("main", "bytes")
+        assert s3.get_object(Bucket=OTHER, Key="main/bytes")["Body"].read() == b"x" * (3 << 20)
+        entries = [gateway.lake.repository(name).context.objects.list("data/") for name in (REPOSITORY, OTHER)]
+        assert all(len(list(each)) for each in entries)
+
+    def test_the_source_must_be_readable(self, gateway: ServedGateway, s3: Any) -> None:
+        gateway.add_key("OTHERSONLY", Role.WRITER, (OTHER,))
+        s3.put_object(Bucket=REPOSITORY, Key="main/secret", Body=b"1")
+        copy = {"CopySource": {"Bucket": REPOSITORY, "Key": "main/secret"}, "Bucket": OTHER, "Key": "main/stolen"}
+        assert code_of(gateway.client("OTHERSONLY").copy_object, **copy) == ("AccessDenied", 403)
+        missing = {"CopySource": {"Bucket": REPOSITORY, "Key": "main/nothing"}, "Bucket": REPOSITORY, "Key": "main/x"}
+        assert code_of(s3.copy_object, **missing) == ("NoSuchKey", 404)
+
+
+def test_tags_are_kept_with_the_object(s3: Any) -> None:
+    key = {"Bucket": REPOSITORY, "Key": "main/tagged"}
+    s3.put_object(**key, Body=b"1")
+    assert s3.get_object_tagging(**key)["TagSet"] == []
+    tags = [{"Key": "é", "Value": "&"}, {"Key": "b", "Value": ""}]
+    s3.put_object_tagging(**key, Tagging={"TagSet": tags})
+    assert s3.get_object_tagging(**key)["TagSet"] == tags
+    assert s3.get_object(**key)["TagCount"] == 2
+    s3.delete_object_tagging(**key)
+    assert s3.get_object_tagging(**key)["TagSet"] == []
+    many = [{"Key": str(number), "Value": ""} for number in range(11)]
+    assert code_of(s3.put_object_tagging, **key, Tagging={"TagSet": many}) == ("InvalidTag", 400)
+    assert code_of(s3.get_object_tagging, Bucket=REPOSITORY, Key="main/none") == ("NoSuchKey", 404)
+
+
+def test_many_keys_are_deleted_each_with_its_result(gateway: ServedGateway, s3: Any) -> None:
+    repo = gateway.repository
+    repo.commit("main", "before", allow_empty=True)
+    repo.create_branch("second", "main")
+    repo.create_tag("t1", "main")
+    for branch in ("main", "second"):
+        repo.upload(branch, "gone/a", b"1")
+    keys = ["main/gone/a", "second/gone/a", "main/gone/never", "t1/gone/a", "nowhere/x", "main/../x"]
+    answer = s3.delete_objects(Bucket=REPOSITORY, Delete={"Objects": [{"Key": key} for key in keys]})
+    assert {each["Key"] for each in answer["Deleted"]} == set(keys[:3])
+    assert {each["Key"]: each["Code"] for each in answer["Errors"]} == {
+        "t1/gone/a": "AccessDenied",
+        "nowhere/x": "NoSuchKey",
+        "main/../x": "InvalidArgument",
+    }
+    assert not repo.stat_many("main", ["gone/a"])
+    assert not repo.stat_many("second", ["gone/a"])
+
+
+class TestBuckets:
+    def test_a_pinned_bucket_has_keys_without_a_ref(self, gateway: ServedGateway, s3: Any) -> None:
+        s3.put_object(Bucket="pinned", Key="in/it", Body=b"1")
+        assert gateway.repository.read("main", "in/it") == b"1"
+        assert s3.get_object(Bucket=REPOSITORY, Key="main/in/it")["Body"].read() == b"1"
+        assert [each["Key"] for each in s3.list_objects_v2(Bucket="pinned", Prefix="in/")["Contents"]] == ["in/it"]
+
+    def test_a_bucket_is_created_and_deleted_when_it_is_empty(self, gateway: ServedGateway, s3: Any) -> None:
+        s3.create_bucket(Bucket="created")
+        assert code_of(s3.create_bucket, Bucket="created") == ("BucketAlreadyOwnedByYou", 409)
+        s3.put_object(Bucket="created", Key="a", Body=b"1")
+        assert gateway.lake.repository("created").read("main", "a") == b"1"
+        assert code_of(s3.delete_bucket, Bucket="created") == ("BucketNotEmpty", 409)
+        s3.delete_object(Bucket="created", Key="a")
+        s3.delete_bucket(Bucket="created")
+        assert code_of(s3.head_bucket, Bucket="created") == ("404", 404)
+
+    @pytest.mark.parametrize("where", ["commit", "branch", "tag"])
+    def test_what_a_commit_names_keeps_a_bucket(self, gateway: ServedGateway, s3: Any, where: str) -> None:
+        name = f"kept-{where}"
+        s3.create_bucket(Bucket=name)
+        repo = gateway.lake.repository(name)
+        if where == "branch":
+            repo.create_branch("side", "main")
+            repo.upload("side", "a", b"1")
+        else:
+            repo.upload("main", "a", b"1")
+            repo.commit("main", "one")
+            repo.delete("main", "a")
+            repo.commit("main", "two")
+        if where == "tag":
+            repo.create_tag("t", "main~1")
+        assert code_of(s3.delete_bucket, Bucket=name) == ("BucketNotEmpty", 409)
+
+    def test_only_operators_create_buckets(self, gateway: ServedGateway, s3: Any) -> None:
+        gateway.add_key("WRITER", Role.WRITER)
+        assert code_of(gateway.client("WRITER").create_bucket, Bucket="created-2") == ("AccessDenied", 403)
+        assert code_of(s3.delete_bucket, Bucket="pinned") == ("AccessDenied", 403)
+        assert code_of(s3.create_bucket, Bucket="pinned") == ("BucketAlreadyExists", 409)
+        assert s3.get_bucket_location(Bucket=REPOSITORY)["LocationConstraint"] is None

@@ -1,0 +1,99 @@
+"""Listings through the gateway: V1, V2 and versions, across refs and within one, paged at any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.s3.served_gateway import REPOSITORY, ServedGateway, serve_gateway
+from tests.s3.test_gateway_objects import code_of
+
+PATHS = ["a", "b/1", "b/2", "b/c/3", "b-d", "e f+g", "ä/é", "z%41"]
+KEYS = [f"main/{path}" for path in sorted(PATHS)]
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[ServedGateway]:
+    with serve_gateway() as served:
+        repo = served.repository
+        for path in PATHS[:4]:
+            repo.upload("main", path, path.encode())
+        repo.commit("main", "half of them")
+        repo.create_tag("v1", "main")
+        for path in PATHS[4:]:
+            repo.upload("main", path, path.encode())
+        repo.create_branch("team/x", "v1")
+        yield served
+
+
+@pytest.fixture
+def s3(gateway: ServedGateway) -> Any:
+    return gateway.client()
+
+
+def keys_of(page: dict[str, Any], rows: str = "Contents") -> tuple[list[str], list[str]]:
+    return [each["Key"] for each in page.get(rows, [])], [each["Prefix"] for each in page.get("CommonPrefixes", [])]
+
+
+def test_the_refs_are_the_first_folders(s3: Any) -> None:
+    page = s3.list_objects_v2(Bucket=REPOSITORY, Delimiter="/")
+    assert keys_of(page) == ([], ["main/", "team%2Fx/", "v1/"])
+    assert keys_of(s3.list_objects_v2(Bucket=REPOSITORY, Delimiter="/", Prefix="t")) == ([], ["team%2Fx/"])
+    assert keys_of(s3.list_objects(Bucket=REPOSITORY, Delimiter="/", Marker="main/")) == ([], ["team%2Fx/", "v1/"])
+
+
+def test_a_ref_is_listed_by_folders_and_as_a_whole(s3: Any) -> None:
+    page = s3.list_objects_v2(Bucket=REPOSITORY, Prefix="main/", Delimiter="/")
+    assert keys_of(page) == (["main/a", "main/b-d", "main/e f+g", "main/z%41"], ["main/b/", "main/ä/"])
+    assert page["KeyCount"] == 6
+    assert keys_of(s3.list_objects_v2(Bucket=REPOSITORY, Prefix="main/")) == (KEYS, [])
+    assert keys_of(s3.list_objects_v2(Bucket=REPOSITORY, Prefix="team%2Fx/b/c/")) == (["team%2Fx/b/c/3"], [])
+    assert keys_of(s3.list_objects_v2(Bucket=REPOSITORY, Prefix="main/b", Delimiter="-")) == (
+        ["main/b/1", "main/b/2", "main/b/c/3"],
+        ["main/b-"],
+    )
+    assert keys_of(s3.list_objects_v2(Bucket=REPOSITORY, Prefix="nowhere/")) == ([], [])
+    assert keys_of(s3.list_objects_v2(Bucket=REPOSITORY, Prefix="main//")) == ([], [])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("method", ["list_objects", "list_objects_v2", "list_object_versions"])
+def test_pages_of_any_size_have_everything_once(s3: Any, method: str, size: int) -> None:
+    rows = "Versions" if method == "list_object_versions" else "Contents"
+    pages = list(s3.get_paginator(method).paginate(Bucket=REPOSITORY, PaginationConfig={"PageSize": size}))
+    listed = [key for page in pages for key in keys_of(page, rows)[0]]
+    committed = [f"{ref}/{path}" for ref in ("team%2Fx", "v1") for path in sorted(PATHS[:4])]
+    assert listed == KEYS + committed
+    assert all(len(page.get(rows, [])) <= size for page in pages)
+    folded = list(
+        s3.get_paginator(method).paginate(
+            Bucket=REPOSITORY, Delimiter="/", Prefix="main/", PaginationConfig={"PageSize": size}
+        )
+    )
+    names = [name for page in folded for part in keys_of(page, rows) for name in part]
+    assert sorted(names) == sorted(["main/a", "main/b-d", "main/e f+g", "main/z%41", "main/b/", "main/ä/"])
+
+
+def test_a_listing_has_what_head_has(s3: Any) -> None:
+    (row,) = s3.list_objects_v2(Bucket=REPOSITORY, Prefix="main/b/1", FetchOwner=True)["Contents"]
+    head = s3.head_object(Bucket=REPOSITORY, Key="main/b/1")
+    assert (row["ETag"], row["Size"], row["LastModified"]) == (
+        head["ETag"],
+        head["ContentLength"],
+        head["LastModified"],
+    )
+    assert row["Owner"]
+    (version,) = s3.list_object_versions(Bucket=REPOSITORY, Prefix="main/b/1")["Versions"]
+    assert (version["VersionId"], version["IsLatest"]) == ("null", True)
+    assert s3.get_object(Bucket=REPOSITORY, Key="main/b/1", VersionId="null")["Body"].read() == b"b/1"
+    assert code_of(s3.get_object, Bucket=REPOSITORY, Key="main/b/1", VersionId="x1") == ("NoSuchVersion", 404)
+
+
+def test_wrong_parameters_are_refused(s3: Any) -> None:
+    assert code_of(s3.list_objects_v2, Bucket=REPOSITORY, ContinuationToken="x") == ("InvalidArgument", 400)
+    assert code_of(s3.list_objects_v2, Bucket=REPOSITORY, MaxKeys=-1) == ("InvalidArgument", 400)
+    empty = s3.list_objects_v2(Bucket=REPOSITORY, MaxKeys=0)
+    assert (empty["KeyCount"], empty["IsTruncated"]) == (0, False)
+    assert keys_of(s3.list_objects_v2(Bucket=REPOSITORY, StartAfter="main/e f+g", Prefix="main/")) == (KEYS[-2:], [])

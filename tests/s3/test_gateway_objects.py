@@ -1,0 +1,148 @@
+"""Objects through the gateway with boto3: put, get, head, delete, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from refstore.service.access_keys import Role
+from tests.s3.served_gateway import REPOSITORY, ServedGateway, serve_gateway
+
+BODY = b"some bytes of an object " * 100
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[ServedGateway]:
+    with serve_gateway() as served:
+        yield served
+
+
+@pytest.fixture
+def s3(gateway: ServedGateway) -> Any:
+    return gateway.client()
+
+
+def code_of(call: Any, **options: Any) -> tuple[str, int]:
+    with pytest.raises(ClientError) as caught:
+        call(**options)
+    answer = caught.value.response
+    return answer["Error"]["Code"], answer["ResponseMetadata"]["HTTPStatusCode"]
+
+
+def test_an_object_is_put_read_and_deleted(gateway: ServedGateway, s3: Any) -> None:
+    key = {"Bucket": REPOSITORY, "Key": "main/folder/a b+c/ä.csv"}
+    put = s3.put_object(**key, Body=BODY, ContentType="text/csv", Metadata={"owner": "ann"}, CacheControl="no-store")
+    assert put["ETag"] == f'"{hashlib.md5(BODY, usedforsecurity=False).hexdigest()}"'
+    assert put["ChecksumCRC32"]
+    got = s3.get_object(**key, ChecksumMode="ENABLED")
+    assert got["Body"].read() == BODY
+    assert (got["ETag"], got["ContentType"], got["Metadata"]) == (put["ETag"], "text/csv", {"owner": "ann"})
+    assert (got["CacheControl"], got["ChecksumCRC32"]) == ("no-store", put["ChecksumCRC32"])
+    assert gateway.repository.read("main", "folder/a b+c/ä.csv") == BODY
+    head = s3.head_object(**key)
+    assert (head["ContentLength"], head["ETag"]) == (len(BODY), put["ETag"])
+    assert s3.get_object(**key, Range="bytes=5-9")["Body"].read() == BODY[5:10]
+    s3.delete_object(**key)
+    assert code_of(s3.get_object, **key) == ("NoSuchKey", 404)
+    s3.delete_object(**key)
+
+
+def test_a_long_body_streams(gateway: ServedGateway, s3: Any) -> None:
+    body = BODY * 2000
+    put = s3.put_object(Bucket=REPOSITORY, Key="main/long", Body=body, ChecksumAlgorithm="CRC64NVME")
+    head = s3.head_object(Bucket=REPOSITORY, Key="main/long", ChecksumMode="ENABLED")
+    assert head["ChecksumCRC64NVME"] == put["ChecksumCRC64NVME"]
+    assert s3.get_object(Bucket=REPOSITORY, Key="main/long")["Body"].read() == body
+
+
+@pytest.mark.parametrize("size", [10, 5 << 20])
+def test_a_wrong_checksum_stores_nothing(gateway: ServedGateway, s3: Any, size: int) -> None:
+    put = {"Bucket": REPOSITORY, "Key": "main/wrong", "Body": b"x" * size}
+    assert code_of(s3.put_object, **put, ChecksumCRC32="AAAAAA==") == ("BadDigest", 400)
+    assert code_of(s3.put_object, **put, ContentMD5="1B2M2Y8AsgTpgAmY7PhCfg==") == ("BadDigest", 400)
+    assert code_of(s3.head_object, Bucket=REPOSITORY, Key="main/wrong") == ("404", 404)
+    assert not gateway.repository.stat_many("main", ["wrong"])
+
+
+def test_a_key_is_written_once_if_it_must_be_free(s3: Any) -> None:
+    key = {"Bucket": REPOSITORY, "Key": "main/once"}
+    s3.put_object(**key, Body=b"1", IfNoneMatch="*")
+    assert code_of(s3.put_object, **key, Body=b"2", IfNoneMatch="*") == ("PreconditionFailed", 412)
+    assert code_of(s3.put_object, **key, Body=b"2" * (2 << 20), IfNoneMatch="*") == ("PreconditionFailed", 412)
+    assert s3.get_object(**key)["Body"].read() == b"1"
+
+
+def test_conditions_of_a_read(s3: Any) -> None:
+    key = {"Bucket": REPOSITORY, "Key": "main/conditions"}
+    etag = s3.put_object(**key, Body=b"1")["ETag"]
+    written = s3.head_object(**key)["LastModified"]
+    assert s3.get_object(**key, IfMatch=etag, IfNoneMatch='"other"')["Body"].read() == b"1"
+    assert code_of(s3.get_object, **key, IfMatch='"other"') == ("PreconditionFailed", 412)
+    assert code_of(s3.get_object, **key, IfNoneMatch=etag) == ("304", 304)
+    assert code_of(s3.get_object, **key, IfModifiedSince=written) == ("304", 304)
+    assert code_of(s3.get_object, **key, IfUnmodifiedSince="Mon, 01 Jan 2001 00:00:00 GMT") == (
+        "PreconditionFailed",
+        412,
+    )
+    assert code_of(s3.get_object, **key, Range="bytes=7-9") == ("InvalidRange", 416)
+
+
+def test_what_is_missing_is_named(s3: Any) -> None:
+    with pytest.raises(ClientError, match="'nowhere' is neither a branch") as caught:
+        s3.get_object(Bucket=REPOSITORY, Key="nowhere/x")
+    assert caught.value.response["Error"]["Code"] == "NoSuchKey"
+    assert code_of(s3.put_object, Bucket=REPOSITORY, Key="nowhere/x", Body=b"") == ("NoSuchKey", 404)
+    assert code_of(s3.get_object, Bucket="no-such-repository", Key="main/x") == ("NoSuchBucket", 404)
+    assert code_of(s3.get_object, Bucket="Not_A_Name", Key="main/x") == ("InvalidBucketName", 400)
+    assert code_of(s3.head_bucket, Bucket="no-such-repository") == ("404", 404)
+
+
+def test_commits_and_tags_are_read_only(gateway: ServedGateway, s3: Any) -> None:
+    gateway.repository.upload("main", "kept", b"kept")
+    commit = gateway.repository.commit("main", "one").id
+    gateway.repository.create_tag("v1", "main")
+    for ref in ("v1", commit, "main@"):
+        assert s3.get_object(Bucket=REPOSITORY, Key=f"{ref}/kept")["Body"].read() == b"kept"
+        with pytest.raises(ClientError, match="never changes"):
+            s3.put_object(Bucket=REPOSITORY, Key=f"{ref}/kept", Body=b"")
+        assert code_of(s3.delete_object, Bucket=REPOSITORY, Key=f"{ref}/kept") == ("AccessDenied", 403)
+
+
+def test_a_branch_with_a_slash_is_reached(gateway: ServedGateway, s3: Any) -> None:
+    gateway.repository.create_branch("team/x", "main")
+    s3.put_object(Bucket=REPOSITORY, Key="team%2Fx/a", Body=b"1")
+    assert gateway.repository.read("team/x", "a") == b"1"
+
+
+def test_roles_and_repositories_count(gateway: ServedGateway) -> None:
+    gateway.lake.create_repository("other")
+    gateway.add_key("READER", Role.READER)
+    gateway.add_key("ELSEWHERE", Role.WRITER, ("other",))
+    gateway.repository.upload("main", "seen", b"1")
+    reader, elsewhere = gateway.client("READER"), gateway.client("ELSEWHERE")
+    assert reader.get_object(Bucket=REPOSITORY, Key="main/seen")["Body"].read() == b"1"
+    assert code_of(reader.put_object, Bucket=REPOSITORY, Key="main/x", Body=b"") == ("AccessDenied", 403)
+    assert code_of(elsewhere.get_object, Bucket=REPOSITORY, Key="main/seen") == ("AccessDenied", 403)
+    assert [each["Name"] for each in elsewhere.list_buckets()["Buckets"]] == ["other"]
+    assert {"lake", "other"} <= {each["Name"] for each in reader.list_buckets()["Buckets"]}
+
+
+def test_a_wrong_secret_and_an_unknown_key_are_refused(gateway: ServedGateway) -> None:
+    assert code_of(gateway.client(secret="wrong").list_buckets) == ("SignatureDoesNotMatch", 403)
+    assert code_of(gateway.client("NOBODY").list_buckets) == ("InvalidAccessKeyId", 403)
+
+
+def test_what_is_not_there_is_not_implemented(s3: Any) -> None:
+    assert code_of(s3.get_bucket_policy, Bucket=REPOSITORY) == ("NotImplemented", 501)
+    put = {"Bucket": REPOSITORY, "Key": "main/x", "Body": b""}
+    assert code_of(s3.put_object, **put, ServerSideEncryption="AES256") == ("NotImplemented", 501)
+    assert code_of(s3.put_object, **put, ACL="public-read") == ("NotImplemented", 501)
+
+
+def test_the_requests_are_counted(gateway: ServedGateway, s3: Any) -> None:
+    s3.list_buckets()
+    assert b"s3:ListBuckets" in gateway.metrics.render()
