@@ -6,13 +6,13 @@ from typing import Annotated, Final
 
 import typer
 
-from refstore.cli.common import emit, open_lake
+from refstore.cli.common import emit, open_lake, settings_of
 from refstore.cli.confirmation import confirm
 from refstore.cli.option_values import duration_seconds
 from refstore.cli.parameters import Yes
 from refstore.cli.rows import format_when
 from refstore.errors import Invalid
-from refstore.service import access_keys
+from refstore.service import access_keys, s3_secrets
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -86,6 +86,8 @@ def list_(ctx: typer.Context) -> None:
                     "expires": format_when(key.expires_ms or None),
                     "last_used": format_when(key.last_used_ms or None),
                     "old_secret_ends": format_when(key.old_secret_ends_ms or None),
+                    "s3_secret_created": format_when(key.s3_secret_created_ms or None),
+                    "old_s3_secret_ends": format_when(key.old_s3_secret_ends_ms or None),
                 }
                 for key in access_keys.scan_keys(lake.kv)
             ),
@@ -157,6 +159,77 @@ def end_tokens(ctx: typer.Context, id_: _Id, yes: Yes = False) -> None:
         confirm(ctx, f"holders of a token of access key {id_} will have to log in again", yes=yes)
         access_keys.end_tokens(lake, id_)
         emit(ctx, {"access_key_id": id_, "tokens_ended": True})
+
+
+@app.command("s3-secret")
+def make_s3_secret(
+    ctx: typer.Context,
+    id_: _Id,
+    *,
+    overlap: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="How long the old S3 secret stays valid: 90s, 6h, 7d. Default: 1d."),
+    ] = None,
+    now: Annotated[bool, typer.Option("--now", help="End every older S3 secret at once, because it leaked.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Make a secret with which S3 clients use an access key, shown only this once. It is not the key's own secret.
+
+    It is stored encrypted under the server key (`s3.secrets_key`). If the key has an S3 secret, that one stays valid
+    during the overlap.
+
+    \b
+    Example: refstore keys s3-secret RS0123456789ABCDEF01
+             refstore keys s3-secret RS0123456789ABCDEF01 --now --yes
+    """
+    if now and overlap is not None:
+        raise Invalid("--now and --overlap contradict each other; give one of them")
+    seconds = 0.0 if now else duration_seconds("--overlap", overlap or "1d")
+    settings = settings_of(ctx)
+    with open_lake(ctx) as lake:
+        if now:
+            confirm(ctx, f"all present S3 secrets of access key {id_} will stop working", yes=yes)
+        cipher = s3_secrets.read_cipher(settings.s3.secrets_key, settings.data)
+        if cipher is None:
+            raise Invalid(
+                "S3 secrets are encrypted under a server key, and none is set; give this command and the service the "
+                "same REFSTORE_S3_SECRETS_KEY, made with: python3 -c 'import secrets; print(secrets.token_hex(32))'"
+            )
+        rotated = s3_secrets.make_s3_secret(lake, cipher, id_, overlap_ms=int(seconds * 1000))
+        emit(
+            ctx,
+            {
+                "access_key_id": id_,
+                "s3_secret_access_key": rotated.secret,
+                "old_s3_secret_ends": format_when(rotated.key.old_s3_secret_ends_ms or None),
+            },
+        )
+
+
+@app.command("end-s3-secrets")
+def end_s3_secrets(
+    ctx: typer.Context,
+    id_: _Id,
+    *,
+    old: Annotated[bool, typer.Option("--old", help="End only the S3 secret before the last rotation.")] = False,
+    yes: Yes = False,
+) -> None:
+    """End the S3 secrets of an access key, and the URLs that they presigned, within five seconds.
+
+    The key's own secret stays valid.
+
+    \b
+    Example: refstore keys end-s3-secrets RS0123456789ABCDEF01 --yes
+             refstore keys end-s3-secrets RS0123456789ABCDEF01 --old --yes
+    """
+    with open_lake(ctx) as lake:
+        what = "the old S3 secret" if old else "every S3 secret"
+        confirm(ctx, f"{what} of access key {id_} will stop working", yes=yes)
+        ended = s3_secrets.end_s3_secrets(lake, id_, only_old=old)
+        emit(
+            ctx,
+            {"access_key_id": id_, "s3_secret_created": format_when(ended.s3_secret_created_ms or None)},
+        )
 
 
 @app.command("revoke")

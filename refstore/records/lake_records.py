@@ -17,6 +17,19 @@ class SecretHash(NamedTuple):
     """When the secret stops to be valid. 0: never."""
 
 
+class EncryptedSecret(NamedTuple):
+    """A secret that must be read again, as it is stored (`refstore/service/s3_secrets.py`)."""
+
+    nonce: bytes
+    ciphertext: bytes
+    """AES-256-GCM under the server key, bound to the access key's id."""
+    server_key_mark: bytes
+    """Says under which server key, and nothing else about it."""
+    created_ms: int
+    ends_ms: int = 0
+    """When the secret stops to be valid. 0: never."""
+
+
 class AccessKeyRecord(Record, frozen=True, tag=60):
     """`configuration/access-keys/<id>` (`refstore/service/access_keys.py`)."""
 
@@ -34,6 +47,8 @@ class AccessKeyRecord(Record, frozen=True, tag=60):
     """Raised to end the bearer tokens that were issued before."""
     previous_secret: SecretHash | None = None
     """The secret before the last rotation; after its end it is still recognised, so that its user learns the reason."""
+    s3_secrets: tuple[EncryptedSecret, ...] = ()
+    """The newest first; a second one is that before the last rotation."""
 
 
 class AuditHead(Record, frozen=True, tag=80):

@@ -60,6 +60,10 @@ class AccessKey(NamedTuple):
     """The end of the secret before the last rotation; it may be in the past. 0: there is none."""
     last_used_ms: int = 0
     """To the hour. 0: never used, or not read."""
+    s3_secret_created_ms: int = 0
+    """0: S3 clients cannot use the key."""
+    old_s3_secret_ends_ms: int = 0
+    """The end of the S3 secret before the last rotation; it may be in the past. 0: there is none."""
 
 
 class KeyStore(Protocol):
@@ -104,7 +108,7 @@ def create_key(
     with store.audit.change("key.create", target=key_id, after=_audit_values(record)):
         if not store.kv.set_if(keys.access_key(key_id), ABSENT, encode(record)):
             raise AlreadyExists(f"access key {key_id!r} exists already; choose another id, or revoke it first")
-    return NewKey(_display_key(key_id, record), new_key_secret)
+    return NewKey(display_key(key_id, record), new_key_secret)
 
 
 def ensure_key(store: KeyStore, id: str, secret: str) -> AccessKey:  # noqa: A002  # likewise
@@ -124,12 +128,16 @@ def ensure_key(store: KeyStore, id: str, secret: str) -> AccessKey:  # noqa: A00
                 "new secret"
             )
         if record is not None and proven is not None and record.role == Role.OPERATOR:
-            return _display_key(id, record)
+            return display_key(id, record)
         new_record = _new_record(
             store.clock, Role.OPERATOR, (), "from the environment of the service", _check_secret(id, secret)
         )
+        if (
+            record is not None and record.role == Role.OPERATOR
+        ):  # who had fewer rights does not get more by the S3 secret
+            new_record = msgspec.structs.replace(new_record, s3_secrets=record.s3_secrets)
         if _replace_key(store, "key.set", id, raw, new_record):
-            return _display_key(id, new_record)
+            return display_key(id, new_record)
     raise _contention(id)
 
 
@@ -151,7 +159,7 @@ def rotate_secret(store: KeyStore, id: str, *, overlap_ms: int) -> NewKey:  # no
         previous = SecretHash(record.salt, record.hash, now_ms + overlap_ms)
         return msgspec.structs.replace(record, salt=salt, hash=_hash_secret(salt, secret), previous_secret=previous)
 
-    return NewKey(_display_key(id, _change_key(store, "key.rotate", id, replace_secret)), secret)
+    return NewKey(display_key(id, change_key(store, "key.rotate", id, replace_secret)), secret)
 
 
 def end_overlap(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
@@ -165,7 +173,7 @@ def end_overlap(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewis
             raise Conflict(f"access key {id!r} has one secret only; make a second one with: refstore keys rotate {id}")
         return msgspec.structs.replace(record, previous_secret=record.previous_secret._replace(ends_ms=now_ms))
 
-    return _display_key(id, _change_key(store, "key.end-overlap", id, end_previous))
+    return display_key(id, change_key(store, "key.end-overlap", id, end_previous))
 
 
 def end_tokens(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
@@ -174,7 +182,7 @@ def end_tokens(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
     def end_tokens_of(record: AccessKeyRecord) -> AccessKeyRecord:
         return msgspec.structs.replace(record, token_generation=record.token_generation + 1)
 
-    return _display_key(id, _change_key(store, "key.end-tokens", id, end_tokens_of))
+    return display_key(id, change_key(store, "key.end-tokens", id, end_tokens_of))
 
 
 def find_key(kv: KV, id: str) -> AccessKeyRecord | None:  # noqa: A002  # likewise
@@ -242,7 +250,7 @@ def scan_keys(kv: KV) -> Iterator[AccessKey]:
     """Yield all keys in the order of their ids, with the time of their last use."""
     uses = {name: decode(value, StampRecord).at_ms for name, value in kv.scan_all(keys.ACCESS_KEY_USES)}
     for name, value in kv.scan_all(keys.ACCESS_KEYS):
-        key, used_ms = _display_key(name, decode(value, AccessKeyRecord)), uses.get(name, 0)
+        key, used_ms = display_key(name, decode(value, AccessKeyRecord)), uses.get(name, 0)
         # An earlier use belongs to another key, which had the same id.
         yield key._replace(last_used_ms=used_ms) if used_ms >= key.created_ms else key
 
@@ -258,7 +266,7 @@ def revoke_key(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
             if draft.happened:
                 store.kv.delete(keys.access_key_use(id))
         if draft.happened:
-            return _display_key(id, record)
+            return display_key(id, record)
     raise _contention(id)
 
 
@@ -281,10 +289,10 @@ def has_any_key(kv: KV) -> bool:
     return bool(kv.scan(keys.ACCESS_KEYS, limit=1))
 
 
-def _change_key(
+def change_key(
     store: KeyStore, action: str, id_: str, change: Callable[[AccessKeyRecord], AccessKeyRecord]
 ) -> AccessKeyRecord:
-    """Change the key's record. Raises NotFound, Contention."""
+    """Change the key's record, with an entry in the audit log. Raises NotFound, Contention."""
     for _ in range(_ATTEMPTS):
         raw, record = _read_key(store.kv, id_)
         changed = change(record)
@@ -321,6 +329,7 @@ def _audit_values(record: AccessKeyRecord) -> Mapping[str, object]:
         "expires_ms": record.expires_ms,
         "old_secret_ends_ms": record.previous_secret.ends_ms if record.previous_secret is not None else 0,
         "token_generation": record.token_generation,
+        "s3_secrets": [{"created_ms": each.created_ms, "ends_ms": each.ends_ms} for each in record.s3_secrets],
     }
 
 
@@ -363,7 +372,8 @@ def _hash_secret(salt: bytes, secret: str) -> bytes:
     return hmac.digest(salt, secret.encode(errors="surrogatepass"), "sha256")
 
 
-def _display_key(id_: str, record: AccessKeyRecord) -> AccessKey:
+def display_key(id_: str, record: AccessKeyRecord) -> AccessKey:
+    """Return the key as it is shown, without its secrets."""
     old_ends_ms = record.previous_secret.ends_ms if record.previous_secret is not None else 0
     return AccessKey(
         id_,
@@ -373,6 +383,8 @@ def _display_key(id_: str, record: AccessKeyRecord) -> AccessKey:
         record.created_ms,
         record.expires_ms,
         old_ends_ms,
+        s3_secret_created_ms=record.s3_secrets[0].created_ms if record.s3_secrets else 0,
+        old_s3_secret_ends_ms=record.s3_secrets[1].ends_ms if len(record.s3_secrets) > 1 else 0,
     )
 
 

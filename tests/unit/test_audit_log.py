@@ -27,7 +27,7 @@ from refstore.objects.memory import MemoryObjects
 from refstore.records import keys
 from refstore.repository import Repository
 from refstore.retention.rules import GcRules
-from refstore.service import access_keys
+from refstore.service import access_keys, s3_secrets
 from refstore.service.access_keys import Role
 from refstore_reaper import breaker
 from refstore_reaper.breaker import Breaker
@@ -146,6 +146,7 @@ def repository(world: World) -> Repository:
     access_keys.create_key(world.lake, Role.WRITER, id="key", description="a program")
     access_keys.create_key(world.lake, Role.READER, id="rotated")
     access_keys.rotate_secret(world.lake, "rotated", overlap_ms=60_000)
+    s3_secrets.make_s3_secret(world.lake, CIPHER, "rotated", overlap_ms=0)
     return repo
 
 
@@ -164,12 +165,18 @@ def pinning(lake: Lake) -> None:
     rules_document.pin_commits(repo.context, [repo.get_branch("main").head], by="ann")
 
 
+CIPHER = s3_secrets.SecretCipher(b"a server key of more than 32 characters")
 CHANGES: dict[str, tuple[str, Callable[[Lake], object]]] = {
     "create": ("key.create", lambda lake: access_keys.create_key(lake, Role.READER, id="new")),
     "ensure": ("key.set", lambda lake: access_keys.ensure_key(lake, "key", "another-secret-of-enough-characters")),
     "rotate": ("key.rotate", lambda lake: access_keys.rotate_secret(lake, "key", overlap_ms=1000)),
     "end overlap": ("key.end-overlap", lambda lake: access_keys.end_overlap(lake, "rotated")),
     "end tokens": ("key.end-tokens", lambda lake: access_keys.end_tokens(lake, "key")),
+    "make an S3 secret": (
+        "key.s3-secret",
+        lambda lake: s3_secrets.make_s3_secret(lake, CIPHER, "key", overlap_ms=1000),
+    ),
+    "end S3 secrets": ("key.end-s3-secrets", lambda lake: s3_secrets.end_s3_secrets(lake, "rotated")),
     "revoke": ("key.revoke", lambda lake: access_keys.revoke_key(lake, "key")),
     "set rules": ("rules.set", lambda lake: lake.repository("sales").set_retention(HELD, by="bob")),
     "set lakeFS's rules": ("rules.set", lambda lake: lake.repository("sales").set_gc_rules(GcRules(7, ()), by="bob")),

@@ -42,6 +42,7 @@ def test_a_key_lists_its_role_its_expiry_and_its_last_use(refstore: Command, key
     row = listed(refstore, key["access_key_id"])
     assert set(row) == {
         "access_key_id", "role", "repositories", "description", "created", "expires", "last_used", "old_secret_ends",
+        "s3_secret_created", "old_s3_secret_ends",
     }  # fmt: skip
     assert (row["role"], row["last_used"]) == ("writer", None)
     with Lake.open(*embedded_urls(refstore.folder / "lake")) as lake:
@@ -79,9 +80,41 @@ def test_ending_tokens_asks_first(refstore: Command, key: dict[str, Any]) -> Non
     }
 
 
-@pytest.mark.parametrize("command", ["rotate", "end-overlap", "end-tokens"])
+def test_an_s3_secret_is_made_rotated_and_ended(refstore: Command, key: dict[str, Any]) -> None:
+    key_id = key["access_key_id"]
+    made = refstore.json("keys", "s3-secret", key_id)
+    assert made["old_s3_secret_ends"] is None
+    row = listed(refstore, key_id)
+    assert (row["s3_secret_created"] is not None, row["old_s3_secret_ends"]) == (True, None)
+    rotated = refstore.json("keys", "s3-secret", key_id, "--overlap", "6h")
+    assert listed(refstore, key_id)["old_s3_secret_ends"] == rotated["old_s3_secret_ends"] is not None
+    assert refstore("keys", "s3-secret", key_id).code == 4
+    assert refstore("keys", "end-s3-secrets", key_id).code == 2
+    assert refstore.json("keys", "end-s3-secrets", key_id, "--old", "--yes")["s3_secret_created"] is not None
+    assert refstore("keys", "s3-secret", key_id, "--now").code == 2
+    last = refstore.json("keys", "s3-secret", key_id, "--now", "--yes")
+    assert refstore.json("keys", "end-s3-secrets", key_id, "--yes")["s3_secret_created"] is None
+    assert refstore("keys", "end-s3-secrets", key_id, "--yes").code == 4
+    shown = {made["s3_secret_access_key"], rotated["s3_secret_access_key"], last["s3_secret_access_key"]}
+    assert len(shown) == 3
+    entries = (refstore.folder / "lake").rglob("*")
+    assert not [each for each in entries if each.is_file() and any(one.encode() in each.read_bytes() for one in shown)]
+
+
+def test_an_s3_secret_needs_a_server_key(refstore: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REFSTORE_DATA")
+    for name, url in zip(("REFSTORE_KV", "REFSTORE_OBJECTS"), embedded_urls(refstore.folder / "lake"), strict=True):
+        monkeypatch.setenv(name, url)
+    key_id = refstore.json("keys", "create")["access_key_id"]
+    ran = refstore("keys", "s3-secret", key_id)
+    assert (ran.code, "REFSTORE_S3_SECRETS_KEY" in ran.err) == (2, True)
+    monkeypatch.setenv("REFSTORE_S3_SECRETS_KEY", "k" * 32)
+    assert refstore("keys", "s3-secret", key_id).code == 0
+
+
+@pytest.mark.parametrize("command", ["rotate", "end-overlap", "end-tokens", "s3-secret", "end-s3-secrets"])
 def test_a_key_that_does_not_exist_is_said_so(refstore: Command, key: dict[str, Any], command: str) -> None:
     del key
-    ran = refstore("keys", command, "RSNOBODY", *(() if command == "rotate" else ("--yes",)))
+    ran = refstore("keys", command, "RSNOBODY", *(() if command in ("rotate", "s3-secret") else ("--yes",)))
     assert ran.code == 3
     assert "refstore keys list" in ran.err
