@@ -12,7 +12,7 @@ from typing import Final
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from refstore.audit import Actor, set_actor
 from refstore.configuration.settings import S3Settings
@@ -34,6 +34,7 @@ from refstore_api.request_records import (
     request_id_of,
 )
 from refstore_api.service import Service
+from refstore_api.trusted_proxies import TrustedProxies
 from refstore_s3.authentication import Authentication, KeyAuthentication
 from refstore_s3.gateway import Gateway
 from refstore_s3.s3_errors import S3Error, make_error_body, to_s3_error
@@ -142,9 +143,11 @@ class _AwaitedBody:
         return sending
 
 
-def make_application(settings: S3Settings, service: Service, metrics: RequestMetrics) -> S3Application:
+def make_application(settings: S3Settings, service: Service, metrics: RequestMetrics) -> ASGIApp:
     """Make the gateway over the service that answers the API."""
-    return S3Application(service, settings, metrics, KeyAuthentication(service, lambda _key_id: None))
+    application = S3Application(service, settings, metrics, KeyAuthentication(service, lambda _key_id: None))
+    networks = service.settings.trusted_proxies
+    return TrustedProxies(application, networks) if networks else application
 
 
 def _make_error_response(error: S3Error | RefstoreError, request: S3Request | None, request_id: str) -> Response:

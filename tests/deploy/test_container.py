@@ -64,7 +64,7 @@ def test_the_compose_file_is_valid_and_hardened() -> None:
         assert own["cap_drop"] == ["ALL"]
         assert own["security_opt"] == ["no-new-privileges:true"]
         assert own["tmpfs"][0].startswith("/tmp:")
-    assert services["api"]["ports"] == ["127.0.0.1:8000:8000"]
+    assert services["api"]["ports"] == ["127.0.0.1:8000:8000", "127.0.0.1:9000:9000"]
     assert "always" in services["redis"]["command"]
 
 

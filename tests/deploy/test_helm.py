@@ -99,6 +99,19 @@ def test_secrets_stay_in_secrets() -> None:
         assert "REFSTORE_KV" not in [each["name"] for each in pod["containers"][0]["env"]]
 
 
+def test_the_s3_gateway_is_reached_where_it_is_enabled() -> None:
+    objects = example("ingress")
+    (api,) = of_kind(objects, "Deployment", "-api")["spec"]["template"]["spec"]["containers"]
+    assert " ".join(api["args"]).endswith("--s3-port 9000 --no-reaper")
+    assert {"secretRef": {"name": "lake-s3-key"}} in api["envFrom"]
+    assert {"name": "s3", "port": 9000, "targetPort": "s3"} in of_kind(objects, "Service", "-api")["spec"]["ports"]
+    assert {"port": "s3"} in of_kind(objects, "NetworkPolicy")["spec"]["ingress"][0]["ports"]
+    hosts = [rule["host"] for rule in of_kind(objects, "Ingress")["spec"]["rules"]]
+    assert hosts == ["lake.example.org", "s3.lake.example.org"]
+    with pytest.raises(HelmError, match=r"give api\.s3\.secretsKeySecret"):
+        render({"stores": {"existingSecret": "s"}, "api": {"s3": {"enabled": True}}})
+
+
 def test_spark_on_kubernetes_gets_an_account_of_its_own() -> None:
     (pod,) = [pod for pod in pods(example("spark-on-kubernetes")) if pod["containers"][0]["name"] == "gc"]
     words = pod["containers"][0]["args"]
