@@ -117,6 +117,7 @@ def test_help_teaches_by_example(name: str) -> None:
         ("docs/retention.md", 6),
         ("docs/purge.md", 7),
         ("docs/api.md", 6),
+        ("docs/s3.md", 4),
         ("docs/security.md", 3),
         ("docs/operating.md", 2),
         ("docs/upgrading.md", 4),
