@@ -101,6 +101,7 @@ def serve(
     has_tls = Certificate.from_settings(settings.api) is not None
     with open_lake(ctx, create=True) as lake:
         key_id, secret = see_to_first_key(lake, settings.data, os.environ)
+    _check_s3(settings)
     warn_of_open_folders(settings)
     sockets = _Sockets(server.bind_socket(settings.api.host, settings.api.port), _bind_s3(settings))
     _run(settings, sockets, lambda: _say_where(settings, sockets, key_id, secret, has_tls=has_tls), reaps=reaper)
@@ -132,13 +133,14 @@ class _Sockets(NamedTuple):
 
 
 def _check_s3(settings: Settings) -> None:
-    """Raises MissingExtra where the gateway is asked for and cannot be imported."""
+    """Raises MissingExtra, InvalidSettings where the gateway is asked for and cannot work."""
     if settings.s3.port < 0:
         return
     try:
-        import refstore_s3.s3_application as _  # noqa: F401  # before anything is bound
+        from refstore_s3.s3_application import read_server_key
     except ModuleNotFoundError as error:
         raise MissingExtra("s3-gateway", "refstore serve --s3-port") from error
+    read_server_key(settings)
 
 
 def _bind_s3(settings: Settings) -> socket.socket | None:
@@ -157,7 +159,7 @@ def _companions(settings: Settings, sockets: _Sockets) -> Sequence[CompanionAppl
         return ()
     from refstore_s3.s3_application import make_application
 
-    return [CompanionApplication(sockets.s3, partial(make_application, settings.s3))]
+    return [CompanionApplication(sockets.s3, partial(make_application, settings))]
 
 
 @contextlib.contextmanager
@@ -174,11 +176,10 @@ def _reaper_folder(settings: Settings, answering: threading.Event, *, reaps: boo
 
 
 def _check_settings(settings: Settings, options: dict[str, Any], s3_port: int | None) -> Settings:
-    """Return the settings with the command's options in them. Raises InvalidSettings, MissingExtra."""
+    """Return the settings with the command's options in them. Raises InvalidSettings."""
     settings = replace(settings, api=replace(settings.api, **options))
     if s3_port is not None:
         settings = replace(settings, s3=replace(settings.s3, port=s3_port))
-    _check_s3(settings)
     _check_stores(settings)
     _check_public_url(settings)
     return settings

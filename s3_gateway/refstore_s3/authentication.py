@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from refstore.records.lake_records import AccessKeyRecord
-from refstore.service import access_keys
+from refstore.service import access_keys, s3_secrets
 from refstore.service.access_keys import Role
+from refstore.service.s3_secrets import S3Caller
 from refstore_api.auth import KEY_SECONDS, WRONG_SECRETS_MAX, hide_faults
 from refstore_api.key_last_use import KeyLastUse
 from refstore_api.login_throttle import LoginCaller, LoginThrottle
@@ -38,14 +38,7 @@ class AuthenticatedRequest(NamedTuple):
     verified: VerifiedRequest
 
 
-class KeySecrets(NamedTuple):
-    """An access key, and the S3 secrets that are valid for it now."""
-
-    record: AccessKeyRecord
-    secrets: Sequence[str]
-
-
-SecretReader = Callable[[str], KeySecrets | None]
+SecretReader = Callable[[str], S3Caller | None]
 """Reads the S3 secrets of an access key; None: there is no such key."""
 
 
@@ -61,7 +54,7 @@ class KeyAuthentication:
     def __init__(self, service: Service, read_secrets: SecretReader) -> None:
         self._service = service
         self._read_secrets = read_secrets
-        self._keys: OrderedDict[str, tuple[KeySecrets | None, float]] = OrderedDict()
+        self._keys: OrderedDict[str, tuple[S3Caller | None, float]] = OrderedDict()
         self._proven: OrderedDict[LoginCaller, float] = OrderedDict()
         self._guesses = LoginThrottle(service.lake.clock, WRONG_SECRETS_MAX)
         self._uses = KeyLastUse(service.lake)
@@ -89,13 +82,13 @@ class KeyAuthentication:
         record = known.record
         if self._is_new(caller):
             self._service.run_later(lambda: self._uses.record_use(key_id, record.created_ms))
-        if 0 < record.expires_ms <= self._service.lake.clock.now_ms():
-            raise S3Error("AccessDenied", f"access key {key_id!r} has expired; ask an operator for another")
+        if refusal := s3_secrets.explain_refusal(key_id, record, self._service.lake.clock.now_ms()):
+            raise S3Error("AccessDenied", refusal)
         return AuthenticatedRequest(
             Principal(key_id, Role(record.role), record.repositories, record.created_ms), verified
         )
 
-    async def _find(self, key_id: str) -> KeySecrets | None:
+    async def _find(self, key_id: str) -> S3Caller | None:
         known, until = self._keys.get(key_id, (None, 0.0))
         if time.monotonic() >= until:
             with hide_faults():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from functools import partial
 from typing import Final
 
 from starlette.requests import ClientDisconnect
@@ -15,9 +16,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from refstore.audit import Actor, set_actor
-from refstore.configuration.settings import S3Settings
+from refstore.configuration.settings import S3Settings, Settings
 from refstore.core import event_log
-from refstore.errors import RefstoreError
+from refstore.errors import InvalidSettings, RefstoreError
+from refstore.service import s3_secrets
+from refstore.service.s3_secrets import SecretCipher
 from refstore_api.connection_slots import request_slots
 from refstore_api.error_responses import TooManyRequests, log_failure, status_of
 from refstore_api.host_header import check_host
@@ -143,11 +146,25 @@ class _AwaitedBody:
         return sending
 
 
-def make_application(settings: S3Settings, service: Service, metrics: RequestMetrics) -> ASGIApp:
-    """Make the gateway over the service that answers the API."""
-    application = S3Application(service, settings, metrics, KeyAuthentication(service, lambda _key_id: None))
+def make_application(settings: Settings, service: Service, metrics: RequestMetrics) -> ASGIApp:
+    """Make the gateway over the service that answers the API. Raises InvalidSettings, MissingExtra."""
+    cipher = read_server_key(settings)
+    lake = service.lake
+    authentication = KeyAuthentication(service, partial(s3_secrets.read_secrets, lake.kv, lake.clock, cipher))
+    application = S3Application(service, settings.s3, metrics, authentication)
     networks = service.settings.trusted_proxies
     return TrustedProxies(application, networks) if networks else application
+
+
+def read_server_key(settings: Settings) -> SecretCipher:
+    """Return the cipher of S3 secrets. Raises InvalidSettings, MissingExtra."""
+    cipher = s3_secrets.read_cipher(settings.s3.secrets_key, settings.data)
+    if cipher is None:
+        raise InvalidSettings(
+            "S3 clients sign with secrets that are encrypted under a server key, and none is set; give all services "
+            "and `refstore keys s3-secret` the same REFSTORE_S3_SECRETS_KEY, made with: openssl rand -hex 32"
+        )
+    return cipher
 
 
 def _make_error_response(error: S3Error | RefstoreError, request: S3Request | None, request_id: str) -> Response:

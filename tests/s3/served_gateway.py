@@ -21,11 +21,12 @@ from refstore.lake import Lake
 from refstore.repository import Repository
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
+from refstore.service.s3_secrets import S3Caller
 from refstore_api.http_protocol import make_protocol
 from refstore_api.request_metrics import RequestMetrics
 from refstore_api.server import bind_socket
 from refstore_api.service import Service
-from refstore_s3.authentication import KeyAuthentication, KeySecrets
+from refstore_s3.authentication import KeyAuthentication
 from refstore_s3.s3_application import S3Application
 
 KEY_ID = "AKIAGATEWAYTESTS"
@@ -66,9 +67,9 @@ def serve_gateway(
     s3_secrets: dict[str, str] = {}
     with Lake(MemoryKV(), objects, **(lake_options or {})) as lake:
 
-        def read_secrets(key_id: str) -> KeySecrets | None:
+        def read_secrets(key_id: str) -> S3Caller | None:
             record = access_keys.find_key(lake.kv, key_id)
-            return KeySecrets(record, (s3_secrets[key_id],)) if record is not None else None
+            return S3Caller(record, (s3_secrets[key_id],)) if record is not None else None
 
         service = Service(lake, api)
         metrics = RequestMetrics()
