@@ -3,6 +3,7 @@
     store.py       the single-key primitives, the records, and what the retry layer does when a reply is lost
     staging.py     flows on entries: upload, link, restore, copy, move, delete, reset of paths
     creating.py    uploads and links that may only go where nothing is
+    multipart.py   multipart uploads: begin, parts, complete, abort; what is left of them
     branching.py   flows that end in the branch record: commit, merge, revert, reset, create, delete; repository
                    deletion
     background.py  reaper, hard deletion, scrubber
@@ -14,8 +15,8 @@
     scenarios.txt  the scenarios, as plain data: start, the calls of each process, who may crash, who may lose replies
     scenarios.py   reads them
     starts.py      the stores that they start from
-    mutants.py     one rule dropped at a time, and the seed's proposal 4 as written; mutants_creating.py has those of
-                   rule 20, mutants_names.py those of names that a branch and a tag would share, mutants_losses.py
+    mutants.py     one rule dropped at a time, and the seed's proposal 4 as written; mutants_multipart.py has those of
+                   rule 23, mutants_creating.py those of rule 20, mutants_names.py those of names that a branch and a tag would share, mutants_losses.py
                    those of rule 21
     cli.py         `python docs/protocol_model.py`
 

@@ -12,6 +12,7 @@ from .calls import Do
 from .store import (
     CLOSED,
     DEAD,
+    DEAD_PARTS,
     EMPTY,
     ISSUED,
     NEW,
@@ -23,6 +24,7 @@ from .store import (
     Steps,
     branch_of,
     each,
+    is_issued,
     listed,
     refs,
 )
@@ -84,15 +86,17 @@ class Background(Branching):
     def finish(self, address: str) -> Steps:
         """Rule 8, one way, for one hinted address whose time has come. Any reaper may finish another's `deleting`."""
         held = yield ("get", ("r", address))
-        if held == ISSUED:
+        if is_issued(held):
             return
         if held == EMPTY:
             if not (yield from self.begin_deletion(address, EMPTY)):
                 return
             held = DEAD
-        if held == DEAD:
+        if held == DEAD_PARTS:
+            yield from self.abort_in_store(address)
+        if held in (DEAD, DEAD_PARTS):
             yield from self.remove_blob(address)
-            yield ("cas", ("r", address), DEAD, None)
+            yield ("cas", ("r", address), held, None)
         yield ("del", ("d", address))
 
     def remove_blob(self, address: str) -> Steps:
@@ -111,8 +115,10 @@ class Background(Branching):
     def scrub(self) -> Steps:
         addresses = yield ("scan", ("r",))
         tokens = yield ("scan", ("t",))
+        uploads = yield ("scan", ("u",))
         calls = [("scrub_address", key[1]) for key in addresses]
         calls += [("scrub_token", key[1]) for key in tokens]
+        calls += [("scrub_upload", key[1]) for key in uploads]
         return Do((*calls, ("hard_delete",)))
 
     fate_order = "branch committed deleted"

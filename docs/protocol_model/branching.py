@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from .calls import Do
-from .creating import Creating
+from .multipart import Multipart
 from .staging import ATTEMPTS
 from .store import CLOSED, DELETED, NEW, OPEN, PROCESSED, TOMB, Branch, Closed, Commit, Steps
 
 
-class Branching(Creating):
+class Branching(Multipart):
     register_first = True
     one_token = False
     """Whether every attempt of an operation uses the same new token."""

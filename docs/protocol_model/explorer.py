@@ -217,7 +217,7 @@ def explore(
                 ):  # the others are simply made again, as if nothing had been
                     reached.append((store, process.step(node, LOST), limbo, f"{LOST}, never landed"))
                 if (
-                    may_be_late[index] and op[0] != "put"
+                    may_be_late[index] and op[0] not in ("put", "join")
                 ):  # a PUT that lands when its address is gone is the offline job's
                     reached.append((store, process.step(node, LOST), (*limbo, op), f"{LOST}, will land later"))
             for then, become, left, said in reached:
@@ -269,6 +269,8 @@ class Constants:
         if not commits:
             self._keys.add(("mc",))
         self._kinds = frozenset() if names & COLLECTING else frozenset(("x", "gc", "g", "pin"))
+        if not names & UPLOADING_IN_PARTS:
+            self._keys.add(("u",))
         if "create_tag" not in names:
             self._kinds |= {"tag"}
         if "tick" not in names:
@@ -286,6 +288,7 @@ class Constants:
 COMMITTING = frozenset(("commit", "merge", "cherry_pick", "revert"))
 COLLECTING = frozenset(("gc", "gc_given_up", "mark", "sweep", "sweep_all", "unmark", "unmark_run"))
 LOSING = frozenset(("lose", "put_back", "switch"))
+UPLOADING_IN_PARTS = frozenset(("begin_upload", "write_part", "complete_upload", "abort_upload", "expire_upload"))
 UNBOUNDED = (COLLECTING - {"unmark", "unmark_run"}) | LOSING | {"end_backups", "tick"}
 WRITE_BRANCHES = COMMITTING | {"reset", "create_branch", "delete_branch"}
 

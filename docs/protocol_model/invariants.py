@@ -17,7 +17,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from .locations import home, purged_by
-from .store import CLOSED, DEAD, EMPTY, ENDING, GONE, ISSUED, NEW, Branch, Closed, Entry, Location, Ref, Store, listed
+from .store import (
+    CLOSED,
+    DEAD,
+    DEAD_PARTS,
+    EMPTY,
+    ENDING,
+    GONE,
+    NEW,
+    Branch,
+    Closed,
+    Entry,
+    Location,
+    Ref,
+    Store,
+    is_issued,
+    is_uploading,
+    listed,
+    upload_of,
+)
 
 IF_ABSENT = {"upload_if_absent", "uploading_if_absent", "link_if_absent", "linking_if_absent"}
 """Before and after the early look."""
@@ -144,9 +162,16 @@ def leaked(store: Store, leaves: Iterable[str] = ()) -> str | None:
     tokens = set(live_tokens(store))
     identities = {value.current: key[1] for key, value in store.kv.items() if key[0] == "loc"}
     for address in sorted(store.blobs - live):
+        upload = upload_of(address)
+        if upload != address:
+            if is_uploading(store.kv.get(("r", upload))):
+                continue
+            if address in leaves and is_issued(store.kv.get(("r", address))):
+                continue  # written, and not recorded: it expires
+            return f"LEAK: {address} is left: {store.kv.get(('r', upload))}"
         held = store.kv.get(("r", identities.get(address, address)))
         if (
-            held == ISSUED
+            is_issued(held)
             or (held is None and address in leaves)
             or (listed(held) and any(ref.token in tokens for ref in held[1]))
         ):
@@ -170,12 +195,13 @@ def littered(store: Store) -> str | None:
             kind in ("md", "mc", "gc", "pin")
             or isinstance(value, Closed)
             or (kind in ("e", "t") and key[1] not in tokens)
-            or value in (EMPTY, DEAD)
+            or value in (EMPTY, DEAD, DEAD_PARTS)
             or (kind == "r" and listed(value) and any(ref.token not in tokens for ref in value[1]))
-            or (kind == "d" and store.kv.get(("r", key[1])) != ISSUED)
+            or (kind == "d" and not is_issued(store.kv.get(("r", key[1]))))
+            or (kind in ("u", "p") and not is_uploading(store.kv.get(("r", key[1]))))
             or (isinstance(value, Location) and (value.current not in store.blobs or value.intent or value.left))
             or (key == ("repo",) and value == CLOSED)
-            or (value == ISSUED and ("d", key[1]) not in store.kv)
+            or (kind == "r" and is_issued(value) and ("d", key[1]) not in store.kv)
         ):
             return f"LITTER: {key} = {value}"
         if kind in ("b", "t", "r", "e") and ("repo",) not in store.kv:
@@ -211,6 +237,17 @@ def truthful(
                         return f"LIE: {label} was told ok of {name}{tuple(args)}, but {identity} has its rows"
             if name in ("link", "link_copy") and verdict == "ok" and linked.setdefault(args[2], label) != label:
                 return f"LIE: {args[2]} was linked by {linked[args[2]]} and by {label}"
+            if name == "complete_upload" and verdict == "ok" and store.kv.get(("~joined", args[2])) != numbers_of(args[3]):
+                return f"LIE: {label} was told ok of {name}{tuple(args)}, but other parts were joined"
+            if (
+                label in keeps
+                and name == "complete_upload"
+                and verdict not in ("ok", "busy")
+                and look(store, args[0], args[1]) == args[2]
+            ):
+                return f"LIE: {label} was told {verdict} of {name}{tuple(args)}, but {args[1]} is there"
+            if label in keeps and name == "complete_upload" and verdict == "torn":
+                return f"LIE: {label} was told ok of the parts of {args[2]}, and they were not there"
             if label in keeps and name == "copy" and verdict == "404" and look(store, args[0], args[1]) is not None:
                 return f"LIE: {label} was told {verdict} of {name}{tuple(args)}, but {args[1]} is there"
             if (
@@ -261,7 +298,7 @@ def refused_early(results: Results, store: Store) -> str | None:
     if store.kv[("~clock",)] == ENDING:
         for label, calls in results.items():
             for (name, *args), verdict in calls:
-                if name in ("link", "link_copy", "restore") and verdict != "ok":
+                if name in ("link", "link_copy", "complete_upload", "restore") and verdict != "ok":
                     return f"LIE: {label} was told {verdict} of {name}{tuple(args)} before its time was over"
     return None
 
@@ -273,6 +310,11 @@ def shares_a_name(results: Results, taggers: int, store: Store) -> str | None:
         if ("tag", name) in store.kv and ("ok" in told or len(told) == taggers):
             return f"LIE: {name} is a branch and a tag, whose creator was told {' and '.join(told)}"
     return None
+
+
+def numbers_of(numbers: str | tuple[str, ...]) -> tuple[str, ...]:
+    """The numbers of a scenario's parts."""
+    return (numbers,) if isinstance(numbers, str) else numbers
 
 
 def placed_at(args: list) -> tuple[str, str]:
@@ -293,7 +335,7 @@ def kept(store: Store, name: str, args: list) -> str | None:
     elif name == "upload":
         wanted = dict(args[1:])
         branch = args[0]
-    elif name in ("link", "restore"):
+    elif name in ("link", "complete_upload", "restore"):
         branch, wanted = args[0], {args[1]: args[2]}
     elif name == "link_copy":
         branch, wanted = args[0], {args[1]: args[3]}

@@ -87,6 +87,20 @@ from .mutants_offline import (
     HeadsUnchecked,
     TagsLookOnce,
 )
+from .mutants_multipart import (
+    AbortsPartsFirst,
+    AnswersByTheRecordAlone,
+    BelievesWhatMovedOn,
+    CompletesAgain,
+    EntersBeforeItTakes,
+    ForgetsRecordsFirst,
+    ForgetsUploadsAtOnce,
+    ForgetsWhatTheStoreKnows,
+    JoinsWhateverIsAsked,
+    PartsWithoutAddresses,
+    RegistersUploadsLater,
+    TakesWhatIsDeleting,
+)
 from .mutants_times import HasItsOwnGrace, LeavesTheSkewOut, ReleasesAtOnce
 from .offline import Offline, Proto
 from .scenarios import Scenario
@@ -661,6 +675,18 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(LooksAtSealedFirst, "if absent: upload | upload | commit", HOLDS),
     Mutant(PlacesUnderAnyToken, "if absent: upload | commit | reap", "LIE"),
     Mutant(KnowsItsReferenceOnly, "lost reply: if absent: upload", "LIE"),
+    Mutant(EntersBeforeItTakes, "multipart: complete | abort (crash) | complete (replay)", "UNSOUND"),
+    Mutant(CompletesAgain, "multipart: complete | overwrite; hard delete | complete (replay)", "UNSAFE"),
+    Mutant(JoinsWhateverIsAsked, "multipart: complete | complete of other parts | hard delete", "LIE"),
+    Mutant(TakesWhatIsDeleting, "multipart: complete | complete (replay) | abort; hard delete", "UNSAFE"),
+    Mutant(AbortsPartsFirst, "multipart: complete | abort (crash) | complete (replay)", "LIE"),
+    Mutant(ForgetsWhatTheStoreKnows, "multipart: begin; part (crash) | delete branch; abort | hard delete", "LEAK"),
+    Mutant(ForgetsRecordsFirst, "multipart: complete | reset; reap; scrub", "LEAK"),
+    Mutant(PartsWithoutAddresses, "multipart: begin; part (crash) | delete branch; abort | hard delete", "LEAK"),
+    Mutant(ForgetsUploadsAtOnce, "multipart: part | abort | scrub", "L"),
+    Mutant(RegistersUploadsLater, "multipart: begin; part (crash) | delete branch; abort | hard delete", "LEAK"),
+    Mutant(BelievesWhatMovedOn, "multipart: complete | complete (replay) | commit", "LIE"),
+    Mutant(AnswersByTheRecordAlone, "multipart: complete (crash) | commit; reap; complete (replay)", "LIE"),
     Mutant(DeletesWithoutWitness, "loss: reset; reap", "UNSAFE"),
     Mutant(ReadsNoWitness, "copy put back: of before a commit, reaped; reset; reap", "UNSAFE"),
     Mutant(ReadsNoManifest, "copy put back: of before a commit; reset; reap; gc", "UNSAFE"),

@@ -18,6 +18,7 @@ from .store import (
     Retry,
     Steps,
     branch_of,
+    dead_after,
     each,
     listed,
     refs,
@@ -112,7 +113,7 @@ class Staging(Retry):
 
     def begin_deletion(self, address: str, held: object) -> Steps:
         """Enter `deleting`, one way, if the time has come."""
-        return (yield from self.may_delete(held)) and (yield ("cas", ("r", address), held, DEAD))
+        return (yield from self.may_delete(held)) and (yield ("cas", ("r", address), held, dead_after(held)))
 
     # ---- entries
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .calls import run
-from .store import EMPTY, ENDING, ISSUED, NEW, OPEN, Branch, Commit, Entry, Ref, Store, Witness, refs
+from .store import EMPTY, ENDING, ISSUED, NEW, OPEN, UPLOADING, Branch, Commit, Entry, Ref, Store, Witness, pending, refs
 
 Start = Callable[[type], Store]
 """The store, made with the protocol's class where calls have led to it."""
@@ -81,6 +81,15 @@ def unmarked(kind: type) -> Store:
     return run(STORES["staged"], kind("start."), ("commit", "main", "c1")).apply(("del", ("l", "c1")))[0]
 
 
+def uploading(*numbers: str) -> Store:
+    """M1 is the address of a multipart upload with these parts."""
+    parts = {number: f"M1/{number}" for number in numbers}
+    records: dict[Any, Any] = {("u", "M1"): OPEN, ("r", "M1"): UPLOADING, ("d", "M1"): True}
+    for number, part in parts.items():
+        records |= {("p", "M1", number, part): True, ("r", part): ISSUED, ("d", part): True}
+    return world().having(records.items(), [pending("M1"), *parts.values()])
+
+
 STORES: dict[str, Store] = {
     "empty": world(),
     "staged": world(("main", "p", "P0")),
@@ -93,6 +102,9 @@ STORES: dict[str, Store] = {
     "unmerged": world(("feat", "q", "Q1"), committed={"p": "P0"}),
     "issued": world().having([(("r", "P9"), ISSUED), (("d", "P9"), True)], ["P9"]),
     "issued-unhinted": world().having([(("r", "P9"), ISSUED)], ["P9"]),
+    "uploading": uploading("1"),
+    "uploading-two": uploading("1", "2"),
+    "uploading-ending": uploading("1").having([(("~clock",), ENDING)]),
     "grace": world().having([(("r", "P5"), EMPTY), (("d", "P5"), True)], ["P5"]),
     "issued-ending": world().having([(("~clock",), ENDING), (("r", "P9"), ISSUED), (("d", "P9"), True)], ["P9"]),
     "grace-ending": world().having([(("~clock",), ENDING), (("r", "P5"), EMPTY), (("d", "P5"), True)], ["P5"]),

@@ -3,11 +3,15 @@
 get k · open k (a branch record; closed ones read as absent) · scan prefix -> keys
 set k v · cas k old new (None: absent) · cas k old new ONCE · swap k v -> old · del k
 put P · rm P · head P -> whether it is there · blobs -> addresses · barrier (waits for the operations that have begun)
+join P parts numbers -> whether P is there: made of its parts, if they are all there and it was not there yet
 
 ("repo",)          OPEN | CLOSED            ("t", token)        "new" | "processed"
 ("b", branch)      Branch | Closed          ("c", commit)       Commit
 ("e", token, path) Entry | TOMB             ("l", commit)       landed
 ("r", address)     ("refs", {Ref}) | ISSUED | DEAD              ("x", commit)  marked by the gc
+                   of a multipart upload: UPLOADING | UPLOADING and the numbers of the parts that are joined | DEAD_PARTS
+("u", address)     the registry of multipart uploads: OPEN | CLOSED | ("completed", numbers)
+("p", address, number, part address)  a part of it that is written
 ("d", address)     due hint                 ("gc",)             the gc run that marks now
 ("mc", commit)     its tokens               ("g", run)          its record
 ("md", token)      deleted marker           ("pin", run, address) what it must keep
@@ -16,6 +20,7 @@ put P · rm P · head P -> whether it is there · blobs -> addresses · barrier 
 ("loc", identity) Location: where its content lies
 ("~clock",)       what the clocks show, in the scenarios of times: ENDING, then OVER
 ("~landed", commit) is the explorer's own note of what became a head; no flow reads it.
+("~joined", address)  the numbers of the parts that its blob was made of; an entry's ETag says it
 
 A KV that loses writes (losses.py): snap shard -> what it holds · back shard held (it holds that again; its identity
 changes) · back shard held QUIETLY (the identity stays) · switch shard (only the identity changes)
@@ -56,7 +61,7 @@ LOST = "LOST"
 ONCE = "once"
 """Behind a cas: it is not made again where its reply was lost, nor looked for; the flow hears LOST."""
 QUIETLY = "quietly"
-MUTATING = frozenset(("set", "cas", "swap", "del", "put", "rm"))
+MUTATING = frozenset(("set", "cas", "swap", "del", "put", "rm", "join"))
 
 
 class Ref(NamedTuple):
@@ -119,7 +124,33 @@ def refs(*held: Ref) -> tuple[str, frozenset[Ref]]:
 
 EMPTY = refs()
 ISSUED = ("issued",)
+UPLOADING = ("issued", "parts")
 DEAD = ("dead",)
+DEAD_PARTS = ("dead", "parts")
+"""The address of a multipart upload that was aborted, or has expired: the store is asked for its upload."""
+
+
+def is_issued(value: Any) -> bool:
+    return value is not None and value[0] == "issued"
+
+
+def is_uploading(value: Any) -> bool:
+    return is_issued(value) and value != ISSUED
+
+
+def dead_after(value: Any) -> tuple[str, ...]:
+    """What an address becomes that goes."""
+    return DEAD_PARTS if is_uploading(value) else DEAD
+
+
+def upload_of(blob: str) -> str:
+    """The address of the upload whose part it is, or which the store keeps; itself if it is neither."""
+    return blob.partition("/")[0].rstrip("~")
+
+
+def pending(address: str) -> str:
+    """What the store itself keeps of an upload that it began."""
+    return f"{address}~"
 
 
 def listed(value: Any) -> bool:
@@ -215,6 +246,10 @@ class Store:
             ), None
         if kind == "head":
             return self, op[1] in self.blobs
+        if kind == "join":
+            if op[1] in self.blobs or not self.blobs.issuperset(op[2]):
+                return self, op[1] in self.blobs
+            return self.apply(("put", op[1]))[0]._write(("~joined", op[1]), op[3]), True
         if kind == "blobs":
             return self, tuple(sorted(self.blobs))
         if kind == "barrier":
@@ -296,7 +331,7 @@ class Retry:
             op = steps.send(None)
             while True:
                 reply = yield op
-                while reply is LOST and op[0] in ("set", "del", "put", "rm"):
+                while reply is LOST and op[0] in ("set", "del", "put", "rm", "join"):
                     reply = yield op
                 if reply is LOST and op[0] == "cas" and (op[-1] != ONCE or self.makes_all_again):
                     reply = yield from self._cas_again(op)
