@@ -20,6 +20,7 @@ from refstore.versioning.issuance import AddressTokenIssuer
 from refstore.versioning.locations import Locations
 from refstore.versioning.manifest import Manifest
 from refstore.versioning.markers import Markers
+from refstore.versioning.multipart_uploads import MultipartUploads
 from refstore.versioning.references import References
 from refstore.versioning.staging import Staging
 
@@ -81,6 +82,10 @@ class Context:
     @property
     def references(self) -> References:
         return References(self.kv, self.repo, self.clock, lambda: self.deletion_delays)
+
+    @property
+    def uploads(self) -> MultipartUploads:
+        return MultipartUploads(self.kv, self.repo)
 
     @property
     def locations(self) -> Locations:

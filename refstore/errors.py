@@ -5,6 +5,7 @@
     │   ├── LakeClosed         the lake was closed before the call
     │   ├── InvalidName        a repository, branch, tag, token or address is malformed
     │   ├── InvalidPath        a path is empty, too long, or hostile
+    │   ├── InvalidParts       the parts that a multipart upload is to be joined from are not those that were written
     │   ├── InvalidToken       an issued address's token is forged, expired, or bound to something else
     │   ├── InvalidSettings    a setting or URL is malformed, or two settings contradict each other
     │   │   └── DurationsDiffer    this process's durations are not those that the lake's processes agreed on
@@ -17,7 +18,8 @@
     │   ├── TagNotFound
     │   ├── CommitNotFound
     │   ├── ObjectNotFound
-    │   └── AddressNotFound
+    │   ├── AddressNotFound
+    │   └── UploadNotFound     a multipart upload was completed, aborted, or has expired
     ├── Gone               it was there and is not any more, or is on its way out; nothing to retry (410)
     ├── Conflict           the state does not allow it; look, then decide (409)
     │   ├── AlreadyExists
@@ -96,6 +98,15 @@ class InvalidPath(Invalid):
     code = "invalid_path"
 
 
+class InvalidParts(Invalid):
+    code = "invalid_parts"
+
+    def __init__(self, message: str, *, fault: str) -> None:
+        super().__init__(message)
+        self.fault = fault
+        """`missing`: one was not written, or otherwise; `order`: they are not in order; `small`: one is too small."""
+
+
 class InvalidToken(Invalid):
     code = "invalid_token"
 
@@ -165,6 +176,10 @@ class ObjectNotFound(NotFound):
 
 class AddressNotFound(NotFound):
     code = "address_not_found"
+
+
+class UploadNotFound(NotFound):
+    code = "upload_not_found"
 
 
 class Gone(RefstoreError):

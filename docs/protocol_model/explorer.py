@@ -216,8 +216,9 @@ def explore(
                     "swap",
                 ):  # the others are simply made again, as if nothing had been
                     reached.append((store, process.step(node, LOST), limbo, f"{LOST}, never landed"))
-                if (
-                    may_be_late[index] and op[0] not in ("put", "join")
+                if may_be_late[index] and op[0] not in (
+                    "put",
+                    "join",
                 ):  # a PUT that lands when its address is gone is the offline job's
                     reached.append((store, process.step(node, LOST), (*limbo, op), f"{LOST}, will land later"))
             for then, become, left, said in reached:

@@ -237,7 +237,11 @@ def truthful(
                         return f"LIE: {label} was told ok of {name}{tuple(args)}, but {identity} has its rows"
             if name in ("link", "link_copy") and verdict == "ok" and linked.setdefault(args[2], label) != label:
                 return f"LIE: {args[2]} was linked by {linked[args[2]]} and by {label}"
-            if name == "complete_upload" and verdict == "ok" and store.kv.get(("~joined", args[2])) != numbers_of(args[3]):
+            if (
+                name == "complete_upload"
+                and verdict == "ok"
+                and store.kv.get(("~joined", args[2])) != numbers_of(args[3])
+            ):
                 return f"LIE: {label} was told ok of {name}{tuple(args)}, but other parts were joined"
             if (
                 label in keeps

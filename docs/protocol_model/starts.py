@@ -8,7 +8,22 @@ from collections.abc import Callable
 from typing import Any
 
 from .calls import run
-from .store import EMPTY, ENDING, ISSUED, NEW, OPEN, UPLOADING, Branch, Commit, Entry, Ref, Store, Witness, pending, refs
+from .store import (
+    EMPTY,
+    ENDING,
+    ISSUED,
+    NEW,
+    OPEN,
+    UPLOADING,
+    Branch,
+    Commit,
+    Entry,
+    Ref,
+    Store,
+    Witness,
+    pending,
+    refs,
+)
 
 Start = Callable[[type], Store]
 """The store, made with the protocol's class where calls have led to it."""

@@ -13,6 +13,7 @@ from refstore.deletion_history.content_deletion import Journal
 from refstore.deletion_history.journal_format import PendingDelete
 from refstore.objects.base import DeleteResult, ObjectStore
 from refstore.objects.local import LocalObjects
+from refstore.versioning.address_state import UPLOAD_CAUSES
 from refstore_reaper.delete_worker import DeleteWorker
 
 WORKER_KEYS_MIN: Final = 500
@@ -22,8 +23,15 @@ WORKER_KEYS_MIN: Final = 500
 def delete_blobs(
     objects: ObjectStore, batch: Sequence[PendingDelete], journal: Journal, worker: DeleteWorker | None = None
 ) -> DeleteResult:
-    """Write the batch to the journal, then delete its blobs. Raises ObjectsUnavailable: then nothing is confirmed."""
+    """Write the batch to the journal, then delete its blobs. Raises ObjectsUnavailable: then nothing is confirmed.
+
+    At the address of a multipart upload the store is asked for uploads that are pending there: who began it may have
+    died before it recorded what the store knows (rule 23).
+    """
     journal.record_start(batch)
+    for item in batch:
+        if item.cause in UPLOAD_CAUSES:
+            objects.abort_uploads(item.address)
     addresses = [item.address for item in batch]
     if worker is not None and isinstance(objects, LocalObjects) and len(addresses) >= WORKER_KEYS_MIN:
         return worker.delete(objects.url, addresses)

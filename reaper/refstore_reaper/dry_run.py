@@ -21,7 +21,6 @@ from refstore.audit import AuditLog
 from refstore.configuration.settings import ReaperSettings
 from refstore.context import Context
 from refstore.core import ids
-from refstore.core.clock import Clock
 from refstore.deletion_history.journal_format import PendingDelete
 from refstore.errors import Invalid, KVUnavailable, RefstoreError
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Server, Set, SetIf
@@ -162,10 +161,6 @@ class ReadOnlyObjects(ObjectStore):
     def presign_put(self, key: str, *, expires_seconds: int, if_absent: bool = False) -> str:
         del key, expires_seconds, if_absent
         raise Invalid("a dry run hands out no URLs to write to")
-
-    def sweep_temporary(self, *, older_than_seconds: float, clock: Clock) -> int:
-        del older_than_seconds, clock
-        return 0
 
 
 class Overlay(KV):

@@ -53,7 +53,7 @@ from refstore_reaper.breaker import Breaker, Reason
 from refstore_reaper.deletion import BatchDeleter, DueAddress, count_deletable, due_addresses
 from refstore_reaper.leases import Leases
 from refstore_reaper.pass_summary import PassSummary, Tally
-from refstore_reaper.scrub_schedule import TEMPORARY, TOKENS, ScrubSchedule
+from refstore_reaper.scrub_schedule import TEMPORARY, TOKENS, UPLOADS, ScrubSchedule
 from refstore_reaper.throttle import Throttle
 
 BATCH_KEYS: Final = 4000
@@ -395,12 +395,15 @@ class ReaperPass:
 
         if what == TEMPORARY:
             older_than = max(self._ctx.waits.scrub_after_seconds, TEMPORARY_SECONDS_MIN)
-            self._tally.count(
-                temporary=self._ctx.objects.sweep_temporary(older_than_seconds=older_than, clock=self._ctx.clock)
+            swept = self._ctx.objects.sweep_temporary(
+                older_than_seconds=older_than, clock=self._ctx.clock, spared_keys=scrub.open_upload_keys(self._ctx)
             )
+            self._tally.count(temporary=swept)
             return True
         if what == TOKENS:
             done = scrub.scrub_tokens(self._ctx, on_corrupt=on_corrupt)
+        elif what == UPLOADS:
+            done = scrub.scrub_uploads(self._ctx, on_corrupt=on_corrupt)
         else:
             done = scrub.scrub_references(
                 self._ctx,

@@ -24,6 +24,7 @@ def is_drained(ctx: Context, record: RepositoryRecord) -> bool:
         keys.committed_tokens(ctx.repo),
         keys.deleted_tokens(ctx.repo),
         keys.tokens(ctx.repo),
+        keys.uploads(ctx.repo),
         *(keys.references(ctx.repo, shard) for shard in range(keys.SHARDS)),
     )
     return not any(ctx.kv.count(partition, limit=1) for partition in left)

@@ -3,6 +3,7 @@
 - A reference whose token is dead (neither live nor retired, and without a marker) is dropped.
 - An empty list, an issued address or a `deleting` key without a due hint gets one.
 - A staging area whose token is long dead is removed, and the token forgotten.
+- What is left of a multipart upload that is long over is removed, and the upload forgotten (rule 23).
 
 The scrubber ignores records that changed within the time of the longest operation. The order of reading matters: the
 **branch first, then the committed markers, then the deleted ones**, in which a token's fate is recorded. In any other
@@ -14,15 +15,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
 from refstore.context import Context
 from refstore.core.ids import Address, BranchName, Token, branch_of, staging_token
 from refstore.kv.base import ABSENT, SetIf
+from refstore.operations import multipart
 from refstore.records import keys
 from refstore.records.branch_records import Branch, TokenRecord
 from refstore.records.encoding import decode, encode
-from refstore.records.reference_records import Listed, ReferenceRecord, decode_reference
+from refstore.records.multipart_records import MultipartUpload
+from refstore.records.reference_records import Issued, Listed, ReferenceRecord, decode_reference
 from refstore.versioning import due_hints
 from refstore.versioning.address_state import Unnamed, after_release, changed_ms, may_delete_at_ms
+from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName
 from refstore_reaper.readable_records import OnCorrupt, raise_corrupt, readable
 
 PAGE: Final = 1000
@@ -36,7 +42,7 @@ class ScrubResult(NamedTuple):
     hints: int
     """Due hints that were missing."""
     tokens: int
-    """Dead tokens whose staging area was removed."""
+    """Dead tokens whose staging area was removed, or multipart uploads that were forgotten."""
     finished: bool = True
     """Whether the shard was scrubbed completely."""
 
@@ -95,6 +101,45 @@ def scrub_tokens(ctx: Context, *, on_corrupt: OnCorrupt = raise_corrupt) -> Scru
         # a token that was processed meanwhile may still have late writers: its stamp makes this fail
         forgotten += ctx.kv.set_if(keys.token(ctx.repo, token), old[token], ABSENT)
     return ScrubResult(0, 0, forgotten)
+
+
+def scrub_uploads(ctx: Context, *, on_corrupt: OnCorrupt = raise_corrupt) -> ScrubResult:
+    """Let go what is left of multipart uploads that are over, and forget them (rule 23).
+
+    One whose record is young may be about to be issued. One that is found to be over is closed first, and forgotten
+    when everybody has ended who may still write a part.
+    """
+    forgotten = 0
+    after = ""
+    while page := ctx.kv.scan(keys.uploads(ctx.repo), after=after, limit=PAGE):
+        after = page[-1][0]
+        before = ctx.clock.now_ms() - int(ctx.waits.scrub_after_seconds * 1000)
+        old = [
+            RegisteredUpload(UploadName(*keys.parse_upload(name)), value, record)
+            for name, value, record in readable(page, lambda raw: decode(raw, MultipartUpload), on_corrupt)
+            if max(record.begun_ms, record.closed_ms) < before
+        ]
+        states = ctx.references.get_many([item.name.address for item in old])
+        for item, state in zip(old, states, strict=True):
+            if not isinstance(state, Issued):
+                forgotten += _end_upload(ctx, item)
+    return ScrubResult(0, 0, forgotten)
+
+
+def _end_upload(ctx: Context, upload: RegisteredUpload) -> bool:
+    """Close the upload, or, if it is closed for long, forget it. Return whether it was forgotten."""
+    if not upload.record.closed_ms:
+        closed = msgspec.structs.replace(upload.record, closed_ms=ctx.clock.now_ms())
+        if ctx.uploads.change(upload, closed) is not None:
+            multipart.end_upload(ctx, upload.name, upload.record.token_id)
+        return False
+    multipart.end_upload(ctx, upload.name, upload.record.token_id)
+    return ctx.uploads.forget(upload)
+
+
+def open_upload_keys(ctx: Context) -> set[str]:
+    """Return the keys of the uploads that are registered: the store's sweep of old ones is to leave them alone."""
+    return {item.name.address for item in ctx.uploads.scan()}
 
 
 def dead_tokens(ctx: Context, tokens: Iterable[Token]) -> set[Token]:

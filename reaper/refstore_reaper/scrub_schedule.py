@@ -17,6 +17,7 @@ from refstore.records.encoding import decode, encode
 from refstore.records.reaper_records import StampRecord
 
 TOKENS: Final = "tokens"
+UPLOADS: Final = "uploads"
 TEMPORARY: Final = "temporary"
 """What is scrubbed besides the shards of the references."""
 
@@ -33,7 +34,9 @@ class ScrubSchedule:
         """Return the units whose interval is over, in any order. New units are spread over the interval, so that a
         repository is not scrubbed all at once.
         """
-        units = [f"scrub/{what}" for what in (*(f"{shard:02x}" for shard in range(keys.SHARDS)), TOKENS, TEMPORARY)]
+        units = [
+            f"scrub/{what}" for what in (*(f"{shard:02x}" for shard in range(keys.SHARDS)), TOKENS, UPLOADS, TEMPORARY)
+        ]
         now = self._ctx.clock.now_ms()
         stamps = dict(self._ctx.kv.scan(keys.reaper_states(self._ctx.repo), prefix="scrubbed/", limit=len(units) * 2))
         due: list[str] = []

@@ -30,6 +30,9 @@ Address = NewType("Address", str)
 """A physical address: a key relative to the repository's namespace (`data/<hour>/<id>`), or, for data that was staged
 from outside and is not ours to delete, a full URL."""
 
+UploadId = NewType("UploadId", str)
+"""Of a multipart upload: `<hour>.<id>`, from its physical address."""
+
 PATH_BYTES_MAX: Final = 1024
 """S3's own limit for a key, and lakeFS's for a path."""
 
@@ -49,6 +52,7 @@ OWN_ADDRESS_PATTERN: Final = r"data/([0-9]{10})/([0-9a-z]{26})"
 """As a regular expression that RE2 reads too. `[0-9]`, not `\\d`: to Python that is every digit of Unicode."""
 _OWN_ADDRESS = re.compile(OWN_ADDRESS_PATTERN)
 _OWN_ADDRESSES = re.compile(rf"(?:{OWN_ADDRESS_PATTERN}\n)*")
+_UPLOAD_ID = re.compile(r"[0-9]{10}\.[0-9a-z]{26}")
 _OWN_ADDRESS_LENGTH: Final = 42
 _OWN_TIME_ENDS: Final = 26
 """Where the time in an own address ends: after the slice and the first ten digits of the id."""
@@ -182,6 +186,23 @@ def own_address(text: str) -> Address:
             "for a path, use refstore stat or refstore why"
         )
     return Address(text)
+
+
+def upload_id(text: str) -> UploadId:
+    """Check the id of a multipart upload. Raises InvalidName."""
+    if not _UPLOAD_ID.fullmatch(text):
+        raise InvalidName(f"{text[:120]!r} is not the id of an upload; use the one that its beginning answered")
+    return UploadId(text)
+
+
+def upload_id_of(address: Address) -> UploadId:
+    """Return the id of the upload at an own address."""
+    return UploadId(address.removeprefix("data/").replace("/", "."))
+
+
+def upload_address(id_: UploadId) -> Address:
+    """Return the physical address of an upload."""
+    return Address(f"data/{id_.replace('.', '/')}")
 
 
 def is_own(address: Address) -> bool:

@@ -14,6 +14,9 @@ way out. Every driver guarantees this (`refstore.conformance.ObjectStoreSuite` t
 - Keys follow the rules of `object_keys.py`. For any other key the store raises `InvalidPath` and does nothing. Objects
   of the namespace with other keys (such as a console's folder markers) are foreign: listings skip them and log a
   warning.
+- A multipart upload is `begin_upload`, then any number of `put_part` and `copy_part` in any order, then
+  `complete_upload` or `abort_uploads`. A store that has none inherits these methods. There, parts are objects of their
+  own, and `join` makes one object of them.
 - All methods may be called from several threads at once.
 """
 
@@ -22,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import compress
 from pathlib import Path
@@ -132,6 +135,14 @@ class VersioningStatus(NamedTuple):
     """None: not known."""
     warning: str
     """What an operator must know, and what to do; '': nothing."""
+
+
+class StoredPart(NamedTuple):
+    """What the store has of one part of a multipart upload."""
+
+    size_bytes: int
+    etag: str
+    """The ETag that completes the upload, without quotes."""
 
 
 class TagResult(NamedTuple):
@@ -248,11 +259,57 @@ class ObjectStore(ABC):
         del rules
         raise Invalid(f"{self.url} has no lifecycle rules; use an s3:// store")
 
-    def sweep_temporary(self, *, older_than_seconds: float, clock: Clock) -> int:
+    def begin_upload(self, key: str) -> str:
+        """Begin a multipart upload of the key, and return the store's id of it; '': the store has none, so each part is
+        to be put as an object of its own, and then joined.
+        """
+        del key
+        return ""
+
+    def put_part(self, key: str, upload: str, number: int, body: Body) -> StoredPart:
+        """Write a part of an upload that was begun. Raises ObjectNotFound: the upload is over."""
+        del upload, number, body
+        raise Invalid(f"{self.url} has no multipart uploads; put the parts of {key!r} as objects, and join them")
+
+    def copy_part(self, key: str, upload: str, number: int, source: str, start: int, end: int) -> StoredPart:
+        """Write the bytes [start, end) of the object at `source` as a part, in the store. Raises ObjectNotFound: the
+        source, or the upload, is not there.
+        """
+        del upload, number, source, start, end
+        raise Invalid(f"{self.url} has no multipart uploads; put the parts of {key!r} as objects, and join them")
+
+    def complete_upload(self, key: str, upload: str, parts: Sequence[tuple[int, str]]) -> ObjectInfo:
+        """Make the object of the parts: (number, ETag), in order of number. An object that is there already stays: an
+        earlier call, with the same parts, made it. Raises ObjectNotFound: a part, or the upload, is not there.
+        """
+        del upload, parts
+        raise Invalid(f"{self.url} has no multipart uploads; put the parts of {key!r} as objects, and join them")
+
+    def join(self, key: str, sources: Sequence[str]) -> ObjectInfo:
+        """Write the contents of the sources, one after the other, as one object, under the operation's deadline and
+        without holding them. An object that is there already stays, as of `complete_upload`. Raises ObjectNotFound.
+        """
+        found = _head_or_none(self, key)
+        if found is None:
+            chunks = (chunk for source in sources for chunk in deadline.check_each(self.get(source)))
+            with suppress(AlreadyExists):
+                self.put(key, chunks, if_absent=True)
+        return found or self.head(key)
+
+    def abort_uploads(self, key: str) -> int:
+        """Abort every multipart upload of the key that the store knows, with its parts, and return how many there
+        were. The key itself, if there is such an object, stays.
+        """
+        del key
+        return 0
+
+    def sweep_temporary(self, *, older_than_seconds: float, clock: Clock, spared_keys: Container[str] = ()) -> int:
         """Remove unfinished files or uploads that are older than any put may take: their clients were killed. Return
         their number. Several callers may call it at once, each about once an hour.
+
+        `spared_keys`: of multipart uploads that are open, however old.
         """
-        del older_than_seconds, clock
+        del older_than_seconds, clock, spared_keys
         return 0
 
     def read(self, key: str) -> bytes:

@@ -23,13 +23,14 @@ import fcntl
 import os
 import stat
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Container, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from refstore.core import deadline
 from refstore.core.clock import Clock, SystemClock
 from refstore.core.disk_space import has_reserved_bytes
 from refstore.core.file_modes import FileModes, make_folder, modes_for
@@ -81,6 +82,10 @@ _SYNCED_SECONDS: Final = 600.0
 can have removed a directory that a put used within this time, so it is still the directory that was synced.
 """
 _SYNCED_MAX: Final = 1024
+_COPIED_BYTES: Final = 64 << 20
+"""How much the kernel copies at a time."""
+_NO_COPY: Final = (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM)
+"""A file system that cannot copy within itself: then `sendfile` does it."""
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -190,7 +195,27 @@ class LocalObjects(ObjectStore):
                     failed += outcome.failed_keys
         return DeleteResult(tuple(deleted), tuple(missing), tuple(failed))
 
-    def sweep_temporary(self, *, older_than_seconds: float, clock: Clock) -> int:
+    def join(self, key: str, sources: Sequence[str]) -> ObjectInfo:
+        """Let the kernel copy the files, as one object, so that no byte passes through this process."""
+        check_key(key)
+        check_keys(sources)
+        with suppress(ObjectNotFound):
+            return self.head(key)
+        joining = partial(translate_errors, f"joining {key!r}", self._root)
+        with self._open_root() as root:
+            modes = modes_for(os.fstat(root))
+            with self._stage_file(root, modes) as (staging, name, file):
+                for source in sources:
+                    with self._open_file(source) as part, joining():
+                        _copy_file(part, file)
+                with joining(), suppress(AlreadyExists):
+                    if self._fsync:
+                        os.fsync(file)
+                    self._publish_staged(root, modes, staging, name, key, if_absent=True)
+        return self.head(key)
+
+    def sweep_temporary(self, *, older_than_seconds: float, clock: Clock, spared_keys: Container[str] = ()) -> int:
+        del spared_keys
         if older_than_seconds < _SWEEP_SECONDS_MIN:
             raise Invalid(
                 f"older_than_seconds is {older_than_seconds:g}; use at least {_SWEEP_SECONDS_MIN:g}, so that no "
@@ -326,11 +351,7 @@ class LocalObjects(ObjectStore):
         """Yield an empty chunk once the file is open, then the chunks of the file."""
         check_key(key)
         check_range(key, start, end)
-        directory, _, name = key.rpartition("/")
-        with self._open_root() as root, self._missing_as_not_found(key), open_directory(root, directory) as parent:
-            # O_NONBLOCK: opening a FIFO that someone left there must not wait for its writer.
-            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
-        try:
+        with self._open_file(key) as file:
             first, last = clip_range(key, start, end, _require_regular(key, os.fstat(file)).st_size)
             yield b""
             while first < last:
@@ -343,6 +364,15 @@ class LocalObjects(ObjectStore):
                     )
                 first += len(chunk)
                 yield chunk
+
+    @contextmanager
+    def _open_file(self, key: str) -> Generator[int, None, None]:
+        directory, _, name = key.rpartition("/")
+        with self._open_root() as root, self._missing_as_not_found(key), open_directory(root, directory) as parent:
+            # O_NONBLOCK: opening a FIFO that someone left there must not wait for its writer.
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+        try:
+            yield file
         finally:
             os.close(file)
 
@@ -437,6 +467,24 @@ def _write(file: int, chunk: bytes) -> None:
     left = memoryview(chunk)
     while left:
         left = left[os.write(file, left) :]
+
+
+def _copy_file(source: int, target: int) -> None:
+    """Append the file, a piece at a time, so that the operation's deadline is kept."""
+    left = os.fstat(source).st_size
+    while left:
+        deadline.check()
+        if not has_reserved_bytes(target):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        try:
+            copied = os.copy_file_range(source, target, min(left, _COPIED_BYTES))
+        except OSError as error:
+            if error.errno not in _NO_COPY:
+                raise
+            copied = os.sendfile(target, source, None, min(left, _COPIED_BYTES))
+        if not copied:
+            raise OSError(errno.EIO, "it became shorter while it was read")
+        left -= copied
 
 
 def _file_exists(directory: int, name: str) -> bool:

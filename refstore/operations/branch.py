@@ -18,7 +18,7 @@ from refstore.errors import (
 )
 from refstore.kv.base import ABSENT
 from refstore.kv.unknown_outcomes import UnknownOutcomes
-from refstore.operations import refs
+from refstore.operations import multipart, refs
 from refstore.records import keys
 from refstore.records.branch_records import Branch, BranchRecord, RetiredToken, TokenRecord
 from refstore.records.encoding import decode, decode_optional
@@ -110,6 +110,7 @@ def reset_branch(ctx: Context, name: BranchName) -> None:
     else:
         raise branches.contention(name)
     ctx.markers.publish(branches, name)
+    multipart.abort_all(ctx, name)
 
 
 def delete_branch(ctx: Context, name: BranchName, *, default: BranchName) -> None:
@@ -204,3 +205,4 @@ def _close_branch(
     else:
         raise branches.contention(name)
     ctx.markers.publish(branches, name)
+    multipart.abort_all(ctx, name)

@@ -191,7 +191,7 @@ def _plan_placements(items: Sequence[Upload | Link]) -> list[Placement]:
     ]
     check_distinct(planned)
     for item in items:
-        _check_metadata(item.metadata)
+        check_metadata(item.metadata)
         ids.content_type(item.content_type)
     return planned
 
@@ -212,7 +212,7 @@ def _upload(
         Placement(path, _make_entry(address, blob, item, now), is_referenced=True, if_absent=item.if_absent)
         for path, address, blob, item in zip(paths, addresses, stored, uploads, strict=True)
     ]
-    refused = _place(ctx, branch, token, placements)
+    refused = place_each(ctx, branch, token, placements)
     return [refused.get(item.path) or item.entry for item in placements if item.entry is not None]
 
 
@@ -253,7 +253,7 @@ def _withdraw(ctx: Context, reserved: Sequence[tuple[Address, Reference]]) -> No
         ctx.objects.delete_many(leaving)
 
 
-def _place(
+def place_each(
     ctx: Context, branch: BranchName, token: Token, placements: Sequence[Placement], *, witness: bool = False
 ) -> dict[Path, AlreadyExists | Contention]:
     """Place the entries, and return why some were refused. Raises what `place` does, but TokenMoved."""
@@ -282,7 +282,7 @@ def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list
     namespaces = Namespaces.read(ctx.kv, ctx.objects.url)
     now = ctx.clock.now_ms()
     for item in items:
-        _check_metadata(item.metadata)
+        check_metadata(item.metadata)
         ids.content_type(item.content_type)
         ids.object_size(item.size_bytes)
         namespaces.check_object(item.url)
@@ -365,7 +365,7 @@ def _link(
     else:
         placements, linked_flags = _take_issued(ctx, token, items, claims, infos, results[1:])
     linked = [item for item, ok in zip(placements, linked_flags, strict=True) if ok]
-    refused = _place(ctx, branch, token, linked, witness=ctx.safety.witness == "always")
+    refused = place_each(ctx, branch, token, linked, witness=ctx.safety.witness == "always")
     entries = {item.path: item.entry for item in linked}
     return [
         refused.get(path)
@@ -486,7 +486,8 @@ def _make_entry(address: Address, stored: StoredObject, item: Upload, now_ms: in
     )
 
 
-def _check_metadata(metadata: dict[str, str]) -> None:
+def check_metadata(metadata: dict[str, str]) -> None:
+    """Check the user metadata of an object. Raises InvalidPath."""
     if metadata == {}:
         return
     argument_types.check_metadata(metadata, "metadata")

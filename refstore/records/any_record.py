@@ -8,6 +8,7 @@ from refstore.records.figure_records import GcFigures, ReaperFigures, RunProgres
 from refstore.records.lake_records import AccessKeyRecord, AuditHead, DurationsRecord, LakeRecord, Position, WaitingAct
 from refstore.records.location_records import Location, LocationsFlag, PurgeRecord
 from refstore.records.mark_records import GcFlag, GcRun, Mark, NothingToDelete
+from refstore.records.multipart_records import MultipartUpload, UploadedPart
 from refstore.records.reaper_records import (
     BreakerState,
     DeletionCount,
@@ -28,4 +29,5 @@ AnyRecord = (
     | AccessKeyRecord | RetentionRecord | GcFlag | GcRun | NothingToDelete | ClearedRepository | ImportRecord
     | AuditHead | WaitingAct | DurationsRecord | Position | PurgeRecord | Location | LocationsFlag
     | ReaperFigures | GcFigures | RunProgress | StopRequest | SharedDueHintRecord | LakeRecord
+    | MultipartUpload | UploadedPart
 )  # fmt: skip

@@ -30,6 +30,9 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
     <repo>/gc/marked/<mark id>        <commit id>             (or `complete`)    (that run marked it; and unmarked it)
     <repo>/gc/complete                <commit id>             NothingToDelete    (expired, and none of its data is lost)
     <repo>/imports                    <import id>             ImportRecord
+    <repo>/uploads                    <branch>\x01<path>\x01<upload id>
+                                                              MultipartUpload
+    <repo>/parts/<upload id>          <number>/<address>      UploadedPart
     <repo>/reaper                     breaker                 BreakerState
                                       deleted/<time>/<reaper> DeletionCount
                                       scrubbed/<unit>         StampRecord
@@ -67,14 +70,27 @@ from typing import Final
 from zlib import crc32
 
 from refstore.core import ids
-from refstore.core.ids import Address, BranchName, CommitId, Path, RepositoryId, RepositoryName, TagName, Token
-from refstore.errors import CorruptRecord, InvalidName
+from refstore.core.ids import (
+    Address,
+    BranchName,
+    CommitId,
+    Path,
+    RepositoryId,
+    RepositoryName,
+    TagName,
+    Token,
+    UploadId,
+)
+from refstore.errors import CorruptRecord, Invalid, InvalidName
 from refstore.kv.base import Key
 
 SHARDS: Final = 64
 """It decides in which partition a reference is, so it never changes once data exists."""
 _MANY: Final = "many/"
 """No physical address begins with it."""
+
+_UPLOAD_SEPARATOR: Final = "\x01"
+"""Sorts before what paths have, so that uploads lie in the order of their paths. An upload id has none."""
 
 REPOSITORIES: Final = "repositories"
 CLOSED_REPOSITORIES: Final = "closed-repositories"
@@ -343,6 +359,53 @@ def imports(repo: RepositoryId) -> str:
 
 def background_import(repo: RepositoryId, import_id: str) -> Key:
     return Key(imports(repo), import_id)
+
+
+def uploads(repo: RepositoryId) -> str:
+    return f"{repo}/uploads"
+
+
+def upload(repo: RepositoryId, branch: BranchName, path: Path, upload_id: UploadId) -> Key:
+    return Key(uploads(repo), uploads_of_path(branch, path) + upload_id)
+
+
+def uploads_of(branch: BranchName) -> str:
+    """Return what the names of a branch's uploads begin with, before the path."""
+    return f"{branch}{_UPLOAD_SEPARATOR}"
+
+
+def uploads_of_path(branch: BranchName, path: str) -> str:
+    """Return what the names of a path's uploads begin with, before their ids."""
+    return f"{branch}{_UPLOAD_SEPARATOR}{path}{_UPLOAD_SEPARATOR}"
+
+
+def parse_upload(name: str) -> tuple[BranchName, Path, UploadId]:
+    """Parse the name of an upload's key. Raises CorruptRecord."""
+    branch, _, rest = name.partition(_UPLOAD_SEPARATOR)
+    path, _, upload_id = rest.rpartition(_UPLOAD_SEPARATOR)
+    try:
+        return ids.branch_name(branch), ids.object_path(path), ids.upload_id(upload_id)
+    except Invalid as error:
+        raise CorruptRecord(
+            f"{name[:120]!r} is not the key of an upload; nothing that depends on it is deleted"
+        ) from error
+
+
+def upload_parts(repo: RepositoryId, upload_id: UploadId) -> str:
+    return f"{repo}/parts/{upload_id}"
+
+
+def upload_part(repo: RepositoryId, upload_id: UploadId, number: int, address: Address) -> Key:
+    return Key(upload_parts(repo, upload_id), f"{number:05d}/{address}")
+
+
+def parse_upload_part(name: str) -> tuple[int, Address]:
+    """Parse the name of a part's key to its number and address. Raises CorruptRecord."""
+    number, _, address = name.partition("/")
+    try:
+        return int(number), ids.own_address(address)
+    except (ValueError, InvalidName) as error:
+        raise CorruptRecord(f"{name[:120]!r} is not the key of a part; its upload is left alone") from error
 
 
 def unwritten_manifest(repo: RepositoryId) -> str:

@@ -52,6 +52,10 @@ class Issued(Record, frozen=True, tag=12):
     expires_ms: int
     branch: BranchName
     path: Path
+    in_parts: bool = False
+    """Whether it is the address of a multipart upload (rule 23)."""
+    parts_digest: str = ""
+    """Of the parts that are joined there, since a completion fixed them; '': none did."""
 
 
 class Deleting(Record, frozen=True, tag=13):

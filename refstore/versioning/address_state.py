@@ -3,6 +3,7 @@
     absent --create--> Listed --release--> Emptied --(grace window)---------------------> Deleting --> absent, blob gone
     absent --issue---> Issued --link-----> Listed
                        Issued --(expiry, and as long as two clocks may be apart)--------> Deleting
+                       Issued --abort of an upload, or release of a part of it----------> Deleting
     Emptied --restore, or the writer's own retry--> Listed
     Listed | Emptied --forget (committed)--> absent, blob stays
 
@@ -17,12 +18,20 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
+import msgspec
+
 from refstore.core.ids import Token
 from refstore.records.reference_records import Deleting, Emptied, Issued, Listed, Reference, ReferenceRecord
 from refstore.records.staging_records import Entry
 
 NOT_LINKED: Final = "issued and not linked"
 """Why an issued address is deleted whose time is over."""
+UPLOAD_EXPIRED: Final = "multipart upload not completed in time"
+UPLOAD_ABORTED: Final = "multipart upload aborted"
+UPLOAD_CAUSES: Final = frozenset({UPLOAD_EXPIRED, UPLOAD_ABORTED})
+"""Why the address of a multipart upload is deleted: whoever does it asks the store what it keeps of the upload."""
+PART_RELEASED: Final = "part of a multipart upload that is over"
+ENDED_CAUSES: Final = frozenset({*UPLOAD_CAUSES, PART_RELEASED})
 
 Unnamed = Emptied | Issued | Deleting
 """The states in which nothing names the address."""
@@ -79,7 +88,21 @@ def begin_deletion(state: Emptied | Issued, now_ms: int, delays: DeletionDelays)
         return None
     if isinstance(state, Emptied):
         return Deleting(now_ms, state.last_reference, state.cause, state.entry.size_bytes if state.entry else -1)
-    return Deleting(now_ms, Reference(Token(""), state.path), NOT_LINKED, -1)
+    return end_issued(state, now_ms, UPLOAD_EXPIRED if state.in_parts else NOT_LINKED)
+
+
+def end_issued(state: Issued, now_ms: int, cause: str) -> Deleting:
+    """Return the state of an issued address that goes, before its time perhaps: whoever it was issued to gave it up."""
+    return Deleting(now_ms, Reference(Token(""), state.path), cause, -1)
+
+
+def fix_parts(state: ReferenceRecord | None, token_id: str, digest: str, now_ms: int) -> Issued | None:
+    """Return the state in which these parts, and no others, are joined at the address of an upload (rule 23); None if
+    it is over, or others are fixed.
+    """
+    if not (isinstance(state, Issued) and state.in_parts and state.token_id == token_id and state.expires_ms > now_ms):
+        return None
+    return msgspec.structs.replace(state, parts_digest=digest) if state.parts_digest in ("", digest) else None
 
 
 def link(state: ReferenceRecord | None, token_id: str, reference: Reference, now_ms: int) -> Listed | None:

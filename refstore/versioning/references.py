@@ -33,7 +33,14 @@ from refstore.records.reference_records import (
 )
 from refstore.records.staging_records import Entry
 from refstore.versioning import address_state, due_hints
-from refstore.versioning.address_state import NO_DELAYS, AddOutcome, DeletionDelays, Unnamed, may_delete_at_ms
+from refstore.versioning.address_state import (
+    ENDED_CAUSES,
+    NO_DELAYS,
+    AddOutcome,
+    DeletionDelays,
+    Unnamed,
+    may_delete_at_ms,
+)
 
 ATTEMPTS: Final = 16
 """How often a lost `set_if` race over one list is run again. Each loss means that somebody else made progress."""
@@ -149,6 +156,52 @@ class References:
         self.release([Release(address, ref, cause, None) for address, _, ref, _ in chosen], at_once=NO_DELAYS)
         due_hints.write(self._kv, self._repo, ((at_ms, address) for address, _, _, at_ms in chosen))
         return taken
+
+    def fix_parts(self, address: Address, token_id: str, digest: str) -> bytes | None:
+        """Fix which parts are joined at the address of an upload (rule 23), and return what stands in its key then;
+        None if the upload is over, or other parts are fixed.
+        """
+        key = keys.reference(self._repo, address)
+        for _ in range(ATTEMPTS):
+            value = self._kv.get(key)
+            if value is ABSENT:
+                return None
+            fixed = address_state.fix_parts(decode_reference(value), token_id, digest, self._clock.now_ms())
+            if fixed is None:
+                return None
+            wanted = encode(fixed)
+            if value == wanted or self._kv.set_if(key, value, wanted):
+                return wanted
+        raise Contention("others kept changing the references of one address; make the same call again")
+
+    def end_issued(self, items: Sequence[tuple[Address, str]], cause: str) -> list[bool]:
+        """`issued -> deleting`, before its time: for uploads that are aborted, and for parts of those that are over.
+
+        Each item is an address and the token id it was issued with. Return whether it is deleting now, by whomever. The
+        hint follows the write, as in `release`.
+        """
+        names = keys.reference_keys(self._repo, [address for address, _ in items])
+        ended: dict[int, Deleting] = {}
+        waiting = list(range(len(items)))
+        for _ in range(ATTEMPTS):
+            if not waiting:
+                break
+            now = self._clock.now_ms()
+            values = self._kv.get_many([names[index] for index in waiting])
+            writes: dict[int, SetIf] = {}
+            planned: dict[int, Deleting] = {}
+            for index, value in zip(waiting, values, strict=True):
+                state = None if value is ABSENT else decode_reference(value)
+                if isinstance(state, Deleting) and state.cause in ENDED_CAUSES:
+                    ended[index] = state
+                elif isinstance(state, Issued) and state.token_id == items[index][1]:
+                    planned[index] = address_state.end_issued(state, now, cause)
+                    writes[index] = SetIf(names[index], value, encode(planned[index]))
+            written = self._kv.set_if_many(list(writes.values())) if writes else []
+            waiting = [index for index, ok in zip(writes, written, strict=True) if not ok]
+            ended |= {index: planned[index] for index, ok in zip(writes, written, strict=True) if ok}
+        self._write_hints({items[index][0]: state for index, state in ended.items()})
+        return [index in ended for index in range(len(items))]
 
     def add(self, items: Sequence[tuple[Address, Reference]], *, on_empty: bool) -> list[AddOutcome]:
         """Add a reference to each list. Several items may name one address; they are added one after the other.

@@ -45,6 +45,7 @@ from refstore.records.lake_records import (
 )
 from refstore.records.location_records import Backup, Content, Intent, Location, LocationsFlag, PurgeRecord
 from refstore.records.mark_records import GcFlag, GcRun, Mark, NothingToDelete
+from refstore.records.multipart_records import MultipartUpload, UploadedPart
 from refstore.records.reaper_records import (
     BreakerState,
     DeletionCount,
@@ -91,6 +92,14 @@ RECORDS: dict[str, Record] = {
     "emptied": Emptied(1_700_000_000_000, REFERENCE, "reset"),
     "emptied, full": Emptied(1_700_000_000_000, Reference(TOKEN, PATH, "r1"), "overwritten", ENTRY),
     "issued": Issued("t1", 1_700_000_000_000, MAIN, PATH),
+    "issued, in parts": Issued("t1", 1_700_000_000_000, MAIN, PATH, True, "d1"),
+    "multipart upload": MultipartUpload("t1", 1_700_000_000_000, 1_700_000_000_001),
+    "multipart upload, full": MultipartUpload(
+        *("t1", 1_700_000_000_000, 1_700_000_000_001, {"b": "2", "a": "1"}, "text/csv", "u1", "d1", 1_700_000_000_002),
+        ENTRY,
+    ),
+    "uploaded part": UploadedPart(5, "e1", 1_700_000_000_000),
+    "uploaded part, full": UploadedPart(5, "e1", 1_700_000_000_000, {"crc32": "AAAAAA=="}),
     "deleting": Deleting(1_700_000_000_000, REFERENCE, "reset"),
     "deleting, full": Deleting(1_700_000_000_000, REFERENCE, "reset", 5),
     "branch": Branch(COMMIT, TOKEN, (), (), "w1"),
@@ -352,7 +361,7 @@ WRITTEN: dict[str, str] = {
     "emptied, full": (
         "950bcf0000018bcfe5680093bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a27231ab6f7665727772697474656e9901d92a646174612f323032333131313432322f30316a387836773376723030303030303030303030303030303005a461623132cf0000018bcfe5680080a0a0a0"
     ),
-    "issued": ("950ca27431cf0000018bcfe56800a46d61696ea3612f62"),
+    "issued": ("970ca27431cf0000018bcfe56800a46d61696ea3612f62c2a0"),
     "deleting, full": (
         "950dcf0000018bcfe5680093bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a0a5726573657405"
     ),
@@ -479,6 +488,13 @@ WRITTEN: dict[str, str] = {
     "durations, during a change": (
         "955295cb40bc200000000000cb403e800000000000cb404e000000000000cb40c5180000000000cb408c200000000000a27732cf0000018bcfe56801919295cb40ac200000000000cb404e000000000000cb404e000000000000cb40bc200000000000cb40ac200000000000cf0000018bcfe56802"
     ),
+    "issued, in parts": ("970ca27431cf0000018bcfe56800a46d61696ea3612f62c3a26431"),
+    "multipart upload": ("9a64a27431cf0000018bcfe56800cf0000018bcfe5680180a0a0a000c0"),
+    "multipart upload, full": (
+        "9a64a27431cf0000018bcfe56800cf0000018bcfe5680182a161a131a162a132a8746578742f637376a27531a26431cf0000018bcfe568029901d92a646174612f323032333131313432322f30316a387836773376723030303030303030303030303030303005a461623132cf0000018bcfe5680080a0a0a0"
+    ),
+    "uploaded part": ("956505a26531cf0000018bcfe5680080"),
+    "uploaded part, full": ("956505a26531cf0000018bcfe5680081a56372633332a84141414141413d3d"),
 }
 
 

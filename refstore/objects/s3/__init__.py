@@ -5,14 +5,14 @@ virtual), `conditional_put=0` for servers that ignore `If-None-Match`, `delete_v
 versions in a bucket that keeps versions, `part_mib` (the part size of multipart uploads; the largest object has 10,000
 parts). Credentials come from the usual AWS configuration, never from the URL.
 
-One module per concern: `client.py` (limits, errors), `object_writer.py`, `object_reader.py`, `object_lister.py`,
-`bulk_requests.py`, `versions.py`, `lifecycle.py`.
+One module per concern: `client.py` (limits, errors), `object_writer.py`, `multipart.py`, `object_reader.py`,
+`object_lister.py`, `bulk_requests.py`, `versions.py`, `lifecycle.py`.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,10 +26,12 @@ from refstore.objects.base import (
     ObjectStore,
     SkippedKeys,
     StoredObject,
+    StoredPart,
     TagResult,
     VersioningStatus,
 )
 from refstore.objects.object_keys import KEY_BYTES_MAX, check_key, check_keys, check_prefix
+from refstore.objects.s3 import multipart
 from refstore.objects.s3.bulk_requests import BulkRequests
 from refstore.objects.s3.client import Bucket, make_client
 from refstore.objects.s3.lifecycle import read_rules, write_rules
@@ -121,9 +123,24 @@ class S3Objects(ObjectStore):
     def set_lifecycle_rules(self, rules: Sequence[Mapping[str, Any]]) -> None:
         write_rules(self._bucket, rules)
 
-    def sweep_temporary(self, *, older_than_seconds: float, clock: Clock) -> int:
+    def begin_upload(self, key: str) -> str:
+        return multipart.begin_upload(self._bucket, key)
+
+    def put_part(self, key: str, upload: str, number: int, body: Body) -> StoredPart:
+        return multipart.put_part(self._bucket, key, upload, number, body)
+
+    def copy_part(self, key: str, upload: str, number: int, source: str, start: int, end: int) -> StoredPart:
+        return multipart.copy_part(self._bucket, key, upload, number, source, start, end)
+
+    def complete_upload(self, key: str, upload: str, parts: Sequence[tuple[int, str]]) -> ObjectInfo:
+        return multipart.complete_upload(self._bucket, key, upload, parts)
+
+    def abort_uploads(self, key: str) -> int:
+        return multipart.abort_uploads(self._bucket, key)
+
+    def sweep_temporary(self, *, older_than_seconds: float, clock: Clock, spared_keys: Container[str] = ()) -> int:
         """Abort old multipart uploads below the prefix. Their clients were killed, and their parts still cost money."""
-        return sweep_uploads(self._bucket, clock.now_ms() - older_than_seconds * 1000)
+        return sweep_uploads(self._bucket, clock.now_ms() - older_than_seconds * 1000, spared_keys)
 
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
         return self._presign("get_object", key, expires_seconds)

@@ -10,7 +10,7 @@ import random
 import secrets
 import tempfile
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar
@@ -105,7 +105,7 @@ class ObjectWriter:
         """
         with tempfile.TemporaryFile() as spool:
             for part in parts:
-                with _translate_disk_errors(key):
+                with translate_disk_errors(key):
                     spool.write(part)
             self._put_conditionally(key, full, spool)
 
@@ -216,23 +216,28 @@ def abort_upload(bucket: Bucket, full: str, upload: str) -> bool:
     return True
 
 
-def sweep_uploads(bucket: Bucket, before_ms: float) -> int:
-    """Abort the multipart uploads below the prefix that were begun before that time."""
+def sweep_uploads(bucket: Bucket, before_ms: float, spared_keys: Container[str] = ()) -> int:
+    """Abort the multipart uploads below the prefix that were begun before that time, but for those of spared keys."""
     swept = 0
+    for full, upload, begun_ms in list_uploads(bucket, bucket.prefix):
+        if begun_ms < before_ms and full.removeprefix(bucket.prefix) not in spared_keys:
+            swept += abort_upload(bucket, full, upload)
+    return swept
+
+
+def list_uploads(bucket: Bucket, prefix: str) -> Iterator[tuple[str, str, float]]:
+    """Yield the full key, the id and the beginning (in ms) of the multipart uploads whose full keys begin so."""
     try:
-        for page in bucket.client.get_paginator("list_multipart_uploads").paginate(
-            Bucket=bucket.name, Prefix=bucket.prefix
-        ):
+        for page in bucket.client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket.name, Prefix=prefix):
             for upload in page.get("Uploads", ()):
                 full, number, begun = upload.get("Key", ""), upload.get("UploadId"), upload.get("Initiated")
                 # Some servers list uploads outside the prefix, too.
-                if full.startswith(bucket.prefix) and number and begun and begun.timestamp() * 1000 < before_ms:
-                    swept += abort_upload(bucket, full, number)
+                if full.startswith(prefix) and number and begun:
+                    yield full, number, begun.timestamp() * 1000
     except FAILURES as error:
         # A server without unfinished uploads may answer with such an error (rclone), or not know the operation.
         if not (isinstance(error, ClientError) and parse_server_error(error).code in _NO_UPLOADS):
             raise bucket.translate_error(error, "looking for unfinished uploads") from error
-    return swept
 
 
 def _count_chunks(tally: BodyDigest, chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -267,7 +272,7 @@ def _chain_parts(ahead: deque[bytes], parts: Iterator[bytes]) -> Iterator[bytes]
 
 
 @contextmanager
-def _translate_disk_errors(key: str) -> Generator[None, None, None]:
+def translate_disk_errors(key: str) -> Generator[None, None, None]:
     try:
         yield
     except OSError as error:

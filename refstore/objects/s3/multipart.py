@@ -1,0 +1,101 @@
+"""Multipart uploads that a caller completes: their parts come one by one, from many calls, over days.
+
+A part goes to the server from memory, or, if it is large, from a temporary file: its size has to be known before the
+first byte is sent, and a request that fails is sent again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from typing import Final
+
+from botocore.exceptions import ClientError
+
+from refstore.core import deadline
+from refstore.errors import ObjectNotFound, ObjectsUnavailable
+from refstore.objects.base import Body, ObjectInfo, StoredPart, chunks_of
+from refstore.objects.s3.client import FAILURES, Bucket, parse_server_error
+from refstore.objects.s3.object_reader import head_object
+from refstore.objects.s3.object_writer import abort_upload, list_uploads, translate_disk_errors
+
+_HELD_BYTES: Final = 16 << 20
+"""A part up to this size is sent from memory."""
+_OVER: Final = frozenset({"NoSuchUpload", "InvalidPart", "NoSuchKey"})
+
+
+def begin_upload(bucket: Bucket, key: str) -> str:
+    with bucket.translate_errors(f"starting the upload of {key!r}"):
+        return bucket.client.create_multipart_upload(Bucket=bucket.name, Key=bucket.full_key(key))["UploadId"]
+
+
+def put_part(bucket: Bucket, key: str, upload: str, number: int, body: Body) -> StoredPart:
+    full, doing = bucket.full_key(key), f"writing part {number} of {key!r}"
+    with tempfile.SpooledTemporaryFile(_HELD_BYTES) as spool:
+        for chunk in deadline.check_each(chunks_of(body)):
+            with translate_disk_errors(key):
+                spool.write(chunk)
+        size_bytes = spool.tell()
+        spool.seek(0)
+        try:
+            sent = bucket.client.upload_part(
+                Bucket=bucket.name,
+                Key=full,
+                UploadId=upload,
+                PartNumber=number,
+                Body=spool,  # type: ignore[arg-type]  # it reads and seeks as a file does
+            )
+        except FAILURES as error:
+            raise _translate(bucket, error, doing, key) from error
+    return StoredPart(size_bytes, sent["ETag"].strip('"'))
+
+
+def copy_part(bucket: Bucket, key: str, upload: str, number: int, source: str, start: int, end: int) -> StoredPart:
+    try:
+        answer = bucket.client.upload_part_copy(
+            Bucket=bucket.name,
+            Key=bucket.full_key(key),
+            UploadId=upload,
+            PartNumber=number,
+            CopySource={"Bucket": bucket.name, "Key": bucket.full_key(source)},
+            CopySourceRange=f"bytes={start}-{end - 1}",
+        )
+    except FAILURES as error:
+        raise _translate(bucket, error, f"copying part {number} of {key!r}", key) from error
+    return StoredPart(end - start, answer["CopyPartResult"].get("ETag", "").strip('"'))
+
+
+def complete_upload(bucket: Bucket, key: str, upload: str, parts: Sequence[tuple[int, str]]) -> ObjectInfo:
+    """Complete the upload. A server that does not know it any more has completed it, if the object is there."""
+    try:
+        bucket.client.complete_multipart_upload(
+            Bucket=bucket.name,
+            Key=bucket.full_key(key),
+            UploadId=upload,
+            MultipartUpload={"Parts": [{"PartNumber": number, "ETag": f'"{etag}"'} for number, etag in parts]},
+        )
+    except FAILURES as error:
+        translated = _translate(bucket, error, f"completing the upload of {key!r}", key)
+        if not isinstance(translated, ObjectNotFound):
+            raise translated from error
+        try:
+            return head_object(bucket, key)
+        except ObjectNotFound:
+            raise translated from error
+    return head_object(bucket, key)
+
+
+def abort_uploads(bucket: Bucket, key: str) -> int:
+    """Abort all uploads of the key that the server knows. Raises ObjectsUnavailable where one is left."""
+    full = bucket.full_key(key)
+    uploads = [upload for name, upload, _ in list_uploads(bucket, full) if name == full]
+    left = [upload for upload in uploads if not abort_upload(bucket, full, upload)]
+    if left:
+        raise ObjectsUnavailable(f"{len(left)} multipart uploads of {key!r} could not be aborted; try again later")
+    return len(uploads)
+
+
+def _translate(bucket: Bucket, error: Exception, doing: str, key: str) -> Exception:
+    if isinstance(error, ClientError) and (reason := parse_server_error(error)).code in _OVER:
+        return ObjectNotFound(f"{doing} failed: {reason}; there is no such upload or part of {key!r} any more")
+    return bucket.translate_error(error, doing)

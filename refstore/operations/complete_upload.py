@@ -1,0 +1,193 @@
+"""Complete a multipart upload (rule 23): fix which parts are joined -> join them -> take the address, as a link does
+-> entry and token check -> release the parts.
+
+Until the address is taken, anybody may make the call again, with the same parts. A repeated call that had landed
+answers the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import msgspec
+
+from refstore.context import Context
+from refstore.errors import Conflict, Contention, InvalidParts, ObjectNotFound, RefstoreError
+from refstore.objects.base import ObjectInfo
+from refstore.operations import read, upload
+from refstore.operations.multipart import PARTS_MAX, close, end_upload, upload_not_found
+from refstore.operations.refs import ResolvedRef
+from refstore.operations.stage_entries import Placement, find_existing
+from refstore.records.multipart_records import MultipartUpload
+from refstore.records.reference_records import Emptied, Issued, Listed, Reference
+from refstore.records.staging_records import Entry
+from refstore.versioning.address_state import changed_ms
+from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName, WrittenPart
+
+PART_BYTES_MIN: Final = 5 << 20
+"""Of every part but the last, as S3 has it: an upload has a bounded number of requests for each byte."""
+
+
+class RequestedPart(NamedTuple):
+    """A part that a caller wants to be joined."""
+
+    number: int
+    etag: str
+    """As the part's writing answered it, without quotes."""
+
+
+def complete(
+    ctx: Context,
+    name: UploadName,
+    requested: Sequence[RequestedPart],
+    *,
+    if_absent: bool = False,
+    describe: Callable[[MultipartUpload, Sequence[WrittenPart]], Mapping[str, str]] | None = None,
+) -> Entry:
+    """Join the parts, put the object at its path, and return its entry. A repeated call that had landed answers the
+    same. `describe`: the metadata of the object, from the upload's and its parts.
+
+    Raises UploadNotFound, InvalidParts, AlreadyExists, BranchNotFound; Contention: another such call is under way.
+    """
+    _check_order(requested)
+    digest = digest_of(requested)
+    registered = ctx.uploads.read(name)
+    if registered is None:
+        raise upload_not_found(name)
+    if not isinstance(ctx.references.get_many([name.address])[0], Issued):
+        return _find_completed(ctx, name, digest)
+    chosen = _choose_parts(ctx, name, requested)
+    if isinstance(chosen, InvalidParts):
+        return _find_completed(ctx, name, digest, otherwise=chosen)
+    planned = Placement(name.path, None, is_referenced=True, if_absent=if_absent)
+    for error in find_existing(ctx, name.branch, [planned]).values():
+        raise error
+    fixed = ctx.references.fix_parts(name.address, registered.record.token_id, digest)
+    if fixed is None:
+        return _find_completed(ctx, name, digest)
+    registered = _record_parts(ctx, registered, digest)
+    try:
+        info = _join(ctx, registered, chosen)
+    except ObjectNotFound as error:
+        missing = InvalidParts(f"{error}; begin the upload again", fault="missing")
+        return _find_completed(ctx, name, digest, otherwise=missing)
+    metadata = dict(describe(registered.record, chosen) if describe is not None else registered.record.metadata)
+    return _link(ctx, registered, fixed, info, metadata, planned)
+
+
+def _record_parts(ctx: Context, registered: RegisteredUpload, digest: str) -> RegisteredUpload:
+    """Record which parts are joined before the address is taken: a repeated call compares its own with them."""
+    if registered.record.parts_digest == digest:
+        return registered
+    changed = ctx.uploads.change(registered, msgspec.structs.replace(registered.record, parts_digest=digest))
+    if changed is not None:
+        return changed
+    found = ctx.uploads.read(registered.name)
+    if found is None or found.record.parts_digest != digest:
+        raise upload_not_found(registered.name)
+    return found
+
+
+def _join(ctx: Context, registered: RegisteredUpload, parts: Sequence[WrittenPart]) -> ObjectInfo:
+    address, store_upload = registered.name.address, registered.record.store_upload
+    if store_upload:
+        return ctx.objects.complete_upload(address, store_upload, [(item.number, item.part.etag) for item in parts])
+    return ctx.objects.join(address, [item.address for item in parts])
+
+
+def _link(
+    ctx: Context,
+    registered: RegisteredUpload,
+    fixed: bytes,
+    info: ObjectInfo,
+    metadata: dict[str, str],
+    planned: Placement,
+) -> Entry:
+    """Take the address, once, and write the entry. Only who has taken it does."""
+    name, record = registered.name, registered.record
+    token = ctx.branches.read_open(name.branch).record.token
+    reference = Reference(token, name.path, ctx.ids.new_id(ctx.clock.now_ms()))
+    if not ctx.references.link([(name.address, record.token_id, reference)], [fixed])[0]:
+        return _find_completed(ctx, name, record.parts_digest)
+    entry = Entry(name.address, info.size_bytes, "", info.mtime_ms, metadata, record.content_type, reference.id)
+    placement = msgspec.structs.replace(planned, entry=entry)
+    refused = upload.place_each(ctx, name.branch, token, [placement], witness=ctx.safety.witness == "always")
+    with suppress(RefstoreError):  # it has landed: the scrubber ends what is left open here
+        close(ctx, registered, msgspec.structs.replace(record, closed_ms=ctx.clock.now_ms(), entry=entry))
+        end_upload(ctx, name, record.token_id)
+    for error in refused.values():
+        raise error
+    return entry
+
+
+def _find_completed(ctx: Context, name: UploadName, digest: str, *, otherwise: RefstoreError | None = None) -> Entry:
+    """Return the entry that another call made of the same parts. Raises Contention: it may still make it.
+
+    The address is read first: an entry that is not there yet comes before its address leaves the list. One under a
+    token that moved on may have to be written again by its writer (rule 2), so it does not count yet.
+
+    `otherwise`: the error if the upload is still open.
+    """
+    state = ctx.references.get_many([name.address])[0]
+    if isinstance(state, Issued):
+        raise otherwise or Conflict(
+            f"other parts of the upload {name.upload_id} are being joined, by a call that is under way or failed; "
+            "complete it with the same parts, or abort it"
+        )
+    registered = ctx.uploads.read(name)
+    if registered is not None and registered.record.parts_digest == digest:
+        if registered.record.entry is not None:
+            return registered.record.entry
+        found = read.resolve_many(ctx, ResolvedRef.of_branch(name.branch), [name.path]).get(name.path)
+        if found is not None and found.entry.address == name.address:
+            if found.token is None or found.token == ctx.branches.read_open(name.branch).record.token:
+                return found.entry
+        elif not isinstance(state, Listed | Emptied) or _is_old(ctx, changed_ms(state)):
+            raise upload_not_found(name)
+        raise Contention(f"the upload {name.upload_id} is being completed by another call; make the same call again")
+    raise upload_not_found(name)
+
+
+def _is_old(ctx: Context, at_ms: int) -> bool:
+    """Return whether every operation that changed something then has ended."""
+    return at_ms < ctx.clock.now_ms() - int(ctx.waits.scrub_after_seconds * 1000)
+
+
+def _choose_parts(
+    ctx: Context, name: UploadName, requested: Sequence[RequestedPart]
+) -> list[WrittenPart] | InvalidParts:
+    """Return the parts that are to be joined, or what is wrong with them."""
+    newest: dict[int, WrittenPart] = {item.number: item for item in ctx.uploads.scan_parts(name.upload_id)}
+    chosen: list[WrittenPart] = []
+    for number, etag in requested:
+        found = newest.get(number)
+        if found is None or found.part.etag != etag:
+            return InvalidParts(
+                f"part {number} was not written, or with another ETag; list the parts, and complete with theirs",
+                fault="missing",
+            )
+        chosen.append(found)
+    small = next((item for item in chosen[:-1] if item.part.size_bytes < PART_BYTES_MIN), None)
+    if small is not None:
+        return InvalidParts(
+            f"part {small.number} has {small.part.size_bytes} bytes, and every part but the last needs at least "
+            f"{PART_BYTES_MIN}; write it again with more",
+            fault="small",
+        )
+    return chosen
+
+
+def _check_order(requested: Sequence[RequestedPart]) -> None:
+    if not 1 <= len(requested) <= PARTS_MAX:
+        raise InvalidParts(f"an upload is completed with 1 to {PARTS_MAX} parts", fault="missing")
+    if any(one.number >= other.number for one, other in pairwise(requested)):
+        raise InvalidParts("the parts are not in ascending order of their numbers; sort them", fault="order")
+
+
+def digest_of(requested: Sequence[RequestedPart]) -> str:
+    """Return what tells one list of parts from another."""
+    return sha256("\n".join(f"{number} {etag}" for number, etag in requested).encode()).hexdigest()

@@ -1,0 +1,222 @@
+"""Multipart uploads: begin, write and copy parts, abort, end what is over (rule 23). `complete_upload.py` completes them.
+
+Begin: registry -> issued address -> the store's own upload, if it has any. Part: an issued address of its own -> blob
+-> record; or a part of the store's upload -> record. What is left of an upload that is over, expires, or the scrubber
+finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from refstore.context import Context
+from refstore.core import deadline, ids
+from refstore.core.batches import split_batches
+from refstore.core.ids import Address, BranchName
+from refstore.errors import InvalidParts, ObjectNotFound, RefstoreError, UploadNotFound
+from refstore.kv.unknown_outcomes import UnknownOutcomes
+from refstore.objects.base import Body, StoredPart, chunks_of
+from refstore.operations import read, upload
+from refstore.records.multipart_records import MultipartUpload, UploadedPart
+from refstore.records.reference_records import Issued
+from refstore.versioning.address_state import PART_RELEASED, UPLOAD_ABORTED
+from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName, WrittenPart
+
+PARTS_MAX: Final = 10_000
+
+_RELEASE_PAGE: Final = 1000
+
+NO_CHECKSUMS: Final[Mapping[str, str]] = {}
+
+
+def begin(
+    ctx: Context,
+    branch: BranchName,
+    path: str,
+    *,
+    seconds: float,
+    metadata: Mapping[str, str] | None = None,
+    content_type: str = "",
+) -> RegisteredUpload:
+    """Begin an upload that may be completed within `seconds`. Raises BranchNotFound."""
+    checked = ids.object_path(path)
+    details = dict(metadata or {})
+    upload.check_metadata(details)
+    ids.content_type(content_type)
+    unknown = UnknownOutcomes(ctx.clock)
+    while True:  # `unknown` ends it
+        ctx.branches.read_open(branch)
+        now = ctx.clock.now_ms()
+        name = UploadName(branch, checked, ids.upload_id_of(ids.new_address(ctx.ids, now)))
+        record = MultipartUpload(ctx.ids.new_id(now), now, now + int(seconds * 1000), details, content_type)
+        registered = ctx.uploads.register(name, record)
+        issued = Issued(record.token_id, record.expires_ms, branch, checked, in_parts=True)
+        with unknown.tolerate():  # begin another one then: this one may have begun, and expires unused
+            ctx.references.issue([(name.address, issued)])
+            return _begin_in_store(ctx, registered)
+        deadline.check()
+
+
+def _begin_in_store(ctx: Context, registered: RegisteredUpload) -> RegisteredUpload:
+    store_upload = ctx.objects.begin_upload(registered.name.address)
+    if not store_upload:
+        return registered
+    changed = ctx.uploads.change(registered, msgspec.structs.replace(registered.record, store_upload=store_upload))
+    if changed is None:
+        raise upload_not_found(registered.name)
+    return changed
+
+
+def write_part(
+    ctx: Context,
+    name: UploadName,
+    number: int,
+    body: Body,
+    *,
+    checksums: Callable[[], Mapping[str, str]] = lambda: NO_CHECKSUMS,
+) -> WrittenPart:
+    """Write a part. Of several with one number the one that was begun last counts. `checksums`: asked for when the body
+    was read. Raises UploadNotFound.
+    """
+    registered = read_open(ctx, name)
+    check_number(number)
+    if registered.record.store_upload:
+        chunks = deadline.check_each(chunks_of(body))
+        stored = _put_in_store(ctx, registered, number, chunks)
+        address = name.address
+    else:
+        address, stored = _put_as_object(ctx, registered, body)
+    part = UploadedPart(stored.size_bytes, stored.etag, ctx.clock.now_ms(), dict(checksums()))
+    written = WrittenPart(number, address, part)
+    ctx.uploads.write_part(name.upload_id, written)
+    return written
+
+
+def copy_part(
+    ctx: Context,
+    name: UploadName,
+    number: int,
+    source: tuple[Context, str, str],
+    start: int = 0,
+    end: int | None = None,
+) -> WrittenPart:
+    """Write the bytes [start, end) of an object as a part: in the store, where it can. `source`: the repository, a ref
+    and a path there. Raises UploadNotFound, ObjectNotFound.
+    """
+    from_ctx, ref, path = source
+    registered = read_open(ctx, name)
+    check_number(number)
+    place = read.find_own_content(from_ctx, ref, ids.object_path(path)) if from_ctx.repo == ctx.repo else None
+    if place is None or not registered.record.store_upload:
+        return write_part(ctx, name, number, read.open_object(from_ctx, ref, ids.object_path(path), start, end))
+    address, size_bytes = place
+    last = size_bytes if end is None else min(end, size_bytes)
+    if start >= last:
+        return write_part(ctx, name, number, b"")
+    stored = ctx.objects.copy_part(name.address, registered.record.store_upload, number, address, start, last)
+    written = WrittenPart(number, name.address, UploadedPart(stored.size_bytes, stored.etag, ctx.clock.now_ms()))
+    ctx.uploads.write_part(name.upload_id, written)
+    return written
+
+
+def _put_in_store(ctx: Context, registered: RegisteredUpload, number: int, body: Body) -> StoredPart:
+    try:
+        return ctx.objects.put_part(registered.name.address, registered.record.store_upload, number, body)
+    except ObjectNotFound:
+        raise upload_not_found(registered.name) from None
+
+
+def _put_as_object(ctx: Context, registered: RegisteredUpload, body: Body) -> tuple[Address, StoredPart]:
+    """Write a part to an issued address of its own, which expires with the upload."""
+    name, record = registered.name, registered.record
+    unknown = UnknownOutcomes(ctx.clock)
+    while True:  # `unknown` ends it
+        address = ids.new_address(ctx.ids, ctx.clock.now_ms())
+        with unknown.tolerate():  # take another address then: nothing was written to this one
+            ctx.references.issue([(address, Issued(record.token_id, record.expires_ms, name.branch, name.path))])
+            break
+        deadline.check()
+    try:
+        stored = ctx.objects.put(address, deadline.check_each(chunks_of(body)))
+    except Exception:
+        with suppress(RefstoreError):
+            ctx.references.end_issued([(address, record.token_id)], PART_RELEASED)
+        raise
+    return address, StoredPart(stored.size_bytes, stored.md5)
+
+
+def abort(ctx: Context, name: UploadName) -> None:
+    """End an upload, and let its parts go. Raises UploadNotFound, also where it was completed."""
+    registered = ctx.uploads.read(name)
+    if registered is None or not _abort(ctx, registered):
+        raise upload_not_found(name)
+
+
+def abort_all(ctx: Context, branch: BranchName) -> None:
+    """Abort what is open on a branch that was reset or deleted. What a crash or an error leaves, expires."""
+    for registered in ctx.uploads.scan(branch):
+        with suppress(RefstoreError):
+            _abort(ctx, registered)
+
+
+def _abort(ctx: Context, registered: RegisteredUpload) -> bool:
+    """Take the address first: from then on nobody completes the upload, and only then its parts go."""
+    name, record = registered.name, registered.record
+    if not ctx.references.end_issued([(name.address, record.token_id)], UPLOAD_ABORTED)[0]:
+        return False
+    close(ctx, registered, msgspec.structs.replace(record, closed_ms=ctx.clock.now_ms()))
+    end_upload(ctx, name, record.token_id)
+    return True
+
+
+def close(ctx: Context, registered: RegisteredUpload, record: MultipartUpload) -> None:
+    """Record that the upload is over. `record`: with the time, and the entry of a completion."""
+    if ctx.uploads.change(registered, record) is None:
+        again = ctx.uploads.read(registered.name)
+        if again is not None:
+            ctx.uploads.change(
+                again, msgspec.structs.replace(again.record, closed_ms=record.closed_ms, entry=record.entry)
+            )
+
+
+def end_upload(ctx: Context, name: UploadName, token_id: str) -> None:
+    """Let go what is left of an upload that is over: first what the store itself keeps, then the parts, and their
+    records last.
+    """
+    ctx.objects.abort_uploads(name.address)
+    for batch in split_batches(ctx.uploads.scan_parts(name.upload_id), _RELEASE_PAGE):
+        own = [(item.address, token_id) for item in batch if item.address != name.address]
+        if own:
+            ctx.references.end_issued(own, PART_RELEASED)
+    ctx.uploads.forget_parts(name.upload_id)
+
+
+def check_number(number: int) -> None:
+    """Raise InvalidParts for the number of a part that no upload has."""
+    if not 1 <= number <= PARTS_MAX:
+        raise InvalidParts(f"a part has a number from 1 to {PARTS_MAX}, not {number}", fault="number")
+
+
+def read_open(ctx: Context, name: UploadName) -> RegisteredUpload:
+    """Return an upload that may be completed still. Raises UploadNotFound."""
+    registered = ctx.uploads.read(name)
+    state = ctx.references.get_many([name.address])[0]
+    if (
+        registered is None
+        or not isinstance(state, Issued)
+        or state.token_id != registered.record.token_id
+        or state.expires_ms <= ctx.clock.now_ms()
+    ):
+        raise upload_not_found(name)
+    return registered
+
+
+def upload_not_found(name: UploadName) -> UploadNotFound:
+    return UploadNotFound(
+        f"there is no open upload {name.upload_id} of {name.path!r} on {name.branch!r}: it was completed or aborted, "
+        "or has expired; begin another one"
+    )
