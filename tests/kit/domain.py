@@ -37,10 +37,11 @@ from tests.kit.audit import NoAudit
 from tests.kit.clock import FakeClock
 from tests.kit.explorer import Scenario
 from tests.kit.ids import CountingIds
-from tests.kit.independent_audit import BRANCH, DATA, ENTRY, NO_KEY, audit, column_of, decoded
+from tests.kit.independent_audit import BRANCH, DATA, ENTRY, NO_KEY, Garbage, audit, column_of, decoded
 from tests.kit.reaping import settle
 from tests.kit.replay import Stage, Stores, Task, is_private
 from tests.kit.steps import CLOCK, OBJECTS, Interned, body_of, clock_value, stored
+from tests.kit.store_uploads import UPLOADS, StoreWithUploads
 from tests.kit.stores import DictKV, DictObjects
 
 T = TypeVar("T")
@@ -158,6 +159,8 @@ class World:
     """A repository in dicts, filled by real calls of the SDK, from which scenarios start."""
 
     safety: Safety = NO_AGES
+    store_has_uploads: bool = False
+    """Whether the store has multipart uploads of its own."""
     contents: dict[Key, bytes] = field(default_factory=dict[Key, bytes])
     blobs: dict[str, bytes] = field(default_factory=dict[str, bytes])
     clock: FakeClock = field(default_factory=FakeClock)
@@ -174,9 +177,13 @@ class World:
             safety=self.safety,
             signing_keys=(_KEY,),
             audit_log=NoAudit(),
-            open_store=lambda _url: store,
+            open_store=lambda _url: self.open(store, CountingIds("s")),
         )
         self.repo = self.lake.create_repository(REPOSITORY)
+
+    def open(self, store: ObjectStore, ids: CountingIds) -> ObjectStore:
+        """The store as this world has it."""
+        return StoreWithUploads(store, lambda: ids.new_id(0)) if self.store_has_uploads else store
 
     def scenario(
         self,
@@ -220,6 +227,7 @@ class RepositoryDomain:
         self._record = world.repo.record
         self._repo = world.repo.record.id
         self._safety = world.safety
+        self._open = world.open
         self._wall_ms = world.clock.now_ms()
         self._private = private
         self.safety_only = safety_only
@@ -237,7 +245,7 @@ class RepositoryDomain:
             safety=self._safety,
             signing_keys=(_KEY,),
             audit_log=NoAudit(),
-            open_store=lambda _url: stores.objects,
+            open_store=lambda _url: self._open(stores.objects, stores.ids),
         )
         context = lake.context(RepositoryName(REPOSITORY), self._record)
         # what the time is makes no difference to trees, and looking at it would be a step that a remembered result does
@@ -284,10 +292,19 @@ class RepositoryDomain:
         )
         if self._leaves:
             found.leaked = [leaked for leaked in found.leaked if leaked.state != NO_KEY]
+        found.garbage += self._left_of_uploads(contents, blobs)
         findings = (
             found.findings() if not self.safety_only else [f"lost: {what}, named by {by}" for what, by in found.lost]
         )
         return findings[0] if findings else None
+
+
+    def _left_of_uploads(self, contents: Mapping[Key, bytes], blobs: Mapping[str, bytes]) -> list[Garbage]:
+        """What is left of multipart uploads, which have all expired by then: records, and what the store keeps."""
+        folders = (f"{self._repo}/uploads", f"{self._repo}/parts/")
+        left = [Garbage(key, "an upload that is over") for key in contents if key.partition.startswith(folders)]
+        kept = [key for key in blobs if key.startswith(UPLOADS)]
+        return [*left, *(Garbage(Key(OBJECTS, key), "the store keeps an upload that is over") for key in kept)]
 
 
 def contents_of(store: Mapping[int, int], names: Interned) -> tuple[dict[Key, bytes], dict[str, bytes]]:

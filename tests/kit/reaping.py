@@ -73,12 +73,17 @@ def scrub_tokens() -> tuple[Stage, ...]:
     return (Stage("scrub-tokens", _scrub_tokens),)
 
 
+def scrub_uploads() -> tuple[Stage, ...]:
+    return (Stage("scrub-uploads", _scrub_uploads),)
+
+
 def settle() -> tuple[Stage, ...]:
     return (
         Stage("close", _close),
         *reap(),
         *scrub_references(),
         *scrub_tokens(),
+        *scrub_uploads(),
         *hard_delete(),
         Stage("clean", _clean_up),
     )
@@ -158,6 +163,10 @@ def _scrub_references(tools: Tools) -> None:
 
 def _scrub_tokens(tools: Tools) -> None:
     scrub.scrub_tokens(tools.ctx)
+
+
+def _scrub_uploads(tools: Tools) -> None:
+    scrub.scrub_uploads(tools.ctx)
 
 
 def _close(tools: Tools) -> None:

@@ -192,6 +192,7 @@ HARD_DELETE_ANY = Call(reaping.hard_delete(any_hint=True))
 SCRUB = Call((*reaping.scrub_references(), *reaping.hard_delete()))
 SCRUB_REFERENCES = Call(reaping.scrub_references())
 SCRUB_TOKENS = Call(reaping.scrub_tokens())
+SCRUB_UPLOADS = Call(reaping.scrub_uploads())
 
 COMMIT = commit("main", "c1")
 RESET = reset("main")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.simulation.loss_mutants import lost_writes
+from tests.simulation.multipart_mutants import uploads_in_parts
 from tests.simulation.planting import Edit, Mutant
 from tests.simulation.purge_mutants import purged
 
@@ -327,6 +328,7 @@ def mutants() -> Iterator[Mutant]:
     yield from lost_replies()
     yield from registry_and_hints()
     yield from purged()
+    yield from uploads_in_parts()
     yield from lost_writes()
 
 

@@ -23,6 +23,7 @@ from tests.simulation.calls import (
     SCRUB,
     SCRUB_REFERENCES,
     SCRUB_TOKENS,
+    SCRUB_UPLOADS,
     Call,
     stages_of,
 )
@@ -46,6 +47,7 @@ BACKGROUND = {
     SCRUB,
     SCRUB_REFERENCES,
     SCRUB_TOKENS,
+    SCRUB_UPLOADS,
 }
 
 

@@ -37,6 +37,7 @@ from tests.simulation.calls import (
     stages_of,
 )
 from tests.simulation.loss_scenarios import losses
+from tests.simulation.multipart_scenarios import uploads_in_parts
 from tests.simulation.offline_scenarios import collections, complete, marks
 from tests.simulation.plans import EXPIRED_MS, Calls, Plan, plan
 from tests.simulation.purge_scenarios import (
@@ -832,6 +833,7 @@ def every() -> Iterator[Plan]:
         times,
         readers,
         pages,
+        uploads_in_parts,
         batches,
         purges,
         uploads_again,

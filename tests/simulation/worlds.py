@@ -19,8 +19,8 @@ from tests.simulation.calls import BODIES
 class Start:
     """A world with two branches, and the names of what is in it."""
 
-    def __init__(self, safety: Safety = NO_AGES) -> None:
-        self.world = World(safety)
+    def __init__(self, safety: Safety = NO_AGES, *, store_has_uploads: bool = False) -> None:
+        self.world = World(safety, store_has_uploads)
         self.repo = self.world.repo
         self.repo.create_branch("feat", "main")
         self.addresses: dict[str, Address] = {}
