@@ -144,6 +144,11 @@ class ObjectStoreSuite:
     """Whether `delete_many` can tell what was not there."""
     streams: ClassVar[bool] = True
     """Whether a body may be larger than memory."""
+    knows_when_begun: ClassVar[bool] = True
+    """Whether the store can tell when an upload was begun."""
+    numbers_parts_freely: ClassVar[bool] = True
+    """Whether the numbers of parts may leave some out, and a part be copied, or written again. rclone passes parts on
+    as they come."""
     many: ClassVar[int] = 2500
 
     @pytest.fixture
@@ -548,6 +553,73 @@ class ObjectStoreSuite:
         store.put("a", b"x")
         store.close()
         store.close()
+
+    # -- uploads in parts
+
+    def test_objects_are_joined(self, store: ObjectStore) -> None:
+        bodies = [b"".join(pattern(3 * MIB)), b"", b"tail"]
+        for number, body in enumerate(bodies):
+            store.put(f"parts/{number}", body)
+        sources = [f"parts/{number}" for number in range(len(bodies))]
+        assert store.join("whole", sources).size_bytes == sum(map(len, bodies))
+        assert store.read("whole") == b"".join(bodies)
+        assert store.join("whole", ["parts/2"]).size_bytes == sum(map(len, bodies)), "it stays as it was joined first"
+        with pytest.raises(ObjectNotFound):
+            store.join("other", ["parts/2", "parts/9"])
+        assert [info.key for info in store.list()] == [*sources, "whole"]
+
+    def test_an_upload_in_parts(self, store: ObjectStore) -> None:
+        upload = store.begin_upload("a")
+        if not upload:
+            for attempt in (
+                lambda: store.put_part("a", "u", 1, b"x"),
+                lambda: store.copy_part("a", "u", 1, "b", 0, 1),
+                lambda: store.complete_upload("a", "u", []),
+            ):
+                with pytest.raises(Invalid, match="join"):
+                    attempt()
+            assert store.abort_uploads("a") == 0
+            return
+        source = b"".join(pattern(6 * MIB))
+        store.put("source", source)
+        one, two, three = (2, 5, 9) if self.numbers_parts_freely else (1, 2, 3)
+        if self.numbers_parts_freely:
+            store.put_part("a", upload, three, b"tail")
+        first = store.put_part("a", upload, one, (chunk for chunk in (b"x" * MIB, b"y" * (4 * MIB))))
+        again = store.put_part("a", upload, three, iter((b"the ", b"tail")))
+        if self.numbers_parts_freely:
+            copied = store.copy_part("a", upload, two, "source", 1, 5 * MIB + 1)
+        else:
+            copied = store.put_part("a", upload, two, source[1 : 5 * MIB + 1])
+        assert (first.size_bytes, again.size_bytes, copied.size_bytes) == (5 * MIB, 8, 5 * MIB)
+        assert again.etag == hashlib.md5(b"the tail", usedforsecurity=False).hexdigest()
+        with pytest.raises(ObjectNotFound):
+            store.head("a")
+        parts = [(one, first.etag), (two, copied.etag), (three, again.etag)]
+        assert store.complete_upload("a", upload, parts).size_bytes == 10 * MIB + 8
+        assert store.read("a") == b"x" * MIB + b"y" * (4 * MIB) + source[1 : 5 * MIB + 1] + b"the tail"
+        assert store.complete_upload("a", upload, parts).size_bytes == 10 * MIB + 8, "as a repeated call finds it"
+        assert store.abort_uploads("a") == 0
+        assert store.head("a").size_bytes == 10 * MIB + 8
+
+    def test_uploads_in_parts_are_aborted_by_their_key(self, store: ObjectStore) -> None:
+        uploads = [store.begin_upload("a"), store.begin_upload("a")]
+        if not uploads[0]:
+            return
+        other = store.begin_upload("a2")
+        part = store.put_part("a", uploads[0], 1, b"x")
+        assert store.abort_uploads("a") == 2
+        assert store.abort_uploads("a") == 0
+        for attempt in (
+            lambda: store.put_part("a", uploads[0], 1, b"x"),
+            lambda: store.complete_upload("a", uploads[0], [(1, part.etag)]),
+        ):
+            with pytest.raises((ObjectNotFound, ObjectsUnavailable)):  # moto fails where an upload is not there
+                attempt()
+        kept = store.put_part("a2", other, 1, b"x")
+        if self.knows_when_begun:
+            assert store.sweep_temporary(older_than_seconds=-60, clock=SystemClock(), spared_keys=("a2",)) == 0
+        assert store.complete_upload("a2", other, [(1, kept.etag)]).size_bytes == 1
 
     # -- presigned
 

@@ -1,4 +1,6 @@
-"""Multipart uploads: begin, write and copy parts, abort, end what is over (rule 23). `complete_upload.py` completes them.
+"""Multipart uploads: begin, write and copy parts, abort, and end what is over (rule 23).
+
+`complete_upload.py` completes them, `list_uploads.py` lists them.
 
 Begin: registry -> issued address -> the store's own upload, if it has any. Part: an issued address of its own -> blob
 -> record; or a part of the store's upload -> record. What is left of an upload that is over, expires, or the scrubber

@@ -298,7 +298,6 @@ class RepositoryDomain:
         )
         return findings[0] if findings else None
 
-
     def _left_of_uploads(self, contents: Mapping[Key, bytes], blobs: Mapping[str, bytes]) -> list[Garbage]:
         """What is left of multipart uploads, which have all expired by then: records, and what the store keeps."""
         folders = (f"{self._repo}/uploads", f"{self._repo}/parts/")

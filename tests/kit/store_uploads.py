@@ -1,7 +1,7 @@
 """A store with multipart uploads of its own, over one that has none: the worst that a server may do is several steps.
 
-    uploads/<key>/<id>            an upload that was begun
-    uploads/<key>/<id>/<number>   a part of it
+uploads/<key>/<id>            an upload that was begun
+uploads/<key>/<id>/<number>   a part of it
 """
 
 from __future__ import annotations

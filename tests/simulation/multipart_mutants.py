@@ -84,7 +84,8 @@ def uploads_in_parts() -> Iterator[Mutant]:
             Edit(
                 f"{MULTIPART}:begin",
                 "        registered = ctx.uploads.register(name, record)\n",
-                "        ctx.objects.begin_upload(name.address)\n        registered = ctx.uploads.register(name, record)\n",
+                "        ctx.objects.begin_upload(name.address)\n"
+                "        registered = ctx.uploads.register(name, record)\n",
             ),
         ),
         caught_by="multipart: begin; part; complete (crash) | expire | scrub, in the store",

@@ -1,11 +1,12 @@
-"""The scenarios of multipart uploads (rule 23): over a store without any, where parts are objects of their own, and over
-one that has its own.
+"""The scenarios of multipart uploads (rule 23): over a store without any, where parts are objects of their own, and
+over one that has its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import cast
 
 from refstore.core.ids import BranchName
 from refstore.operations import complete_upload, multipart
@@ -34,8 +35,8 @@ SECONDS = 3600
 
 
 class Uploading(Start):
-    """An upload to p on main is open; part 1 is P9, part 2 is P5. Something else is staged, so that a commit has what to
-    commit.
+    """An upload to p on main is open; part 1 is P9, part 2 is P5. Something else is staged, so that a commit has
+    something to commit.
     """
 
     def __init__(self, *, store_has_uploads: bool = False) -> None:
@@ -82,111 +83,113 @@ def write_part(name: UploadName) -> Call:
 
 
 def uploads_in_parts() -> Iterator[Plan]:
-    for store_has_uploads in (False, True):
+    yield from _uploads(store_has_uploads=False)
+    yield from _uploads(store_has_uploads=True)
+
+
+def _uploads(*, store_has_uploads: bool) -> Iterator[Plan]:
+    def of(
+        name: str,
+        tasks: Callable[[Uploading], Mapping[str, Calls]],
+        crash: str = "",
+        *,
+        world: Callable[[], Start] | None = None,
+        **more: object,
+    ) -> Plan:
+        def made(start: Start) -> Mapping[str, Calls]:
+            return tasks(cast("Uploading", start))
+
         where = ", in the store" if store_has_uploads else ""
+        return plan(f"multipart: {name}{where}", world or uploading, made, crash, group="multipart", **more)
 
-        def of(
-            name: str,
-            tasks: Callable[[Uploading], Mapping[str, Calls]],
-            crash: str = "",
-            *,
-            where: str = where,
-            world: Callable[[], Start] = partial(Uploading, store_has_uploads=store_has_uploads),
-            **more: object,
-        ) -> Plan:
-            return plan(f"multipart: {name}{where}", world, tasks, crash, group="multipart", **more)  # type: ignore[arg-type]
-
-        empty = partial(Start, store_has_uploads=store_has_uploads)
-        expired = {"X": EXPIRED_MS}
-        yield of(
-            "begin; part; complete (crash) | expire | scrub",
-            lambda _: {"L": [begin_to_end("main", "p")], "X": [HARD_DELETE], "S": [SCRUB_UPLOADS]},
-            "LX",
-            world=empty,
-            ahead_ms=expired,
-            leaves=True,
-            keeps="L",
-        )
-        yield of(
-            "begin; part; complete (crash) | reset; reap",
-            lambda _: {"L": [begin_to_end("main", "p")], "R": [RESET, REAP]},
-            "LR",
-            world=empty,
-            leaves=True,
-        )
-        yield of("part (crash)", lambda start: {"L": [write_part(start.name)]}, "L")
-        yield of(
-            "part | abort; hard delete | scrub",
-            lambda start: {"L": [write_part(start.name)], "X": [abort(start.name), HARD_DELETE], "S": [SCRUB_UPLOADS]},
-            "LX",
-            leaves=True,
-            safety_only=True,  # without ages, a scrubber cannot know of a part that is still to be written
-        )
-        yield of(
-            "complete | complete (replay) | commit",
-            lambda start: {"L": [complete(start)], "M": [complete(start)], "C": [COMMIT]},
-            "L",
-            keeps="LM",
-            leaves=True,
-        )
-        yield of(
-            "complete | abort; hard delete | complete (replay)",
-            lambda start: {"L": [complete(start)], "X": [abort(start.name), HARD_DELETE], "M": [complete(start)]},
-            "X",
-            keeps="LM",
-            leaves=True,
-        )
-        yield of(
-            "complete | complete of other parts",
-            lambda start: {"L": [complete(start)], "M": [complete(start, "P5")]},
-            "L",
-            keeps="LM",
-        )
-        yield of(
-            "complete; complete (replay) | overwrite; hard delete",
-            lambda start: {"L": [complete(start), complete(start)], "U": [OVERWRITE, HARD_DELETE]},
-            leaves=True,
-        )
-        yield of(
-            "complete | delete; hard delete | complete (replay)",
-            lambda start: {"L": [complete(start)], "D": [DELETE_P, HARD_DELETE], "M": [complete(start)]},
-            leaves=True,
-        )
-        yield of(
-            "complete | reset; reap; scrub",
-            lambda start: {"L": [complete(start)], "R": [RESET, REAP, SCRUB_UPLOADS]},
-            "LR",
-            leaves=True,
-        )
-        yield of(
-            "complete (crash) | commit; complete (replay)",
-            lambda start: {"L": [complete(start)], "C": [COMMIT, complete(start)]},
-            "L",
-            leaves=True,
-        )
-        yield of(
-            "lost reply: complete | complete (replay)",
-            lambda start: {"L": [complete(start)], "M": [complete(start)]},
-            lossy="L",
-            keeps="LM",
-            leaves=True,
-        )
-        yield of(
-            "lost reply: begin; part; complete | expire",
-            lambda _: {"L": [begin_to_end("main", "p")], "X": [HARD_DELETE]},
-            world=empty,
-            lossy="L",
-            keeps="L",
-            ahead_ms=expired,
-            leaves=True,
-        )
-        yield of(
-            "complete | delete branch",
-            lambda start: {"L": [_complete_on_side()], "D": [do.delete_branch("side"), HARD_DELETE]},
-            "LD",
-            leaves=True,
-        )
-
-
-def _complete_on_side() -> Call:
-    return begin_to_end("side", "p")
+    uploading = partial(Uploading, store_has_uploads=store_has_uploads)
+    empty = partial(Start, store_has_uploads=store_has_uploads)
+    expired = {"X": EXPIRED_MS}
+    yield of(
+        "begin; part; complete (crash) | expire | scrub",
+        lambda _: {"L": [begin_to_end("main", "p")], "X": [HARD_DELETE], "S": [SCRUB_UPLOADS]},
+        "LX",
+        world=empty,
+        ahead_ms=expired,
+        leaves=True,
+        keeps="L",
+    )
+    yield of(
+        "begin; part; complete (crash) | reset; reap",
+        lambda _: {"L": [begin_to_end("main", "p")], "R": [RESET, REAP]},
+        "LR",
+        world=empty,
+        leaves=True,
+    )
+    yield of("part (crash)", lambda start: {"L": [write_part(start.name)]}, "L")
+    yield of(
+        "part | abort; hard delete | scrub",
+        lambda start: {"L": [write_part(start.name)], "X": [abort(start.name), HARD_DELETE], "S": [SCRUB_UPLOADS]},
+        "LX",
+        leaves=True,
+        safety_only=True,  # without ages, a scrubber cannot know of a part that is still to be written
+    )
+    yield of(
+        "complete | complete (replay) | commit",
+        lambda start: {"L": [complete(start)], "M": [complete(start)], "C": [COMMIT]},
+        "L",
+        keeps="LM",
+        leaves=True,
+    )
+    yield of(
+        "complete | abort; hard delete | complete (replay)",
+        lambda start: {"L": [complete(start)], "X": [abort(start.name), HARD_DELETE], "M": [complete(start)]},
+        "X",
+        keeps="LM",
+        leaves=True,
+    )
+    yield of(
+        "complete | complete of other parts",
+        lambda start: {"L": [complete(start)], "M": [complete(start, "P5")]},
+        "L",
+        keeps="LM",
+    )
+    yield of(
+        "complete; complete (replay) | overwrite; hard delete",
+        lambda start: {"L": [complete(start), complete(start)], "U": [OVERWRITE, HARD_DELETE]},
+        leaves=True,
+    )
+    yield of(
+        "complete | delete; hard delete | complete (replay)",
+        lambda start: {"L": [complete(start)], "D": [DELETE_P, HARD_DELETE], "M": [complete(start)]},
+        leaves=True,
+    )
+    yield of(
+        "complete | reset; reap; scrub",
+        lambda start: {"L": [complete(start)], "R": [RESET, REAP, SCRUB_UPLOADS]},
+        "LR",
+        leaves=True,
+    )
+    yield of(
+        "complete (crash) | commit; complete (replay)",
+        lambda start: {"L": [complete(start)], "C": [COMMIT, complete(start)]},
+        "L",
+        leaves=True,
+    )
+    yield of(
+        "lost reply: complete | complete (replay)",
+        lambda start: {"L": [complete(start)], "M": [complete(start)]},
+        lossy="L",
+        keeps="LM",
+        leaves=True,
+    )
+    yield of(
+        "lost reply: begin; part; complete | expire",
+        lambda _: {"L": [begin_to_end("main", "p")], "X": [HARD_DELETE]},
+        world=empty,
+        lossy="L",
+        keeps="L",
+        ahead_ms=expired,
+        leaves=True,
+    )
+    yield of(
+        "complete | delete branch",
+        lambda _: {"L": [begin_to_end("side", "p")], "D": [do.delete_branch("side"), HARD_DELETE]},
+        "LD",
+        leaves=True,
+    )

@@ -13,7 +13,7 @@ from typing import Final
 from botocore.exceptions import ClientError
 
 from refstore.core import deadline
-from refstore.errors import ObjectNotFound, ObjectsUnavailable
+from refstore.errors import ObjectNotFound, ObjectsRefused, ObjectsUnavailable
 from refstore.objects.base import Body, ObjectInfo, StoredPart, chunks_of
 from refstore.objects.s3.client import FAILURES, Bucket, parse_server_error
 from refstore.objects.s3.object_reader import head_object
@@ -62,7 +62,10 @@ def copy_part(bucket: Bucket, key: str, upload: str, number: int, source: str, s
         )
     except FAILURES as error:
         raise _translate(bucket, error, f"copying part {number} of {key!r}", key) from error
-    return StoredPart(end - start, answer["CopyPartResult"].get("ETag", "").strip('"'))
+    etag = answer.get("CopyPartResult", {}).get("ETag", "").strip('"')
+    if not etag:  # rclone takes the request for an empty part
+        raise ObjectsRefused(f"the server of {bucket.url} does not copy parts; write the part, or use another server")
+    return StoredPart(end - start, etag)
 
 
 def complete_upload(bucket: Bucket, key: str, upload: str, parts: Sequence[tuple[int, str]]) -> ObjectInfo:
