@@ -1,0 +1,379 @@
+"""Uploads in parts (rule 23), over a store that has them itself and over one that has not: what callers are told, what
+is left, and what it costs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from refstore.core.ids import BranchName
+from refstore.errors import (
+    AlreadyExists,
+    BranchNotFound,
+    Conflict,
+    Invalid,
+    InvalidParts,
+    ObjectNotFound,
+    RefstoreError,
+    UploadNotFound,
+)
+from refstore.operations import complete_upload, list_uploads, multipart
+from refstore.operations.complete_upload import PART_BYTES_MIN, RequestedPart
+from refstore.records import keys
+from refstore.records.staging_records import Entry
+from refstore.versioning.multipart_uploads import UploadName
+from tests.kit import collecting
+from tests.kit.store_uploads import UPLOADS, StoreWithUploads
+from tests.reaper_world import SCRUB_AFTER_SECONDS, Crash, World
+
+MAIN = BranchName("main")
+DAY = 86_400
+BIG = b"b" * PART_BYTES_MIN
+
+
+class UploadWorld(World):
+    def __init__(self, *, store_has_uploads: bool) -> None:
+        self.store_has_uploads = store_has_uploads
+        super().__init__(grace_seconds=0)
+
+    def _open(self, url: str) -> Any:
+        opened = super()._open(url)
+        new_id = iter(f"u{number}" for number in range(1000)).__next__
+        return StoreWithUploads(opened, new_id) if self.store_has_uploads else opened
+
+    def begin(self, path: str = "a/b", **details: Any) -> UploadName:
+        self.clock.advance(0.001)
+        return multipart.begin(self.repo.context, MAIN, path, seconds=7 * DAY, **details).name
+
+    def write(self, name: UploadName, number: int, body: bytes) -> RequestedPart:
+        self.clock.advance(0.001)
+        return RequestedPart(number, multipart.write_part(self.repo.context, name, number, body).part.etag)
+
+    def complete(self, name: UploadName, parts: Sequence[RequestedPart], **options: Any) -> Entry:
+        return complete_upload.complete(self.repo.context, name, parts, **options)
+
+    def left(self) -> list[str]:
+        """What there is of uploads: records, parts and what the store keeps."""
+        repo = self.repo.record.id
+        records = [
+            key.name for key in self.kv.dump() if key.partition.startswith((f"{repo}/uploads", f"{repo}/parts/"))
+        ]
+        named = {entry.address for item in self.repo.list("main") if (entry := item.entry) is not None}
+        blobs = [
+            key for key in self.blobs() if key.startswith(UPLOADS) or (key.startswith("data/") and key not in named)
+        ]
+        return [*records, *blobs]
+
+    def blobs(self) -> Iterator[str]:
+        return (info.key for info in self.repo.context.objects.list())
+
+    def settle(self) -> None:
+        """Passes of a reaper, past everything that waits."""
+        for _ in range(4):
+            self.clock.advance(SCRUB_AFTER_SECONDS + 61)
+            self.run_pass(scrub=True)
+
+
+@pytest.fixture(params=[False, True], ids=["parts are objects", "the store has uploads"])
+def world(request: pytest.FixtureRequest) -> UploadWorld:
+    return UploadWorld(store_has_uploads=request.param)
+
+
+def test_an_object_is_made_of_its_parts(world: UploadWorld) -> None:
+    name = world.begin(metadata={"k": "v"}, content_type="text/plain")
+    last = world.write(name, 9, b"tail")
+    world.write(name, 2, b"replaced")
+    first = world.write(name, 2, BIG)
+    world.write(name, 5, b"not asked for")
+    with pytest.raises(ObjectNotFound):
+        world.repo.read("main", "a/b")
+    entry = world.complete(name, [first, last])
+    assert world.repo.read("main", "a/b") == BIG + b"tail"
+    assert (entry.size_bytes, entry.metadata, entry.content_type) == (len(BIG) + 4, {"k": "v"}, "text/plain")
+    assert first.etag == hashlib.md5(BIG, usedforsecurity=False).hexdigest()
+    world.repo.commit("main", "c")
+    world.settle()
+    assert world.repo.read("main", "a/b") == BIG + b"tail"
+    assert world.left() == []
+
+
+def test_the_object_is_described_by_its_parts(world: UploadWorld) -> None:
+    name = world.begin(metadata={"k": "v"})
+    part = world.write(name, 1, b"x")
+    entry = world.complete(
+        name,
+        [part],
+        describe=lambda record, parts: {**record.metadata, "sizes": str([p.part.size_bytes for p in parts])},
+    )
+    assert entry.metadata == {"k": "v", "sizes": "[1]"}
+    assert world.repo.stat("main", "a/b").metadata == entry.metadata
+
+
+def test_a_repeated_completion_answers_the_same(world: UploadWorld) -> None:
+    name = world.begin()
+    parts = [world.write(name, 1, b"x")]
+    entry = world.complete(name, parts)
+    assert world.complete(name, parts) == entry
+    world.repo.upload("main", "a/b", b"newer")
+    assert world.complete(name, parts) == entry
+    assert world.repo.read("main", "a/b") == b"newer", "it is not linked again"
+    for other in ([RequestedPart(1, "0" * 32)], [*parts, RequestedPart(2, "0" * 32)]):
+        with pytest.raises(UploadNotFound):
+            world.complete(name, other)
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_repeated_completion_of_which_no_record_was_written(world: UploadWorld, is_committed: bool) -> None:
+    """The first one died behind its entry."""
+    name = world.begin()
+    parts = [world.write(name, 1, b"x")]
+    world.kv.crash_at(lambda op: "/staging/" in op.key.partition and name.path == op.key.name, behind=True)
+    with pytest.raises(Crash):
+        world.complete(name, parts)
+    world.kv.behind = None
+    if is_committed:
+        world.repo.commit("main", "c")
+        world.run_pass()
+    assert world.complete(name, parts).address == name.address
+    world.settle()
+    assert world.left() == []
+    assert world.repo.read("main", "a/b") == b"x"
+
+
+def test_what_is_wrong_with_the_parts_is_told(world: UploadWorld) -> None:
+    name = world.begin()
+    small, big = world.write(name, 1, b"small"), world.write(name, 2, BIG)
+    for parts, fault in (
+        ([], "missing"),
+        ([RequestedPart(1, big.etag)], "missing"),
+        ([small, big, RequestedPart(3, big.etag)], "missing"),
+        ([big, small], "order"),
+        ([small, small], "order"),
+        ([small, big], "small"),
+        ([RequestedPart(number, big.etag) for number in range(10_001)], "missing"),
+    ):
+        with pytest.raises(InvalidParts) as refused:
+            world.complete(name, parts)
+        assert refused.value.fault == fault
+    for number in (0, 10_001):
+        with pytest.raises(InvalidParts):
+            world.write(name, number, b"x")
+    assert world.complete(name, [big]).size_bytes == len(BIG), "nothing of it was fixed"
+
+
+def test_other_parts_are_not_joined_once_some_are_fixed(world: UploadWorld) -> None:
+    name = world.begin()
+    one, other = world.write(name, 1, b"one"), world.write(name, 2, b"other")
+    world.kv.crash_at(lambda op: "/references/" in op.key.partition and b"main:" in getattr(op, "value", b""))
+    with pytest.raises(Crash):
+        world.complete(name, [one])
+    world.kv.before = None
+    with pytest.raises(Conflict, match="same parts, or abort"):
+        world.complete(name, [other])
+    assert world.complete(name, [one]).size_bytes == 3
+
+
+def test_a_path_that_is_taken(world: UploadWorld) -> None:
+    world.repo.upload("main", "a/b", b"there")
+    name = world.begin()
+    parts = [world.write(name, 1, b"x")]
+    with pytest.raises(AlreadyExists):
+        world.complete(name, parts, if_absent=True)
+    assert world.repo.read("main", "a/b") == b"there"
+    assert world.complete(name, parts).size_bytes == 1, "the upload stays open"
+
+
+def test_an_aborted_upload_leaves_nothing(world: UploadWorld) -> None:
+    name = world.begin()
+    parts = [world.write(name, number, b"x") for number in (1, 2)]
+    multipart.abort(world.repo.context, name)
+    world.run_pass()
+    assert [key for key in world.blobs() if key.startswith(("data/", UPLOADS))] == []
+    for attempt in (
+        lambda: world.write(name, 3, b"x"),
+        lambda: world.complete(name, parts),
+        lambda: list_uploads.list_parts(world.repo.context, name, after=0, amount=10),
+    ):
+        with pytest.raises(UploadNotFound):
+            attempt()
+    world.settle()
+    assert world.left() == []
+    with pytest.raises(UploadNotFound):
+        multipart.abort(world.repo.context, name)
+
+
+def test_a_completed_upload_cannot_be_aborted(world: UploadWorld) -> None:
+    name = world.begin()
+    world.complete(name, [world.write(name, 1, b"x")])
+    with pytest.raises(UploadNotFound):
+        multipart.abort(world.repo.context, name)
+    assert world.repo.read("main", "a/b") == b"x"
+
+
+def test_an_upload_expires_with_its_parts(world: UploadWorld) -> None:
+    name = world.begin()
+    parts = [world.write(name, 1, b"x")]
+    world.clock.advance(7 * DAY - 2)
+    world.run_pass(scrub=True)
+    assert len(world.left()) == (4 if world.store_has_uploads else 3), "it is open until its deadline, however old"
+    world.clock.advance(3)
+    for attempt in (lambda: world.write(name, 2, b"x"), lambda: world.complete(name, parts)):
+        with pytest.raises(RefstoreError):
+            attempt()
+    world.clock.advance(61)
+    world.run_pass()
+    assert [key for key in world.blobs() if key.startswith(("data/", UPLOADS))] == []
+    world.settle()
+    assert world.left() == []
+
+
+@pytest.mark.parametrize("end", ["reset", "delete_branch"])
+def test_a_reset_or_deleted_branch_ends_its_uploads(world: UploadWorld, end: str) -> None:
+    world.repo.create_branch("side", "main")
+    ctx = world.repo.context
+    name = multipart.begin(ctx, BranchName("side"), "p", seconds=7 * DAY).name
+    other = world.begin()
+    part = world.write(name, 1, b"x")
+    getattr(world.repo, end)("side")
+    with pytest.raises((UploadNotFound, BranchNotFound)):
+        world.complete(name, [part])
+    assert world.complete(other, [world.write(other, 1, b"y")]).size_bytes == 1
+    world.settle()
+    assert world.left() == []
+
+
+def test_what_only_the_store_knows_goes_with_its_address() -> None:
+    """The process died between the store's beginning of the upload and our record of it."""
+    world = UploadWorld(store_has_uploads=True)
+    world.kv.crash_at(lambda op: op.key.partition.endswith("/uploads") and b"u0" in getattr(op, "value", b""))
+    with pytest.raises(Crash):
+        world.begin()
+    world.kv.before = None
+    assert [key for key in world.blobs() if key.startswith(UPLOADS)] != []
+    world.clock.advance(7 * DAY + 61)
+    world.run_pass()
+    assert [key for key in world.blobs() if key.startswith(UPLOADS)] == []
+
+
+def test_a_body_that_fails_leaves_no_part(world: UploadWorld) -> None:
+    name = world.begin()
+
+    def body() -> Iterator[bytes]:
+        yield b"x"
+        raise Invalid("the client went away")
+
+    with pytest.raises(Invalid, match="went away"):
+        multipart.write_part(world.repo.context, name, 1, body())
+    assert list_uploads.list_parts(world.repo.context, name, after=0, amount=10)[1].parts == ()
+    world.run_pass()
+    assert [key for key in world.blobs() if key.startswith("data/")] == []
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, None), (2, 5), (3, 3), (0, 100)])
+def test_a_part_is_copied(world: UploadWorld, start: int, end: int | None) -> None:
+    world.repo.upload("main", "source", b"0123456789")
+    name = world.begin()
+    ctx = world.repo.context
+    if world.store_has_uploads:
+        pytest.skip("the conformance suite of the stores has it")
+    part = multipart.copy_part(ctx, name, 1, (ctx, "main", "source"), start, end)
+    world.complete(name, [RequestedPart(1, part.part.etag)])
+    assert world.repo.read("main", "a/b") == b"0123456789"[start:end]
+    with pytest.raises(UploadNotFound):
+        multipart.copy_part(ctx, name, 1, (ctx, "main", "source"))
+
+
+def test_parts_are_listed(world: UploadWorld) -> None:
+    name = world.begin()
+    for number, body in ((3, b"c"), (1, b"old"), (2, b"bb"), (1, b"a")):
+        world.write(name, number, body)
+    ctx = world.repo.context
+    record, page = list_uploads.list_parts(ctx, name, after=0, amount=2)
+    assert record.name == name
+    assert [(item.number, item.part.size_bytes) for item in page.parts] == [(1, 1), (2, 2)]
+    assert page.has_more
+    _, page = list_uploads.list_parts(ctx, name, after=2, amount=2)
+    assert ([item.number for item in page.parts], page.has_more) == ([3], False)
+
+
+def test_uploads_are_listed_in_the_order_of_their_paths(world: UploadWorld) -> None:
+    paths = ["a", "a.b", "a/1", "a/2", "b/1", "b/1", "c"]
+    names = [world.begin(path) for path in paths]
+    ctx = world.repo.context
+    multipart.begin(ctx, world_branch(world, "main-2"), "a", seconds=DAY)
+    multipart.abort(ctx, world.begin("aborted"))
+    page = list_uploads.list_uploads(ctx, MAIN)
+    assert [item.name for item in page.uploads] == names
+    assert page.next_path == ""
+    page = list_uploads.list_uploads(ctx, MAIN, prefix="a/")
+    assert [item.name.path for item in page.uploads] == ["a/1", "a/2"]
+    seen: list[str] = []
+    after_path = after_upload_id = ""
+    while True:
+        page = list_uploads.list_uploads(
+            ctx, MAIN, delimiter="/", after_path=after_path, after_upload_id=after_upload_id, amount=1
+        )
+        seen += [*(item.name.path for item in page.uploads), *page.common_prefixes]
+        after_path, after_upload_id = page.next_path, page.next_upload_id
+        if not after_path:
+            break
+    assert seen == ["a", "a.b", "a/", "b/", "c"]
+    page = list_uploads.list_uploads(ctx, MAIN, after_path="b/1", after_upload_id=names[4].upload_id)
+    assert [item.name for item in page.uploads] == names[5:]
+    page = list_uploads.list_uploads(ctx, MAIN, after_path="b/1")
+    assert [item.name for item in page.uploads] == names[6:]
+
+
+def world_branch(world: UploadWorld, name: str) -> BranchName:
+    world.repo.create_branch(name, "main")
+    return BranchName(name)
+
+
+def test_the_offline_job_keeps_parts_while_they_are_open_and_no_longer() -> None:
+    world = UploadWorld(store_has_uploads=False)
+    ctx = world.repo.context
+    name = world.begin()
+    world.write(name, 1, b"x")
+    world.clock.advance(DAY)
+    assert collecting.mark(ctx, [], folders=(collecting.DATA,))[1].data == {}
+    (part,) = ctx.uploads.scan_parts(name.upload_id)
+    ctx.kv.delete(keys.reference(ctx.repo, part.address))  # the KV lost it
+    assert set(collecting.mark(ctx, [], folders=(collecting.DATA,))[1].data) == {part.address}
+
+
+def test_a_completion_of_many_parts_costs_few_round_trips(world: UploadWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thousand parts costs a few more of them, and no part one of its own."""
+    monkeypatch.setattr(complete_upload, "PART_BYTES_MIN", 0)
+
+    def calls_of(parts: int) -> int:
+        name = world.begin(f"{parts} parts")
+        written = [world.write(name, number, b"x") for number in range(1, parts + 1)]
+        with counting(world) as calls:
+            assert world.complete(name, written).size_bytes == parts
+        return len(calls)
+
+    few, many = calls_of(50), calls_of(1_050)
+    assert many - few <= 12
+
+
+@contextmanager
+def counting(world: UploadWorld) -> Generator[list[int]]:
+    """Count the round trips to the KV."""
+    calls: list[int] = []
+    inner = world.kv.inner
+    monkey = pytest.MonkeyPatch()
+    for method in ("execute", "scan", "delete_range"):
+        original = getattr(inner, method)
+
+        def counted(*args: Any, original: Any = original, **kwargs: Any) -> Any:
+            calls.append(1)
+            return original(*args, **kwargs)
+
+        monkey.setattr(inner, method, counted)
+    yield calls
+    monkey.undo()
