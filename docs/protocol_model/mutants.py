@@ -65,6 +65,20 @@ from .mutants_losses import (
     WitnessesNoEntries,
     WritesNoManifest,
 )
+from .mutants_multipart import (
+    AbortsPartsFirst,
+    AnswersByTheRecordAlone,
+    BelievesWhatMovedOn,
+    CompletesAgain,
+    EntersBeforeItTakes,
+    ForgetsRecordsFirst,
+    ForgetsUploadsAtOnce,
+    ForgetsWhatTheStoreKnows,
+    JoinsWhateverIsAsked,
+    PartsWithoutAddresses,
+    RegistersUploadsLater,
+    TakesWhatIsDeleting,
+)
 from .mutants_names import BranchesLookFirst, KeepsRefusedTags, LeavesReservations, TagsLookFirst
 from .mutants_offline import (
     GcCommitsFirst,
@@ -86,20 +100,6 @@ from .mutants_offline import (
     GivesUpLandedFirst,
     HeadsUnchecked,
     TagsLookOnce,
-)
-from .mutants_multipart import (
-    AbortsPartsFirst,
-    AnswersByTheRecordAlone,
-    BelievesWhatMovedOn,
-    CompletesAgain,
-    EntersBeforeItTakes,
-    ForgetsRecordsFirst,
-    ForgetsUploadsAtOnce,
-    ForgetsWhatTheStoreKnows,
-    JoinsWhateverIsAsked,
-    PartsWithoutAddresses,
-    RegistersUploadsLater,
-    TakesWhatIsDeleting,
 )
 from .mutants_times import HasItsOwnGrace, LeavesTheSkewOut, ReleasesAtOnce
 from .offline import Offline, Proto

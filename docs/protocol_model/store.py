@@ -9,7 +9,7 @@ join P parts numbers -> whether P is there: made of its parts, if they are all t
 ("b", branch)      Branch | Closed          ("c", commit)       Commit
 ("e", token, path) Entry | TOMB             ("l", commit)       landed
 ("r", address)     ("refs", {Ref}) | ISSUED | DEAD              ("x", commit)  marked by the gc
-                   of a multipart upload: UPLOADING | UPLOADING and the numbers of the parts that are joined | DEAD_PARTS
+                   of a multipart upload: UPLOADING, with the numbers of the parts once they are joined | DEAD_PARTS
 ("u", address)     the registry of multipart uploads: OPEN | CLOSED | ("completed", numbers)
 ("p", address, number, part address)  a part of it that is written
 ("d", address)     due hint                 ("gc",)             the gc run that marks now

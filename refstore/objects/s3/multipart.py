@@ -43,7 +43,7 @@ def put_part(bucket: Bucket, key: str, upload: str, number: int, body: Body) -> 
                 Key=full,
                 UploadId=upload,
                 PartNumber=number,
-                Body=spool,  # type: ignore[arg-type]  # it reads and seeks as a file does
+                Body=spool,
             )
         except FAILURES as error:
             raise _translate(bucket, error, doing, key) from error
