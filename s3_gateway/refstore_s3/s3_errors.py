@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -87,6 +88,8 @@ CODES: Final[tuple[tuple[type[RefstoreError], str], ...]] = (
 )
 """The first matching class decides; every other error is an `InternalError`."""
 
+_NO_XML: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+
 
 class S3Error(Exception):
     """What the client is told: a code of S3's, a message that says what to do next, and fields of the XML body."""
@@ -125,6 +128,9 @@ def to_s3_error(error: RefstoreError) -> S3Error:
 
 
 def make_error_body(error: S3Error, resource: str, request_id: str) -> bytes:
-    """Make the XML of an error, for the request with this id about this resource."""
-    fields = [("Code", error.code), ("Message", error.message), *error.fields.items()]
-    return make_document("Error", [*fields, ("Resource", resource), ("RequestId", request_id)], namespace="")
+    """Make the XML of an error, for the request with this id about this resource. Every parser can read it, also where
+    a key has characters that XML does not have.
+    """
+    fields = [("Code", error.code), ("Message", error.message), *error.fields.items(), ("Resource", resource)]
+    readable = [(name, _NO_XML.sub("\ufffd", value)) for name, value in fields]
+    return make_document("Error", [*readable, ("RequestId", request_id)], namespace="")
