@@ -30,6 +30,8 @@ def stream_object(
     fields["Content-Length"] = str(end - start)
     if partial:
         fields["Content-Range"] = f"bytes {start}-{end - 1}/{size_bytes}"
+    if reader.is_closed:  # most objects are small, and a stream costs as much as their whole read
+        return Response(reader.first, 206 if partial else 200, headers=fields)
 
     async def send() -> AsyncIterator[bytes]:
         left = end - start
@@ -48,17 +50,23 @@ def stream_object(
 class ChunkReader:
     """Read chunks in threads. When a client disconnects during a read, the file is closed after that read."""
 
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        """Read the first chunk: what fails here is answered with an error. Raises CorruptObject, ObjectsUnavailable."""
+    def __init__(self, chunks: Iterator[bytes], size_bytes: int | None = None) -> None:
+        """Read the first chunk: what fails here is answered with an error. `size_bytes`: of all chunks; where the first
+        has them all, nothing stays open. Raises CorruptObject, ObjectsUnavailable.
+        """
         self._chunks = chunks
         self._lock = threading.Lock()
+        self.is_closed = False
         self.first = next(chunks, b"")
+        if len(self.first) == size_bytes:
+            self.close()
 
     def chunk(self) -> bytes:
         with self._lock:
             return next(self._chunks, b"")
 
     def close(self) -> None:
+        self.is_closed = True
         close = getattr(self._chunks, "close", None)
         if close is not None:
             with self._lock:
@@ -73,10 +81,11 @@ def open_chunks(context: Context, entry: Entry, start: int, end: int) -> ChunkRe
     """
     check_erased(entry)
     if not is_own(entry.address):
-        return ChunkReader(context.foreign.get(entry.address, entry.size_bytes, start, end))
+        return ChunkReader(context.foreign.get(entry.address, entry.size_bytes, start, end), end - start)
     with suppress(ObjectNotFound):
         chunks = context.objects.get(entry.address, start=start, end=end)
-        return ChunkReader(verify_chunks(context, chunks, entry, start, end, f"the object at {entry.address}"))
+        chunks = verify_chunks(context, chunks, entry, start, end, f"the object at {entry.address}")
+        return ChunkReader(chunks, end - start)
     return None
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
@@ -221,8 +222,13 @@ def canonical_query(parameters: Mapping[bytes, bytes]) -> bytes:
 
 def make_signing_key(secret: str, credential: Credential) -> bytes:
     """Return the key that signs within this scope."""
+    return _make_signing_key(secret, credential.date, credential.region)
+
+
+@lru_cache(maxsize=1024)
+def _make_signing_key(secret: str, date: str, region: str) -> bytes:
     key = b"AWS4" + secret.encode()
-    for part in (credential.date, credential.region, "s3", "aws4_request"):
+    for part in (date, region, "s3", "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")
     return key
 
