@@ -73,8 +73,10 @@ async def get_bucket_versioning(request: S3Request) -> Response:
 async def create_bucket(request: S3Request) -> Response:
     """Create a repository that is a bucket pinned to its default branch."""
     _check_setting(request)
-    request.check_role(Role.OPERATOR, None)
     name, buckets = request.bucket_name, request.gateway.buckets
+    request.check_role(Role.OPERATOR, None)
+    if name.endswith("-"):
+        raise S3Error("InvalidBucketName", f"{name[:80]!r} ends with a hyphen; end it with a letter or a digit")
     if buckets.is_set(name):
         raise S3Error("BucketAlreadyExists", f"the settings pin the bucket {name!r}; choose another name")
     await receive_document(request, CONFIGURATION_BYTES_MAX)  # a region, which says nothing here
@@ -83,7 +85,9 @@ async def create_bucket(request: S3Request) -> Response:
         try:
             request.service.lake.create_repository(name, metadata={CREATED: "1"})
         except AlreadyExists:
-            raise S3Error("BucketAlreadyOwnedByYou", f"the bucket {name!r} is there already") from None
+            # as in us-east-1: clients make sure of their bucket before they write
+            if CREATED not in request.service.lake.repository(name).record.metadata:
+                raise S3Error("BucketAlreadyExists", f"{name!r} is a repository already; use it as it is") from None
         except InvalidName as error:
             raise S3Error("InvalidBucketName", str(error)) from None
 

@@ -64,13 +64,14 @@ def read_amount(request: S3Request, name: str, most: int = AMOUNT_MAX) -> int:
 async def list_objects_v2(request: S3Request) -> Response:
     fields = read_listing_fields(request)
     start_after, token = request.query.get("start-after", ""), request.query.get("continuation-token")
-    after = start_after if token is None else read_token(token)
+    after = read_token(token) if token else start_after
     with_owner = request.query.get("fetch-owner", "").lower() == "true"
 
     def write(page: KeyPage, bucket: str) -> bytes:
         head: list[tuple[str, str | int]] = [
             ("Name", bucket),
             ("KeyCount", len(page.rows)),
+            ("Prefix", fields.quote(fields.prefix)),
         ]
         if start_after:
             head.append(("StartAfter", fields.quote(start_after)))
@@ -91,6 +92,7 @@ async def list_objects(request: S3Request) -> Response:
         head: list[tuple[str, str | int]] = [
             ("Name", bucket),
             ("Marker", fields.quote(marker)),
+            ("Prefix", fields.prefix),  # never encoded: botocore takes it as it is here
         ]
         if page.next_after:
             head.append(("NextMarker", fields.quote(page.next_after)))
@@ -108,8 +110,9 @@ async def list_object_versions(request: S3Request) -> Response:
         head: list[tuple[str, str | int]] = [
             ("Name", bucket),
             ("KeyMarker", fields.quote(marker)),
+            ("VersionIdMarker", ""),
+            ("Prefix", fields.quote(fields.prefix)),
         ]
-        head.append(("VersionIdMarker", ""))
         if page.next_after:
             head += [("NextKeyMarker", fields.quote(page.next_after)), ("NextVersionIdMarker", "null")]
         return _write("ListVersionsResult", head, page, fields, OWNER, is_versions=True)
@@ -141,7 +144,7 @@ def _write(
     is_versions: bool = False,
 ) -> bytes:
     """Write a listing: text by text, because a page has thousands of elements."""
-    head = [*head, ("Prefix", fields.quote(fields.prefix)), ("MaxKeys", fields.amount)]
+    head = [*head, ("MaxKeys", fields.amount)]
     if fields.delimiter:
         head = [*head, ("Delimiter", fields.quote(fields.delimiter))]
     if fields.encoding:

@@ -165,7 +165,7 @@ def tags_of(entry: Entry) -> dict[str, str]:
 def _without_chunking(encoding: str) -> str:
     """Return a Content-Encoding without `aws-chunked`, which is of the request only."""
     kept = [each.strip() for each in encoding.split(",")]
-    return ",".join(each for each in kept if each and each.lower() != "aws-chunked")
+    return ", ".join(each for each in kept if each and each.lower() != "aws-chunked")
 
 
 def _is_sendable(value: str) -> bool:

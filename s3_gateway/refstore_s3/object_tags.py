@@ -28,7 +28,7 @@ async def get_object_tagging(request: S3Request) -> Response:
     target = await request.find_target(Role.READER)
     check_version(request)
     _, entry = await stat_object(request, target)
-    tags = [("Tag", [("Key", key), ("Value", value)]) for key, value in tags_of(entry).items()]
+    tags = [("Tag", [("Key", key), ("Value", value)]) for key, value in sorted(tags_of(entry).items())]
     return Response(make_document("Tagging", [("TagSet", tags)]), media_type=XML)
 
 

@@ -15,6 +15,7 @@ from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_api import request_bodies
 from refstore_api.error_responses import PreconditionFailed
+from refstore_s3.chunked_bodies import LENGTH_HEADER
 from refstore_s3.object_attributes import checksum_headers, etag_of, read_attributes
 from refstore_s3.object_bodies import CheckedBody, receive_body
 from refstore_s3.object_reads import check_version
@@ -41,6 +42,7 @@ REFUSED_HEADERS: Final = (
     "x-amz-write-offset-bytes",
 )
 """Headers that ask for what is not there. Their clients rely on it, so none is ignored."""
+EMPTY_ETAG: Final = '"d41d8cd98f00b204e9800998ecf8427e"'
 ACLS: Final = frozenset({"", "private", "bucket-owner-full-control", "bucket-owner-read"})
 """Canned ACLs that ask for no more than is true anyway."""
 
@@ -59,6 +61,8 @@ def refuse_headers(request: S3Request) -> None:
 async def put_object(request: S3Request) -> Response:
     target = await request.find_target(Role.WRITER)
     refuse_headers(request)
+    if is_branch_folder(request, target):
+        return await _answer_folder(request, target)
     path = check_path(target)
     if_absent = is_only_if_absent(request)
     attributes = read_attributes(request.headers)
@@ -80,6 +84,18 @@ async def put_object(request: S3Request) -> Response:
         await request.service.repository(target.repository, lambda repo: check_writable(repo, target))
         raise
     return Response(headers=written_headers(entry))
+
+
+def is_branch_folder(request: S3Request, target: Target) -> bool:
+    """Return whether an empty object is put at `REF/`: clients that think in folders make sure of their first so."""
+    length = request.headers.get(LENGTH_HEADER) or request.headers.get("content-length")
+    return length == "0" and not target.path and target.key.endswith("/")
+
+
+async def _answer_folder(request: S3Request, target: Target) -> Response:
+    """A branch is a folder already; nothing is stored."""
+    await request.service.repository(target.repository, lambda repo: check_writable(repo, target))
+    return Response(headers={"ETag": EMPTY_ETAG})
 
 
 async def delete_object(request: S3Request) -> Response:

@@ -83,7 +83,7 @@ def test_tags_are_kept_with_the_object(s3: Any) -> None:
     assert s3.get_object_tagging(**key)["TagSet"] == []
     tags = [{"Key": "é", "Value": "&"}, {"Key": "b", "Value": ""}]
     s3.put_object_tagging(**key, Tagging={"TagSet": tags})
-    assert s3.get_object_tagging(**key)["TagSet"] == tags
+    assert s3.get_object_tagging(**key)["TagSet"] == sorted(tags, key=lambda tag: tag["Key"])
     assert s3.get_object(**key)["TagCount"] == 2
     s3.delete_object_tagging(**key)
     assert s3.get_object_tagging(**key)["TagSet"] == []
@@ -120,7 +120,7 @@ class TestBuckets:
 
     def test_a_bucket_is_created_and_deleted_when_it_is_empty(self, gateway: ServedGateway, s3: Any) -> None:
         s3.create_bucket(Bucket="created")
-        assert code_of(s3.create_bucket, Bucket="created") == ("BucketAlreadyOwnedByYou", 409)
+        assert s3.create_bucket(Bucket="created")["Location"] == "/created"  # as in us-east-1
         s3.put_object(Bucket="created", Key="a", Body=b"1")
         assert gateway.lake.repository("created").read("main", "a") == b"1"
         assert code_of(s3.delete_bucket, Bucket="created") == ("BucketNotEmpty", 409)
