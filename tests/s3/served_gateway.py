@@ -7,7 +7,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -60,12 +60,12 @@ class ServedGateway(NamedTuple):
 
 @contextmanager
 def serve_gateway(
-    settings: S3Settings | None = None, *, api: ApiSettings | None = None, lake_options: Mapping[str, Any] | None = None
+    settings: S3Settings | None = None, *, api: ApiSettings | None = None, objects: str = ""
 ) -> Iterator[ServedGateway]:
-    objects = f"memory://{secrets.token_hex(8)}"
+    objects = objects or f"memory://{secrets.token_hex(8)}"
     api = api or ApiSettings()
     s3_secrets: dict[str, str] = {}
-    with Lake(MemoryKV(), objects, **(lake_options or {})) as lake:
+    with Lake(MemoryKV(), objects) as lake:
 
         def read_secrets(key_id: str) -> S3Caller | None:
             record = access_keys.find_key(lake.kv, key_id)

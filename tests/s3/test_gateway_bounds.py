@@ -1,0 +1,90 @@
+"""What the gateway shares with the API: the audit log, redirections to the store, expiry, bounds and conditions that
+hold while others write.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from refstore.audit.audit_reader import entries_newest_first
+from refstore.configuration.settings import ApiSettings, S3Settings
+from refstore.service import access_keys
+from refstore.service.access_keys import Role
+from tests.s3.served_gateway import KEY_ID, REPOSITORY, ServedGateway, serve_gateway
+from tests.s3.test_gateway_objects import code_of
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[ServedGateway]:
+    settings = S3Settings(create_buckets=True, redirect_reads=True)
+    with serve_gateway(settings, api=ApiSettings(upload_bytes_max=1 << 20)) as served:
+        yield served
+
+
+def test_the_audit_log_names_key_and_operation(gateway: ServedGateway) -> None:
+    client = gateway.client()
+    client.create_bucket(Bucket="audited")
+    client.delete_bucket(Bucket="audited")
+    (entry,) = (
+        read.entry
+        for read in entries_newest_first(gateway.lake.kv, gateway.lake.own_store)
+        if read.entry is not None and read.entry.act.action == "repository.delete"
+    )
+    assert (entry.act.actor.id, entry.act.actor.command) == (KEY_ID, "DELETE s3:DeleteBucket")
+
+
+def test_an_object_has_a_largest_size(gateway: ServedGateway) -> None:
+    put = {"Bucket": REPOSITORY, "Key": "main/large", "Body": b"x" * ((1 << 20) + 1)}
+    assert code_of(gateway.client().put_object, **put) == ("EntityTooLarge", 400)
+    assert not gateway.repository.stat_many("main", ["large"])
+
+
+def test_metadata_has_a_largest_size(gateway: ServedGateway) -> None:
+    put = {"Bucket": REPOSITORY, "Key": "main/described", "Body": b"", "Metadata": {"a": "x" * 9000}}
+    assert code_of(gateway.client().put_object, **put) == ("MetadataTooLarge", 400)
+
+
+def test_a_revoked_key_is_refused(gateway: ServedGateway) -> None:
+    gateway.add_key("REVOKED", Role.READER)
+    access_keys.revoke_key(gateway.lake, "REVOKED")
+    assert code_of(gateway.client("REVOKED").list_buckets) == ("InvalidAccessKeyId", 403)
+
+
+def test_of_two_that_need_a_free_key_one_writes(gateway: ServedGateway) -> None:
+    """As Delta tables commit."""
+    outcomes: list[str] = []
+
+    def write(number: int) -> None:
+        put = {"Bucket": REPOSITORY, "Key": "main/_delta_log/1.json", "Body": str(number).encode()}
+        try:
+            gateway.client().put_object(**put, IfNoneMatch="*")
+            outcomes.append(f"{number}")
+        except Exception as error:  # noqa: BLE001  # judged below
+            outcomes.append(type(error).__name__ if "PreconditionFailed" not in str(error) else "refused")
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    winners = [each for each in outcomes if each.isdigit()]
+    assert len(winners) == 1
+    assert outcomes.count("refused") == 5
+    assert gateway.repository.read("main", "_delta_log/1.json") == winners[0].encode()
+
+
+@pytest.mark.server
+def test_a_read_is_redirected_to_the_store(moto_s3_url: str) -> None:
+    with serve_gateway(S3Settings(redirect_reads=True), objects=moto_s3_url) as gateway:
+        gateway.repository.upload("main", "far", b"12345")
+        client = gateway.client(signature_version="s3v4")
+        url = client.generate_presigned_url("get_object", Params={"Bucket": REPOSITORY, "Key": "main/far"})
+        answer: Any = httpx.get(url)
+        assert answer.status_code == 307
+        assert httpx.get(answer.headers["location"], headers={"range": "bytes=1-2"}).content == b"23"
+        assert client.head_object(Bucket=REPOSITORY, Key="main/far")["ContentLength"] == 5
