@@ -158,6 +158,8 @@ class S3Settings:
     """Whether operators' keys may create a bucket, which is a new repository and its default branch, and delete an
     empty one.
     """
+    multipart_seconds: float = _number_setting(7 * 86_400.0, 1, 366 * 86_400)
+    """How long an upload in parts may be completed after it was begun. After that its parts are deleted."""
     redirect_reads: bool = False
     """Whether a GET is answered with a redirection to a presigned URL of the object store, where it makes such URLs."""
     secrets_key: str = field(default="", repr=False)

@@ -49,7 +49,7 @@ def complete(
     describe: Callable[[MultipartUpload, Sequence[WrittenPart]], Mapping[str, str]] | None = None,
 ) -> Entry:
     """Join the parts, put the object at its path, and return its entry. A repeated call that had landed answers the
-    same. `describe`: the metadata of the object, from the upload's and its parts.
+    same. `describe`: the metadata of the object, from the upload's and its parts; what it raises refuses the call.
 
     Raises UploadNotFound, InvalidParts, AlreadyExists, BranchNotFound; Contention: another such call is under way.
     """
@@ -66,6 +66,7 @@ def complete(
     planned = Placement(name.path, None, is_referenced=True, if_absent=if_absent)
     for error in find_existing(ctx, name.branch, [planned]).values():
         raise error
+    metadata = dict(describe(registered.record, chosen) if describe is not None else registered.record.metadata)
     fixed = ctx.references.fix_parts(name.address, registered.record.token_id, digest)
     if fixed is None:
         return _find_completed(ctx, name, digest)
@@ -75,7 +76,6 @@ def complete(
     except ObjectNotFound as error:
         missing = InvalidParts(f"{error}; begin the upload again", fault="missing")
         return _find_completed(ctx, name, digest, otherwise=missing)
-    metadata = dict(describe(registered.record, chosen) if describe is not None else registered.record.metadata)
     return _link(ctx, registered, fixed, info, metadata, planned)
 
 

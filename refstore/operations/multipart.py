@@ -9,7 +9,7 @@ finds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -114,7 +114,7 @@ def copy_part(
     check_number(number)
     place = read.find_own_content(from_ctx, ref, ids.object_path(path)) if from_ctx.repo == ctx.repo else None
     if place is None or not registered.record.store_upload:
-        return write_part(ctx, name, number, read.open_object(from_ctx, ref, ids.object_path(path), start, end))
+        return write_part(ctx, name, number, open_source(source, start, end))
     address, size_bytes = place
     last = size_bytes if end is None else min(end, size_bytes)
     if start >= last:
@@ -123,6 +123,12 @@ def copy_part(
     written = WrittenPart(number, name.address, UploadedPart(stored.size_bytes, stored.etag, ctx.clock.now_ms()))
     ctx.uploads.write_part(name.upload_id, written)
     return written
+
+
+def open_source(source: tuple[Context, str, str], start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """Return the bytes of an object that becomes a part. Raises ObjectNotFound."""
+    from_ctx, ref, path = source
+    return read.open_object(from_ctx, ref, ids.object_path(path), start, end)
 
 
 def _put_in_store(ctx: Context, registered: RegisteredUpload, number: int, body: Body) -> StoredPart:

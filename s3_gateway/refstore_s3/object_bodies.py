@@ -26,10 +26,12 @@ ALGORITHM_HEADER: Final = "x-amz-sdk-checksum-algorithm"
 class CheckedBody:
     """What a request promises of its body, and the check that the body keeps it."""
 
-    def __init__(self, request: S3Request, attributes: dict[str, str], *, has_object: bool = True) -> None:
+    def __init__(
+        self, request: S3Request, attributes: dict[str, str], *, has_object: bool = True, has_checksum: bool = True
+    ) -> None:
         """`attributes`: of the object; its checksum is added when the body was read. `has_object`: whether the
-        body is one, whose length must be known. Raises S3Error for promises that
-        no body can keep.
+        body is one, whose length must be known. `has_checksum`: whether the headers' checksums are of the body. Raises
+        S3Error for promises that no body can keep.
         """
         self._attributes = attributes
         headers = request.headers
@@ -40,7 +42,7 @@ class CheckedBody:
         self._decoder = make_decoder(verified, headers) if self._is_chunked else None
         self._sha256 = verified.payload_sha256
         self._running_sha256 = hashlib.sha256() if self._sha256 else None
-        self.algorithm, self._expected = _read_checksum(request)
+        self.algorithm, self._expected = _read_checksum(request) if has_checksum else ("", {})
         self._trailer = ""
         trailers = [name.strip().lower() for name in headers.get(TRAILER_HEADER, "").split(",")]
         for name in trailers:
@@ -98,9 +100,9 @@ async def receive_body(request: S3Request, checked: CheckedBody, limits: BodyLim
     return checked.read(received.body)
 
 
-async def receive_document(request: S3Request, bytes_max: int) -> bytes:
+async def receive_document(request: S3Request, bytes_max: int, *, has_checksum: bool = True) -> bytes:
     """Receive the whole body of a request that is no object, checked. Raises S3Error, BodyTooSlow, ClientDisconnect."""
-    checked = CheckedBody(request, {}, has_object=False)
+    checked = CheckedBody(request, {}, has_object=False, has_checksum=has_checksum)
     declared = request_bodies.parse_content_length(request.headers.get("content-length"))
     if declared is not None and declared > bytes_max:
         raise S3Error("MaxMessageLengthExceeded", f"the body has more than {bytes_max} bytes; send less at once")

@@ -75,6 +75,7 @@ CODES: Final[tuple[tuple[type[RefstoreError], str], ...]] = (
     (error_responses.BodyTooSlow, "RequestTimeout"),
     (error_responses.RangeNotSatisfiable, "InvalidRange"),
     (errors.RepositoryNotFound, "NoSuchBucket"),
+    (errors.UploadNotFound, "NoSuchUpload"),
     (errors.NotFound, "NoSuchKey"),
     (errors.Gone, "InvalidObjectState"),
     (errors.Contention, "SlowDown"),
@@ -84,6 +85,7 @@ CODES: Final[tuple[tuple[type[RefstoreError], str], ...]] = (
     (errors.MissingExtra, "NotImplemented"),
     (errors.DurationsDiffer, "InternalError"),
     (errors.InvalidPath, "InvalidArgument"),
+    (errors.InvalidParts, "InvalidPart"),
     (errors.Invalid, "InvalidRequest"),
 )
 """The first matching class decides; every other error is an `InternalError`."""

@@ -7,7 +7,18 @@ from typing import Final, NamedTuple
 
 from starlette.responses import Response
 
-from refstore_s3 import buckets, deletions, listings, object_copies, object_reads, object_tags, object_writes
+from refstore_s3 import (
+    buckets,
+    deletions,
+    listings,
+    multipart_completions,
+    multipart_listings,
+    multipart_parts,
+    object_copies,
+    object_reads,
+    object_tags,
+    object_writes,
+)
 from refstore_s3.s3_requests import S3Request
 
 Handler = Callable[[S3Request], Awaitable[Response]]
@@ -55,6 +66,20 @@ OPERATIONS: Final[Mapping[Question, S3Operation]] = {
     Question("object", "GET"): S3Operation("GetObject", object_reads.get_object),
     Question("object", "HEAD"): S3Operation("HeadObject", object_reads.head_object),
     Question("object", "PUT"): S3Operation("PutObject", object_writes.put_object),
+    Question("object", "POST", "uploads"): S3Operation(
+        "CreateMultipartUpload", multipart_parts.create_multipart_upload
+    ),
+    Question("object", "PUT", "partNumber+uploadId"): S3Operation("UploadPart", multipart_parts.upload_part),
+    Question("object", "POST", "uploadId"): S3Operation(
+        "CompleteMultipartUpload", multipart_completions.complete_multipart_upload
+    ),
+    Question("object", "DELETE", "uploadId"): S3Operation(
+        "AbortMultipartUpload", multipart_parts.abort_multipart_upload
+    ),
+    Question("object", "GET", "uploadId"): S3Operation("ListParts", multipart_listings.list_parts),
+    Question("bucket", "GET", "uploads"): S3Operation(
+        "ListMultipartUploads", multipart_listings.list_multipart_uploads
+    ),
     Question("object", "DELETE"): S3Operation("DeleteObject", object_writes.delete_object),
     Question("object", "GET", "tagging"): S3Operation("GetObjectTagging", object_tags.get_object_tagging),
     Question("object", "PUT", "tagging"): S3Operation("PutObjectTagging", object_tags.put_object_tagging),

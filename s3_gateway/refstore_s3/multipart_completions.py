@@ -1,0 +1,161 @@
+"""CompleteMultipartUpload: join the parts, and keep the client waiting with white space while that takes long."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+from xml.etree.ElementTree import Element
+
+from starlette.responses import Response, StreamingResponse
+
+from refstore.errors import AlreadyExists, InvalidParts, RefstoreError
+from refstore.operations import complete_upload
+from refstore.operations.complete_upload import RequestedPart
+from refstore.operations.multipart import PARTS_MAX
+from refstore.records.multipart_records import MultipartUpload
+from refstore.records.staging_records import Entry
+from refstore.repository import Repository
+from refstore.service.access_keys import Role
+from refstore.versioning.multipart_uploads import WrittenPart
+from refstore_api.error_responses import PreconditionFailed
+from refstore_s3.listings import XML
+from refstore_s3.multipart_parts import find_upload, operate
+from refstore_s3.object_attributes import checksum_headers, etag_of
+from refstore_s3.object_bodies import receive_document
+from refstore_s3.object_writes import is_only_if_absent, refuse_headers
+from refstore_s3.s3_errors import S3Error, make_error_body, to_s3_error
+from refstore_s3.s3_requests import S3Request
+from refstore_s3.targets import Target
+from refstore_s3.upload_checksums import describe
+from refstore_s3.xml_documents import XML_BYTES_MAX, MalformedDocument, make_document, parse_document
+
+WAIT_SECONDS: Final = 5.0
+"""How long an answer may take before the first white space: until then, its status tells how it ended."""
+PROLOG: Final = b'<?xml version="1.0" encoding="UTF-8"?>\n'
+FAULTS: Final = {"missing": "InvalidPart", "order": "InvalidPartOrder", "small": "EntityTooSmall"}
+_NUMBER: Final = re.compile(r"[0-9]{1,5}")
+
+
+class ExpectedObject(NamedTuple):
+    """What a completion promises of the object: its checksum and its size; '': it does not."""
+
+    checksums: dict[str, str]
+    size: str
+
+    def check(self, metadata: dict[str, str], parts: Sequence[WrittenPart]) -> None:
+        """Raises S3Error, before anything is joined."""
+        for algorithm, text in self.checksums.items():
+            known = metadata.get(f"s3:checksum-{algorithm}", text)
+            if known != text:
+                raise S3Error("BadDigest", f"the object's {algorithm.upper()} would be {known}; compare the parts' own")
+        size_bytes = sum(item.part.size_bytes for item in parts)
+        if self.size and self.size != str(size_bytes):
+            raise S3Error("InvalidRequest", f"the object would have {size_bytes} bytes, not {self.size[:20]}")
+
+
+async def complete_multipart_upload(request: S3Request) -> Response:
+    target = await request.find_target(Role.WRITER)
+    refuse_headers(request)
+    name = find_upload(request, target)
+    if_absent = is_only_if_absent(request)
+    expected = _read_expected(request)
+    requested, part_checksums = read_parts(await receive_document(request, XML_BYTES_MAX, has_checksum=False))
+
+    def describe_checked(upload: MultipartUpload, parts: Sequence[WrittenPart]) -> dict[str, str]:
+        for item in parts:
+            for algorithm, text in part_checksums.get(item.number, {}).items():
+                if item.part.checksums.get(algorithm, text) != text:
+                    raise S3Error("InvalidPart", f"part {item.number} has another {algorithm.upper()}; list the parts")
+        metadata = describe(upload, parts)
+        expected.check(metadata, parts)
+        return metadata
+
+    def complete(repo: Repository) -> Entry:
+        try:
+            return complete_upload.complete(
+                repo.context, name, requested, if_absent=if_absent, describe=describe_checked
+            )
+        except InvalidParts as error:
+            raise S3Error(FAULTS.get(error.fault, "InvalidArgument"), str(error)) from error
+        except AlreadyExists as error:
+            raise PreconditionFailed(str(error)) from error
+
+    task = asyncio.ensure_future(operate(request, target, complete, has_body=True))
+    with suppress(TimeoutError):
+        entry = await asyncio.wait_for(asyncio.shield(task), WAIT_SECONDS)
+        return Response(PROLOG + _make_answer(request, target, entry), media_type=XML)
+    return StreamingResponse(_wait(request, target, task), media_type=XML)
+
+
+async def _wait(request: S3Request, target: Target, task: asyncio.Future[Entry]) -> AsyncIterator[bytes]:
+    """Yield white space until the object is there, then the document: of the object, or of an error."""
+    yield PROLOG
+    while True:
+        done, _ = await asyncio.wait([task], timeout=WAIT_SECONDS)
+        if done:
+            break
+        yield b" "
+    try:
+        yield _make_answer(request, target, task.result())
+    except (S3Error, RefstoreError) as error:
+        told = error if isinstance(error, S3Error) else to_s3_error(error)
+        yield make_error_body(told, request.resource, "").removeprefix(PROLOG)
+
+
+def _make_answer(request: S3Request, target: Target, entry: Entry) -> bytes:
+    host = request.headers.get("host", "")
+    checksums = [
+        ("ChecksumType" if name.endswith("-type") else f"Checksum{name.rpartition('-')[2].upper()}", text)
+        for name, text in checksum_headers(entry).items()
+    ]
+    content = [
+        ("Location", f"{request.scope.get('scheme', 'http')}://{host}{request.resource}"),
+        ("Bucket", target.bucket.name),
+        ("Key", target.key),
+        ("ETag", etag_of(entry)),
+        *checksums,
+    ]
+    return make_document("CompleteMultipartUploadResult", content).removeprefix(PROLOG)
+
+
+def read_parts(body: bytes) -> tuple[list[RequestedPart], dict[int, dict[str, str]]]:
+    """Return the parts that a document names, and their checksums by number. Raises S3Error."""
+    try:
+        root = parse_document(body, "CompleteMultipartUpload")
+    except MalformedDocument as error:
+        raise S3Error("MalformedXML", str(error)) from None
+    elements = root.findall("Part")
+    if not 1 <= len(elements) <= PARTS_MAX:
+        raise S3Error("MalformedXML", f"the document names {len(elements)} parts; name 1 to {PARTS_MAX}")
+    parts = [_read_part(each) for each in elements]
+    checksums = {
+        part.number: {
+            child.tag.removeprefix("Checksum").lower(): (child.text or "").strip()
+            for child in element
+            if child.tag.startswith("Checksum") and child.text
+        }
+        for part, element in zip(parts, elements, strict=True)
+    }
+    return parts, checksums
+
+
+def _read_part(element: Element) -> RequestedPart:
+    number, etag = (element.findtext("PartNumber") or "").strip(), (element.findtext("ETag") or "").strip()
+    if not _NUMBER.fullmatch(number) or not etag:
+        raise S3Error("MalformedXML", "each Part needs a PartNumber and an ETag")
+    if not 1 <= int(number) <= PARTS_MAX:
+        raise S3Error("InvalidArgument", f"PartNumber must be from 1 to {PARTS_MAX}")
+    return RequestedPart(int(number), etag.strip('"'))
+
+
+def _read_expected(request: S3Request) -> ExpectedObject:
+    prefix = "x-amz-checksum-"
+    checksums = {
+        name.removeprefix(prefix): text
+        for name, text in request.headers.items()
+        if name.startswith(prefix) and name not in (f"{prefix}type", f"{prefix}algorithm")
+    }
+    return ExpectedObject(checksums, request.headers.get("x-amz-mp-object-size", ""))

@@ -1,0 +1,198 @@
+"""CreateMultipartUpload, UploadPart, UploadPartCopy and AbortMultipartUpload (rule 23 of docs/protocol.md)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Final, TypeVar
+
+from starlette.responses import Response
+
+from refstore.context import Context
+from refstore.core import deadline, ids
+from refstore.errors import InvalidName, InvalidPath, NotFound, UploadNotFound
+from refstore.operations import multipart
+from refstore.repository import Repository
+from refstore.service.access_keys import Role
+from refstore.versioning.multipart_uploads import UploadName, WrittenPart
+from refstore_api import request_bodies
+from refstore_s3.checksums import Checksums
+from refstore_s3.conditions import COPY_SOURCE, check_conditions
+from refstore_s3.listings import XML, format_time
+from refstore_s3.object_attributes import read_attributes
+from refstore_s3.object_bodies import CheckedBody, receive_body
+from refstore_s3.object_copies import find_source
+from refstore_s3.object_reads import stat_object
+from refstore_s3.object_writes import check_writable, refuse_headers
+from refstore_s3.s3_errors import S3Error
+from refstore_s3.s3_requests import S3Request
+from refstore_s3.targets import Target, check_path
+from refstore_s3.upload_checksums import UploadChecksum
+from refstore_s3.xml_documents import make_document
+
+T = TypeVar("T")
+
+_NUMBER: Final = re.compile(r"[0-9]{1,5}")
+_COPY_RANGE: Final = re.compile(r"bytes=([0-9]{1,19})-([0-9]{1,19})")
+
+
+async def create_multipart_upload(request: S3Request) -> Response:
+    target = await request.find_target(Role.WRITER)
+    refuse_headers(request)
+    path = check_path(target)
+    checksum = UploadChecksum.read(request.headers)
+    attributes = read_attributes(request.headers) | checksum.attributes
+    content_type = ids.content_type(request.headers.get("content-type", ""))
+    seconds = request.gateway.settings.multipart_seconds
+
+    def begin(repo: Repository) -> UploadName:
+        try:
+            branch = ids.branch_name(target.ref)
+            return multipart.begin(
+                repo.context, branch, path, seconds=seconds, metadata=attributes, content_type=content_type
+            ).name
+        except (NotFound, InvalidName):
+            check_writable(repo, target)
+            raise
+
+    name = await operate(request, target, begin)
+    content = [("Bucket", target.bucket.name), ("Key", target.key), ("UploadId", name.upload_id)]
+    return Response(make_document("InitiateMultipartUploadResult", content), headers=checksum.headers, media_type=XML)
+
+
+async def upload_part(request: S3Request) -> Response:
+    if "x-amz-copy-source" in request.headers:
+        return await upload_part_copy(request)
+    target = await request.find_target(Role.WRITER)
+    refuse_headers(request)
+    name, number = find_upload(request, target), read_part_number(request)
+    promised: dict[str, str] = {}
+    checked = CheckedBody(request, promised)
+    upload = await operate(request, target, lambda repo: multipart.read_open(repo.context, name))
+    checksum = UploadChecksum.kept_by(upload.record)
+    if checksum.algorithm and checked.algorithm and checked.algorithm != checksum.algorithm:
+        raise S3Error(
+            "InvalidRequest",
+            f"the upload was begun with checksums of {checksum.algorithm.upper()}, and this part has one of "
+            f"{checked.algorithm.upper()}; send the same",
+        )
+    body = await receive_body(request, checked, request_bodies.limits_of(request.service.settings))
+    algorithm = checksum.algorithm or checked.algorithm
+    running = Checksums([algorithm] if algorithm else [])
+
+    def write(repo: Repository) -> WrittenPart:
+        return multipart.write_part(
+            repo.context, name, number, _update(running, body), checksums=partial(_texts_of, running, algorithm)
+        )
+
+    written = await operate(request, target, write, has_body=not isinstance(body, list))
+    return Response(headers={"ETag": f'"{written.part.etag}"', **part_headers(written)})
+
+
+async def upload_part_copy(request: S3Request) -> Response:
+    target = await request.find_target(Role.WRITER)
+    refuse_headers(request)
+    name, number = find_upload(request, target), read_part_number(request)
+    source = await find_source(request)
+    from_ctx, entry = await stat_object(request, source)
+    check_conditions(request.headers, entry, prefix=COPY_SOURCE)
+    start, end = _read_copy_range(request, entry.size_bytes)
+
+    def copy(repo: Repository) -> WrittenPart:
+        ctx = repo.context
+        algorithm = UploadChecksum.kept_by(multipart.read_open(ctx, name).record).algorithm
+        return _copy(ctx, name, number, (from_ctx, source), (start, end), algorithm)
+
+    written = await operate(request, target, copy, has_body=True)
+    content = [("ETag", f'"{written.part.etag}"'), ("LastModified", format_time(written.part.written_ms))]
+    return Response(make_document("CopyPartResult", [*content, *checksum_content(written)]), media_type=XML)
+
+
+def _copy(
+    ctx: Context,
+    name: UploadName,
+    number: int,
+    source: tuple[Context, Target],
+    bounds: tuple[int, int],
+    algorithm: str,
+) -> WrittenPart:
+    """Copy in the store where it can, or through this process, where each part needs a checksum."""
+    from_ctx, target = source
+    if not algorithm:
+        return multipart.copy_part(ctx, name, number, (from_ctx, target.ref, target.path), *bounds)
+    running = Checksums([algorithm])
+    chunks = multipart.open_source((from_ctx, target.ref, target.path), *bounds)
+    return multipart.write_part(
+        ctx, name, number, _update(running, chunks), checksums=partial(_texts_of, running, algorithm)
+    )
+
+
+async def abort_multipart_upload(request: S3Request) -> Response:
+    target = await request.find_target(Role.WRITER)
+    name = find_upload(request, target)
+    await operate(request, target, lambda repo: multipart.abort(repo.context, name))
+    return Response(status_code=204)
+
+
+async def operate(request: S3Request, target: Target, work: Callable[[Repository], T], *, has_body: bool = False) -> T:
+    """Run an operation under its deadline in a thread; one of a long body in the threads for these."""
+
+    def run() -> T:
+        repo = request.service.lake.repository(target.repository)
+        with deadline.limit_operation(repo.context.clock, repo.context.safety.operation_deadline_seconds):
+            return work(repo)
+
+    return await (request.service.run_body(run) if has_body else request.service.run(run))
+
+
+def find_upload(request: S3Request, target: Target) -> UploadName:
+    """Return what names the upload that a request means. Raises UploadNotFound for what names none."""
+    try:
+        return UploadName(
+            ids.branch_name(target.ref), ids.object_path(target.path), ids.upload_id(request.query["uploadId"])
+        )
+    except (InvalidName, InvalidPath):
+        raise UploadNotFound(
+            "there is no such upload; list the uploads, or use the id that its beginning answered"
+        ) from None
+
+
+def read_part_number(request: S3Request) -> int:
+    """Raises S3Error."""
+    text = request.query.get("partNumber", "")
+    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= multipart.PARTS_MAX:
+        raise S3Error("InvalidArgument", f"partNumber must be a number from 1 to {multipart.PARTS_MAX}")
+    return int(text)
+
+
+def part_headers(written: WrittenPart) -> dict[str, str]:
+    return {f"x-amz-checksum-{name}": text for name, text in written.part.checksums.items()}
+
+
+def checksum_content(written: WrittenPart) -> list[tuple[str, str]]:
+    """Return the elements of a part's checksums."""
+    return [(f"Checksum{name.upper()}", text) for name, text in written.part.checksums.items()]
+
+
+def _update(running: Checksums, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    for chunk in chunks:
+        running.update(chunk)
+        yield chunk
+
+
+def _texts_of(running: Checksums, algorithm: str) -> dict[str, str]:
+    return {algorithm: running.base64(algorithm)} if algorithm else {}
+
+
+def _read_copy_range(request: S3Request, size_bytes: int) -> tuple[int, int]:
+    """Return the bytes that are copied. Raises S3Error: a range that is not there is never another one."""
+    text = request.headers.get("x-amz-copy-source-range")
+    if text is None:
+        return 0, size_bytes
+    match = _COPY_RANGE.fullmatch(text.strip())
+    if match is None or int(match[1]) > int(match[2]):
+        raise S3Error("InvalidArgument", "x-amz-copy-source-range must be bytes=FIRST-LAST")
+    if int(match[2]) >= size_bytes:
+        raise S3Error("InvalidRange", f"the source has {size_bytes} bytes, and the range ends behind them")
+    return int(match[1]), int(match[2]) + 1

@@ -1,0 +1,100 @@
+"""Decide how an object that comes in parts is described: its ETag, and the checksum that its upload was begun for.
+
+An upload keeps algorithm and type in its metadata until it is completed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from refstore.core.user_metadata import CONTENT_CHECKSUM, CONTENT_ETAG
+from refstore.records.multipart_records import MultipartUpload
+from refstore.versioning.multipart_uploads import WrittenPart
+from refstore_s3 import checksums
+from refstore_s3.checksums import COMPOSITE, FULL_OBJECT
+from refstore_s3.object_attributes import ALGORITHMS, CHECKSUM_TYPE
+from refstore_s3.s3_errors import S3Error
+
+UPLOAD_ALGORITHM: Final = "s3:upload-algorithm"
+UPLOAD_TYPE: Final = "s3:upload-type"
+ALGORITHM_HEADER: Final = "x-amz-checksum-algorithm"
+TYPE_HEADER: Final = "x-amz-checksum-type"
+
+
+class UploadChecksum(NamedTuple):
+    """The checksum that the parts of an upload have, and how the object's follows from them."""
+
+    algorithm: str
+    """'': none."""
+    kind: str
+    """`COMPOSITE` or `FULL_OBJECT`."""
+
+    @classmethod
+    def read(cls, headers: Mapping[str, str]) -> UploadChecksum:
+        """Read what the request that begins an upload asks for. Raises S3Error."""
+        algorithm, kind = headers.get(ALGORITHM_HEADER, "").lower(), headers.get(TYPE_HEADER, "").upper()
+        if algorithm and algorithm not in ALGORITHMS:
+            raise S3Error("InvalidRequest", f"{ALGORITHM_HEADER} must be one of {', '.join(ALGORITHMS)}")
+        if kind not in ("", "COMPOSITE", "FULL_OBJECT"):
+            raise S3Error("InvalidRequest", f"{TYPE_HEADER} must be COMPOSITE or FULL_OBJECT")
+        if not algorithm:
+            if kind:
+                raise S3Error("InvalidRequest", f"{TYPE_HEADER} is of a checksum; name one in {ALGORITHM_HEADER}")
+            return cls("", "")
+        kind = kind or ("COMPOSITE" if algorithm in COMPOSITE else "FULL_OBJECT")
+        if algorithm not in (FULL_OBJECT if kind == "FULL_OBJECT" else COMPOSITE):
+            raise S3Error("InvalidRequest", f"a checksum of {algorithm.upper()} cannot be {kind}; ask for another")
+        return cls(algorithm, kind)
+
+    @classmethod
+    def kept_by(cls, upload: MultipartUpload) -> UploadChecksum:
+        return cls(upload.metadata.get(UPLOAD_ALGORITHM, ""), upload.metadata.get(UPLOAD_TYPE, ""))
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """What the upload keeps of it."""
+        return {UPLOAD_ALGORITHM: self.algorithm, UPLOAD_TYPE: self.kind} if self.algorithm else {}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {ALGORITHM_HEADER: self.algorithm.upper(), TYPE_HEADER: self.kind} if self.algorithm else {}
+
+    @property
+    def content(self) -> list[tuple[str, str]]:
+        """The elements that tell of it."""
+        return [("ChecksumAlgorithm", self.algorithm.upper()), ("ChecksumType", self.kind)] if self.algorithm else []
+
+
+def describe(upload: MultipartUpload, parts: Sequence[WrittenPart]) -> dict[str, str]:
+    """Return the attributes of the object: the upload's, and what follows from the parts."""
+    kept = {name: value for name, value in upload.metadata.items() if name not in (UPLOAD_ALGORITHM, UPLOAD_TYPE)}
+    return (
+        kept
+        | {CONTENT_ETAG: checksums.multipart_etag([_md5_of(item.part.etag) for item in parts])}
+        | _combine_parts(UploadChecksum.kept_by(upload), parts)
+    )
+
+
+def _md5_of(etag: str) -> bytes:
+    """Return a part's MD5; of another kind of ETag, which some stores have, its text."""
+    try:
+        digest = bytes.fromhex(etag)
+    except ValueError:
+        return etag.encode()
+    return digest if len(digest) == 16 else etag.encode()
+
+
+def _combine_parts(checksum: UploadChecksum, parts: Sequence[WrittenPart]) -> dict[str, str]:
+    """Return the object's checksum; nothing where a part has none."""
+    algorithm = checksum.algorithm
+    texts = [item.part.checksums.get(algorithm, "") for item in parts]
+    if not algorithm or not all(texts):
+        return {}
+    digests = [checksums.parse(algorithm, text) for text in texts]
+    if checksum.kind == "FULL_OBJECT":
+        sized = zip(digests, [item.part.size_bytes for item in parts], strict=True)
+        text = checksums.encode(checksums.combine(algorithm, sized))
+    else:
+        text = checksums.compose(algorithm, digests)
+    return {CONTENT_CHECKSUM + algorithm: text, CHECKSUM_TYPE: checksum.kind}
