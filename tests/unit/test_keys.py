@@ -45,6 +45,11 @@ def test_where_things_stand() -> None:
     assert keys.gc_run(REPO, "m1") == Key(f"{REPO}/gc/runs", "m1")
     assert keys.gc_pin(REPO, "m1", ADDRESS) == Key(f"{REPO}/gc/pins", f"m1/{ADDRESS}")
     assert keys.gc_marked_commit(REPO, "m1", COMMIT) == Key(f"{REPO}/gc/marked/m1", COMMIT)
+    upload_id = ids.upload_id_of(ADDRESS)
+    assert keys.upload(REPO, BranchName("a/b"), Path("x/y"), upload_id) == Key(
+        f"{REPO}/uploads", f"a/b\x01x/y\x01{upload_id}"
+    )
+    assert keys.upload_part(REPO, upload_id, 7, ADDRESS) == Key(f"{REPO}/parts/{upload_id}", f"00007/{ADDRESS}")
     assert keys.reaper_state(REPO, "breaker") == Key(f"{REPO}/reaper", "breaker")
     assert keys.retention_rules(REPO) == Key(f"{REPO}/retention", "rules")
     assert keys.lease(REPO, "due/00") == Key("leases", f"{REPO}/due/00")
@@ -91,3 +96,24 @@ def test_a_due_key_is_read_back() -> None:
 def test_a_due_key_that_is_none(name: str) -> None:
     with pytest.raises(CorruptRecord, match="nothing that depends on it will be deleted"):
         keys.parse_due_hint(name)
+
+
+def test_the_key_of_an_upload_says_what_it_is_of() -> None:
+    upload_id = ids.upload_id_of(ADDRESS)
+    assert ids.upload_address(upload_id) == ADDRESS
+    assert upload_id == ADDRESS.removeprefix("data/").replace("/", ".")
+    names = (BranchName("a/b"), Path("x\x01/y"), upload_id)
+    assert keys.parse_upload(keys.upload(REPO, *names).name) == names
+    assert keys.parse_upload_part(keys.upload_part(REPO, upload_id, 7, ADDRESS).name) == (7, ADDRESS)
+    for name in ("", "main", f"main\x01x\x01{upload_id}x", f"\x01x\x01{upload_id}", f"main\x01../x\x01{upload_id}"):
+        with pytest.raises(CorruptRecord):
+            keys.parse_upload(name)
+    for name in ("", "7", f"x/{ADDRESS}", "00007/data/x"):
+        with pytest.raises(CorruptRecord):
+            keys.parse_upload_part(name)
+
+
+def test_uploads_lie_in_the_order_of_their_paths() -> None:
+    upload_id = ids.upload_id_of(ADDRESS)
+    paths = sorted(["a", "a.b", "a/b", "a b", "ab", "ä", "b"])
+    assert paths == sorted(paths, key=lambda path: keys.upload(REPO, BranchName("main"), Path(path), upload_id).name)
