@@ -70,6 +70,8 @@ FILES: dict[str, tuple[bytes, str]] = {
     "a union": (header([WHO]), "is no record but union"),
     "a type of numbers": (header(record_of(("who", 7))), "something that is no type"),
     "an unknown type": (header(record_of(("who", "guid"))), "no type 'guid'"),
+    "a fixed type without a size": (header(record_of(("who", {"type": "fixed", "name": "f"}))), "lacks a part"),
+    "a field without a name": (header({**WHO, "fields": [{"type": "string"}]}), "lacks a part"),
     "a type twice": (header(record_of(("who", "string"), ("x", WHO))), "type 'event' twice"),
     "a field twice": (header(record_of(("who", "string"), ("who", "int"))), "a field twice"),
     "a union of unions": (header(record_of(("who", ["null", ["string"]]))), "a union of nothing, or of unions"),

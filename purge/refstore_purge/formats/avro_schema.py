@@ -48,6 +48,8 @@ def parse_schema(text: bytes) -> AvroType:
         root = _SchemaNames().type_of(json.loads(text), "")
     except (ValueError, RecursionError):
         raise PurgeError("its Avro schema is no JSON, or nested too deep; see to it by other means") from None
+    except (KeyError, TypeError, AttributeError):
+        raise _refusal("a type of it lacks a part, or has another in its place") from None
     if root.kind != "record":
         raise PurgeError(
             f"its Avro schema is no record but {root.kind}, so it has no columns; see to it by other means"
@@ -193,26 +195,23 @@ class _SchemaNames:
         return _make_type("union", branches)
 
     def _complex(self, schema: dict[str, Any], space: str) -> AvroType:
-        match schema.get("type"):
+        match schema["type"]:
             case "record" | "error":
                 return self._record(schema, space)
             case "enum":
-                symbols = schema.get("symbols")
-                if not isinstance(symbols, list) or not all(isinstance(each, str) for each in cast(list[Any], symbols)):
-                    raise _refusal("it has an enum without symbols")
-                return self._add(schema, space, AvroType("enum", names=tuple(cast(list[str], symbols))))
+                return self._add(schema, space, AvroType("enum", names=tuple(map(str, schema["symbols"]))))
             case "fixed":
-                size = schema.get("size")
-                if not isinstance(size, int) or not 0 <= size <= FIXED_BYTES_MAX:
-                    raise _refusal("it has a fixed type without a size, or of a gigabyte")
-                return self._add(schema, space, AvroType("fixed", logical=schema, width=size))
+                size = schema["size"]
+                if not 0 <= size <= FIXED_BYTES_MAX:
+                    raise _refusal("it has a fixed type of a negative size, or of a gigabyte")
+                return self._add(schema, space, AvroType("fixed", logical=schema, width=int(size)))
             case "array":
-                items = self.type_of(schema.get("items"), space)
+                items = self.type_of(schema["items"], space)
                 if items.width == 0:
                     raise _refusal("it has an array of elements that take no bytes")
                 return _make_type("array", [items])
             case "map":
-                return _make_type("map", [self.type_of(schema.get("values"), space)])
+                return _make_type("map", [self.type_of(schema["values"], space)])
             case str(name) if name in PRIMITIVES:
                 return AvroType(name, logical=schema, width=WIDTHS.get(name))
             case other:
@@ -220,21 +219,11 @@ class _SchemaNames:
 
     def _record(self, schema: dict[str, Any], space: str) -> AvroType:
         full = self._begin(schema, space)
-        fields = schema.get("fields")
-        if not isinstance(fields, list):
-            raise _refusal("it has a record without fields")
-        names: list[str] = []
-        types: list[AvroType] = []
-        for field in (_as_object(each) for each in cast(list[Any], fields)):
-            name = field.get("name")
-            if not isinstance(name, str):
-                raise _refusal("it has a field without a name")
-            names.append(name)
-            types.append(self.type_of(field.get("type"), full.rpartition(".")[0]))
-        if len(set(names)) < len(names):
+        inner = full.rpartition(".")[0]
+        types = {str(field["name"]): self.type_of(field["type"], inner) for field in schema["fields"]}
+        if len(types) < len(schema["fields"]):
             raise _refusal("it has a field twice")
-        made = _make_type("record", types, names)
-        self._types[full] = made
+        self._types[full] = made = _make_type("record", list(types.values()), types)
         return made
 
     def _add(self, schema: dict[str, Any], space: str, type_: AvroType) -> AvroType:
@@ -243,11 +232,8 @@ class _SchemaNames:
 
     def _begin(self, schema: dict[str, Any], space: str) -> str:
         """Return the full name of a type that begins here."""
-        name = schema.get("name")
-        if not isinstance(name, str):
-            raise _refusal("it has a type without a name")
         given = schema.get("namespace")
-        full = _full_name(name, given if isinstance(given, str) else space)
+        full = _full_name(schema["name"], given if isinstance(given, str) else space)
         if full in self._types:
             raise _refusal(f"it has type {full!r} twice")
         self._types[full] = None
@@ -265,10 +251,6 @@ def _make_type(kind: str, children: Sequence[AvroType], names: Iterable[str] = (
             "other means"
         )
     return AvroType(kind, tuple(children), tuple(names), width=width, depth=depth, types=types)
-
-
-def _as_object(value: Any) -> dict[str, Any]:
-    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
 
 
 def _full_name(name: str, space: str) -> str:
