@@ -46,22 +46,14 @@ class ReadResult:
     is_there: bool = True
 
 
-class _NamespaceReader(NamedTuple):
-    """Opens objects of a namespace, in whichever process."""
-
-    url: str
-    io_timeout_seconds: float
-
-    def open(self, content: ContentToVerify) -> io.BufferedReader:
-        store = open_store(self.url, self.io_timeout_seconds)
-        return io.BufferedReader(open_object(store, content.address, content.size_bytes, ahead_bytes=0), BUFFER_BYTES)
+OpenContent = Callable[[ContentToVerify], io.BufferedReader]
 
 
 def read_contents(ctx: Context, contents: Sequence[ContentToVerify], ids: WantedIds) -> list[ReadResult]:
     """Return what came of each, in their order. Raises Unavailable."""
     own = [content for content in contents if is_own(content.address)]
     foreign = [content for content in contents if not is_own(content.address)]
-    of_own = iter(_read_in_process(_own_store(ctx), own, ids))
+    of_own = iter(_read_in_process(_opener_of_own(ctx), own, ids))
     of_foreign = iter(_read_here(partial(_open_foreign, ctx), foreign, ids))
     return [next(of_own if is_own(content.address) else of_foreign) for content in contents]
 
@@ -70,38 +62,34 @@ def check_identifier_type(ctx: Context, content: ContentToVerify) -> bool:
     """Return whether an object shows that ids can be at its data set's identifier. Raises Invalid if they cannot."""
     with suppress(ObjectNotFound, Gone, ForeignNotAllowed, worker_processes.CrashedError):
         if is_own(content.address):
-            worker_processes.call(partial(_check_type, _own_store(ctx).open, content))
+            worker_processes.call(partial(_check_type, _opener_of_own(ctx), content))
         else:
             _check_type(partial(_open_foreign, ctx), content)
         return True
     return False
 
 
-def _read_in_process(store: _NamespaceReader, contents: Sequence[ContentToVerify], ids: WantedIds) -> list[ReadResult]:
+def _read_in_process(open_: OpenContent, contents: Sequence[ContentToVerify], ids: WantedIds) -> list[ReadResult]:
     """Read in another process; if it crashes, each half again, until it is known at which object."""
     if not contents:
         return []
     try:
-        return worker_processes.call(partial(_read_here, store.open, contents, ids))
+        return worker_processes.call(partial(_read_here, open_, contents, ids))
     except worker_processes.CrashedError as error:
         if len(contents) == 1:
             return [ReadResult(RowCount(), crash_reason(error))]
     half = len(contents) // 2
-    return [*_read_in_process(store, contents[:half], ids), *_read_in_process(store, contents[half:], ids)]
+    return [*_read_in_process(open_, contents[:half], ids), *_read_in_process(open_, contents[half:], ids)]
 
 
-def _read_here(
-    open_: Callable[[ContentToVerify], io.BufferedReader], contents: Sequence[ContentToVerify], ids: WantedIds
-) -> list[ReadResult]:
+def _read_here(open_: OpenContent, contents: Sequence[ContentToVerify], ids: WantedIds) -> list[ReadResult]:
     lookup = BatchedLookup(ids)
     results = [_read(open_, content, lookup) for content in contents]
     lookup.finish()  # completes the counts
     return results
 
 
-def _read(
-    open_: Callable[[ContentToVerify], io.BufferedReader], content: ContentToVerify, lookup: BatchedLookup
-) -> ReadResult:
+def _read(open_: OpenContent, content: ContentToVerify, lookup: BatchedLookup) -> ReadResult:
     count, dataset = RowCount(), content.dataset
     try:
         with open_(content) as source:
@@ -126,13 +114,19 @@ def _read(
         return ReadResult(count, f"it cannot be read as {dataset.format} ({type(error).__name__})")
 
 
-def _check_type(open_: Callable[[ContentToVerify], io.BufferedReader], content: ContentToVerify) -> None:
+def _check_type(open_: OpenContent, content: ContentToVerify) -> None:
     with open_(content) as source:
         refuse_other_types(source, content.dataset)
 
 
-def _own_store(ctx: Context) -> _NamespaceReader:
-    return _NamespaceReader(ctx.objects.url, ctx.safety.objects_io_seconds)
+def _opener_of_own(ctx: Context) -> OpenContent:
+    """Return what opens objects of the namespace, in whichever process."""
+    return partial(_open_own, ctx.objects.url, ctx.safety.objects_io_seconds)
+
+
+def _open_own(url: str, io_timeout_seconds: float, content: ContentToVerify) -> io.BufferedReader:
+    store = open_store(url, io_timeout_seconds)
+    return io.BufferedReader(open_object(store, content.address, content.size_bytes, ahead_bytes=0), BUFFER_BYTES)
 
 
 def _open_foreign(ctx: Context, content: ContentToVerify) -> io.BufferedReader:

@@ -7,6 +7,7 @@ refuse it refuses, too, so that a file of which a run says nothing is not called
 from __future__ import annotations
 
 import bz2
+import gzip
 import json
 import lzma
 import re
@@ -34,16 +35,13 @@ def blocks_of(source: BinaryIO) -> Iterator[bytes]:
     """Yield the text of a file in blocks, decompressed if its first bytes say so. Raises VerifyReadError."""
     first = source.read(6)
     source.seek(0)
-    make: Callable[[], Any] | None = None
-    if first.startswith(b"\x1f\x8b"):
-        make = _GzipPart
-    elif first.startswith(b"BZh"):
-        make = bz2.BZ2Decompressor
-    elif first.startswith(b"\xfd7zXZ\x00"):
-        make = lzma.LZMADecompressor
     try:
-        if make is not None:
-            yield from _decompress(source, make)
+        if first.startswith(b"\x1f\x8b"):
+            yield from _read(gzip.GzipFile(fileobj=source))
+        elif first.startswith(b"BZh"):
+            yield from _decompress(source, bz2.BZ2Decompressor)
+        elif first.startswith(b"\xfd7zXZ\x00"):
+            yield from _decompress(source, lzma.LZMADecompressor)
         elif first.startswith(b"\x28\xb5\x2f\xfd"):
             yield from _read(pa.CompressedInputStream(pa.PythonFile(source, mode="r"), "zstd"))
         else:
@@ -55,28 +53,6 @@ def blocks_of(source: BinaryIO) -> Iterator[bytes]:
 def _read(opened: Any) -> Iterator[bytes]:
     while block := opened.read(BLOCK_BYTES):
         yield block
-
-
-class _GzipPart:
-    """Decompresses one part of a gzip file, with the methods of bz2's and lzma's."""
-
-    def __init__(self) -> None:
-        self._inner = zlib.decompressobj(wbits=31)
-
-    @property
-    def eof(self) -> bool:
-        return self._inner.eof
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._inner.unconsumed_tail
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._inner.unused_data
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
 
 
 def _decompress(source: BinaryIO, make: Callable[[], Any]) -> Iterator[bytes]:
