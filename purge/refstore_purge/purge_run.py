@@ -73,7 +73,7 @@ def run_purge(
         owner = f"{socket.gethostname()}:{os.getpid()}"
         steps = RunSteps(engine, report_progress, RunControl(ctx, run_id, "purge", owner))
         key = id_index.IndexKey.derive(options.purge_key) if options.purge_key else None
-        datasets = select_datasets(document, options.datasets)
+        datasets = document.select_datasets(options.datasets)
         worker_processes.start_ahead(modules_for(datasets, has_index=key is not None))
         ids, unclear = _load_ids(repo, document, datasets, options, folder / "ids", key, print_notice)
         datasets = ids.select_datasets(datasets)
@@ -104,15 +104,6 @@ def run_purge(
                 finally:
                     steps.close()  # until then nobody takes the run for killed
     return state.report
-
-
-def select_datasets(document: PurgeDocument, names: Sequence[str]) -> tuple[Dataset, ...]:
-    """Return the onboarded data sets, or those of them that are named. Raises Invalid."""
-    onboarded = {each.name: each for each in document.onboarded_datasets}
-    for name in names:
-        if name not in onboarded:
-            raise Invalid(f"no data set {name!r} is onboarded; onboarded are: {', '.join(sorted(onboarded))}")
-    return tuple(each for each in document.onboarded_datasets if not names or each.name in names)
 
 
 def _purge(datasets: Sequence[Dataset], run: PurgeRun, engines: Engines) -> None:

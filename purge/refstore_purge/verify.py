@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from refstore.errors import Invalid, ObjectsRefused, RefstoreError, Unavailable
-from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset, PurgeDocument
+from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset
 from refstore.repository import Repository
 from refstore_gc.engines import worker_processes
 from refstore_gc.run_progress import ReportProgress, StepProgress, ignore_progress
@@ -149,7 +149,7 @@ def verify(
         empty_id=empty_id,
         datasets=[dataset.name for dataset in document.onboarded_datasets],
     )
-    chosen = _select_datasets(document, only)
+    chosen = document.select_datasets(only)
     datasets = [each for each in chosen if ids.ids_of(each.name) is not None]
     if not datasets:
         raise Invalid(f"{file.name} has no ids of the data sets that --dataset names; give others, or leave it out")
@@ -169,16 +169,6 @@ def verify(
                 looks = _check_types(repo, _distinct_objects(dataset, targets, wanted))
                 for look in _examine_all(repo, pool, looks, wanted, shown):
                     yield from _findings(look, counts)
-
-
-def _select_datasets(document: PurgeDocument, only: Sequence[str]) -> list[Dataset]:
-    """Return the onboarded data sets, or those of them that are named. Raises Invalid."""
-    onboarded = document.onboarded_datasets
-    for name in only:
-        if all(name != each.name for each in onboarded):
-            known = ", ".join(sorted(each.name for each in onboarded))
-            raise Invalid(f"no data set {name!r} is onboarded; onboarded are: {known}")
-    return [each for each in onboarded if not only or each.name in only]
 
 
 def _check_types(repo: Repository, looks: Iterator[_ObjectCheck]) -> Iterator[_ObjectCheck]:

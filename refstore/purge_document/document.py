@@ -15,6 +15,7 @@ and `docs/purge.schema.json` is the schema. An unknown field is refused.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
@@ -22,7 +23,7 @@ import msgspec
 
 from refstore.core import ids
 from refstore.core.json_documents import read
-from refstore.errors import InvalidPath, InvalidPurge
+from refstore.errors import Invalid, InvalidPath, InvalidPurge
 from refstore.purge_document.path_template import PathTemplate
 from refstore.retention import globs
 
@@ -38,7 +39,6 @@ FILE_FORMATS: Final[tuple[FileFormat, ...]] = get_args(FileFormat)
 PurgeMode = Literal["keep-history", "rewrite", "erase"]
 
 KEEP_HISTORY: Final = "keep-history"
-REWRITE: Final = "rewrite"
 ERASE: Final = "erase"
 
 
@@ -113,6 +113,15 @@ class PurgeDocument(_DocumentPart, frozen=True):
     def onboarded_datasets(self) -> tuple[Dataset, ...]:
         """The data sets that are on both lists, in order of their prefixes."""
         return tuple(sorted(filter(self.is_whitelisted, self.datasets), key=lambda dataset: dataset.prefix))
+
+    def select_datasets(self, names: Sequence[str]) -> tuple[Dataset, ...]:
+        """Return the onboarded data sets, or those of them that are named. Raises Invalid."""
+        onboarded = self.onboarded_datasets
+        for name in names:
+            if all(name != each.name for each in onboarded):
+                known = ", ".join(sorted(each.name for each in onboarded))
+                raise Invalid(f"no data set {name!r} is onboarded; onboarded are: {known}")
+        return tuple(each for each in onboarded if not names or each.name in names)
 
 
 class ParsedPurge(NamedTuple):

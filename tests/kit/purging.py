@@ -14,7 +14,7 @@ from unittest import mock
 from refstore.core.ids import Address, own_address
 from refstore.errors import Contention, Gone, NotFound, NothingToCommit, ObjectNotFound
 from refstore.kv_recovery.fence import DryRunGuard
-from refstore.purge_document.document import REWRITE, BackupPolicy, Dataset, PurgeDocument, TrashPolicy
+from refstore.purge_document.document import BackupPolicy, Dataset, PurgeDocument, TrashPolicy
 from refstore.records.location_records import Content
 from refstore_gc import purge_cleanup
 from refstore_purge import purge_plan, version_plan
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.kit.domain import Tools
 
 
-EVERYTHING = Dataset("everything", "", "id", REWRITE, "csv")
+EVERYTHING = Dataset("everything", "", "id", "rewrite", "csv")
 
 
 def purge(run: str, identity: str, body: bytes, *, then_read: str = "") -> Stage:
