@@ -27,22 +27,13 @@ from refstore.operations.upload import Link
 from refstore.repository import Repository
 from refstore_purge.purge_plan import BranchPath, PurgeObject
 from refstore_purge.purge_report import PublishedCommit
+from refstore_purge.purge_tasks import ObjectResult
 
 METADATA: Final = "refstore.purge"
 """The field of a commit's metadata that names the run."""
 PAGE: Final = 1000
 WAITS_SECONDS: Final = (0.5, 1, 2, 4, 8)
 """How long to wait between tries while a branch has staged changes."""
-
-
-class RewrittenObject(NamedTuple):
-    """An object that was written again, and the names that it shall have."""
-
-    purge_object: PurgeObject
-    token: str
-    size_bytes: int
-    checksum: str
-    md5: str
 
 
 class SummaryToWrite(NamedTuple):
@@ -82,21 +73,21 @@ class BranchPublication:
                 )
         return issued
 
-    def stage(self, rewritten: Iterable[RewrittenObject]) -> list[str]:
-        """Link what was written, and return the address of each, which may be that of a copy (`safety.copy_linked`).
-        Other names follow when the branch of the first one is committed.
+    def stage(self, rewritten: Iterable[tuple[PurgeObject, str, ObjectResult]]) -> list[str]:
+        """Link what was written, by the tokens of `issue`; return the address of each, which may be that of a copy
+        (`safety.copy_linked`). Other names follow when the branch of the first one is committed.
         """
         addresses: list[str] = []
-        for item in rewritten:
-            first, *others = item.purge_object.names
+        for piece, token, done in rewritten:
+            first, *others = piece.names
             link = Link(
                 path=first.path,
-                token=item.token,
-                size_bytes=item.size_bytes,
-                checksum=item.checksum,
-                md5=item.md5,
-                metadata=item.purge_object.metadata,
-                content_type=item.purge_object.content_type,
+                token=token,
+                size_bytes=done.size_bytes,
+                checksum=done.checksum,
+                md5=done.md5,
+                metadata=piece.metadata,
+                content_type=piece.content_type,
             )
             addresses += [
                 entry.address for entry in self._repo.link_many(self._open_hidden_branch(first.branch), [link])

@@ -25,7 +25,7 @@ from refstore.repository import Repository
 from refstore_gc.purge_cleanup import delete_abandoned_branches
 from refstore_purge import purge_tasks, row_search
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.publish import BranchPublication, RewrittenObject, SummaryToWrite
+from refstore_purge.publish import BranchPublication, SummaryToWrite
 from refstore_purge.purge_plan import BranchPath, Partition, PurgeObject, PurgePlan, SkippedObject, plan_heads
 from refstore_purge.purge_report import PublishedCommit
 from refstore_purge.purge_run_state import ATTEMPTS, SUMMARY, PurgeRun
@@ -208,10 +208,7 @@ def _rewrite_objects(
                 run.report_failure(unit, piece, done.failure)
                 continue
             rewritten.append((unit, piece, done))
-        addresses = publication.stage(
-            RewrittenObject(piece, issued[piece.address][1], done.size_bytes, done.checksum, done.md5)
-            for _, piece, done in rewritten
-        )
+        addresses = publication.stage((piece, issued[piece.address][1], done) for _, piece, done in rewritten)
         for (unit, piece, done), address in zip(rewritten, addresses, strict=True):
             run.note_remaining(unit, piece, to=address)
             written.append((unit, piece, msgspec.structs.replace(done, target_address=address)))
