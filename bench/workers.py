@@ -267,6 +267,7 @@ def purge_memory(*, url: str, ids: str, format_: str, identifier: str, small: st
     from refstore_gc.engines import worker_processes
     from refstore_gc.engines.base import SharedFolder
     from refstore_purge import purge_tasks
+    from refstore_purge.formats.base import FormatTask
 
     worker_processes.become_worker()
     job = purge_tasks.TaskSettings(
@@ -277,9 +278,9 @@ def purge_memory(*, url: str, ids: str, format_: str, identifier: str, small: st
     def work(key: str, *, to: str) -> purge_tasks.ObjectResult:
         size = store.head(key).size_bytes
         name: Any = format_
-        columns = tuple(identifier.split("."))
+        task = FormatTask(tuple(identifier.split(".")))
         work = purge_tasks.ObjectTask(
-            address=key, size_bytes=size, format=name, ids="", identifier=columns, target_address=to
+            address=key, size_bytes=size, format=name, ids="", format_task=task, target_address=to
         )
         done = purge_tasks.run_task(job, work if to else msgspec.structs.replace(work, index_key=f"index/{key}"))
         if done.failure or not done.matched_rows:

@@ -7,7 +7,7 @@ operation under the deadline of all operations. What does not end with it leaves
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from refstore.context import Context
 from refstore.core import deadline, ids
@@ -16,9 +16,6 @@ from refstore.records.encoding import encode
 from refstore.records.location_records import Content
 from refstore.versioning.locations import LocatedIdentity, RewriteIntent, WrittenContent
 from refstore.versioning.manifest import LocationsPublished, ManifestLocation
-
-ERASED: Final = Address("")
-"""Where the content of an erased object lies."""
 
 
 class OriginalContent(NamedTuple):

@@ -168,15 +168,7 @@ def read_sizes(store: ObjectStore, folder: str) -> dict[str, int]:
     return {info.key[len(folder) :]: info.size_bytes for info in store.list(folder)}
 
 
-def delete_superfluous(store: ObjectStore, wanted: Mapping[str, Iterable[str]]) -> int:
-    """Delete every index but those of these addresses, by folder; return how many went."""
+def delete_superfluous(store: ObjectStore, wanted: Mapping[str, Iterable[str]]) -> None:
+    """Delete every index but those of these addresses, by folder. Raises ObjectsUnavailable."""
     keys = {f"{folder}{address}" for folder, addresses in wanted.items() for address in addresses}
-    return delete_indexes(store, [info.key for info in store.list(FOLDER) if info.key not in keys])
-
-
-def delete_indexes(store: ObjectStore, keys: Iterable[str]) -> int:
-    """Delete these; return how many were asked for. Raises ObjectsUnavailable."""
-    listed = list(keys)
-    for start in range(0, len(listed), 1000):
-        store.delete_many(listed[start : start + 1000])
-    return len(listed)
+    store.delete_many([info.key for info in store.list(FOLDER) if info.key not in keys])

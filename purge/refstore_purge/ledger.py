@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from refstore.core.batches import split_batches
 from refstore.errors import Corrupt, NotFound
 from refstore.objects.base import ObjectStore
 from refstore.purge_document.document import Dataset
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "_refstore/purge/ledger/"
 MAC_BYTES: Final = 32
-DELETE_BATCH: Final = 1000
 
 _META: Final = "ledger.json"
 _HASHES: Final = "ledger-hashes.npy"
@@ -175,8 +173,7 @@ def forget_run(store: ObjectStore, key: id_index.IndexKey, run: str) -> None:
     names = [info.key for info in store.list(f"{FOLDER}{key.name}/{run}/")]
     if not names:
         raise NotFound(f"the ledger has no run {run!r} under this key; `refstore purge ledger` lists them")
-    for some in split_batches(names, DELETE_BATCH):
-        store.delete_many(list(some))
+    store.delete_many(names)
 
 
 def load_ledger(

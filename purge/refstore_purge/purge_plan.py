@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -21,7 +21,8 @@ from refstore.records.location_records import Content
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_purge import table_formats
-from refstore_purge.formats.registry import load_format
+
+SUMMARIES: Final = ("_metadata", "_common_metadata")
 
 
 class BranchPath(NamedTuple):
@@ -234,10 +235,8 @@ def is_data(dataset: Dataset, path: str) -> bool:
 
 
 def is_summary(dataset: Dataset, path: str) -> bool:
-    """Return whether a path is a summary file of a data set, which describes other files. Raises MissingExtra."""
-    if dataset.format is None or dataset.mode == ERASE:
-        return False
-    return path.rpartition("/")[2] in load_format(dataset.format).SUMMARIES
+    """Return whether a path is a summary file of a data set, which describes other files (`parquet_summary.py`)."""
+    return dataset.format == "parquet" and dataset.mode != ERASE and path.rpartition("/")[2] in SUMMARIES
 
 
 def partition_of(below: str) -> str:

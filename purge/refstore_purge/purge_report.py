@@ -89,10 +89,8 @@ class Replacement(msgspec.Struct, frozen=True, kw_only=True):
     dataset: str
     partition: str
     identity: str
-    replaced_address: str
-    """The address of what it replaces."""
     new_address: str
-    """Its own; '': the object is erased."""
+    """Where it lies; '': the object is erased."""
     branches: list[str] = []
     """Of `keep-history`: the branch of each of its names. The first one that gets it makes it count."""
     is_counted: bool = False

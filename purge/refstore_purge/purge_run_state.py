@@ -19,6 +19,7 @@ from refstore_gc.engines.base import Engine
 from refstore_gc.run_progress import RunSteps
 from refstore_purge import id_index
 from refstore_purge.dataset_ids import DatasetIds
+from refstore_purge.formats.base import FormatTask
 from refstore_purge.purge_plan import Partition, PurgeObject, PurgePlan, SkippedObject
 from refstore_purge.purge_report import (
     LISTED_MAX,
@@ -248,18 +249,20 @@ class PurgeRun:
             size_bytes=piece.size_bytes,
             format=dataset.format,
             ids=self.ids.set_name_of(dataset),
-            identifier=tuple(dataset.identifier.split(".")),
-            map_part=dataset.map_part,
-            set_null=tuple(tuple(name.split(".")) for name in dataset.set_null),
-            matches_every_row=self.state.by_partition.get(unit.order, False),
-            ignores_statistics=self.options.ignores_statistics,
+            format_task=FormatTask(
+                tuple(dataset.identifier.split(".")),
+                dataset.map_part,
+                tuple(tuple(name.split(".")) for name in dataset.set_null),
+                matches_every_row=self.state.by_partition.get(unit.order, False),
+                ignores_statistics=self.options.ignores_statistics,
+            ),
             target_address=to,
             may_be_gone=dataset.mode != KEEP_HISTORY,
         )
 
     def with_index(self, work: ObjectTask, unit: Partition) -> ObjectTask:
         """Return the work with the place of its object's index."""
-        if self.key is None or work.matches_every_row:
+        if self.key is None or work.format_task.matches_every_row:
             return work
         folder = id_index.index_folder(self.key, unit.dataset, self.ids.ids_of(unit.dataset).kind)
         sizes = self.state.indexes.get(folder, {})
@@ -270,7 +273,7 @@ class PurgeRun:
     def delete_indexes(self, pieces: Sequence[tuple[Partition, PurgeObject]]) -> None:
         """Delete the indexes of what was replaced. Raises ObjectsUnavailable."""
         works = [self.with_index(self.make_task(unit, piece), unit) for unit, piece in pieces]
-        id_index.delete_indexes(self.repo.context.objects, [work.index_key for work in works if work.index_key])
+        self.repo.context.objects.delete_many([work.index_key for work in works if work.index_key])
 
 
 def _make_replacement(
@@ -281,7 +284,6 @@ def _make_replacement(
         dataset=unit.dataset.name,
         partition=unit.partition,
         identity=piece.address,
-        replaced_address=piece.content_address,
         new_address=done.target_address,
         branches=branches,
         is_counted=is_counted,

@@ -11,13 +11,13 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Any, BinaryIO, Final, Literal, TypeVar, cast
+from typing import Any, BinaryIO, Final, TypeVar, cast
 
 import msgspec
 
 from refstore.context import Context
 from refstore.errors import AlreadyExists, Corrupt, ObjectNotFound, RefstoreError
-from refstore.objects.base import BodyDigest, ObjectStore, StoredObject
+from refstore.objects.base import BodyDigest, ObjectStore, StoredObject, chunks_of
 from refstore.objects.stored_file import StoredFile, open_object
 from refstore.purge_document.document import Dataset, FileFormat
 from refstore_gc.engines import worker_processes
@@ -30,7 +30,6 @@ from refstore_purge.untyped_pandas import pa
 
 T = TypeVar("T")
 
-CHUNK_BYTES: Final = 1024 * 1024
 TASKS_PER_CORE: Final = 16
 TASK_BYTES: Final = 128 * 1024 * 1024
 TASK_OBJECTS: Final = 200
@@ -64,13 +63,7 @@ class ObjectTask(msgspec.Struct, frozen=True, kw_only=True):
     format: FileFormat
     ids: str
     """The name of the set of ids that its data set has."""
-    identifier: tuple[str, ...]
-    map_part: Literal["key", "value"] = "value"
-    set_null: tuple[tuple[str, ...], ...] = ()
-    matches_every_row: bool = False
-    """Whether the partition's value is one of the ids."""
-    ignores_statistics: bool = False
-    """Whether its column is read whatever its statistics say."""
+    format_task: FormatTask
     target_address: str = ""
     """The address of what is written; '': only look for the ids."""
     index_key: str = ""
@@ -79,12 +72,6 @@ class ObjectTask(msgspec.Struct, frozen=True, kw_only=True):
     """Its size; 0: it is not there yet."""
     may_be_gone: bool = False
     """Whether nobody may name the object any more by now."""
-
-    @property
-    def format_task(self) -> FormatTask:
-        return FormatTask(
-            self.identifier, self.map_part, self.set_null, self.matches_every_row, self.ignores_statistics
-        )
 
 
 class ObjectResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -272,16 +259,8 @@ def identifier_type(ctx: Context, work: ObjectTask) -> Any:
         schema = read_in_process(ctx, work.address, work.size_bytes, schema_of)
     except Exception:  # noqa: BLE001  # the object's own task says what is wrong with it
         return None
-    kinds = kinds_of(schema, work.identifier, work.map_part)
+    kinds = kinds_of(schema, work.format_task.identifier, work.format_task.map_part)
     return kinds[0] if kinds is not None and not pa.types.is_null(kinds[0]) else None
-
-
-def _measure(address: str, target: Any) -> StoredObject:
-    target.seek(0)
-    tally = BodyDigest(address)
-    while chunk := target.read(CHUNK_BYTES):
-        tally.add(chunk)
-    return tally.stored_object
 
 
 def put_result(store: ObjectStore, address: str, target: Any) -> StoredObject:
@@ -291,13 +270,16 @@ def put_result(store: ObjectStore, address: str, target: Any) -> StoredObject:
         return store.put(address, target, if_absent=True)
     except AlreadyExists:
         there = store.head(address).size_bytes
-        measured = _measure(address, target)
-        if there != measured.size_bytes:
+        target.seek(0)
+        ours = BodyDigest(address)
+        for chunk in chunks_of(target):
+            ours.add(chunk)
+        if there != ours.stored_object.size_bytes:
             raise Corrupt(
-                f"another attempt wrote {there} bytes to {address}, and this one {measured.size_bytes}; run the purge "
-                "again"
+                f"another attempt wrote {there} bytes to {address}, and this one {ours.stored_object.size_bytes}; run "
+                "the purge again"
             ) from None
-        return measured
+        return ours.stored_object
 
 
 def _choose_memory_pool(size_bytes: int) -> None:

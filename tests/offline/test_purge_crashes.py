@@ -21,6 +21,7 @@ from refstore_gc.engines.local import LocalEngine
 from refstore_gc.engines.shared_work import SharedWork
 from refstore_purge import purge_run, purge_tasks, verify_reader_process
 from refstore_purge.formats import parquet as parquet_format
+from refstore_purge.formats.base import FormatTask
 from refstore_purge.onboarding_check import find_unmatched_datasets
 from refstore_purge.purge_ids import write_ids
 from refstore_purge.purge_report import PurgeReport
@@ -136,7 +137,7 @@ def test_a_file_that_takes_too_much_memory_costs_only_itself(world: World, monke
     store.put("data/file", parquet())
     write_ids(world.folder / "ids", "string", [pa.array([BOB])])
     job = TaskSettings(url=store.url, io_timeout_seconds=10, ids=SharedFolder(str(world.folder / "ids")))
-    work = ObjectTask(address="data/file", size_bytes=1, format="parquet", ids="", identifier=("guest",))
+    work = ObjectTask(address="data/file", size_bytes=1, format="parquet", ids="", format_task=FormatTask(("guest",)))
     with monkeypatch.context() as patched:
         patched.setattr(parquet_format, "find", finds)
         patched.setattr(worker_processes, "call", lambda work: work())

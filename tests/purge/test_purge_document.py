@@ -86,7 +86,6 @@ def test_a_run_and_verify_have_each_format_of_a_document() -> None:
         module = registry.load_format(name)
         assert (callable(module.find), callable(module.rewrite)) == (True, True)
         assert (module.schema_of is None) == (READERS[name].schema_of is None), name
-        assert bool(module.SUMMARIES) == (name == "parquet")
 
 
 class TestTheKey:

@@ -33,7 +33,6 @@ from refstore_purge.untyped_pandas import pa
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SUMMARIES: Final = ()
 BATCH_ROWS: Final = 20_000
 """So many records are looked up together, of several small blocks or of a part of a large one."""
 EMPTY_RECORDS_MAX: Final = 1 << 24

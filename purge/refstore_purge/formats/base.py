@@ -113,9 +113,6 @@ class RewriteResult(NamedTuple):
 class FormatModule(Protocol):
     """The module of a format."""
 
-    SUMMARIES: Sequence[str]
-    """The names of files that describe other files of their data set."""
-
     @property
     def schema_of(self) -> Callable[[BinaryIO], Any] | None:
         """Returns the schema of a file, as one of Arrow. Raises PurgeError, or what pyarrow raises. None: files of this

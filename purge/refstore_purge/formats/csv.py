@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 RECORDS: Final = 20_000
 """How many records are looked at at a time: short ones take many times their length."""
-SUMMARIES: Final = ()
 schema_of: Final = None
 """All of it is text."""
 _BOM: Final = b"\xef\xbb\xbf"

@@ -35,7 +35,6 @@ LINES: Final = 2000
 """How many lines are parsed at a time: each takes many times its length, and Python's garbage collector looks at all of
 them again and again.
 """
-SUMMARIES: Final = ()
 schema_of: Final = None
 """Lines tell the types, one by one."""
 _BOM: Final = b"\xef\xbb\xbf"

@@ -11,8 +11,6 @@ from refstore_purge.formats.base import (
     FormatTask,
     IdMatcher,
     PurgeError,
-    column_error,
-    kind_of,
     kinds_of,
     name_of,
     schema_column_error,
@@ -27,14 +25,11 @@ def match_rows(batch: Any, task: FormatTask, ids: IdMatcher) -> NDArray[np.bool_
     """Return for each row of a record batch whether it has one of the ids. Of a list any element decides. Where columns
     are to be set to null, rows in which they are null match no more.
 
-    Raises PurgeError if the batch has no such column, or its type is not that of the ids.
+    `check_schema` has found the identifier, of the type of the ids.
     """
-    root = task.identifier[0]
     if task.matches_every_row:
         return rows_with_values(batch, task.set_null) if task.set_null else np.ones(len(batch), dtype=np.bool_)
-    if batch.schema.get_field_index(root) < 0:
-        raise column_error(name_of(task.identifier))
-    matched = _match_values(batch.column(root), task.identifier[1:], task, ids)
+    matched = _match_values(batch.column(task.identifier[0]), task.identifier[1:], task, ids)
     if task.set_null:
         matched &= rows_with_values(batch, task.set_null)
     return matched
@@ -54,8 +49,6 @@ def rows_with_values(batch: Any, columns: Sequence[Sequence[str]]) -> NDArray[np
 def _match_values(values: Any, path: Sequence[str], task: FormatTask, ids: IdMatcher) -> NDArray[np.bool_]:
     type_ = values.type
     if pa.types.is_struct(type_) and path:
-        if type_.get_field_index(path[0]) < 0:
-            raise column_error(name_of(task.identifier))
         return _match_values(pc.struct_field(values, [path[0]]), path[1:], task, ids)
     if pa.types.is_map(type_):
         return _match_children(values, values.keys if task.map_part == "key" else values.items, path, task, ids)
@@ -63,15 +56,7 @@ def _match_values(values: Any, path: Sequence[str], task: FormatTask, ids: IdMat
         return _match_children(values, values.values, path, task, ids)
     if pa.types.is_fixed_size_list(type_):
         return _match_values(values.cast(pa.large_list(type_.value_type)), path, task, ids)
-    if not path and pa.types.is_null(type_):
-        return np.zeros(len(values), dtype=np.bool_)
-    if path:
-        raise PurgeError(f"column {name_of(task.identifier)!r} leads through {type_}, which has no fields")
-    if kind_of(type_) != ids.kind:
-        raise PurgeError(
-            f"column {name_of(task.identifier)!r} is {type_}, and the ids are {ids.kind}s; give ids of its type"
-        )
-    return ids.matches(values)
+    return np.zeros(len(values), dtype=np.bool_) if pa.types.is_null(type_) else ids.matches(values)
 
 
 def _match_children(

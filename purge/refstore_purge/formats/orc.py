@@ -32,7 +32,6 @@ from refstore_purge.untyped_pandas import orc, pa
 
 pyorc: Any = import_module("pyorc")
 
-SUMMARIES: Final = ()
 BLOOM_FPP: Final = 0.05
 """The share of false positives of a Bloom filter; files do not say which theirs had."""
 

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 BATCH_ROWS: Final = 131_072
 SPOOLED_BYTES: Final = 8 * 1024 * 1024
 """A row group that pyarrow writes is in memory if it is not larger, compressed."""
-SUMMARIES: Final = ("_metadata", "_common_metadata")
-"""See `parquet_summary.py`."""
 _WRONG_SIZES: Final = re.compile(rb"parquet-mr version 1\.([01]\D|2\.[0-8]\D|2\.[0-8]$)")
 """Writers whose chunks are longer than they say (PARQUET-816): nothing of theirs is copied as it is."""
 
@@ -181,15 +179,12 @@ def _match_group(
     file: ParquetFile, number: int, tops: Sequence[SchemaNode], task: FormatTask, ids: IdMatcher
 ) -> NDArray[np.bool_]:
     """Return for each row of a row group whether it matches."""
-    if task.matches_every_row:
-        rows = np.ones(file.groups[number][RowGroupField.ROWS], dtype=np.bool_)
-    else:
-        rows = np.zeros(file.groups[number][RowGroupField.ROWS], dtype=np.bool_)
-        if file.may_have(number, ids):
-            table = file.typed.read_row_group(number, columns=leaves_of(file.typed, replace(task, set_null=())))
-            found = [match_rows(batch, replace(task, set_null=()), ids) for batch in table.to_batches()]
-            _check_rows(len(table), len(rows), name_of(task.identifier))
-            rows = np.concatenate([rows[:0], *found])
+    rows = np.full(file.groups[number][RowGroupField.ROWS], task.matches_every_row)
+    if not task.matches_every_row and file.may_have(number, ids):
+        table = file.typed.read_row_group(number, columns=leaves_of(file.typed, replace(task, set_null=())))
+        found = [match_rows(batch, replace(task, set_null=()), ids) for batch in table.to_batches()]
+        _check_rows(len(table), len(rows), name_of(task.identifier))
+        rows = np.concatenate([rows[:0], *found])
     if task.set_null and rows.any():
         plain = file.open_view(tops, [number], is_plain=True)
         paths = _plain_paths(file.root, task)

@@ -73,7 +73,6 @@ class RowGroupField(IntEnum):
     SORTING = 4
     OFFSET = 5
     COMPRESSED_BYTES = 6
-    ORDINAL = 7
 
 
 class ColumnChunkField(IntEnum):
