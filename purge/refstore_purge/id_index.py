@@ -22,7 +22,7 @@ import numpy as np
 from refstore.objects.base import ObjectStore
 from refstore.objects.stored_file import open_object
 from refstore.purge_document.document import Dataset
-from refstore_purge.formats.base import IdKind
+from refstore_purge.formats.base import IdKind, IdMatcher
 from refstore_purge.purge_ids import to_comparable
 from refstore_purge.untyped_pandas import pa, pc, pq, siphash
 
@@ -89,21 +89,29 @@ def _sort_unique(parts: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
 
 
 class HashCollector:
-    """Collects the hashes of the values that a scan sees."""
+    """Ids that collect the hashes of what is compared with them. Implements `formats.base.IdMatcher`."""
 
-    def __init__(self, kind: IdKind, hash_key: bytes) -> None:
-        self._kind: IdKind = kind
+    def __init__(self, ids: IdMatcher, hash_key: bytes) -> None:
+        self._ids = ids
         self._hash_key = hash_key
         self._found: list[NDArray[np.uint64]] = []
         self._pending = 0
         self.is_full = False
 
-    def add(self, values: Any) -> None:
-        if self.is_full:
-            return
-        if pa.types.is_dictionary(values.type):
-            values = values.dictionary
-        found = hash_distinct(to_comparable(values, self._kind), self._kind, self._hash_key)
+    @property
+    def kind(self) -> IdKind:
+        return self._ids.kind
+
+    def may_match(self, minimum: Any, maximum: Any) -> bool:
+        return self._ids.may_match(minimum, maximum)
+
+    def matches(self, values: Any) -> NDArray[np.bool_]:
+        if not self.is_full:
+            self._add(values.dictionary if pa.types.is_dictionary(values.type) else values)
+        return self._ids.matches(values)
+
+    def _add(self, values: Any) -> None:
+        found = hash_distinct(to_comparable(values, self.kind), self.kind, self._hash_key)
         self._found.append(found)
         self._pending += len(found)
         if self._pending > HASHES_MAX:

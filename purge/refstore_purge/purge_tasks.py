@@ -10,6 +10,7 @@ import ctypes
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
@@ -206,10 +207,9 @@ def _search_object(
             index_read = answer.read_bytes
             if not answer.may_match:
                 return ObjectResult(address=work.address, rows=answer.rows, decided_by="index", read_bytes=index_read)
-    collector = id_index.HashCollector(ids.kind, job.hash_key) if job.hash_key and not work.index_bytes else None
-    found = load_format(work.format).find(
-        cast(BinaryIO, source), work.format_task, ids, collector.add if collector is not None else None
-    )
+    collector = id_index.HashCollector(ids, job.hash_key) if job.hash_key and not work.index_bytes else None
+    task = replace(work.format_task, is_indexed=collector is not None)
+    found = load_format(work.format).find(cast(BinaryIO, source), task, collector or ids)
     written = 0
     is_told = collector is not None and found.decided_by == "column" and found.has_identifier
     body = collector.to_bytes(found.rows) if collector is not None and is_told else None

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import fastavro
 import pytest
 
 from refstore.core.ids import CommitId
@@ -368,21 +369,44 @@ class TestHeads:
         assert ([each.path for each in again.skipped_objects], again.published_commits) == (["t/_metadata"], [])
 
 
-@pytest.mark.parametrize("mode", ["rewrite", "keep-history"])
-def test_a_file_whose_metadata_alone_has_an_id_is_written_again(world: World, purge: Purge, mode: str) -> None:
+def parquet_with_owner() -> bytes:
     out = io.BytesIO()
     pq.write_table(pa.table({"guest": ["ann", "cid"]}).replace_schema_metadata({"owner": "bob-x"}), out)
-    commit(world, {"t/part-0.parquet": out.getvalue()})
-    onboard(world, mode)
+    return out.getvalue()
+
+
+def avro_with_owner() -> bytes:
+    out = io.BytesIO()
+    schema = {"type": "record", "name": "e", "fields": [{"name": "guest", "type": "string"}]}
+    fastavro.writer(out, schema, [{"guest": "ann"}, {"guest": "cid"}], metadata={"owner": "bob-x"})
+    return out.getvalue()
+
+
+WITH_OWNER = {
+    "parquet": (parquet_with_owner, 2, lambda body: pq.read_table(io.BytesIO(body)).to_pylist()),
+    "avro": (avro_with_owner, 1, lambda body: list(fastavro.reader(io.BytesIO(body)))),
+}
+"""By format: a file, how many entries of its metadata have an id, and how its rows are read."""
+
+
+@pytest.mark.parametrize(
+    ("mode", "format_"), [("rewrite", "parquet"), ("keep-history", "parquet"), ("rewrite", "avro")]
+)
+def test_a_file_whose_metadata_alone_has_an_id_is_written_again(
+    world: World, purge: Purge, mode: str, format_: str
+) -> None:
+    make, entries, rows_of = WITH_OWNER[format_]
+    commit(world, {"t/part-0": make()})
+    onboard(world, mode, format=format_)
     assert purge("bee", purge_key=KEY).rows[0].index_bytes  # which must know of it
     made = purge("bob-x", purge_key=KEY)
     (row,) = made.rows
     assert made.is_whole
     assert (row.matched_objects, row.rewritten_objects, row.matched_rows, row.rows_changed) == (1, 1, 0, 0)
-    assert (row.matched_entries, row.by_index) == (2, 0)
-    body = world.repo.read("main", "t/part-0.parquet")
+    assert (row.matched_entries, row.by_index) == (entries, 0)
+    body = world.repo.read("main", "t/part-0")
     assert b"bob-x" not in body
-    assert pq.read_table(io.BytesIO(body)).to_pylist() == [{"guest": "ann"}, {"guest": "cid"}]
+    assert rows_of(body) == [{"guest": "ann"}, {"guest": "cid"}]
     assert purge("bob-x").rows[0].matched_objects == 0
     assert purge_report.read_report(world.repo, made.run) == made
 

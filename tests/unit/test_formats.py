@@ -167,8 +167,10 @@ def _deletion_index() -> bytes:
 
 
 def _purge_index() -> bytes:
-    collector = id_index.HashCollector("string", PURGE_KEY.hash_key)
-    collector.add(make_array(["ada", "bob"], columns.pa.string()))
+    with TemporaryDirectory() as folder:
+        purge_ids.write_ids(Path(folder), "string", [])
+        collector = id_index.HashCollector(purge_ids.IdSet(Path(folder)), PURGE_KEY.hash_key)
+    collector.matches(make_array(["ada", "bob"], columns.pa.string()))
     body = collector.to_bytes(2)
     assert body is not None
     return body

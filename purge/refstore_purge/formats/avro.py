@@ -21,11 +21,9 @@ from refstore_purge.formats.base import (
     TEXT_BATCH_BYTES,
     FormatTask,
     IdMatcher,
-    ObservedIds,
     PurgeError,
     RewriteResult,
     SearchResult,
-    ValueObserver,
 )
 from refstore_purge.formats.nested_columns import check_schema
 from refstore_purge.untyped_pandas import pa
@@ -57,14 +55,13 @@ def schema_of(source: BinaryIO) -> Any:
     return avro_schema.arrow_schema(avro_schema.parse_schema(avro_container.read_header(source).schema))
 
 
-def find(source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver | None = None) -> SearchResult:
+def find(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
     """Look for the ids. Raises PurgeError."""
     header, root = _open(source, task, ids)
     entries = key_values.count_entries_with_ids([header.entries], ids)
     if task.matches_every_row and not task.set_null:
         rows = sum(block.records for block in avro_container.read_blocks(source, header))
         return SearchResult(rows, rows, "partition", entries)
-    ids = ObservedIds(ids, see) if see is not None else ids
     rows = matched = 0
     for part, found in _matches(source, header, root, task, ids):
         rows += len(part.records.ends)

@@ -61,6 +61,10 @@ class FormatTask:
     """Whether every row matches, because the identifier is a partition's value; then no column has it."""
     ignores_statistics: bool = False
     """Whether the column is read also where statistics say that none of the ids is in it."""
+    is_indexed: bool = False
+    """Whether all values at the identifier, and what the metadata have, are compared, unless statistics tell that none
+    of the ids is in the whole object.
+    """
 
 
 class SearchResult(NamedTuple):
@@ -76,29 +80,6 @@ class SearchResult(NamedTuple):
     """Entries of the file's key-value metadata that have an id."""
     has_identifier: bool = True
     """Whether there is such a column; of JSON lines, whether any line has the field, be it null."""
-
-
-ValueObserver = Callable[[Any], None]
-"""Is given arrays of values."""
-
-
-class ObservedIds:
-    """Ids that show somebody else what is compared with them."""
-
-    def __init__(self, ids: IdMatcher, see: ValueObserver) -> None:
-        self._ids = ids
-        self._see = see
-
-    @property
-    def kind(self) -> IdKind:
-        return self._ids.kind
-
-    def matches(self, values: Any) -> NDArray[np.bool_]:
-        self._see(values)
-        return self._ids.matches(values)
-
-    def may_match(self, minimum: Any, maximum: Any) -> bool:
-        return self._ids.may_match(minimum, maximum)
 
 
 class RewriteResult(NamedTuple):
@@ -120,14 +101,8 @@ class FormatModule(Protocol):
         """
         ...
 
-    def find(
-        self, source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver | None = None
-    ) -> SearchResult:
-        """Look for the ids in an object, and read no more than that needs. Raises PurgeError.
-
-        `see` is called with every value at the identifier, and with what the metadata has, unless statistics tell that
-        none of the ids is there.
-        """
+    def find(self, source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
+        """Look for the ids in an object, and read no more than that needs. Raises PurgeError."""
         ...
 
     def rewrite(self, source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> RewriteResult:

@@ -16,11 +16,9 @@ from refstore_purge.formats import compression
 from refstore_purge.formats.base import (
     FormatTask,
     IdMatcher,
-    ObservedIds,
     PurgeError,
     RewriteResult,
     SearchResult,
-    ValueObserver,
     column_error,
     is_alike,
     name_of,
@@ -57,9 +55,8 @@ class _CsvHeader(NamedTuple):
     """Which columns are set to null."""
 
 
-def find(source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver | None = None) -> SearchResult:
+def find(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
     """Look for the ids. Raises PurgeError."""
-    ids = ObservedIds(ids, see) if see is not None else ids
     rows = matched = 0
     header: _CsvHeader | None = None
     for batch in _batches(source):

@@ -18,11 +18,9 @@ from refstore_purge.formats.base import (
     FormatTask,
     IdMatcher,
     MissingColumnError,
-    ObservedIds,
     PurgeError,
     RewriteResult,
     SearchResult,
-    ValueObserver,
     is_alike,
     name_of,
 )
@@ -62,9 +60,8 @@ class _JsonLine(NamedTuple):
     """None: the line is blank."""
 
 
-def find(source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver | None = None) -> SearchResult:
+def find(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
     """Look for the ids. Raises PurgeError."""
-    ids = ObservedIds(ids, see) if see is not None else ids
     rows = matched = 0
     has_identifier = task.matches_every_row
     for lines in _batches(source):

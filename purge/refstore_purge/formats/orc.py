@@ -19,11 +19,9 @@ from refstore_purge.formats import key_values, orc_rows
 from refstore_purge.formats.base import (
     FormatTask,
     IdMatcher,
-    ObservedIds,
     PurgeError,
     RewriteResult,
     SearchResult,
-    ValueObserver,
     name_of,
 )
 from refstore_purge.formats.nested_columns import check_schema, match_rows, set_null
@@ -41,7 +39,7 @@ def schema_of(source: BinaryIO) -> Any:
     return orc.ORCFile(source).schema
 
 
-def find(source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver | None = None) -> SearchResult:
+def find(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
     """Look for the ids. Raises PurgeError."""
     with _translate_read_errors():
         file, reader = _open(source, task, ids)
@@ -55,9 +53,8 @@ def find(source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver 
             for number in range(file.nstripes)
             if leaf is None or task.ignores_statistics or _may_match(reader, number, leaf, ids)
         ]
-        if stripes and see is not None:
+        if stripes and task.is_indexed:
             stripes = list(range(file.nstripes))
-            ids = ObservedIds(ids, see)
         columns = _deciding_columns(task, leaf)
         matched = 0
         for number in stripes:

@@ -22,11 +22,9 @@ from refstore_purge.formats import key_values
 from refstore_purge.formats.base import (
     FormatTask,
     IdMatcher,
-    ObservedIds,
     PurgeError,
     RewriteResult,
     SearchResult,
-    ValueObserver,
     name_of,
 )
 from refstore_purge.formats.nested_columns import check_schema, match_rows, rows_with_values, set_null
@@ -70,7 +68,7 @@ def schema_of(source: BinaryIO) -> Any:
         return pa.schema(fields)
 
 
-def find(source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver | None = None) -> SearchResult:
+def find(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
     """Look for the ids. Raises PurgeError."""
     with translate_read_errors():
         file = ParquetFile(source, task)
@@ -80,9 +78,8 @@ def find(source: BinaryIO, task: FormatTask, ids: IdMatcher, see: ValueObserver 
             entries = key_values.count_entries_with_ids(pairs_of(file.footer), ids)
             return SearchResult(file.rows, file.rows, "partition", entries)
         groups = [number for number in range(len(file.groups)) if file.may_have(number, ids)]
-        ids = ObservedIds(ids, see) if see is not None else ids
         matched = _count_matching_rows(file, groups, task, ids)
-        if groups and see is not None:
+        if groups and task.is_indexed:
             others = [number for number in range(len(file.groups)) if number not in groups]
             if _count_matching_rows(file, others, task, ids):
                 raise PurgeError(
