@@ -7,7 +7,7 @@ ids_file.py, ids_form.py      read a table of ids, whatever its form
 dataset_ids.py, uuids.py      the ids of each data set, as its column has them
 purge_ids.py                  a set of ids, as tasks look them up
 purge_plan.py, version_plan.py  which objects there are: at the heads, or in every version
-row_search.py, erase_search.py  which of them have rows of the ids, or are to be erased
+row_search.py                 which of them have rows of the ids, or are to be erased
 purge_tasks.py, formats/      read and write objects, in tasks of the engine
 purge_heads.py, publish.py    the mode `keep-history`: one commit for each branch
 purge_versions.py             the modes `rewrite` and `erase`: a new content for each object (rule 22)

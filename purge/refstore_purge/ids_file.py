@@ -31,7 +31,6 @@ IdBatch = tuple[Any, Any]
 class LoadedIds(NamedTuple):
     """What was read from a table of ids."""
 
-    form: IdsForm
     sets: dict[str, str]
     """The name of each data set's set in the folder. Of '': the one for all of them."""
     ids: int
@@ -92,7 +91,7 @@ def load_ids(
         text += f"; {empty.count} empty values are left out, --empty-id takes them for ids"
     if found.dataset_at is not None:
         text += f"; for {', '.join(sorted(sets))}"
-    return LoadedIds(found, sets, total, text)
+    return LoadedIds(sets, total, text)
 
 
 def check_id_type(id_type: str) -> None:

@@ -21,7 +21,7 @@ from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_purge import purge_tasks
 from refstore_purge.dataset_results import describe_empty, describe_missing_identifier
-from refstore_purge.formats.base import FormatTask, IdKind, MissingColumnError, PurgeError, kinds_of
+from refstore_purge.formats.base import FormatTask, IdKind, MissingColumnError, PurgeError, find_column_type
 from refstore_purge.formats.registry import load_format
 from refstore_purge.purge_plan import identifier_in_names, is_data
 from refstore_purge.untyped_pandas import pa
@@ -108,7 +108,7 @@ def _has_readable_column(dataset: Dataset, source: BinaryIO) -> bool | None:
             schema = format_.schema_of(source)
         except (pa.ArrowException, OSError, PurgeError):
             return None
-        return kinds_of(schema, task.identifier, task.map_part) is not None
+        return find_column_type(schema, task.identifier, task.map_part) is not None
     kinds: tuple[IdKind, ...] = ("string", "integer")
     for kind in kinds:
         with suppress(PurgeError):  # the values are of another kind, or the file is damaged

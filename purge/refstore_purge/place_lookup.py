@@ -12,7 +12,7 @@ import io
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -42,12 +42,6 @@ UNNAMED: Final = (
     "objects that nothing names but commits that were swept, such as remains of uploads that died; the next complete "
     "nightly run deletes them, if they are older than an operation may last"
 )
-_SCHEMA: Final[Any] = pa.schema(
-    [
-        (field.name, {"str": pa.string(), "int": pa.int64(), "bool": pa.bool_()}[field.type.__name__])
-        for field in msgspec.structs.fields(RunContent)
-    ]
-)
 _DETAILS: Final = re.compile(r"(?: \(|[;:\"]| ').*", re.DOTALL)
 """What of a reason is about one object alone."""
 
@@ -61,7 +55,7 @@ def write_contents(store: ObjectStore, run: str, contents: Iterable[RunContent])
             unique[each.address] = each
     rows = [msgspec.to_builtins(each) for _, each in sorted(unique.items())]
     body = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), body)
+    pq.write_table(pa.Table.from_pylist(rows), body)
     store.put(f"{CONTENTS}{run}.parquet", body.getvalue())
 
 

@@ -129,14 +129,7 @@ def _select_rewritable(
                 planned.heads.setdefault(name.branch, heads[name.branch])
             piece.names = sorted([*piece.names, *names])
         else:
-            where = ", ".join(f"{name.path!r} on {name.branch!r}" for name in names[:3])
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            run.report_failure(
-                unit,
-                piece,
-                f"it is also named outside the data sets of this run ({where}{more}); run again with "
-                "--including-copies",
-            )
+            run.report_copy(unit, piece, names)
     return matched if run.options.includes_copies else matched - set(outside)
 
 

@@ -33,6 +33,12 @@ class BranchPath(NamedTuple):
     path: str
 
 
+def describe_names(names: Sequence[BranchPath]) -> str:
+    """Return the first names in words, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(f"{name.path!r} in {name.branch!r}" for name in names[:3]) + more
+
+
 class PurgeObject(msgspec.Struct):
     """One distinct object of a data set, and every name that it has there."""
 

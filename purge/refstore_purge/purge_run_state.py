@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from refstore.core.batches import split_sized
 from refstore.errors import ObjectsUnavailable
 from refstore.purge_document.document import KEEP_HISTORY
 from refstore.repository import Repository
@@ -20,7 +21,7 @@ from refstore_gc.run_progress import RunSteps
 from refstore_purge import id_index
 from refstore_purge.dataset_ids import DatasetIds
 from refstore_purge.formats.base import FormatTask
-from refstore_purge.purge_plan import Partition, PurgeObject, PurgePlan, SkippedObject
+from refstore_purge.purge_plan import BranchPath, Partition, PurgeObject, PurgePlan, SkippedObject, describe_names
 from refstore_purge.purge_report import (
     LISTED_MAX,
     REWRITTEN_OFTEN_BYTES,
@@ -167,6 +168,12 @@ class PurgeRun:
             self.report_row(unit).failed_objects += 1
             self.state.failures[piece.address] = SkippedObject(*piece.names[0], reason)
 
+    def report_copy(self, unit: Partition, piece: PurgeObject, names: Sequence[BranchPath]) -> None:
+        """Report an object as not purged, because it has names outside the data sets."""
+        where = describe_names(names)
+        reason = f"it is also named outside the data sets of this run ({where}); run again with --including-copies"
+        self.report_failure(unit, piece, reason)
+
     def announce_replacements(self, items: Sequence[tuple[Partition, PurgeObject, ObjectResult]]) -> None:
         """Write to the report what is published next. `items`: with the contents that are replaced."""
         counted = self.state.counted_contents
@@ -228,14 +235,9 @@ class PurgeRun:
     ) -> Iterator[Sequence[tuple[Partition, PurgeObject]]]:
         """Yield what each call of the engine does: for each core at most so many objects, of about so many bytes."""
         parts = self.engine.parallelism
-        jobs: list[list[tuple[Partition, PurgeObject]]] = []
-        size = 0
-        for unit, piece in todo:
-            if not jobs or len(jobs[-1]) >= parts * per_part or size + piece.size_bytes > parts * part_bytes:
-                jobs.append([])
-                size = 0
-            jobs[-1].append((unit, piece))
-            size += piece.size_bytes
+        jobs = list(
+            split_sized(todo, lambda item: item[1].size_bytes, size_max=parts * part_bytes, items_max=parts * per_part)
+        )
         for number, job in enumerate(jobs):
             self.steps.set_call(number, len(jobs))
             yield job

@@ -17,13 +17,14 @@ from typing import Any, BinaryIO, Final, TypeVar, cast
 import msgspec
 
 from refstore.context import Context
+from refstore.core.batches import split_sized
 from refstore.errors import AlreadyExists, Corrupt, ObjectNotFound, RefstoreError
 from refstore.objects.base import BodyDigest, ObjectStore, StoredObject, chunks_of
 from refstore.objects.stored_file import StoredFile, open_object
 from refstore.purge_document.document import Dataset, FileFormat
 from refstore_gc.engines import worker_processes
 from refstore_gc.engines.base import Engine, SharedFolder
-from refstore_purge.formats.base import FormatTask, MissingColumnError, PurgeError, kinds_of, unknown_failure
+from refstore_purge.formats.base import FormatTask, MissingColumnError, PurgeError, find_column_type, unknown_failure
 from refstore_purge.formats.registry import MODULES, load_format
 from refstore_purge.ledger import AnyIds, open_ids
 from refstore_purge.reader_process import crash_reason, open_store
@@ -128,15 +129,8 @@ def group_tasks(works: list[ObjectTask], cores: int) -> list[list[tuple[int, Obj
     tasks = cores * TASKS_PER_CORE
     bytes_max = min(TASK_BYTES, sum(work.size_bytes for work in works) // tasks)
     objects_max = min(TASK_OBJECTS, -(-len(works) // tasks))
-    groups: list[list[tuple[int, ObjectTask]]] = []
-    size = 0
-    for number, work in enumerate(works):
-        if not groups or size > bytes_max or len(groups[-1]) >= objects_max:
-            groups.append([])
-            size = 0
-        groups[-1].append((number, work))
-        size += work.size_bytes
-    return groups
+    numbered = enumerate(works)
+    return list(split_sized(numbered, lambda item: item[1].size_bytes, size_max=bytes_max, items_max=objects_max))
 
 
 def _run_group(job: TaskSettings, numbered: list[tuple[int, ObjectTask]]) -> Iterator[tuple[int, ObjectResult]]:
@@ -259,8 +253,8 @@ def identifier_type(ctx: Context, work: ObjectTask) -> Any:
         schema = read_in_process(ctx, work.address, work.size_bytes, schema_of)
     except Exception:  # noqa: BLE001  # the object's own task says what is wrong with it
         return None
-    kinds = kinds_of(schema, work.format_task.identifier, work.format_task.map_part)
-    return kinds[0] if kinds is not None and not pa.types.is_null(kinds[0]) else None
+    type_ = find_column_type(schema, work.format_task.identifier, work.format_task.map_part)
+    return None if type_ is None or pa.types.is_null(type_) else type_
 
 
 def put_result(store: ObjectStore, address: str, target: Any) -> StoredObject:

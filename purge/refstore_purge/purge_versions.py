@@ -1,7 +1,7 @@
 """Purge every version of objects, while commits and their ids stay (modes `rewrite` and `erase`, rule 22).
 
 plan      which objects the data sets have in any commit, tag, branch or staging area (`version_plan.py`)
-find      look for the ids in each distinct content (`row_search.py`); of `erase`, in its names (`erase_search.py`)
+find      look for the ids in each distinct content, of `erase` in its names (`row_search.py`)
 copies    refuse objects that have a name outside the data sets in any version
 breaker   stop where more rows would go than anybody expects
 replace   intend, write the contents again in tasks, and publish (`content_replacement.py`)
@@ -23,10 +23,10 @@ from refstore.core.ids import Address
 from refstore.errors import DeadlineExceeded, ObjectNotFound
 from refstore.purge_document.document import ERASE, Dataset
 from refstore.records.location_records import Content
-from refstore_purge import erase_search, purge_tasks, row_search, summary_files
+from refstore_purge import purge_tasks, row_search, summary_files
 from refstore_purge.content_replacement import OriginalContent, ReplacementAttempt, replace_contents
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.purge_plan import BranchPath, Partition, PurgeObject, PurgePlan, legal_hold_prefixes
+from refstore_purge.purge_plan import Partition, PurgeObject, PurgePlan, describe_names, legal_hold_prefixes
 from refstore_purge.purge_run_state import ATTEMPTS, SUMMARY, PurgeRun
 from refstore_purge.purge_tasks import ObjectResult, TaskSettings
 from refstore_purge.version_plan import find_outside_names, plan_versions
@@ -58,7 +58,7 @@ def _purge_data(run: PurgeRun, job: TaskSettings, datasets: Sequence[Dataset], p
         of_rows = [unit for unit in units if unit.dataset.mode != ERASE]
         of_objects = [unit for unit in units if unit.dataset.mode == ERASE]
         matched = row_search.find_matching_objects(run, job, of_rows, attempt)
-        erased = erase_search.find_erasable(run, of_objects, attempt)
+        erased = row_search.find_erasable(run, of_objects, attempt)
         with run.steps.step("looking for copies"):
             wanted = _exclude_copies(run, datasets, units, matched | erased) - run.state.failures.keys()
         row_search.check_breaker(run, of_rows)
@@ -124,22 +124,13 @@ def _exclude_copies(
     for address, names in find_outside_names(run.repo.context, prefixes, dict.fromkeys(matched)).items():
         covered = [name for name in names if name.path.startswith(held)]
         if covered:
-            run.report_failure(*pieces[address], f"a legal hold covers it as {_describe_names(covered)}")
+            run.report_failure(*pieces[address], f"a legal hold covers it as {describe_names(covered)}")
         elif run.options.includes_copies:
             continue
         else:
-            run.report_failure(
-                *pieces[address],
-                f"it is also named outside the data sets of this run ({_describe_names(names)}); run again with "
-                "--including-copies",
-            )
+            run.report_copy(*pieces[address], names)
         left.add(address)
     return matched - left
-
-
-def _describe_names(names: Sequence[BranchPath]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(f"{name.path!r} in {name.branch!r}" for name in names[:3]) + more
 
 
 def _replace(

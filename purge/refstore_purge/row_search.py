@@ -1,4 +1,6 @@
-"""Find the objects of a plan that have rows of the ids: by their partitions' values, or by looking into each once."""
+"""Find the objects of a plan that have rows of the ids: by their partitions' values, or by looking into each once; of
+the mode `erase` by their names or metadata.
+"""
 
 from __future__ import annotations
 
@@ -191,6 +193,33 @@ def _record_identifier(run: PurgeRun, unit: Partition, done: ObjectResult) -> No
             run.state.datasets_without_identifier.add(unit.dataset.name)
     elif not done.failure and not done.is_gone:
         run.state.identified_datasets.add(unit.dataset.name)
+
+
+def find_erasable(run: PurgeRun, units: Sequence[Partition], attempt: int) -> set[str]:
+    """Return the addresses of the objects of the mode `erase` that are to be erased. An object counts as one row.
+
+    Where the identifier stands, the first of these that the data set has decides: its `path` template; a folder
+    `identifier=value`; the object's user metadata.
+    """
+    state = run.state
+    wanted: set[str] = set()
+    for unit in units:
+        pieces = list(unit.objects.values())
+        told = find_ids(run.ids.all_ids_of(unit.dataset), [piece.identifier_value for piece in pieces])
+        row = run.report_row(unit)
+        row.attempts = attempt
+        for piece, is_one in zip(pieces, told, strict=True):
+            run.note_examined(unit, piece.content_address)
+            if is_one:
+                wanted.add(piece.address)
+                run.note_remaining(unit, piece)
+            if piece.content_address not in state.results:
+                state.results[piece.content_address] = ObjectResult(
+                    address=piece.content_address, rows=1, matched_rows=int(is_one), decided_by="name"
+                )
+                row.objects += 1
+                row.matched_objects += is_one
+    return wanted
 
 
 def check_breaker(run: PurgeRun, units: Sequence[Partition], *, what: str = "rows") -> None:

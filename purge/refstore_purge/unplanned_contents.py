@@ -46,8 +46,8 @@ HELD_REASON: Final = "a legal hold covers it"
 OTHER_BRANCH_REASON: Final = "the purge document leaves this branch out"
 
 
-class _HeldObject(NamedTuple):
-    """An object with the name that decides about it."""
+class _UnplannedContent(NamedTuple):
+    """A content, with the name that decides about its object."""
 
     dataset: Dataset
     holder: HolderKind | None
@@ -56,10 +56,6 @@ class _HeldObject(NamedTuple):
     path: str
     identity: Address
     entry: Entry | None
-
-
-class _UnplannedContent(NamedTuple):
-    held_object: _HeldObject
     address: Address
 
 
@@ -91,11 +87,11 @@ def _contents(run: PurgeRun, datasets: Sequence[Dataset]) -> Iterator[_Unplanned
             record = changing.get(each.identity) or records.get(each.identity)
             addresses = record.addresses() if record is not None else (each.identity,)
             known = looked_at.get(each.dataset.name, ())
-            yield from (_UnplannedContent(each, address) for address in addresses if address not in known)
+            yield from (each._replace(address=address) for address in addresses if address not in known)
 
 
-def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterator[_HeldObject]:
-    """Yield each object of the data sets once, by its firmest name."""
+def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterator[_UnplannedContent]:
+    """Yield each object of the data sets once, by its firmest name, with its identity as the address."""
     lost_ones = list(scan_lost_names(ctx, [dataset.prefix for dataset in datasets]))
     for dataset in datasets:
         seen: set[str] = set()
@@ -108,12 +104,12 @@ def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterat
                 outside.update([address] if address else [])
             elif address not in seen:
                 seen.add(address)
-                yield _HeldObject(dataset, name.holder, name.ref, name.path, address, name.entry)
+                yield _UnplannedContent(dataset, name.holder, name.ref, name.path, address, name.entry, address)
         for lost in lost_ones:
             is_below = lost.path.startswith(dataset.prefix) and lost.address not in seen
             if is_below and (is_data(dataset, lost.path) or is_summary(dataset, lost.path)):
                 seen.add(lost.address)
-                yield _HeldObject(dataset, None, "", lost.path, lost.address, lost.entry)
+                yield _UnplannedContent(dataset, None, "", lost.path, lost.address, lost.entry, lost.address)
         if outside:
             reason = "their data lies outside the repository; purge them where they are"
             run.state.places.append(
@@ -138,13 +134,13 @@ class _ContentToExamine(NamedTuple):
 
     @property
     def is_summary(self) -> bool:
-        return is_summary(self.partition.dataset, self.content.held_object.path)
+        return is_summary(self.partition.dataset, self.content.path)
 
     @property
     def purge_object(self) -> PurgeObject:
-        named = self.content.held_object
-        names = [BranchPath(named.ref, named.path)]
-        return PurgeObject(named.identity, self.size_bytes, {}, "", names, self.content.address)
+        content = self.content
+        names = [BranchPath(content.ref, content.path)]
+        return PurgeObject(content.identity, self.size_bytes, {}, "", names, content.address)
 
 
 def _examine_contents(run: PurgeRun, job: TaskSettings, contents: Sequence[_UnplannedContent]) -> None:
@@ -156,15 +152,14 @@ def _examine_contents(run: PurgeRun, job: TaskSettings, contents: Sequence[_Unpl
     for content, info in zip(contents, infos, strict=True):
         if info is None:
             continue
-        named = content.held_object
-        unit = Partition(named.dataset, partition_of(named.path[len(named.dataset.prefix) :]), {})
-        reason = HELD_REASON if named.path.startswith(held) else told.get(named.path, "")
+        unit = Partition(content.dataset, partition_of(content.path[len(content.dataset.prefix) :]), {})
+        reason = HELD_REASON if content.path.startswith(held) else told.get(content.path, "")
         if not run.select_partitions([unit]):
             _record_content(run, content, info.size_bytes, PARTITION_LEFT_REASON, has_rows=False)
-        elif named.dataset.mode == KEEP_HISTORY and named.holder in (HolderKind.TAG, HolderKind.COMMIT):
+        elif content.dataset.mode == KEEP_HISTORY and content.holder in (HolderKind.TAG, HolderKind.COMMIT):
             _record_content(run, content, info.size_bytes, HISTORY_REASON, has_rows=False)
         else:
-            if named.holder is HolderKind.BRANCH and not named.dataset.has_branch(named.ref):
+            if content.holder is HolderKind.BRANCH and not content.dataset.has_branch(content.ref):
                 reason = OTHER_BRANCH_REASON
             todo.append(_ContentToExamine(content, info.size_bytes, reason, unit))
     _examine_names(run, [each for each in todo if each.partition.dataset.mode == ERASE])
@@ -176,10 +171,10 @@ def _examine_contents(run: PurgeRun, job: TaskSettings, contents: Sequence[_Unpl
 def _examine_names(run: PurgeRun, todo: Sequence[_ContentToExamine]) -> None:
     """Note the objects of the mode `erase` whose names or metadata have one of the ids."""
     for each in todo:
-        named = each.content.held_object
-        value = identifier_in_names(named.dataset, named.path, named.entry or Entry(named.identity, 0, "", 0))
-        (is_one,) = row_search.find_ids(run.ids.all_ids_of(named.dataset), [value])
-        if value is None and named.entry is None:
+        content = each.content
+        value = identifier_in_names(content.dataset, content.path, content.entry or Entry(content.identity, 0, "", 0))
+        (is_one,) = row_search.find_ids(run.ids.all_ids_of(content.dataset), [value])
+        if value is None and content.entry is None:
             _record_content(run, each.content, each.size_bytes, "its metadata is not known", has_rows=False)
         elif is_one:
             _record_content(run, each.content, each.size_bytes, each.reason, has_rows=True)
@@ -221,9 +216,7 @@ def _examine_rows(run: PurgeRun, job: TaskSettings, todo: Sequence[_ContentToExa
 
 
 def _record_content(run: PurgeRun, content: _UnplannedContent, size_bytes: int, reason: str, *, has_rows: bool) -> None:
-    dataset = content.held_object.dataset
+    dataset = content.dataset
     run.state.contents.append(
-        RunContent(
-            content.address, content.held_object.identity, dataset.name, dataset.prefix, size_bytes, has_rows, reason
-        )
+        RunContent(content.address, content.identity, dataset.name, dataset.prefix, size_bytes, has_rows, reason)
     )

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from refstore.core.batches import split_sized
 from refstore.errors import Invalid, ObjectsRefused, RefstoreError, Unavailable
 from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset
 from refstore.repository import Repository
@@ -301,14 +302,9 @@ def _is_still_readable(repo: Repository, look: _ObjectCheck) -> bool:
 
 def _groups(looks: Iterator[_ObjectCheck], ids: WantedIds) -> Iterator[list[_ObjectCheck]]:
     """Yield groups that are worth the table that Arrow makes of the ids for each."""
-    size_max, count_max = max(GROUP_BYTES, ids.values.nbytes), max(GROUP_OBJECTS, len(ids.values) // GROUP_OBJECTS)
-    group: list[_ObjectCheck] = []
-    size = 0
-    for look in looks:
-        group.append(look)
-        size += look.target.size_bytes if look.value is None else 0
-        if size >= size_max or len(group) >= count_max:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+    size_max, items_max = max(GROUP_BYTES, ids.values.nbytes), max(GROUP_OBJECTS, len(ids.values) // GROUP_OBJECTS)
+
+    def size_of(look: _ObjectCheck) -> int:
+        return look.target.size_bytes if look.value is None else 0
+
+    return split_sized(looks, size_of, size_max=size_max, items_max=items_max)

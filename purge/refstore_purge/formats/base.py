@@ -135,8 +135,8 @@ def name_of(path: Sequence[str]) -> str:
     return ".".join(path)
 
 
-def kinds_of(schema: Any, path: Sequence[str], map_part: str) -> tuple[Any, IdKind | None] | None:
-    """Return the identifier's type in a schema of Arrow, and which kind that is; None: there is no such column."""
+def find_column_type(schema: Any, path: Sequence[str], map_part: str) -> Any:
+    """Return the identifier's type in a schema of Arrow; None: there is no such column."""
     type_: Any = pa.struct(list(schema))
     left = list(path)
     while True:
@@ -145,7 +145,7 @@ def kinds_of(schema: Any, path: Sequence[str], map_part: str) -> tuple[Any, IdKi
         elif pa.types.is_map(type_):
             type_ = type_.key_type if map_part == "key" else type_.item_type
         elif not left:
-            return type_, kind_of(type_)
+            return type_
         elif pa.types.is_struct(type_) and type_.get_field_index(left[0]) >= 0:
             type_ = type_.field(left.pop(0)).type
         else:

@@ -11,7 +11,8 @@ from refstore_purge.formats.base import (
     FormatTask,
     IdMatcher,
     PurgeError,
-    kinds_of,
+    find_column_type,
+    kind_of,
     name_of,
     schema_column_error,
 )
@@ -90,12 +91,12 @@ def check_schema(schema: Any, task: FormatTask, ids: IdMatcher) -> None:
     check_set_null(schema, task.set_null)
     if task.matches_every_row:
         return
-    found = kinds_of(schema, task.identifier, task.map_part)
-    if found is None:
+    type_ = find_column_type(schema, task.identifier, task.map_part)
+    if type_ is None:
         raise schema_column_error(schema, task.identifier, task.map_part)
-    if found[1] != ids.kind and not pa.types.is_null(found[0]):
+    if kind_of(type_) != ids.kind and not pa.types.is_null(type_):
         name = name_of(task.identifier)
-        raise PurgeError(f"column {name!r} is {found[0]}, and the ids are {ids.kind}s; give ids of its type")
+        raise PurgeError(f"column {name!r} is {type_}, and the ids are {ids.kind}s; give ids of its type")
 
 
 def check_set_null(schema: Any, columns: Sequence[Sequence[str]]) -> None:
