@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, Final, NamedTuple, Protocol
+from typing import Any, BinaryIO, Final, NamedTuple, Protocol, cast
 
 from refstore.errors import Invalid
 from refstore.purge_document.document import Dataset, FileFormat
@@ -202,7 +202,7 @@ def _values_at(value: Any, steps: Sequence[str], map_part: str, *, any_case: boo
                 elif not steps:
                     yield from _values_at(each, steps, map_part)
         case list():
-            for each in _as_any(value):
+            for each in cast(list[Any], value):
                 yield from _values_at(each, steps, map_part, any_case=any_case)
         case None:
             return
@@ -220,11 +220,6 @@ def _is_set(value: Any, steps: Sequence[str]) -> bool:
     if isinstance(value, list):
         raise VerifyReadError(f"an array leads to {steps[-1]!r}, so no run sets it to null")
     return False
-
-
-def _as_any(value: Any) -> Any:
-    """Return what a match has narrowed to a type of unknown items."""
-    return value
 
 
 # ---- the formats

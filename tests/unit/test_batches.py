@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from refstore.core.batches import split_batches
+from refstore.core.batches import split_batches, split_sized
 from refstore.kv.base import ABSENT, Delete, Exchange, Get, Key, Set, SetIf, set_ifs
 from refstore.records.reference_records import Reference
 
@@ -16,6 +16,12 @@ OPS = [Get(KEYS[0]), Set(KEYS[0], b"1"), SetIf(KEYS[0], ABSENT, b"1"), Exchange(
 
 def test_batches_have_all_items_in_order() -> None:
     assert list(split_batches(range(5), 2)) == [[0, 1], [2, 3], [4]]
+
+
+def test_batches_by_size_are_bounded_and_an_item_may_be_larger() -> None:
+    batches = list(split_sized([1, 2, 3, 9, 0, 0, 0, 4], int, size_max=5, items_max=3))
+    assert batches == [[1, 2], [3], [9], [0, 0, 0], [4]]
+    assert list(split_sized([], int, size_max=5, items_max=3)) == []
 
 
 def test_set_ifs_makes_one_for_each_key() -> None:

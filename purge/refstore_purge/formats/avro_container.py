@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from refstore_purge.formats.base import PurgeError
+from refstore_purge.formats.base import OtherMeansError
 from refstore_purge.untyped_pandas import pa
 
 MAGIC: Final = b"Obj\x01"
@@ -27,7 +27,7 @@ BLOCK_BYTES_MAX: Final = 256 * 1024 * 1024
 """A larger block is refused, compressed or not: it would have to be in memory whole. Polars writes one block a file."""
 READ_BYTES: Final = 1024 * 1024
 CHECKSUM_BYTES: Final = 4
-DAMAGED: Final = "the file cannot be read: it is damaged, or no Avro; see to it by other means"
+DAMAGED: Final = "the file cannot be read: it is damaged, or no Avro"
 
 
 class AvroHeader(NamedTuple):
@@ -66,7 +66,7 @@ def read_header(source: BinaryIO) -> AvroHeader:
     source.seek(0)
     reader = _HeaderReader(source)
     if reader.read_bytes(len(MAGIC)) != MAGIC:
-        raise PurgeError(DAMAGED)
+        raise OtherMeansError(DAMAGED)
     metadata: dict[bytes, bytes] = {}
     while count := reader.read_long():
         if count < 0:  # then its size follows
@@ -74,17 +74,16 @@ def read_header(source: BinaryIO) -> AvroHeader:
         for _ in range(abs(count)):
             key = reader.read_bytes(reader.read_long())
             if key in metadata:
-                raise PurgeError("its header has an entry twice, and readers differ in which they take; see to it by "
-                                 "other means")  # fmt: skip
+                raise OtherMeansError("its header has an entry twice, and readers differ in which they take")
             metadata[key] = reader.read_bytes(reader.read_long())
             if len(reader.raw) > HEADER_BYTES_MAX:
-                raise PurgeError("its header is larger than 64 MiB; see to it by other means")
+                raise OtherMeansError("its header is larger than 64 MiB")
     sync = reader.read_bytes(SYNC_BYTES)
     if SCHEMA not in metadata:
-        raise PurgeError("it has no Avro schema; see to it by other means")
+        raise OtherMeansError("it has no Avro schema")
     codec = metadata.get(CODEC, b"null").decode(errors="replace")
     if codec not in CODECS:
-        raise PurgeError(f"its codec {codec[:20]!r} is none of {', '.join(CODECS)}; see to it by other means")
+        raise OtherMeansError(f"its codec {codec[:20]!r} is none of {', '.join(CODECS)}")
     return AvroHeader(bytes(reader.raw), metadata, codec, sync)
 
 
@@ -107,12 +106,12 @@ def read_blocks(source: BinaryIO, header: AvroHeader) -> Iterator[AvroBlock]:
         records, size = reader.read_long(), reader.read_long()
         start = bytes(reader.raw)
         if records < 0 or size < 0 or size > end - source.tell():
-            raise PurgeError(DAMAGED)
+            raise OtherMeansError(DAMAGED)
         if size > BLOCK_BYTES_MAX:
             _refuse_large()
         body = source.read(size)
         if len(body) < size or source.read(SYNC_BYTES) != header.sync:
-            raise PurgeError(DAMAGED)
+            raise OtherMeansError(DAMAGED)
         yield AvroBlock(records, start, body)
 
 
@@ -141,9 +140,9 @@ def decompress(codec: str, body: bytes) -> bytes:
                 data = part.decompress(body, BLOCK_BYTES_MAX + 1)
                 _check(part, data)
                 if part.unused_data:
-                    raise PurgeError(DAMAGED)
+                    raise OtherMeansError(DAMAGED)
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
-        raise PurgeError(DAMAGED) from error
+        raise OtherMeansError(DAMAGED) from error
     if len(data) > BLOCK_BYTES_MAX:
         _refuse_large()
     return data
@@ -190,9 +189,9 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
             break
         shift += 7
         if shift >= 7 * VARINT_BYTES_MAX:
-            raise PurgeError(DAMAGED)
+            raise OtherMeansError(DAMAGED)
     if found >= 1 << 64:
-        raise PurgeError(DAMAGED)
+        raise OtherMeansError(DAMAGED)
     return found >> 1 ^ -(found & 1), at
 
 
@@ -209,23 +208,23 @@ class _HeaderReader:
         while found[-1] >= 0x80 and len(found) < VARINT_BYTES_MAX:
             found += self.read_bytes(1)
         if found[-1] >= 0x80:
-            raise PurgeError(DAMAGED)
+            raise OtherMeansError(DAMAGED)
         return read_varint(found, 0)[0]
 
     def read_bytes(self, size: int) -> bytes:
         """Read so many bytes. Raises PurgeError."""
         if size < 0 or size > HEADER_BYTES_MAX:
-            raise PurgeError(DAMAGED)
+            raise OtherMeansError(DAMAGED)
         data = self._source.read(size)
         if len(data) < size:
-            raise PurgeError(DAMAGED)
+            raise OtherMeansError(DAMAGED)
         self.raw += data
         return data
 
 
 def _check(part: Any, data: bytes) -> None:
     if not part.eof and len(data) <= BLOCK_BYTES_MAX:
-        raise PurgeError(DAMAGED)
+        raise OtherMeansError(DAMAGED)
 
 
 def _decompress_zstd(body: bytes) -> bytes:
@@ -249,8 +248,7 @@ def _decompress_snappy(body: bytes) -> bytes:
         _refuse_large()
     data: bytes = pa.decompress(packed, decompressed_size=size, codec="snappy", asbytes=True)
     if _checksum(data) != checksum:
-        raise PurgeError("a block does not have the checksum that stands behind it; it is damaged, see to it by other "
-                         "means")  # fmt: skip
+        raise OtherMeansError("a block does not have the checksum that stands behind it; it is damaged")
     return data
 
 
@@ -263,4 +261,4 @@ def _add_length(text: bytes) -> bytes:
 
 
 def _refuse_large() -> None:
-    raise PurgeError("it has a block of more than 256 MiB; see to it by other means")
+    raise OtherMeansError("it has a block of more than 256 MiB")

@@ -24,7 +24,7 @@ from refstore_purge.formats.avro_steps import (
     skip_record,
     skip_union,
 )
-from refstore_purge.formats.base import FormatTask, IdKind, PurgeError, is_alike, kind_of, name_of
+from refstore_purge.formats.base import FormatTask, IdKind, OtherMeansError, PurgeError, is_alike, kind_of, name_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -111,11 +111,11 @@ class RecordReader:
                 values_until.append(len(values))
                 nulls_until.append(len(nulls))
         except IndexError:
-            raise PurgeError(DAMAGED) from None
+            raise OtherMeansError(DAMAGED) from None
         except RecursionError:
-            raise PurgeError("its records are nested too deep; see to it by other means") from None
+            raise OtherMeansError("its records are nested too deep") from None
         if at > end:
-            raise PurgeError(DAMAGED)
+            raise OtherMeansError(DAMAGED)
         return BlockRecords(start, ends, list(values), _rows(values_until), list(nulls), _rows(nulls_until))
 
     # ---- steps that look for something
@@ -195,9 +195,9 @@ class RecordReader:
         """Return the step over a value in a union at the identifier that no id can be compared with."""
 
         def refuse(data: bytes, at: int) -> int:  # noqa: ARG001  # it is a step
-            raise PurgeError(
+            raise OtherMeansError(
                 f"column {name_of(self._task.identifier)!r} has values that are {type_.kind}, and the ids are "
-                f"{self._kind}s; see to it by other means"
+                f"{self._kind}s"
             )
 
         return refuse
@@ -210,7 +210,7 @@ class RecordReader:
     def _take_text(self, data: bytes, at: int) -> int:
         size, start = read_varint(data, at)
         if size < 0:
-            raise PurgeError(DAMAGED)
+            raise OtherMeansError(DAMAGED)
         self._values.append(data[start : start + size])
         return start + size
 
@@ -221,7 +221,7 @@ class RecordReader:
         def symbol(data: bytes, at: int) -> int:
             number, end = read_varint(data, at)
             if number < 0:
-                raise PurgeError(DAMAGED)
+                raise OtherMeansError(DAMAGED)
             values.append(texts[number])
             return end
 
@@ -232,7 +232,7 @@ class RecordReader:
 
         def read_fixed(data: bytes, at: int) -> int:
             if at + width > len(data):
-                raise PurgeError(DAMAGED)
+                raise OtherMeansError(DAMAGED)
             values.append(data[at : at + width])
             return at + width
 

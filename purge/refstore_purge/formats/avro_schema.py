@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from refstore_purge.formats.base import PurgeError, kind_of
+from refstore_purge.formats.base import OtherMeansError, PurgeError, kind_of
 from refstore_purge.untyped_pandas import pa
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -47,13 +47,11 @@ def parse_schema(text: bytes) -> AvroType:
     try:
         root = _SchemaNames().type_of(json.loads(text), "")
     except (ValueError, RecursionError):
-        raise PurgeError("its Avro schema is no JSON, or nested too deep; see to it by other means") from None
+        raise OtherMeansError("its Avro schema is no JSON, or nested too deep") from None
     except (KeyError, TypeError, AttributeError):
         raise _refusal("a type of it lacks a part, or has another in its place") from None
     if root.kind != "record":
-        raise PurgeError(
-            f"its Avro schema is no record but {root.kind}, so it has no columns; see to it by other means"
-        )
+        raise OtherMeansError(f"its Avro schema is no record but {root.kind}, so it has no columns")
     return root
 
 
@@ -183,7 +181,7 @@ class _SchemaNames:
             raise _refusal(f"it has no type {name!r}")
         type_ = self._types[full]
         if type_ is None:
-            raise PurgeError(f"type {name!r} of its Avro schema contains itself; see to it by other means")
+            raise OtherMeansError(f"type {name!r} of its Avro schema contains itself")
         return type_
 
     def _union(self, schemas: list[Any], space: str) -> AvroType:
@@ -246,9 +244,8 @@ def _make_type(kind: str, children: Sequence[AvroType], names: Iterable[str] = (
     depth = 1 + max((each.depth for each in children), default=0)
     types = 1 + sum(each.types for each in children)
     if depth > DEPTH_MAX or types > TYPES_MAX:
-        raise PurgeError(
-            f"its Avro schema is nested more than {DEPTH_MAX} deep, or has more than {TYPES_MAX:,} types; see to it by "
-            "other means"
+        raise OtherMeansError(
+            f"its Avro schema is nested more than {DEPTH_MAX} deep, or has more than {TYPES_MAX:,} types"
         )
     return AvroType(kind, tuple(children), tuple(names), width=width, depth=depth, types=types)
 
@@ -258,4 +255,4 @@ def _full_name(name: str, space: str) -> str:
 
 
 def _refusal(why: str) -> PurgeError:
-    return PurgeError(f"its Avro schema cannot be understood: {why}; see to it by other means")
+    return OtherMeansError(f"its Avro schema cannot be understood: {why}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from refstore_purge.formats.avro_container import DAMAGED, VARINT_BYTES_MAX, read_varint
-from refstore_purge.formats.base import PurgeError
+from refstore_purge.formats.base import OtherMeansError
 
 SkipStep = Callable[[bytes, int], int]
 """Goes from where a value begins to where it ends. Behind the block's end it raises IndexError, or goes there."""
@@ -27,7 +27,7 @@ def skip_number(data: bytes, at: int) -> int:
     while data[at] >= 0x80:
         at += 1
         if at == last:
-            raise PurgeError(DAMAGED)
+            raise OtherMeansError(DAMAGED)
     return at + 1
 
 
@@ -37,7 +37,7 @@ def skip_bytes(data: bytes, at: int) -> int:
         return at + 1 + (size >> 1)
     size, at = read_varint(data, at)
     if size < 0:
-        raise PurgeError(DAMAGED)
+        raise OtherMeansError(DAMAGED)
     return at + size
 
 
@@ -48,7 +48,7 @@ def skip_union(branches: Sequence[SkipStep]) -> SkipStep:
             return branches[number >> 1](data, at + 1)
         number, at = read_varint(data, at)
         if number < 0:
-            raise PurgeError(DAMAGED)
+            raise OtherMeansError(DAMAGED)
         return branches[number](data, at)
 
     return union
@@ -84,14 +84,14 @@ def skip_array(item: SkipStep, width: int | None = None) -> SkipStep:
                 size, at = read_varint(data, at)
                 count, end = -count, at + size
             if count > len(data):  # no element takes less than a byte: see `avro_schema.py`
-                raise PurgeError(DAMAGED)
+                raise OtherMeansError(DAMAGED)
             if width is not None:
                 at += width * count
             else:
                 for _ in range(count):
                     at = item(data, at)
             if end not in (None, at):  # readers that skip by the size would see other elements
-                raise PurgeError(DAMAGED)
+                raise OtherMeansError(DAMAGED)
 
     return elements
 

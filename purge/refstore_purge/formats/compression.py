@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Final, Literal
 
-from refstore_purge.formats.base import TEXT_BATCH_BYTES, PurgeError
+from refstore_purge.formats.base import TEXT_BATCH_BYTES, OtherMeansError
 from refstore_purge.formats.unclosed_file import UnclosedFile
 from refstore_purge.untyped_pandas import pa
 
@@ -54,9 +54,7 @@ def read_blocks(source: BinaryIO) -> Iterator[bytes]:
             case "zstd":
                 yield from _read_blocks(pa.CompressedInputStream(pa.PythonFile(source, mode="r"), "zstd"))
     except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
-        raise PurgeError(
-            "the file cannot be decompressed to its end; it is damaged, see to it by other means"
-        ) from error
+        raise OtherMeansError("the file cannot be decompressed to its end; it is damaged") from error
 
 
 @contextmanager

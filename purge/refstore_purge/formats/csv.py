@@ -16,6 +16,7 @@ from refstore_purge.formats import compression
 from refstore_purge.formats.base import (
     FormatTask,
     IdMatcher,
+    OtherMeansError,
     PurgeError,
     RewriteResult,
     SearchResult,
@@ -93,7 +94,7 @@ def _batches(source: BinaryIO) -> Iterator[_RecordBatch]:
     rest = b""
     for block in compression.read_blocks(source):
         if b"\0" in block:
-            raise PurgeError("the file is no text, or its compression is not known; see to it by other means")
+            raise OtherMeansError("the file is no text, or its compression is not known")
         *ended, rest = (rest + block).split(b"\n")
         records: list[bytes] = []
         pending: list[bytes] = []
@@ -110,7 +111,7 @@ def _batches(source: BinaryIO) -> Iterator[_RecordBatch]:
                     records = []
         rest = b"\n".join([*pending, rest])
         if len(rest) > compression.RECORD_BYTES_MAX:
-            raise PurgeError(f"a record behind line {line} is longer than 64 MiB; see to it by other means")
+            raise OtherMeansError(f"a record behind line {line} is longer than 64 MiB")
         if records:
             yield _RecordBatch(line, records)
             line += sum(record.count(b"\n") for record in records)

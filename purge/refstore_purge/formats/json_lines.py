@@ -18,6 +18,7 @@ from refstore_purge.formats.base import (
     FormatTask,
     IdMatcher,
     MissingColumnError,
+    OtherMeansError,
     PurgeError,
     RewriteResult,
     SearchResult,
@@ -97,7 +98,7 @@ def _batches(source: BinaryIO) -> Iterator[list[_JsonLine]]:
         end = text.rfind(b"\n") + 1
         rest = text[end:]
         if len(rest) > compression.RECORD_BYTES_MAX:
-            raise PurgeError(f"line {number + 1} or one behind it is longer than 64 MiB; see to it by other means")
+            raise OtherMeansError(f"line {number + 1} or one behind it is longer than 64 MiB")
         if end:
             # not `splitlines`, which ends lines in more ways than this format does
             texts = text[: end - 1].split(b"\n")
@@ -129,7 +130,7 @@ def _limit_depth(line: _JsonLine) -> Generator[None, None, None]:
     try:
         yield
     except RecursionError:
-        raise PurgeError(f"line {line.number} is nested too deep; see to it by other means") from None
+        raise OtherMeansError(f"line {line.number} is nested too deep") from None
 
 
 def _matches(lines: Sequence[_JsonLine], task: FormatTask, ids: IdMatcher) -> NDArray[np.bool_]:

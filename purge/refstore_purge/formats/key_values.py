@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from refstore_purge.formats.base import IdMatcher, PurgeError
+from refstore_purge.formats.base import IdMatcher, OtherMeansError
 from refstore_purge.formats.text_values import match_binary, match_integers, match_strings
 from refstore_purge.untyped_pandas import pa
 
@@ -72,8 +72,7 @@ def drop_ids(metadata: KeyValueMetadata, ids: IdMatcher, *, rows_changed: bool) 
         elif key == ARROW_SCHEMA and (schema := decode_arrow_schema(value)) is not None:
             kept[key] = base64.b64encode(_drop_from_schema(schema, found).serialize().to_pybytes())
     if count_entries_with_ids([kept], ids):
-        raise PurgeError("an id stands in the metadata of a nested column, from where it cannot be taken; purge it by "
-                         "other means")  # fmt: skip
+        raise OtherMeansError("an id stands in the metadata of a nested column, from where it cannot be taken")
     return kept
 
 

@@ -19,6 +19,7 @@ from refstore_purge.formats import key_values, orc_rows
 from refstore_purge.formats.base import (
     FormatTask,
     IdMatcher,
+    OtherMeansError,
     PurgeError,
     RewriteResult,
     SearchResult,
@@ -121,10 +122,8 @@ def _translate_read_errors() -> Generator[None, None, None]:
         yield
     except (pa.ArrowException, OSError, EOFError, pyorc.errors.ORCError) as error:
         if "out of range for nanosecond resolution" in str(error):
-            raise PurgeError(
-                "the file has times before 1677 or after 2262, which pyarrow cannot read; purge it by other means"
-            ) from error
-        raise PurgeError("the file cannot be read: it is damaged, or no ORC; see to it by other means") from error
+            raise OtherMeansError("the file has times before 1677 or after 2262, which pyarrow cannot read") from error
+        raise OtherMeansError("the file cannot be read: it is damaged, or no ORC") from error
 
 
 def _open(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> tuple[Any, Any]:
@@ -140,9 +139,7 @@ def _open(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> tuple[Any, Any]
     if task.matches_every_row:
         return file, reader
     if any(each.kind == pyorc.TypeKind.CHAR for each in orc_rows.walk_types(reader.schema[task.identifier[0]])):
-        raise PurgeError(
-            f"column {name_of(task.identifier)!r} is char, whose values are padded; see to it by other means"
-        )
+        raise OtherMeansError(f"column {name_of(task.identifier)!r} is char, whose values are padded")
     return file, reader
 
 
@@ -215,7 +212,8 @@ def _append_metadata(target: BinaryIO, metadata: Mapping[bytes, bytes], file: An
     postscript = target.read(length)
     if postscript[:1] != b"\x08":  # field 1: footerLength
         raise PurgeError("pyarrow wrote a footer that refstore does not know; report this")
-    footer, behind = _read_varint(postscript, 1)
+    behind = next(at for at in range(1, length) if postscript[at] < 0x80) + 1
+    footer = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(postscript[1:behind]))
     grown = b"\x08" + _varint(footer + len(added)) + postscript[behind:]
     target.seek(start)
     target.write(added + grown + bytes([len(grown)]))
@@ -230,16 +228,6 @@ def _varint(number: int) -> bytes:
     return bytes([*found, number])
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        number |= (data[at] & 0x7F) << shift
-        shift += 7
-        at += 1
-        if data[at - 1] < 0x80:
-            return number, at
-
-
 def _check_written(reader: Any, target: BinaryIO, rows: int, pairs: Mapping[bytes, bytes]) -> None:
     """Raise PurgeError where the new file is not what the old one was, but for its rows, with this metadata."""
     target.flush()
@@ -248,9 +236,8 @@ def _check_written(reader: Any, target: BinaryIO, rows: int, pairs: Mapping[byte
     target.seek(0)
     new = str(pyorc.Reader(target).schema)
     if new != schema:
-        raise PurgeError("pyarrow cannot write this file's types (varchar, char or a union) as they are; purge it by "
-                         "other means")  # fmt: skip
+        raise OtherMeansError("pyarrow cannot write this file's types (varchar, char or a union) as they are")
     if written.nrows != rows:
         raise PurgeError(f"the new file has {written.nrows} rows instead of {rows}; report this")
     if dict(written.metadata or {}) != pairs:
-        raise PurgeError("this file's metadata could not be kept; purge it by other means")
+        raise OtherMeansError("this file's metadata could not be kept")

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, BinaryIO, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from refstore_purge.formats.base import PurgeError
+from refstore_purge.formats.base import OtherMeansError
 
 pyorc: Any = import_module("pyorc")
 
@@ -108,9 +108,9 @@ class OrcRowWriter:
         PurgeError.
         """
         if options["file_version"] != "0.12":
-            raise PurgeError(
+            raise OtherMeansError(
                 f"the file is of ORC's version {options['file_version']}, of which times, varchar, char, unions and "
-                "odd sizes of blocks cannot be kept; purge it by other means"
+                "odd sizes of blocks cannot be kept"
             )
         zone = _writer_zone(reader)
         block = reader.compression_block_size or BLOCK_BYTES
@@ -143,9 +143,8 @@ class OrcRowWriter:
                         nulled = _set_null(nulled, places)
                     self._writer.write(nulled)
         except UnicodeDecodeError as error:
-            raise PurgeError(
-                "the file has strings that are not UTF-8, beside types or options that only pyorc keeps; purge it by "
-                "other means"
+            raise OtherMeansError(
+                "the file has strings that are not UTF-8, beside types or options that only pyorc keeps"
             ) from error
 
     def close(self) -> None:
@@ -163,9 +162,8 @@ def _writer_zone(reader: Any) -> ZoneInfo:
     except (ZoneInfoNotFoundError, ValueError):
         if not any(each.kind == pyorc.TypeKind.TIMESTAMP for each in walk_types(reader.schema)):
             return ZoneInfo("UTC")
-        raise PurgeError(
-            f"the file has timestamps of the time zone {name!r}, which is not known here, or of several; purge it by "
-            "other means"
+        raise OtherMeansError(
+            f"the file has timestamps of the time zone {name!r}, which is not known here, or of several"
         ) from None
 
 

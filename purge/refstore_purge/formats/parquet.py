@@ -22,6 +22,7 @@ from refstore_purge.formats import key_values
 from refstore_purge.formats.base import (
     FormatTask,
     IdMatcher,
+    OtherMeansError,
     PurgeError,
     RewriteResult,
     SearchResult,
@@ -251,9 +252,8 @@ def _read(plain: Any, top: SchemaNode) -> Any:
     try:
         table = plain.read_row_group(0, columns=[top.plain_name])
     except pa.ArrowException as error:
-        raise PurgeError(
-            f"column {top.name!r} cannot be read: pyarrow does not know how it is stored, or its pages are broken; "
-            "purge it by other means"
+        raise OtherMeansError(
+            f"column {top.name!r} cannot be read: pyarrow does not know how it is stored, or its pages are broken"
         ) from error
     _check_rows(len(table), plain.metadata.num_rows, top.name)
     return table
@@ -264,9 +264,9 @@ def _check_rows(there: int, said: int, name: str) -> None:
     others.
     """
     if there != said:
-        raise PurgeError(
+        raise OtherMeansError(
             f"pyarrow reads {there} rows of column {name!r}, and the footer says {said}: it is damaged, or stored as "
-            "pyarrow does not know; purge it by other means"
+            "pyarrow does not know"
         )
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from refstore_purge.formats.base import PurgeError
+from refstore_purge.formats.base import OtherMeansError
 from refstore_purge.formats.parquet_footer import (
     MAGIC,
     ColumnChunkField,
@@ -55,7 +55,7 @@ ENCODINGS: Final = {
     7: "DELTA_BYTE_ARRAY",
     9: "BYTE_STREAM_SPLIT",
 }
-_DAMAGED_INDEX: Final = "an index of the file's pages is damaged; see to it by other means"
+_DAMAGED_INDEX: Final = "an index of the file's pages is damaged"
 BOUNDS: Final = (1, 2, 5, 6, 7, 8)
 """The fields of `Statistics` with the lowest and the highest value, and whether they are exact."""
 
@@ -137,14 +137,14 @@ def chunk_extent(source: ChunkSource, chunk: ThriftStruct) -> tuple[int, int]:
     """Return where a column chunk begins, and its size. Raises PurgeError."""
     metadata = chunk[ColumnChunkField.METADATA]
     if chunk.get(ColumnChunkField.FILE_PATH):
-        raise PurgeError("the file has columns in another file; purge it by other means")
+        raise OtherMeansError("the file has columns in another file")
     data, dictionary = metadata[ColumnMetadataField.DATA_PAGE], metadata.get(ColumnMetadataField.DICTIONARY_PAGE, 0)
     size = metadata[ColumnMetadataField.COMPRESSED_BYTES]
     start = dictionary if dictionary > 0 and (dictionary < data or not data) else data
     if not size and not start:  # a column of a row group without rows has no pages, and so no place
         return len(MAGIC), 0
     if start < len(MAGIC) or size < 0 or start + size > source.end:
-        raise PurgeError("the file cannot be read: its footer leads out of it; it is damaged; see to it by other means")
+        raise OtherMeansError("the file cannot be read: its footer leads out of it; it is damaged")
     return start, size
 
 
@@ -158,13 +158,9 @@ def writer_options(
         name = ".".join(leaf.path)
         if each.codec not in CODECS:
             codec = _OTHER_CODECS.get(each.codec, f"codec {each.codec}")
-            raise PurgeError(
-                f"column {name!r} is compressed with {codec}, which pyarrow cannot; purge it by other means"
-            )
+            raise OtherMeansError(f"column {name!r} is compressed with {codec}, which pyarrow cannot")
         if each.dictionary < 0 and each.encoding not in ENCODINGS:
-            raise PurgeError(
-                f"column {name!r} has the encoding {each.encoding}, which pyarrow cannot write; purge it by other means"
-            )
+            raise OtherMeansError(f"column {name!r} has the encoding {each.encoding}, which pyarrow cannot write")
     columns = dict(zip(paths, of, strict=True))
     is_old = any(each.dictionary == PLAIN_DICTIONARY for each in of)
     needs_new = any(
@@ -302,7 +298,7 @@ class FileAssembly:
                 or at + size > source.end
                 or metadata.get(ColumnMetadataField.BLOOM_FILTER_BYTES, size) != size
             ):
-                raise PurgeError("a Bloom filter of the file is damaged; see to it by other means")
+                raise OtherMeansError("a Bloom filter of the file is damaged")
             metadata.change(ColumnMetadataField.BLOOM_FILTER, self._target.tell())
             metadata.set(ColumnMetadataField.BLOOM_FILTER_BYTES, ThriftType.I32, size)
             self._copy_bytes(source, at, size)
@@ -312,7 +308,7 @@ class FileAssembly:
         while size:
             data = source.file.read(min(size, COPY_BYTES))
             if not data:
-                raise PurgeError("the file cannot be read: it is cut off; see to it by other means")
+                raise OtherMeansError("the file cannot be read: it is cut off")
             self._target.write(data)
             size -= len(data)
 
@@ -324,7 +320,7 @@ def _read_index(source: ChunkSource, at: int, size: int) -> bytes:
         data = source.file.read(size)
         if read_struct(data, {})[1] == size:
             return data
-    raise PurgeError(_DAMAGED_INDEX)
+    raise OtherMeansError(_DAMAGED_INDEX)
 
 
 def _move_index(data: bytes, start: int, size: int, moved: int) -> bytes:
@@ -332,7 +328,7 @@ def _move_index(data: bytes, start: int, size: int, moved: int) -> bytes:
     index, _ = read_struct(data, OFFSET_INDEX)
     for page in index[1]:
         if not start <= page[1] < start + size:
-            raise PurgeError(_DAMAGED_INDEX)
+            raise OtherMeansError(_DAMAGED_INDEX)
         page.change(1, page[1] + moved)
     return to_bytes(index)
 
@@ -341,10 +337,10 @@ def check_chunk(leaf: SchemaNode, became: SchemaNode, before: ChunkStorage, afte
     """Raise PurgeError where pyarrow wrote a column otherwise than it is to be."""
     name = ".".join(leaf.path)
     if became.levels != leaf.levels:
-        raise PurgeError(f"pyarrow cannot write the groups around column {name!r} as they are; purge it by other means")
+        raise OtherMeansError(f"pyarrow cannot write the groups around column {name!r} as they are")
     # pyarrow writes no index of pages if one has nothing but NaN
     before = before._replace(has_column_index=before.has_column_index and leaf.has_order and after.has_column_index)
     pairs = zip(ChunkStorage._fields, before.comparable_part(), after.comparable_part(), strict=True)
     others = [field for field, was, is_now in pairs if was != is_now]
     if others:
-        raise PurgeError(f"pyarrow cannot keep {', '.join(others)} of column {name!r}; purge it by other means")
+        raise OtherMeansError(f"pyarrow cannot keep {', '.join(others)} of column {name!r}")

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Final
 
 from refstore.objects.stored_file import StoredFile
 from refstore_purge.formats import key_values
-from refstore_purge.formats.base import FormatTask, IdMatcher, PurgeError, is_alike
+from refstore_purge.formats.base import FormatTask, IdMatcher, OtherMeansError, PurgeError, is_alike
 from refstore_purge.formats.parquet_chunks import ChunkSource, chunk_extent
 from refstore_purge.formats.parquet_footer import (
     ColumnChunkField,
@@ -73,7 +73,7 @@ class ParquetFile:
                 if any(pair[KeyValueField.KEY] == NUM_CATEGORIES for pair in pairs):
                     raise PurgeError(
                         f"column {leaf.path[0]!r} is a category of pandas, and fastparquet reads one dictionary for "
-                        "all row groups; write it as plain values, or purge it by other means"
+                        "all row groups; write it as plain values, or see to it by other means"
                     )
 
     def may_have(self, number: int, ids: IdMatcher) -> bool:
@@ -126,11 +126,11 @@ def _check_groups(groups: Sequence[ThriftStruct], leaves: Sequence[SchemaNode], 
             places.append(chunk_extent(source, chunk))
     places.sort()
     if any(start + size > after for (start, size), (after, _) in pairwise(places) if size):
-        raise PurgeError("column chunks of the file overlap; it is damaged; see to it by other means")
+        raise OtherMeansError("column chunks of the file overlap; it is damaged")
 
 
 def _contradiction_error(number: int, what: str) -> PurgeError:
-    return PurgeError(f"row group {number} of the file {what}; it is damaged; see to it by other means")
+    return OtherMeansError(f"row group {number} of the file {what}; it is damaged")
 
 
 def pairs_of(footer: ThriftStruct) -> Iterator[dict[bytes, bytes]]:
@@ -183,4 +183,4 @@ def translate_read_errors() -> Generator[None, None, None]:
         yield
     except (pa.ArrowException, OSError, EOFError) as error:
         what = "it is encrypted" if "crypt" in str(error).lower() else "it is damaged, or no Parquet"
-        raise PurgeError(f"the file cannot be read: {what}; see to it by other means") from error
+        raise OtherMeansError(f"the file cannot be read: {what}") from error

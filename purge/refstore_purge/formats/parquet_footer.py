@@ -12,7 +12,7 @@ from enum import IntEnum
 from importlib import import_module
 from typing import Any, BinaryIO, Final
 
-from refstore_purge.formats.base import PurgeError
+from refstore_purge.formats.base import OtherMeansError, PurgeError
 from refstore_purge.formats.parquet_structs import FILE, FieldShape, StructShape, ThriftType
 
 _protocol: Any = import_module("thrift.protocol.TCompactProtocol")
@@ -27,7 +27,7 @@ HEADER_BYTES: Final = (1024, 64 * 1024, 16 * 1024 * 1024)
 """How much is read for the struct before a page or a Bloom filter; more if that was too little."""
 PARTS_MAX: Final = 5_000_000
 """How many fields and items a struct may have: they take 1 GiB of memory. A column chunk has some 45."""
-_DAMAGED: Final = "the file cannot be read: its footer is damaged; see to it by other means"
+_DAMAGED: Final = "the file cannot be read: its footer is damaged"
 
 
 class FileField(IntEnum):
@@ -127,7 +127,7 @@ class ThriftStruct:
     def __getitem__(self, number: int) -> Any:
         """Return a field that has to be there. Raises PurgeError."""
         if number not in self._fields:
-            raise PurgeError("the file's footer lacks a part; it is damaged; see to it by other means")
+            raise OtherMeansError("the file's footer lacks a part; it is damaged")
         return self._fields[number][1]
 
     def get(self, number: int, default: Any = None) -> Any:
@@ -167,9 +167,9 @@ def read_footer(source: BinaryIO) -> tuple[ThriftStruct, int]:
     end = source.read(END_BYTES)
     length = int.from_bytes(end[-TAIL_BYTES:-4], "little")
     if end[-4:] == b"PARE":
-        raise PurgeError("the file cannot be read: it is encrypted; see to it by other means")
+        raise OtherMeansError("the file cannot be read: it is encrypted")
     if end[-4:] != MAGIC or length > size - TAIL_BYTES - len(MAGIC):
-        raise PurgeError("the file cannot be read: it is damaged, or no Parquet; see to it by other means")
+        raise OtherMeansError("the file cannot be read: it is damaged, or no Parquet")
     start = size - TAIL_BYTES - length
     if length + TAIL_BYTES > len(end):
         source.seek(start)
@@ -180,7 +180,7 @@ def read_footer(source: BinaryIO) -> tuple[ThriftStruct, int]:
         for group in footer[FileField.ROW_GROUPS]
         for chunk in group[RowGroupField.COLUMNS]
     ):
-        raise PurgeError("the file cannot be read: columns of it are encrypted; see to it by other means")
+        raise OtherMeansError("the file cannot be read: columns of it are encrypted")
     return footer, start
 
 
@@ -221,7 +221,7 @@ def read_struct(data: bytes, shape: StructShape) -> tuple[ThriftStruct, int]:
         AssertionError,
         RecursionError,
     ) as error:
-        raise PurgeError(_DAMAGED) from error
+        raise OtherMeansError(_DAMAGED) from error
     return found, transport.cstringio_buf.tell()
 
 
@@ -231,7 +231,7 @@ def to_bytes(struct: ThriftStruct) -> bytes:
     try:
         _write_struct(_protocol.TCompactProtocol(transport), struct)
     except _thrift.TException as error:
-        raise PurgeError(_DAMAGED) from error
+        raise OtherMeansError(_DAMAGED) from error
     return transport.getvalue()
 
 
@@ -273,7 +273,7 @@ class _StructReader:
                 protocol.readStructEnd()
                 return found
             if number in found:
-                raise PurgeError(_DAMAGED)
+                raise OtherMeansError(_DAMAGED)
             found.set(number, kind, self._read(kind, shape.get(number)))
             protocol.readFieldEnd()
 
@@ -281,11 +281,11 @@ class _StructReader:
         self._parts_left -= 1
         if self._parts_left < 0:
             raise PurgeError(
-                f"the file's footer has more than {PARTS_MAX:,} parts; write the file with fewer row groups, or purge "
+                f"the file's footer has more than {PARTS_MAX:,} parts; write the file with fewer row groups, or see to "
                 "it by other means"
             )
         if part is not None and kind != _kind_of(part):
-            raise PurgeError(_DAMAGED)
+            raise OtherMeansError(_DAMAGED)
         protocol = self._protocol
         if kind == ThriftType.STRUCT:
             return self.read_struct(part if isinstance(part, dict) else {})

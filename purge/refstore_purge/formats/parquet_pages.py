@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO, Final, NamedTuple
 
-from refstore_purge.formats.base import PurgeError
+from refstore_purge.formats.base import OtherMeansError
 from refstore_purge.formats.parquet_footer import ThriftStruct, read_struct_at
 from refstore_purge.formats.parquet_structs import PAGE_HEADER
 
@@ -32,7 +32,7 @@ def pages_of(file: BinaryIO, start: int, size: int) -> Iterator[ColumnPage]:
         header, length = read_struct_at(file, at, PAGE_HEADER)
         end = at + length + header[PAGE_COMPRESSED_BYTES]
         if end < at + length:
-            raise PurgeError("a page of the file has a negative size; it is damaged; see to it by other means")
+            raise OtherMeansError("a page of the file has a negative size; it is damaged")
         yield ColumnPage(header, at, end)
         at = end
 
@@ -47,7 +47,7 @@ def check_pages(file: BinaryIO, start: int, size: int, values: int, name: str) -
         if page.header[PAGE_TYPE] in OWN_HEADERS:
             there += page.header[OWN_HEADERS[page.header[PAGE_TYPE]][0]][VALUES]
     if (there, end) != (values, start + size):
-        raise PurgeError(
+        raise OtherMeansError(
             f"the pages of column {name!r} have {there} values in {end - start} bytes, and the footer says {values} in "
-            f"{size}; the file is damaged; see to it by other means"
+            f"{size}; the file is damaged"
         )

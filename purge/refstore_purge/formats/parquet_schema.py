@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from refstore_purge.formats.base import PurgeError
+from refstore_purge.formats.base import OtherMeansError
 from refstore_purge.formats.key_values import ARROW_SCHEMA
 from refstore_purge.formats.parquet_footer import (
     MAGIC,
@@ -37,7 +37,7 @@ REPEATED: Final = 2
 INT96_BYTES: Final = 12
 DECIMAL_BYTES_MAX: Final = 32
 LEVELS_MAX: Final = 100
-_DAMAGED: Final = "the file's schema is damaged; see to it by other means"
+_DAMAGED: Final = "the file's schema is damaged"
 
 
 class PhysicalType(IntEnum):
@@ -126,9 +126,7 @@ class SchemaNode:
         """Return the part of this name. Raises PurgeError."""
         found = [child for child in self.children if child.name == name]
         if len(found) != 1:
-            raise PurgeError(
-                f"there are {len(found)} columns {'.'.join((*self.path, name))!r}; purge it by other means"
-            )
+            raise OtherMeansError(f"there are {len(found)} columns {'.'.join((*self.path, name))!r}")
         return found[0]
 
     @property
@@ -167,9 +165,9 @@ def read_schema_tree(footer: ThriftStruct) -> SchemaNode:
     def node(path: tuple[str, ...], levels: tuple[int, ...]) -> SchemaNode:
         nonlocal at, leaf
         if at >= len(elements):
-            raise PurgeError(_DAMAGED)
+            raise OtherMeansError(_DAMAGED)
         if len(path) > LEVELS_MAX:
-            raise PurgeError(f"the file's schema has more than {LEVELS_MAX} levels; purge it by other means")
+            raise OtherMeansError(f"the file's schema has more than {LEVELS_MAX} levels")
         number, element, first_leaf = at, elements[at], leaf
         at += 1
         if number:
@@ -180,14 +178,13 @@ def read_schema_tree(footer: ThriftStruct) -> SchemaNode:
         if SchemaElementField.TYPE in element:
             leaf += 1
         elif not count and number:
-            raise PurgeError(f"group {'.'.join(path)!r} has no columns, which pyarrow cannot write; purge it by other "
-                             "means")  # fmt: skip
+            raise OtherMeansError(f"group {'.'.join(path)!r} has no columns, which pyarrow cannot write")
         children = () if SchemaElementField.TYPE in element else tuple(node(path, levels) for _ in range(count))
         return SchemaNode(number, element, children, first_leaf, path, levels)
 
     root = node((), ())
     if at != len(elements):
-        raise PurgeError(_DAMAGED)
+        raise OtherMeansError(_DAMAGED)
     return root
 
 
@@ -228,7 +225,7 @@ def make_view(
         return pq.read_metadata(out)
     except (pa.ArrowException, OSError) as error:
         names = ", ".join(repr(top.name) for top in roots)
-        raise PurgeError(f"pyarrow cannot read the type of {names} ({error}); purge it by other means") from error
+        raise OtherMeansError(f"pyarrow cannot read the type of {names} ({error})") from error
 
 
 def _group(group: ThriftStruct, leaves: Sequence[SchemaNode], *, is_plain: bool) -> ThriftStruct:
