@@ -62,9 +62,10 @@ def load_ids(
     with _translate_read_errors(file, id_type), ids_folder() as private:
         plain = ids_form.unpack(file, private)
         found = ids_form.detect_form(plain, file.name, form)
-        batches: Iterator[IdBatch] = {"parquet": _parquet, "json": _json, "csv": _csv}[found.format](
-            plain, found, is_text=bool(id_type)
-        )
+        if found.format == "json":
+            batches = _json(plain, found, is_text=bool(id_type))
+        else:
+            batches = _parquet(plain, found) if found.format == "parquet" else _csv(plain, found)
         empty = _EmptyIdFilter(takes=empty_id)
         groups = (
             {"": (each for each, _ in batches)}
@@ -121,8 +122,7 @@ def _translate_read_errors(file: Path, id_type: str) -> Generator[None, None, No
         raise Invalid(f"the ids of {file.name} cannot be read: {error.strerror or 'it is damaged'}") from None
 
 
-def _parquet(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[IdBatch]:
-    del is_text
+def _parquet(file: Path, form: IdsForm) -> Iterator[IdBatch]:
     opened = pq.ParquetFile(file)
     type_ = opened.schema_arrow.field(form.id_at).type
     if kind_of(type_) is None:
@@ -138,8 +138,7 @@ def _parquet(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[IdBatch]:
     yield pa.array([], type_), None if form.dataset_at is None else pa.array([], pa.string())
 
 
-def _csv(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[IdBatch]:
-    del is_text
+def _csv(file: Path, form: IdsForm) -> Iterator[IdBatch]:
     wanted = [f"f{at}" for at in (form.id_at, form.dataset_at) if at is not None]
     opened = pacsv.open_csv(
         file,
@@ -170,7 +169,7 @@ def _json(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[IdBatch]:
             large = [row for row in rows if type_ is int and row[0] >= 2**63]
             small = [row for row in rows if type_ is str or row[0] < 2**63] if large else rows
             for some, arrow in ((small, pa.string() if type_ is str else pa.int64()), (large, pa.uint64())):
-                if some or arrow == pa.string():
+                if some:
                     names = pa.array([name for _, name in some], pa.string()) if form.dataset_name else None
                     yield pa.array([value for value, _ in some], arrow), names
             rows.clear()
@@ -263,8 +262,6 @@ def _convert_to_type(file: str, arrays: Iterable[Any], id_type: str) -> tuple[Id
     """Return the kind of the values, and the values in it. Raises Invalid."""
     rest = iter(arrays)
     ahead = [first] if (first := next(rest, None)) is not None else []
-    if ahead and not len(ahead[0]):  # of JSON lines that have integers alone
-        ahead = [second] if (second := next(rest, None)) is not None else ahead
     given: IdKind = (kind_of(ahead[0].type) if ahead else None) or "string"
 
     def same() -> Iterator[Any]:

@@ -154,11 +154,8 @@ def write_ids(folder: Path, kind: IdKind, batches: Iterable[Any], *, prefix: str
     table = np.zeros(1 << (bits - 3), dtype=np.uint8)
     places = hashes >> np.uint64(64 - bits)
     np.bitwise_or.at(table, places >> np.uint64(3), np.uint8(1) << (places & np.uint64(7)).astype(np.uint8))
-    step = max(1, -(-len(values) // FENCES_MAX))
-    in_order = values.take(pc.sort_indices(values))
-    fences = in_order.take(
-        pa.array(sorted({*range(0, len(values), step), *([len(values) - 1] if len(values) else [])}), pa.int64())
-    )
+    spread = np.linspace(0, len(values) - 1, min(len(values), FENCES_MAX), dtype=np.int64)
+    fences = values.take(pc.sort_indices(values).take(pa.array(spread)))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _write(folder / f"{prefix}{_VALUES}", values.take(pa.array(order)))
     _write(folder / f"{prefix}{_FENCES}", fences)

@@ -68,12 +68,8 @@ class Partition(msgspec.Struct):
     """By address."""
 
     @property
-    def order(self) -> tuple[str, str]:
-        return self.dataset.prefix, self.partition
-
-    @property
     def watermark(self) -> str:
-        """What a later run is given to leave out the partitions up to this one."""
+        """Its place among all partitions. A later run is given it to leave out those up to this one."""
         return f"{self.dataset.prefix}{self.partition}"
 
     @property
@@ -194,7 +190,7 @@ class PurgePlanner:
         """Return the units in order of prefix and partition."""
         for address in self._left_alone.intersection(self._places):
             self._places[address].objects.pop(address, None)
-        return sorted((unit for unit in self._units.values() if unit.objects), key=lambda unit: unit.order)
+        return sorted((unit for unit in self._units.values() if unit.objects), key=lambda unit: unit.watermark)
 
 
 def plan_heads(

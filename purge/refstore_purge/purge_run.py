@@ -118,7 +118,7 @@ def _purge(datasets: Sequence[Dataset], run: PurgeRun, engines: Engines) -> None
     if versions:
         with run.steps.step("listing every version"):
             of_versions = plan_versions(run.repo, versions, run.ids.planned_sets)
-    every = sorted([*of_heads.partitions, *of_versions.partitions], key=lambda unit: unit.order)
+    every = sorted([*of_heads.partitions, *of_versions.partitions], key=lambda unit: unit.watermark)
     run.state.note_plan(of_heads)
     run.state.note_plan(of_versions)
     _limit_partitions(run, every)

@@ -85,7 +85,8 @@ class PurgeRunState:
     saved_bytes: int = 0
     results: dict[str, ObjectResult] = field(default_factory=dict[str, ObjectResult])
     """By address of the content, which never changes; so it is looked at once."""
-    rows: dict[tuple[str, str], PartitionRow] = field(default_factory=dict[tuple[str, str], PartitionRow])
+    rows: dict[str, PartitionRow] = field(default_factory=dict[str, PartitionRow])
+    """By the watermark of each partition."""
     counted_contents: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     """(data set, address) of each content that was replaced and is counted."""
     datasets_without_identifier: set[str] = field(default_factory=set[str])
@@ -101,8 +102,8 @@ class PurgeRunState:
     skipped_in_versions: list[SkippedObject] = field(default_factory=list[SkippedObject])
     """What the latest plan of every version leaves alone (modes `rewrite` and `erase`)."""
     failures: dict[str, SkippedObject] = field(default_factory=dict[str, SkippedObject])
-    by_partition: dict[tuple[str, str], bool] = field(default_factory=dict[tuple[str, str], bool])
-    """By unit, if its partition has the identifier's value: whether that is one of the ids."""
+    by_partition: dict[str, bool] = field(default_factory=dict[str, bool])
+    """By watermark, if its partition has the identifier's value: whether that is one of the ids."""
     indexes: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     """The sizes of indexes, by their folder and the content's address."""
     examined_contents: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
@@ -160,7 +161,9 @@ class PurgeRun:
 
     def report_row(self, unit: Partition) -> PartitionRow:
         """Return the row of the report for a partition."""
-        return self.state.rows.setdefault(unit.order, PartitionRow(dataset=unit.dataset.name, partition=unit.partition))
+        return self.state.rows.setdefault(
+            unit.watermark, PartitionRow(dataset=unit.dataset.name, partition=unit.partition)
+        )
 
     def report_failure(self, unit: Partition, piece: PurgeObject, reason: str) -> None:
         """Report an object as not purged; the first reason counts."""
@@ -255,7 +258,7 @@ class PurgeRun:
                 tuple(dataset.identifier.split(".")),
                 dataset.map_part,
                 tuple(tuple(name.split(".")) for name in dataset.set_null),
-                matches_every_row=self.state.by_partition.get(unit.order, False),
+                matches_every_row=self.state.by_partition.get(unit.watermark, False),
                 ignores_statistics=self.options.ignores_statistics,
             ),
             target_address=to,

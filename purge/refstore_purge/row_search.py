@@ -43,7 +43,7 @@ def prepare_ids(
 
 def _start_processes(run: PurgeRun, datasets: Sequence[Dataset], units: Sequence[Partition]) -> None:
     """Start the engine's processes where looking for the ids takes long: they import while this process prepares."""
-    chosen = [unit for unit in units if run.state.by_partition.get(unit.order) is not False]
+    chosen = [unit for unit in units if run.state.by_partition.get(unit.watermark) is not False]
     read_sizes = [piece.size_bytes for unit in chosen for piece in unit.objects.values()]
     if sum(read_sizes) >= purge_tasks.LONG_BYTES:
         run.engine.start_ahead(purge_tasks.modules_for(datasets, has_index=run.key is not None), len(read_sizes))
@@ -53,8 +53,8 @@ def match_partitions(run: PurgeRun, units: Sequence[Partition]) -> None:
     """Learn which partitions have an identifier that is one of the ids. Raises Invalid."""
     for unit in units:
         value = unit.identifier_value
-        if unit.dataset.mode != ERASE and value is not None and unit.order not in run.state.by_partition:
-            run.state.by_partition[unit.order] = _is_id(run.ids.all_ids_of(unit.dataset), unit, value)
+        if unit.dataset.mode != ERASE and value is not None and unit.watermark not in run.state.by_partition:
+            run.state.by_partition[unit.watermark] = _is_id(run.ids.all_ids_of(unit.dataset), unit, value)
 
 
 def _is_id(sets: Sequence[AnyIds], unit: Partition, value: str) -> bool:
@@ -97,7 +97,7 @@ def _adapt_ids(run: PurgeRun, units: Sequence[Partition]) -> None:
     """
     by_dataset: dict[str, list[Partition]] = {}
     for unit in units:
-        if unit.dataset.mode != ERASE and unit.order not in run.state.by_partition:
+        if unit.dataset.mode != ERASE and unit.watermark not in run.state.by_partition:
             by_dataset.setdefault(unit.dataset.name, []).append(unit)
     for of_dataset in by_dataset.values():
         dataset, type_ = of_dataset[0].dataset, _identifier_type(run, of_dataset)
@@ -151,7 +151,7 @@ def _search_objects(run: PurgeRun, job: TaskSettings, units: Sequence[Partition]
         (unit, piece) for unit in units for piece in unit.objects.values() if piece.content_address not in state.results
     ]
     every = todo
-    ruled_out = [(unit, piece) for unit, piece in todo if state.by_partition.get(unit.order) is False]
+    ruled_out = [(unit, piece) for unit, piece in todo if state.by_partition.get(unit.watermark) is False]
     state.results.update(
         {
             piece.content_address: ObjectResult(address=piece.content_address, decided_by="partition")

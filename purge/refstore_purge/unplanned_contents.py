@@ -200,7 +200,7 @@ def _examine_rows(run: PurgeRun, job: TaskSettings, todo: Sequence[_ContentToExa
         except Invalid as error:
             _record_content(run, each.content, each.size_bytes, str(error), has_rows=False)
             continue
-        if run.state.by_partition.get(each.partition.order) is not False:
+        if run.state.by_partition.get(each.partition.watermark) is not False:
             readable.append(
                 (each, msgspec.structs.replace(run.make_task(each.partition, each.purge_object), may_be_gone=True))
             )
