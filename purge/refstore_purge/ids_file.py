@@ -162,17 +162,14 @@ def _csv(file: Path, form: IdsForm) -> Iterator[IdBatch]:
 
 def _json(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[IdBatch]:
     """Yield the values of JSON lines, text and integers in arrays of their own. `is_text`: integers as they stand."""
-    found: dict[type, list[tuple[Any, Any]]] = {str: [], int: []}
+    found: dict[str, list[tuple[str | int, str | None]]] = {}
+    """By type of Arrow."""
 
     def arrays() -> Iterator[IdBatch]:
         for type_, rows in found.items():
-            large = [row for row in rows if type_ is int and row[0] >= 2**63]
-            small = [row for row in rows if type_ is str or row[0] < 2**63] if large else rows
-            for some, arrow in ((small, pa.string() if type_ is str else pa.int64()), (large, pa.uint64())):
-                if some:
-                    names = pa.array([name for _, name in some], pa.string()) if form.dataset_name else None
-                    yield pa.array([value for value, _ in some], arrow), names
-            rows.clear()
+            names = pa.array([name for _, name in rows], pa.string()) if form.dataset_name else None
+            yield pa.array([value for value, _ in rows], type_), names
+        found.clear()
 
     with file.open(encoding="utf-8-sig", newline="\n") as opened:
         for number, line in enumerate(opened, 1):
@@ -183,7 +180,8 @@ def _json(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[IdBatch]:
                 continue
             if is_text and isinstance(value, int):
                 value = str(value)
-            found[type(value)].append((value, dataset))
+            type_ = "string" if isinstance(value, str) else "int64" if value < 2**63 else "uint64"
+            found.setdefault(type_, []).append((value, dataset))
             if not number % JSON_LINES:
                 yield from arrays()
     yield from arrays()
