@@ -19,8 +19,6 @@ DEPTH_MAX: Final = 100
 TYPES_MAX: Final = 100_000
 """So many types a schema may have where each name is replaced by its type: a few names can stand for billions."""
 FIXED_BYTES_MAX: Final = 1 << 30
-DIGITS_MAX: Final = 76
-"""Of Arrow's decimal numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ def parse_schema(text: bytes) -> AvroType:
 
 def arrow_schema(root: AvroType) -> Any:
     """Return a record as a schema of Arrow, as far as identifiers and nulls need it: several types at one place become
-    the type of their kind, or null if they have no common one.
+    the type of their kind, or null if they have no common one; units and digits of what is no id are not told.
     """
     return pa.schema(_fields(root))
 
@@ -123,17 +121,7 @@ def _integer(type_: AvroType) -> Any:
             return pa.time32("ms")
         case "time-micros", "long":
             return pa.time64("us")
-        case (
-            (
-                "timestamp-millis"
-                | "timestamp-micros"
-                | "timestamp-nanos"
-                | "local-timestamp-millis"
-                | "local-timestamp-micros"
-                | "local-timestamp-nanos"
-            ),
-            "long",
-        ):
+        case str(name), "long" if name.startswith(("timestamp-", "local-timestamp-")):
             return pa.timestamp("us")
         case _:
             return pa.int32() if type_.kind == "int" else pa.int64()
@@ -141,9 +129,8 @@ def _integer(type_: AvroType) -> Any:
 
 def _binary(type_: AvroType) -> Any:
     logical = type_.logical or {}
-    digits, scale = logical.get("precision"), logical.get("scale", 0)
-    if logical.get("logicalType") == "decimal" and isinstance(digits, int) and isinstance(scale, int):
-        return pa.decimal256(min(max(digits, 1), DIGITS_MAX), min(max(scale, 0), DIGITS_MAX))
+    if logical.get("logicalType") == "decimal":
+        return pa.decimal128(38, 0)
     if logical.get("logicalType") == "duration" and type_.width == 12:
         return pa.month_day_nano_interval()
     return pa.binary(type_.width) if type_.width else pa.binary()
