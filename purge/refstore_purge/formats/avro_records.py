@@ -118,27 +118,38 @@ class RecordReader:
             raise OtherMeansError(DAMAGED)
         return BlockRecords(start, ends, list(values), _rows(values_until), list(nulls), _rows(nulls_until))
 
-    # ---- steps that look for something
-
     def _step_of(self, type_: AvroType, path: Sequence[str] | None, nulls: Paths) -> SkipStep:
         """Return the step over a type in which lies the rest of the identifier's path (None: it lies elsewhere), and of
         the paths of columns to be null.
         """
-        if path is None and not nulls:
-            return self._skip_step(type_)
+        if path is not None or nulls:
+            return self._make_step(type_, path, nulls)
+        if id(type_) not in self._steps:
+            self._steps[id(type_)] = self._make_step(type_, None, ())
+        return self._steps[id(type_)]
+
+    def _make_step(self, type_: AvroType, path: Sequence[str] | None, nulls: Paths) -> SkipStep:
+        if type_.width is not None and path is None and not nulls:
+            return skip_fixed(type_.width)
         match type_.kind:
             case "union":
                 return self._union_step(type_, path, nulls)
             case "record":
                 return self._record_step(type_, path, nulls)
             case "array":
-                return skip_array(self._step_of(type_.children[0], path, ()))
+                (items,) = type_.children
+                return skip_array(self._step_of(items, path, ()), items.width if path is None else None)
             case "map" if self._task.map_part == "key":
-                return skip_map(self._skip_step(type_.children[0]), self._take_text if path == () else skip_bytes)
+                key = self._take_text if path == () else skip_bytes
+                return skip_map(self._step_of(type_.children[0], None, ()), key)
             case "map":
                 return skip_map(self._step_of(type_.children[0], path, ()), skip_bytes)
+            case _ if path == ():
+                return self._value_step(type_)
+            case "string" | "bytes":
+                return skip_bytes
             case _:
-                return self._skip_step(type_) if path is None or path else self._value_step(type_)
+                return skip_number if type_.width is None else skip_fixed(type_.width)
 
     def _record_step(self, type_: AvroType, path: Sequence[str] | None, nulls: Paths) -> SkipStep:
         name = path[0] if path else None
@@ -178,7 +189,7 @@ class RecordReader:
 
     def _value_step(self, type_: AvroType) -> SkipStep:
         if type_.kind == "null":
-            return self._skip_step(type_)
+            return self._step_of(type_, None, ())
         if kind_of(arrow_type(type_)) != self._kind:
             return self._refusing_step(type_)
         match type_.kind:
@@ -237,31 +248,6 @@ class RecordReader:
             return at + width
 
         return read_fixed
-
-    # ---- steps over what nobody looks for
-
-    def _skip_step(self, type_: AvroType) -> SkipStep:
-        known = self._steps.get(id(type_))
-        if known is None:
-            known = self._steps[id(type_)] = self._make_skip_step(type_)
-        return known
-
-    def _make_skip_step(self, type_: AvroType) -> SkipStep:
-        if type_.width is not None:
-            return skip_fixed(type_.width)
-        match type_.kind:
-            case "int" | "long" | "enum":
-                return skip_number
-            case "string" | "bytes":
-                return skip_bytes
-            case "array":
-                return skip_array(self._skip_step(type_.children[0]), type_.children[0].width)
-            case "map":
-                return skip_map(self._skip_step(type_.children[0]), skip_bytes)
-            case "union":
-                return skip_union([self._skip_step(each) for each in type_.children])
-            case _:
-                return skip_record([(each.width, self._skip_step(each)) for each in type_.children])
 
 
 def _rows(until: Sequence[int]) -> NDArray[np.int64]:
