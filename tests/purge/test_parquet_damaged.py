@@ -226,7 +226,7 @@ def test_statistics_that_lie_are_named_where_the_column_is_read() -> None:
     pq.write_table(table, body, row_group_size=2, store_schema=False, use_dictionary=False)
     lying = edited(body.getvalue(), above)
     with pytest.raises(PurgeError, match="statistics rule out; run again with --ignore-statistics"):
-        parquet.find(io.BytesIO(lying), GUEST, BOB, lambda _: None)
+        parquet.find(io.BytesIO(lying), replace(GUEST, is_indexed=True), BOB)
     assert find(parquet, lying, GUEST, BOB).matched_rows == 1
     assert rewrite(parquet, lying, replace(GUEST, ignores_statistics=True), BOB)[1] == (4, 2)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from refstore_purge.formats.base import OtherMeansError
@@ -56,6 +57,11 @@ ENCODINGS: Final = {
     9: "BYTE_STREAM_SPLIT",
 }
 _DAMAGED_INDEX: Final = "an index of the file's pages is damaged"
+INDEXES: Final = (
+    (ColumnChunkField.COLUMN_INDEX, ColumnChunkField.COLUMN_INDEX_BYTES),
+    (ColumnChunkField.OFFSET_INDEX, ColumnChunkField.OFFSET_INDEX_BYTES),
+)
+"""The fields with the place and the size of each index of a chunk's pages."""
 BOUNDS: Final = (1, 2, 5, 6, 7, 8)
 """The fields of `Statistics` with the lowest and the highest value, and whether they are exact."""
 
@@ -204,12 +210,8 @@ def restore_chunk_schema(
     has_bounds = before.has_bounds and leaf.has_order
     if statistics is not None and not has_bounds:
         metadata.change(ColumnMetadataField.STATISTICS, statistics.copy_without(*BOUNDS))
-    gone: list[int] = []
-    if not before.has_column_index or not leaf.has_order:
-        gone += [ColumnChunkField.COLUMN_INDEX, ColumnChunkField.COLUMN_INDEX_BYTES]
-    if not before.has_offset_index:
-        gone += [ColumnChunkField.OFFSET_INDEX, ColumnChunkField.OFFSET_INDEX_BYTES]
-    found = chunk.copy_without(*gone)
+    stays = (before.has_column_index and leaf.has_order, before.has_offset_index)
+    found = chunk.copy_without(*chain(*(index for index, kept in zip(INDEXES, stays, strict=True) if not kept)))
     found.change(ColumnChunkField.METADATA, metadata)
     return found
 
@@ -219,7 +221,7 @@ class FileAssembly:
 
     def __init__(self, target: BinaryIO) -> None:
         self._target = target
-        self._indexes: list[tuple[ThriftStruct, int, int, bytes]] = []
+        self._indexes: list[tuple[ThriftStruct, int, bytes]] = []
         target.write(MAGIC)
 
     def add_group(
@@ -245,11 +247,11 @@ class FileAssembly:
 
     def finish(self) -> None:
         """Write the page indexes, each kind together, as readers fetch them."""
-        for wanted in (ColumnChunkField.COLUMN_INDEX, ColumnChunkField.OFFSET_INDEX):
-            for chunk, number, length_number, data in self._indexes:
+        for wanted, length in INDEXES:
+            for chunk, number, data in self._indexes:
                 if number == wanted:
                     chunk.set(number, ThriftType.I64, self._target.tell())
-                    chunk.set(length_number, ThriftType.I32, len(data))
+                    chunk.set(length, ThriftType.I32, len(data))
                     self._target.write(data)
 
     def _copy_chunk(self, source: ChunkSource, chunk: ThriftStruct) -> ThriftStruct:
@@ -267,24 +269,16 @@ class FileAssembly:
         ):
             if metadata.get(number, 0) > 0:
                 metadata.change(number, metadata[number] + moved)
-        found = chunk.copy_without(
-            ColumnChunkField.COLUMN_INDEX,
-            ColumnChunkField.COLUMN_INDEX_BYTES,
-            ColumnChunkField.OFFSET_INDEX,
-            ColumnChunkField.OFFSET_INDEX_BYTES,
-        )
+        found = chunk.copy_without(*chain(*INDEXES))
         found.change(ColumnChunkField.METADATA, metadata)
         if found.get(ColumnChunkField.OFFSET, 0) > 0:
             found.change(ColumnChunkField.OFFSET, found[ColumnChunkField.OFFSET] + moved)
-        for number, length in (
-            (ColumnChunkField.COLUMN_INDEX, ColumnChunkField.COLUMN_INDEX_BYTES),
-            (ColumnChunkField.OFFSET_INDEX, ColumnChunkField.OFFSET_INDEX_BYTES),
-        ):
+        for number, length in INDEXES:
             if chunk.get(number, 0) > 0:
                 data = _read_index(source, chunk[number], chunk[length])
                 if number == ColumnChunkField.OFFSET_INDEX:
                     data = _move_index(data, start, size, moved)
-                self._indexes.append((found, number, length, data))
+                self._indexes.append((found, number, data))
         return found
 
     def _add_bloom_filter(self, source: ChunkSource, column: ThriftStruct) -> None:
