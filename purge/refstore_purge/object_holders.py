@@ -12,18 +12,19 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core.batches import split_batches
-from refstore.core.ids import Address, BranchName, CommitId, Token
+from refstore.core.ids import Address, BranchName, CommitId
 from refstore.gc_marks.commit_marks import CommitMarks
 from refstore.operations import rules_document
 from refstore.operations import tag as tag_operation
 from refstore.operations.commit_entries import entries_of_commit
 from refstore.operations.referenced_entries import referenced_entries
+from refstore.operations.version_entries import read_commits, staged_entries
 from refstore.records import keys
 from refstore.records.branch_records import Branch
 from refstore.records.commit_records import Commit
 from refstore.records.encoding import decode
 from refstore.records.reference_records import Deleting, Issued
-from refstore.records.staging_records import Entry, decode_staged_many
+from refstore.records.staging_records import Entry
 from refstore.retention.rules import Rules
 from refstore.versioning import due_hints
 from refstore_purge.publish import METADATA
@@ -114,29 +115,16 @@ def _names_on_branches(
 ) -> Iterator[ObjectName]:
     for name, record in branches.items():
         for token in record.live_tokens:
-            yield from _staged_names(ctx, holder, name, token, prefix)
+            yield from (ObjectName(holder, name, *each) for each in staged_entries(ctx, token, prefix))
     yield from _names_in_commits(ctx, holder, [(name, record.head) for name, record in branches.items()], prefix, seen)
-
-
-def _staged_names(
-    ctx: Context, holder: HolderKind, name: BranchName, token: Token, prefix: str
-) -> Iterator[ObjectName]:
-    for page in split_batches(ctx.staging.scan(token, prefix=prefix), PAGE):
-        entries = decode_staged_many([value for _, value in page])
-        for (path, _), entry in zip(page, entries, strict=True):
-            if isinstance(entry, Entry):
-                yield ObjectName(holder, name, path, entry)
 
 
 def _names_in_commits(
     ctx: Context, holder: HolderKind, named: Iterable[tuple[str, CommitId]], prefix: str, seen: set[tuple[str, str]]
 ) -> Iterator[ObjectName]:
-    for page in split_batches(named, PAGE):
-        values = ctx.kv.get_many([keys.commit(ctx.repo, commit) for _, commit in page])
-        for (ref, commit_id), value in zip(page, values, strict=True):
-            if isinstance(value, bytes):
-                for path, entry in entries_of_commit(ctx, commit_id, decode(value, Commit), prefix, seen):
-                    yield ObjectName(holder, ref, path, entry)
+    for ref, commit_id, commit in read_commits(ctx, named):
+        for path, entry in entries_of_commit(ctx, commit_id, commit, prefix, seen):
+            yield ObjectName(holder, ref, path, entry)
 
 
 def _find_pinned_commits(ctx: Context) -> list[CommitId]:

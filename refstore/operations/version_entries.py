@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core.batches import split_batches
-from refstore.core.ids import CommitId
+from refstore.core.ids import CommitId, Token
 from refstore.gc_marks.commit_marks import CommitMarks
 from refstore.operations.commit_entries import entries_of_commit
 from refstore.records import keys
@@ -36,11 +36,7 @@ def scan_versions(ctx: Context, *, prefixes: Sequence[str] = ("",)) -> Iterator[
         if isinstance(record, Branch):
             heads.setdefault(record.head, branch)
             for token, prefix in product(record.live_tokens, prefixes):
-                for page in split_batches(ctx.staging.scan(token, prefix=prefix), PAGE):
-                    entries = decode_staged_many([value for _, value in page])
-                    for (path, _), entry in zip(page, entries, strict=True):
-                        if isinstance(entry, Entry):
-                            yield VersionedEntry(branch, path, entry)
+                yield from (VersionedEntry(branch, *each) for each in staged_entries(ctx, token, prefix))
     seen: set[tuple[str, str]] = set()
     for ref, commit_id, commit in _readable_commits(ctx, heads):
         for prefix in prefixes:
@@ -48,15 +44,29 @@ def scan_versions(ctx: Context, *, prefixes: Sequence[str] = ("",)) -> Iterator[
                 yield VersionedEntry(ref, path, entry)
 
 
+def staged_entries(ctx: Context, token: Token, prefix: str) -> Iterator[tuple[str, Entry]]:
+    """Yield the entries of a staging area below a prefix, by path."""
+    for page in split_batches(ctx.staging.scan(token, prefix=prefix), PAGE):
+        entries = decode_staged_many([value for _, value in page])
+        for (path, _), entry in zip(page, entries, strict=True):
+            if isinstance(entry, Entry):
+                yield path, entry
+
+
+def read_commits(ctx: Context, named: Iterable[tuple[str, CommitId]]) -> Iterator[tuple[str, CommitId, Commit]]:
+    """Yield those of the commits that are there, each under what names it."""
+    for page in split_batches(named, PAGE):
+        values = ctx.kv.get_many([keys.commit(ctx.repo, commit) for _, commit in page])
+        for (ref, commit_id), value in zip(page, values, strict=True):
+            if isinstance(value, bytes):
+                yield ref, commit_id, decode(value, Commit)
+
+
 def _readable_commits(ctx: Context, heads: Mapping[CommitId, str]) -> Iterator[tuple[str, CommitId, Commit]]:
     """Yield the heads under their branches' names, then all other commits but those that are swept: nobody can read or
     unmark these.
     """
-    for page in split_batches(list(heads.items()), PAGE):
-        values = ctx.kv.get_many([keys.commit(ctx.repo, commit) for commit, _ in page])
-        for (head, branch), value in zip(page, values, strict=True):
-            if isinstance(value, bytes):
-                yield branch, head, decode(value, Commit)
+    yield from read_commits(ctx, [(branch, head) for head, branch in heads.items()])
     for page in split_batches(ctx.kv.scan_all(keys.commits(ctx.repo)), PAGE):
         marks = CommitMarks(ctx).read_marks([CommitId(name) for name, _ in page])
         for (name, value), mark in zip(page, marks, strict=True):
