@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
 
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, own_address
@@ -17,8 +16,6 @@ from refstore.records.location_records import Content, Location
 from refstore.repository import Repository
 from refstore_purge.publish import METADATA
 from refstore_purge.purge_report import PartitionRow, PublishedCommit, PurgeReport, Replacement
-
-PAGE: Final = 1000
 
 
 def complete_report(repo: Repository, report: PurgeReport) -> None:
@@ -53,7 +50,7 @@ def _find_landed_commits(repo: Repository, report: PurgeReport) -> list[Publishe
 def _find_in_locations(repo: Repository, run: str, items: Sequence[Replacement]) -> list[Replacement]:
     """Return what the records of locations have as a content, or as a backup, of the run."""
     found: list[Replacement] = []
-    for page in split_batches(items, PAGE):
+    for page in split_batches(items):
         records = repo.context.locations.get_many([own_address(each.identity) for each in page])
         for each, record in zip(page, records, strict=True):
             if record is not None and any(

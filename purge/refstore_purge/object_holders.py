@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from refstore.context import Context
 from refstore.core.batches import split_batches
@@ -28,8 +28,6 @@ from refstore.records.staging_records import Entry
 from refstore.retention.rules import Rules
 from refstore.versioning import due_hints
 from refstore_purge.publish import METADATA
-
-PAGE: Final = 1000
 
 
 class HolderKind(IntEnum):
@@ -65,7 +63,7 @@ def scan_names(ctx: Context, *, prefix: str = "") -> Iterator[ObjectName]:
     yield from _names_in_commits(ctx, HolderKind.TAG, [(commit, commit) for commit in pinned], prefix, seen)
     swept: list[CommitId] = []
     hidden_heads = {record.head for record in hidden.values()}
-    for page in split_batches(ctx.kv.scan_all(keys.commits(ctx.repo)), PAGE):
+    for page in split_batches(ctx.kv.scan_all(keys.commits(ctx.repo))):
         marks = CommitMarks(ctx).read_marks([CommitId(name) for name, _ in page])
         for (name, value), mark in zip(page, marks, strict=True):
             if mark is not None and not mark.prefixes and mark.sweeping_ms:  # nobody can read or unmark it

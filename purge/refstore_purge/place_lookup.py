@@ -33,7 +33,6 @@ from refstore_purge.unplanned_contents import PARTITION_LEFT_REASON
 from refstore_purge.untyped_pandas import pa, pq
 
 CONTENTS: Final = "_refstore/purge/contents/"
-PAGE: Final = 1000
 REAPER: Final = "refstore reaper"
 REASONS_MAX: Final = 50
 """How many places of one kind and data set a report tells apart by their reasons."""
@@ -130,11 +129,11 @@ class _PlaceLookup:
         there = self._find_stored(contents)
         identities = sorted({each.identity for each in there})
         announced = ctx.locations.are_announced()
-        for page in split_batches([Address(each) for each in identities], PAGE):
+        for page in split_batches([Address(each) for each in identities]):
             names = ctx.references.get_many(page)
             self._names |= {each: name for each, name in zip(page, names, strict=True) if name is not None}
         self._holders = _find_holders(ctx, there, self._names)
-        for page in split_batches([Address(each) for each in identities if announced], PAGE):
+        for page in split_batches([Address(each) for each in identities if announced]):
             records = ctx.locations.get_many(page)
             self._records |= {each: one for each, one in zip(page, records, strict=True) if one is not None}
         self._dates = CleanupSchedule.read(ctx) if self._records else None
@@ -143,7 +142,7 @@ class _PlaceLookup:
         """Return the contents that the store has."""
         self._there: dict[str, int] = {}
         """The sizes of those that are there."""
-        for page in split_batches(sorted({each.address for each in contents}), PAGE):
+        for page in split_batches(sorted({each.address for each in contents})):
             infos = self._ctx.objects.head_many(page)
             self._there |= {info.key: info.size_bytes for info in infos if info is not None}
         return [each for each in contents if each.address in self._there]

@@ -31,7 +31,6 @@ from refstore_purge.purge_tasks import ObjectResult
 
 METADATA: Final = "refstore.purge"
 """The field of a commit's metadata that names the run."""
-PAGE: Final = 1000
 WAITS_SECONDS: Final = (0.5, 1, 2, 4, 8)
 """How long to wait between tries while a branch has staged changes."""
 
@@ -66,7 +65,7 @@ class BranchPublication:
         issued: dict[str, tuple[str, str]] = {}
         for branch in sorted({piece.names[0].branch for piece in pieces}):
             mine = [piece for piece in pieces if piece.names[0].branch == branch]
-            for page in split_batches(mine, PAGE):
+            for page in split_batches(mine):
                 made = self._repo.issue_many(self._open_hidden_branch(branch), [piece.names[0].path for piece in page])
                 issued.update(
                     {piece.address: (each.address, each.token) for piece, each in zip(page, made, strict=True)}

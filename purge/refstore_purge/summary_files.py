@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, cast
 
 from refstore.core.batches import split_batches
 from refstore.core.ids import is_own
@@ -23,8 +23,6 @@ from refstore_purge.formats.base import PurgeError, unknown_failure
 from refstore_purge.formats.parquet_summary import ParquetSummary
 from refstore_purge.purge_plan import BranchPath, Partition, PurgeObject
 from refstore_purge.purge_run_state import PurgeRun
-
-PAGE: Final = 1000
 
 IsReplaced = Callable[[str], bool]
 """Returns whether a run wrote the content at an address."""
@@ -203,7 +201,7 @@ def _entries(run: PurgeRun, name: BranchPath, summary: ParquetSummary) -> dict[s
     """
     folder = _folder(name)
     found: dict[str, Entry] = {}
-    for page in split_batches(list(summary.files), PAGE):
+    for page in split_batches(list(summary.files)):
         try:
             there = run.repo.stat_many(_ref_of(name), [folder + path for path in page])
         except (Gone, NotFound, InvalidPath):  # an expired commit that the rules hide; a path that no object has

@@ -39,7 +39,6 @@ from refstore_purge.purge_run_state import PurgeRun
 from refstore_purge.purge_tasks import ObjectTask, TaskSettings
 from refstore_purge.remaining_places import Place, RunContent
 
-PAGE: Final = 1000
 PARTITION_LEFT_REASON: Final = "its partition was left out"
 HISTORY_REASON: Final = "earlier commits of the mode keep-history are not looked at"
 HELD_REASON: Final = "a legal hold covers it"
@@ -66,7 +65,7 @@ def find_unplanned(run: PurgeRun, job: TaskSettings, datasets: Sequence[Dataset]
     """
     run.state.update_report()
     with run.steps.step("looking at what is left"):
-        for page in split_batches(_contents(run, datasets), PAGE):
+        for page in split_batches(_contents(run, datasets)):
             _examine_contents(run, job, page)
 
 
@@ -76,7 +75,7 @@ def _contents(run: PurgeRun, datasets: Sequence[Dataset]) -> Iterator[_Unplanned
     announced = ctx.locations.are_announced()
     looked_at = run.state.examined_contents
     changing: dict[Address, Location] = dict(ctx.locations.scan_changing()) if announced else {}
-    for page in split_batches(_objects(run, ctx, datasets), PAGE):
+    for page in split_batches(_objects(run, ctx, datasets)):
         unknown = [
             each.identity
             for each in page

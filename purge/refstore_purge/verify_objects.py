@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from refstore.context import Context
 from refstore.core.batches import split_batches
@@ -27,8 +27,6 @@ from refstore.records.encoding import decode
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_purge.verify_file_metadata import is_read
-
-PAGE: Final = 1000
 
 
 class VerifyTarget(NamedTuple):
@@ -60,7 +58,7 @@ def scan_version_targets(repo: Repository, dataset: Dataset) -> Iterator[VerifyT
     """Yield the objects of a data set in every version, each distinct one at least once."""
     ctx = repo.context
     entries = ((ref, path, entry) for ref, path, entry in _entries(ctx, dataset) if is_read(dataset, path))
-    for page in split_batches(entries, PAGE):
+    for page in split_batches(entries):
         places = _contents(ctx, [entry for _, _, entry in page])
         for (ref, path, entry), (content, size_bytes) in zip(page, places, strict=True):
             yield VerifyTarget(ref, path, entry, content, size_bytes, False)

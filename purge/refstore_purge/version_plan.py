@@ -8,7 +8,6 @@ can be unmarked. So do objects that a restore could bring back, until the reaper
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from refstore.context import Context
 from refstore.core.batches import split_batches
@@ -21,8 +20,6 @@ from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_purge import table_formats
 from refstore_purge.purge_plan import BranchPath, Partition, PurgePlan, PurgePlanner, is_data, is_summary
-
-PAGE: Final = 1000
 
 
 def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[str, str]) -> PurgePlan:
@@ -72,7 +69,7 @@ def look_up_contents(ctx: Context, units: Sequence[Partition]) -> None:
     if not ctx.locations.are_announced():
         return
     every = [(unit, piece) for unit in units for piece in unit.objects.values()]
-    for page in split_batches(every, PAGE):
+    for page in split_batches(every):
         records = ctx.locations.get_many([Address(piece.address) for _, piece in page])
         for (unit, piece), record in zip(page, records, strict=True):
             if record is None:

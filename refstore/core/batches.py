@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 
+BATCH_SIZE: Final = 1000
+"""Keys enough that a round trip does not count, and few enough that a batch takes milliseconds."""
 
-def split_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+
+def split_batches(items: Iterable[T], size: int = BATCH_SIZE) -> Iterator[list[T]]:
     """Yield the items in lists of `size`; the last list may be shorter."""
     rest = iter(items)
     while batch := list(islice(rest, size)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from refstore.context import Context
 from refstore.core.batches import split_batches
@@ -16,8 +16,6 @@ from refstore.records.branch_records import Branch
 from refstore.records.commit_records import Commit
 from refstore.records.encoding import decode
 from refstore.records.staging_records import Entry, decode_staged_many
-
-PAGE: Final = 1000
 
 
 class VersionedEntry(NamedTuple):
@@ -46,7 +44,7 @@ def scan_versions(ctx: Context, *, prefixes: Sequence[str] = ("",)) -> Iterator[
 
 def staged_entries(ctx: Context, token: Token, prefix: str) -> Iterator[tuple[str, Entry]]:
     """Yield the entries of a staging area below a prefix, by path."""
-    for page in split_batches(ctx.staging.scan(token, prefix=prefix), PAGE):
+    for page in split_batches(ctx.staging.scan(token, prefix=prefix)):
         entries = decode_staged_many([value for _, value in page])
         for (path, _), entry in zip(page, entries, strict=True):
             if isinstance(entry, Entry):
@@ -55,7 +53,7 @@ def staged_entries(ctx: Context, token: Token, prefix: str) -> Iterator[tuple[st
 
 def read_commits(ctx: Context, named: Iterable[tuple[str, CommitId]]) -> Iterator[tuple[str, CommitId, Commit]]:
     """Yield those of the commits that are there, each under what names it."""
-    for page in split_batches(named, PAGE):
+    for page in split_batches(named):
         values = ctx.kv.get_many([keys.commit(ctx.repo, commit) for _, commit in page])
         for (ref, commit_id), value in zip(page, values, strict=True):
             if isinstance(value, bytes):
@@ -67,7 +65,7 @@ def _readable_commits(ctx: Context, heads: Mapping[CommitId, str]) -> Iterator[t
     unmark these.
     """
     yield from read_commits(ctx, [(branch, head) for head, branch in heads.items()])
-    for page in split_batches(ctx.kv.scan_all(keys.commits(ctx.repo)), PAGE):
+    for page in split_batches(ctx.kv.scan_all(keys.commits(ctx.repo))):
         marks = CommitMarks(ctx).read_marks([CommitId(name) for name, _ in page])
         for (name, value), mark in zip(page, marks, strict=True):
             if mark is None or mark.prefixes or not mark.sweeping_ms:
