@@ -14,12 +14,11 @@ import numpy as np
 from refstore.errors import Conflict, Invalid
 from refstore.purge_document.document import ERASE, Dataset
 from refstore_purge import id_index, ids_file, purge_tasks
-from refstore_purge.formats.text_values import match_binary
+from refstore_purge.formats.text_values import match_texts
 from refstore_purge.ledger import AnyIds
 from refstore_purge.purge_plan import Partition, SkippedObject
 from refstore_purge.purge_run_state import PurgeRun
 from refstore_purge.purge_tasks import ObjectResult, TaskSettings
-from refstore_purge.untyped_pandas import pa
 
 SEARCHED_PER_CORE: Final = 2048
 """How many objects each core looks through in one call of the engine, of which progress knows the end."""
@@ -76,18 +75,13 @@ def find_ids(sets: Sequence[AnyIds], texts: Sequence[str | None]) -> list[bool]:
 
 
 def _find_ids(ids: AnyIds, texts: Sequence[str | None]) -> list[bool]:
-    values = [None if text == HIVE_NULL else text for text in texts]
-    if ids.kind == "integer":
-        numbers = [int(value) if value is not None and INTEGER.fullmatch(value) else None for value in values]
-        small = [number if number is not None and -(2**63) <= number < 2**63 else None for number in numbers]
-        large = [number if number is not None and 2**63 <= number < 2**64 else None for number in numbers]
-        matched = ids.matches(pa.array(small, pa.int64())) | ids.matches(pa.array(large, pa.uint64()))
-    elif ids.kind == "string":
-        matched = ids.matches(pa.array(values, pa.string()))
-    else:
-        places = [place for place, value in enumerate(values) if value is not None]
-        matched = np.zeros(len(values), dtype=np.bool_)
-        matched[places] = match_binary([value.encode() for value in values if value is not None], ids)
+    chosen = {
+        place: text.encode()
+        for place, text in enumerate(texts)
+        if text is not None and text != HIVE_NULL and (ids.kind != "integer" or INTEGER.fullmatch(text))
+    }
+    matched = np.zeros(len(texts), dtype=np.bool_)
+    matched[list(chosen)] = match_texts(list(chosen.values()), ids)
     return [bool(each) for each in matched]
 
 

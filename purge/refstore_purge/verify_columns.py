@@ -25,10 +25,6 @@ BATCH_ROWS: Final = 262_144
 DAMAGED: Final = "it cannot be read: it is damaged, or no {}"
 
 
-def schema_of_parquet(source: BinaryIO) -> Any:
-    return pq.read_schema(source)
-
-
 def schema_of_orc(source: BinaryIO) -> Any:
     return orc.ORCFile(source).schema
 

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, Protocol, cast
 
 from refstore.errors import Invalid
 from refstore.purge_document.document import Dataset, FileFormat
-from refstore_purge.untyped_pandas import pa
+from refstore_purge.untyped_pandas import pa, pq
 from refstore_purge.verify_avro import count_avro, entries_of_avro, schema_of_avro
 from refstore_purge.verify_columns import (
     DAMAGED,
@@ -20,7 +20,6 @@ from refstore_purge.verify_columns import (
     describe_missing_column,
     identifier_type,
     schema_of_orc,
-    schema_of_parquet,
 )
 from refstore_purge.verify_file_metadata import count_summary, entries_of_orc, entries_of_parquet
 from refstore_purge.verify_ids import INTEGER, BatchedLookup, MetadataEntry, RowCount, kind_of, parse_integers
@@ -244,7 +243,7 @@ class _FormatReader(NamedTuple):
 
 
 READERS: Final[Mapping[FileFormat, _FormatReader]] = {
-    "parquet": _FormatReader(count_parquet, entries_of_parquet, schema_of_parquet),
+    "parquet": _FormatReader(count_parquet, entries_of_parquet, pq.read_schema),
     "orc": _FormatReader(count_orc, entries_of_orc, schema_of_orc),
     "avro": _FormatReader(count_avro, entries_of_avro, schema_of_avro),
     "json": _FormatReader(_count_json),

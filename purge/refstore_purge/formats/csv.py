@@ -186,7 +186,7 @@ def _match_values(
                     f"line {batch.line_of(place)} has no integer in column {name!r}, and the ids are integers; give "
                     "ids that are strings (--id-type string), or correct the line"
                 )
-        return match_integers([value.decode() for value in values], ids)
+        return match_integers(values, ids)
     for value, place in zip(values, places, strict=True):
         if not value.isascii():
             try:

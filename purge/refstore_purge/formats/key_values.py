@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from refstore_purge.formats.base import IdMatcher, OtherMeansError
-from refstore_purge.formats.text_values import match_binary, match_integers, match_strings
+from refstore_purge.formats.text_values import match_texts
 from refstore_purge.untyped_pandas import pa
 
 ARROW_SCHEMA: Final = b"ARROW:schema"
@@ -40,14 +40,7 @@ def find_ids(texts: Iterable[bytes], ids: IdMatcher) -> set[bytes]:
     wanted = sorted({text for text in texts if ids.kind != "integer" or _INTEGER.fullmatch(text)})
     if not wanted:
         return set()
-    match ids.kind:
-        case "integer":
-            found = match_integers([text.decode() for text in wanted], ids)
-        case "string":
-            found = match_strings(wanted, ids)
-        case "binary":
-            found = match_binary(wanted, ids)
-    return {text for text, is_id in zip(wanted, found, strict=True) if is_id}
+    return {text for text, is_id in zip(wanted, match_texts(wanted, ids), strict=True) if is_id}
 
 
 def count_entries_with_ids(metadata: Iterable[KeyValueMetadata], ids: IdMatcher) -> int:

@@ -20,12 +20,23 @@ _DIGITS_MAX: Final = 40
 """A number of more digits is no id, whatever its leading zeros."""
 
 
+def match_texts(texts: Sequence[bytes], ids: IdMatcher) -> NDArray[np.bool_]:
+    """Return which texts in UTF-8 are ids. Where these are integers, raises ValueError for a text that is none."""
+    match ids.kind:
+        case "integer":
+            return match_integers(texts, ids)
+        case "string":
+            return match_strings(texts, ids)
+        case "binary":
+            return match_binary(texts, ids)
+
+
 def match_strings(texts: Sequence[bytes], ids: IdMatcher) -> NDArray[np.bool_]:
     """Return which texts in UTF-8 are ids."""
     return ids.matches(pa.array(texts, pa.binary()).cast(pa.string(), safe=False))
 
 
-def match_integers(texts: Sequence[str], ids: IdMatcher) -> NDArray[np.bool_]:
+def match_integers(texts: Sequence[str] | Sequence[bytes], ids: IdMatcher) -> NDArray[np.bool_]:
     """Return which decimal numbers are ids. Raises ValueError for a text that is no integer."""
     numbers = [int(text) if len(text) < _DIGITS_MAX else 2**64 for text in texts]
     matched = np.zeros(len(numbers), dtype=np.bool_)
