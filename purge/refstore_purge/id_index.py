@@ -92,15 +92,12 @@ class HashCollector:
     """Ids that collect the hashes of what is compared with them. Implements `formats.base.IdMatcher`."""
 
     def __init__(self, ids: IdMatcher, hash_key: bytes) -> None:
+        self.kind: IdKind = ids.kind
         self._ids = ids
         self._hash_key = hash_key
         self._found: list[NDArray[np.uint64]] = []
         self._pending = 0
         self.is_full = False
-
-    @property
-    def kind(self) -> IdKind:
-        return self._ids.kind
 
     def may_match(self, minimum: Any, maximum: Any) -> bool:
         return self._ids.may_match(minimum, maximum)

@@ -69,26 +69,16 @@ class _LedgerMeta(msgspec.Struct, frozen=True):
 
 
 class LedgerSet:
-    """The ids of a ledger in a folder, as tasks look them up. Implements `formats.base.Ids`."""
+    """The ids of a ledger in a folder, as tasks look them up. Implements `formats.base.IdMatcher`."""
 
     def __init__(self, folder: Path, *, prefix: str = "") -> None:
         """`prefix`: what the names of its files begin with."""
         self.meta = msgspec.json.decode((folder / f"{prefix}{_META}").read_bytes(), type=_LedgerMeta)
-        self._hashes: NDArray[np.uint64] = np.load(folder / f"{prefix}{_HASHES}", mmap_mode="r")
-        self._macs: NDArray[np.uint8] = np.load(folder / f"{prefix}{_MACS}", mmap_mode="r")
-
-    @property
-    def kind(self) -> IdKind:
-        return self.meta.kind
-
-    @property
-    def count(self) -> int:
-        return self.meta.count
-
-    @property
-    def index_hashes(self) -> NDArray[np.uint64]:
+        self.kind: IdKind = self.meta.kind
+        self.count = self.meta.count
+        self.index_hashes: NDArray[np.uint64] = np.load(folder / f"{prefix}{_HASHES}", mmap_mode="r")
         """The hashes for `id_index.look_up`, sorted."""
-        return self._hashes
+        self._macs: NDArray[np.uint8] = np.load(folder / f"{prefix}{_MACS}", mmap_mode="r")
 
     def may_match(self, minimum: Any, maximum: Any) -> bool:
         """Return True if there are ids: hashes do not tell what lies between two values."""
@@ -103,8 +93,8 @@ class LedgerSet:
         compared = to_comparable(values, self.kind)
         distinct = compared.unique().drop_null()
         hashes = id_index.hash_each(distinct, self.kind, self.meta.hash_key)
-        places = np.minimum(np.searchsorted(self._hashes, hashes), max(len(self._hashes) - 1, 0))
-        may = np.flatnonzero(self._hashes[places] == hashes) if len(self._hashes) else np.zeros(0, np.int64)
+        places = np.minimum(np.searchsorted(self.index_hashes, hashes), max(len(self.index_hashes) - 1, 0))
+        may = np.flatnonzero(self.index_hashes[places] == hashes) if len(self.index_hashes) else np.zeros(0, np.int64)
         certain = [
             place
             for place, value in zip(may.tolist(), distinct.take(pa.array(may)).to_pylist(), strict=True)
@@ -113,8 +103,8 @@ class LedgerSet:
         return fill_nulls(pc.is_in(compared, value_set=distinct.take(pa.array(certain, pa.int64()))))
 
     def _contains(self, hash_: np.uint64, wanted: bytes) -> bool:
-        at = int(np.searchsorted(self._hashes, hash_))
-        while at < len(self._hashes) and self._hashes[at] == hash_:  # several ids may share a hash
+        at = int(np.searchsorted(self.index_hashes, hash_))
+        while at < len(self.index_hashes) and self.index_hashes[at] == hash_:  # several ids may share a hash
             if hmac.compare_digest(self._macs[at].tobytes(), wanted):
                 return True
             at += 1

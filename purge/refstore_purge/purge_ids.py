@@ -59,33 +59,23 @@ class _IdSetMeta(msgspec.Struct, frozen=True):
 
 
 class IdSet:
-    """The ids in a folder, as tasks look them up. Implements `formats.base.Ids`."""
+    """The ids in a folder, as tasks look them up. Implements `formats.base.IdMatcher`."""
 
     def __init__(self, folder: Path, *, prefix: str = "") -> None:
         """`prefix`: what the names of its files begin with."""
         self._meta = msgspec.json.decode((folder / f"{prefix}{_META}").read_bytes(), type=_IdSetMeta)
+        self.kind: IdKind = self._meta.kind
+        self.count = self._meta.count
+        self.values = _read(folder / f"{prefix}{_VALUES}")
+        """The ids, each once, in the type in which its kind is compared."""
         self._bits = np.load(folder / f"{prefix}{_BITS}", mmap_mode="r")
         self._hashes = np.load(folder / f"{prefix}{_HASHES}", mmap_mode="r")
-        self._values = _read(folder / f"{prefix}{_VALUES}")
         self._fences: list[Any] = _read(folder / f"{prefix}{_FENCES}").to_pylist()
 
         self._few: dict[Any, Any] = {}
         index = folder / f"{prefix}{_INDEX}"
         self.index_hashes: NDArray[np.uint64] | None = np.load(index, mmap_mode="r") if index.exists() else None
         """The hashes for `id_index.look_up`, sorted; None: the run has no key."""
-
-    @property
-    def kind(self) -> IdKind:
-        return self._meta.kind
-
-    @property
-    def values(self) -> Any:
-        """The ids, each once, in the type in which its kind is compared."""
-        return self._values
-
-    @property
-    def count(self) -> int:
-        return self._meta.count
 
     def matches(self, values: Any) -> NDArray[np.bool_]:
         """Return for each value whether it is one of the ids. Null is none."""
@@ -112,7 +102,7 @@ class IdSet:
             here = at < len(self._hashes)
             here[here] = self._hashes[at[here]] == hashes[rows[here]]
             rows, at = rows[here], at[here]
-            same = fill_nulls(pc.equal(self._values.take(pa.array(at)), compared.take(pa.array(rows))))
+            same = fill_nulls(pc.equal(self.values.take(pa.array(at)), compared.take(pa.array(rows))))
             matched[rows[same]] = True
             rows, at = rows[~same], at[~same] + 1
         return matched
@@ -120,7 +110,7 @@ class IdSet:
     def _small_set_as(self, type_: Any) -> Any:
         """Return those ids that a column of this type can have, as that type."""
         if type_ not in self._few:
-            values = self._values
+            values = self.values
             if self.kind == "integer":
                 values = values.filter(pc.is_in(values.cast(type_, safe=False).cast(values.type), value_set=values))
             elif pa.types.is_fixed_size_binary(type_):

@@ -124,7 +124,7 @@ class PurgePlanner:
         self._seen: set[str] = set()
         self._identified: set[str] = set()
 
-    def add(self, dataset: Dataset, name: BranchPath, entry: Entry, *, is_held: bool) -> PurgeObject | None:
+    def add(self, dataset: Dataset, name: BranchPath, entry: Entry) -> PurgeObject | None:
         """Return the entry's object; None: it is left alone, and the reason is written down."""
         path = name.path
         self.note_dataset(dataset)
@@ -132,7 +132,7 @@ class PurgePlanner:
             if entry.address:  # else it was erased
                 self._record_skipped(entry.address, name, "foreign: its data lies outside the repository")
             return None
-        if is_held:
+        if path.startswith(self.held_prefixes):
             self._record_skipped(entry.address, name, "a legal hold covers it")
             return None
         partition = partition_of(path[len(dataset.prefix) :])
@@ -213,7 +213,7 @@ def plan_heads(
                 if entry is not None and (is_data(dataset, path) or is_summary(dataset, path)):
                     name = BranchPath(branch, path)
                     of_kind = planner if is_data(dataset, path) else summaries
-                    piece = of_kind.add(dataset, name, entry, is_held=path.startswith(planner.held_prefixes))
+                    piece = of_kind.add(dataset, name, entry)
                     if piece is not None:
                         piece.names.append(name)
             with suppress(BranchNotFound):  # it has just been deleted

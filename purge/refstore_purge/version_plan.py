@@ -40,7 +40,7 @@ def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[st
             of_kind.note_dataset(dataset)
             held.setdefault(entry.address, (of_kind, name))
             return
-        piece = of_kind.add(dataset, name, entry, is_held=False)
+        piece = of_kind.add(dataset, name, entry)
         if piece is not None and (not piece.names or (of_summary and name not in piece.names)):
             planned.add(entry.address)
             piece.names.append(name)

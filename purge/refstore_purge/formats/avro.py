@@ -86,7 +86,7 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher
         is_changed = is_changed or hits > 0
         pieces += part.records.remaining_data(part.data, found, is_set_null=bool(task.set_null))
         if part.is_last and not is_changed:
-            target.writelines(part.block.raw_parts(header))
+            target.writelines((part.block.start, part.block.body, header.sync))
         elif part.is_last and left:
             target.writelines(avro_container.make_block(left, b"".join(pieces), header))
     return RewriteResult(rows, matched, key_values.count_entries_with_ids([header.entries], ids))

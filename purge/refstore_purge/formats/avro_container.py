@@ -56,10 +56,6 @@ class AvroBlock(NamedTuple):
     body: bytes
     """Its records, compressed."""
 
-    def raw_parts(self, header: AvroHeader) -> tuple[bytes, ...]:
-        """Return its bytes, as they were read."""
-        return self.start, self.body, header.sync
-
 
 def read_header(source: BinaryIO) -> AvroHeader:
     """Read the header of a file, from its beginning. Raises PurgeError."""

@@ -132,7 +132,9 @@ class SchemaNode:
     @property
     def is_unsigned(self) -> bool:
         """Whether it has integers without a sign."""
-        return _is_unsigned(self.element)
+        if _logical(self.element) == LogicalType.INTEGER:
+            return not self.element[SchemaElementField.LOGICAL][LogicalType.INTEGER].get(IS_SIGNED, True)
+        return self.element.get(SchemaElementField.CONVERTED) in _UNSIGNED
 
     @property
     def has_order(self) -> bool:
@@ -266,7 +268,7 @@ def _plain_element(node: SchemaNode) -> ThriftStruct:
     if physical == PhysicalType.FIXED:
         found.set(SchemaElementField.LENGTH, ThriftType.I32, length)
     # what pyarrow needs to know to write the lowest and the highest value
-    if _is_unsigned(element) and physical in (PhysicalType.INT32, PhysicalType.INT64):
+    if node.is_unsigned and physical in (PhysicalType.INT32, PhysicalType.INT64):
         of_all = ConvertedType.UINT_32 if physical == PhysicalType.INT32 else ConvertedType.UINT_64
         found.set(SchemaElementField.CONVERTED, ThriftType.I32, of_all)
     elif _is_decimal(element) and physical == PhysicalType.FIXED and 0 < length <= DECIMAL_BYTES_MAX:
@@ -282,12 +284,6 @@ def _logical(element: ThriftStruct) -> int | None:
     """Return which logical type an element has: the field of the union."""
     union = element.get(SchemaElementField.LOGICAL)
     return next((number for number, _, _ in union.fields()), None) if isinstance(union, ThriftStruct) else None
-
-
-def _is_unsigned(element: ThriftStruct) -> bool:
-    if _logical(element) == LogicalType.INTEGER:
-        return not element[SchemaElementField.LOGICAL][LogicalType.INTEGER].get(IS_SIGNED, True)
-    return element.get(SchemaElementField.CONVERTED) in _UNSIGNED
 
 
 def _is_decimal(element: ThriftStruct) -> bool:
