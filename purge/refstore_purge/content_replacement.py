@@ -18,13 +18,6 @@ from refstore.versioning.locations import LocatedIdentity, RewriteIntent, Writte
 from refstore.versioning.manifest import LocationsPublished, ManifestLocation
 
 
-class OriginalContent(NamedTuple):
-    """An object, and its content as it was uploaded."""
-
-    identity: Address
-    content: Content
-
-
 class ReplacementAttempt(NamedTuple):
     """An object that is to be replaced: `current` is its content, and `target_address` the address of the new one."""
 
@@ -42,12 +35,13 @@ WriteContents = Callable[[Sequence[ReplacementAttempt]], Sequence[Content | None
 def replace_contents(
     ctx: Context,
     run: str,
-    objects: Sequence[OriginalContent],
+    objects: Sequence[tuple[Address, Content]],
     write: WriteContents,
     note: Callable[[ReplacementAttempt], None],
 ) -> list[int]:
-    """Replace contents by what `write` returns for them; what they replace becomes backups. `note` is told of each that
-    was published. Return the numbers of the objects that others kept changing; another attempt may find them at rest.
+    """Replace the contents of objects, given as they were uploaded, by what `write` returns for them; what goes becomes
+    a backup. `note` is told of each that was published. Return the numbers of the objects that others kept changing;
+    another attempt may find them at rest.
 
     Raises DeadlineExceeded, Unavailable, and what `write` raises; made again it goes on.
     """
@@ -79,13 +73,13 @@ def keep_in_manifest(ctx: Context, published: Sequence[LocatedIdentity], what: s
 
 
 def _write_intents(
-    ctx: Context, run: str, objects: Sequence[OriginalContent]
+    ctx: Context, run: str, objects: Sequence[tuple[Address, Content]]
 ) -> tuple[list[ReplacementAttempt], list[int]]:
     """Write the intents; return what may be written, and the objects that others keep changing. An object that is
     erased by now needs nothing.
     """
     now = ctx.clock.now_ms()
-    intentions = [RewriteIntent(each.identity, each.content, ids.new_address(ctx.ids, now)) for each in objects]
+    intentions = [RewriteIntent(identity, content, ids.new_address(ctx.ids, now)) for identity, content in objects]
     attempts: list[ReplacementAttempt] = []
     busy: list[int] = []
     for index, located in enumerate(ctx.locations.intend(intentions, run)):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import BinaryIO, Final, NamedTuple, cast
+from typing import BinaryIO, Final, cast
 
 from refstore.core.batches import split_batches
 from refstore.errors import BranchNotFound, Conflict, DirtyBranch, NothingToCommit
@@ -35,12 +35,10 @@ WAITS_SECONDS: Final = (0.5, 1, 2, 4, 8)
 """How long to wait between tries while a branch has staged changes."""
 
 
-class SummaryToWrite(NamedTuple):
-    """A summary file that is written on the hidden branch, when all else is there."""
-
-    purge_object: PurgeObject
-    write: Callable[[str, BranchPath, BinaryIO], bool]
-    """Is given its branch, and its name on the hidden branch; returns whether it wrote the file."""
+WriteSummary = Callable[[str, BranchPath, BinaryIO], bool]
+"""Writes a summary file when all else is on the hidden branch: it is given the file's branch, and its name on the
+hidden one. Returns whether it wrote the file.
+"""
 
 
 class BranchPublication:
@@ -57,7 +55,7 @@ class BranchPublication:
         self._copies: dict[str, list[tuple[BranchPath, str]]] = {}
         """By branch: other names of what is staged on the branch of a first name."""
         self._paths: dict[str, int] = {}
-        self._summaries: dict[str, list[tuple[str, SummaryToWrite]]] = {}
+        self._summaries: dict[str, list[tuple[str, PurgeObject, WriteSummary]]] = {}
         """By branch: the paths of summary files."""
 
     def issue(self, pieces: Sequence[PurgeObject]) -> dict[str, tuple[str, str]]:
@@ -96,10 +94,10 @@ class BranchPublication:
                 self._copies.setdefault(other.branch, []).append((first, other.path))
         return addresses
 
-    def add_summary(self, summary: SummaryToWrite) -> None:
+    def add_summary(self, piece: PurgeObject, write: WriteSummary) -> None:
         """Let `publish` write a summary file under each of its names."""
-        for branch, path in summary.purge_object.names:
-            self._summaries.setdefault(branch, []).append((path, summary))
+        for branch, path in piece.names:
+            self._summaries.setdefault(branch, []).append((path, piece, write))
 
     def publish(
         self, message: str, note: Callable[[PublishedCommit], None]
@@ -139,15 +137,15 @@ class BranchPublication:
     def _write_summaries(self, branch: str) -> int:
         """Write the summary files on a hidden branch; return how many."""
         written = 0
-        for path, summary in self._summaries.get(branch, []):
+        for path, piece, write in self._summaries.get(branch, []):
             with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
-                if summary.write(branch, BranchPath(self._hidden[branch], path), cast(BinaryIO, target)):
+                if write(branch, BranchPath(self._hidden[branch], path), cast(BinaryIO, target)):
                     self._repo.upload(
                         self._hidden[branch],
                         path,
                         cast(BinaryIO, target),
-                        metadata=summary.purge_object.metadata,
-                        content_type=summary.purge_object.content_type,
+                        metadata=piece.metadata,
+                        content_type=piece.content_type,
                     )
                     written += 1
         return written

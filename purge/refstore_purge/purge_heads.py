@@ -25,7 +25,7 @@ from refstore.repository import Repository
 from refstore_gc.purge_cleanup import delete_abandoned_branches
 from refstore_purge import purge_tasks, row_search
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.publish import BranchPublication, SummaryToWrite
+from refstore_purge.publish import BranchPublication
 from refstore_purge.purge_plan import BranchPath, Partition, PurgeObject, PurgePlan, SkippedObject, plan_heads
 from refstore_purge.purge_report import PublishedCommit
 from refstore_purge.purge_run_state import ATTEMPTS, SUMMARY, PurgeRun
@@ -58,7 +58,7 @@ def purge_heads(run: PurgeRun, job: TaskSettings, datasets: Sequence[Dataset], p
             with run.steps.step("rewriting"):
                 rewritten = _rewrite_objects(run, job, units, left, publication)
             for unit, piece in summaries:
-                publication.add_summary(SummaryToWrite(piece, partial(_write_summary, run, unit, piece, rewritten)))
+                publication.add_summary(piece, partial(_write_summary, run, unit, piece, rewritten))
             run.announce_replacements(rewritten)
             with run.steps.step("publishing"):
                 published, refused = publication.publish(

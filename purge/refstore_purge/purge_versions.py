@@ -24,7 +24,7 @@ from refstore.errors import DeadlineExceeded, ObjectNotFound
 from refstore.purge_document.document import ERASE, Dataset
 from refstore.records.location_records import Content
 from refstore_purge import purge_tasks, row_search, summary_files
-from refstore_purge.content_replacement import OriginalContent, ReplacementAttempt, replace_contents
+from refstore_purge.content_replacement import ReplacementAttempt, replace_contents
 from refstore_purge.formats.base import PurgeError
 from refstore_purge.purge_plan import Partition, PurgeObject, PurgePlan, describe_names, legal_hold_prefixes
 from refstore_purge.purge_run_state import ATTEMPTS, SUMMARY, PurgeRun
@@ -178,9 +178,9 @@ def _replace(
     return [items[number] for number in busy]
 
 
-def _original_of(piece: PurgeObject) -> OriginalContent:
+def _original_of(piece: PurgeObject) -> tuple[Address, Content]:
     assert piece.original_content is not None  # noqa: S101  # `plan_versions` has set it
-    return OriginalContent(Address(piece.address), piece.original_content)
+    return Address(piece.address), piece.original_content
 
 
 def _rewrite_items(

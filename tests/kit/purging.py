@@ -18,7 +18,7 @@ from refstore.purge_document.document import BackupPolicy, Dataset, PurgeDocumen
 from refstore.records.location_records import Content
 from refstore_gc import purge_cleanup
 from refstore_purge import purge_plan, version_plan
-from refstore_purge.content_replacement import OriginalContent, ReplacementAttempt, replace_contents
+from refstore_purge.content_replacement import ReplacementAttempt, replace_contents
 from tests.kit.reaping import NoJournal
 from tests.kit.replay import Stage
 
@@ -66,7 +66,7 @@ def restore_content(identity: str, address: str) -> Stage:
 
 def _purge(tools: Tools, run: str, identity: Address, size_bytes: int, then_read: str) -> None:
     tools.ctx.locations.announce()
-    _replace(tools, run, [OriginalContent(identity, Content(identity, size_bytes, ""))])
+    _replace(tools, run, [(identity, Content(identity, size_bytes, ""))])
     if then_read:
         body = tools.repo.read("main", then_read)
         assert f"-{run}".encode() in body, f"the run {run} was acknowledged, and its rows are there: {body!r}"
@@ -76,7 +76,7 @@ def _purge_all(tools: Tools, run: str) -> None:
     with mock.patch.object(purge_plan, "legal_hold_prefixes", return_value=()):
         planned = version_plan.plan_versions(tools.repo, [EVERYTHING], {EVERYTHING.name: "ids"})
     originals = [
-        OriginalContent(Address(piece.address), piece.original_content)
+        (Address(piece.address), piece.original_content)
         for unit in planned.partitions
         for piece in unit.objects.values()
         if piece.original_content is not None
@@ -94,7 +94,7 @@ def _restore_and_read(tools: Tools, run: str, path: str, identity: Address) -> N
         assert f"-{run}".encode() in body, f"the run {run} was acknowledged, and its rows are restored: {body!r}"
 
 
-def _replace(tools: Tools, run: str, originals: Sequence[OriginalContent]) -> None:
+def _replace(tools: Tools, run: str, originals: Sequence[tuple[Address, Content]]) -> None:
     """Until nothing is busy, at most three times."""
     ctx, mark = tools.ctx, f"-{run}".encode()
 
