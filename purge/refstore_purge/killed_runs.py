@@ -12,7 +12,6 @@ from contextlib import suppress
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, own_address
 from refstore.errors import RefstoreError
-from refstore.records.location_records import Content, Location
 from refstore.repository import Repository
 from refstore_purge.publish import METADATA
 from refstore_purge.purge_report import PartitionRow, PublishedCommit, PurgeReport, Replacement
@@ -54,14 +53,10 @@ def _find_in_locations(repo: Repository, run: str, items: Sequence[Replacement])
         records = repo.context.locations.get_many([own_address(each.identity) for each in page])
         for each, record in zip(page, records, strict=True):
             if record is not None and any(
-                one.run == run and one.address == Address(each.new_address) for one in _contents(record)
+                one.run == run and one.address == Address(each.new_address) for one in record.contents()
             ):
                 found.append(each)
     return found
-
-
-def _contents(record: Location) -> list[Content]:
-    return [*([record.current] if record.current else []), *(backup.content for backup in record.backups)]
 
 
 def _report_row(report: PurgeReport, each: Replacement) -> PartitionRow:

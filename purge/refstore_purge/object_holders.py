@@ -96,16 +96,15 @@ def scan_lost_names(ctx: Context, prefixes: Sequence[str]) -> Iterator[LostName]
     for each in referenced_entries(ctx, prefixes):
         yield LostName(each.entry.address, each.path, each.entry if each.is_described else None)
     for shard in range(keys.SHARDS):
-        page = due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=None, limit=due_hints.PAGE)
-        while page:
+        after = ""
+        while page := due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=None, limit=due_hints.PAGE, after=after):
+            after = page[-1].key.name
             addresses = [address for hint in page for address in hint.addresses]
             for address, record in zip(addresses, ctx.references.get_many(addresses), strict=True):
                 if isinstance(record, Issued | Deleting):
                     path = record.path if isinstance(record, Issued) else record.last_reference.path
                     if path.startswith(tuple(prefixes)):
                         yield LostName(address, path, None)
-            after = page[-1].key.name
-            page = due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=None, limit=due_hints.PAGE, after=after)
 
 
 def _names_on_branches(

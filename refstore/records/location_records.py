@@ -70,10 +70,13 @@ class Location(Record, frozen=True, tag=85):
     unpublished_attempts: tuple[Address, ...] = ()
     """Of `pending_deletions`: what attempts wrote, or were about to, and nobody published."""
 
+    def contents(self) -> list[Content]:
+        """Return the current content and the backups."""
+        return [*([self.current] if self.current else []), *(backup.content for backup in self.backups)]
+
     def addresses(self) -> tuple[Address, ...]:
         """Every address that this record names, each once."""
-        contents = [*([self.current] if self.current else []), *(backup.content for backup in self.backups)]
-        named = [each.address for each in contents if not each.is_erased]
+        named = [each.address for each in self.contents() if not each.is_erased]
         named += [self.intent.address] if self.intent else []
         return tuple(dict.fromkeys([*named, *self.pending_deletions]))
 
