@@ -20,7 +20,7 @@ from refstore.core.ids import Address
 from refstore.errors import Gone, Invalid, NotFound
 from refstore.operations.referenced_entries import referenced_entries
 from refstore.operations.version_entries import scan_versions
-from refstore.records.location_records import Backup
+from refstore.records.location_records import Content
 from refstore.repository import Repository
 from refstore.versioning.locations import LocatedIdentity
 from refstore_purge.content_replacement import keep_in_manifest
@@ -60,11 +60,6 @@ class RestoreSummary(msgspec.Struct, kw_only=True):
     """Objects whose content is what would be restored."""
     not_restored: list[RestoreFailure] = []
     not_restored_count: int = 0
-
-
-class _RestoreCandidate(NamedTuple):
-    located_identity: LocatedIdentity
-    backup: Backup
 
 
 def restore_backups(repo: Repository, scope: RestoreScope, *, dry_run: bool = False) -> RestoreSummary:
@@ -137,8 +132,8 @@ def _scan_locations(ctx: Context, identities: set[str] | None) -> Iterator[Locat
                 yield LocatedIdentity(identity, record)
 
 
-def _find_candidate(each: LocatedIdentity, scope: RestoreScope, done: RestoreSummary) -> _RestoreCandidate | None:
-    """Return what is to be restored of an object; None: nothing."""
+def _find_candidate(each: LocatedIdentity, scope: RestoreScope, done: RestoreSummary) -> tuple[Address, Content] | None:
+    """Return an object and the content that is to be restored; None: there is none."""
     location = each.location
     backups = [backup for backup in location.backups if not backup.is_trash]
     if location.current is None:
@@ -146,9 +141,9 @@ def _find_candidate(each: LocatedIdentity, scope: RestoreScope, done: RestoreSum
     if scope.backup:
         chosen = next((backup for backup in location.backups if backup.content.address == scope.backup), None)
         done.already_restored += location.current.address == scope.backup
-        return _RestoreCandidate(each, chosen) if chosen is not None else None
+        return (each.identity, chosen.content) if chosen is not None else None
     if not scope.run:
-        return _RestoreCandidate(each, backups[-1]) if backups else None
+        return (each.identity, backups[-1].content) if backups else None
     chosen = next((backup for backup in backups if backup.replaced_by == scope.run), None)
     if chosen is None:
         # a restore puts what the run wrote into the trash; what came later stands behind it
@@ -163,26 +158,25 @@ def _find_candidate(each: LocatedIdentity, scope: RestoreScope, done: RestoreSum
         reason = f"the run {run!r} has replaced it since; restore that one first" if run else "it was restored since"
         _record_failure(done, each.identity, f"{reason}, or name a backup with --backup")
         return None
-    return _RestoreCandidate(each, chosen)
+    return each.identity, chosen.content
 
 
-def _restore(ctx: Context, candidates: Sequence[_RestoreCandidate], done: RestoreSummary, *, dry_run: bool) -> None:
-    wanted = [each.backup.content.address for each in candidates if not each.backup.content.is_erased]
+def _restore(
+    ctx: Context, candidates: Sequence[tuple[Address, Content]], done: RestoreSummary, *, dry_run: bool
+) -> None:
+    wanted = [content.address for _, content in candidates if not content.is_erased]
     there = {info.key for info in ctx.objects.head_many(wanted) if info is not None}
     restored: list[LocatedIdentity] = []
     try:
-        for each in candidates:
-            content = each.backup.content
+        for identity, content in candidates:
             if not content.is_erased and content.address not in there:
-                _record_failure(done, each.located_identity.identity, f"the backup at {content.address} is gone")
+                _record_failure(done, identity, f"the backup at {content.address} is gone")
                 continue
             if not dry_run:
                 try:
-                    restored.append(
-                        ctx.locations.restore(each.located_identity.identity, content.address, done.restore)
-                    )
+                    restored.append(ctx.locations.restore(identity, content.address, done.restore))
                 except (NotFound, Gone) as error:
-                    _record_failure(done, each.located_identity.identity, str(error))
+                    _record_failure(done, identity, str(error))
                     continue
             done.objects += 1
             done.bytes += content.size_bytes
