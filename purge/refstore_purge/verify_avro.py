@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from refstore.errors import MissingExtra
 from refstore.purge_document.document import Dataset
-from refstore_purge.untyped_pandas import pa
+from refstore_purge.untyped_pandas import import_extra, pa
 from refstore_purge.verify_avro_file import DAMAGED, AvroFile, open_avro
 from refstore_purge.verify_avro_schema import ReadSchema, read_schema
 from refstore_purge.verify_columns import find_lookup
@@ -68,10 +66,7 @@ def count_avro(
 
 
 def _records(file: AvroFile, schema: ReadSchema) -> Iterator[Any]:
-    try:
-        fastavro: Any = import_module("fastavro")
-    except ModuleNotFoundError as error:
-        raise MissingExtra("purge", "the format avro") from error
+    fastavro = import_extra("fastavro", "the format avro")
     try:
         parsed = fastavro.parse_schema(schema.plain)
     except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType):

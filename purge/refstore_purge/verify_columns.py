@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any, BinaryIO, Final
 
-from refstore.errors import MissingExtra
 from refstore.purge_document.document import Dataset
 from refstore_purge.formats.base import FormatTask, PurgeError
 from refstore_purge.formats.parquet_file import ParquetFile
-from refstore_purge.untyped_pandas import orc, pa, pc, pq
+from refstore_purge.untyped_pandas import import_extra, orc, pa, pc, pq
 from refstore_purge.verify_footer import read_footer
 from refstore_purge.verify_ids import BatchedLookup, RowCount, StatisticsBounds, kind_of, normalize
 from refstore_purge.verify_text import VerifyReadError
@@ -88,10 +86,7 @@ def count_orc(
 
 def _refuse_char(source: BinaryIO, dataset: Dataset) -> None:
     """Raise VerifyReadError where the identifier is char, which Arrow calls a string; MissingExtra."""
-    try:
-        pyorc: Any = import_module("pyorc")
-    except ModuleNotFoundError as error:
-        raise MissingExtra("purge", "the format orc") from error
+    pyorc = import_extra("pyorc", "the format orc")
     try:
         schema = pyorc.Reader(source).schema
     except pyorc.errors.ORCError:

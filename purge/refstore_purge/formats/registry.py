@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
 from typing import Final, cast
 
-from refstore.errors import MissingExtra
 from refstore.purge_document.document import FileFormat
 from refstore_purge.formats.base import FormatModule
+from refstore_purge.untyped_pandas import import_extra
 
 MODULES: Final[Mapping[FileFormat, str]] = {
     "parquet": "refstore_purge.formats.parquet",
@@ -28,7 +27,4 @@ MODULES: Final[Mapping[FileFormat, str]] = {
 @cache
 def load_format(name: FileFormat) -> FormatModule:
     """Return the module of a format. Raises MissingExtra."""
-    try:
-        return cast(FormatModule, import_module(MODULES[name]))
-    except ModuleNotFoundError as error:
-        raise MissingExtra("purge", f"the format {name}") from error
+    return cast(FormatModule, import_extra(MODULES[name], f"the format {name}"))
