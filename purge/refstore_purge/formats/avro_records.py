@@ -242,8 +242,6 @@ class RecordReader:
         values = self._values
 
         def read_fixed(data: bytes, at: int) -> int:
-            if at + width > len(data):
-                raise OtherMeansError(DAMAGED)
             values.append(data[at : at + width])
             return at + width
 
