@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
+from refstore.records.lake_records import AccessKeyRecord
 from refstore.service import access_keys, s3_secrets
 from refstore.service.access_keys import Role
 from refstore.service.s3_secrets import S3Caller
@@ -22,7 +23,7 @@ from refstore_api.service import Service
 from refstore_s3 import signature_v4
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
-from refstore_s3.signature_v4 import VerifiedRequest
+from refstore_s3.signature_v4 import SignedRequest, VerifiedRequest
 
 KEYS_MAX: Final = 4096
 """Access keys that are cached."""
@@ -54,7 +55,7 @@ class KeyAuthentication:
     def __init__(self, service: Service, read_secrets: SecretReader) -> None:
         self._service = service
         self._read_secrets = read_secrets
-        self._keys: OrderedDict[str, tuple[S3Caller | None, float]] = OrderedDict()
+        self._keys: OrderedDict[str, tuple[S3Caller, float]] = OrderedDict()
         self._proven: OrderedDict[LoginCaller, float] = OrderedDict()
         self._guesses = LoginThrottle(service.lake.clock, WRONG_SECRETS_MAX)
         self._uses = KeyLastUse(service.lake)
@@ -70,16 +71,12 @@ class KeyAuthentication:
         caller = LoginCaller(key_id, address)
         if self._proven.get(caller, 0.0) <= time.monotonic():
             self._guesses.check(caller)
-        known = await self._find(key_id)
         try:
-            if known is None:
-                raise _unknown_key()
-            verified = signature_v4.verify(signed, known.secrets, self._service.lake.clock.now_ms())
+            record, verified = await self._verify(signed, key_id)
         except S3Error as error:
             if error.code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
                 self._guesses.record_wrong_secret(caller)
             raise
-        record = known.record
         if self._is_new(caller):
             self._service.run_later(lambda: self._uses.record_use(key_id, record.created_ms))
         if refusal := s3_secrets.explain_refusal(key_id, record, self._service.lake.clock.now_ms()):
@@ -88,16 +85,31 @@ class KeyAuthentication:
             Principal(key_id, Role(record.role), record.repositories, record.created_ms), verified
         )
 
-    async def _find(self, key_id: str) -> S3Caller | None:
-        known, until = self._keys.get(key_id, (None, 0.0))
-        if time.monotonic() >= until:
-            with hide_faults():
-                known = await self._service.run(lambda: self._read_secrets(key_id))
-            self._keys[key_id] = known, time.monotonic() + KEY_SECONDS
-            while len(self._keys) > KEYS_MAX:
-                self._keys.popitem(last=False)
-        self._keys.move_to_end(key_id)
-        return known
+    async def _verify(self, signed: SignedRequest, key_id: str) -> tuple[AccessKeyRecord, VerifiedRequest]:
+        """Verify the signature with the secrets that are cached, and if it does not hold, with those that are stored
+        now: a new secret works at once. Raises S3Error.
+        """
+        cached, until = self._keys.get(key_id, (None, 0.0))
+        if cached is not None and time.monotonic() < until:
+            self._keys.move_to_end(key_id)
+            try:
+                return cached.record, self._check(signed, cached)
+            except S3Error as error:
+                if error.code != "SignatureDoesNotMatch":
+                    raise
+        with hide_faults():
+            known = await self._service.run(lambda: self._read_secrets(key_id))
+        self._keys.pop(key_id, None)
+        if known is None:
+            raise _unknown_key()
+        verified = self._check(signed, known)
+        self._keys[key_id] = known, time.monotonic() + KEY_SECONDS
+        while len(self._keys) > KEYS_MAX:
+            self._keys.popitem(last=False)
+        return known.record, verified
+
+    def _check(self, signed: SignedRequest, known: S3Caller) -> VerifiedRequest:
+        return signature_v4.verify(signed, known.secrets, self._service.lake.clock.now_ms())
 
     def _is_new(self, caller: LoginCaller) -> bool:
         """Remember that a signature of the caller held; return whether that was long ago, or never."""

@@ -82,11 +82,15 @@ async def create_bucket(request: S3Request) -> Response:
     await receive_document(request, CONFIGURATION_BYTES_MAX)  # a region, which says nothing here
 
     def create() -> None:
+        from refstore_api.routes.repositories import choose_namespace  # with all that routes need; few services do this
+
+        lake = request.service.lake
+        namespace = choose_namespace(lake, "", request.service.settings.namespaces)
         try:
-            request.service.lake.create_repository(name, metadata={CREATED: "1"})
+            lake.create_repository(name, namespace=namespace, metadata={CREATED: "1"})
         except AlreadyExists:
             # as in us-east-1: clients make sure of their bucket before they write
-            if CREATED not in request.service.lake.repository(name).record.metadata:
+            if CREATED not in lake.repository(name).record.metadata:
                 raise S3Error("BucketAlreadyExists", f"{name!r} is a repository already; use it as it is") from None
         except InvalidName as error:
             raise S3Error("InvalidBucketName", str(error)) from None

@@ -78,7 +78,7 @@ async def create_repository(
         raise Invalid(f"there is one store here, and it has no name; leave storage_id {body.storage_id[:80]!r} out")
 
     def make() -> RepositoryModel:
-        namespace = _namespace(service.lake, body.storage_namespace, service.settings.namespaces)
+        namespace = choose_namespace(service.lake, body.storage_namespace, service.settings.namespaces)
         given_namespace = body.storage_namespace if namespace and body.storage_namespace.startswith(LOCAL) else ""
         with _explain_refusal(service.lake, namespace):
             repository = service.lake.create_repository(
@@ -155,7 +155,7 @@ def _visible_repositories(
             yield name, record
 
 
-def _namespace(lake: Lake, requested_url: str, allowed: Sequence[str]) -> str | None:
+def choose_namespace(lake: Lake, requested_url: str, allowed: Sequence[str]) -> str | None:
     """Return the URL of a new repository's namespace; None: one below the lake's own objects. If `allowed`
     (`api.namespaces`) is not empty, the namespace must lie below one of them. Raises InvalidName, Forbidden.
 
