@@ -147,3 +147,10 @@ def test_the_requests_are_counted(gateway: ServedGateway, s3: Any) -> None:
     for _ in range(2):  # a request is counted behind its answer, and before the next one of its connection
         s3.list_buckets()
     assert b"s3:ListBuckets" in gateway.metrics.render()
+
+
+def test_the_folder_of_a_branch_is_there_already(s3: Any) -> None:
+    """Clients that think in folders put an empty object at the first one before they write below it."""
+    assert s3.put_object(Bucket=REPOSITORY, Key="main/", Body=b"")["ETag"]
+    assert code_of(s3.put_object, Bucket=REPOSITORY, Key="nowhere/", Body=b"") == ("NoSuchKey", 404)
+    assert code_of(s3.put_object, Bucket=REPOSITORY, Key="main/", Body=b"1") == ("InvalidArgument", 400)
