@@ -15,6 +15,7 @@ METADATA_BYTES_MAX: Final = 64 << 10
 
 CONTENT_ETAG: Final = "s3:etag"
 CONTENT_CHECKSUM: Final = "s3:checksum-"
+CONTENT_PARTS: Final = "s3:parts"
 """What S3 clients are told of an object's bytes. No HTTP header has such a name, so no user gives one by mistake."""
 
 
@@ -27,7 +28,7 @@ def without_content_names(metadata: dict[str, str]) -> dict[str, str]:
 
 def describes_content(name: str) -> bool:
     """Return whether the name is one of what S3 clients are told of the bytes."""
-    return name == CONTENT_ETAG or name.startswith(CONTENT_CHECKSUM)
+    return name in (CONTENT_ETAG, CONTENT_PARTS) or name.startswith(CONTENT_CHECKSUM)
 
 
 def metadata_bytes(metadata: Mapping[str, str]) -> int:

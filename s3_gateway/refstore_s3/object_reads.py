@@ -20,6 +20,7 @@ from refstore_api.object_streams import ChunkReader, check_erased, open_chunks, 
 from refstore_api.service import EntryInContext
 from refstore_s3.conditions import allows_range, check_conditions
 from refstore_s3.object_attributes import checksum_headers, object_headers
+from refstore_s3.part_sizes import count_parts, find_part
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import Target, check_path
@@ -110,9 +111,11 @@ def read_range(request: S3Request, entry: Entry) -> ByteRange | None:
         raise S3Error("InvalidRequest", "a range and a part number exclude each other; send one")
     if not re.fullmatch(r"[0-9]{1,5}", part_number) or not 1 <= int(part_number) <= 10_000:
         raise S3Error("InvalidArgument", "partNumber must be a number from 1 to 10000")
-    if int(part_number) != 1:
-        raise S3Error("InvalidPartNumber", "the object has one part here; ask for part 1, or for a range")
-    return ByteRange(0, entry.size_bytes) if entry.size_bytes else None
+    parts = count_parts(entry.metadata)
+    if int(part_number) > max(parts, 1):
+        raise S3Error("InvalidPartNumber", f"the object has {max(parts, 1)} parts; ask for one of them, or for a range")
+    part = find_part(entry.metadata, int(part_number)) if parts else ByteRange(0, entry.size_bytes)
+    return part if part is not None and part.start < part.end <= entry.size_bytes else None
 
 
 def answer_headers(request: S3Request, entry: Entry, part: ByteRange | None) -> dict[str, str]:
@@ -121,6 +124,8 @@ def answer_headers(request: S3Request, entry: Entry, part: ByteRange | None) -> 
     whole = part is None or (part.start == 0 and part.end == entry.size_bytes)
     if whole and request.headers.get("x-amz-checksum-mode", "").upper() == "ENABLED":
         fields |= checksum_headers(entry)
+    if "partNumber" in request.query and (parts := count_parts(entry.metadata)):
+        fields["x-amz-mp-parts-count"] = str(parts)
     fields |= _read_overrides(request.query)
     # uploaded content never runs as a page of this origin
     fields["Content-Security-Policy"] = "default-src 'none'; sandbox"

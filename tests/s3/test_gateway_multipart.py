@@ -85,6 +85,20 @@ def test_an_object_of_parts(gateway: ServedGateway, s3: Any, algorithm: str, kin
     assert end(s3, upload, parts)["ETag"] == made["ETag"], "a repeated completion answers the same"
 
 
+def test_a_part_of_an_object_is_read(s3: Any) -> None:
+    upload = begin(s3)
+    bodies = [BIG, BIG[::-1], b"tail"]
+    end(s3, upload, [send(s3, upload, number, body) for number, body in enumerate(bodies, 1)])
+    key = {"Bucket": REPOSITORY, "Key": "main/parts"}
+    for number, body in enumerate(bodies, 1):
+        got = s3.get_object(**key, PartNumber=number)
+        assert (got["PartsCount"], got["ContentLength"], got["Body"].read()) == (3, len(body), body)
+        assert s3.head_object(**key, PartNumber=number)["ContentLength"] == len(body)
+    assert code_of(s3.get_object, **key, PartNumber=4) == ("InvalidPartNumber", 416)
+    s3.copy_object(Bucket=REPOSITORY, Key="main/copied parts", CopySource=key)
+    assert s3.head_object(Bucket=REPOSITORY, Key="main/copied parts", PartNumber=3)["ContentLength"] == 4
+
+
 def test_parts_without_checksums_of_their_own_get_them(s3: Any, gateway: ServedGateway) -> None:
     plain = gateway.client(request_checksum_calculation="when_required")
     upload = begin(plain, ChecksumAlgorithm="SHA1")

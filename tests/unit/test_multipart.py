@@ -260,6 +260,19 @@ def test_what_only_the_store_knows_goes_with_its_address() -> None:
     assert [key for key in world.blobs() if key.startswith(UPLOADS)] == []
 
 
+def test_the_stores_own_sweep_leaves_open_uploads_alone(world: UploadWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    spared: list[str] = []
+
+    def sweep(_: object, *, spared_keys: set[str], **_rest: object) -> int:
+        spared.extend(spared_keys)
+        return 0
+
+    monkeypatch.setattr(type(world.repo.context.objects), "sweep_temporary", sweep)
+    name = world.begin()
+    world.run_pass(scrub=True)
+    assert spared == [name.address]
+
+
 def test_a_body_that_fails_leaves_no_part(world: UploadWorld) -> None:
     name = world.begin()
 
