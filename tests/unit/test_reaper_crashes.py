@@ -79,11 +79,11 @@ def test_each_shard_is_scrubbed_once_in_its_interval_and_not_all_at_once(world: 
     every = int(world.settings.scrub_every_seconds)
     seen: list[str] = []
     world.run_pass()
-    for _ in range(66):
+    for _ in range(67):
         world.kv.before = lambda op: seen.append(op.key.name) if op.key.name.startswith("scrubbed/") else None
-        world.clock.advance(every / 66 + 0.001)
+        world.clock.advance(every / 67 + 0.001)
         world.run_pass()
-    assert len(seen) == len(set(seen)) == 66
+    assert len(seen) == len(set(seen)) == 67
     world.kv.before = None
 
 
