@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
 from fastapi import APIRouter, FastAPI
 from starlette.routing import Match
@@ -22,7 +23,7 @@ from refstore_api.request_bodies import BODY_BYTES_MAX, BodyLimits
 from refstore_api.request_metrics import RequestMetrics
 from refstore_api.request_middleware import NO_ROUTE, MatchedRoute, RequestMiddleware
 from refstore_api.routes import documentation, liveness
-from refstore_api.service import PurgeControl, ReaperControl, Service
+from refstore_api.service import Service
 from refstore_api.trusted_proxies import TrustedProxies
 
 API = "/api/v1"
@@ -35,24 +36,23 @@ def create_app(
     settings: Settings,
     *,
     lake: Lake | None = None,
-    reaper_control: ReaperControl | None = None,
-    purge_control: PurgeControl | None = None,
     read_process: ReadProcess | None = None,
     is_read_process: bool = False,
+    reaper_metrics: Path | None = None,
 ) -> FastAPI:
     """Make the application over the lake of the settings, or over `lake`, which its owner closes.
 
-    `reaper_control`, `purge_control`: give access to the reaper and the purge, which this package does not import.
     `read_process`: makes the expensive reads.
     `is_read_process`: this application answers the service's own process only. That process has checked each request
     already, and logs and counts it.
+    `reaper_metrics`: the folder to which the reaper beside the service writes its metrics.
 
     Raises InvalidSettings, DurationsDiffer, MissingExtra, KVUnavailable.
     """
     owns_lake = lake is None
     if lake is None:
         lake = open_lake(settings, create=True)
-    service = Service(lake, settings.api, reaper_control, read_process, purge_control)
+    service = Service(lake, settings.api, read_process, reaper_metrics)
     app = FastAPI(
         title="refstore",
         version=__version__,

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import uvicorn
@@ -24,7 +25,7 @@ from refstore_api.app import create_app
 from refstore_api.http_protocol import BoundedProtocol, make_protocol
 from refstore_api.read_process import ReadProcess, RunningProcess
 from refstore_api.request_metrics import RequestMetrics
-from refstore_api.service import PurgeControl, ReaperControl, Service
+from refstore_api.service import Service
 from refstore_api.tls import Certificate, SecureListener
 
 GRACE_SECONDS = 30
@@ -67,13 +68,13 @@ def bind_socket(host: str, port: int, option: str = "--port") -> socket.socket:
 def serve_requests(
     settings: Settings,
     listening: socket.socket,
-    operations: ReaperControl | None,
     on_started: Callable[[], None] | None = None,
     start_reads: Callable[[socket.socket], RunningProcess] | None = None,
-    purges: PurgeControl | None = None,
+    reaper_metrics: Path | None = None,
     companions: Sequence[CompanionApplication] = (),
 ) -> None:
     """Answer requests on the socket, in this process, until SIGTERM or SIGINT; and those of the companions on theirs.
+    `reaper_metrics`: as in `create_app`.
 
     `start_reads` starts a process that calls `run_read_process` with its end of a socket pair. Without it threads run
     the expensive reads.
@@ -81,9 +82,8 @@ def serve_requests(
     sys.setswitchinterval(SWITCH_SECONDS)
     app = create_app(
         settings,
-        reaper_control=operations,
-        purge_control=purges,
         read_process=ReadProcess(start_reads) if start_reads is not None else None,
+        reaper_metrics=reaper_metrics,
     )
     certificate = Certificate.from_settings(settings.api)
     options: dict[str, Any] = {
@@ -117,14 +117,9 @@ def serve_requests(
     server.run(sockets=[listening])
 
 
-def run_read_process(
-    settings: Settings,
-    theirs: socket.socket,
-    operations: ReaperControl | None,
-    purges: PurgeControl | None = None,
-) -> None:
+def run_read_process(settings: Settings, theirs: socket.socket) -> None:
     """Run expensive reads for the service at the socket's other end, until that end closes."""
-    app = create_app(settings, reaper_control=operations, purge_control=purges, is_read_process=True)
+    app = create_app(settings, is_read_process=True)
 
     async def work() -> None:
         async with app.router.lifespan_context(app):

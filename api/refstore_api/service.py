@@ -11,7 +11,8 @@ import contextvars
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Annotated, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from pathlib import Path
+from typing import Annotated, Final, Generic, NamedTuple, TypeVar
 
 from fastapi import Depends, Request
 from pydantic import BaseModel
@@ -23,13 +24,10 @@ from refstore.core import event_log, ids
 from refstore.core.redaction import redact_text
 from refstore.errors import Conflict, Gone, Invalid, NotFound, ObjectNotFound, RefstoreError
 from refstore.lake import Lake
-from refstore.operations.address_info import AddressInfo
-from refstore.operations.purge_roles import PurgeRole
 from refstore.operations.upload import Link, Upload
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.background_imports import BackgroundImports
-from refstore_api.error_responses import NotSupported
 from refstore_api.expensive_reads import ExpensiveReads
 from refstore_api.read_process import ReadProcess
 
@@ -60,78 +58,6 @@ and has become a request when the third begins.
 _log = event_log.get_logger(__name__)
 
 
-class ReaperControl(Protocol):
-    """Access to the reaper. The command that starts the service passes it in, because the two applications do not
-    import each other.
-    """
-
-    def reaper_status(self, lake: Lake, repository: str | None) -> dict[str, object]:
-        """Return the status as JSON values."""
-        ...
-
-    def why(self, repository: Repository, address: str) -> Explanation: ...
-
-    def reaper_metrics(self) -> bytes:
-        """Return the reaper's metrics as Prometheus reads them; b'' if no reaper runs beside the service."""
-        ...
-
-    def resume(self, ctx: Context, seconds: float | None, objects: int | None) -> str:
-        """Let hard deletion continue; return its new state in words."""
-        ...
-
-
-class PurgeControl(Protocol):
-    """Access to the purge, likewise. Reports are the purge's own, and restores its summaries as JSON values."""
-
-    def runs(self, repository: Repository, limit: int) -> Sequence[object]:
-        """Return the reports of the newest runs."""
-        ...
-
-    def report(self, repository: Repository, run: str) -> object:
-        """Return the report of a run. Raises NotFound."""
-        ...
-
-    def restore(self, repository: Repository, run: str, *, dry_run: bool) -> dict[str, Any]:
-        """Restore what a run replaced. Raises NotFound."""
-        ...
-
-
-class Explanation(Protocol):
-    """What the records say about an address (`refstore.deletion_history.explain.Why`)."""
-
-    @property
-    def info(self) -> AddressInfo: ...
-    @property
-    def deletions(self) -> Sequence[DeletionEvent]: ...
-    @property
-    def purge_role(self) -> PurgeRole | None: ...
-    @property
-    def meaning(self) -> str: ...
-
-
-class DeletionEvent(Protocol):
-    """A deletion of an address (`refstore.deletion_history.journal_format.DeletionRecord`)."""
-
-    @property
-    def at_ms(self) -> int: ...
-    @property
-    def by(self) -> str: ...
-    @property
-    def run(self) -> str: ...
-    @property
-    def outcome(self) -> str: ...
-    @property
-    def cause(self) -> str: ...
-    @property
-    def rule(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def size_bytes(self) -> int: ...
-    @property
-    def reason(self) -> str: ...
-
-
 class BatchKey(NamedTuple):
     repository: str
     ref: str
@@ -156,15 +82,15 @@ class Service:
         self,
         lake: Lake,
         settings: ApiSettings,
-        operations: ReaperControl | None = None,
         read_process: ReadProcess | None = None,
-        purges: PurgeControl | None = None,
+        reaper_metrics: Path | None = None,
     ) -> None:
-        """`read_process` runs the expensive reads."""
+        """`read_process` runs the expensive reads. `reaper_metrics`: the folder to which the reaper beside the service
+        writes its metrics; None: there is none.
+        """
         self.lake = lake
         self.settings = settings
-        self._operations = operations
-        self._purges = purges
+        self.reaper_metrics = reaper_metrics
         self.imports = BackgroundImports(at_once=IMPORTS_AT_ONCE)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="refstore-api")
         self._bodies = ThreadPoolExecutor(THREADS, thread_name_prefix="refstore-body")
@@ -180,26 +106,6 @@ class Service:
         self._uploads: RequestBatcher[BatchKey, Upload, EntryInContext] = RequestBatcher(
             self.run, self._upload_many, key=lambda item: item.path, retry_alone=(Invalid, NotFound)
         )
-
-    def reaper_metrics(self) -> bytes:
-        """Return the reaper's metrics; b'' if no reaper runs beside the service."""
-        return self._operations.reaper_metrics() if self._operations is not None else b""
-
-    @property
-    def operations(self) -> ReaperControl:
-        """Return the access to the reaper. Raises NotSupported."""
-        if self._operations is None:
-            raise NotSupported(
-                "reaper support is not available in this process; ask the service that `refstore serve` runs"
-            )
-        return self._operations
-
-    @property
-    def purges(self) -> PurgeControl:
-        """Return the access to the purge. Raises NotSupported."""
-        if self._purges is None:
-            raise NotSupported("the purge is not available in this process; ask the service that `refstore serve` runs")
-        return self._purges
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run the work in a thread, in this request's context."""

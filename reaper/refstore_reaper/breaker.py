@@ -281,6 +281,15 @@ def resume(ctx: Context, *, seconds: float | None = None, objects: int | None = 
     return state
 
 
+def resume_stopped(ctx: Context, *, seconds: float | None, objects: int | None) -> str:
+    """Resume hard deletion if it is stopped, as `resume` does. Return in words what holds now."""
+    reason = explain(read_state(ctx.kv, ctx.repo))
+    if not reason:
+        return f"hard deletion of {ctx.name} goes on already"
+    resume(ctx, seconds=seconds, objects=objects)
+    return f"hard deletion of {ctx.name} goes on; it was stopped because {reason}"
+
+
 def read_state(kv: KV, repo: RepositoryId) -> BreakerState | None:
     """Return the state. None: it cannot be read, which counts as tripped."""
     try:

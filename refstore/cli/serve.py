@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -29,10 +28,6 @@ from refstore.errors import InvalidSettings, MissingExtra, RefstoreError
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
-    from refstore.context import Context
-    from refstore.deletion_history.explain import Why
-    from refstore.lake import Lake
-    from refstore.repository import Repository
     from refstore_api.server import CompanionApplication
 
 app = typer.Typer()
@@ -121,8 +116,8 @@ def _run(settings: Settings, sockets: _Sockets, on_started: Callable[[], None], 
         if settings.api.workers > 1:
             _many(settings, sockets, folder, report_start)
             return
-        reads, companions = _start_of_reads(settings, folder), _companions(settings, sockets)
-        server.serve_requests(settings, sockets.api, _Operations(folder), report_start, reads, _Purges(), companions)
+        reads, companions = _start_of_reads(settings), _companions(settings, sockets)
+        server.serve_requests(settings, sockets.api, report_start, reads, folder, companions)
 
 
 class _Sockets(NamedTuple):
@@ -203,67 +198,6 @@ def _say_where(settings: Settings, sockets: _Sockets, key_id: str, secret: str, 
     )
     if sockets.s3 is not None:
         typer.echo(f"S3 clients: {_address_of(sockets.s3, has_tls=has_tls)} (docs/s3.md)", err=True)
-
-
-class _Operations:
-    """Answers the API's questions about the reaper."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        """`folder`: where the reaper that the service started writes its metrics."""
-        self._folder = folder
-
-    def reaper_metrics(self) -> bytes:
-        from refstore_reaper.reaper_metrics import read_metrics_file
-
-        return read_metrics_file(self._folder) if self._folder is not None else b""
-
-    def reaper_status(self, lake: Lake, repository: str | None) -> dict[str, object]:
-        from refstore_reaper.status import read_status
-
-        status = read_status(lake, repository=repository)
-        return {
-            "reapers": [item._asdict() for item in status.reapers],
-            "repositories": [item._asdict() for item in status.repositories],
-            "settling": status.settling,
-            "settlement_error": status.settlement_error,
-        }
-
-    def why(self, repository: Repository, address: str) -> Why:
-        return repository.why(address)
-
-    def resume(self, ctx: Context, seconds: float | None, objects: int | None) -> str:
-        from refstore_reaper import breaker
-
-        reason = breaker.explain(breaker.read_state(ctx.kv, ctx.repo))
-        if not reason:
-            return f"hard deletion of {ctx.name} goes on already"
-        breaker.resume(ctx, seconds=seconds, objects=objects)
-        return f"hard deletion of {ctx.name} goes on; it was stopped because {reason}"
-
-
-class _Purges:
-    """Answers the pages' questions about purges."""
-
-    def runs(self, repository: Repository, limit: int) -> Sequence[object]:
-        from refstore_purge import purge_report
-
-        return list(islice(purge_report.scan_reports(repository), limit))
-
-    def report(self, repository: Repository, run: str) -> object:
-        from refstore_purge import place_lookup, purge_report
-
-        found = purge_report.read_report(repository, run)
-        place_lookup.refresh_places(repository, [found])
-        return found
-
-    def restore(self, repository: Repository, run: str, *, dry_run: bool) -> dict[str, Any]:
-        import msgspec
-
-        from refstore_purge import restore_backups
-
-        return msgspec.to_builtins(
-            restore_backups.restore_backups(repository, restore_backups.RestoreScope(run), dry_run=dry_run)
-        )
 
 
 def _check_stores(settings: Settings) -> None:
@@ -385,14 +319,14 @@ def _reaper(settings: Settings, folder: Path) -> None:
             sys.exit(exit_code(type(error)))
 
 
-def _start_of_reads(settings: Settings, folder: Path | None) -> Callable[[socket.socket], BaseProcess] | None:
+def _start_of_reads(settings: Settings) -> Callable[[socket.socket], BaseProcess] | None:
     """How a process that answers starts the one for its expensive reads; None: it makes them in threads."""
     if settings.kv.startswith("memory:"):
         return None
 
     def start(process_end: socket.socket) -> BaseProcess:
         process = multiprocessing.get_context("spawn").Process(
-            target=_reads, args=(settings, process_end, folder), name="refstore-reads"
+            target=_reads, args=(settings, process_end), name="refstore-reads"
         )
         process.start()
         return process
@@ -400,7 +334,7 @@ def _start_of_reads(settings: Settings, folder: Path | None) -> Callable[[socket
     return start
 
 
-def _reads(settings: Settings, process_end: socket.socket, folder: Path | None) -> None:
+def _reads(settings: Settings, process_end: socket.socket) -> None:
     """The process for expensive reads. It ends with the one that started it, which has the other socket, and lets it
     go first.
     """
@@ -413,7 +347,7 @@ def _reads(settings: Settings, process_end: socket.socket, folder: Path | None) 
         signal.signal(number, signal.SIG_IGN)
     logs.configure_logs(settings.log, sys.stderr, service=True)
     with lowered_priority(NICE):
-        server.run_read_process(settings, process_end, _Operations(folder), _Purges())
+        server.run_read_process(settings, process_end)
 
 
 def _worker(settings: Settings, sockets: _Sockets, folder: Path | None) -> None:
@@ -437,9 +371,8 @@ def _worker(settings: Settings, sockets: _Sockets, folder: Path | None) -> None:
     server.serve_requests(
         settings,
         sockets.api,
-        _Operations(folder),
-        start_reads=_start_of_reads(settings, folder),
-        purges=_Purges(),
+        start_reads=_start_of_reads(settings),
+        reaper_metrics=folder,
         companions=_companions(settings, sockets),
     )
 

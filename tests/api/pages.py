@@ -7,7 +7,6 @@ import re
 
 import httpx
 
-from refstore.cli.serve import _Operations
 from refstore.configuration.settings import Settings
 from refstore.lake import Lake
 from refstore.service import access_keys
@@ -22,7 +21,7 @@ def pages_of(lake: Lake, *paths: str, role: Role = Role.OPERATOR) -> list[str]:
     if access_keys.find_key(lake.kv, role.name) is None:
         access_keys.create_key(lake, role, id=role.name, secret=SECRET)
     settings = Settings(data=None, kv="memory://", objects=lake.objects_url)
-    app = create_app(settings, lake=lake, reaper_control=_Operations())
+    app = create_app(settings, lake=lake)
 
     async def visit() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)

@@ -24,7 +24,6 @@ from refstore.objects import make_objects
 from refstore.service import access_keys
 from refstore_api import create_app
 from refstore_api.read_process import ReadProcess
-from refstore_api.service import ReaperControl
 from refstore_reaper.daemon import Reaper
 from tests.api.conftest import KEY_ID, SECRET
 from tests.kit.clock import FakeClock
@@ -61,7 +60,6 @@ def application(
     kv: KV | None = None,
     objects: str = "",
     safety: Safety | None = None,
-    operations: ReaperControl | None = None,
     read_process: Callable[[Lake, Settings], ReadProcess] | None = None,
     audit_log: AuditLog | None = None,
     constants: Mapping[str, object] | None = None,
@@ -83,7 +81,7 @@ def application(
         access_keys.ensure_key(lake, KEY_ID, SECRET)
         own_settings = Settings(data=None, kv="memory://", objects=where, api=settings or ApiSettings())
         process = read_process(lake, own_settings) if read_process is not None else None
-        app = create_app(own_settings, lake=lake, reaper_control=operations, read_process=process)
+        app = create_app(own_settings, lake=lake, read_process=process)
         transport = httpx.ASGITransport(app)
         http = httpx.AsyncClient(transport=transport, base_url="http://lake.test/api/v1", auth=(KEY_ID, SECRET))
         yield Application(app, lake, clock, runner, http)

@@ -26,7 +26,6 @@ from schemathesis.specs.openapi.checks import (
 )
 from starlette.types import Receive, Scope, Send
 
-from refstore.cli.serve import _Operations
 from refstore.configuration.settings import Settings
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
@@ -85,7 +84,7 @@ def served() -> Iterator[Served]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("refstore_api.auth.WRONG_SECRETS_MAX", 0)
             settings = Settings(data=None, kv="memory://", objects=OBJECTS)
-            app = create_app(settings, lake=lake, reaper_control=_Operations())
+            app = create_app(settings, lake=lake)
         yield Served(app, lake)
         app.state.service.close()
 

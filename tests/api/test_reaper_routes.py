@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from refstore.cli.serve import _Operations
 from refstore.configuration.settings import ReaperSettings
 from refstore.records import keys
 from refstore.records.encoding import encode
@@ -14,7 +13,7 @@ from tests.purging import content_of, rewrite
 
 
 def test_what_the_breaker_stops_is_let_go_on_in_a_deleted_repository_too() -> None:
-    with application(operations=_Operations()) as service:
+    with application() as service:
         ctx = service.lake.create_repository("sales").context
         service.lake.delete_repository("sales")
         service.lake.kv.set(keys.reaper_state(ctx.repo, "breaker"), encode(BreakerState("w", 1, "hourly", 5, 5)))
@@ -28,7 +27,7 @@ def test_what_the_breaker_stops_is_let_go_on_in_a_deleted_repository_too() -> No
 
 
 def test_why_says_who_deleted_an_address_and_under_which_rule() -> None:
-    with application(operations=_Operations()) as service:
+    with application() as service:
         repo = service.lake.create_repository("sales")
         address = repo.upload("main", "a", b"x").address
         repo.reset("main")
@@ -42,7 +41,7 @@ def test_why_says_who_deleted_an_address_and_under_which_rule() -> None:
 
 
 def test_why_says_what_an_address_is_to_a_purged_object() -> None:
-    with application(operations=_Operations()) as service:
+    with application() as service:
         repo = service.lake.create_repository("sales")
         identity = repo.upload("main", "a", b"rows").address
         repo.commit("main", "a")
@@ -61,6 +60,6 @@ def test_why_says_what_an_address_is_to_a_purged_object() -> None:
 
 
 def test_a_repository_that_never_was_is_not_found() -> None:
-    with application(operations=_Operations()) as service:
+    with application() as service:
         assert service("GET", "/reaper/status", params={"repository": "sales"}).status_code == 404
         assert service("POST", "/repositories/sales/reaper/resume").status_code == 404

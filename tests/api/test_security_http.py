@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 
-from refstore.cli.serve import _Operations
 from refstore.configuration.settings import ApiSettings, ReaperSettings
 from refstore.errors import Invalid
 from refstore.records import keys
@@ -246,7 +245,7 @@ def test_deletion_does_not_go_on_unguarded_for_ever(asgi: Application, seconds: 
 
 
 def test_nor_by_a_page_or_a_call() -> None:
-    with application(operations=_Operations()) as found:
+    with application() as found:
         found.lake.create_repository("alpha")
         browser = Browser(found)
         browser.sign_in()
@@ -262,7 +261,7 @@ def test_nor_by_a_page_or_a_call() -> None:
 
 
 def test_readers_do_not_learn_hosts_and_processes() -> None:
-    with application(operations=_Operations()) as found:
+    with application() as found:
         repo = found.lake.create_repository("alpha", grace_seconds=0)
         address = repo.upload("main", "p", b"x").address
         repo.delete("main", "p")

@@ -103,9 +103,7 @@ def first_key(said: str) -> tuple[str, str] | None:
 
 @pytest.fixture(scope="module")
 def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A service that serves several tests: beyond loopback, with a key of the environment, and without processes of its
-    own.
-    """
+    """A service that serves several tests: beyond loopback, with a key of the environment, and without a reaper."""
     with serving(
         tmp_path_factory.mktemp("open"),
         "--host",
@@ -336,12 +334,6 @@ def test_the_reaper_and_the_process_for_reads_end_with_the_service_that_started_
         processes = children(service.process.pid)
         service.process.kill()
         wait_until(lambda: not [process for process in processes if lives(process)])
-
-
-@on_open_service
-def test_who_wants_threads_for_reads_has_no_process_for_them(open_service: Serving) -> None:
-    assert open_service.get("/api/v1/repositories", auth=OWN_KEY).status_code == 200
-    assert not children(open_service.process.pid)
 
 
 @on_open_service

@@ -10,7 +10,8 @@ from refstore.lake import Lake
 from refstore_api.auth import Reader
 from refstore_api.request_metrics import CONTENT_TYPE, RequestMetrics, render_lake_metrics
 from refstore_api.routes import failures
-from refstore_api.service import ServiceOf
+from refstore_api.service import Service, ServiceOf
+from refstore_reaper.reaper_metrics import read_metrics_file
 
 router = APIRouter(tags=["health"])
 
@@ -50,5 +51,9 @@ async def metrics(request: Request, service: ServiceOf, caller: Reader) -> Respo
     request_metrics: RequestMetrics = request.app.state.metrics
     text = request_metrics.render()
     if not caller.repositories:  # a key for some repositories learns nothing of the others
-        text += await service.run(lambda: render_lake_metrics(service.lake) + service.reaper_metrics())
+        text += await service.run(lambda: render_lake_metrics(service.lake) + _reaper_metrics(service))
     return Response(text, media_type=CONTENT_TYPE)
+
+
+def _reaper_metrics(service: Service) -> bytes:
+    return read_metrics_file(service.reaper_metrics) if service.reaper_metrics is not None else b""

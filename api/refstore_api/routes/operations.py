@@ -36,6 +36,8 @@ from refstore_api.object_stats import address_of_url, make_object_response, phys
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
 from refstore_api.shared_parameters import AMOUNT, Amount, Prefix, amount_of
+from refstore_reaper import breaker
+from refstore_reaper.status import read_status
 
 router = APIRouter(tags=["refstore"], route_class=FastRoute)
 PhysicalAddress = Annotated[
@@ -145,7 +147,7 @@ async def get_references(
 @router.get(
     "/repositories/{repository}/addresses/why",
     operation_id="why",
-    responses={200: {"model": WhyModel}, **failures(501)},
+    responses={200: {"model": WhyModel}, **failures()},
 )
 async def why(
     request: Request, service: ServiceOf, caller: Reader, repository: str, physical_address: PhysicalAddress
@@ -156,7 +158,7 @@ async def why(
         address = address_of_url(repo.context, physical_address)
         # a reaper's id has its host and process, and a store's words may have one
         shows_host = caller.role >= Role.OPERATOR
-        explanation = service.operations.why(repo, address)
+        explanation = repo.why(address)
         return WhyModel(
             physical_address=physical_url(repo.context, Address(address)),
             now=_address_references(repo, explanation.info),
@@ -182,7 +184,7 @@ async def why(
 
 
 @router.get(
-    "/reaper/status", operation_id="reaperStatus", response_class=Response, responses={200: OBJECT, **failures(501)}
+    "/reaper/status", operation_id="reaperStatus", response_class=Response, responses={200: OBJECT, **failures()}
 )
 async def reaper_status(
     service: ServiceOf,
@@ -192,13 +194,21 @@ async def reaper_status(
     """Return which reapers run, what waits, and where and why deletion has stopped."""
     if repository is not None:
         await service.run(lambda: service.lake.undrained_context(repository))
-    return JSONResponse(await service.run(lambda: service.operations.reaper_status(service.lake, repository)))
+    status = await service.run(lambda: read_status(service.lake, repository=repository))
+    return JSONResponse(
+        {
+            "reapers": [each._asdict() for each in status.reapers],
+            "repositories": [each._asdict() for each in status.repositories],
+            "settling": status.settling,
+            "settlement_error": status.settlement_error,
+        }
+    )
 
 
 @router.post(
     "/repositories/{repository}/reaper/resume",
     operation_id="resumeReaper",
-    responses={200: {"model": Message}, **failures(409, 501)},
+    responses={200: {"model": Message}, **failures(409)},
 )
 async def resume_reaper(
     service: ServiceOf, _caller: Operator, repository: str, body: ResumeRequest | None = None
@@ -210,11 +220,8 @@ async def resume_reaper(
     bounds = body or ResumeRequest()
 
     def resume() -> Message:
-        return Message(
-            message=service.operations.resume(
-                service.lake.undrained_context(repository), bounds.seconds, bounds.objects
-            )
-        )
+        ctx = service.lake.undrained_context(repository)
+        return Message(message=breaker.resume_stopped(ctx, seconds=bounds.seconds, objects=bounds.objects))
 
     return make_response(await service.run(resume))
 

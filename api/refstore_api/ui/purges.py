@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -27,6 +27,8 @@ from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 from refstore_gc import purge_cleanup
 
+if TYPE_CHECKING:
+    from refstore_purge.restore_backups import RestoreSummary
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/purges", route_class=EncodedNameRoute)
 
 RUNS: Final = 50
@@ -37,6 +39,8 @@ SHOWN_MAX: Final = 20
 @router.get("")
 async def list_runs(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
     def work(repo: Repository) -> Response:
+        from refstore_purge import purge_report
+
         kept = purge_cleanup.scan_backups(repo.context)
         backups = list(islice(kept, BACKUPS + 1))
         return render(
@@ -44,7 +48,7 @@ async def list_runs(request: Request, service: ServiceOf, session: ReaderSession
             "purges.html",
             repository=repo.name,
             onboarded=_onboarded_or_none(repo),
-            runs=service.purges.runs(repo, RUNS),
+            runs=list(islice(purge_report.scan_reports(repo), RUNS)),
             backups=backups[:BACKUPS],
             more_backups=len(backups) > BACKUPS,
         )
@@ -55,11 +59,15 @@ async def list_runs(request: Request, service: ServiceOf, session: ReaderSession
 @router.get("/{run}")
 async def show(request: Request, service: ServiceOf, session: ReaderSession, repository: str, run: str) -> Response:
     def work(repo: Repository) -> Response:
+        from refstore_purge import place_lookup, purge_report
+
+        report = purge_report.read_report(repo, run)
+        place_lookup.refresh_places(repo, [report])
         return render(
             request,
             "purge.html",
             repository=repo.name,
-            report=service.purges.report(repo, run),
+            report=report,
             shown=SHOWN_MAX,
             may_act=session.has_role("operator", repo.name),
         )
@@ -72,7 +80,7 @@ async def ask_restore(
     request: Request, service: ServiceOf, session: OperatorSession, repository: str, run: str
 ) -> Response:
     def work(repo: Repository) -> Response:
-        would = service.purges.restore(repo, run, dry_run=True)
+        would = _restore(repo, run, dry_run=True)
         return ask_confirmation(
             request,
             Confirmation(
@@ -80,10 +88,10 @@ async def ask_restore(
                 lead="The rows of the ids are there again, in every version. What this replaces becomes trash.",
                 button="Restore",
                 facts=_facts(run, would),
-                warnings=[f"{each['address']}: {each['reason']}" for each in would["not_restored"][:SHOWN_MAX]],
+                warnings=_failures(would),
                 hidden_fields={SHOWN_DIGEST: make_digest(_facts(run, would))},
                 cancel=f"/repositories/{repository}/purges/{run}",
-                is_allowed=bool(would["objects"]),
+                is_allowed=bool(would.objects),
             ),
             repository=repo.name,
         )
@@ -97,9 +105,9 @@ async def restore(
 ) -> Response:
     form = await read_answer(request, session, (SHOWN_DIGEST,))
 
-    def work(repo: Repository) -> dict[str, Any]:
-        check_shown(form, _facts(run, service.purges.restore(repo, run, dry_run=True)))
-        return service.purges.restore(repo, run, dry_run=False)
+    def work(repo: Repository) -> RestoreSummary:
+        check_shown(form, _facts(run, _restore(repo, run, dry_run=True)))
+        return _restore(repo, run, dry_run=False)
 
     done = await service.repository(repository, work)
     return show_result(
@@ -108,8 +116,14 @@ async def restore(
         _facts(run, done),
         repository=repository,
         back=f"/repositories/{repository}/purges/{run}",
-        failed=[f"{each['address']}: {each['reason']}" for each in done["not_restored"][:SHOWN_MAX]],
+        failed=_failures(done),
     )
+
+
+def _restore(repo: Repository, run: str, *, dry_run: bool) -> RestoreSummary:
+    from refstore_purge import restore_backups
+
+    return restore_backups.restore_backups(repo, restore_backups.RestoreScope(run), dry_run=dry_run)
 
 
 def _onboarded_or_none(repo: Repository) -> Any:
@@ -119,11 +133,15 @@ def _onboarded_or_none(repo: Repository) -> Any:
         return None
 
 
-def _facts(run: str, summary: dict[str, Any]) -> list[tuple[str, str]]:
+def _failures(summary: RestoreSummary) -> list[str]:
+    return [f"{each.address}: {each.reason}" for each in summary.not_restored[:SHOWN_MAX]]
+
+
+def _facts(run: str, summary: RestoreSummary) -> list[tuple[str, str]]:
     return [
         ("Run", run),
-        ("Objects restored", f"{summary['objects']:,}"),
-        ("Their bytes", format_size(summary["bytes"])),
-        ("Restored before", f"{summary['already_restored']:,}"),
-        ("Not restored", f"{summary['not_restored_count']:,}"),
+        ("Objects restored", f"{summary.objects:,}"),
+        ("Their bytes", format_size(summary.bytes)),
+        ("Restored before", f"{summary.already_restored:,}"),
+        ("Not restored", f"{summary.not_restored_count:,}"),
     ]

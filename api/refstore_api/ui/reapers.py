@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -21,6 +21,8 @@ from refstore_api.ui.confirmation import Confirmation, ConfirmationField, ask_co
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.pages import render, settlement_text
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
+from refstore_reaper import breaker
+from refstore_reaper.status import read_status
 
 router = APIRouter(prefix=PATH)
 
@@ -48,12 +50,11 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession) -> 
             if known.reaper.stop_reason or known.reaper.error or known.reaper.refused_objects or record.id in leases
         ]
         rows.sort(key=lambda row: (not row[1].reaper.stop_reason, not row[1].reaper.error, row[0]))
-        status: Any = service.operations.reaper_status(lake, "") if not own else {"reapers": []}
         return render(
             request,
             "reapers.html",
             settling=settlement_text(lake),
-            reapers=status["reapers"],
+            reapers=read_status(lake, repository="").reapers if not own else (),
             restricted=bool(own),
             rows=rows[:REPOSITORIES],
             count=len(rows),
@@ -68,10 +69,9 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession) -> 
 @router.get("/repositories/{repository}/resume")
 async def ask_resume(request: Request, service: ServiceOf, _session: OperatorSession, repository: str) -> Response:
     def work() -> Response:
-        status: Any = service.operations.reaper_status(service.lake, repository)
-        found = next(iter(status["repositories"]), None)
+        found = next(iter(read_status(service.lake, repository=repository).repositories), None)
         known = figures.read_figures(service.lake.kv, service.lake.undrained_context(repository).repo).reaper
-        reason = found["stopped"] if found else ""
+        reason = found.stopped if found else ""
         return ask_confirmation(
             request,
             Confirmation(
@@ -80,9 +80,9 @@ async def ask_resume(request: Request, service: ServiceOf, _session: OperatorSes
                 button="Let it delete",
                 facts=[
                     ("Stopped because", reason or "it is not stopped"),
-                    ("Due now", f"{found['due'] if found else 0:,} objects"),
+                    ("Due now", f"{found.due if found else 0:,} objects"),
                     ("Due when last measured", f"{known.due.objects:,} objects, {format_size(known.due.bytes)}"),
-                    ("In grace", f"{found['in_grace'] if found else 0:,} objects"),
+                    ("In grace", f"{found.in_grace if found else 0:,} objects"),
                 ],
                 fields=[
                     ConfirmationField(
@@ -113,7 +113,8 @@ async def resume(request: Request, service: ServiceOf, session: OperatorSession,
 
     def work() -> str:
         ctx = service.lake.undrained_context(repository)
-        return service.operations.resume(ctx, amount * _HOUR if by_time else None, None if by_time else amount)
+        seconds, objects = (amount * _HOUR, None) if by_time else (None, amount)
+        return breaker.resume_stopped(ctx, seconds=seconds, objects=objects)
 
     message = await service.run(work)
     return show_result(request, "Hard deletion goes on", [("Result", message)], repository=repository, back="/reapers")
