@@ -57,8 +57,8 @@ def collect_live_set(
     report: Callable[[int], None],
 ) -> LiveSet:
     """Write the addresses of a live scan to files, and gather what is to be read of its commits."""
-    addresses, commits = AddressWriter(run.files, run.layout), LiveCommits()
-    identities = AddressWriter(run.files, run.layout, "identities")
+    addresses, commits = AddressWriter(run.layout), LiveCommits()
+    identities = AddressWriter(run.layout, "identities")
     for batch in scan:
         addresses.add(batch.addresses)
         identities.add(batch.identities)

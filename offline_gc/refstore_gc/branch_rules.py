@@ -16,7 +16,7 @@ from refstore_gc.run_summary import BranchRuleResult, ObjectCount
 
 def apply_branch_rules(ctx: Context, rules: Rules | None = None, *, dry_run: bool = False) -> BranchRuleResult:
     """`rules`: instead of the repository's own. Raises CorruptRecord, CorruptRange: something cannot be read."""
-    effective = rules or _repository_rules(ctx)
+    effective = rules or rules_document.rules_in_force(ctx)
     done = _expire_staged(ctx, effective, dry_run=dry_run)
     if not effective.allow_deletion_from_latest_view:
         return done
@@ -55,8 +55,3 @@ def _expire_latest_view(ctx: Context, rules: Rules, *, dry_run: bool) -> BranchR
             if done.remaining_reason:
                 left.append(f"paths {rule.prefix}* of branch {branch!r}: {done.remaining_reason}")
     return BranchRuleResult(latest_view=total, commits=commits, incomplete_branches=left)
-
-
-def _repository_rules(ctx: Context) -> Rules:
-    own = rules_document.get_rules(ctx)
-    return own.rules if own is not None else Rules()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -34,7 +33,6 @@ from refstore_gc.incremental.baseline_keys import (
 from refstore_gc.run_layout import (
     ObjectKind,
     RunLayout,
-    is_stored,
     open_store,
     read_table,
     request_threads,
@@ -224,7 +222,7 @@ def _garbage_of_earlier_listings(bucket: JoinedBucket, known: Sequence[BaselineK
     uncertain = np.flatnonzero(goes & ~are_among(own_keys, bucket.expired))
     with Workers(request_threads(layout)) as workers:
         in_question = (addresses[place].as_py() for place in uncertain.tolist())
-        present = workers.map_ahead(partial(is_stored, open_store(layout.url, layout)), in_question)
+        present = workers.map_ahead(open_store(layout.url, layout).is_stored, in_question)
         goes[uncertain] = np.fromiter(present, bool, len(uncertain))
     addresses, sizes = addresses.filter(make_array(goes)), sizes[goes]
     table = pa.table(

@@ -24,6 +24,7 @@ from refstore.core.batches import split_batches
 from refstore.core.clock import SystemClock
 from refstore.core.ids import Address, CommitId, RandomIds, address_time_ms, is_own
 from refstore.records.commit_records import Commit
+from refstore.retention.path_rules import KeepLevel
 from refstore.versioning.commits import columns, object_names, ranges
 from refstore.versioning.commits.added_addresses import open_added_addresses
 from refstore.versioning.commits.caches import Caches
@@ -44,17 +45,11 @@ IDS_MAX: Final = 1 << 17
 """How many ids of ranges a task gathers before it looks for new ones: 12 MB."""
 
 
-KEEP_ALL: Final = 2
-KEEP_YOUNG: Final = 1
-KEEP_NOTHING: Final = 0
-"""`Keeps` of `refstore/retention/path_rules.py`."""
-
-
 class FilterPart(msgspec.Struct, frozen=True):
     """What is kept of the paths that start with a prefix, and with no longer prefix of the same filter."""
 
     prefix: str
-    keep_level: int
+    keep_level: KeepLevel
     made_from_ms: int = 0
     """Where only young objects are kept: those that were made from then on."""
 
@@ -68,8 +63,9 @@ class TreeFilter(msgspec.Struct, frozen=True):
     def may_keep(self, first_path: str, last_path: str) -> bool:
         """Return whether a range can hold something that is kept."""
         return any(
-            part.keep_level != KEEP_NOTHING and last_path >= part.prefix and ranges.may_contain(first_path, part.prefix)
+            last_path >= part.prefix and ranges.may_contain(first_path, part.prefix)
             for part in self.parts
+            if part.keep_level != KeepLevel.NOTHING
         )
 
 
@@ -148,7 +144,7 @@ class LiveCommits:
             self._part.pop(commit_id, None)
             self._past.pop(commit_id, None)
         elif commit_id not in self._full:
-            if any(part.keep_level != KEEP_NOTHING for part in tree_filter.parts):
+            if any(part.keep_level != KeepLevel.NOTHING for part in tree_filter.parts):
                 self._part[commit_id] = (brief, tree_filter)
             else:
                 self._past[commit_id] = brief
@@ -226,24 +222,15 @@ class LiveCommits:
         """
         if self._part:
             return None
-        roots: set[str] = set()
-        added: set[str] = set()
-        for brief in self._full.values():
-            if brief.parent is not None and brief.parent in self._full:
-                added.add(brief.added_addresses_id)
-            else:
-                roots.add(brief.metarange)
+        added = {brief.added_addresses_id for brief in self._full.values() if brief.parent in self._full}
         metaranges = {brief.metarange for brief in (*self._full.values(), *self._past.values())}
-        return CommitReads(roots - {""}, added - {""}, metaranges - {""}, set(self._past))
+        return CommitReads(self.whole_trees(), added - {""}, metaranges - {""}, set(self._past))
 
     def whole_trees(self) -> set[str]:
         """Return metaranges of live commits whose parents are not live: what is read of those that are kept as a
         whole.
         """
-        roots = {
-            brief.metarange for brief in self._full.values() if brief.parent is None or brief.parent not in self._full
-        }
-        return roots - {""}
+        return {brief.metarange for brief in self._full.values() if brief.parent not in self._full} - {""}
 
     def metarange(self, commit: CommitId) -> str | None:
         """Return the metarange of a commit that the live scan met. None: the commit never landed."""
@@ -400,13 +387,13 @@ def _filtered_addresses(rows: Any, tree_filter: TreeFilter) -> Any:
     chosen = [
         address
         for address, how, since_ms in zip(addresses, keeps.tolist(), made_from.tolist(), strict=True)
-        if how == KEEP_ALL
-        or (how == KEEP_YOUNG and ((made_ms := parse_address_time_ms(address)) is None or made_ms >= since_ms))
+        if how == KeepLevel.ALL
+        or (how == KeepLevel.YOUNG and ((made_ms := _made_ms(address)) is None or made_ms >= since_ms))
     ]
     return make_array(chosen, pa.string())
 
 
-def parse_address_time_ms(address: Address) -> int | None:
+def _made_ms(address: Address) -> int | None:
     return address_time_ms(address) if is_own(address) else None
 
 

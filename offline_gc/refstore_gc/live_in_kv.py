@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 
 from refstore.core.arrow_arrays import make_array
-from refstore.objects.base import ObjectStore
 from refstore_gc.address_batches import Batch, BatchBuilder, BatchKind
 from refstore_gc.address_codec import BucketBounds
 from refstore_gc.engines.base import Flow
@@ -27,9 +26,8 @@ FILE_ROWS: Final = 1 << 18
 class AddressWriter:
     """Writes addresses to files of a bounded size."""
 
-    def __init__(self, store: ObjectStore, layout: RunLayout, folder: str = "kept") -> None:
-        self._store = store
-        self._work = layout
+    def __init__(self, layout: RunLayout, folder: str = "kept") -> None:
+        self._layout = layout
         self._folder = folder
         self._waiting: list[str] = []
         self.files: list[str] = []
@@ -48,8 +46,9 @@ class AddressWriter:
         return self.files
 
     def _write(self) -> None:
-        key = self._work.file_key(self._folder, len(self.files))
-        write_table(self._store, key, pa.table({"address": make_array(self._waiting, pa.string())}))
+        key = self._layout.file_key(self._folder, len(self.files))
+        table = pa.table({"address": make_array(self._waiting, pa.string())})
+        write_table(open_store(self._layout.files, self._layout), key, table)
         self.files.append(key)
         self._waiting = []
 

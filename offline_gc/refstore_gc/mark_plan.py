@@ -22,13 +22,11 @@ from refstore.retention.commit_arrays import NONE
 from refstore.retention.path_rules import KeepLevel, PathClass, RetentionPlan, make_plan
 from refstore.retention.rules import DAY_MS, BranchPeriods, Rules
 from refstore_gc.list_objects import HOUR_MS, address_bound
-from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, FilterPart, TreeFilter
+from refstore_gc.live_in_commits import FilterPart, TreeFilter
 
 CLOCK_GRAIN_SECONDS: Final = 2.0
 """A store tells its clock in whole seconds, and asking takes a moment."""
 MIN_AGE_SECONDS: Final = 86_400.0
-_NO_RULES: Final = Rules()
-_YOUNG: Final = int(KeepLevel.YOUNG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,7 @@ class MarkDecision:
 def decide_marks(ctx: Context, *, rules: Rules | None = None, grace_days: float | None = None) -> MarkDecision:
     """Decide what to mark. `rules` replace the repository's own. Raises CorruptRecord (rules, or commits)."""
     if rules is None:
-        own = rules_document.get_rules(ctx)
-        rules = own.rules if own is not None else _NO_RULES
+        rules = rules_document.rules_in_force(ctx)
     history, refs = rules_document.read_history(ctx)
     made = make_plan(history, refs, rules, ctx.clock.now_ms())
     grace_ms = int((rules.grace_days if grace_days is None else grace_days) * DAY_MS)
@@ -88,12 +85,12 @@ def tree_filter_of(made: RetentionPlan) -> Callable[[LiveCommit], TreeFilter | N
             {"", *commit.expired_prefixes, *(each.prefix for each in classes)}, key=lambda each: (len(each), each)
         ):
             if not prefix.startswith(commit.expired_prefixes):
-                parts.append(FilterPart(prefix, KEEP_ALL))
+                parts.append(FilterPart(prefix, KeepLevel.ALL))
             else:
                 parts.append(
                     _filter_part(prefix, next(each for each in classes if prefix.startswith(each.prefix)), number)
                 )
-        return None if all(part.keep_level == KEEP_ALL for part in parts) else TreeFilter(tuple(parts))
+        return None if all(part.keep_level == KeepLevel.ALL for part in parts) else TreeFilter(tuple(parts))
 
     return filter_of
 
@@ -103,9 +100,9 @@ def _filter_part(prefix: str, path_class: PathClass, number: int | None) -> Filt
     something.
     """
     if path_class.on_hold:
-        return FilterPart(prefix, KEEP_ALL)
-    keeps = KEEP_NOTHING if number is None else path_class.keep_levels[number]
-    return FilterPart(prefix, keeps, (path_class.made_from_ms or 0) if keeps == _YOUNG else 0)
+        return FilterPart(prefix, KeepLevel.ALL)
+    keeps = KeepLevel.NOTHING if number is None else KeepLevel(path_class.keep_levels[number])
+    return FilterPart(prefix, keeps, (path_class.made_from_ms or 0) if keeps is KeepLevel.YOUNG else 0)
 
 
 def store_now_ms(store: ObjectStore, key: str) -> int:

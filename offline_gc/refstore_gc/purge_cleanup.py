@@ -102,23 +102,22 @@ def _clean_up(ctx: Context, *, dry_run: bool) -> CleanupSummary:
     done = _CleanupCounts(branches=delete_abandoned_branches(ctx, dry_run=dry_run))
     if not ctx.locations.are_announced():
         return done.to_summary()
-    document = _read_document(ctx)
-    held = _find_held_addresses(ctx)
+    ends = CleanupSchedule.read(ctx)
     fence = None if dry_run else kv_guard.begin_guarded_pass(ctx, "purge")
     name = f"purge-{ctx.ids.new_id(ctx.clock.now_ms())}"
     journal = JournalWriter(ctx.objects, name, ctx.clock, count())
     now = ctx.clock.now_ms()
-    wait_ms = int(_wait_seconds(ctx) * 1000)
     for page in split_batches(ctx.locations.scan_changing(), PAGE):
         found: list[tuple[LocatedIdentity, dict[Address, LeftoverExpiry]]] = []
         for each in page:
             if each.location.current is None:
                 continue  # whoever deletes the identity goes on with it
-            if each.identity in held:
+            if each.identity in ends.held_addresses:
                 done.held_contents += bool(each.location.backups)
                 done.add("waiting_contents", *_sum_sizes(each.location.backups))
                 continue
-            ending = _find_due(each, document, now, wait_ms)
+            dates = ends.expiries_of(each.location)
+            ending = {address: one for address, one in dates.items() if one.deletes_at_ms <= now}
             done.add(
                 "waiting_contents",
                 *_sum_sizes([one for one in each.location.backups if one.content.address not in ending]),
@@ -134,7 +133,7 @@ def _clean_up(ctx: Context, *, dry_run: bool) -> CleanupSummary:
                 _add_counts(done, ending, sizes, [*ending])
             continue
         retired = ctx.locations.retire(
-            [(each, _backups_to_retire(each, ending)) for each, ending in found], intents_before_ms=now - wait_ms
+            [(each, _backups_to_retire(each, ending)) for each, ending in found], intents_before_ms=now - ends.wait_ms
         )
         if retired:
             kept = tuple(ManifestLocation(each.identity, encode(each.location)) for each in retired)
@@ -228,8 +227,7 @@ def _read_document(ctx: Context) -> PurgeDocument:
 
 def _find_held_addresses(ctx: Context) -> set[str]:
     """Return the addresses that a legal hold covers under any name, in any version and in the trash."""
-    retention = rules_document.get_rules(ctx)
-    prefixes = [hold.prefix for hold in retention.rules.legal_holds] if retention is not None else []
+    prefixes = [hold.prefix for hold in rules_document.rules_in_force(ctx).legal_holds]
     held: set[str] = {each.entry.address for each in referenced_entries(ctx, prefixes)}  # first, as entries move
     return held.union(each.entry.address for each in scan_versions(ctx, prefixes=prefixes))
 
@@ -239,14 +237,6 @@ def _wait_seconds(ctx: Context) -> float:
     waits = ctx.waits
     longest = waits.operation_deadline_seconds + waits.io_timeout_seconds
     return max(longest, waits.issue_seconds, SIGNED_SECONDS) + 2 * waits.clock_skew_seconds
-
-
-def _find_due(
-    each: LocatedIdentity, document: PurgeDocument, now_ms: int, wait_ms: int
-) -> dict[Address, LeftoverExpiry]:
-    """Return what goes of a record now, by address."""
-    dates = find_expiries(each.location, document, wait_ms)
-    return {address: ending for address, ending in dates.items() if ending.deletes_at_ms <= now_ms}
 
 
 def _find_pending(each: LocatedIdentity) -> dict[Address, LeftoverExpiry]:

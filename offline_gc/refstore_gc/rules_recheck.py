@@ -24,8 +24,7 @@ from refstore.operations import rules_document
 from refstore.records.mark_records import Mark
 from refstore.retention.active_commits import ExpiryState
 from refstore.retention.path_rules import KeepLevel, RetentionPlan, make_plan
-from refstore.retention.rules import Rules
-from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, FilterPart, LiveCommits, TreeFilter
+from refstore_gc.live_in_commits import FilterPart, LiveCommits, TreeFilter
 from refstore_gc.mark_plan import tree_filter_of
 
 PAGE: Final = 1000
@@ -49,13 +48,13 @@ def begin_sweep(ctx: Context, marks: Marks, mark_id: str) -> SweepStart:
             return SweepStart(run, None)
         # it was confirmed, or became due, a moment ago: what today's rules keep is excluded, as where a sweep is made
         # again
-    rules = _read_rules(ctx)
+    rules = rules_document.rules_in_force(ctx)
     history, refs = rules_document.read_history(ctx)
     plan = make_plan(history, refs, rules, ctx.clock.now_ms())
     if is_due:
         marks.commits.unmark_run(mark_id, partial(is_kept, plan))
     run = marks.sweeps.begin(mark_id)
-    latest = _read_rules(ctx)  # a hold that was set while the history was read
+    latest = rules_document.rules_in_force(ctx)  # a hold that was set while the history was read
     if latest != rules:
         plan = make_plan(history, refs, latest, ctx.clock.now_ms())
     return SweepStart(run, plan, latest.digest() != run.record.rules_digest)
@@ -94,7 +93,7 @@ def exclude_kept_commits(marks: Marks, start: SweepStart, excluded: LiveCommits)
                 kept_filter = _filter_in_prefixes(
                     expired_prefixes, filter_of(LiveCommit(commit, record, expired_prefixes))
                 )
-                if kept_filter is None or any(part.keep_level != KEEP_NOTHING for part in kept_filter.parts):
+                if kept_filter is None or any(part.keep_level != KeepLevel.NOTHING for part in kept_filter.parts):
                     excluded.add(commit, record, kept_filter)
     return sum(_is_active(plan, commit) for commit in known)
 
@@ -106,10 +105,10 @@ def _filter_in_prefixes(expired_prefixes: tuple[str, ...], kept_filter: TreeFilt
     parts = (
         kept_filter.parts
         if kept_filter is not None
-        else tuple(FilterPart(prefix, KEEP_ALL) for prefix in sorted(expired_prefixes, key=len))
+        else tuple(FilterPart(prefix, KeepLevel.ALL) for prefix in sorted(expired_prefixes, key=len))
     )
     inside = tuple(part for part in parts if part.prefix.startswith(expired_prefixes))
-    return TreeFilter((FilterPart("", KEEP_NOTHING), *inside))
+    return TreeFilter((FilterPart("", KeepLevel.NOTHING), *inside))
 
 
 def _is_active(plan: RetentionPlan, commit: CommitId) -> bool:
@@ -121,8 +120,3 @@ def _number_of(plan: RetentionPlan, commit: CommitId) -> int | None:
     """Return the commit's number. None for what was given up: whatever the rules say, nobody can name it."""
     number = plan.expiry.history.numbers.get(commit)
     return None if number is None or plan.expiry.state(number) is ExpiryState.UNLANDED else number
-
-
-def _read_rules(ctx: Context) -> Rules:
-    document = rules_document.get_rules(ctx)
-    return document.rules if document is not None else Rules()

@@ -12,11 +12,10 @@ import msgspec
 from refstore.context import Context
 from refstore.errors import InvalidSettings
 from refstore.monitoring.run_control import RunControl
-from refstore.objects.base import ObjectStore
 from refstore.retention.rules import Rules
 from refstore_gc.engines.base import Engine
 from refstore_gc.mark_breaker import BreakerLimits
-from refstore_gc.run_layout import RunLayout, open_store
+from refstore_gc.run_layout import RunLayout
 from refstore_gc.run_progress import ReportProgress, RunSteps
 from refstore_gc.run_summary import SweepMode
 
@@ -72,12 +71,6 @@ class RunContext:
     def with_seed(self, seed: int) -> RunContext:
         """Return the run with another seed of the addresses' keys."""
         return replace(self, layout=msgspec.structs.replace(self.layout, seed=seed))
-
-    @property
-    def files(self) -> ObjectStore:
-        """The store that holds the run's own files."""
-        layout = self.layout
-        return self.repository.objects if layout.files == layout.url else open_store(layout.files, layout)
 
 
 def new_run(

@@ -40,20 +40,6 @@ DATA: Final = "data/"
 BULK_KEYS: Final = 1000
 """How many keys a store deletes in one request."""
 
-__all__ = [
-    "DATA",
-    "ROOT",
-    "TAG",
-    "ObjectKind",
-    "RunLayout",
-    "folder_of",
-    "kind_of",
-    "make_layout",
-    "open_store",
-    "read_json",
-    "write_json",
-]
-
 
 class ObjectKind(IntEnum):
     """What an object of a namespace is. The numbers stand in files: only append."""
@@ -139,14 +125,6 @@ def open_store(url: str, layout: RunLayout) -> ObjectStore:
 def request_threads(layout: RunLayout) -> int:
     """Return how many requests a task makes at once."""
     return 1 if isinstance(open_store(layout.url, layout), LocalObjects) else _THREADS
-
-
-def is_stored(store: ObjectStore, address: str) -> bool:
-    try:
-        store.head(address)
-    except ObjectNotFound:
-        return False
-    return True
 
 
 # ---- files

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from refstore.core.arrow_arrays import make_array, to_numpy
-from refstore.errors import Invalid, ObjectNotFound, ObjectsRefused, ObjectsUnavailable
+from refstore.errors import Invalid, ObjectsRefused, ObjectsUnavailable
 from refstore.gc_marks.sweep_records import outcome_key
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits.workers import Workers
@@ -44,13 +44,6 @@ from refstore_gc.run_summary import (
 from refstore_gc.untyped_arrow import pa, pc
 
 
-class SweepUnit(msgspec.Struct, frozen=True):
-    """A file of the mark, and where its outcome is written."""
-
-    key: str
-    outcome: str
-
-
 class OutcomeCount(NamedTuple):
     """A count of what became of a unit's objects."""
 
@@ -66,9 +59,7 @@ class OutcomeCount(NamedTuple):
 
 def unit_batches(keys: Sequence[str]) -> list[Batch]:
     """Return a batch for each file of the mark; the n-th is for bucket n."""
-    return [
-        Batch.from_value(number, BatchKind.LISTED, SweepUnit(key, outcome_key(key))) for number, key in enumerate(keys)
-    ]
+    return [Batch.from_value(number, BatchKind.LISTED, key) for number, key in enumerate(keys)]
 
 
 def sweep_units(
@@ -96,11 +87,11 @@ def _tree_batches(layout: RunLayout, cuts: BucketBounds, commits: LiveCommits) -
 
 def sweep_bucket(layout: RunLayout, mode: SweepMode, batches: Iterable[Batch]) -> Iterator[OutcomeCount]:
     """Delete, or tag, the addresses of the unit of one bucket."""
-    units: list[SweepUnit] = []
+    units: list[str] = []
     named_again: list[AddressKeys] = []
     for batch in batches:
         if batch.kind is BatchKind.LISTED:
-            units.append(msgspec.msgpack.decode(batch.body, type=SweepUnit))
+            units.append(msgspec.msgpack.decode(batch.body, type=str))
         else:
             named_again.append(batch.keys)
     for unit in units:
@@ -114,13 +105,12 @@ def check_tagged_units(run: RunContext, units: Sequence[UnitRow]) -> list[Outcom
     A unit is asked for object by object up to the first that is still there. So each object is asked for once when it
     is gone, and a unit that waits costs one request a night. What still counts as tagged is an upper bound.
     """
-    own_units = [SweepUnit(unit.key, outcome_key(unit.key)) for unit in units]
-    return list(run.engine.map(partial(_check_tagged_unit, run.layout), own_units))
+    return list(run.engine.map(partial(_check_tagged_unit, run.layout), [unit.key for unit in units]))
 
 
-def _check_tagged_unit(layout: RunLayout, unit: SweepUnit) -> list[OutcomeCount]:
-    store = open_store(layout.url, layout)
-    before = read_table(store, unit.outcome)
+def _check_tagged_unit(layout: RunLayout, unit: str) -> list[OutcomeCount]:
+    store, outcome_file = open_store(layout.url, layout), outcome_key(unit)
+    before = read_table(store, outcome_file)
     outcomes = to_numpy(before.column("outcome")).copy()
     whys = to_numpy(before.column("why"))
     places = np.flatnonzero(outcomes == TAGGED_OUTCOME)
@@ -136,17 +126,15 @@ def _check_tagged_unit(layout: RunLayout, unit: SweepUnit) -> list[OutcomeCount]
             KEPT_AS_VERSION_OUTCOME if store.versioning_status().keeps_versions else DELETED_BY_BUCKET_OUTCOME
         )
         number = before.schema.get_field_index("outcome")
-        write_table(store, unit.outcome, before.set_column(number, "outcome", make_array(outcomes, pa.string())))
-    return _count_outcomes(unit.key, read_table(store, unit.key), outcomes, whys)
+        write_table(store, outcome_file, before.set_column(number, "outcome", make_array(outcomes, pa.string())))
+    return _count_outcomes(unit, read_table(store, unit), outcomes, whys)
 
 
-def sweep_unit(
-    layout: RunLayout, unit: SweepUnit, named_again: Sequence[AddressKeys], mode: SweepMode
-) -> list[OutcomeCount]:
-    """Delete, or tag, the addresses of one unit. `named_again`: keys that something names again."""
-    store = open_store(layout.url, layout)
-    marked = read_table(store, unit.key)
-    before = _read_earlier_outcome(store, unit)
+def sweep_unit(layout: RunLayout, unit: str, named_again: Sequence[AddressKeys], mode: SweepMode) -> list[OutcomeCount]:
+    """Delete, or tag, the addresses of one unit, a file of the mark. `named_again`: keys that something names again."""
+    store, outcome_file = open_store(layout.url, layout), outcome_key(unit)
+    marked = read_table(store, unit)
+    before = _read_earlier_outcome(store, outcome_file)
     if before is None:
         outcomes = np.full(marked.num_rows, FAILED_OUTCOME, object)
         whys = np.full(marked.num_rows, "", object)
@@ -178,8 +166,8 @@ def sweep_unit(
                 "why": make_array(whys, pa.string()),
             }
         )
-        write_table(store, unit.outcome, table)
-    return _count_outcomes(unit.key, marked, outcomes, whys)
+        write_table(store, outcome_file, table)
+    return _count_outcomes(unit, marked, outcomes, whys)
 
 
 def _delete_or_tag(store: ObjectStore, keys: Sequence[str], mode: SweepMode) -> tuple[str, list[tuple[str, str, str]]]:
@@ -235,13 +223,9 @@ def _untag(store: ObjectStore, keys: Sequence[str]) -> list[str]:
     ]
 
 
-def _read_earlier_outcome(store: ObjectStore, unit: SweepUnit) -> Any:
-    """Return the outcome that an earlier sweep wrote."""
-    try:
-        store.head(unit.outcome)
-    except ObjectNotFound:
-        return None
-    return read_table(store, unit.outcome)
+def _read_earlier_outcome(store: ObjectStore, key: str) -> Any:
+    """Return the outcome that an earlier sweep wrote. None: there is none."""
+    return read_table(store, key) if store.head_many([key])[0] is not None else None
 
 
 def _count_outcomes(unit: str, marked: Any, outcomes: Any, whys: Any) -> list[OutcomeCount]:

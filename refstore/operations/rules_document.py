@@ -53,6 +53,12 @@ def get_rules(ctx: Context) -> RetentionRules | None:
     return _read_record(ctx)[1]
 
 
+def rules_in_force(ctx: Context) -> Rules:
+    """Return the rules in force; empty ones, by which nothing expires, if there are none. Raises CorruptRecord."""
+    own = get_rules(ctx)
+    return own.rules if own is not None else Rules()
+
+
 def set_rules(ctx: Context, document: str, *, by: str, remove: Collection[str] = ()) -> RetentionRules:
     """Replace the whole document. `remove`: the legal holds and pins that it removes, by their names
     (`retention/rule_changes.py`). Raises InvalidRules, ConsentNeeded, RepositoryNotFound, Contention.

@@ -11,7 +11,6 @@ from refstore.gc_marks import Marks
 from refstore.operations import refs, rules_document
 from refstore.retention.active_commits import ExpiryState
 from refstore.retention.path_rules import make_plan
-from refstore.retention.rules import Rules
 
 
 class UnmarkResult(NamedTuple):
@@ -46,9 +45,9 @@ def unmark(ctx: Context, which: str, *, pin: bool = False, by: str = "") -> Unma
 
 
 def _find_expired(ctx: Context, commits: Sequence[CommitId]) -> list[CommitId]:
-    own = rules_document.get_rules(ctx)
+    rules = rules_document.rules_in_force(ctx)
     history, names = rules_document.read_history(ctx)
-    current_plan = make_plan(history, names, own.rules if own is not None else Rules(), ctx.clock.now_ms())
+    current_plan = make_plan(history, names, rules, ctx.clock.now_ms())
     partly = {commit for commit, _ in current_plan.partly_expired_commits()}
     return [
         commit

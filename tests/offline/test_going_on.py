@@ -20,12 +20,13 @@ from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import ABSENT, Key
 from refstore.records import keys
 from refstore.records.staging_records import Entry
+from refstore.retention.path_rules import KeepLevel
 from refstore_gc import anti_join, gc_run
 from refstore_gc.engines.local import LocalEngine
 from refstore_gc.engines.shared_work import SharedWork
 from refstore_gc.engines.worker_processes import Worker
 from refstore_gc.incremental import baseline_files
-from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, CommitReads, FilterPart, LiveCommits, TreeFilter
+from refstore_gc.live_in_commits import CommitReads, FilterPart, LiveCommits, TreeFilter
 from refstore_gc.run_context import GcOptions, RunContext
 from refstore_gc.run_layout import make_layout
 from refstore_gc.run_progress import RunSteps, ignore_progress
@@ -248,7 +249,7 @@ def test_what_it_does_not_go_on_from(tmp_path: Path, engines: Engines) -> None:
     )
     wanted = LiveCommits()
     head = world.repo.get_commit("main")
-    wanted.add(*head, TreeFilter((FilterPart("", KEEP_ALL), FilterPart("a/", KEEP_NOTHING))))
+    wanted.add(*head, TreeFilter((FilterPart("", KeepLevel.ALL), FilterPart("a/", KeepLevel.NOTHING))))
     assert "keep only a part" in nothing.find_mismatch(wanted, wanted.read_names(), usable.cutoff_ms)
     assert "days ago" in baseline_files.usable(a_run(world, engines, full_days=2))[1]
     file = world.blobs / "_refstore" / "gc" / first.mark_id / baseline_files.FILE

@@ -24,7 +24,7 @@ from refstore_gc.live_in_commits import CommitSources
 from refstore_gc.live_in_kv import AddressWriter
 from refstore_gc.run_layout import make_layout
 from refstore_gc.run_summary import UnitRow
-from refstore_gc.sweep_tasks import SweepUnit, sweep_unit
+from refstore_gc.sweep_tasks import sweep_unit
 from refstore_gc.untyped_arrow import pa
 from tests.offline.world import World
 
@@ -41,7 +41,7 @@ def test_two_attempts_of_a_listing_task_do_not_mix_their_files(world: World, mon
     chunks = list(list_interval(work, world.clock.now_ms() + 1000, False, (0, KeyInterval("data/"))))
     for _ in lost:
         pass
-    keeper = AddressWriter(world.ctx.objects, work)
+    keeper = AddressWriter(work)
     keeper.add(addresses[1:])
     bounds = bucket_bounds(chunks)
     live = [(key, BatchKind.LIVE_IN_KV) for key in keeper.finish()]
@@ -88,7 +88,7 @@ def test_two_attempts_of_a_marking_task_do_not_mix_their_units(world: World, mon
     for number, row in enumerate(done):
         sweep_unit(
             work,
-            SweepUnit(row.key, row.key.replace("/mark/", "/sweep/")),
+            row.key,
             [encode_addresses(again, 1)] * (number == bucket),
             "delete",
         )

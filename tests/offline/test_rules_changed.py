@@ -19,10 +19,10 @@ from refstore.operations import rules_document
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.repository_records import RetentionRecord
-from refstore.retention.path_rules import RetentionPlan, make_plan
+from refstore.retention.path_rules import KeepLevel, RetentionPlan, make_plan
 from refstore_gc import gc_run, mark_plan, rules_recheck
 from refstore_gc.gc_run import GcOptions
-from refstore_gc.live_in_commits import KEEP_ALL, KEEP_NOTHING, FilterPart, TreeFilter
+from refstore_gc.live_in_commits import FilterPart, TreeFilter
 from refstore_gc.mark_plan import decide_marks, tree_filter_of
 from refstore_gc.run_summary import GcSummary
 from tests.offline.world import World, marked_in
@@ -281,7 +281,7 @@ def test_a_hold_covers_a_commit_that_the_rules_know_nothing_of(world: World, old
     kept_of = tree_filter_of(decide_marks(world.ctx).plan)
     record = world.repo.get_commit(old)[1]
     found = kept_of(LiveCommit(CommitId("0" * 64), record, ("",)))
-    assert found == TreeFilter((FilterPart("", KEEP_NOTHING), FilterPart("held/", KEEP_ALL)))
+    assert found == TreeFilter((FilterPart("", KeepLevel.NOTHING), FilterPart("held/", KeepLevel.ALL)))
 
 
 def test_a_mark_that_is_not_there_is_said_so(world: World, engines: Engines) -> None:

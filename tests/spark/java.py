@@ -77,9 +77,9 @@ def make_archive() -> None:
 
 
 def _use_spark(folder: Path) -> None:
-    from refstore_gc.engines.spark_session import SparkOptions, start_session
+    from refstore_gc.engines.spark_session import start_session
 
-    spark = start_session(SparkOptions(master="local[2]", conf={"spark.sql.shuffle.partitions": "2"}))
+    spark = start_session("local[2]", {"spark.sql.shuffle.partitions": "2"})
     spark.range(1000).mapInArrow(lambda batches: batches, "id long").write.parquet(str(folder))
     numbers = spark.read.parquet(str(folder))
     assert numbers.join(spark.range(500), "id", "left_anti").count() == 500

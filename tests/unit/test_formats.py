@@ -24,6 +24,7 @@ from refstore.deletion_history import deletion_index
 from refstore.deletion_history.deletion_index import Unreadable
 from refstore.deletion_history.journal_format import DeletionRecord, PendingDelete
 from refstore.deletion_history.journal_writer import JournalWriter
+from refstore.gc_marks.sweep_records import outcome_key
 from refstore.kv.base import Key
 from refstore.kv.sqlite import open_sqlite
 from refstore.objects import open_objects
@@ -37,7 +38,6 @@ from refstore.versioning.issuance import AddressTokenIssuer, IssuedAddressClaims
 from refstore_gc import deletion_index_writer, garbage, run_summary, sweep_tasks
 from refstore_gc.run_layout import ObjectKind, RunLayout
 from refstore_gc.run_summary import CleanupSummary, GcSummary, ObjectCount, SweepManifest, SweepResult, UnitRow
-from refstore_gc.sweep_tasks import SweepUnit
 from refstore_purge import id_index, ledger, purge_ids
 from tests.kit.clock import FakeClock
 
@@ -151,8 +151,8 @@ def _sweep_record() -> bytes:
     with TemporaryDirectory() as folder:
         layout, objects, unit = _mark_a_blob(folder)
         objects.put(ADDRESS, b"12345")
-        sweep_tasks.sweep_unit(layout, SweepUnit(unit.key, "outcome"), [], "delete")
-        return objects.read("outcome")
+        sweep_tasks.sweep_unit(layout, unit.key, [], "delete")
+        return objects.read(outcome_key(unit.key))
 
 
 def _deletion_index() -> bytes:

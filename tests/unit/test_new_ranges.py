@@ -16,6 +16,7 @@ from refstore.errors import CorruptRange
 from refstore.objects import open_objects
 from refstore.records.commit_records import Commit
 from refstore.records.staging_records import Entry
+from refstore.retention.path_rules import KeepLevel
 from refstore.versioning.commits import added_addresses, metaranges, object_names
 from refstore.versioning.commits.caches import Caches
 from refstore.versioning.commits.ranges import CutRule
@@ -27,8 +28,6 @@ from refstore_gc.engines.local import LocalEngine
 from refstore_gc.engines.shared_work import SharedWork
 from refstore_gc.incremental.changed_sources import changed_sources
 from refstore_gc.live_in_commits import (
-    KEEP_ALL,
-    KEEP_NOTHING,
     CommitSources,
     FilterPart,
     LiveCommits,
@@ -38,8 +37,8 @@ from refstore_gc.live_in_commits import (
 from refstore_gc.run_layout import RunLayout
 from refstore_gc.untyped_arrow import pa
 
-NOTHING_KEPT = TreeFilter((FilterPart("", KEEP_NOTHING),))
-A_PART_KEPT = TreeFilter((FilterPart("", KEEP_NOTHING), FilterPart("p/00000", KEEP_ALL)))
+NOTHING_KEPT = TreeFilter((FilterPart("", KeepLevel.NOTHING),))
+A_PART_KEPT = TreeFilter((FilterPart("", KeepLevel.NOTHING), FilterPart("p/00000", KeepLevel.ALL)))
 
 
 @dataclass

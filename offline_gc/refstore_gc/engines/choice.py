@@ -11,7 +11,6 @@ from refstore.core import python_gc
 from refstore_gc.engines import spark_session
 from refstore_gc.engines.base import Engine
 from refstore_gc.engines.local import LocalEngine
-from refstore_gc.engines.spark_session import SparkOptions
 
 Choice = Literal["auto", "local", "spark"]
 
@@ -71,7 +70,7 @@ class Engines:
         if session is not None:
             return SparkEngine(session)
         master = LOCAL_MASTER if self._options.master is None else self._options.master
-        engine = SparkEngine(spark_session.start_session(SparkOptions(master=master, conf=self._options.conf)))
+        engine = SparkEngine(spark_session.start_session(master, self._options.conf))
         self._opened.callback(engine.close)
         return engine
 

@@ -17,7 +17,6 @@ import tempfile
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -73,18 +72,6 @@ appender.console.layout.pattern = spark: %p %c{1}: %m%n
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparkOptions:
-    master: str
-    """'': what spark-submit, or Spark's own configuration, says."""
-    conf: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Spark settings, over the defaults."""
-
-    @property
-    def is_local(self) -> bool:
-        return self.master.startswith("local")
-
-
 def is_installed() -> bool:
     return find_spec("pyspark") is not None
 
@@ -102,25 +89,28 @@ def active_session() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
-def start_session(options: SparkOptions) -> SparkSession:
-    """Raises MissingExtra, InvalidSettings."""
+def start_session(master: str, conf: Mapping[str, str]) -> SparkSession:
+    """Start Spark. `master`: '': what spark-submit, or Spark's own configuration, says. `conf`: settings, over the
+    defaults. Raises MissingExtra, InvalidSettings.
+    """
     check_installed()
     from pyspark.sql import SparkSession
 
+    is_local = master.startswith("local")
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         _locate_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     submitted_settings = _spark_submit_settings() if submitted else {}
-    settings = {**_DEFAULTS, **(_LOOPBACK if options.is_local else {}), **submitted_settings, **options.conf}
-    if options.is_local:
+    settings = {**_DEFAULTS, **(_LOOPBACK if is_local else {}), **submitted_settings, **conf}
+    if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     java_options = settings.get("spark.driver.extraJavaOptions", "")
     settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_log4j()} {java_options}".strip()
     builder: Any = SparkSession.builder
-    if options.master:
-        builder = builder.master(options.master)
+    if master:
+        builder = builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
     logging.getLogger("py4j").setLevel(logging.ERROR)
@@ -129,7 +119,7 @@ def start_session(options: SparkOptions) -> SparkSession:
             spark: SparkSession = builder.getOrCreate()
     except Exception as error:
         raise InvalidSettings(
-            f"Spark did not start on {options.master!r}: {first_error_line(error)}; correct --master and --conf, and "
+            f"Spark did not start on {master!r}: {first_error_line(error)}; correct --master and --conf, and "
             f"see that Java {JAVA_MIN} or later runs here"
         ) from error
     spark.sparkContext.setLogLevel("FATAL")
