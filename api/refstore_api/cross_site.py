@@ -18,7 +18,7 @@ from starlette.types import Scope
 from refstore_api.error_responses import Forbidden
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-OWN_SITE: Final = frozenset({b"same-origin", b"none"})
+OWN_SITE: Final = frozenset({"same-origin", "none"})
 """`none`: the user typed the address or used a bookmark. `same-site` is not included: another service of the same
 domain is a stranger.
 """
@@ -30,20 +30,11 @@ def check_site(scope: Scope, public_url: str) -> None:
     """Refuse a request that another site's page made a browser send. Raises Forbidden."""
     if scope["method"] in SAFE_METHODS:
         return
-    sites: list[bytes] = []
-    origins: list[bytes] = []
-    host = b""
-    for name, value in scope["headers"]:
-        if name == b"sec-fetch-site":
-            sites.append(value)
-        elif name == b"origin":
-            origins.append(value)
-        elif name == b"host":
-            host = value
+    sites, origins, hosts = _origin_headers(scope)
     if sites:
         is_own = all(site in OWN_SITE for site in sites)
     else:
-        is_own = all(_is_own(origin.decode("latin-1"), host.decode("latin-1"), public_url) for origin in origins)
+        is_own = all(_is_own(origin, "".join(hosts), public_url) for origin in origins)
     if not is_own:
         raise Forbidden(
             "a page of another site made the browser send this request; send it from a program, or from this "
@@ -56,15 +47,11 @@ def check_own_page(scope: Scope, public_url: str) -> None:
 
     A page on another port of this host is another site, although it can set this host's cookies.
     """
-    values: dict[bytes, list[bytes]] = {b"sec-fetch-site": [], b"origin": [], b"host": []}
-    for name, value in scope["headers"]:
-        if name in values:
-            values[name].append(value)
-    if values[b"sec-fetch-site"]:
-        is_own = values[b"sec-fetch-site"] == [b"same-origin"]
+    sites, origins, hosts = _origin_headers(scope)
+    if sites:
+        is_own = sites == ["same-origin"]
     else:
-        origins = [value.decode("latin-1").lower() for value in values[b"origin"]]
-        host = b"".join(values[b"host"]).decode("latin-1").lower()
+        host = "".join(hosts)
         public = urlsplit(public_url.lower())
         own = [f"{public.scheme}://{public.netloc}"] if public.netloc else []
         if host != public.netloc:  # otherwise the browser came by the scheme of the public URL
@@ -86,9 +73,15 @@ def drop_basic_challenge(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[b
     return [_CHALLENGE if name.lower() == b"www-authenticate" else (name, value) for name, value in headers]
 
 
+def _origin_headers(scope: Scope) -> list[list[str]]:
+    """Return the values of Sec-Fetch-Site, Origin and Host, in lower case."""
+    names = (b"sec-fetch-site", b"origin", b"host")
+    return [[value.decode("latin-1").lower() for field, value in scope["headers"] if field == name] for name in names]
+
+
 def _is_own(origin: str, host: str, public_url: str) -> bool:
     try:
-        origin_host = urlsplit(origin).netloc.lower()
-        return bool(origin_host) and origin_host in (host.lower(), urlsplit(public_url).netloc.lower())
+        origin_host = urlsplit(origin).netloc
+        return bool(origin_host) and origin_host in (host, urlsplit(public_url).netloc.lower())
     except ValueError:
         return False

@@ -313,7 +313,7 @@ def _dry_run(
             should_stop=should_stop,
         )
     if invocation_of(ctx).json:
-        emit(ctx, {"would_delete": would, "summary": _counts(done)})
+        emit(ctx, {"would_delete": would, "summary": done})
     else:
         _report(ctx, done)
         typer.echo("This was a dry run: nothing was changed.", err=True)
@@ -340,23 +340,16 @@ def _metrics(settings: ReaperSettings) -> ReaperMetrics | None:
     return PrometheusMetrics(settings.metrics_host, settings.metrics_port)
 
 
-def _counts(done: PassSummary) -> dict[str, object]:
-    counts: dict[str, object] = {name: value for name, value in asdict(done).items() if name != "errors"}
-    counts["errors"] = [error._asdict() for error in done.errors]
-    return counts
-
-
 def _report(ctx: typer.Context, done: PassSummary) -> None:
     """Show what was done: every count in JSON; for people, those that are not 0."""
-    counts = _counts(done)
     if invocation_of(ctx).json:
-        emit(ctx, counts)
+        emit(ctx, done)
         return
     emit(
         ctx,
         {
             name: value
-            for name, value in counts.items()
+            for name, value in asdict(done).items()
             if name == "deleted" or (value and name not in ("errors", "more"))
         },
     )

@@ -66,9 +66,8 @@ def _answer_pages_with_pages(app: FastAPI, kind: type[Exception]) -> None:
         if isinstance(error, RefstoreError):
             response: Response = await others(request, error)  # it logs the error, and knows the headers
             answer = render_error(request, status_of(error), message_of(error))
-            for name in ("retry-after",):
-                if name in response.headers:
-                    answer.headers[name] = response.headers[name]
+            if "retry-after" in response.headers:
+                answer.headers["retry-after"] = response.headers["retry-after"]
             return answer
         if isinstance(error, HTTPException):
             if error.status_code == 404:
