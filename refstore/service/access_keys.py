@@ -207,11 +207,8 @@ def find_token_secret(record: AccessKeyRecord, token_mark: str) -> SecretHash | 
     tokens were ended.
     """
     token_bytes = token_mark.encode(errors="surrogatepass")
-    for candidate in (
-        SecretHash(record.salt, record.hash),
-        *((record.previous_secret,) if record.previous_secret is not None else ()),
-    ):
-        if hmac.compare_digest(make_token_mark(record, candidate).encode(), token_bytes):
+    for candidate in (SecretHash(record.salt, record.hash), record.previous_secret):
+        if candidate is not None and hmac.compare_digest(make_token_mark(record, candidate).encode(), token_bytes):
             return candidate
     return None
 
