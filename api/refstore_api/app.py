@@ -19,7 +19,6 @@ from refstore_api.auth import Authenticator, read_claimed_key
 from refstore_api.connection_slots import request_slots
 from refstore_api.lazy_routes import LazyRoutes
 from refstore_api.read_process import ReadProcess
-from refstore_api.request_bodies import BODY_BYTES_MAX, BodyLimits
 from refstore_api.request_metrics import RequestMetrics
 from refstore_api.request_middleware import NO_ROUTE, MatchedRoute, RequestMiddleware
 from refstore_api.routes import documentation, liveness
@@ -99,7 +98,6 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
     app.add_middleware(
         RequestMiddleware,
         metrics=app.state.metrics,
-        limits=BodyLimits(BODY_BYTES_MAX, settings.api.upload_idle_seconds),
         admit=authenticator.principal,
         claimed=read_claimed_key,
         locate=_locate,

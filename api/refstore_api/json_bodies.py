@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 from starlette.types import Message
 
 from refstore.errors import Invalid
-from refstore_api.error_responses import BodyTooLarge
-from refstore_api.request_bodies import parse_content_length
+from refstore_api.request_bodies import BodyLimits, limit_body
+from refstore_api.service import Service
 
 OPEN_BYTES_MAX: Final = 16 << 10
 """The largest body of a route that needs no key."""
@@ -40,14 +40,11 @@ class BodyBound(NamedTuple):
 
 
 async def receive_body(request: Request, bytes_max: int) -> bytes:
-    """Receive the whole body. Raises BodyTooLarge, Invalid, ClientDisconnect."""
-    declared = parse_content_length(request.headers.get("content-length"))
-    if declared is not None and declared > bytes_max:
-        raise too_large_error(bytes_max)
-    body = bytearray()
-    async for chunk in request.stream():
-        if len(body) + len(chunk) > bytes_max:
-            raise too_large_error(bytes_max)
+    """Receive the whole body. Raises BodyTooLarge, BodyTooSlow, Invalid, ClientDisconnect."""
+    service: Service = request.app.state.service
+    limits = BodyLimits(bytes_max, service.settings.upload_idle_seconds)
+    body = bytearray()  # not a list: pieces may be of one byte each
+    async for chunk in limit_body(request, limits):
         body += chunk
     return bytes(body)
 
@@ -95,10 +92,6 @@ def replay_request(request: Request, body: bytes) -> Request:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return Request(request.scope, again)
-
-
-def too_large_error(bytes_max: int) -> BodyTooLarge:
-    return BodyTooLarge(f"the request's body is larger than {bytes_max} bytes; send less at a time")
 
 
 def _parse(body: bytes, adapter: TypeAdapter[Any], bound: BodyBound) -> Any:

@@ -29,8 +29,6 @@ store with calls.
 """
 BLOCK_BYTES: Final = 1 << 20
 """The smallest block, because each block wakes a thread."""
-BODY_BYTES_MAX: Final = 8 << 20
-"""The largest request body that is not an object. Most routes take less (docs/security.md)."""
 BYTES_PER_SECOND_MIN: Final = 1024
 """An upload below this average rate is aborted: it would hold its thread for ever."""
 FIELD: Final = "content"

@@ -1,5 +1,4 @@
-"""Surround every request with an id, one log line, the metrics, and bounds on its body. Plain ASGI, so that it costs
-little.
+"""Surround every request with an id, one log line, and the metrics. Plain ASGI, so that it costs little.
 
 A body is read only after its sender was authenticated; handlers check what that caller may do.
 
@@ -10,16 +9,14 @@ Neither headers nor bodies are logged. An unexpected error is logged here under 
 
 from __future__ import annotations
 
-import re
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from refstore.core import event_log
 from refstore.errors import RefstoreError
@@ -28,10 +25,9 @@ from refstore_api.cross_site import SAFE_METHODS, check_site
 from refstore_api.encoded_slashes import check_encoding, keep_encoded_slashes
 from refstore_api.error_responses import TooManyRequests, make_error_response
 from refstore_api.host_header import check_host
-from refstore_api.json_bodies import too_large_error
 from refstore_api.json_responses import make_response
 from refstore_api.models import Error
-from refstore_api.request_bodies import BodyLimits, BodyTimer, check_dropped_body, parse_content_length
+from refstore_api.request_bodies import check_dropped_body
 from refstore_api.request_metrics import RequestMetrics
 from refstore_api.request_records import (
     CLIENT_WENT_AWAY,
@@ -44,7 +40,6 @@ from refstore_api.request_records import (
     request_id_of,
 )
 
-_UPLOAD: Final = re.compile(r"/api/v1/repositories/[^/]+/branches/[^/]+/objects")
 _SIGNED: Final = "/api/v1/signed/"
 _LOGIN: Final = "/api/v1/auth/login"
 _PAGES: Final = "/ui/"
@@ -74,7 +69,6 @@ class RequestMiddleware:
         self,
         app: ASGIApp,
         metrics: RequestMetrics,
-        limits: BodyLimits,
         admit: Callable[[str | None, str], Awaitable[object]],
         claimed: Callable[[str | None], str],
         locate: Callable[[Scope], MatchedRoute],
@@ -87,7 +81,6 @@ class RequestMiddleware:
         `slots` bounds the requests of each client that connects through a proxy."""
         self._app = app
         self._metrics = metrics
-        self._limits = limits
         self._admit = admit
         self._claimed = claimed
         self._locate = locate
@@ -112,7 +105,7 @@ class RequestMiddleware:
         try:
             has_slot = self._take_slot(client)
             await self._check(scope, client)
-            await self._app(scope, _limit_body(scope, receive, self._limits), sent)
+            await self._app(scope, receive, sent)
         except RefstoreError as error:
             await make_error_response(error)(scope, receive, sent)
         except ClientDisconnect:
@@ -179,46 +172,6 @@ def respond_to_crash(error: Exception) -> Response:
     # as text, because an embedding application may log exceptions with local variables, and so with secrets
     _log.error("request_crashed", error=repr(error), traceback="".join(traceback.format_exception(error)))
     return make_response(Error(message=CRASHED, code="internal"), 500)
-
-
-def _limit_body(scope: Scope, receive: Receive, limits: BodyLimits) -> Receive:
-    """Bound every body but an object's, which `request_bodies.py` bounds. Routes have lower bounds of their own
-    (`json_bodies.py`), and nobody reads the body of a GET or HEAD. Raises Invalid, BodyTooLarge.
-    """
-    if (
-        scope["method"] in _BODILESS
-        or _is_signed(scope)
-        or (scope["method"] == "POST" and _UPLOAD.fullmatch(scope["path"]))
-    ):
-        return receive
-    declared = parse_content_length(header_of(scope, b"content-length"))
-    if declared is not None and declared > limits.bytes_max:
-        raise too_large_error(limits.bytes_max)
-    size_bytes = 0
-    whole = False
-    patience = BodyTimer(limits)
-
-    async def receive_bounded() -> Message:
-        nonlocal size_bytes, whole
-        if whole:
-            return await receive()  # waits until the client disconnects
-        # HTTPException, because FastAPI takes any other error for a body that cannot be parsed
-        try:
-            message = await patience.wait(receive(), _size_of)
-        except TimeoutError:
-            raise HTTPException(408, str(patience)) from None
-        if message["type"] == "http.request":
-            whole = not message.get("more_body", False)
-            size_bytes += _size_of(message)
-            if size_bytes > limits.bytes_max:
-                raise HTTPException(413, str(too_large_error(limits.bytes_max)))
-        return message
-
-    return receive_bounded
-
-
-def _size_of(message: Message) -> int:
-    return len(message.get("body", b""))
 
 
 def _is_signed(scope: Scope) -> bool:

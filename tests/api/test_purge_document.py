@@ -102,9 +102,9 @@ def test_readers_of_the_repository_see_it_and_operators_set_it() -> None:
 
 
 def test_a_body_beyond_the_limit_is_refused_and_changes_nothing() -> None:
-    with application(constants={"app.BODY_BYTES_MAX": 4096}) as service:
+    with application() as service:
         service.lake.create_repository("sales")
-        refused = service("PUT", PURGE, json={"document": TEXT + " " * 4096})
+        refused = service("PUT", PURGE, json={"document": TEXT + " " * (2 << 20)})
         assert code_of(refused) == (413, "too_large")
         assert service("GET", PURGE).status_code == 404
 
