@@ -7,15 +7,20 @@ what it needs, and is consistent within one ref.
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterator
 from itertools import groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from refstore.errors import InvalidName, InvalidPath, NotFound, RepositoryNotFound
 from refstore.records.keys import LAST_CODE_POINT
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_s3.targets import S3Bucket, decode_ref, encode_ref
+
+_STEM_END: Final = re.compile("[-./]")
+_CUT_ENCODING: Final = re.compile("%2?$")
+"""The beginning of an encoded slash, where a prefix ends."""
 
 
 class KeyRow(NamedTuple):
@@ -74,15 +79,26 @@ def _read_refs(repo: Repository, query: KeyQuery) -> KeyPage:
 
 
 def _scan_segments(repo: Repository, query: KeyQuery) -> Iterator[str]:
-    """Yield the first segments of keys in order: `REF/` of each branch and tag that may have a key after `after`."""
-    prefix = decode_ref(query.prefix)
+    """Yield the first segments of keys in order: `REF/` of each branch and tag that may have a key after `after`.
+
+    The names of refs are read in their own order, in which a slash stands behind `-` and `.`, and not before them as
+    its encoding does. So names that are equal up to the first of these characters are sorted together.
+    """
+    prefix = decode_ref(_CUT_ENCODING.sub("", query.prefix))
+    before = _find_stem(decode_ref(query.after.partition("/")[0]))[:-1]
     names = heapq.merge(
-        (str(name) for name, _ in repo.branches(prefix=prefix)), (str(name) for name, _ in repo.tags(prefix=prefix))
+        (str(name) for name, _ in repo.branches(prefix=prefix, after=before)),
+        (str(name) for name, _ in repo.tags(prefix=prefix, after=before)),
     )
-    segments = sorted({f"{encode_ref(name)}/" for name in names})
-    for segment, _ in groupby(segments):
-        if segment.startswith(query.prefix) and segment + LAST_CODE_POINT > query.after:
-            yield segment
+    for _, group in groupby(names, _find_stem):
+        for segment in sorted({f"{encode_ref(name)}/" for name in group}):
+            if segment.startswith(query.prefix) and segment + LAST_CODE_POINT > query.after:
+                yield segment
+
+
+def _find_stem(name: str) -> str:
+    """Return a ref's name up to its first `-`, `.` or `/`."""
+    return _STEM_END.split(name, maxsplit=1)[0]
 
 
 def _fold(segment: str, query: KeyQuery) -> str:

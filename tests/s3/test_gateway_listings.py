@@ -97,3 +97,22 @@ def test_wrong_parameters_are_refused(s3: Any) -> None:
     empty = s3.list_objects_v2(Bucket=REPOSITORY, MaxKeys=0)
     assert (empty["KeyCount"], empty["IsTruncated"]) == (0, False)
     assert keys_of(s3.list_objects_v2(Bucket=REPOSITORY, StartAfter="main/e f+g", Prefix="main/")) == (KEYS[-2:], [])
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_refs_are_listed_in_the_order_of_their_keys(size: int) -> None:
+    """A slash in a name sorts by its encoding; a page may end anywhere."""
+    names = ["ab", "ab-c", "ab.c", "ab/c", "ab/c/d", "ab0", "a", "zz", "team/x", "team-y", "team"]
+    with serve_gateway() as gateway:
+        for name in names:
+            gateway.repository.create_branch(name, "main")
+        gateway.repository.create_tag("ab/t", "main")
+        s3 = gateway.client()
+        segments = sorted(f"{name.replace('/', '%2F')}/" for name in [*names, "main", "ab/t"])
+        paging = {"PageSize": size}
+        for prefix in ("", "ab", "ab%", "ab%2", "ab%2F", "team-", "nothing"):
+            pages = s3.get_paginator("list_objects_v2").paginate(
+                Bucket=REPOSITORY, Delimiter="/", Prefix=prefix, PaginationConfig=paging
+            )
+            listed = [name for page in pages for name in keys_of(page)[1]]
+            assert listed == [segment for segment in segments if segment.startswith(prefix)]
