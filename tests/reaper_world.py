@@ -55,7 +55,7 @@ class WatchedKV(KV):
     down: bool = False
 
     def execute(self, ops: Sequence[Op]) -> list[Result]:
-        self._check()
+        self.check()
         if self.before is None and self.behind is None:
             return self.inner.execute(ops)
         results: list[Result] = []
@@ -70,29 +70,29 @@ class WatchedKV(KV):
     def scan(
         self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
     ) -> list[tuple[str, bytes]]:
-        self._check()
+        self.check()
         return self.inner.scan(partition, prefix=prefix, after=after, limit=limit)
 
     def delete_range(self, partition: str, first: str, last: str) -> None:
-        self._check()
+        self.check()
         self.inner.delete_range(partition, first, last)
 
     def count(self, partition: str, *, limit: int) -> int:
-        self._check()
+        self.check()
         return self.inner.count(partition, limit=limit)
 
     def servers(self) -> list[Server]:
-        self._check()
+        self.check()
         return self.inner.servers()
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if self.down:
             raise KVUnavailable("planted: the KV is down")
 
     def dump(self) -> dict[Key, bytes]:
         """Everything that is in it."""
         assert isinstance(self.inner, MemoryKV)
-        return {Key(name, key): value for name, table in self.inner._partitions.items() for key, value in table.items()}
+        return {Key(name, key): value for name in self.inner.partitions() for key, value in self.inner.scan_all(name)}
 
     def crash_at(self, matches: Callable[[Op], bool], *, behind: bool = False) -> None:
         """The next operation that matches is the last thing its process does: before it lands, or behind it."""
@@ -118,23 +118,23 @@ class WatchedObjects(ObjectStore):
     """How many calls there were, those that found it down among them."""
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
-        self._check()
+        self.check()
         return self.inner.put(key, body, if_absent=if_absent)
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        self._check()
+        self.check()
         return self.inner.get(key, start=start, end=end)
 
     def head(self, key: str) -> ObjectInfo:
-        self._check()
+        self.check()
         return self.inner.head(key)
 
     def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
-        self._check()
+        self.check()
         return self.inner.list(prefix, after=after, before=before)
 
     def delete_many(self, keys: Sequence[str]) -> DeleteResult:
-        self._check()
+        self.check()
         if not keys[0].startswith(manifest.WAITING_FOLDER):
             if self.before_delete is not None:
                 self.before_delete(keys)
@@ -156,7 +156,7 @@ class WatchedObjects(ObjectStore):
     def url(self) -> str:
         return self.inner.url
 
-    def _check(self) -> None:
+    def check(self) -> None:
         self.asked += 1
         if self.down:
             raise ObjectsUnavailable("planted: the store is down")

@@ -97,7 +97,7 @@ def serve_requests(
     }
     others = [
         _Companion(
-            _UvicornServer(
+            ApiServer(
                 uvicorn.Config(
                     each.make(app.state.service, app.state.metrics),
                     lifespan="off",
@@ -113,7 +113,7 @@ def serve_requests(
         for each in companions
     ]
     config = uvicorn.Config(app, lifespan="on", timeout_graceful_shutdown=GRACE_SECONDS, **options)
-    server = _UvicornServer(config, on_started, certificate, others)
+    server = ApiServer(config, on_started, certificate, others)
     server.run(sockets=[listening])
 
 
@@ -129,11 +129,11 @@ def run_read_process(settings: Settings, theirs: socket.socket) -> None:
 
 
 class _Companion(NamedTuple):
-    server: _UvicornServer
+    server: ApiServer
     listening: socket.socket
 
 
-class _UvicornServer(uvicorn.Server):
+class ApiServer(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,

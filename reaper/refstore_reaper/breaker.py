@@ -82,7 +82,8 @@ class Breaker:
         """The number that `reserve` reserved in this pass."""
         self._objects = 0
         """A lower bound of the repository's objects at the beginning of the pass."""
-        self._under_way = 0
+        self.under_way = 0
+        """How many deletions were permitted and not reported yet."""
         """Permitted deletions that are not reported yet."""
 
     def state(self) -> BreakerState:
@@ -147,17 +148,17 @@ class Breaker:
             limit = self._settings.breaker_per_hour
             if not limit:
                 return self._grant(wanted_count)
-            deleted = self._deleted_within_an_hour() + self._under_way
+            deleted = self._deleted_within_an_hour() + self.under_way
             if deleted < limit:
                 return self._grant(min(wanted_count, limit - deleted))
-            if not self._under_way:  # permitted deletions may turn out to be missing objects
+            if not self.under_way:  # permitted deletions may turn out to be missing objects
                 self._trip(raw, Reason.HOURLY, deleted, limit)
             return Permit(0)
         raise Contention(f"other reapers kept changing the breaker of {self._ctx.name!r}; the next pass tries again")
 
     def report_deleted(self, permit: Permit, count: int) -> None:
         """Report how many of the permitted objects were deleted."""
-        self._under_way -= permit.count
+        self.under_way -= permit.count
         self._add_to_hour(count)
         unused = permit.count - count if permit.from_allowance else 0
         for _ in range(ATTEMPTS if unused > 0 else 0):
@@ -187,7 +188,7 @@ class Breaker:
         if not self._is_allowed_by_time(state):
             if state.allowed_objects or (
                 self._settings.breaker_per_hour
-                and self._deleted_within_an_hour() + self._under_way + count > self._settings.breaker_per_hour
+                and self._deleted_within_an_hour() + self.under_way + count > self._settings.breaker_per_hour
             ):
                 return False
             share, reserved = self._settings.breaker_share, self._reserved + count
@@ -204,7 +205,7 @@ class Breaker:
         return self._grant(count)
 
     def _grant(self, count: int, *, from_allowance: bool = False) -> Permit:
-        self._under_way += count
+        self.under_way += count
         return Permit(count, from_allowance)
 
     def _is_allowed(self, state: BreakerState) -> bool:

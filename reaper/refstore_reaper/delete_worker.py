@@ -30,7 +30,8 @@ class DeleteWorker:
     """Deletes batches in the process, which starts with the first batch. For one thread at a time."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        """None before the first batch, and after one that failed."""
         self._pipe: Connection | None = None
 
     def delete(self, url: str, keys: Sequence[str]) -> DeleteResult:
@@ -53,10 +54,10 @@ class DeleteWorker:
 
     def close(self) -> None:
         """End the process after the current batch."""
-        if self._process is not None and self._pipe is not None:
+        if self.process is not None and self._pipe is not None:
             self._pipe.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_SECONDS)
+                self.process.wait(END_SECONDS)
             self._kill()
 
     def _start(self) -> Connection:
@@ -65,7 +66,7 @@ class DeleteWorker:
         # niceness would count for nothing.
         self._pipe, worker_end = Pipe()
         with worker_end:
-            self._process = subprocess.Popen(  # noqa: S603  # this very Python
+            self.process = subprocess.Popen(  # noqa: S603  # this very Python
                 [sys.executable, "-m", __name__, str(worker_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # standard error: nothing that is printed there may end up in our own output
@@ -76,7 +77,7 @@ class DeleteWorker:
 
     def _kill(self) -> None:
         """Kill the process. The next batch starts another one."""
-        pipe, process, self._pipe, self._process = self._pipe, self._process, None, None
+        pipe, process, self._pipe, self.process = self._pipe, self.process, None, None
         if pipe is not None:
             pipe.close()
         if process is not None:

@@ -88,7 +88,7 @@ class _LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0] if args else ""
         if name in COMMANDS:
-            self.commands[name] = _import(name)
+            self.commands[name] = import_command(name)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -113,7 +113,7 @@ def module_of(name: str) -> str:
     return f"{__name__}.{'import_' if name == 'import' else name.replace('-', '_')}"
 
 
-def _import(name: str) -> TyperCommand | TyperGroup:
+def import_command(name: str) -> TyperCommand | TyperGroup:
     with python_gc.collect_seldom():  # an import makes many objects, and next to no garbage
         return _make_command(importlib.import_module(module_of(name)).app, name)
 
@@ -128,7 +128,7 @@ def _make_command(app: typer.Typer, name: str) -> TyperCommand | TyperGroup:
     return command
 
 
-_app = typer.Typer(
+app = typer.Typer(
     name="refstore", cls=_LazyGroup, add_completion=False, context_settings={"help_option_names": ["-h", "--help"]}
 )
 
@@ -139,7 +139,7 @@ def _print_version(is_requested: bool) -> None:
         raise typer.Exit
 
 
-@_app.callback()
+@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
@@ -164,7 +164,7 @@ def _run(args: Sequence[str]) -> int:
 
         completion_init()
     try:
-        code = typer.main.get_command(_app).main(
+        code = typer.main.get_command(app).main(
             list(args) or ["--help"], prog_name="refstore", standalone_mode=False, obj=invocation
         )
         sys.stdout.flush()

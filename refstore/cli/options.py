@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from refstore.cli.plain_values import take_plain_values
 
-_SETTINGS: Final = {
+OPTION_SETTINGS: Final = {
     "data": "data",
     "kv": "kv",
     "objects": "objects",
@@ -47,7 +47,7 @@ class Invocation:
 
 def _store_flag(ctx: typer.Context, param: typer.CallbackParam, value: str | None) -> None:
     if value is not None and not ctx.resilient_parsing:
-        ctx.obj.flags[_SETTINGS[str(param.name)]] = value
+        ctx.obj.flags[OPTION_SETTINGS[str(param.name)]] = value
 
 
 def _json(ctx: typer.Context, value: bool) -> None:

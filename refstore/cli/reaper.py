@@ -271,7 +271,7 @@ def _run(
                 metrics.close()
     _report(ctx, done)
     if once:
-        raise typer.Exit(_exit_code(done))
+        raise typer.Exit(choose_exit_code(done))
 
 
 def _dry_run(
@@ -317,7 +317,7 @@ def _dry_run(
     else:
         _report(ctx, done)
         typer.echo("This was a dry run: nothing was changed.", err=True)
-    raise typer.Exit(_exit_code(done))
+    raise typer.Exit(choose_exit_code(done))
 
 
 def _record_of(records: Iterable[tuple[str, RepositoryRecord]], name: str) -> RepositoryRecord:
@@ -357,7 +357,7 @@ def _report(ctx: typer.Context, done: PassSummary) -> None:
         typer.echo(f"stopped: {error.repository} {error.unit}: {error.message}", err=True)
 
 
-def _exit_code(done: PassSummary) -> int:
+def choose_exit_code(done: PassSummary) -> int:
     if done.corrupt or done.is_misconfigured:
         return 6
     if done.unavailable or done.failed:

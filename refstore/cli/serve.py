@@ -175,7 +175,7 @@ def _check_settings(settings: Settings, options: dict[str, Any], s3_port: int | 
     settings = replace(settings, api=replace(settings.api, **options))
     if s3_port is not None:
         settings = replace(settings, s3=replace(settings.s3, port=s3_port))
-    _check_stores(settings)
+    check_stores(settings)
     _check_public_url(settings)
     return settings
 
@@ -200,7 +200,7 @@ def _say_where(settings: Settings, sockets: _Sockets, key_id: str, secret: str, 
         typer.echo(f"S3 clients: {_address_of(sockets.s3, has_tls=has_tls)} (docs/s3.md)", err=True)
 
 
-def _check_stores(settings: Settings) -> None:
+def check_stores(settings: Settings) -> None:
     if settings.kv.startswith("memory:") and settings.api.workers > 1:
         raise InvalidSettings("several workers cannot share a memory: KV; use one worker, or another KV")
     scheme = settings.objects.partition("://")[0]
@@ -238,7 +238,7 @@ def _reaping(settings: Settings, folder: Path, answering: threading.Event) -> Ge
     request would wait for it. Only with a KV that no other process sees it is a thread.
     """
     over = threading.Event()
-    work = _reap if settings.kv.startswith("memory:") else _keep_reaping
+    work = _reap if settings.kv.startswith("memory:") else keep_reaping
 
     def wait_and_work() -> None:
         answering.wait()  # both would start more slowly together
@@ -267,7 +267,7 @@ def _reap(settings: Settings, folder: Path, over: threading.Event) -> None:
         reaper.run(over.is_set)
 
 
-def _keep_reaping(settings: Settings, folder: Path, over: threading.Event) -> None:
+def keep_reaping(settings: Settings, folder: Path, over: threading.Event) -> None:
     """Keep a reaper running in a process of its own: if it ends, start another."""
     context = multiprocessing.get_context("spawn")
     while not over.is_set():

@@ -40,7 +40,7 @@ _COLOURS: Final[dict[str, int]] = {
 _TIMES: Final = frozenset({"mtime", "date", "created", "expires", "last_used"})
 
 _PAGE_ROWS: Final = 1000
-_PAGE_SECONDS: Final = 0.1
+PAGE_SECONDS: Final = 0.1
 """How long to wait for more rows before the first page is printed, even if wider rows may come."""
 _GAP: Final = "  "
 
@@ -165,7 +165,7 @@ def _page(source: Iterator[Row]) -> Iterator[Row]:
     for row in source:
         yield row
         break
-    until = monotonic() + _PAGE_SECONDS
+    until = monotonic() + PAGE_SECONDS
     for number, row in enumerate(source, 2):
         yield row
         if number == _PAGE_ROWS or monotonic() > until:

@@ -61,6 +61,11 @@ class MemoryKV(KV):
         with self._lock:
             return min(limit, len(self._partitions.get(partition, ())))
 
+    def partitions(self) -> list[str]:
+        """Return the partitions that hold a record, which no other KV can tell."""
+        with self._lock:
+            return list(self._partitions)
+
     def _perform(self, op: Op) -> Result:
         match op:
             case Get(key):

@@ -99,14 +99,14 @@ def commit(ctx: Context, branch: BranchName, options: CommitOptions) -> CommitIn
         record = branches.seal(branch, lambda: staging.new_token(branch, ctx.ids, ctx.clock))
         base, sealed = record.head, record.sealed_tokens
         tree = refs.head_commit(ctx, base)
-        written = ctx.trees.apply_encoded(tree.metarange, _sealed_changes(staging, sealed))
+        written = ctx.trees.apply_encoded(tree.metarange, read_sealed_changes(staging, sealed))
         if not options.allow_empty and ContentComparison(ctx).changes_nothing(tree.metarange, written):
             # the staged entries equal the committed ones: retire their tokens, or every later commit reads them again
             if not branches.advance(branch, base, sealed, base, NOTHING_COMMITTED_CAUSE):
                 continue  # another commit took the tokens, so perhaps not all entries were read
             ctx.markers.publish(branches, branch)
             raise NothingToCommit(f"what is staged on branch {branch!r} does not change it; there is nothing to commit")
-        made = _write_commit(ctx, options, (base,), written, sealed)
+        made = write_commit(ctx, options, (base,), written, sealed)
         if _advance_branch(ctx, branch, base, sealed, made.id):
             _publish_commit(ctx, branch, record.id, made)
             return made
@@ -248,7 +248,7 @@ def _commit_tree(
         if record.head != ours:
             continue
         parents = (ours,) if second_parent is None else (ours, second_parent)
-        made = _write_commit(ctx, options, parents, written, record.sealed_tokens)
+        made = write_commit(ctx, options, parents, written, record.sealed_tokens)
         about_to_land(made.id)
         if _advance_branch(ctx, branch, ours, record.sealed_tokens, made.id):
             _publish_commit(ctx, branch, record.id, made)
@@ -286,7 +286,7 @@ def _publish_commit(ctx: Context, branch: BranchName, branch_id: str, made: Comm
         ctx.markers.publish(ctx.branches, branch, own=made.id)
 
 
-def _sealed_changes(staging: Staging, sealed: Sequence[Token]) -> Iterator[tuple[str, bytes]]:
+def read_sealed_changes(staging: Staging, sealed: Sequence[Token]) -> Iterator[tuple[str, bytes]]:
     """Yield the changes under the sealed tokens, encoded, in path order. The last token that has a path decides."""
     return ((path, value) for path, value, _token in staging.scan_merged(tuple(reversed(sealed))))
 
@@ -300,7 +300,7 @@ def _parse_strategy(name: str) -> MergeStrategy:
         ) from None
 
 
-def _write_commit(
+def write_commit(
     ctx: Context, options: CommitOptions, parents: tuple[CommitId, ...], written: WrittenTree, tokens: tuple[Token, ...]
 ) -> CommitInfo:
     """Write the commit record, under an id that nothing names yet. Writing it again writes the same."""

@@ -44,7 +44,7 @@ def may_overlap(left: str, right: str) -> bool:
         return False
     if ("*" in left) == ("*" in right):
         return "*" in left or len(left) == len(right)
-    return _overlap_exactly(_fold_stars(left), _fold_stars(right))
+    return overlap_exactly(_fold_stars(left), _fold_stars(right))
 
 
 def _may_begin_alike(left: str, right: str) -> bool:
@@ -62,7 +62,7 @@ def _fold_stars(glob: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _overlap_exactly(left: str, right: str) -> bool:
+def overlap_exactly(left: str, right: str) -> bool:
     # Row by row: `reached[j]` says whether left[:i] and right[:j] can stand for the same text.
     reached = [True] + [False] * len(right)
     for j, other in enumerate(right):

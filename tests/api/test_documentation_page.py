@@ -90,10 +90,10 @@ def test_nothing_else_of_the_package_is_served(asgi: Application, path: str) -> 
 
 def test_without_the_package_it_says_what_to_install(asgi: Application, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documentation, "PACKAGE", "no_such_package_is_there")
-    documentation._file.cache_clear()
+    documentation.find_file.cache_clear()
     try:
         refused = asgi("GET", PAGE, auth=None)
     finally:
-        documentation._file.cache_clear()
+        documentation.find_file.cache_clear()
     assert refused.status_code == 501
     assert "refstore-lake[api]" in refused.json()["message"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from refstore.cli.serve import _check_stores
+from refstore.cli.serve import check_stores
 from refstore.configuration.settings import ApiSettings, Settings
 from refstore.errors import InvalidSettings
 from refstore.records.keys import NAMESPACES
@@ -114,7 +114,7 @@ def test_what_is_allowed_is_named_by_urls(url: str) -> None:
 
 def test_what_is_allowed_lies_in_the_lakes_kind_of_store() -> None:
     with pytest.raises(InvalidSettings, match="name folders of that store"):
-        _check_stores(
+        check_stores(
             Settings(
                 data=None, kv="sqlite:///x", objects="s3://ours/lake", api=ApiSettings(namespaces=("file:///srv/team",))
             )

@@ -29,7 +29,7 @@ from lakefs.client import Client
 
 from refstore.configuration.settings import ApiSettings, embedded_urls
 from refstore.errors import InvalidSettings
-from refstore_api.server import _UvicornServer
+from refstore_api.server import ApiServer
 from refstore_api.tls import Certificate
 from tests.api.conftest import KEY_ID, SECRET, Running, serving
 from tests.api.test_limits import wait_until
@@ -188,7 +188,7 @@ def test_a_certificate_that_is_renewed_while_a_process_starts_is_read(pair: Pair
     pair.renew()
 
     async def start() -> None:
-        with _UvicornServer(uvicorn.Config(lambda: None), None, certificate).capture_signals():
+        with ApiServer(uvicorn.Config(lambda: None), None, certificate).capture_signals():
             assert certificate.context is not before
 
     asyncio.run(start())

@@ -14,7 +14,7 @@ from refstore.core.clock import SystemClock
 from refstore.kv.base import ABSENT, Delete, Exchange, Get, Key, Op, Set, SetIf
 from refstore.kv.redis import RedisKV, open_redis
 from refstore.kv.redis.commands import CALL_BYTES, CALL_OPS, Command, Reply, group_calls, partition_key
-from refstore.kv.redis.servers import ConnectionPool, RedisConnection, RedisServers, SingleServer
+from refstore.kv.redis.servers import ConnectionPool, RedisCluster, RedisConnection, RedisServers, SingleServer
 from refstore.kv.redis.url import ServerAddress, parse_redis_url
 
 
@@ -147,11 +147,9 @@ def test_a_second_kind_of_write_waits_for_the_first(traced: RedisKV, trace: Trac
 def test_a_cluster_asks_its_nodes_at_once_and_waits_where_the_kind_changes(
     redis_cluster_url: str, trace: Trace, part: str
 ) -> None:
-    plain = open_redis(redis_cluster_url, SystemClock())
-    kv = RedisKV(
-        TracedServers(plain._servers, trace), parse_redis_url(redis_cluster_url), SystemClock()
-    )  # its servers, watched
-    with contextlib.closing(kv):
+    settings = parse_redis_url(redis_cluster_url)
+    servers = RedisCluster(settings.addresses, lambda at: redis.ConnectionPool(host=at.host, port=at.port, protocol=2))
+    with contextlib.closing(RedisKV(TracedServers(servers, trace), settings, SystemClock())) as kv:
         keys = [Key(f"{part}/{i}", "k") for i in range(60)]
         kv.set_many([(key, b"1") for key in keys])
         assert len({node for _, node in trace.steps}) == 3

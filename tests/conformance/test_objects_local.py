@@ -56,7 +56,7 @@ class TestLocal(ObjectStoreSuite):
         assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208  # likewise
 
     def assert_nothing_staged(self, store: ObjectStore) -> None:
-        assert staged(Path(store._root)) == []
+        assert staged(store.local_folder) == []
 
 
 class TestLocalWithoutSync(TestLocal):

@@ -247,14 +247,13 @@ class TestCopyAndMove:
         self, filled: Command, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         filled.ok("branch", "create", "sales", "dev")
-        real = copy._copy_many
+        real = copy.delete_sources
 
-        def copied(ctx: Context, *args: Any) -> Any:
-            done = real(ctx, *args)
+        def upload_and_delete(ctx: Context, *args: Any) -> None:
             upload.upload_many(ctx, BranchName("main"), [Upload(path="b/3", body=b"new")])
-            return done
+            real(ctx, *args)
 
-        monkeypatch.setattr(copy, "_copy_many", copied)
+        monkeypatch.setattr(copy, "delete_sources", upload_and_delete)
         filled.ok("mv", "sales/main/b/3", "sales/dev/")
         assert filled.ok("cat", "sales/main/b/3").out == "new"
         assert filled.ok("cat", "sales/dev/b/3").out == "b/3"

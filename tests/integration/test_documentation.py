@@ -46,7 +46,7 @@ def commands(
 
 @cache
 def root() -> TyperGroup:
-    found = typer.main.get_command(cli._app)
+    found = typer.main.get_command(cli.app)
     assert isinstance(found, TyperGroup)
     return found
 

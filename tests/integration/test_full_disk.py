@@ -10,6 +10,7 @@ import pytest
 from refstore.configuration.settings import ReaperSettings
 from refstore.core.disk_space import DiskSpace
 from refstore.errors import KVUnavailable
+from refstore.kv import open_kv
 from refstore.lake import Lake
 from refstore_reaper.daemon import Reaper
 from tests.commands import Command
@@ -77,16 +78,17 @@ def test_a_reaper_frees_room_on_a_full_disk(sales: Command, disk: Path) -> None:
     assert DiskSpace(str(disk), 0, 24 * MIB).reserved_bytes > MIB, "what uploads leave free, a reaper can write"
 
 
-def test_without_a_reserve_nothing_is_deleted_on_a_full_disk(
-    sales: Command, disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_reserve_nothing_is_deleted_on_a_full_disk(sales: Command, disk: Path) -> None:
     """No mark and no journal can be written, so no object goes."""
     sales.ok("rm", "sales", "main", "second")
     filler = fill(disk)
-    with Lake.open(f"sqlite://{disk}/lake/kv.sqlite?busy_timeout=1", f"file://{disk}/lake/objects") as lake:
-        monkeypatch.setattr(lake.kv, "_attempts", 1)  # the disk stays full however long it is waited for
-        with Reaper(lake, ReaperSettings()) as reaper, pytest.raises(KVUnavailable, match=f"bytes are free at {disk}"):
-            reaper.run_once(lambda: False)
+    kv = open_kv(f"sqlite://{disk}/lake/kv.sqlite?busy_timeout=1", attempts=1)  # the disk stays full
+    with (
+        Lake(kv, f"file://{disk}/lake/objects") as lake,
+        Reaper(lake, ReaperSettings()) as reaper,
+        pytest.raises(KVUnavailable, match=f"bytes are free at {disk}"),
+    ):
+        reaper.run_once(lambda: False)
     assert (len(objects_of(disk)), journal_of(disk)) == (3, [])
     filler.unlink()
     assert sales.json("reaper", "--once")["deleted"] == 1

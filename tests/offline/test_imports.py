@@ -11,6 +11,8 @@ import pytest
 
 from refstore.configuration.settings import ReaperSettings
 from refstore.records.repository_records import ImportSource
+from refstore.versioning.commits import ranges
+from refstore.versioning.commits.columns import Rows
 from refstore.versioning.commits.import_spool import ImportSpool
 from refstore_gc.gc_run import GcOptions, run_nightly
 from refstore_reaper.daemon import Reaper
@@ -87,9 +89,9 @@ def test_a_run_in_the_middle_of_a_long_listing_takes_nothing_of_it(
     ran: list[object] = []
     add = ImportSpool.add
 
-    def add_and_write(self: ImportSpool, rows: object) -> None:
+    def add_and_write(self: ImportSpool, rows: Rows) -> None:
         add(self, rows)
-        self.early = world.ctx.trees._apply("", pages(rows))
+        self.early = world.ctx.trees.apply("", ranges.items_of(rows))
 
     def long_listing(_objects: int, _skipped: int) -> None:
         if not ran:
@@ -117,9 +119,3 @@ def test_a_run_in_the_middle_of_a_long_listing_takes_nothing_of_it(
     else:
         assert written <= there
         assert len(list(world.repo.list("main", prefix="in/"))) == 20
-
-
-def pages(rows: object) -> object:
-    from refstore.versioning.commits import import_spool
-
-    return import_spool.replacement_changes(iter([rows]), iter(()))

@@ -56,11 +56,14 @@ class World:
     def __post_init__(self) -> None:
         offsets = (0.0, APART_SECONDS / 2, -APART_SECONDS / 2)
         self.clocks = [FakeClock(1_763_708_400_000 + int(offset * 1000)) for offset in offsets[:PROCESSES]]
+        self.opened_with: dict[int, float] = {}
         self.processes = [self.start(number) for number in range(PROCESSES)]
 
     def start(self, number: int) -> AgreedDurations:
         own = Safety(io_timeout_seconds=20, clock_skew_seconds=APART_SECONDS)
-        return AgreedDurations(self.kv, self.clocks[number], RandomIds(), own, explicit={})
+        started = AgreedDurations(self.kv, self.clocks[number], RandomIds(), own, explicit={})
+        self.opened_with[number] = started.safety.objects_io_seconds
+        return started
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
@@ -92,7 +95,7 @@ class World:
             self.restart(number)
             safety = self.processes[number].safety
         stamp = clock.now_ms()
-        lands = self.now + safety.operation_deadline_seconds + self.processes[number]._opened_with
+        lands = self.now + safety.operation_deadline_seconds + self.opened_with[number]
         self.operations.append(Operation(self.now, stamp, lands))
         self.issued.append(Issued(stamp, stamp + int(safety.issue_seconds * 1000)))
 

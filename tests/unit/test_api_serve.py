@@ -417,9 +417,7 @@ def test_a_reaper_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(multiprocessing.get_context("spawn").Process, "start", start)
     monkeypatch.setattr(serve, "RESTART_SECONDS", 0.001)
-    serve._keep_reaping(
-        Settings(data=None, kv="sqlite:///nowhere/kv", objects="file:///nowhere"), Path("nowhere"), over
-    )
+    serve.keep_reaping(Settings(data=None, kv="sqlite:///nowhere/kv", objects="file:///nowhere"), Path("nowhere"), over)
     assert tried == 3
 
 

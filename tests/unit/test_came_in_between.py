@@ -153,8 +153,10 @@ def commit_by_another(repo: Repository) -> None:
     record = branches.seal(name, lambda: staging.new_token(name, ctx.ids, ctx.clock))
     repo.upload("main", "q", b"2")
     tree = refs.head_commit(ctx, record.head)
-    written = ctx.trees.apply_encoded(tree.metarange, commit_operation._sealed_changes(staging, record.sealed_tokens))
-    new, _ = commit_operation._write_commit(
+    written = ctx.trees.apply_encoded(
+        tree.metarange, commit_operation.read_sealed_changes(staging, record.sealed_tokens)
+    )
+    new, _ = commit_operation.write_commit(
         ctx, CommitOptions(message="theirs"), (record.head,), written, record.sealed_tokens
     )
     assert branches.advance(name, record.head, record.sealed_tokens, new, new)

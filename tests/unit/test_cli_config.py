@@ -170,7 +170,7 @@ class TestOptions:
             for inner in getattr(command, "commands", {}).values():
                 check(inner)
 
-        check(cli._import(name))
+        check(cli.import_command(name))
 
     @pytest.mark.parametrize("name", cli.COMMANDS)
     def test_every_command_has_help_and_a_line_in_the_list(self, refstore, name: str) -> None:
@@ -410,7 +410,7 @@ class TestStart:
             assert isinstance(importlib.import_module(cli.module_of(name)).app, typer.Typer), name
 
     def test_the_options_have_settings_behind_them(self) -> None:
-        assert set(options._SETTINGS.values()) <= {*SETTINGS, "config"}
+        assert set(options.OPTION_SETTINGS.values()) <= {*SETTINGS, "config"}
 
 
 class TestLogs:

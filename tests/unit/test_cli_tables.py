@@ -86,7 +86,7 @@ def test_what_is_wider_than_the_first_page_is_neither_cut_nor_broken(capsys: pyt
 
 
 def test_only_the_first_page_is_held(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_PAGE_SECONDS", 3600)
+    monkeypatch.setattr(tables, "PAGE_SECONDS", 3600)
     written: list[int] = []
 
     def watched() -> Iterator[Row]:
@@ -101,7 +101,7 @@ def test_only_the_first_page_is_held(capsys: pytest.CaptureFixture[str], monkeyp
 def test_the_first_row_does_not_wait_for_a_slow_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "_PAGE_SECONDS", 0)
+    monkeypatch.setattr(tables, "PAGE_SECONDS", 0)
 
     def slow() -> Iterator[Row]:
         yield {"path": "first"}

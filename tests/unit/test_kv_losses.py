@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from contextlib import suppress
 
@@ -44,9 +43,8 @@ class Losing:
         self.world.kv.servers = lambda: [Server("positions", self.identity)]
 
     def copy(self) -> MemoryKV:
-        assert isinstance(self.world.kv.inner, MemoryKV)
         kept = MemoryKV()
-        kept._partitions = copy.deepcopy(self.world.kv.inner._partitions)
+        kept.set_many(list(self.world.kv.dump().items()))
         return kept
 
     def put_back(self, kept: MemoryKV) -> None:
@@ -163,12 +161,13 @@ def test_the_witness_is_written_before_the_objects_go(losing: Losing) -> None:
     world.run_once()
     seen: list[tuple[int, int]] = []
     reaper = world.reaper()
+    fence = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, "beside")
 
     def look(_keys: object) -> None:
         position = world.kv.get(Key("positions", reaper.id))
-        witness = reaper._fence.witnesses()[reaper.id]
+        witness = fence.witnesses()[reaper.id]
         assert position is not ABSENT
-        seen.append((witness.positions["positions"], reaper._fence.find_lost({reaper.id: witness}) == []))
+        seen.append((witness.positions["positions"], fence.find_lost({reaper.id: witness}) == []))
 
     world.objects.before_delete = look
     world.clock.advance(GRACE_SECONDS + 1)

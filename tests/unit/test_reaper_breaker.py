@@ -219,7 +219,7 @@ def test_old_counters_are_removed() -> None:
     counters = [name for name, _ in world.kv.scan(keys.reaper_states(ctx.repo), prefix="deleted/")]
     assert len(counters) == 1
     world.clock.advance(2 * HOUR_MS // 1000)
-    Breaker(ctx, ReaperSettings(), "r")._deleted_within_an_hour()
+    assert Breaker(ctx, ReaperSettings(), "r").reserve(1, lambda most: most)
     assert not world.kv.scan(keys.reaper_states(ctx.repo), prefix="deleted/")
 
 

@@ -85,13 +85,13 @@ def test_a_failing_repository_stops_no_other_and_is_retried_after_growing_pauses
     other.upload("main", "a", b"x")
     other.reset("main")
     tried: list[float] = []
-    check = world.objects._check
+    check = world.objects.check
 
     def watched() -> None:
         tried.append(world.clock.monotonic_seconds())
         check()
 
-    world.objects._check = watched
+    world.objects.check = watched
     with world.reaper() as reaper:
         done = reaper.run(for_seconds(world, 600))
         assert done.deleted == 1
@@ -110,15 +110,16 @@ def test_a_kv_that_is_down_is_waited_for(world: World) -> None:
         scans = 0
         scan = world.kv.scan
 
-        def failing(*args: object, **options: object) -> object:
+        def failing(partition: str, *args: object, **options: object) -> object:
             nonlocal scans
+            if partition == keys.REAPERS:  # old heartbeats are looked for once, before the passes
+                return scan(partition, *args, **options)
             scans += 1
             if scans < 6:
                 raise KVUnavailable("planted: down")
-            return scan(*args, **options)
+            return scan(partition, *args, **options)
 
         world.kv.scan = failing
-        reaper._remove_old_heartbeats = lambda: None
         assert reaper.run(stop).released == 1
 
 

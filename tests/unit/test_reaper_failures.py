@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from refstore.cli.reaper import _exit_code
+from refstore.cli.reaper import choose_exit_code
 from refstore.errors import Gone, KVUnavailable, KVWentBack, ObjectsUnavailable
 from refstore.kv.base import ABSENT, Op
 from refstore.records import keys
@@ -127,7 +127,7 @@ def test_what_the_store_refuses_is_tried_again_and_counted(world: World) -> None
     world.objects.refuses = {entries[0].address}
     done = world.run_once()
     assert (done.deleted, done.failed) == (2, 1), "the second round tried it again, then there was nothing else to do"
-    assert _exit_code(done) == 5
+    assert choose_exit_code(done) == 5
     assert world.stored() == {entries[0].address}
     with pytest.raises(Gone):
         world.repo.restore("main", entries[0].address)
@@ -150,7 +150,7 @@ def test_what_went_at_the_second_try_did_not_fail(world: World) -> None:
     world.objects.before_delete = relents
     done = world.run_once()
     assert (done.deleted, done.failed) == (2, 0)
-    assert _exit_code(done) == 0
+    assert choose_exit_code(done) == 0
 
 
 @pytest.mark.parametrize("grace_seconds", [None, 0])

@@ -457,6 +457,6 @@ class TestBoundedComparisons:
         def refuse(left: str, right: str) -> bool:
             raise AssertionError(f"{left} was compared with {right} character by character")
 
-        monkeypatch.setattr(globs, "_overlap_exactly", refuse)
+        monkeypatch.setattr(globs, "overlap_exactly", refuse)
         rules = [{"branch_id": form.format(number), "retention_days": 1} for number in range(GLOBS_MAX)]
         assert len(read_rules(json.dumps({"branches": rules})).rules.branches) == GLOBS_MAX

@@ -61,7 +61,7 @@ START: Final = """SwaggerUIBundle({
 
 @router.get("/docs")
 async def page() -> Response:
-    _file(SCRIPT)
+    find_file(SCRIPT)
     return HTMLResponse(PAGE, headers=HEADERS)
 
 
@@ -72,16 +72,16 @@ async def start() -> Response:
 
 @router.get(f"/docs/{SCRIPT}")
 async def script() -> Response:
-    return FileResponse(_file(SCRIPT), media_type="text/javascript", headers=CACHED_HEADERS)
+    return FileResponse(find_file(SCRIPT), media_type="text/javascript", headers=CACHED_HEADERS)
 
 
 @router.get(f"/docs/{STYLE}")
 async def style() -> Response:
-    return FileResponse(_file(STYLE), media_type="text/css", headers=CACHED_HEADERS)
+    return FileResponse(find_file(STYLE), media_type="text/css", headers=CACHED_HEADERS)
 
 
 @cache
-def _file(name: str) -> Path:
+def find_file(name: str) -> Path:
     """Return the path of one of Swagger UI's files. Raises MissingExtra."""
     package = find_spec(PACKAGE)
     folders = package.submodule_search_locations if package is not None else None
