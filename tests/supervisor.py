@@ -125,7 +125,7 @@ class _Supervisor:
             self._wait(lambda: self._status is not None, CLEAN_UP_SECONDS_MAX)
         elif self._status is not None:
             self._wait(lambda: not self._descendants(), END_SECONDS_MAX)
-            commands = [_command(pid) for pid in self._descendants()]
+            commands = [command_of(pid) for pid in self._descendants()]
             if commands:
                 text = f"the tests left {len(commands)} processes, which are ended now:"
                 print(text, *commands, sep="\n  ", file=sys.stderr)
@@ -199,7 +199,7 @@ class _Supervisor:
         return [pid for pid in found if pid not in zombies]
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except (FileNotFoundError, ProcessLookupError):

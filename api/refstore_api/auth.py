@@ -79,23 +79,23 @@ class Authenticator:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._known = CallerCache(KEY_SECONDS)
+        self.caller_cache = CallerCache(KEY_SECONDS)
         self._guesses = LoginThrottle(service.lake.clock, WRONG_SECRETS_MAX)
         self._uses = KeyLastUse(service.lake)
 
     async def principal(self, header: str | None, address: str) -> Principal:
         """Return the principal that the Authorization header proves. Raises Unauthenticated, TooManyWrongSecrets."""
         credential = parse_credential(header)
-        known, was_right = self._known.get(credential)
+        known, was_right = self.caller_cache.get(credential)
         if known is not None:
             return known
         try:
             with hide_faults():
                 principal = await self._service.run(lambda: self._look_up(credential, address, was_right=was_right))
         except (Unauthenticated, TooManyWrongSecrets):
-            self._known.remove(credential)
+            self.caller_cache.remove(credential)
             raise
-        self._known.add(credential, principal)
+        self.caller_cache.add(credential, principal)
         return principal
 
     async def login(self, key_id: str, secret: str, address: str) -> tuple[str, int]:
@@ -103,22 +103,22 @@ class Authenticator:
         TooManyWrongSecrets.
         """
         credential = SecretCredential(key_id, secret)
-        _, was_right = self._known.get(credential)
+        _, was_right = self.caller_cache.get(credential)
         try:
             with hide_faults():
                 principal, token, expires = await self._service.run(
                     lambda: self._log_in(key_id, secret, address, was_right=was_right)
                 )
         except (Unauthenticated, TooManyWrongSecrets):
-            self._known.remove(credential)
+            self.caller_cache.remove(credential)
             raise
-        self._known.add(credential, principal)
+        self.caller_cache.add(credential, principal)
         return token, expires
 
     async def end_session(self, token: str) -> None:
         """End the session of a valid token; the token is refused from now on. Raises Unauthenticated."""
         await self._service.run(lambda: self._end_session(token))
-        self._known.remove(TokenCredential(token))
+        self.caller_cache.remove(TokenCredential(token))
 
     def _end_session(self, token: str) -> None:
         claims = self._verify_claims(token)

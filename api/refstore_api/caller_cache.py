@@ -61,6 +61,10 @@ class CallerCache:
     def __len__(self) -> int:
         return len(self._owners)
 
+    def count_owners(self) -> int:
+        """Return how many keys have secrets here, plus how many have tokens."""
+        return len(self._known)
+
     def get(self, credential: Credential) -> tuple[Principal | None, bool]:
         """Return the caller if the entry is still fresh, and whether the credential was right at its last check."""
         digest = self._digest(credential)

@@ -40,6 +40,10 @@ class ConnectionSlots:
     def __len__(self) -> int:
         return self._total
 
+    def count_sites(self) -> int:
+        """Return how many sites have a slot in use."""
+        return len(self._by_site)
+
     def take(self, address: str, *, shared: bool = False) -> bool:
         """Take a slot for the address; return False, and log it, if there is none. `shared`: the address of many
         clients, counted in the total only.

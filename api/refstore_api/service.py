@@ -256,6 +256,10 @@ class RequestBatcher(Generic[K, A, R]):
         self._queues: dict[K, _BatchQueue[A, R]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def __len__(self) -> int:
+        """Return how many keys have requests that wait or run."""
+        return len(self._queues)
+
     async def submit(self, key: K, item: A) -> R:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()

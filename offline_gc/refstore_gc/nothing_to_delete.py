@@ -88,7 +88,7 @@ def find_nothing_to_delete(question: NothingToDeleteQuery, engine: Engine) -> No
     known = before
     if again and len(garbage_keys):
         unkept = sorted(before.ranges - before.read_ranges - kept)
-        unkept_keys = dict(_read_ranges(layout, unkept))
+        unkept_keys = dict(read_ranges(layout, unkept))
         if _have_common(garbage_keys, [*unkept_keys.values(), *(read_keys(store, key) for key in before.files)]):
             again, known = set[CommitId](), NothingToDeleteCommits()
         elif unkept_keys:
@@ -138,7 +138,7 @@ def _have_common(ordered: AddressKeys, some: Iterable[AddressKeys]) -> bool:
     return False
 
 
-def _read_ranges(layout: RunLayout, ranges: Sequence[str]) -> Iterator[tuple[str, AddressKeys]]:
+def read_ranges(layout: RunLayout, ranges: Sequence[str]) -> Iterator[tuple[str, AddressKeys]]:
     trees = open_tree_store(layout)
     with Workers(request_threads(layout)) as workers:
         columns = workers.map_ahead(trees.range_addresses, ranges)
@@ -179,7 +179,7 @@ def _find_commits(
         next_ranges = {each for own in undecided.values() for each in [one for one in own if one not in keys][:amount]}
         if not next_ranges:
             return set(undecided), {each: keys[each] for own in undecided.values() for each in own}
-        for each, range_keys in _read_ranges(layout, sorted(next_ranges)):
+        for each, range_keys in read_ranges(layout, sorted(next_ranges)):
             keys[each] = range_keys
             if _have_common(garbage_keys, [range_keys]):
                 garbage_ranges.add(each)
@@ -197,7 +197,7 @@ def _garbage_ranges(engine: Engine, layout: RunLayout, ranges: _CommitRanges, ga
 
 def _find_garbage_ranges(layout: RunLayout, garbage_key: str, ranges: Sequence[str]) -> Iterator[str]:
     garbage_keys = read_keys(open_store(layout.files, layout), garbage_key)
-    for each, keys in _read_ranges(layout, ranges):
+    for each, keys in read_ranges(layout, ranges):
         if _have_common(garbage_keys, [keys]):
             yield each
 

@@ -194,7 +194,7 @@ class CleanupSchedule(NamedTuple):
     @staticmethod
     def read(ctx: Context) -> CleanupSchedule:
         """Read it as it is now. Raises Corrupt, Unavailable."""
-        return CleanupSchedule(_read_document(ctx), int(_wait_seconds(ctx) * 1000), _find_held_addresses(ctx))
+        return CleanupSchedule(read_document(ctx), int(compute_wait_seconds(ctx) * 1000), find_held_addresses(ctx))
 
     def expiries_of(self, location: Location) -> dict[Address, LeftoverExpiry]:
         return find_expiries(location, self.document, self.wait_ms)
@@ -218,21 +218,21 @@ def delete_abandoned_branches(ctx: Context, *, dry_run: bool = False) -> int:
     return deleted
 
 
-def _read_document(ctx: Context) -> PurgeDocument:
+def read_document(ctx: Context) -> PurgeDocument:
     try:
         return onboard.get_document(ctx).document
     except NotFound:
         return PurgeDocument()
 
 
-def _find_held_addresses(ctx: Context) -> set[str]:
+def find_held_addresses(ctx: Context) -> set[str]:
     """Return the addresses that a legal hold covers under any name, in any version and in the trash."""
     prefixes = [hold.prefix for hold in rules_document.rules_in_force(ctx).legal_holds]
     held: set[str] = {each.entry.address for each in referenced_entries(ctx, prefixes)}  # first, as entries move
     return held.union(each.entry.address for each in scan_versions(ctx, prefixes=prefixes))
 
 
-def _wait_seconds(ctx: Context) -> float:
+def compute_wait_seconds(ctx: Context) -> float:
     ctx.durations.refresh()
     waits = ctx.waits
     longest = waits.operation_deadline_seconds + waits.io_timeout_seconds

@@ -60,7 +60,7 @@ def replace_contents(
         try:
             keep_in_manifest(ctx, [there for there in published if there is not None], f"run {run} purged objects")
         finally:
-            _delete_unpublished(ctx, [*withdrawn, *lost])
+            delete_unpublished(ctx, [*withdrawn, *lost])
         ctx.locations.withdraw([attempt.located_identity for attempt in withdrawn])
     return [*busy, *(attempt.number for attempt in lost)]
 
@@ -92,7 +92,7 @@ def _write_intents(
     return attempts, busy
 
 
-def _delete_unpublished(ctx: Context, attempts: Sequence[ReplacementAttempt]) -> None:
+def delete_unpublished(ctx: Context, attempts: Sequence[ReplacementAttempt]) -> None:
     """Delete what was written and not published."""
     addresses = ctx.locations.find_unpublished(
         [(each.located_identity.identity, each.target_address) for each in attempts]

@@ -124,7 +124,7 @@ class BranchPublication:
                 continue
             commits[branch] = self._repo.commit(hidden, message, metadata=metadata).id
             try:
-                landed = self._merge_commit(commits[branch], branch, message, metadata)
+                landed = self.merge_commit(commits[branch], branch, message, metadata)
             except NothingToCommit:
                 continue
             except (Conflict, BranchNotFound) as error:
@@ -150,7 +150,7 @@ class BranchPublication:
                     written += 1
         return written
 
-    def _merge_commit(self, commit: str, branch: str, message: str, metadata: dict[str, str]) -> CommitInfo:
+    def merge_commit(self, commit: str, branch: str, message: str, metadata: dict[str, str]) -> CommitInfo:
         """Merge a commit into a branch; while that has staged changes, wait for whoever made them, but not for long."""
         for seconds in WAITS_SECONDS:
             with suppress(DirtyBranch):

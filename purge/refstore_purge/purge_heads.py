@@ -48,7 +48,7 @@ def purge_heads(run: PurgeRun, job: TaskSettings, datasets: Sequence[Dataset], p
         row_search.match_partitions(run, units)
         matched = row_search.find_matching_objects(run, job, units, attempt)
         with run.steps.step("looking for copies"):
-            left = _select_rewritable(run, datasets, planned, units, matched)
+            left = select_rewritable(run, datasets, planned, units, matched)
         row_search.check_breaker(run, units)
         summaries = _find_affected_summaries(run, datasets, planned, units, left)
         if run.options.dry_run or not (left or summaries):
@@ -62,7 +62,7 @@ def purge_heads(run: PurgeRun, job: TaskSettings, datasets: Sequence[Dataset], p
             run.announce_replacements(rewritten)
             with run.steps.step("publishing"):
                 published, refused = publication.publish(
-                    f"Purge {state.report.ids} ids (run {state.report.run})", partial(_count_published, run, rewritten)
+                    f"Purge {state.report.ids} ids (run {state.report.run})", partial(count_published, run, rewritten)
                 )
             run.end_publishing()
             run.delete_indexes(
@@ -99,7 +99,7 @@ def _find_moved(repo: Repository, heads: dict[str, str], published: Sequence[Pub
     return moved
 
 
-def _select_rewritable(
+def select_rewritable(
     run: PurgeRun, datasets: Sequence[Dataset], planned: PurgePlan, units: Sequence[Partition], matched: set[str]
 ) -> set[str]:
     """Return which of the matched objects are to be rewritten: not those with a name outside the data sets, unless the
@@ -142,7 +142,7 @@ def _find_affected_summaries(
     with run.steps.step("looking at summary files"):
         pieces = [piece for unit in units for piece in unit.objects.values() if piece.address in wanted]
         affected = find_affected_summaries(run, planned.summaries, {name for piece in pieces for name in piece.names})
-        left = _select_rewritable(run, datasets, planned, planned.summaries, affected) - run.state.failures.keys()
+        left = select_rewritable(run, datasets, planned, planned.summaries, affected) - run.state.failures.keys()
     found = [(unit, piece) for unit in planned.summaries for piece in unit.objects.values() if piece.address in left]
     if run.options.dry_run:
         for unit, _ in found:
@@ -176,7 +176,7 @@ def _write_summary(
     return True
 
 
-def _count_published(run: PurgeRun, rewritten: Sequence[WrittenObject], published: PublishedCommit) -> None:
+def count_published(run: PurgeRun, rewritten: Sequence[WrittenObject], published: PublishedCommit) -> None:
     """Count what a commit has brought to a branch; what another branch got before is counted already."""
     run.state.report.published_commits.append(published)
     for unit, piece, done in rewritten:

@@ -91,7 +91,7 @@ class IdSet:
                 values = to_comparable(values, self.kind)  # Arrow cannot look up views
             return fill_nulls(pc.is_in(values, value_set=self._small_set_as(values.type)))
         compared = to_comparable(values, self.kind)
-        hashes = _hash(compared, self.kind, self._meta.seed)
+        hashes = hash_values(compared, self.kind, self._meta.seed)
         places = hashes >> np.uint64(64 - self._meta.bits)
         may = (self._bits[places >> np.uint64(3)] >> (places & np.uint64(7)).astype(np.uint8)) & np.uint8(1)
         if values.null_count:
@@ -137,7 +137,7 @@ def write_ids(folder: Path, kind: IdKind, batches: Iterable[Any], *, prefix: str
     seed = secrets.randbits(64)
     chunks = [to_comparable(batch.drop_null(), kind) for batch in batches]
     values: Any = pa.chunked_array(chunks, type=_TYPES[kind]).unique()
-    hashes = _hash(values, kind, seed)
+    hashes = hash_values(values, kind, seed)
     order = np.argsort(hashes, kind="stable")
     hashes = hashes[order]
     bits = max(10, int(len(values) * BITS_PER_ID).bit_length())
@@ -178,7 +178,7 @@ def to_comparable(values: Any, kind: IdKind) -> Any:
     return values.cast(pa.large_binary())
 
 
-def _hash(values: Any, kind: IdKind, seed: int) -> NDArray[np.uint64]:
+def hash_values(values: Any, kind: IdKind, seed: int) -> NDArray[np.uint64]:
     """Return a 64-bit hash of each value; of null any."""
     if kind == "integer":
         width = values.type.byte_width

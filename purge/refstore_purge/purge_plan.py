@@ -217,7 +217,7 @@ def plan_heads(
                     if piece is not None:
                         piece.names.append(name)
             with suppress(BranchNotFound):  # it has just been deleted
-                staged = list(_find_staged(repo, branch, dataset))
+                staged = list(find_staged(repo, branch, dataset))
                 planner.not_purged += staged
                 if staged:
                     planner.note_dataset(dataset)
@@ -277,7 +277,7 @@ def _dataset_key(dataset: Dataset) -> tuple[object, ...]:
     return dataset.mode, dataset.format, dataset.identifier, dataset.map_part, dataset.set_null, dataset.path
 
 
-def _find_staged(repo: Repository, branch: str, dataset: Dataset) -> Iterator[SkippedObject]:
+def find_staged(repo: Repository, branch: str, dataset: Dataset) -> Iterator[SkippedObject]:
     """Yield what is staged below a data set: it is not committed yet, so no run can replace it by a commit."""
     for change in repo.diff(branch, prefix=dataset.prefix):
         yield SkippedObject(branch, change.path, "staged: commit it, then run the purge again")

@@ -112,7 +112,7 @@ def run_tasks(engine: Engine, job: TaskSettings, works: list[ObjectTask]) -> lis
         return []
     groups = group_tasks(works, engine.parallelism)
     is_long = sum(work.size_bytes for work in works) >= LONG_BYTES
-    done = dict(engine.map(partial(_run_group, job), groups, is_long=is_long))
+    done = dict(engine.map(partial(run_group, job), groups, is_long=is_long))
     return [done[number] for number in range(len(works))]
 
 
@@ -133,7 +133,7 @@ def group_tasks(works: list[ObjectTask], cores: int) -> list[list[tuple[int, Obj
     return list(split_sized(numbered, lambda item: item[1].size_bytes, size_max=bytes_max, items_max=objects_max))
 
 
-def _run_group(job: TaskSettings, numbered: list[tuple[int, ObjectTask]]) -> Iterator[tuple[int, ObjectResult]]:
+def run_group(job: TaskSettings, numbered: list[tuple[int, ObjectTask]]) -> Iterator[tuple[int, ObjectResult]]:
     for number, work in numbered:
         yield number, run_task(job, work)
 
@@ -142,12 +142,12 @@ def run_task(job: TaskSettings, work: ObjectTask) -> ObjectResult:
     """Do one object's work in a process of its own: a library that crashes at a file does so for that file only."""
     job = msgspec.structs.replace(job, ids=job.ids.as_local())
     try:
-        return worker_processes.call(partial(_run_in_process, job, work))
+        return worker_processes.call(partial(run_in_process, job, work))
     except worker_processes.CrashedError as error:
         return ObjectResult(address=work.address, failure=crash_reason(error))
 
 
-def _run_in_process(job: TaskSettings, work: ObjectTask) -> ObjectResult:
+def run_in_process(job: TaskSettings, work: ObjectTask) -> ObjectResult:
     _choose_memory_pool(work.size_bytes)
     store = open_store(job.url, job.io_timeout_seconds)
     ids = _open_ids(job.ids, work.ids)

@@ -47,7 +47,7 @@ def purge_versions(run: PurgeRun, job: TaskSettings, datasets: Sequence[Dataset]
     """Purge what was planned, then what came meanwhile. Raises Conflict (the breaker), Unavailable."""
     planned = _purge_data(run, job, datasets, planned)
     if planned.summaries:
-        _purge_summaries(run, datasets, planned)
+        purge_summaries(run, datasets, planned)
 
 
 def _purge_data(run: PurgeRun, job: TaskSettings, datasets: Sequence[Dataset], planned: PurgePlan) -> PurgePlan:
@@ -87,7 +87,7 @@ def _purge_data(run: PurgeRun, job: TaskSettings, datasets: Sequence[Dataset], p
     return planned
 
 
-def _purge_summaries(run: PurgeRun, datasets: Sequence[Dataset], planned: PurgePlan) -> None:
+def purge_summaries(run: PurgeRun, datasets: Sequence[Dataset], planned: PurgePlan) -> None:
     """Write the summary files again that have an id, or describe files that were replaced."""
     originals = {address for unit in planned.partitions for address in unit.objects}
 

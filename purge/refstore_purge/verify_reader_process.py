@@ -54,7 +54,7 @@ def read_contents(ctx: Context, contents: Sequence[ContentToVerify], ids: Wanted
     own = [content for content in contents if is_own(content.address)]
     foreign = [content for content in contents if not is_own(content.address)]
     of_own = iter(_read_in_process(_opener_of_own(ctx), own, ids))
-    of_foreign = iter(_read_here(partial(_open_foreign, ctx), foreign, ids))
+    of_foreign = iter(read_here(partial(_open_foreign, ctx), foreign, ids))
     return [next(of_own if is_own(content.address) else of_foreign) for content in contents]
 
 
@@ -74,7 +74,7 @@ def _read_in_process(open_: OpenContent, contents: Sequence[ContentToVerify], id
     if not contents:
         return []
     try:
-        return worker_processes.call(partial(_read_here, open_, contents, ids))
+        return worker_processes.call(partial(read_here, open_, contents, ids))
     except worker_processes.CrashedError as error:
         if len(contents) == 1:
             return [ReadResult(RowCount(), crash_reason(error))]
@@ -82,7 +82,7 @@ def _read_in_process(open_: OpenContent, contents: Sequence[ContentToVerify], id
     return [*_read_in_process(open_, contents[:half], ids), *_read_in_process(open_, contents[half:], ids)]
 
 
-def _read_here(open_: OpenContent, contents: Sequence[ContentToVerify], ids: WantedIds) -> list[ReadResult]:
+def read_here(open_: OpenContent, contents: Sequence[ContentToVerify], ids: WantedIds) -> list[ReadResult]:
     lookup = BatchedLookup(ids)
     results = [_read(open_, content, lookup) for content in contents]
     lookup.finish()  # completes the counts

@@ -77,6 +77,11 @@ class BackgroundImports:
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether this process ends, and begins and continues no import."""
+        return self._closing.is_set()
+
     def start(self, ctx: Context, branch: BranchName, sources: Sequence[ImportSource], options: CommitOptions) -> str:
         """Begin an import, and return its id. Everything that can be checked before the listing is checked now.
 
@@ -105,7 +110,7 @@ class BackgroundImports:
             ctx.kv.set(keys.background_import(ctx.repo, import_id), encode(record))
 
         if not self._start_thread(ctx, import_id, record, begin):
-            if self._closing.is_set():
+            if self.is_closing:
                 raise TooManyImports("this process is ending; begin the import in another one")
             raise TooManyImports(
                 f"{self._at_once} imports are under way in this process; begin this one when one of them has ended"
@@ -162,7 +167,7 @@ class BackgroundImports:
             target=self._run_attempt, args=(ctx, import_id, record), name=f"refstore-import-{import_id}", daemon=True
         )
         with self._lock:
-            if len(self._threads) >= self._at_once or self._closing.is_set():
+            if len(self._threads) >= self._at_once or self.is_closing:
                 return False
             self._threads.add(thread)
         try:

@@ -27,6 +27,7 @@ from refstore.objects.local import LocalObjects
 from refstore.service.background_imports import COMPLETED, BackgroundImports
 from tests.api.conftest import Running, client_of, serving
 from tests.api.service import Application, application
+from tests.api.test_limits import wait_until
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import BUCKET, S3Server
 
@@ -302,7 +303,7 @@ class TestStates:
     """In this process, with a listing that waits."""
 
     def test_cancelled_it_ends_and_commits_nothing(self, landing: Path) -> None:
-        with application(import_from=(f"file://{landing}/",)) as app, Held(app) as held:
+        with application(import_from=(f"file://{landing}/",)) as app, Held() as held:
             head = app.lake.create_repository("sales").get_branch("main").head
             import_id = begin(app, landing)
             held.wait_until_listing()
@@ -318,7 +319,7 @@ class TestStates:
     def test_no_more_are_under_way_than_a_process_takes(self, landing: Path) -> None:
         with (
             application(constants={"service.IMPORTS_AT_ONCE": 1}, import_from=(f"file://{landing}/",)) as app,
-            Held(app) as held,
+            Held() as held,
         ):
             app.lake.create_repository("sales")
             import_id = begin(app, landing)
@@ -335,7 +336,7 @@ class TestStates:
     def test_one_whose_process_died_is_taken_up_by_whoever_asks(self, landing: Path) -> None:
         with application(import_from=(f"file://{landing}/",)) as app:
             app.lake.create_repository("sales")
-            with Held(app) as dead:
+            with Held() as dead:
                 import_id = begin(app, landing)
                 dead.wait_until_listing()
                 dead.die()
@@ -376,12 +377,12 @@ class TestStates:
         with application(import_from=(f"file://{landing}/",)) as app:
             app.lake.create_repository("sales")
             service = app.app.state.service
-            with Held(app) as held:
+            with Held() as held:
                 import_id = begin(app, landing)
                 held.wait_until_listing()
                 stopping = threading.Thread(target=service.imports.close)
                 stopping.start()
-                assert service.imports._closing.wait(30)
+                wait_until(lambda: service.imports.is_closing)
                 held.go_on()
                 stopping.join(30)
             assert status(app, import_id)["completed"] is False  # this process ends, and takes up none
@@ -404,7 +405,7 @@ class TestStates:
         (folder / "a").touch()
         (tmp_path / "secrets").mkdir()
         (tmp_path / "secrets" / "name").touch()
-        with application(import_from=(f"file://{tmp_path}/allowed/",)) as app, Held(app) as held:
+        with application(import_from=(f"file://{tmp_path}/allowed/",)) as app, Held() as held:
             app.lake.create_repository("sales")
             import_id = begin(app, folder)
             held.wait_until_listing()
@@ -428,8 +429,7 @@ class TestStates:
 class Held:
     """Listings of folders stop before their first page, until they may go on or die."""
 
-    def __init__(self, app: Application) -> None:
-        self._imports = app.app.state.service.imports
+    def __init__(self) -> None:
         self._listing, self._decided = threading.Event(), threading.Event()
         self._dies = False
         self._patch = pytest.MonkeyPatch()
@@ -463,8 +463,7 @@ class Held:
         self._decided.set()
 
     def wait_until_over(self) -> None:
-        for thread in list(self._imports._threads):
-            thread.join(30)
+        join_imports()
 
 
 def body(landing: Path) -> dict[str, Any]:
@@ -491,7 +490,13 @@ def status(app: Application, import_id: str) -> dict[str, Any]:
     return found
 
 
+def join_imports() -> None:
+    """Wait for the imports that run in this process."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("refstore-import-"):
+            thread.join(30)
+
+
 def until_over(app: Application, import_id: str) -> dict[str, Any]:
-    for thread in list(app.app.state.service.imports._threads):
-        thread.join(30)
+    join_imports()
     return status(app, import_id)

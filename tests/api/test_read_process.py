@@ -112,10 +112,11 @@ def test_what_nobody_foresaw_is_logged_with_the_requests_id_and_frees_the_slot(
 def test_an_answer_that_cannot_be_made_frees_the_slot_too(lake: Application, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as no memory for it, or no room for the log's line about it."""
 
-    async def fail(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(read_process, "_answer_request", fail)
+    monkeypatch.setattr(Repository, "list_page", fail)
+    monkeypatch.setattr(read_process, "respond_to_crash", fail)
     answered = lake("GET", LISTING)
     assert (answered.status_code, answered.json()["code"]) == (500, "internal")
     assert reads_of(lake).slots.count_used() == 0

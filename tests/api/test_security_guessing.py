@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -235,7 +236,7 @@ def spellings(token: str, count: int) -> Iterator[str]:
 
 def test_who_holds_a_token_cannot_have_others_forgotten_by_spelling_it_anew(steady: Application) -> None:
     """Forgotten, ten wrong guesses would lock the rightful key out."""
-    known: CallerCache = steady.app.state.authenticator._known
+    known: CallerCache = steady.app.state.authenticator.caller_cache
     token = log_in(steady, *another(steady)).json()["token"]
     assert ask(steady, KEY_ID, SECRET).status_code == 200
     before = len(known)
@@ -253,7 +254,7 @@ def test_a_key_that_logs_in_very_often_keeps_its_secret_known(steady: Applicatio
         token = log_in(steady, KEY_ID, SECRET).json()["token"]
         steady.clock.advance(1)  # the next one is another
         assert steady("GET", "/user", headers={"Authorization": f"Bearer {token}"}, auth=None).status_code == 200
-    assert len(steady.app.state.authenticator._known) == TOKENS_MAX + 1
+    assert len(steady.app.state.authenticator.caller_cache) == TOKENS_MAX + 1
     looked = kv.reads
     assert ask(steady, KEY_ID, SECRET).status_code == 200
     assert kv.reads == looked
@@ -284,14 +285,14 @@ def test_no_key_has_more_than_its_share_of_the_known() -> None:
     for number in range(3 * TOKENS_MAX):
         known.remove(TokenCredential(f"{number}"))
     known.remove(TokenCredential("other"))
-    assert len(known) == len(known._known) == 0
+    assert len(known) == known.count_owners() == 0
 
 
 def test_the_known_are_bounded_in_all() -> None:
     known = CallerCache(0)
     for number in range(OWNERS_MAX + 10):
         known.add(SecretCredential(f"{number}", "s"), principal(f"{number}"))
-    assert len(known) == len(known._known) == OWNERS_MAX
+    assert len(known) == known.count_owners() == OWNERS_MAX
     assert known.get(SecretCredential("9", "s")) == (None, False)
     assert known.get(SecretCredential("10", "s")) == (None, True), "to be looked up again, but it was right"
 
@@ -325,7 +326,19 @@ def test_the_table_does_not_grow_with_the_attack() -> None:
         ],
     )
     assert len(guesses) == KNOWN_MAX
-    assert {len(name) for name in guesses._wrong} == {16}
+
+
+def test_long_names_take_no_more_of_it_than_short_ones() -> None:
+    sizes_bytes: list[int] = []
+    for length in (1, 50):
+        guesses = LoginThrottle(FakeClock(), 3)
+        callers = [LoginCaller(f"AKIA{number:08}" * length, HERE) for number in range(1000)]
+        flooded(guesses, callers[:1])  # what is made once for all is made
+        tracemalloc.start()
+        flooded(guesses, callers[1:])
+        sizes_bytes.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    assert sizes_bytes[1] < 2 * sizes_bytes[0]
 
 
 def test_one_that_is_held_up_stays_so_while_others_come() -> None:

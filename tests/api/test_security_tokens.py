@@ -24,7 +24,6 @@ from refstore.service import access_keys
 from refstore_api import create_app
 from refstore_api.auth import AUDIENCE as LOGIN
 from refstore_api.auth import KEY_SECONDS, Authenticator
-from refstore_api.caller_cache import TokenCredential
 from refstore_api.signed_urls import AUDIENCE as SIGNED
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
@@ -478,7 +477,7 @@ def test_a_token_signed_with_the_key_before_a_rotation_goes_on() -> None:
     token, _ = asyncio.run(using(first).login(KEY_ID, SECRET, "127.0.0.1"))
 
     def look_up(found: Authenticator) -> str:
-        return found._look_up(TokenCredential(token), "127.0.0.1", was_right=False).key_id
+        return asyncio.run(found.principal(f"Bearer {token}", "127.0.0.1")).key_id
 
     assert look_up(using(second, first)) == KEY_ID
     with pytest.raises(Exception, match="not signed with a key in use"):

@@ -86,7 +86,9 @@ class Run:
     def alive(self) -> dict[int, str]:
         """What it has started and is there still."""
         return {
-            pid: supervisor._command(pid) for pid, began in self._started.items() if began and start_time(pid) == began
+            pid: supervisor.command_of(pid)
+            for pid, began in self._started.items()
+            if began and start_time(pid) == began
         }
 
     def wait(self) -> int:

@@ -314,7 +314,7 @@ class Explorer:
         if not running:
             return []
         if len(running) > 1 and reduced:
-            chosen = self._alone(store, running)
+            chosen = self.find_alone(store, running)
             if chosen is not None:
                 running = [chosen]
         found: list[_State] = []
@@ -365,7 +365,7 @@ class Explorer:
             other.begun and not other.over and other is not waiting and self._bounded[other.task] for other in locals_
         )
 
-    def _alone(self, store: dict[int, int], running: Sequence[Local]) -> Local | None:
+    def find_alone(self, store: dict[int, int], running: Sequence[Local]) -> Local | None:
         """A task whose next steps commute with whatever the others may do before them, if there is one."""
         footprints = self.program.footprints
         for local in running:

@@ -143,10 +143,10 @@ def _only_the_protocol() -> Generator[None]:
     everything = PurgeDocument(backup=BackupPolicy(0, 0), trash=TrashPolicy(0))
     results: dict[str, object] = {
         "delete_abandoned_branches": 0,
-        "_read_document": everything,
-        "_find_held_addresses": set[str](),
+        "read_document": everything,
+        "find_held_addresses": set[str](),
         "JournalWriter": NoJournal(),
-        "_wait_seconds": 0.0,
+        "compute_wait_seconds": 0.0,
     }
     stand_ins: dict[str, Any] = {name: mock.Mock(return_value=result) for name, result in results.items()}
     with mock.patch.multiple(purge_cleanup, **stand_ins):

@@ -17,16 +17,17 @@ from examples.git_history.__main__ import Outcome, prove
 from examples.git_history.expected import Rules
 from examples.git_history.plumbing import Git
 from refstore.configuration.settings import embedded_urls
-from refstore.gc_marks import live_set
 from refstore.lake import Lake
 from refstore_gc import mark
 from tests.git import need_clone
 from tests.offline.git_repositories import Made, grown
+from tests.simulation.mutants import mutants
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
 ROOT = Path(__file__).resolve().parents[2]
+MUTANTS = {mutant.name: mutant for mutant in mutants()}
 
 
 def silent(_what: str, _done: int, _of: int) -> None: ...
@@ -129,10 +130,10 @@ def test_bare_repositories_and_shallow_clones_are_replayed_as_they_are(tmp_path:
 
 class TestTheComparisonCanFail:
     def test_where_the_job_does_not_see_what_an_active_commit_names(
-        self, plain: Made, tmp_path: Path, engines: Engines, monkeypatch: pytest.MonkeyPatch
+        self, plain: Made, tmp_path: Path, engines: Engines
     ) -> None:
-        monkeypatch.setattr(live_set, "_scan_commits", lambda *_: iter(()))
-        findings = proven(plain.folder, tmp_path / "lake", Rules(days=5), engines).compared.findings
+        with MUTANTS["only what heads reach is kept"].planted():
+            findings = proven(plain.folder, tmp_path / "lake", Rules(days=5), engines).compared.findings
         assert any(finding.startswith("lost: data/") for finding in findings)
         assert any(finding.startswith(f"files: {plain.named['two']} 'a'") for finding in findings)
 

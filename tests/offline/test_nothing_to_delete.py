@@ -150,13 +150,13 @@ def test_a_night_with_nothing_to_delete_goes_on_and_reads_none_of_these_commits(
     rules(world)
     made = lines_of(world, 12)
     read: list[str] = []
-    reads = nothing_to_delete._read_ranges
+    reads = nothing_to_delete.read_ranges
 
     def counted(work: Any, ranges: Any) -> Any:
         read.extend(ranges)
         return reads(work, ranges)
 
-    monkeypatch.setattr(nothing_to_delete, "_read_ranges", counted)
+    monkeypatch.setattr(nothing_to_delete, "read_ranges", counted)
     first = gc_run.mark(world.ctx, engines, GcOptions())
     assert first.commits["complete"] == 12
     assert read

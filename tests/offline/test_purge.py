@@ -366,8 +366,8 @@ class TestRunningAgain:
         world.repo.commit("dev", "events")
         onboard(world.repo)
         owner, name = {
-            "its changes are listed": (planning, "_find_staged"),
-            "copies are looked for": (purge_heads, "_select_rewritable"),
+            "its changes are listed": (planning, "find_staged"),
+            "copies are looked for": (purge_heads, "select_rewritable"),
             "objects are staged": (publish.BranchPublication, "stage"),
         }[when]
         real = getattr(owner, name)

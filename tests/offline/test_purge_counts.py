@@ -243,9 +243,9 @@ def disturbed(monkeypatch: pytest.MonkeyPatch, world: World, rng: random.Random,
         monkeypatch.setattr(owner, name, call)
 
     around(purge_tasks, "run_tasks")
-    around(purge_heads, "_select_rewritable")
+    around(purge_heads, "select_rewritable")
     around(BranchPublication, "publish")
-    around(BranchPublication, "_merge_commit")
+    around(BranchPublication, "merge_commit")
     around(purge_versions, "replace_contents")
     around(Locations, "publish")
 
@@ -345,14 +345,14 @@ def test_what_was_staged_and_is_purged_by_the_end_is_not_listed(
     onboard(world, "heads")
     world.commit_files({f"{HEADS}day=1/x": csv_of("bob", "ann")})
     world.repo.upload("main", f"{HEADS}day=2/x", csv_of("eve"))
-    real = purge_heads._select_rewritable
+    real = purge_heads.select_rewritable
 
     def committed(*args: Any) -> Any:
-        monkeypatch.setattr(purge_heads, "_select_rewritable", real)
+        monkeypatch.setattr(purge_heads, "select_rewritable", real)
         world.repo.commit("main", "what was staged")
         return real(*args)
 
-    monkeypatch.setattr(purge_heads, "_select_rewritable", committed)
+    monkeypatch.setattr(purge_heads, "select_rewritable", committed)
     made = purged(world, engines)
     check(world, made)
     assert (made.is_whole, made.skipped_objects) == (True, [])
@@ -390,7 +390,7 @@ def kill(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, call: int, b
         monkeypatch.setattr(run_progress.RunSteps, "close", _nothing)
         monkeypatch.setattr(BranchPublication, "close", _nothing)
         monkeypatch.setattr("refstore_purge.content_replacement.keep_in_manifest", _nothing)
-        monkeypatch.setattr("refstore_purge.content_replacement._delete_unpublished", _nothing)
+        monkeypatch.setattr("refstore_purge.content_replacement.delete_unpublished", _nothing)
         raise Killed
 
     monkeypatch.setattr(owner, name, killed)
@@ -406,13 +406,13 @@ def _write_nothing(*_: Any) -> int:
 STEPS: list[tuple[Any, str]] = [
     (purge_run, "plan_heads"),
     (purge_run, "plan_versions"),
-    (purge_heads, "_select_rewritable"),
+    (purge_heads, "select_rewritable"),
     (purge_tasks, "run_tasks"),
     (BranchPublication, "issue"),
     (BranchPublication, "stage"),
     (BranchPublication, "publish"),
-    (BranchPublication, "_merge_commit"),
-    (purge_heads, "_count_published"),
+    (BranchPublication, "merge_commit"),
+    (purge_heads, "count_published"),
     (Locations, "intend"),
     (Locations, "publish"),
     (purge_run_state.PurgeRun, "count_replaced"),

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 CRASHES = 39
 """Workers take the last item first."""
 ABORTS = b"a library aborts here"
-DO = vars(purge_tasks)["_run_in_process"]
+DO = purge_tasks.run_in_process
 TABLE = pa.table({"guest": [f"guest-{number}" * 12 for number in range(60)], "n": list(range(60))})
 BOB = TABLE["guest"][1].as_py()
-read_here = verify_reader_process._read_here
+read_here = verify_reader_process.read_here
 
 
 def parquet(**options: Any) -> bytes:
@@ -62,7 +62,7 @@ def with_mark() -> bytes:
 
 def do_all_or_abort(job: TaskSettings, numbered: list[tuple[int, ObjectTask]]) -> Iterator[tuple[int, ObjectResult]]:
     """Do the work of a task, and abort at some objects, as a library may at what nobody knows yet."""
-    vars(purge_tasks)["_run_in_process"] = do_or_abort
+    purge_tasks.run_in_process = do_or_abort
     for number, work in numbered:
         yield number, purge_tasks.run_task(job, work)
 
@@ -109,8 +109,8 @@ def purged(world: World, engines: Engines, kind: str, mode: str, bad: dict[str, 
 def test_the_others_are_purged_and_the_report_names_the_file(
     world: World, both_engines: Engines, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(purge_tasks, "_run_group", do_all_or_abort)
-    monkeypatch.setattr(purge_tasks, "_run_in_process", DO)  # as it is again afterwards
+    monkeypatch.setattr(purge_tasks, "run_group", do_all_or_abort)
+    monkeypatch.setattr(purge_tasks, "run_in_process", DO)  # as it is again afterwards
     made = purged(world, both_engines, "parquet", mode, {"visits/3-bad": with_mark()})
     assert [(each.path, each.reason.partition(":")[0]) for each in made.skipped_objects] == [
         ("visits/3-bad", "the process that read or wrote it was ended by SIGABRT, twice"),
@@ -162,7 +162,7 @@ def test_verify_looks_at_all_others_and_names_the_file(world: World, monkeypatch
     sound = {f"visits/{number}": f"guest\n{BOB}\n{number}\n".encode() for number in range(7)}
     bad = {f"visits/{name}": b"guest\n" + ABORTS + name.encode() for name in ("3-bad", "9-bad")}
     world.commit_files({**sound, **bad})
-    monkeypatch.setattr(verify_reader_process, "_read_here", read_or_abort)
+    monkeypatch.setattr(verify_reader_process, "read_here", read_or_abort)
     counts, others = VerifyCounts(), set(worker_processes.idle())
     found = {each.path: each for each in verify(world.repo, guestids(world.folder, BOB), counts=counts)}
     assert {path: (each.rows, each.reason.partition(":")[0]) for path, each in found.items()} == {

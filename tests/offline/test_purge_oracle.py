@@ -147,7 +147,7 @@ class Model:
         lost = list(self.world.repo.list_trash())
         if lost:
             item = self.rng.choice(lost)
-            branch = item.branch if item.branch in self._branches() else "main"
+            branch = item.branch if item.branch in self.branches() else "main"
             self.world.repo.restore(branch, item.address, force=True)
             self._learn_visits()
 
@@ -309,7 +309,7 @@ class Model:
     def _shown(self) -> list[tuple[set[str], set[str]]]:
         """Return what the commands show that bring something back, with the kinds of its places."""
         heads, versions = set[str](), set[str]()
-        living = [each for name in self._branches() for each in (name, self.world.repo.get_branch(name).head)]
+        living = [each for name in self.branches() for each in (name, self.world.repo.get_branch(name).head)]
         swept = {commit for commit, mark in CommitMarks(self.world.ctx).scan() if mark.swept_ms and not mark.prefixes}
         for ref in {*self._refs(), *(name for name, _ in self.world.repo.branches())} - swept:
             with suppress(Gone):
@@ -388,12 +388,12 @@ class Model:
         return [*self._living(), *(commit for commit, _ in landed_commits(self.world.ctx))]
 
     def _living(self) -> list[str]:
-        return self._branches() + [name for name, _ in self.world.repo.tags()]
+        return self.branches() + [name for name, _ in self.world.repo.tags()]
 
     def _branch(self) -> str:
-        return self.rng.choice(self._branches())
+        return self.rng.choice(self.branches())
 
-    def _branches(self) -> list[str]:
+    def branches(self) -> list[str]:
         """Return the branches but those that a run was killed over."""
         return [name for name, record in self.world.repo.branches() if not record.is_hidden]
 
@@ -438,7 +438,7 @@ def play(folder: Path, engines: Engines, seed: int, steps: int) -> None:
             model.step()
             model.compare()
             model.compare_places()
-        for name in model._branches():
+        for name in model.branches():
             world.repo.reset(name)
         for _ in range(4):
             world.clock.sleep(2 * 86_400)

@@ -433,7 +433,7 @@ def test_what_a_killed_run_left_on_its_hidden_branch(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(publish.BranchPublication, "_merge_commit", killed)
+        patched.setattr(publish.BranchPublication, "merge_commit", killed)
         patched.setattr(publish.BranchPublication, "close", lambda _: None)
         with pytest.raises(KeyboardInterrupt):
             purge("ann")

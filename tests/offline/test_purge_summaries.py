@@ -134,7 +134,7 @@ class TestEveryVersion:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(purge_versions, "_purge_summaries", killed)
+            patched.setattr(purge_versions, "purge_summaries", killed)
             with pytest.raises(KeyboardInterrupt):
                 purge("zoe")
         assert has(bodies(world, "main"), b"zoe") == ["t/_metadata"]

@@ -183,7 +183,7 @@ def test_a_name_of_orc_that_stands_twice_is_not_looked_at(lake: Lake) -> None:
     lake.onboard("orc")
     out = io.BytesIO(orc_of({"k": b"ann"}, "ann"))
     out.seek(0, io.SEEK_END)
-    vars(orc_format)["_append_metadata"](out, {b"k": BOB.encode()}, orc.ORCFile(io.BytesIO(out.getvalue())))
+    orc_format.append_metadata(out, {b"k": BOB.encode()}, orc.ORCFile(io.BytesIO(out.getvalue())))
     assert [name for name, _ in orc.ORCFile(out).metadata.items()] == [b"k", b"k"]
     lake.put({"a": out.getvalue()})
     assert lake.verify(lake.ids(BOB)) == {"a": Left(0, 0, "its user metadata has a name twice")}

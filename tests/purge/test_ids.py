@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refstore.errors import Invalid
-from refstore_purge import id_index, ids_file
+from refstore_purge import id_index, ids_file, purge_ids
 from refstore_purge.ids_form import IdsFormOptions
 from refstore_purge.purge_ids import IdSet
 from tests.purge.looking import id_set
@@ -90,7 +90,7 @@ def test_long_values_that_begin_alike_are_told_apart() -> None:
 
 
 def test_values_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("refstore_purge.purge_ids._hash", lambda values, *_: np.full(len(values), 1 << 60, np.uint64))
+    monkeypatch.setattr(purge_ids, "hash_values", lambda values, *_: np.full(len(values), 1 << 60, np.uint64))
     made = id_set("a", "b", "c")
     assert matches(made, pa.array(["c", "x", "a", None])) == [True, False, True, False]
 

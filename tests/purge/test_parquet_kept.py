@@ -52,10 +52,10 @@ def footer_of(body: bytes) -> ThriftStruct:
     return read_footer(io.BytesIO(body))[0]
 
 
-def edited(body: bytes, edit: Callable[[ThriftStruct], None]) -> bytes:
-    """Return the file with another footer."""
+def edited(body: bytes, edit: Callable[[ThriftStruct], ThriftStruct | None]) -> bytes:
+    """Return the file with another footer: the one that `edit` returns, or changes."""
     footer, start = read_footer(io.BytesIO(body))
-    edit(footer)
+    footer = edit(footer) or footer
     out = io.BytesIO(body[:start])
     out.seek(start)
     write_footer(out, footer)

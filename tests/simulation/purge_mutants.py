@@ -67,7 +67,7 @@ def purged() -> Iterator[Mutant]:
     yield mutant(
         "what was not published stays",
         "purge | reset; reap",
-        Edit("refstore_purge.content_replacement:_delete_unpublished", "    if addresses:\n", "    if False:\n"),
+        Edit("refstore_purge.content_replacement:delete_unpublished", "    if addresses:\n", "    if False:\n"),
     )
     yield mutant(
         "a backup is deleted while it can be restored",

@@ -37,7 +37,7 @@ SMALL = [
 def test_reduction_reaches_every_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With and without the reduction, the stores end in the same contents, in no more states."""
     reduced, explorer = explore(PLANS[name], states_max=300_000)
-    monkeypatch.setattr(Explorer, "_alone", lambda *_: None)
+    monkeypatch.setattr(Explorer, "find_alone", lambda *_: None)
     whole, plain = explore(PLANS[name], states_max=300_000)
     assert reduced.exhausted
     assert whole.exhausted

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -38,10 +38,8 @@ def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
     from refstore_gc.mark_breaker import BreakerLimits
     from tests.engines import SPARK
 
-    if blind:
-        _blind()
     options = GcOptions(grace_days=0, min_age_seconds=0, limits=BreakerLimits(share_max=1), take_over=True)
-    with open_engines(SPARK) as engines:
+    with open_engines(SPARK) as engines, _blind() if blind else nullcontext():
         engines.for_objects(0)
         tell(state="ready")
         for line in sys.stdin:
@@ -68,13 +66,13 @@ def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
             )
 
 
-def _blind() -> None:
-    from refstore.gc_marks import live_set
+def _blind() -> AbstractContextManager[None]:
+    """Let no commit name anything, neither a head nor another."""
+    from tests.simulation.planting import Edit, Mutant
 
-    def nothing(*_: object) -> Iterator[live_set.LiveBatch]:
-        return iter(())
-
-    live_set._scan_heads = live_set._scan_commits = nothing
+    scans = "    yield from _scan_heads(ctx, page)\n    yield from _scan_commits(ctx, run, page)\n"
+    edits = (Edit("refstore.gc_marks.live_set:scan_live_set", scans, ""),)
+    return Mutant(name="commits keep nothing", rule="13", edits=edits, caught_by="the audit").planted()
 
 
 def tell(**what: Any) -> None:

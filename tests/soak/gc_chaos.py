@@ -226,7 +226,7 @@ def run(
             processes.kill(each)
         if not findings:
             runs.append(collector.told.get(timeout=START_SECONDS))
-            findings += _at_the_end(kv, objects, clock, collector, runs)
+            findings += check_end(kv, objects, clock, collector, runs)
         told = ledgers.read([folder / f"{client}.ledger" for client in clients])
         with Lake.open(kv, objects, safety=COLLECTOR, clock=clock) as lake:
             repo = lake.repository("soak")
@@ -260,7 +260,7 @@ def run(
     return Result(seed, findings, counts, told.outcomes, runs, time.monotonic() - began)
 
 
-def _at_the_end(kv: str, objects: str, clock: Later, collector: Collector, runs: list[dict[str, Any]]) -> list[str]:
+def check_end(kv: str, objects: str, clock: Later, collector: Collector, runs: list[dict[str, Any]]) -> list[str]:
     """A last reaper, then the offline job, until the store's clock, which may count whole seconds, lets it see
     everything.
     """

@@ -397,7 +397,7 @@ def run(
             findings += differences(there, told)
             repo.set_retention(gc_chaos.COMMITTED_AT_ONCE)
         set_agreed(kv, COLLECTOR)
-        findings += gc_chaos._at_the_end(kv, objects, clock, collector, collected)
+        findings += gc_chaos.check_end(kv, objects, clock, collector, collected)
         with Lake.open(kv, objects, safety=COLLECTOR, clock=clock) as lake:
             repo = lake.repository("soak")
             seen = audit(

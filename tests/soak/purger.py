@@ -25,6 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -205,16 +206,15 @@ def collect(kv: str, objects: str, repo: str) -> None:
 def purge(kv: str, objects: str, repo: str, ids: str, folder: str, master: str, fault: str = "") -> None:
     from refstore_gc import purge_cleanup
     from refstore_gc.engines.choice import EngineOptions, open_engines
-    from refstore_purge import publish, purge_tasks
+    from refstore_purge import purge_tasks
     from refstore_purge.purge_run import PurgeOptions, run_purge
     from tests.engines import QUICK
 
-    purge_tasks._run_group = partial(unluckily, f"{folder}/died-{os.getpid()}", fault)
+    purge_tasks.run_group = partial(unluckily, f"{folder}/died-{os.getpid()}", fault)
     purge_tasks.TASKS_PER_CORE = 2
-    if fault == "over":
-        publish.BranchPublication._merge_commit = _over
     small = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
-    with open_engines(EngineOptions(choice="spark", master=master, conf=QUICK | small)) as engines:
+    options = EngineOptions(choice="spark", master=master, conf=QUICK | small)
+    with open_engines(options) as engines, _over() if fault == "over" else nullcontext():
         list(engines.for_objects(0).map(warm, range(8)))
         tell(state="ready")
         for line in sys.stdin:
@@ -267,7 +267,7 @@ def warm(_: int) -> list[int]:
 
 
 def unluckily(died: str, fault: str, job: Any, numbered: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
-    """`purge_tasks._run_group`, with the planted faults. Spark sends it whole, because it is of the main module."""
+    """`purge_tasks.run_group`, with the planted faults. Spark sends it whole, because it is of the main module."""
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import suppress
 
@@ -293,7 +293,7 @@ def unluckily(died: str, fault: str, job: Any, numbered: list[tuple[int, Any]]) 
             every.append((number, purge_tasks.run_task(job, work)))
             continue
         # two attempts at once, in two processes; a planted fault stands in this one only
-        attempts = [purge_tasks._run_in_process, purge_tasks._run_in_process if fault else purge_tasks.run_task]
+        attempts = [purge_tasks.run_in_process, purge_tasks.run_in_process if fault else purge_tasks.run_task]
         with ThreadPoolExecutor(2) as both:
             every.append((number, random.choice(list(both.map(lambda do, work=work: do(job, work), attempts)))))
         with suppress(FileExistsError):
@@ -302,10 +302,18 @@ def unluckily(died: str, fault: str, job: Any, numbered: list[tuple[int, Any]]) 
     return every
 
 
-def _over(self: Any, commit: str, branch: str, message: str, metadata: dict[str, str]) -> Any:
-    """`BranchPublication._merge_commit`, which takes its own side of every conflict."""
-    time.sleep(3)  # for those who change something
-    return self._repo.merge(branch, commit, message=message, squash=True, metadata=metadata, strategy="source-wins")
+def _over() -> AbstractContextManager[None]:
+    """Let the merge of a publication take its own side of every conflict."""
+    from tests.simulation.planting import Edit, Mutant
+
+    target = "refstore_purge.publish:BranchPublication.merge_commit"
+    merge = "return self._repo.merge(branch, commit, message=message, squash=True, metadata=metadata"
+    edits = (
+        Edit(target, "for seconds in WAITS_SECONDS:", "for seconds in [3]:"),  # for those who change something
+        Edit(target, f"        with suppress(DirtyBranch):\n            {merge})\n", ""),
+        Edit(target, f"{merge})", f"{merge}, strategy='source-wins')"),
+    )
+    return Mutant(name="a purge writes over others", rule="purge", edits=edits, caught_by="the audit").planted()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import pytest
 
@@ -13,17 +13,19 @@ from refstore.errors import AlreadyLinked, KVUnavailable, ObjectNotFound, Refsto
 from refstore_api.object_streams import ChunkReader
 from refstore_api.service import BATCH_DELAY_SECONDS, BATCH_MAX, BATCHES_AT_ONCE, RequestBatcher
 
+Run = Callable[[Callable[[], Sequence[str | RefstoreError]]], Awaitable[Sequence[str | RefstoreError]]]
+
 
 class Calls:
     """What was called, and a gate that holds the calls back until it is opened."""
 
-    def __init__(self, *, key: Callable[[str], str] | None = None) -> None:
+    def __init__(self, *, key: Callable[[str], str] | None = None, run: Run | None = None) -> None:
         self.made: list[tuple[str, ...]] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.most = 0
         self.now = 0
-        self.together: RequestBatcher[str, str, str] = RequestBatcher(self.run, self.call, key=key)
+        self.together: RequestBatcher[str, str, str] = RequestBatcher(run or self.run, self.call, key=key)
 
     async def run(self, work: Callable[[], Sequence[str | RefstoreError]]) -> Sequence[str | RefstoreError]:
         self.now += 1
@@ -250,14 +252,13 @@ def test_whatever_order_calls_end_in_each_gets_its_own(seed: int) -> None:
 
     async def run() -> None:
         random = Random(seed)
-        calls = Calls(key=lambda item: item)
 
         async def slow(work: Callable[[], Sequence[str | RefstoreError]]) -> Sequence[str | RefstoreError]:
             for _ in range(random.randrange(6)):
                 await asyncio.sleep(0)
             return work()
 
-        calls.together._run = slow
+        calls = Calls(key=lambda item: item, run=slow)
         asked: list[tuple[str, asyncio.Future[str]]] = []
         for _ in range(200):
             item = random.choice(["a", "b", "c", "bad", "used"])
@@ -275,7 +276,7 @@ def test_whatever_order_calls_end_in_each_gets_its_own(seed: int) -> None:
             assert not isinstance(result, str) or result.endswith(f":{item}")
         for _ in range(50):
             await asyncio.sleep(0)
-        assert not calls.together._queues
+        assert len(calls.together) == 0
 
     asyncio.run(run())
 

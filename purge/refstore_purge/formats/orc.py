@@ -72,7 +72,7 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher
         write = _write_rows if orc_rows.needs_row_writer(reader) else _write_columns
         matched = write(source, file, reader, target, task, ids)
         pairs = key_values.drop_ids(file.metadata, ids, rows_changed=matched > 0)
-        _append_metadata(target, pairs, file)
+        append_metadata(target, pairs, file)
         _check_written(reader, target, file.nrows - (0 if task.set_null else matched), pairs)
     return RewriteResult(file.nrows, matched, key_values.count_entries_with_ids([file.metadata], ids))
 
@@ -188,7 +188,7 @@ def _options(file: Any, reader: Any) -> dict[str, Any]:
     }
 
 
-def _append_metadata(target: BinaryIO, metadata: Mapping[bytes, bytes], file: Any) -> None:
+def append_metadata(target: BinaryIO, metadata: Mapping[bytes, bytes], file: Any) -> None:
     """Add user metadata to the footer, which pyarrow's writer cannot (ORC specification v1, "File Tail").
 
     The footer is a message of protobuf, and two of them in a row are one with the fields of both. So another piece of
