@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import tempfile
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -62,3 +64,9 @@ def _logs_as_before() -> Iterator[None]:
     root.handlers[:] = handlers
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
+
+
+@pytest.fixture
+def own_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let temporary files of this process lie in the test's folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

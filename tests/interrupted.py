@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from refstore.core.ids import BranchName
-from refstore.kv.base import SCAN_LIMIT, Op, Result
+from refstore.errors import KVUnavailable
+from refstore.kv.base import SCAN_LIMIT, Exchange, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.repository import Repository
 
@@ -51,3 +52,16 @@ def seal(repo: Repository, branch: str = "main") -> None:
     name, ctx = BranchName(branch), repo.context
     staging = ctx.staging
     ctx.branches.seal(name, lambda: staging.new_token(name, ctx.ids, ctx.clock))
+
+
+def lose_reply() -> None:
+    raise KVUnavailable("planted: nobody answered")
+
+
+def is_entry_write(op: Op) -> bool:
+    return isinstance(op, Exchange) and "/staging/" in op.key.partition
+
+
+def contents(repo: Repository) -> dict[str, bytes]:
+    """Return what is on main."""
+    return {item.path: repo.read("main", item.path) for item in repo.list("main")}

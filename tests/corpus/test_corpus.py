@@ -7,7 +7,6 @@ schema, the options, the metadata; of Parquet the bytes of each column where no 
 from __future__ import annotations
 
 import io
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -25,12 +24,10 @@ from tests.corpus.groups import GROUPS
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "purge-tried.md"
 
-pytestmark = pytest.mark.xdist_group("corpus")  # what it imports takes as long as a tenth of the files
-
-
-@pytest.fixture(autouse=True)
-def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+pytestmark = [
+    pytest.mark.xdist_group("corpus"),  # what it imports takes as long as a tenth of the files
+    pytest.mark.usefixtures("own_temporary_folder"),
+]
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from refstore.deletion_history.journal_format import PendingDelete
 from refstore.errors import CorruptRecord, RepositoryNotFound
 from refstore.kv.base import Key
 from refstore.kv_recovery.fence import DryRunGuard
-from refstore.objects.base import DeleteResult
 from refstore.operations import branch
 from refstore.records.branch_records import CommittedTokens, DeletedToken
 from refstore.versioning import due_hints
@@ -26,19 +25,12 @@ from refstore_reaper.breaker import Breaker, Permit
 from refstore_reaper.deletion import BatchDeleter
 from refstore_reaper.pass_summary import Tally
 from tests.kit.replay import Stage, Then
+from tests.reaping import NoJournal
 
 if TYPE_CHECKING:
     from tests.kit.domain import Tools
 
 HINTS: Final = 100
-
-
-class NoJournal:
-    """A journal's objects are written once under new names: they touch nothing of the protocol."""
-
-    def record_start(self, batch: Sequence[PendingDelete]) -> None: ...
-
-    def record_end(self, batch: Sequence[PendingDelete], confirmed: DeleteResult) -> None: ...
 
 
 class NoBreaker(Breaker):

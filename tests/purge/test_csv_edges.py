@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv as plain
 import io
 import struct
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +23,7 @@ TEXT_CODECS: dict[str, Any] = vars(datasets)["TEXT_CODECS"]
 PACKED = [name for name in TEXT_CODECS if name != "none"]
 
 
-@pytest.fixture(autouse=True)
-def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("own_temporary_folder")
 
 
 CELL = st.text(st.sampled_from('ab",\n '), max_size=6)

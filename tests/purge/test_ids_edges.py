@@ -20,9 +20,7 @@ BYTES = st.binary(max_size=20) | st.sampled_from([b"", b"\0", b"\0" * 8, b"a" * 
 QUICK = settings(max_examples=20, deadline=None)
 
 
-@pytest.fixture(autouse=True)
-def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("own_temporary_folder")
 
 
 @pytest.fixture(autouse=True, params=["few", "hashes"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +19,7 @@ TEXT_CODECS: dict[str, Any] = vars(datasets)["TEXT_CODECS"]
 PACKED = [name for name in TEXT_CODECS if name != "none"]
 
 
-@pytest.fixture(autouse=True)
-def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("own_temporary_folder")
 
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=5)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-import tempfile
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,9 +21,7 @@ pyorc: Any = import_module("pyorc")
 GUEST = task("guest")
 
 
-@pytest.fixture(autouse=True)
-def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("own_temporary_folder")
 
 
 def written(schema: Any, *rows: tuple[Any, ...], **options: Any) -> bytes:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import tempfile
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +18,7 @@ GUEST = task("guest")
 CATEGORY: Any = pa.dictionary(pa.int32(), pa.string())
 
 
-@pytest.fixture(autouse=True)
-def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("own_temporary_folder")
 
 
 def written(table: Any, **options: Any) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ from refstore.configuration.settings import ReaperSettings, embedded_urls
 from refstore.core.ids import RandomIds
 from refstore.core.safety import SHARED, Safety
 from refstore.errors import CorruptRecord, DurationsDiffer, InvalidSettings
-from refstore.kv.base import ABSENT, Key, Op, Result
-from refstore.kv.memory import MemoryKV
+from refstore.kv.base import ABSENT, Key
 from refstore.lake import Lake
 from refstore.records import keys
 from refstore.records.encoding import encode
@@ -23,17 +21,10 @@ from refstore_reaper.daemon import Reaper
 from tests.durations import MAIN_JOB
 from tests.kit.audit import NoAudit
 from tests.kit.clock import FakeClock
+from tests.kit.counting_kv import CountingKV
 
 LONG = 10_000.0
 """Longer than any change lasts in these tests."""
-
-
-class CountingKV(MemoryKV):
-    calls = 0
-
-    def execute(self, ops: Sequence[Op]) -> list[Result]:
-        self.calls += 1
-        return super().execute(ops)
 
 
 class World:

@@ -23,11 +23,10 @@ from refstore.errors import (
     ConsentNeeded,
     Contention,
     Gone,
-    KVUnavailable,
     ObjectNotFound,
     RefstoreError,
 )
-from refstore.kv.base import ABSENT, Exchange, Op, SetIf
+from refstore.kv.base import ABSENT, Op, SetIf
 from refstore.kv.retries import RetryingKV
 from refstore.lake import Lake
 from refstore.operations import commit as commit_operation
@@ -41,7 +40,7 @@ from refstore.records.mark_records import Mark
 from refstore.repository import Repository
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
-from tests.interrupted import Interrupted
+from tests.interrupted import Interrupted, contents, is_entry_write, lose_reply
 from tests.kit import collecting
 from tests.kit.clock import FakeClock
 from tests.reaping import release_all
@@ -55,18 +54,6 @@ def world(kv: Interrupted, clock: Clock, *, grace: float = 3600, retrying: bool 
         safety=Safety(grace_seconds=grace),
     )
     return lake.create_repository("once")
-
-
-def lost() -> None:
-    raise KVUnavailable("planted: nobody answered")
-
-
-def entering(op: Op) -> bool:
-    return isinstance(op, Exchange) and "/staging/" in op.key.partition
-
-
-def shown(repo: Repository) -> dict[str, bytes]:
-    return {item.path: repo.read("main", item.path) for item in repo.list("main")}
 
 
 def mark(repo: Repository, commit: str) -> None:
@@ -118,7 +105,7 @@ def test_who_made_a_branch_is_not_told_that_it_existed(clock: FakeClock) -> None
     def others() -> None:
         repo.upload("late", "p", b"1")
         repo.commit("late", "c")
-        lost()
+        lose_reply()
 
     kv.then = others
     repo.create_branch("late", "main")
@@ -134,7 +121,7 @@ def test_a_branch_that_was_made_and_deleted_is_not_made_again(clock: FakeClock, 
             repo.upload("late", "p", b"1")
             repo.commit("late", "theirs")
         repo.delete_branch("late")
-        lost()
+        lose_reply()
 
     kv.then = others
     with suppress(RefstoreError):
@@ -178,22 +165,22 @@ def test_nothing_to_commit_is_not_said_where_something_always_was(clock: FakeClo
 
 @pytest.mark.parametrize("grace", [3600, 0])
 def test_an_upload_that_landed_and_was_replaced_does_not_come_back(clock: FakeClock, grace: float) -> None:
-    kv = Interrupted(behind=entering)
+    kv = Interrupted(behind=is_entry_write)
     repo = world(kv, clock, grace=grace)
 
     def others() -> None:
         assert repo.read("main", "p") == b"older"
         repo.upload("main", "p", b"newer")
-        lost()
+        lose_reply()
 
     kv.then = others
     repo.upload("main", "p", b"older")
-    assert shown(repo) == {"p": b"newer"}
+    assert contents(repo) == {"p": b"newer"}
 
 
 @pytest.mark.parametrize("grace", [3600, 0])
 def test_a_link_that_landed_and_was_replaced_does_not_come_back(clock: FakeClock, grace: float) -> None:
-    kv = Interrupted(behind=entering)
+    kv = Interrupted(behind=is_entry_write)
     repo = world(kv, clock, grace=grace)
     issued = repo.issue("main", "p")
     repo.context.objects.put(issued.address, b"older")
@@ -201,17 +188,17 @@ def test_a_link_that_landed_and_was_replaced_does_not_come_back(clock: FakeClock
     def others() -> None:
         assert repo.read("main", "p") == b"older"
         repo.upload("main", "p", b"newer")
-        lost()
+        lose_reply()
 
     kv.then = others
     repo.link("main", "p", issued.token)
-    assert shown(repo) == {"p": b"newer"}
+    assert contents(repo) == {"p": b"newer"}
 
 
 @pytest.mark.parametrize("how", ["restored", "linked", "linked where nothing is"])
 def test_what_never_landed_is_not_told_although_its_address_was_committed_elsewhere(clock: FakeClock, how: str) -> None:
     """Its key is gone then, and with it the reference that says whether it landed."""
-    kv = Interrupted(before=lambda op: entering(op) or placing_once(op))
+    kv = Interrupted(before=lambda op: is_entry_write(op) or placing_once(op))
     repo = world(kv, clock)
     repo.create_branch("other", "main")
     issued = repo.issue("main", "p")
@@ -223,7 +210,7 @@ def test_what_never_landed_is_not_told_although_its_address_was_committed_elsewh
             repo.restore("other", address, "q")
         repo.commit("other", "theirs")
         release_all(repo)
-        lost()
+        lose_reply()
 
     def make() -> object:
         if how == "restored":
@@ -233,7 +220,7 @@ def test_what_never_landed_is_not_told_although_its_address_was_committed_elsewh
     kv.then = others
     with pytest.raises(Contention):
         make()
-    assert shown(repo) == {}
+    assert contents(repo) == {}
     assert repo.read("other", "q") == b"1"
 
 
@@ -251,11 +238,11 @@ def test_a_link_whose_list_grew_before_it_was_answered_is_made(clock: FakeClock)
 
     def others() -> None:
         repo.restore("other", issued.address, "q")
-        lost()
+        lose_reply()
 
     kv.then = others
     repo.link("main", "p", issued.token)
-    assert shown(repo) == {"p": b"1"}
+    assert contents(repo) == {"p": b"1"}
     assert repo.read("other", "q") == b"1"
 
 
@@ -272,7 +259,7 @@ def test_a_repository_whose_creation_was_not_answered_is_not_taken_apart(clock: 
         lake.repository("once").upload("main", "p", b"1")
         lake.repository("once").commit("main", "theirs")
         lake.set_metadata("once", put={"owner": "them"})
-        lost()
+        lose_reply()
 
     kv.then = others
     with suppress(RefstoreError):
@@ -299,7 +286,7 @@ def test_a_commit_whose_tokens_another_took_does_not_say_that_nothing_was_staged
 @pytest.mark.parametrize("checked", [False, True])
 def test_a_copy_that_outlived_the_wait_names_nothing_that_went(checked: bool) -> None:
     clock = FakeClock(1_900_000_000_000)
-    kv = Interrupted(before=entering)
+    kv = Interrupted(before=is_entry_write)
     lake = Lake(RetryingKV(kv, clock=clock, check=deadline.check if checked else None), "memory://once", clock=clock)
     repo = lake.create_repository("once")
     repo.upload("main", "p", b"1")
@@ -327,7 +314,7 @@ def test_a_copy_that_outlived_the_wait_names_nothing_that_went(checked: bool) ->
 
 def test_a_refused_copy_whose_reply_was_lost_is_not_left_there(clock: FakeClock) -> None:
     """Made again, it replaces itself: that is not what is put back."""
-    kv = Interrupted(behind=entering)
+    kv = Interrupted(behind=is_entry_write)
     repo = world(kv, clock)
     repo.upload("main", "p", b"1")
     old = repo.commit("main", "old").id
@@ -337,12 +324,12 @@ def test_a_refused_copy_whose_reply_was_lost_is_not_left_there(clock: FakeClock)
 
     def others() -> None:
         mark(repo, old)
-        lost()
+        lose_reply()
 
     kv.then = others
     with pytest.raises(Gone):
         repo.copy(old, "p", "main", "z")
-    assert shown(repo) == {"r": b"3"}
+    assert contents(repo) == {"r": b"3"}
 
 
 # ---- placed where nothing is
@@ -365,11 +352,11 @@ def test_what_was_placed_where_nothing_is_and_taken_away_does_not_come_back(cloc
             repo.move("main", "p", "q")
         else:
             repo.upload("main", "p", b"2")
-        lost()
+        lose_reply()
 
     kv.then = others
     repo.upload("main", "p", b"1", if_absent=True)
-    assert shown(repo) == {"deleted": {}, "moved": {"q": b"1"}, "overwritten": {"p": b"2"}}[how]
+    assert contents(repo) == {"deleted": {}, "moved": {"q": b"1"}, "overwritten": {"p": b"2"}}[how]
 
 
 # ---- what stands in the audit log

@@ -10,22 +10,17 @@ from refstore.configuration.settings import ApiSettings
 from refstore.core.clock import Clock
 from refstore.core.safety import Safety
 from refstore.errors import Contention, RefstoreError
-from refstore.kv.base import Exchange, Op
 from refstore.lake import Lake
 from refstore.operations.upload import Link, Upload
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_api.service import Service
-from tests.interrupted import Interrupted, seal
+from tests.interrupted import Interrupted, is_entry_write, seal
 from tests.reaping import release_all
 
 
-def entering(op: Op) -> bool:
-    return isinstance(op, Exchange) and "/staging/" in op.key.partition
-
-
 def given(clock: Clock) -> tuple[Interrupted, Repository]:
-    kv = Interrupted(before=entering, behind=entering)
+    kv = Interrupted(before=is_entry_write, behind=is_entry_write)
     lake = Lake(kv, "memory://together", clock=clock, safety=Safety(grace_seconds=0))
     return kv, lake.create_repository("together")
 

@@ -15,6 +15,7 @@ from refstore.operations.upload import Link, Upload
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_reaper.daemon import Reaper
+from tests.interrupted import contents
 
 
 @pytest.fixture
@@ -37,10 +38,6 @@ def unread() -> Iterator[bytes]:
     yield b""
 
 
-def held(repo: Repository) -> dict[str, bytes]:
-    return {item.path: repo.read("main", item.path) for item in repo.list("main")}
-
-
 def said(results: object) -> list[str]:
     return [type(result).__name__ for result in results]
 
@@ -49,7 +46,7 @@ def test_each_is_told_whether_something_was_there(repo: Repository) -> None:
     repo.upload("main", "b", b"theirs")
     results = repo.upload_each("main", [new("a"), new("b", unread()), new("c"), Upload(path="d", body=b"over")])
     assert said(results) == ["Entry", "AlreadyExists", "Entry", "Entry"]
-    assert held(repo) == {"a": b"new", "b": b"theirs", "c": b"new", "d": b"over"}
+    assert contents(repo) == {"a": b"new", "b": b"theirs", "c": b"new", "d": b"over"}
 
 
 def test_each_is_told_whether_somebody_was_faster(repo: Repository) -> None:
@@ -57,7 +54,7 @@ def test_each_is_told_whether_somebody_was_faster(repo: Repository) -> None:
         "main", [new("a"), new("b", overtaken(repo, "b")), new("c"), Upload(path="d", body=b"over")]
     )
     assert said(results) == ["Entry", "AlreadyExists", "Entry", "Entry"]
-    assert held(repo) == {"a": b"new", "b": b"theirs", "c": b"new", "d": b"over"}
+    assert contents(repo) == {"a": b"new", "b": b"theirs", "c": b"new", "d": b"over"}
 
 
 def test_the_entries_are_those_that_were_written(repo: Repository) -> None:
@@ -74,7 +71,7 @@ def test_what_was_refused_is_reaped_and_nothing_else(lake: Lake, repo: Repositor
             reaper.run_passes(lambda: False)
     objects = repo.context.objects
     assert sorted(objects.read(found.key) for found in objects.list("data/")) == [b"new", b"new", b"theirs", b"theirs"]
-    assert held(repo) == {"a": b"new", "b": b"theirs", "c": b"theirs", "d": b"new"}
+    assert contents(repo) == {"a": b"new", "b": b"theirs", "c": b"theirs", "d": b"new"}
 
 
 def test_where_all_are_there_nothing_is_written(repo: Repository) -> None:
@@ -88,19 +85,19 @@ def test_a_stream_of_uploads_ends_before_its_batch_where_something_is_there(repo
     repo.upload("main", "b", b"theirs")
     with pytest.raises(AlreadyExists, match="'b'"):
         repo.upload_many("main", [new("a", unread()), new("b", unread())])
-    assert held(repo) == {"b": b"theirs"}
+    assert contents(repo) == {"b": b"theirs"}
 
 
 def test_a_stream_of_uploads_ends_behind_its_batch_where_somebody_was_faster(repo: Repository) -> None:
     with pytest.raises(AlreadyExists, match="'b'"):
         repo.upload_many("main", [new("a"), new("b", overtaken(repo, "b")), new("c"), Upload(path="d", body=b"over")])
-    assert held(repo) == {"a": b"new", "b": b"theirs", "c": b"new", "d": b"over"}
+    assert contents(repo) == {"a": b"new", "b": b"theirs", "c": b"new", "d": b"over"}
 
 
 def test_a_path_is_written_once_in_a_call(repo: Repository) -> None:
     with pytest.raises(InvalidPath, match="twice"):
         repo.upload_each("main", [new("a"), new("a")])
-    assert held(repo) == {}
+    assert contents(repo) == {}
 
 
 def test_of_links_each_is_told_what_became_of_it(repo: Repository) -> None:
@@ -113,7 +110,7 @@ def test_of_links_each_is_told_what_became_of_it(repo: Repository) -> None:
     results = repo.link_each("main", links)
     assert said(results) == ["Entry", "AlreadyExists", "AlreadyLinked"]
     assert isinstance(results[2], AlreadyLinked)
-    assert held(repo) == {"a": b"new", "b": b"theirs", "c": b"new"}
+    assert contents(repo) == {"a": b"new", "b": b"theirs", "c": b"new"}
 
 
 def test_a_link_that_was_refused_can_be_made_when_the_path_is_free(repo: Repository) -> None:
@@ -125,4 +122,4 @@ def test_a_link_that_was_refused_can_be_made_when_the_path_is_free(repo: Reposit
     assert said(repo.link_each("main", [link])) == ["AlreadyExists"]
     repo.delete("main", "a")
     assert said(repo.link_each("main", [link])) == ["Entry"]
-    assert held(repo) == {"a": b"new"}
+    assert contents(repo) == {"a": b"new"}

@@ -17,15 +17,11 @@ from refstore.records import keys
 from refstore.records.branch_records import Branch
 from refstore.records.encoding import decode
 from tests.api.service import application
-from tests.interrupted import Interrupted
+from tests.interrupted import Interrupted, lose_reply
 
 
 def naming(op: Op) -> bool:
     return isinstance(op, SetIf) and op.key == keys.repository("landed")
-
-
-def lost() -> None:
-    raise KVUnavailable("planted: nobody answered")
 
 
 def advancing(op: Op) -> bool:
@@ -42,7 +38,7 @@ def test_a_commit_that_landed_is_told_so(clock: Clock) -> None:
 
     def execute(ops: list[Op]) -> list[object]:
         if landed and landed.pop():
-            lost()
+            lose_reply()
         before = repo_head()
         done = real(ops)
         if any(advancing(op) for op in ops) and repo_head() != before:
@@ -92,7 +88,7 @@ def test_what_was_made_is_not_taken_back_because_a_store_failed(
             if what == "branch":
                 repo.upload("new", "b", b"theirs")
             assert repo.read("new", "a") == b"1"
-            lost()
+            lose_reply()
         return real(ops)
 
     monkeypatch.setattr(kv, "execute", execute)
@@ -109,7 +105,7 @@ class DownBehindIt(MemoryKV):
 
     def execute(self, ops: Sequence[Op]) -> list[Result]:
         if self.down:
-            lost()
+            lose_reply()
         done = super().execute(ops)
         self.down = self.head is not None and any(
             isinstance(op, SetIf)

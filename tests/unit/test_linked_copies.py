@@ -11,9 +11,9 @@ from refstore.lake import Lake
 from refstore.operations.upload import LINKED_AS_COPY_CAUSE, IssuedAddress, Link
 from refstore.records.reference_records import Deleting, Issued
 from refstore.repository import Repository
-from tests.interrupted import Interrupted
+from tests.interrupted import Interrupted, lose_reply
 from tests.kit.clock import FakeClock
-from tests.reaping import delete_due, release_all, scrub_all
+from tests.reaping import blobs, delete_due, release_all, scrub_all
 
 COPYING = Safety(grace_seconds=0, copy_linked="always")
 
@@ -32,10 +32,6 @@ def written(repo: Repository, path: str = "a", body: bytes = b"right") -> Issued
     issued = repo.issue("main", path)
     repo.context.objects.put(issued.address, body)
     return issued
-
-
-def blobs(repo: Repository) -> list[str]:
-    return [info.key for info in repo.context.objects.list("data/")]
 
 
 def reap(repo: Repository) -> None:
@@ -112,11 +108,8 @@ def test_several_are_copied_in_one_call_and_each_is_answered(repo: Repository) -
 def test_a_link_that_died_before_its_entry_leaves_nothing_behind(
     repo: Repository, kv: Interrupted, clock: FakeClock
 ) -> None:
-    def lost() -> None:
-        raise KVUnavailable("planted: nobody answered")
-
     issued = written(repo)
-    kv.then = lost
+    kv.then = lose_reply
     with pytest.raises(KVUnavailable):
         repo.link("main", "a", issued.token)
     with pytest.raises(AlreadyLinked):

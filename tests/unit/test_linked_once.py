@@ -11,12 +11,12 @@ import pytest
 from refstore.core.clock import Clock
 from refstore.core.safety import Safety
 from refstore.errors import AlreadyLinked, KVUnavailable
-from refstore.kv.base import Exchange, Op, SetIf
+from refstore.kv.base import Op, SetIf
 from refstore.kv.retries import RetryingKV
 from refstore.lake import Lake
 from refstore.operations.upload import IssuedAddress, Link
 from refstore.repository import Repository
-from tests.interrupted import Interrupted, seal
+from tests.interrupted import Interrupted, contents, is_entry_write, lose_reply, seal
 from tests.kit.clock import FakeClock
 from tests.reaping import delete_due, release_all, scrub_all
 
@@ -33,10 +33,6 @@ def given(repo: Repository, body: bytes = b"theirs") -> IssuedAddress:
     return issued
 
 
-def shown(repo: Repository) -> dict[str, bytes]:
-    return {item.path: repo.read("main", item.path) for item in repo.list("main")}
-
-
 @pytest.mark.parametrize(("replace", "left"), REPLACED)
 def test_what_took_its_place_stays_while_a_commit_is_under_way(
     repo: Repository, replace: Callable[[Repository], object], left: dict[str, bytes]
@@ -48,19 +44,11 @@ def test_what_took_its_place_stays_while_a_commit_is_under_way(
     replace(repo)
     with pytest.raises(AlreadyLinked):
         repo.link("main", "a", issued.token)
-    assert shown(repo) == left
+    assert contents(repo) == left
 
 
 def linking(op: Op) -> bool:
     return isinstance(op, SetIf) and "/references/" in op.key.partition
-
-
-def entering(op: Op) -> bool:
-    return isinstance(op, Exchange) and "/staging/" in op.key.partition
-
-
-def lost() -> None:
-    raise KVUnavailable("planted: nobody answered")
 
 
 def world(kv: Interrupted, clock: Clock, *, retrying: bool) -> Repository:
@@ -78,12 +66,12 @@ def test_of_two_in_one_millisecond_one_wins_although_a_reply_is_lost(clock: Cloc
 
     def first() -> None:
         repo.link("main", "a", issued.token)
-        kv.then = lost
+        kv.then = lose_reply
 
     kv.then = first
     with pytest.raises(AlreadyLinked):
         repo.link("main", "a", issued.token, metadata={"by": "the second"})
-    assert shown(repo) == {"a": b"theirs"}
+    assert contents(repo) == {"a": b"theirs"}
     assert repo.stat("main", "a").metadata == {}
 
 
@@ -91,21 +79,21 @@ def test_its_own_landed_reply_is_recognised(clock: Clock) -> None:
     kv = Interrupted(behind=linking)
     repo = world(kv, clock, retrying=True)
     issued = given(repo)
-    kv.then = lost
+    kv.then = lose_reply
     repo.link("main", "a", issued.token)
-    assert shown(repo) == {"a": b"theirs"}
+    assert contents(repo) == {"a": b"theirs"}
 
 
 def test_a_link_that_died_before_its_entry_is_refused_and_a_new_address_links(clock: FakeClock) -> None:
-    kv = Interrupted(before=entering)
+    kv = Interrupted(before=is_entry_write)
     repo = world(kv, clock, retrying=False)
     used = given(repo, b"lost")
-    kv.then = lost
+    kv.then = lose_reply
     with pytest.raises(KVUnavailable):
         repo.link("main", "a", used.token)
     with pytest.raises(AlreadyLinked, match="look at the path"):
         repo.link("main", "a", used.token)
-    assert shown(repo) == {}
+    assert contents(repo) == {}
     again = given(repo, b"again")
     assert [type(done).__name__ for done in repo.link_each("main", [Link(path="a", token=again.token)])] == ["Entry"]
     repo.commit("main", "again")
@@ -113,7 +101,7 @@ def test_a_link_that_died_before_its_entry_is_refused_and_a_new_address_links(cl
     release_all(repo)
     scrub_all(repo)
     delete_due(repo)
-    assert shown(repo) == {"a": b"again"}
+    assert contents(repo) == {"a": b"again"}
     assert [info.key for info in repo.context.objects.list("data/")] == [again.address], (
         "what it had put there is not left"
     )

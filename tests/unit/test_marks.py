@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,8 +12,7 @@ from refstore.core.ids import CommitId
 from refstore.errors import AlreadyExists, Conflict, CorruptObject, CorruptRecord, Gone, InvalidName, NotFound
 from refstore.gc_marks import TAKE_OVER_MS, LiveBatch, LiveSource, Marks, OfflineRun, RunState, barrier_seconds
 from refstore.kv import open_kv
-from refstore.kv.base import ABSENT, Key, Op, Result
-from refstore.kv.memory import MemoryKV
+from refstore.kv.base import ABSENT, Key
 from refstore.lake import Lake
 from refstore.operations.copy import Copy
 from refstore.operations.log_and_diff import CommitLifetime
@@ -24,6 +23,7 @@ from refstore.repository import Repository
 from refstore.versioning.manifest import CommitLanded, waiting_key
 from tests.kit import collecting
 from tests.kit.clock import FakeClock
+from tests.kit.counting_kv import CountingKV
 from tests.purging import rewrite
 from tests.reaping import release_all
 
@@ -88,16 +88,6 @@ def sources(look: Iterator[LiveBatch]) -> list[LiveSource]:
 
 def staged_in(look: Iterator[LiveBatch]) -> list[str]:
     return [address for batch in look if batch.source is LiveSource.STAGED for address in batch.addresses]
-
-
-class Counting(MemoryKV):
-    """How often it was asked for keys, scans apart."""
-
-    calls = 0
-
-    def execute(self, ops: Sequence[Op]) -> list[Result]:
-        self.calls += 1
-        return super().execute(ops)
 
 
 class TestWhatAMarkForbids:
@@ -324,7 +314,7 @@ class TestTheLook:
         assert staged_in(marks.mark_run.scan_live(waited(marks))).count(address) == 1
 
     def test_gets_no_more_keys_where_there_are_more_branches(self, tmp_path: Path, clock: FakeClock) -> None:
-        kv = Counting()
+        kv = CountingKV()
         asked: list[int] = []
         with Lake(kv, f"file://{tmp_path}/objects", clock=clock) as lake:
             for count in (1, 9):

@@ -16,16 +16,12 @@ from refstore.lake import Lake
 from refstore.operations.copy import Move
 from refstore.repository import Repository
 from refstore.versioning.staging import TOMBSTONE
-from tests.interrupted import Interrupted
+from tests.interrupted import Interrupted, contents
 from tests.reaping import release_all
 
 
 def world(kv: Interrupted, clock: Clock) -> Repository:
     return Lake(kv, "memory://moves", clock=clock, safety=Safety(grace_seconds=0)).create_repository("moves")
-
-
-def shown(repo: Repository) -> dict[str, bytes]:
-    return {item.path: repo.read("main", item.path) for item in repo.list("main")}
 
 
 def taking_away(op: Op) -> bool:
@@ -59,7 +55,7 @@ def test_moved_there_and_back_it_is_somewhere(clock: Clock, monkeypatch: pytest.
         repo.commit("main", "one")
     at_second_half(monkeypatch, lambda: repo.move("main", "q", "p"))
     repo.move("main", "p", "q")
-    assert shown(repo) != {}, "both moves were told ok; the object has no name any more"
+    assert contents(repo) != {}, "both moves were told ok; the object has no name any more"
 
 
 @pytest.mark.parametrize("committed", COMMITTED)
@@ -72,7 +68,7 @@ def test_what_was_copied_back_over_the_source_stays(
         repo.commit("main", "one")
     at_second_half(monkeypatch, lambda: repo.copy("main", "q", "main", "p"))
     repo.move("main", "p", "q")
-    assert shown(repo) == {"p": b"data", "q": b"data"}
+    assert contents(repo) == {"p": b"data", "q": b"data"}
 
 
 def holding(op: Op) -> bool:
@@ -101,7 +97,7 @@ def test_moves_in_a_row_lose_nothing(clock: Clock, committed: str, then: dict[st
     kv.then = others
     repo.move_many("main", [Move("a", "b"), Move("b", "c" if "c" in then else "a")])
     assert kv.then is None
-    assert shown(repo) == then
+    assert contents(repo) == then
 
 
 def test_a_long_row_of_moves_waits_for_its_last(clock: Clock) -> None:
@@ -119,7 +115,7 @@ def test_a_long_row_of_moves_waits_for_its_last(clock: Clock) -> None:
 
     kv.then = others
     repo.move_many("main", [Move(f"{number:02}", f"{number + 1:02}") for number in range(40)])
-    assert shown(repo) == {f"{number + 1:02}": str(number).encode() for number in range(40)}
+    assert contents(repo) == {f"{number + 1:02}": str(number).encode() for number in range(40)}
 
 
 def test_what_a_commit_took_of_moves_in_a_row_is_not_moved_on(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +141,7 @@ def test_what_a_commit_took_of_moves_in_a_row_is_not_moved_on(clock: Clock, monk
     with pytest.raises(Conflict) as told:
         repo.move_many("main", [Move("a", "b"), Move("b", "c")])
     assert not isinstance(told.value, Contention), "made again, it would move what came from a on to c"
-    assert shown(repo) == {"a": b"A", "b": b"A", "c": b"B"}
+    assert contents(repo) == {"a": b"A", "b": b"A", "c": b"B"}
 
 
 @pytest.mark.parametrize("committed", COMMITTED)
@@ -161,5 +157,5 @@ def test_what_was_written_over_the_source_of_a_move_to_another_branch_stays(
         repo.commit("main", "one")
     at_second_half(monkeypatch, lambda: repo.upload("main", "p", b"new"))
     repo.move_many("main", [Move("p", "p"), Move("r", "s")], to="other")
-    assert shown(repo) == {"p": b"new"}
+    assert contents(repo) == {"p": b"new"}
     assert [repo.read("other", path) for path in ("p", "s")] == [b"old", b"old"]

@@ -13,7 +13,7 @@ from refstore.errors import Contention, RefstoreError
 from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from tests.kit.clock import FakeClock
-from tests.reaping import delete_due, release_all, scrub_all
+from tests.reaping import blobs, delete_due, release_all, scrub_all
 
 
 @pytest.fixture
@@ -28,10 +28,6 @@ def reap(repo: Repository, clock: FakeClock) -> Callable[[], None]:
     return run
 
 
-def data(repo: Repository) -> list[str]:
-    return [info.key for info in repo.context.objects.list("data/")]
-
-
 def slowly(*meanwhile: Callable[[], object]) -> Iterator[bytes]:
     yield b"long"
     for happens in meanwhile:
@@ -43,7 +39,7 @@ def test_what_was_restored_meanwhile_stays(repo: Repository, reap: Callable[[], 
     restored: list[str] = []
 
     def restore() -> None:
-        (address,) = data(repo)
+        (address,) = blobs(repo)
         assert address in [given.address for given in repo.list_trash()]
         repo.restore("main", address, "kept")
         restored.append(address)
@@ -59,7 +55,7 @@ def test_what_was_restored_meanwhile_stays(repo: Repository, reap: Callable[[], 
     reap()
     clock.advance(100_000)
     delete_due(repo)
-    assert data(repo) == restored, "what nobody restored is gone"
+    assert blobs(repo) == restored, "what nobody restored is gone"
 
 
 def test_what_nobody_restored_goes_after_its_grace(
@@ -67,11 +63,11 @@ def test_what_nobody_restored_goes_after_its_grace(
 ) -> None:
     with pytest.raises(Contention):
         repo.upload("main", "a", slowly(lambda: repo.reset("main"), reap))
-    (address,) = data(repo)
+    (address,) = blobs(repo)
     assert [given.address for given in repo.list_trash()] == [address]
     clock.advance(100_000)
     delete_due(repo)
-    assert data(repo) == []
+    assert blobs(repo) == []
 
 
 def test_what_the_reaper_was_through_with_before_it_came_is_left_to_the_offline_job(
@@ -83,14 +79,14 @@ def test_what_the_reaper_was_through_with_before_it_came_is_left_to_the_offline_
 
     with pytest.raises(Contention):
         repo.upload("main", "a", slowly(lambda: repo.reset("main"), reap, delete))
-    assert len(data(repo)) == 1, "no key tells it from one that was committed: leak, never lose"
+    assert len(blobs(repo)) == 1, "no key tells it from one that was committed: leak, never lose"
 
 
 def test_what_was_restored_and_committed_meanwhile_stays(repo: Repository, reap: Callable[[], None]) -> None:
     """Its reference key is gone then, as that of an address that the reaper is through with is."""
 
     def restore() -> None:
-        (address,) = data(repo)
+        (address,) = blobs(repo)
         with contextlib.suppress(RefstoreError):
             repo.restore("main", address, "kept")
             repo.commit("main", "kept")

@@ -9,8 +9,7 @@ import pytest
 
 from refstore.core.ids import BranchName, Path
 from refstore.errors import AlreadyExists, BranchNotFound, Gone, ObjectNotFound
-from refstore.kv.base import Get, Op, Result
-from refstore.kv.memory import MemoryKV
+from refstore.kv.base import Get, Op
 from refstore.lake import Lake
 from refstore.operations.copy import Copy
 from refstore.operations.restore import RestoreOutcome, RestoreResult
@@ -22,6 +21,7 @@ from refstore.repository import Repository
 from refstore_reaper.scrub import scrub_references
 from tests.interrupted import Interrupted, seal
 from tests.kit.clock import FakeClock
+from tests.kit.counting_kv import CountingKV
 from tests.reaping import delete_due, release_all, scrub_all
 
 
@@ -340,14 +340,7 @@ def test_what_came_back_stays(repo: Repository, clock: FakeClock) -> None:
 
 
 def test_many_share_their_round_trips(clock: FakeClock) -> None:
-    class Counting(MemoryKV):
-        calls = 0
-
-        def execute(self, ops: Sequence[Op]) -> list[Result]:
-            self.calls += 1
-            return super().execute(ops)
-
-    kv = Counting()
+    kv = CountingKV()
     with Lake(kv, "memory://counting", clock=clock) as lake:
         repo = lake.create_repository("counting")
         repo.upload_many("main", (Upload(path=f"{number:04}", body=b"1") for number in range(2000)))

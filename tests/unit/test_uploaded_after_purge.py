@@ -10,8 +10,6 @@ import pytest
 
 from refstore.core.ids import Address
 from refstore.errors import MergeConflict, NothingToCommit
-from refstore.kv.base import Op, Result
-from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.operations import log_and_diff
 from refstore.operations.content_comparison import ContentComparison
@@ -21,19 +19,12 @@ from refstore.versioning.commits.path_filter import PathFilter
 from refstore.versioning.commits.tree_rewrite import SAMPLES_MAX
 from refstore.versioning.locations import WrittenContent
 from tests.kit.clock import FakeClock
+from tests.kit.counting_kv import CountingKV
 from tests.purging import announce, content_of, intend, rewrite
 from tests.reaping import reap_all
 
 WHOLE = b"all the rows"
 PURGED = b"fewer rows"
-
-
-class CountingKV(MemoryKV):
-    calls = 0
-
-    def execute(self, ops: Sequence[Op]) -> list[Result]:
-        self.calls += 1
-        return super().execute(ops)
 
 
 @pytest.fixture
