@@ -8,7 +8,6 @@ network.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import signal
 import subprocess
@@ -17,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import httpx
 import lakefs
@@ -26,17 +25,14 @@ from lakefs.client import Client
 from lakefs_sdk.client import LakeFSClient
 from lakefs_spec import LakeFSFileSystem
 
-from refstore.configuration.settings import Settings, embedded_urls
-from refstore.core.safety import Safety
-from refstore.kv.memory import MemoryKV
+from refstore.configuration.settings import embedded_urls
 from refstore.lake import Lake
-from refstore.service import access_keys
-from refstore_api import create_app
-from tests.kit.clock import FakeClock
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server
 from tests.servers.s3_base import environment as s3_environment
-from tests.servers.s3_ceph import CephRgw
+
+if TYPE_CHECKING:
+    from tests.api.service import Application
 
 KEY_ID = "AKIATESTS"
 SECRET = "a-secret-that-only-these-tests-know"
@@ -127,13 +123,6 @@ def embedded_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runni
 
 
 @pytest.fixture(scope="session")
-def real_s3(request: pytest.FixtureRequest) -> S3Server:
-    """Ceph RGW where it is installed; where only root could install it, rclone."""
-    found: S3Server = request.getfixturevalue("rclone_s3_server" if CephRgw.missing() else "rgw_server")
-    return found
-
-
-@pytest.fixture(scope="session")
 def redis_s3_service(tmp_path_factory: pytest.TempPathFactory, real_s3: S3Server) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("serve")
     with RedisServer(folder / "redis", fsync="no") as redis, serving(folder, redis.url, real_s3.url()) as running:
@@ -180,30 +169,23 @@ def fs(service: Running) -> LakeFSFileSystem:
     return LakeFSFileSystem(host=service.url, username=KEY_ID, password=SECRET, skip_instance_cache=True)
 
 
-class Asgi(NamedTuple):
+@pytest.fixture
+def asgi() -> Iterator[Application]:
     """The application in this process, with no network between."""
+    from tests.api.service import application
 
-    lake: Lake
-    clock: FakeClock
-    runner: asyncio.Runner
-    http: httpx.AsyncClient
-
-    def __call__(self, method: str, path: str, **options: Any) -> httpx.Response:
-        return self.runner.run(self.http.request(method, path, **options))
+    with application() as made:
+        yield made
 
 
 @pytest.fixture
-def asgi() -> Iterator[Asgi]:
-    clock = FakeClock()
-    objects = f"memory://{secrets.token_hex(8)}"
-    with Lake(MemoryKV(), objects, clock=clock, safety=Safety(grace_seconds=3600)) as lake, asyncio.Runner() as runner:
-        access_keys.create_key(lake, access_keys.Role.OPERATOR, id=KEY_ID, secret=SECRET)
-        app = create_app(Settings(data=None, kv="memory://", objects=objects), lake=lake)
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        http = httpx.AsyncClient(transport=transport, base_url="http://lake.test/api/v1", auth=(KEY_ID, SECRET))
-        yield Asgi(lake, clock, runner, http)
-        runner.run(http.aclose())
-        app.state.service.close()
+def alpha() -> Iterator[Application]:
+    """The same with a repository `alpha`."""
+    from tests.api.service import application
+
+    with application() as made:
+        made.lake.create_repository("alpha")
+        yield made
 
 
 def upload_all(branch: lakefs.Branch, paths: list[str], body: Callable[[str], str] = str) -> None:

@@ -8,25 +8,25 @@ import asyncio
 
 import pytest
 
-from tests.api.conftest import Asgi
+from tests.api.service import Application
 
 A = "/repositories/ranges"
 OBJECTS = A + "/branches/main/objects"
 
 
 @pytest.fixture
-def repo(asgi: Asgi) -> str:
+def repo(asgi: Application) -> str:
     assert asgi("POST", "/repositories", json={"name": "ranges", "storage_namespace": ""}).status_code == 201
     return A
 
 
-def put(asgi: Asgi, path: str, body: bytes) -> dict[str, object]:
+def put(asgi: Application, path: str, body: bytes) -> dict[str, object]:
     found = asgi("POST", OBJECTS, params={"path": path}, content=body)
     assert found.status_code == 201, found.text
     return found.json()
 
 
-def test_if_range_of_what_was_replaced_gets_the_whole(asgi: Asgi, repo: str) -> None:
+def test_if_range_of_what_was_replaced_gets_the_whole(asgi: Application, repo: str) -> None:
     put(asgi, "a", b"one-one-one")
     first = asgi("GET", repo + "/refs/main/objects", params={"path": "a"}, headers={"Range": "bytes=0-4"})
     put(asgi, "a", b"TWO-TWO-TWO")
@@ -39,7 +39,7 @@ def test_if_range_of_what_was_replaced_gets_the_whole(asgi: Asgi, repo: str) -> 
     assert (rest.status_code, rest.content) == (200, b"TWO-TWO-TWO")
 
 
-def test_a_condition_on_a_read_that_does_not_hold_is_not_taken_in_silence(asgi: Asgi, repo: str) -> None:
+def test_a_condition_on_a_read_that_does_not_hold_is_not_taken_in_silence(asgi: Application, repo: str) -> None:
     put(asgi, "a", b"one-one-one")
     first = asgi("GET", repo + "/refs/main/objects", params={"path": "a"}, headers={"Range": "bytes=0-4"})
     put(asgi, "a", b"TWO-TWO-TWO")
@@ -64,7 +64,7 @@ def test_a_condition_on_a_read_that_does_not_hold_is_not_taken_in_silence(asgi: 
     ],
 )
 def test_a_head_keeps_the_conditions_that_a_get_keeps(
-    asgi: Asgi, repo: str, headers: dict[str, str], status: int
+    asgi: Application, repo: str, headers: dict[str, str], status: int
 ) -> None:
     put(asgi, "a", b"one-one-one")
     where = repo + "/refs/main/objects"
@@ -76,14 +76,14 @@ def test_a_head_keeps_the_conditions_that_a_get_keeps(
     assert [head.headers.get(name) for name in same] == [get.headers.get(name) for name in same]
 
 
-def link(asgi: Asgi, body: bytes) -> None:
+def link(asgi: Application, body: bytes) -> None:
     given = asgi("GET", A + "/branches/main/staging/backing", params={"path": "a", "presign": "true"}).json()
     assert asgi("PUT", given["presigned_url"], content=body).status_code == 200
     told = {"staging": {"physical_address": given["physical_address"]}, "checksum": "any", "size_bytes": len(body)}
     assert asgi("PUT", A + "/branches/main/staging/backing", params={"path": "a"}, json=told).status_code == 200
 
 
-def test_what_was_linked_is_not_another_link_with_the_same_checksum(asgi: Asgi, repo: str) -> None:
+def test_what_was_linked_is_not_another_link_with_the_same_checksum(asgi: Application, repo: str) -> None:
     """`any` is what the documentation's own example says of each."""
     link(asgi, b"one-one-one")
     first = asgi("GET", repo + "/refs/main/objects", params={"path": "a"})
@@ -101,7 +101,7 @@ def test_what_was_linked_is_not_another_link_with_the_same_checksum(asgi: Asgi, 
     assert asgi("GET", repo + "/refs/main/objects/stat", params={"path": "a"}).json()["checksum"] == "any"
 
 
-def test_a_signed_put_has_a_deadline_as_every_operation_has(asgi: Asgi, repo: str) -> None:
+def test_a_signed_put_has_a_deadline_as_every_operation_has(asgi: Application, repo: str) -> None:
     given = asgi("GET", A + "/branches/main/staging/backing", params={"path": "a", "presign": "true"}).json()
 
     async def slowly():
@@ -116,7 +116,7 @@ def test_a_signed_put_has_a_deadline_as_every_operation_has(asgi: Asgi, repo: st
     assert told.status_code != 200, "forty hours"
 
 
-def test_a_signed_put_stores_what_it_was_sent_as_it_is(asgi: Asgi, repo: str) -> None:
+def test_a_signed_put_stores_what_it_was_sent_as_it_is(asgi: Application, repo: str) -> None:
     """As S3 does: the body is the object, whatever it says it is."""
     body = b'--B\r\nContent-Disposition: form-data; name="content"\r\n\r\nwithin\r\n--B--\r\n'
     given = asgi("GET", repo + "/branches/main/staging/backing", params={"path": "a", "presign": "true"}).json()

@@ -17,8 +17,9 @@ import httpx
 import pytest
 
 from refstore.operations import commit as commit_operation
-from tests.api.conftest import KEY_ID, Asgi, Running
+from tests.api.conftest import KEY_ID, Running
 from tests.api.lakectl import COMMIT, DIFF, MTIME, OBJECT, REF, REPOSITORY, STORAGE, Json, Lakectl, client_of, shaped
+from tests.api.service import Application
 
 PART_BYTES: Final = 64 << 10
 """`--part-size`, at its least."""
@@ -359,7 +360,7 @@ def test_a_merge_answers_its_commit_and_is_told_from_a_conflict(lakectl: Lakectl
 
 
 def test_a_branch_that_others_keep_changing_is_not_called_a_conflict(
-    asgi: Asgi, monkeypatch: pytest.MonkeyPatch
+    asgi: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """lakectl calls every 409 of a merge "Conflict found."; after a 503 it asks again by itself."""
     assert asgi("POST", "/repositories", json={"name": "lake", "storage_namespace": "mem://lake"}).status_code == 201

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.api.conftest import KEY_ID, SECRET, Asgi
-from tests.api.service import application
+from tests.api.conftest import KEY_ID, SECRET
+from tests.api.service import Application, application
 from tests.reaping import delete_due, reap_all
 
 REPO = "/repositories/lake"
@@ -15,7 +15,7 @@ BACKING = f"{REPO}/branches/main/staging/backing"
 A_LONG_TIME_SECONDS = 40 * 86_400
 
 
-def issue(asgi: Asgi, path: str) -> dict[str, Any]:
+def issue(asgi: Application, path: str) -> dict[str, Any]:
     if asgi("GET", REPO).status_code == 404:
         assert (
             asgi("POST", "/repositories", json={"name": "lake", "storage_namespace": "mem://lake"}).status_code == 201
@@ -26,16 +26,16 @@ def issue(asgi: Asgi, path: str) -> dict[str, Any]:
     return told
 
 
-def link(asgi: Asgi, path: str, told: dict[str, Any]) -> int:
+def link(asgi: Application, path: str, told: dict[str, Any]) -> int:
     body = {"staging": told, "checksum": "x", "size_bytes": 4}
     return asgi("PUT", BACKING, params={"path": path}, json=body).status_code
 
 
-def blobs(asgi: Asgi) -> list[str]:
+def blobs(asgi: Application) -> list[str]:
     return [info.key for info in asgi.lake.repository("lake").context.objects.list("data/")]
 
 
-def test_an_address_that_was_written_and_never_linked_is_reaped_when_its_time_comes(asgi: Asgi) -> None:
+def test_an_address_that_was_written_and_never_linked_is_reaped_when_its_time_comes(asgi: Application) -> None:
     told = issue(asgi, "a")
     assert asgi("PUT", told["presigned_url"], content=b"body").status_code == 200
     reap_all(asgi.lake.repository("lake"))
@@ -46,7 +46,7 @@ def test_an_address_that_was_written_and_never_linked_is_reaped_when_its_time_co
     assert blobs(asgi) == []
 
 
-def test_an_address_is_linked_until_it_expires(asgi: Asgi) -> None:
+def test_an_address_is_linked_until_it_expires(asgi: Application) -> None:
     told = issue(asgi, "a")
     asgi("PUT", told["presigned_url"], content=b"body")
     asgi.clock.advance(told["expiry"] - asgi.clock.now_ms() // 1000 - 1)
@@ -56,7 +56,7 @@ def test_an_address_is_linked_until_it_expires(asgi: Asgi) -> None:
     assert asgi("GET", f"{REPO}/refs/main/objects", params={"path": "a"}).content == b"body"
 
 
-def test_a_signed_url_writes_once_and_ends(asgi: Asgi) -> None:
+def test_a_signed_url_writes_once_and_ends(asgi: Application) -> None:
     told = issue(asgi, "a")
     assert asgi("PUT", told["presigned_url"], content=b"body").status_code == 200
     assert asgi("PUT", told["presigned_url"], content=b"other").status_code == 409

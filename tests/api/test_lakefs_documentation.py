@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 from refstore_api.routes.unsupported_routes import UNSUPPORTED
-from tests.api.conftest import KEY_ID, SECRET, Asgi, Running
+from tests.api.conftest import KEY_ID, SECRET, Running
+from tests.api.service import Application
 from tests.integration.test_documentation import code, lines, parse, words
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text()
@@ -57,7 +58,7 @@ def test_every_command_line_exists() -> None:
         parse(words(line))
 
 
-def test_the_routes_that_are_named_are_there(asgi: Asgi) -> None:
+def test_the_routes_that_are_named_are_there(asgi: Application) -> None:
     there = {
         (method.upper(), path)
         for path, operations in asgi("GET", "http://lake.test/openapi.json").json()["paths"].items()
@@ -74,7 +75,7 @@ def test_the_routes_that_are_named_are_there(asgi: Asgi) -> None:
         assert (method, full) in there, path
 
 
-def test_what_is_not_there_is_said_to_who_may_ask(asgi: Asgi) -> None:
+def test_what_is_not_there_is_said_to_who_may_ask(asgi: Application) -> None:
     for path, why in UNSUPPORTED:
         place = re.sub(r"\{\w+\}", "lake", path.replace("{rest:path}", "/x"))
         refused = asgi("POST", place)

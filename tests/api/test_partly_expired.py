@@ -5,11 +5,11 @@ from __future__ import annotations
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.mark_records import Mark
-from tests.api.conftest import Asgi
+from tests.api.service import Application
 from tests.kit import collecting
 
 
-def test_a_commit_of_which_a_part_was_swept_is_not_called_swept(asgi: Asgi) -> None:
+def test_a_commit_of_which_a_part_was_swept_is_not_called_swept(asgi: Application) -> None:
     repo = asgi.lake.create_repository("part")
     repo.upload("main", "logs/1", b"log")
     repo.upload("main", "data/1", b"data")
@@ -37,7 +37,7 @@ def test_a_commit_of_which_a_part_was_swept_is_not_called_swept(asgi: Asgi) -> N
     assert asgi("GET", f"/repositories/part/commits/{old}").json()["state"] == "sweeping"
 
 
-def test_a_tagged_commit_is_called_so_and_what_is_tagged_is_out_of_sight(asgi: Asgi) -> None:
+def test_a_tagged_commit_is_called_so_and_what_is_tagged_is_out_of_sight(asgi: Application) -> None:
     """The bucket has deleted nothing yet. A part that is tagged fails nobody who asks for another at the same time."""
     repo = asgi.lake.create_repository("tagged")
     repo.upload("main", "logs/1", b"log")

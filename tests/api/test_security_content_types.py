@@ -4,14 +4,12 @@ read, for ever.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from refstore.core import ids
 from refstore.errors import Invalid
 from refstore.operations.upload import Link, Stage, Upload
-from tests.api.service import Application, application
+from tests.api.service import Application
 from tests.api.test_limits import READ, UPLOAD
 
 BACKING = "/repositories/alpha/branches/main/staging/backing"
@@ -26,17 +24,10 @@ HOSTILE = [
 ]
 
 
-@pytest.fixture
-def asgi() -> Iterator[Application]:
-    with application() as found:
-        found.lake.create_repository("alpha")
-        yield found
-
-
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_a_content_type_with_a_line_break_is_refused_however_it_comes(asgi: Application, hostile: str) -> None:
-    issued = asgi("GET", BACKING, params={"path": "p"}).json()
-    asgi.lake.repository("alpha").context.objects.put(
+def test_a_content_type_with_a_line_break_is_refused_however_it_comes(alpha: Application, hostile: str) -> None:
+    issued = alpha("GET", BACKING, params={"path": "p"}).json()
+    alpha.lake.repository("alpha").context.objects.put(
         ids.own_address("data/" + issued["physical_address"].partition("/data/")[2][:37]), b"x"
     )
     link = {"staging": {"token": issued["token"]}, "checksum": "c", "size_bytes": 1, "content_type": hostile}
@@ -47,17 +38,17 @@ def test_a_content_type_with_a_line_break_is_refused_however_it_comes(asgi: Appl
         + b"\r\n\r\nx\r\n--b--\r\n"
     )
     said = [
-        asgi("PUT", BACKING, params={"path": "p"}, json=link),
-        asgi("PUT", UPLOAD, params={"path": "p"}, json=stage),
-        asgi("POST", UPLOAD, params={"path": "p"}, content=b"x", headers=[(b"content-type", hostile.encode())]),
+        alpha("PUT", BACKING, params={"path": "p"}, json=link),
+        alpha("PUT", UPLOAD, params={"path": "p"}, json=stage),
+        alpha("POST", UPLOAD, params={"path": "p"}, content=b"x", headers=[(b"content-type", hostile.encode())]),
     ]
     assert [answered.status_code for answered in said] == [400] * 3
-    by_form = asgi(
+    by_form = alpha(
         "POST", UPLOAD, params={"path": "f"}, content=form, headers={"content-type": "multipart/form-data; boundary=b"}
     )
     if by_form.status_code != 400:  # what follows a line break there is another header of the part
         assert ids.is_content_type(by_form.json()["content_type"])
-    repo = asgi.lake.repository("alpha")
+    repo = alpha.lake.repository("alpha")
     for attempt in (
         lambda: repo.upload("main", "p", b"x", content_type=hostile),
         lambda: list(repo.upload_many("main", [Upload(path="p", body=b"x", content_type=hostile)])),
@@ -71,18 +62,18 @@ def test_a_content_type_with_a_line_break_is_refused_however_it_comes(asgi: Appl
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_an_old_object_with_such_a_content_type_can_be_read(
-    asgi: Application, hostile: str, monkeypatch: pytest.MonkeyPatch
+    alpha: Application, hostile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repo = asgi.lake.repository("alpha")
+    repo = alpha.lake.repository("alpha")
     with monkeypatch.context() as older:
         older.setattr(ids, "content_type", str)
         repo.upload("main", "p", b"body", content_type=hostile)
     repo.commit("main", "history keeps it")
     repo.copy("main", "p", "main", "q")
     for path in ("p", "q"):
-        answered = asgi("GET", READ, params={"path": path})
+        answered = alpha("GET", READ, params={"path": path})
         assert (answered.status_code, answered.content) == (200, b"body")
         assert answered.headers["content-type"] == "application/octet-stream"
         assert "x-evil" not in answered.headers
-        assert asgi("HEAD", READ, params={"path": path}).headers["content-type"] == "application/octet-stream"
-        assert asgi("GET", READ + "/stat", params={"path": path}).json()["content_type"] == "application/octet-stream"
+        assert alpha("HEAD", READ, params={"path": path}).headers["content-type"] == "application/octet-stream"
+        assert alpha("GET", READ + "/stat", params={"path": path}).json()["content_type"] == "application/octet-stream"

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -27,14 +26,6 @@ from refstore_reaper.daemon import Reaper
 from tests.api.service import Application, application
 from tests.api.test_security_sessions import Browser
 
-
-@pytest.fixture
-def asgi() -> Iterator[Application]:
-    with application() as found:
-        found.lake.create_repository("alpha")
-        yield found
-
-
 # ---- where answers lead, and what they promise
 
 
@@ -47,8 +38,8 @@ def test_no_redirection_leads_to_the_host_of_the_request(public_url: str, path: 
         assert answered.headers.get("location", "/ui").startswith("/ui")
 
 
-def test_a_page_with_a_slash_behind_it_is_found(asgi: Application) -> None:
-    answered = asgi("GET", "http://lake.test/ui/")
+def test_a_page_with_a_slash_behind_it_is_found(alpha: Application) -> None:
+    answered = alpha("GET", "http://lake.test/ui/")
     assert (answered.status_code, answered.headers["location"]) == (303, "/ui")
 
 
@@ -102,33 +93,33 @@ def hidden(page: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def browser(asgi: Application) -> Browser:
-    found = Browser(asgi)
+def browser(alpha: Application) -> Browser:
+    found = Browser(alpha)
     assert found.sign_in().status_code == 303
     return found
 
 
-def test_nobody_revokes_a_key_unseen(asgi: Application, browser: Browser) -> None:
-    one, other = (access_keys.create_key(asgi.lake, Role.READER).key.id for _ in range(2))
+def test_nobody_revokes_a_key_unseen(alpha: Application, browser: Browser) -> None:
+    one, other = (access_keys.create_key(alpha.lake, Role.READER).key.id for _ in range(2))
     form = {"form_token": browser.form_token("/ui")}
     seen = proof(browser("GET", f"/ui/keys/{other}/revoke").text)
     for confirmed in ({}, {"confirmed": "yes"}, {"confirmed": "0" * 64}, {"confirmed": seen}):
         assert browser("POST", f"/ui/keys/{one}/revoke", data=form | confirmed).status_code == 409
-    assert {key.id for key in access_keys.scan_keys(asgi.lake.kv)} >= {one, other}
+    assert {key.id for key in access_keys.scan_keys(alpha.lake.kv)} >= {one, other}
     assert browser("POST", f"/ui/keys/{other}/revoke", data=form | {"confirmed": seen}).status_code == 200
-    assert other not in {key.id for key in access_keys.scan_keys(asgi.lake.kv)}
+    assert other not in {key.id for key in access_keys.scan_keys(alpha.lake.kv)}
 
 
-def test_what_one_session_has_seen_another_has_not(asgi: Application, browser: Browser) -> None:
-    key = access_keys.create_key(asgi.lake, Role.READER).key.id
-    again = Browser(asgi)
+def test_what_one_session_has_seen_another_has_not(alpha: Application, browser: Browser) -> None:
+    key = access_keys.create_key(alpha.lake, Role.READER).key.id
+    again = Browser(alpha)
     again.sign_in()
     form = {"form_token": browser.form_token("/ui"), "confirmed": proof(again("GET", f"/ui/keys/{key}/revoke").text)}
     assert browser("POST", f"/ui/keys/{key}/revoke", data=form).status_code == 409
 
 
-def test_nobody_restores_unseen(asgi: Application, browser: Browser) -> None:
-    repo = asgi.lake.repository("alpha")
+def test_nobody_restores_unseen(alpha: Application, browser: Browser) -> None:
+    repo = alpha.lake.repository("alpha")
     for path in ("a/1", "a/2", "b/1"):
         repo.upload("main", path, b"x")
     repo.delete_many("main", ["a/1", "a/2", "b/1"])
@@ -145,8 +136,8 @@ def test_nobody_restores_unseen(asgi: Application, browser: Browser) -> None:
     assert len(list(repo.list("main"))) == 2
 
 
-def test_what_the_page_shows_is_what_is_restored(asgi: Application, browser: Browser) -> None:
-    repo = asgi.lake.repository("alpha")
+def test_what_the_page_shows_is_what_is_restored(alpha: Application, browser: Browser) -> None:
+    repo = alpha.lake.repository("alpha")
     turned = "a/\u202e\n1"
     lost = [turned, *(f"a/{number}" for number in range(8))]
     for path in lost:
@@ -166,9 +157,9 @@ def test_what_the_page_shows_is_what_is_restored(asgi: Application, browser: Bro
     assert sorted(item.path for item in repo.list("main")) == sorted(lost)
 
 
-def test_a_chosen_object_returns_to_the_path_that_was_shown(asgi: Application, browser: Browser) -> None:
+def test_a_chosen_object_returns_to_the_path_that_was_shown(alpha: Application, browser: Browser) -> None:
     """An object may have been lost at several paths."""
-    repo = asgi.lake.repository("alpha")
+    repo = alpha.lake.repository("alpha")
     repo.create_branch("dev", "main")
     repo.upload("dev", "a b\nc", b"x")
     repo.copy("dev", "a b\nc", "dev", "z")
@@ -185,10 +176,10 @@ def test_a_chosen_object_returns_to_the_path_that_was_shown(asgi: Application, b
 
 
 def test_one_act_restores_no_more_than_its_page_names(
-    asgi: Application, browser: Browser, monkeypatch: pytest.MonkeyPatch
+    alpha: Application, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trash, "OBJECTS_MAX", 2)
-    repo = asgi.lake.repository("alpha")
+    repo = alpha.lake.repository("alpha")
     for path in ("1", "2", "3"):
         repo.upload("main", path, b"x")
     repo.delete_many("main", ["1", "2", "3"])
@@ -200,11 +191,11 @@ def test_one_act_restores_no_more_than_its_page_names(
     assert [found.path for found in repo.list("main")] == ["1", "2"]
 
 
-def test_nobody_sets_rules_unseen(asgi: Application, browser: Browser) -> None:
+def test_nobody_sets_rules_unseen(alpha: Application, browser: Browser) -> None:
     url = "/ui/repositories/alpha/rules/edit"
     rules = '{\r\n "default_retention_days": 5, "branches": [], "grace_days": 7}'
     form = hidden(browser("GET", url).text) | {"document": rules, "confirmed": "yes"}
-    repo = asgi.lake.repository("alpha")
+    repo = alpha.lake.repository("alpha")
 
     preview = browser("POST", url, data=form).text
     assert "Nothing is saved yet" in preview
@@ -216,8 +207,8 @@ def test_nobody_sets_rules_unseen(asgi: Application, browser: Browser) -> None:
     assert repo.retention() is not None
 
 
-def test_no_form_removes_a_hold_that_it_does_not_name(asgi: Application, browser: Browser) -> None:
-    repo = asgi.lake.repository("alpha")
+def test_no_form_removes_a_hold_that_it_does_not_name(alpha: Application, browser: Browser) -> None:
+    repo = alpha.lake.repository("alpha")
     prefix = "a/\u202e 1%31\nb"
     repo.set_retention(json.dumps({"default_retention_days": 5, "legal_holds": [{"prefix": prefix}]}))
     url = "/ui/repositories/alpha/rules/edit"
@@ -236,8 +227,8 @@ def test_no_form_removes_a_hold_that_it_does_not_name(asgi: Application, browser
 
 
 @pytest.mark.parametrize("seconds", [0, -1, RESUME_SECONDS_MAX + 1, 3600 * 10**9, float("inf"), float("nan")])
-def test_deletion_does_not_go_on_unguarded_for_ever(asgi: Application, seconds: float) -> None:
-    ctx = asgi.lake.repository("alpha").context
+def test_deletion_does_not_go_on_unguarded_for_ever(alpha: Application, seconds: float) -> None:
+    ctx = alpha.lake.repository("alpha").context
     with pytest.raises(Invalid, match="at most 30 days"):
         breaker.resume(ctx, seconds=seconds)
     breaker.resume(ctx, seconds=RESUME_SECONDS_MAX)

@@ -11,7 +11,7 @@ import pytest
 from refstore.errors import MergeConflict
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
-from tests.api.conftest import Asgi
+from tests.api.service import Application
 
 PATHS = [f"{folder}/{number}" for folder in ("a", "b", "c") for number in range(8)]
 AMOUNT = 5
@@ -41,7 +41,7 @@ def what(entry: Entry) -> tuple[object, ...]:
     return entry.address, entry.checksum, entry.content_type
 
 
-def three_dot(asgi: Asgi) -> dict[str, str]:
+def three_dot(asgi: Application) -> dict[str, str]:
     found: dict[str, str] = {}
     after = ""
     while True:
@@ -54,7 +54,7 @@ def three_dot(asgi: Asgi) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_it_is_what_the_merge_does_and_where_it_conflicts(asgi: Asgi, seed: int) -> None:
+def test_it_is_what_the_merge_does_and_where_it_conflicts(asgi: Application, seed: int) -> None:
     chance = random.Random(seed)
     repo = asgi.lake.create_repository("trees")
     for path in PATHS[:16]:

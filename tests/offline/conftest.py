@@ -2,11 +2,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from refstore_gc.engines import worker_processes
 from tests.offline.world import World
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+    from tests.offline.purge_runs import Purge
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +27,10 @@ def world(tmp_path: Path, reading_process: None) -> Iterator[World]:
     made = World(tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def purge(world: World, engines: Engines) -> Purge:
+    from tests.offline.purge_runs import purge_on
+
+    return purge_on(world, engines)

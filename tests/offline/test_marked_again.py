@@ -4,8 +4,7 @@ commit as swept whose data is all there.
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
 NONCURRENT = [{"filter": {"prefix": "logs/"}, "expiration": {"noncurrent": {"days": 1}}}]
-
-
-def rules(world: World, **fields: Any) -> None:
-    world.repo.set_retention(json.dumps({"default_retention_days": 0, "grace_days": 7} | fields))
 
 
 def night(world: World, engines: Engines, *, days: float = 0, full: bool = False) -> GcSummary:
@@ -49,7 +44,7 @@ def old(world: World) -> CommitId:
     world.commit(days_ago=7, c=b"c")
     release_all(world.repo)
     world.age()
-    rules(world)
+    world.set_rules(grace_days=7)
     return made
 
 
@@ -81,9 +76,9 @@ def test_its_data_goes_with_the_later_mark_although_a_night_kept_it(
     gone = world.address(old, "a")
     night(world, engines)
     world.repo.unmark(old)
-    rules(world, default_retention_days=365)
+    world.set_rules(grace_days=7, default_retention_days=365)
     night(world, engines, days=1)
-    rules(world)
+    world.set_rules(grace_days=7)
     assert night(world, engines, days=1).marked.objects == 1
     night(world, engines, days=15)
     assert lifetime(world, old) is CommitLifetime.SWEPT
@@ -97,7 +92,7 @@ def test_what_a_pinned_commit_keeps_is_not_called_swept(world: World, engines: E
     world.commit(days_ago=7, a=None, c=b"c")
     release_all(world.repo)
     world.age()
-    rules(world)
+    world.set_rules(grace_days=7)
     assert night(world, engines).marked.objects == 1
     world.repo.unmark(pinned, pin=True)
     world.repo.unmark(other)
@@ -114,7 +109,7 @@ def test_the_part_that_was_marked_before_goes_with_the_whole(world: World, engin
     world.commit(days_ago=2, logs__a=None, b=None)
     release_all(world.repo)
     world.age()
-    rules(world, default_retention_days=4, rules=NONCURRENT)
+    world.set_rules(grace_days=7, default_retention_days=4, rules=NONCURRENT)
     gone = {world.address(made, path) for path in ("logs/a", "b")}
     assert night(world, engines, full=full).marked.objects == 1
     assert night(world, engines, days=3, full=full).marked.objects == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +17,6 @@ from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import GcSummary
 from refstore_gc.simulate import simulate_mark
 from tests.offline.world import World, marked_in
-from tests.reaping import release_all
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
@@ -29,16 +27,6 @@ COMPLETE, MARKED, SWEPT, ACTIVE = (
     CommitLifetime.SWEPT,
     CommitLifetime.ACTIVE,
 )
-
-
-def rules(world: World, **fields: Any) -> None:
-    world.repo.set_retention(json.dumps({"default_retention_days": 0, "grace_days": 7} | fields))
-
-
-def settled(world: World) -> None:
-    """Whatever the online path has to do is done, and all objects are old enough."""
-    release_all(world.repo)
-    world.age()
 
 
 def lifetimes(world: World, *commits: CommitId) -> list[CommitLifetime]:
@@ -77,18 +65,18 @@ def two_views(world: World) -> tuple[CommitId, ...]:
     transaction("abc", "SNAPSHOT", "t3")
     transaction("abc", "APPEND", "t4")
     transaction("xyz", "APPEND", "t5")
-    settled(world)
+    world.settle()
     return tuple(made)
 
 
 def test_a_policy_on_abc_does_not_mark_what_is_in_the_latest_view_of_xyz(world: World, engines: Engines) -> None:
     first, second, third, fourth, fifth = two_views(world)
-    rules(world)
+    world.set_rules(grace_days=7)
     gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0))
     assert ever_marked(world).isdisjoint((first, second, third, fourth, fifth))
     assert set(lifetimes(world, first, second, third, fourth, fifth)) == {ACTIVE}
     world.repo.delete_branch("xyz")
-    settled(world)
+    world.settle()
     gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0))
     assert ever_marked(world) >= {first, second}
     assert ever_marked(world).isdisjoint((third, fourth))
@@ -97,7 +85,7 @@ def test_a_policy_on_abc_does_not_mark_what_is_in_the_latest_view_of_xyz(world: 
 
 def test_expired_commits_are_complete_while_a_head_names_their_data(world: World, engines: Engines) -> None:
     first, second, third, fourth, fifth = two_views(world)
-    rules(world, keep_latest_view=False)
+    world.set_rules(grace_days=7, keep_latest_view=False)
     before = world.data()
     done = gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0)).latest_summary
     assert world.data() == before
@@ -114,7 +102,7 @@ def test_expired_commits_are_complete_while_a_head_names_their_data(world: World
         repo.delete_branch(branch)
     repo.delete_tag("v1")
     repo.reset("abc")
-    settled(world)
+    world.settle()
     gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0))
     assert lifetimes(world, first, second, third, fourth) == [SWEPT, SWEPT, COMPLETE, ACTIVE]
     assert len(world.data()) == 2
@@ -123,7 +111,7 @@ def test_expired_commits_are_complete_while_a_head_names_their_data(world: World
 def lines_of(world: World, days: int) -> list[CommitId]:
     """Each day adds a file; the one of the first day is deleted on the last."""
     made = [world.commit(days_ago=30 - day, **{f"day__{day:02d}": b"%d" % day}) for day in range(days)]
-    settled(world)
+    world.settle()
     return made
 
 
@@ -132,10 +120,10 @@ def test_those_of_which_something_goes_stay_marked(
     world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch, rows_here: int
 ) -> None:
     monkeypatch.setattr(nothing_to_delete, "ROWS_HERE", rows_here)
-    rules(world)
+    world.set_rules(grace_days=7)
     made = lines_of(world, 6)
     made += [world.commit(days_ago=20, day__03=None), world.commit(days_ago=19, last=b"last")]
-    settled(world)
+    world.settle()
     summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert lifetimes(world, *made) == [COMPLETE] * 3 + [MARKED] * 3 + [COMPLETE, ACTIVE]
     assert list(marked_in(world, summary.mark_id)) == [world.address(made[3], "day/03")]
@@ -147,7 +135,7 @@ def test_those_of_which_something_goes_stay_marked(
 def test_a_night_with_nothing_to_delete_goes_on_and_reads_none_of_these_commits(
     world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules(world)
+    world.set_rules(grace_days=7)
     made = lines_of(world, 12)
     read: list[str] = []
     reads = nothing_to_delete.read_ranges
@@ -166,14 +154,14 @@ def test_a_night_with_nothing_to_delete_goes_on_and_reads_none_of_these_commits(
     world.repo.create_branch("at-a-complete-one", made[3])
     world.commit(days_ago=1, of_today=b"today")
     world.plant("data/2020010100/00000000000000000000000000")
-    settled(world)
+    world.settle()
     third = gc_run.mark(world.ctx, engines, GcOptions())
     assert third.baseline_mark_id == second.mark_id, "a commit that was complete and is a head now ends nothing"
     assert lifetimes(world, *made) == [COMPLETE] * 3 + [ACTIVE] + [COMPLETE] * 8
     world.repo.delete_branch("at-a-complete-one")
     world.commit(day__05=None)
     world.commit(then=b"then")
-    settled(world)
+    world.settle()
     fourth = gc_run.mark(world.ctx, engines, GcOptions())
     assert fourth.baseline_mark_id == third.mark_id
     assert lifetimes(world, *made) == [COMPLETE] * 5 + [MARKED] * 7
@@ -186,14 +174,14 @@ def test_a_night_with_nothing_to_delete_goes_on_and_reads_none_of_these_commits(
 def test_an_incremental_run_marks_a_commit_with_nothing_to_delete_once_its_shared_data_expires(
     world: World, engines: Engines
 ) -> None:
-    rules(world)
+    world.set_rules(grace_days=7)
     old = world.commit(days_ago=9, a=b"a", b=b"b")
     world.commit(days_ago=8)  # the same tree
-    settled(world)
+    world.settle()
     first = gc_run.mark(world.ctx, engines, GcOptions())
     assert lifetimes(world, old) == [COMPLETE]
     world.commit(days_ago=7, a=None)
-    settled(world)
+    world.settle()
     second = gc_run.mark(world.ctx, engines, GcOptions())
     assert second.baseline_mark_id == first.mark_id
     assert world.address(old, "a") in marked_in(world, second.mark_id)
@@ -201,13 +189,13 @@ def test_an_incremental_run_marks_a_commit_with_nothing_to_delete_once_its_share
 
 
 def test_what_an_older_mark_leaves_is_not_complete(world: World, engines: Engines) -> None:
-    rules(world)
+    world.set_rules(grace_days=7)
     world.commit(days_ago=10, z=b"z")
     world.commit(days_ago=9.5, z=None)
     old = world.commit(days_ago=9, a=b"a")
     world.commit(days_ago=8, a=None)
     world.commit(days_ago=7, b=b"b")
-    settled(world)
+    world.settle()
     older = gc_run.mark(world.ctx, engines, GcOptions())
     assert world.repo.unmark(old).unmarked_commits == 1
     assert world.repo.unmark(old, dry_run=True).expired_commits == [old]
@@ -220,11 +208,11 @@ def test_what_an_older_mark_leaves_is_not_complete(world: World, engines: Engine
 def test_a_run_that_dies_while_it_unmarks_leaves_everything_active(
     world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules(world)
+    world.set_rules(grace_days=7)
     made = lines_of(world, 4)
     world.commit(day__00=None)
     world.commit(last=b"last")
-    settled(world)
+    world.settle()
     took_off = MarkRun.unmark_complete
 
     def dies(mark_run: MarkRun, *args: Any) -> int:
@@ -245,8 +233,8 @@ def _states(summary: GcSummary) -> tuple[int, int]:
 
 
 def test_a_part_of_which_nothing_goes_leaves_its_commit_as_it_is(world: World, engines: Engines) -> None:
-    rules(
-        world,
+    world.set_rules(
+        grace_days=7,
         default_retention_days=365,
         rules=[{"filter": {"prefix": "tmp/"}, "expiration": {"noncurrent": {"days": 1}}}],
     )
@@ -254,7 +242,7 @@ def test_a_part_of_which_nothing_goes_leaves_its_commit_as_it_is(world: World, e
     gone = world.commit(days_ago=8, tmp__c=b"c")
     world.commit(days_ago=7, tmp__c=None)
     world.commit(days_ago=6, other=b"o")
-    settled(world)
+    world.settle()
     summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert [bool(mark) for mark in Marks(world.ctx).commits.read_marks([kept, gone])] == [False, True]
     assert lifetimes(world, kept, gone) == [ACTIVE, CommitLifetime.PARTLY_MARKED]
@@ -263,7 +251,7 @@ def test_a_part_of_which_nothing_goes_leaves_its_commit_as_it_is(world: World, e
 
 
 def test_a_simulation_says_how_many_would_be_complete(world: World, engines: Engines) -> None:
-    rules(world)
+    world.set_rules(grace_days=7)
     lines_of(world, 4)
     assert simulate_mark(world.ctx, engines, GcOptions()).commits["complete"] == 4
     assert ever_marked(world) == set()

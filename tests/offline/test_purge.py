@@ -6,66 +6,33 @@ import hashlib
 import io
 import json
 import random
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from refstore.core.ids import CommitId
 from refstore.errors import Conflict, Invalid, NotFound, RefstoreError
 from refstore.operations.purge_roles import HIDDEN_BRANCHES
 from refstore_gc.purge_cleanup import ABANDONED_MS
 from refstore_purge import id_index, publish, purge_heads, purge_report, purge_run, verify
 from refstore_purge import purge_plan as planning
-from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions
 from tests.kit.logged_events import collecting_events
+from tests.offline.purge_runs import Purge, purge_on
 from tests.offline.world import World
 from tests.purge import datasets
-from tests.purge.tracking import PARTITION, PREFIX, event, guestids, onboard, parquet, rows_at
+from tests.purge.tracking import PARTITION, PATH, PREFIX, event, events, guestids, guests_at, onboard, parquet, rows_at
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
-
-PATH = f"{PREFIX}{PARTITION}/part-0.parquet"
-
-Purge = Callable[..., PurgeReport]
-
-
-@pytest.fixture
-def purge(world: World, engines: Engines) -> Purge:
-    return purge_on(world, engines)
-
-
-def purge_on(world: World, engines: Engines) -> Purge:
-    def made(*guests: str | None, **options: Any) -> PurgeReport:
-        ids = guestids(world.folder, *guests)
-        return purge_run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **options), lambda _: None)
-
-    return made
-
-
-def commit(world: World, files: dict[str, bytes]) -> CommitId:
-    for path, body in files.items():
-        world.repo.upload("main", path, body)
-    return world.repo.commit("main", "change").id
-
-
-def events(*guests: str | None) -> bytes:
-    return parquet([event(guest, number) for number, guest in enumerate(guests)])
-
-
-def guests_at(world: World, ref: str, path: str = PATH) -> list[str | None]:
-    return [row["metadata"]["guestid"] for row in rows_at(world.repo, ref, path)]
 
 
 def test_the_example_of_seed_002(world: World, both_engines: Engines) -> None:
     purge = purge_on(world, both_engines)
     rows = [event(guest, number) for number, guest in enumerate(["ann", "bob", None, "cid", "bob"])]
     other = f"{PREFIX}datepartition=2017-02-16-00/is_guest=1/part-0.parquet"
-    before = commit(world, {PATH: parquet(rows), other: parquet([event("eve", 9)])})
+    before = world.commit_files({PATH: parquet(rows), other: parquet([event("eve", 9)])})
     onboard(world.repo)
     made = purge("bob", "nobody", None)
 
@@ -165,7 +132,7 @@ def _content(world: World, cases: list[datasets.Case]) -> dict[tuple[str, str], 
 
 class TestWhatIsLeft:
     def test_what_is_staged_is_listed_and_the_branch_left_as_it_is(self, world: World, purge: Purge) -> None:
-        commit(world, {PATH: events("bob")})
+        world.commit_files({PATH: events("bob")})
         onboard(world.repo)
         world.repo.upload("main", f"{PREFIX}new.parquet", events("bob"))
         made = purge("bob")
@@ -173,15 +140,15 @@ class TestWhatIsLeft:
         told = {each.path: each.reason for each in made.skipped_objects}
         assert told[f"{PREFIX}new.parquet"].startswith("staged: commit it")
         assert "uncommitted changes" in told[""]
-        assert guests_at(world, "main") == ["bob"]
+        assert guests_at(world.repo, "main") == ["bob"]
         world.repo.commit("main", "staged")
         assert purge("bob").is_whole
-        assert guests_at(world, "main") == []
+        assert guests_at(world.repo, "main") == []
 
     def test_what_has_a_name_outside_the_data_sets_is_left_unless_copies_are_included(
         self, world: World, purge: Purge
     ) -> None:
-        commit(world, {PATH: events("bob", "ann")})
+        world.commit_files({PATH: events("bob", "ann")})
         world.repo.create_branch("dev", "main")
         world.repo.copy("dev", PATH, "dev", "elsewhere/copy")
         world.repo.commit("dev", "copy")
@@ -189,42 +156,42 @@ class TestWhatIsLeft:
         (left,) = purge("bob").skipped_objects
         assert "'elsewhere/copy' in 'dev'" in left.reason
         assert "--including-copies" in left.reason
-        assert guests_at(world, "main") == ["bob", "ann"]
+        assert guests_at(world.repo, "main") == ["bob", "ann"]
         made = purge("bob", includes_copies=True)
         assert (made.is_whole, sorted(each.branch for each in made.published_commits)) == (True, ["dev", "main"])
-        assert guests_at(world, "main") == guests_at(world, "dev") == ["ann"]
-        assert guests_at(world, "dev", "elsewhere/copy") == ["ann"]
+        assert guests_at(world.repo, "main") == guests_at(world.repo, "dev") == ["ann"]
+        assert guests_at(world.repo, "dev", "elsewhere/copy") == ["ann"]
 
     def test_what_a_legal_hold_covers_is_listed(self, world: World, purge: Purge) -> None:
-        commit(world, {PATH: events("bob")})
+        world.commit_files({PATH: events("bob")})
         world.repo.set_retention(
             json.dumps({"default_retention_days": 0, "legal_holds": [{"prefix": PREFIX, "reason": "a case"}]})
         )
         onboard(world.repo)
         made = purge("bob")
         assert [each.reason for each in made.skipped_objects] == ["a legal hold covers it"]
-        assert guests_at(world, "main") == ["bob"]
+        assert guests_at(world.repo, "main") == ["bob"]
 
     def test_a_file_that_cannot_be_read_fails_alone(self, world: World, purge: Purge) -> None:
         broken = f"{PREFIX}broken.parquet"
-        commit(world, {PATH: events("bob"), broken: events("bob")[:-20]})
+        world.commit_files({PATH: events("bob"), broken: events("bob")[:-20]})
         onboard(world.repo)
         made = purge("bob")
         assert [(each.path, "damaged" in each.reason) for each in made.skipped_objects] == [(broken, True)]
-        assert guests_at(world, "main") == []
+        assert guests_at(world.repo, "main") == []
         assert sum(row.failed_objects for row in made.rows) == 1
 
     def test_hidden_files_are_no_data(self, world: World, purge: Purge) -> None:
-        commit(world, {PATH: events("bob"), f"{PREFIX}_SUCCESS": b"", f"{PREFIX}.x.crc": b"?"})
+        world.commit_files({PATH: events("bob"), f"{PREFIX}_SUCCESS": b"", f"{PREFIX}.x.crc": b"?"})
         onboard(world.repo)
         assert purge("bob").is_whole
 
     def test_only_the_branches_that_are_named_are_purged(self, world: World, purge: Purge) -> None:
-        commit(world, {PATH: events("bob")})
+        world.commit_files({PATH: events("bob")})
         world.repo.create_branch("dev", "main")
         onboard(world.repo, branches=["d*"])
         assert [each.branch for each in purge("bob").published_commits] == ["dev"]
-        assert guests_at(world, "main") == ["bob"]
+        assert guests_at(world.repo, "main") == ["bob"]
 
 
 class TestWhatIsRefused:
@@ -236,7 +203,7 @@ class TestWhatIsRefused:
             purge("bob")
 
     def test_ids_of_another_type_than_the_column(self, world: World, engines: Engines) -> None:
-        commit(world, {PATH: events("1")})
+        world.commit_files({PATH: events("1")})
         onboard(world.repo)
         file = world.folder / "ids.parquet"
         pq.write_table(pa.table({"id": pa.array([1])}), file)
@@ -245,7 +212,7 @@ class TestWhatIsRefused:
         assert purge_run.run_purge(
             world.repo, engines, PurgeOptions(ids=file, id_type="string"), lambda _: None
         ).is_whole
-        assert guests_at(world, "main") == []
+        assert guests_at(world.repo, "main") == []
 
     @pytest.mark.parametrize("path", ["a", "z"])  # it is the first or the last that the run looks at
     def test_an_object_whose_identifiers_are_all_null_matches_nothing(
@@ -255,11 +222,11 @@ class TestWhatIsRefused:
         device = pa.array([{"guestid": None, "device": 1}], pa.struct([("guestid", pa.null()), ("device", pa.int32())]))
         nulls = io.BytesIO()
         pq.write_table(pa.table({"metadata": device}), nulls)
-        commit(world, {PATH: events("bob", "ann"), f"{PREFIX}{path}": nulls.getvalue()})
+        world.commit_files({PATH: events("bob", "ann"), f"{PREFIX}{path}": nulls.getvalue()})
         onboard(world.repo)
         made = purge("bob", purge_key=TestIndex.KEY)
         assert made.is_whole
-        assert guests_at(world, "main") == ["ann"]
+        assert guests_at(world.repo, "main") == ["ann"]
         assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
         assert purge("ann", purge_key=TestIndex.KEY).is_whole
 
@@ -278,15 +245,15 @@ class TestWhatIsRefused:
         ],
     )
     def test_tables_that_know_their_files(self, world: World, purge: Purge, path: str, table: str, mode: str) -> None:
-        commit(world, {PATH: events("bob"), path: b"{}"})
+        world.commit_files({PATH: events("bob"), path: b"{}"})
         onboard(world.repo, mode=mode)
         with pytest.raises(Invalid, match=f"{table}'s own means"):
             purge("bob")
-        assert guests_at(world, "main") == ["bob"]
+        assert guests_at(world.repo, "main") == ["bob"]
 
     def test_a_table_of_an_earlier_version(self, world: World, purge: Purge) -> None:
         """What a run writes into every version would break the table there."""
-        commit(world, {PATH: events("bob"), "tracking/_delta_log/0.json": b"{}"})
+        world.commit_files({PATH: events("bob"), "tracking/_delta_log/0.json": b"{}"})
         world.repo.delete("main", "tracking/_delta_log/0.json")
         world.repo.commit("main", "no table any more")
         onboard(world.repo, mode="rewrite")
@@ -297,23 +264,23 @@ class TestWhatIsRefused:
 
     @pytest.mark.parametrize("path", ["tracking/other/_delta_log/0.json", "metadata/notes.json", "schema/schema-a"])
     def test_what_is_no_table_or_lies_elsewhere(self, world: World, purge: Purge, path: str) -> None:
-        commit(world, {PATH: events("bob"), path: b"{}"})
+        world.commit_files({PATH: events("bob"), path: b"{}"})
         onboard(world.repo, mode="rewrite")
         assert purge("bob").is_whole
 
     def test_more_than_anybody_expects(self, world: World, purge: Purge) -> None:
-        commit(world, {PATH: events("bob", "bob", "ann")})
+        world.commit_files({PATH: events("bob", "bob", "ann")})
         onboard(world.repo)
         with pytest.raises(Conflict, match=r"2 of 3 rows would go.*--breaker-share 1"):
             purge("bob", floor_rows=1)
         assert purge_report.read_report(world.repo).state == "failed"
-        assert guests_at(world, "main") == ["bob", "bob", "ann"]
+        assert guests_at(world.repo, "main") == ["bob", "bob", "ann"]
         assert purge("bob", floor_rows=1, share=1).is_whole
 
 
 class TestRunningAgain:
     def test_a_dry_run_finds_and_writes_nothing(self, world: World, purge: Purge) -> None:
-        head = commit(world, {PATH: events("bob", "ann")})
+        head = world.commit_files({PATH: events("bob", "ann")})
         onboard(world.repo)
         data = world.data()
         made = purge("bob", dry_run=True)
@@ -327,40 +294,40 @@ class TestRunningAgain:
 
     def test_partitions_are_done_in_order_up_to_a_number_and_from_a_watermark(self, world: World, purge: Purge) -> None:
         paths = {f"{PREFIX}day={day}/x": events("bob") for day in range(3)}
-        commit(world, paths)
+        world.commit_files(paths)
         onboard(world.repo)
         made = purge("bob", max_partitions=2)
         assert (made.partitions_left, made.watermark, made.is_whole) == (1, f"{PREFIX}day=1", False)
-        assert [guests_at(world, "main", path) for path in paths] == [[], [], ["bob"]]
+        assert [guests_at(world.repo, "main", path) for path in paths] == [[], [], ["bob"]]
         assert purge("bob", max_partitions=2, after=made.watermark).is_whole
-        assert guests_at(world, "main", f"{PREFIX}day=2/x") == []
+        assert guests_at(world.repo, "main", f"{PREFIX}day=2/x") == []
 
     def test_a_branch_that_moved_meanwhile_is_looked_at_again(
         self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         other = f"{PREFIX}other.parquet"
-        commit(world, {PATH: events("bob", "ann"), other: events("bob")})
+        world.commit_files({PATH: events("bob", "ann"), other: events("bob")})
         onboard(world.repo)
         stage = publish.BranchPublication.stage
 
         def move_once(self: publish.BranchPublication, rewritten: Any) -> list[str]:
             staged = stage(self, rewritten)
             monkeypatch.setattr(publish.BranchPublication, "stage", stage)
-            commit(world, {PATH: events("bob", "cid", "bob"), f"{PREFIX}late.parquet": events("bob", "dan")})
+            world.commit_files({PATH: events("bob", "cid", "bob"), f"{PREFIX}late.parquet": events("bob", "dan")})
             return staged
 
         monkeypatch.setattr(publish.BranchPublication, "stage", move_once)
         made = purge("bob")
         assert made.is_whole
-        assert guests_at(world, "main") == ["cid"]
-        assert guests_at(world, "main", other) == []
-        assert guests_at(world, "main", f"{PREFIX}late.parquet") == ["dan"]
+        assert guests_at(world.repo, "main") == ["cid"]
+        assert guests_at(world.repo, "main", other) == []
+        assert guests_at(world.repo, "main", f"{PREFIX}late.parquet") == ["dan"]
 
     @pytest.mark.parametrize("when", ["its changes are listed", "copies are looked for", "objects are staged"])
     def test_a_branch_that_is_deleted_meanwhile_stops_nothing(
         self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch, when: str
     ) -> None:
-        commit(world, {PATH: events("bob", "ann")})
+        world.commit_files({PATH: events("bob", "ann")})
         world.repo.create_branch("dev", "main")
         world.repo.upload("dev", f"{PREFIX}dev.parquet", events("bob"))
         world.repo.commit("dev", "events")
@@ -380,13 +347,13 @@ class TestRunningAgain:
         monkeypatch.setattr(owner, name, deleting)
         made = purge("bob")
         assert made.is_whole, made
-        assert guests_at(world, "main") == ["ann"]
+        assert guests_at(world.repo, "main") == ["ann"]
         assert [each.branch for each in made.published_commits] == ["main"]
 
     def test_a_run_that_is_killed_leaves_nothing_that_the_next_one_minds(
         self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        commit(world, {PATH: events("bob", "ann")})
+        world.commit_files({PATH: events("bob", "ann")})
         onboard(world.repo)
         for step in ("issue", "stage", "publish"):
             with monkeypatch.context() as patched:
@@ -400,12 +367,12 @@ class TestRunningAgain:
                 patched.setattr(publish.BranchPublication, "close", _nothing)
                 with pytest.raises(KeyboardInterrupt):
                     purge("ann" if step == "publish" else "bob")
-            assert guests_at(world, "main") == (["bob"] if step == "publish" else ["bob", "ann"])
+            assert guests_at(world.repo, "main") == (["bob"] if step == "publish" else ["bob", "ann"])
         assert len(list(world.repo.branches(prefix=HIDDEN_BRANCHES))) == 3
         world.clock.sleep(2 * ABANDONED_MS / 1000)
         assert purge("bob").is_whole
         assert not list(world.repo.branches(prefix=HIDDEN_BRANCHES))
-        assert guests_at(world, "main") == []
+        assert guests_at(world.repo, "main") == []
 
 
 def _nothing(_: publish.BranchPublication) -> None: ...
@@ -414,7 +381,7 @@ def _nothing(_: publish.BranchPublication) -> None: ...
 class TestSetNull:
     def test_columns_are_set_to_null_once(self, world: World, purge: Purge) -> None:
         rows = [event("bob", 1), event("ann", 2)]
-        commit(world, {PATH: parquet(rows)})
+        world.commit_files({PATH: parquet(rows)})
         onboard(world.repo, set_null=["metadata.device", "col_a"])
         made = purge("bob")
         assert (made.is_whole, made.rows[0].rows_changed, made.rows[0].rows_after) == (True, 1, 2)
@@ -429,7 +396,7 @@ def test_no_id_stands_in_what_a_run_leaves_behind(
 ) -> None:
     secret = "4b1d-secret-guest"
     csv = f"{PREFIX}broken.csv"
-    commit(world, {PATH: events(secret), csv: secret.encode()})
+    world.commit_files({PATH: events(secret), csv: secret.encode()})
     onboard(world.repo)
     with collecting_events() as logged:
         purge(secret)
@@ -452,7 +419,7 @@ class TestIndex:
         paths = {
             f"{PREFIX}day={day}/x": events(*(f"guest-{day}-{number}" for number in range(3000))) for day in range(4)
         }
-        commit(world, paths)
+        world.commit_files(paths)
         onboard(world.repo)
         # lies between the others, so that statistics do not tell
         first = purge("guest-0-5", "guest-3-5", "guest-9", dry_run=True, purge_key=self.KEY)
@@ -480,10 +447,10 @@ class TestIndex:
         assert kept[0] not in {info.key for info in world.ctx.objects.list(id_index.FOLDER)}
 
     def test_an_index_that_is_damaged_is_not_believed(self, world: World, purge: Purge) -> None:
-        commit(world, {PATH: events("bob", "ann", "cid")})
+        world.commit_files({PATH: events("bob", "ann", "cid")})
         onboard(world.repo)
         purge("b", dry_run=True, purge_key=self.KEY)
         (info,) = world.ctx.objects.list(id_index.FOLDER)
         world.ctx.objects.put(info.key, b"no Parquet at all")
         assert purge("bob", purge_key=self.KEY).published_commits
-        assert guests_at(world, "main") == ["ann", "cid"]
+        assert guests_at(world.repo, "main") == ["ann", "cid"]

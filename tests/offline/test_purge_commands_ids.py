@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from refstore.agreed_durations import shared_seconds
@@ -18,6 +16,7 @@ from refstore.records.lake_records import DurationsRecord
 from tests.commands import Command
 from tests.durations import COLLECTOR
 from tests.offline.world import World
+from tests.purge.looking import ids_at, parquet_of
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
@@ -31,7 +30,7 @@ def lake(refstore: Command, engines: Engines) -> World:
     world = World(refstore.folder / "lake")
     columns = {"events": pa.array([7, 8, 9]), "clicks": pa.array(["7", "8", "", "9"]), "visits": uuids(ONE, TWO)}
     for name, values in columns.items():
-        world.repo.upload("main", f"{name}/x", parquet(values))
+        world.repo.upload("main", f"{name}/x", parquet_of(pa.table({"id": values})))
     world.repo.commit("main", "data")
     datasets = [
         {"name": name, "prefix": f"{name}/", "format": "parquet", "identifier": "id", "mode": "keep-history"}
@@ -45,16 +44,6 @@ def uuids(*texts: str) -> Any:
     return pa.array([bytes.fromhex(text.replace("-", "")) for text in texts], pa.binary(16))
 
 
-def parquet(values: Any) -> bytes:
-    out = io.BytesIO()
-    pq.write_table(pa.table({"id": values}), out)
-    return out.getvalue()
-
-
-def ids_at(lake: World, path: str) -> list[Any]:
-    return pq.read_table(io.BytesIO(lake.repo.read("main", path))).column("id").to_pylist()
-
-
 def test_a_run_says_what_it_read_and_of_which_data_sets(refstore: Command, lake: World) -> None:
     file = refstore.folder / "forget.csv.gz"
     file.write_bytes(gzip.compress(f"set;id;name\nevents;7;Ann, Ltd.\nclicks;8;B\nvisits;{TWO.upper()};C\n".encode()))
@@ -66,9 +55,9 @@ def test_a_run_says_what_it_read_and_of_which_data_sets(refstore: Command, lake:
     )
     assert told in tried.err
     refstore.ok(*words, "--yes")
-    assert ids_at(lake, "events/x") == [8, 9]
-    assert ids_at(lake, "clicks/x") == ["7", "", "9"]
-    assert ids_at(lake, "visits/x") == [uuids(ONE)[0].as_py()]
+    assert ids_at(lake.repo, "events/x") == [8, 9]
+    assert ids_at(lake.repo, "clicks/x") == ["7", "", "9"]
+    assert ids_at(lake.repo, "visits/x") == [uuids(ONE)[0].as_py()]
     rows = sorted((row["datasets"], row["type"], row["ids"]) for row in refstore.json("purge", "ledger", "sales"))
     assert rows == [(["clicks"], "string", 1), (["events"], "integer", 1), (["visits"], "binary", 1)]
     assert "visits" in refstore.ok("purge", "ledger", "sales").out
@@ -83,10 +72,10 @@ def test_the_nightly_job_looks_in_each_data_set_for_its_ids(refstore: Command, l
     )
     refstore.ok("purge", "run", "sales", "--ids", file, "--id-column", "id", "--dataset-column", "set", "--yes")
     for name, values in (("events", pa.array([7, 8])), ("clicks", pa.array(["7", "8"])), ("visits", uuids(TWO))):
-        lake.repo.upload("main", f"{name}/late", parquet(values))
+        lake.repo.upload("main", f"{name}/late", parquet_of(pa.table({"id": values})))
     lake.repo.commit("main", "late")
     refstore.ok("gc", "run", "sales", "--purge-ledger")
-    assert [ids_at(lake, f"{name}/late") for name in ("events", "clicks", "visits")] == [[8], ["7"], []]
+    assert [ids_at(lake.repo, f"{name}/late") for name in ("events", "clicks", "visits")] == [[8], ["7"], []]
 
 
 def test_a_table_without_a_header_is_refused_until_that_is_said(refstore: Command, lake: World) -> None:
@@ -97,10 +86,10 @@ def test_a_table_without_a_header_is_refused_until_that_is_said(refstore: Comman
     assert ran.code == 2
     assert "(read: 1 column, 2 values, text)" in ran.err
     assert "7" not in ran.err.replace("forget.csv", "").split("read:")[0]
-    assert ids_at(lake, "clicks/x") == ["7", "8", "", "9"]
+    assert ids_at(lake.repo, "clicks/x") == ["7", "8", "", "9"]
     assert "1 column (no header), 2 values, text" in refstore.ok(*words, "--no-header").err
-    assert ids_at(lake, "clicks/x") == ["", "9"]
-    assert ids_at(lake, "events/x") == [7, 8, 9]
+    assert ids_at(lake.repo, "clicks/x") == ["", "9"]
+    assert ids_at(lake.repo, "events/x") == [7, 8, 9]
 
 
 def test_the_empty_id_is_asked_for(refstore: Command, lake: World) -> None:
@@ -108,9 +97,9 @@ def test_the_empty_id_is_asked_for(refstore: Command, lake: World) -> None:
     file.write_text('id\n""\n7\n')
     words = ["purge", "run", "sales", "--ids", file, "--dataset", "clicks", "--yes"]
     assert "1 empty values are left out, --empty-id takes them for ids" in refstore.ok(*words).err
-    assert ids_at(lake, "clicks/x") == ["8", "", "9"]
+    assert ids_at(lake.repo, "clicks/x") == ["8", "", "9"]
     refstore.ok(*words, "--empty-id")
-    assert ids_at(lake, "clicks/x") == ["8", "9"]
+    assert ids_at(lake.repo, "clicks/x") == ["8", "9"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +121,7 @@ def test_what_cannot_be_is_bad_input(refstore: Command, lake: World, text: str, 
     ran = refstore("purge", "run", "sales", "--ids", file, *words, "--yes")
     assert ran.code == 2
     assert told in ran.err
-    assert ids_at(lake, "events/x") == [7, 8, 9]
+    assert ids_at(lake.repo, "events/x") == [7, 8, 9]
 
 
 def test_the_ledger_has_no_table(refstore: Command, lake: World) -> None:

@@ -20,6 +20,7 @@ from refstore_purge import id_index, ledger, purge_run
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions
 from tests.offline.world import World
+from tests.purge.looking import ids_at
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
@@ -60,10 +61,6 @@ def pq_without_ids(number: int) -> bytes:
     return out.getvalue()
 
 
-def ids_at(world: World, path: str) -> list[Any]:
-    return pq.read_table(io.BytesIO(world.repo.read("main", path))).column("id").to_pylist()
-
-
 def onboard(world: World, *names: str, **changes: Any) -> None:
     datasets = [
         {
@@ -99,8 +96,8 @@ class TestSeveralTypes:
     ) -> None:
         made = purge(b"id,dataset\n7,events\n8,clicks\n", id_column="id", dataset_column="dataset")
         assert (made.is_whole, made.ids) == (True, 2)
-        assert ids_at(world, "events/a") == [8, 9]
-        assert ids_at(world, "clicks/a") == ["7", "9", ""]
+        assert ids_at(world.repo, "events/a") == [8, 9]
+        assert ids_at(world.repo, "clicks/a") == ["7", "9", ""]
         assert said == ["ids: 2 columns 'id' and 'dataset', 2 values, text; for clicks, events"]
         entries = sorted((each.datasets, each.kind, each.ids) for each in ledger.scan_ledger(world.ctx.objects, KEY))
         assert entries == [(("clicks",), "string", 1), (("events",), "integer", 1)]
@@ -108,7 +105,7 @@ class TestSeveralTypes:
     def test_of_json_lines_need_no_conversion(self, world: World, purge: Purge) -> None:
         table = b'{"d": "events", "id": 7}\n{"d": "clicks", "id": "8"}\n'
         assert purge(table, dataset_column="d").is_whole
-        assert (ids_at(world, "events/a"), ids_at(world, "clicks/a")) == ([8, 9], ["7", "9", ""])
+        assert (ids_at(world.repo, "events/a"), ids_at(world.repo, "clicks/a")) == ([8, 9], ["7", "9", ""])
 
     def test_are_refused_of_a_table_that_names_none(self, world: World, purge: Purge) -> None:
         with pytest.raises(
@@ -117,10 +114,10 @@ class TestSeveralTypes:
             purge(b"id\n7\n")
         with pytest.raises(Invalid, match=r"'clicks' is string, and its ids are integers; .*--dataset"):
             purge(b"id\n7\n", id_type="integer")
-        assert ids_at(world, "events/a") == [7, 8, 9]
+        assert ids_at(world.repo, "events/a") == [7, 8, 9]
         assert purge(b"id\n7\n", "clicks").is_whole
         assert purge(b"id\n7\n", "events", id_type="integer").is_whole
-        assert (ids_at(world, "events/a"), ids_at(world, "clicks/a")) == ([8, 9], ["8", "9", ""])
+        assert (ids_at(world.repo, "events/a"), ids_at(world.repo, "clicks/a")) == ([8, 9], ["8", "9", ""])
 
     def test_are_looked_for_by_the_ledger_each_where_it_was_purged(
         self, world: World, purge: Purge, said: list[str]
@@ -131,9 +128,9 @@ class TestSeveralTypes:
         commit(world, {"other/late": parquet(["7", "8"])})
         made = purge(None)
         assert (made.is_whole, made.ids, made.is_from_ledger) == (True, 2, True)
-        assert ids_at(world, "events/late") == [8]
-        assert ids_at(world, "clicks/late") == ["7"]
-        assert ids_at(world, "other/late") == ["7", "8"]
+        assert ids_at(world.repo, "events/late") == [8]
+        assert ids_at(world.repo, "clicks/late") == ["7"]
+        assert ids_at(world.repo, "other/late") == ["7", "8"]
         assert said[-1] == "ids: 2 of the ledger; not looked at, without ids: other"
         with pytest.raises(NotFound, match="no ids of these data sets"):
             purge(None, "other")
@@ -144,7 +141,7 @@ class TestSeveralTypes:
         indexes = {info.key for info in world.ctx.objects.list(id_index.FOLDER)}
         made = purge(b"id,dataset\n8,events\n8,clicks\n", "events", id_column="id", dataset_column="dataset")
         assert {row.dataset for row in made.rows} == {"events"}
-        assert (ids_at(world, "events/a"), ids_at(world, "clicks/a")) == ([7, 9], ["7", "8", "9", ""])
+        assert (ids_at(world.repo, "events/a"), ids_at(world.repo, "clicks/a")) == ([7, 9], ["7", "8", "9", ""])
         kept = {info.key for info in world.ctx.objects.list(id_index.FOLDER)}
         assert {key for key in indexes if world.address("main", "clicks/a") in key} <= kept
         with pytest.raises(Invalid, match="no data set 'nobody' is onboarded; onboarded are: clicks, events"):
@@ -160,9 +157,9 @@ class TestSeveralTypes:
     def test_an_empty_id_is_one_only_if_it_is_wanted(self, world: World, purge: Purge) -> None:
         table = b'id\n""\n"7"\n'
         purge(table, "clicks")
-        assert ids_at(world, "clicks/a") == ["8", "9", ""]
+        assert ids_at(world.repo, "clicks/a") == ["8", "9", ""]
         purge(table, "clicks", takes_empty_id=True)
-        assert ids_at(world, "clicks/a") == ["8", "9"]
+        assert ids_at(world.repo, "clicks/a") == ["8", "9"]
 
 
 @pytest.mark.parametrize("mode", ["keep-history", "rewrite"])
@@ -176,11 +173,11 @@ def test_an_object_of_two_data_sets_with_different_ids_is_left(world: World, pur
         "data set 'a' has the same object, and other ids; upload it anew in one of the two"
     ]
     assert not made.is_whole
-    assert ids_at(world, "a/x") == ids_at(world, "b/x") == ["7", "8"]
+    assert ids_at(world.repo, "a/x") == ids_at(world.repo, "b/x") == ["7", "8"]
     made = purge(b"id\n7\n", "a")  # its other name lies outside of this run
     assert "also named outside the data sets of this run ('b/x'" in made.skipped_objects[0].reason
     assert purge(b"id\n7\n").is_whole
-    assert ids_at(world, "a/x") == ids_at(world, "b/x") == ["8"]
+    assert ids_at(world.repo, "a/x") == ids_at(world.repo, "b/x") == ["8"]
 
 
 class TestLedgerOfSeveralTypes:
@@ -192,14 +189,14 @@ class TestLedgerOfSeveralTypes:
         purge(b"id\n8\n", id_type="integer")
         commit(world, {"a/x": parquet([7, 8, 9])})
         assert purge(None).is_whole
-        assert ids_at(world, "a/x") == [7, 9]
+        assert ids_at(world.repo, "a/x") == [7, 9]
         commit(world, {"a/x": parquet(["7", "8"])})
         assert purge(None).is_whole
-        assert ids_at(world, "a/x") == ["8"]
+        assert ids_at(world.repo, "a/x") == ["8"]
         commit(world, {"a/x": parquet([b"7", b"8"])})
         (left,) = purge(None).skipped_objects
         assert left.reason == "the ledger has no ids of the type binary of its identifiers; purge it once with --ids"
-        assert ids_at(world, "a/x") == [b"7", b"8"]
+        assert ids_at(world.repo, "a/x") == [b"7", b"8"]
         assert purge(b"id\n7\n", id_type="binary").is_whole
         assert purge(None).is_whole
 
@@ -213,7 +210,7 @@ class TestLedgerOfSeveralTypes:
         assert [(each.path, each.reason) for each in made.skipped_objects] == [
             ("a/", "the ledger has ids of several types for it; run it alone with --id-type")
         ]
-        assert ids_at(world, "b/x") == ["8"]
+        assert ids_at(world.repo, "b/x") == ["8"]
         assert world.repo.read("main", "a/x") == b"id\n7\n8\n"
         assert purge(None, "a", id_type="integer").is_whole
         assert purge(None, "a", id_type="string").is_whole
@@ -227,7 +224,7 @@ class TestLedgerOfSeveralTypes:
         purge(b"id\n8\n", id_type="integer")
         commit(world, paths)
         assert purge(None).is_whole
-        assert [len(ids_at(world, path)) for path in paths] == [0, 0, 1]
+        assert [len(ids_at(world.repo, path)) for path in paths] == [0, 0, 1]
 
 
 def uuids(type_: str) -> Any:
@@ -247,17 +244,17 @@ class TestUuids:
     def test_as_text_match_16_bytes(self, world: World, purge: Purge, type_: str, mode: str) -> None:
         commit(world, {"a/x": parquet(uuids(type_))})
         onboard(world, "a", a={"mode": mode})
-        before = ids_at(world, "a/x")
+        before = ids_at(world.repo, "a/x")
         made = purge(f"id\n{BOB}\n{str(CID).upper().replace('-', '')}\n".encode())
         assert (made.is_whole, made.rows[0].rows_changed) == (True, 2)
-        assert ids_at(world, "a/x") == [before[0], before[3]]
+        assert ids_at(world.repo, "a/x") == [before[0], before[3]]
         commit(world, {"a/x": parquet(uuids(type_)), "a/y": parquet(uuids(type_))})
         assert purge(None).is_whole
-        assert ids_at(world, "a/y") == [before[0], before[3]]
+        assert ids_at(world.repo, "a/y") == [before[0], before[3]]
         table = world.folder / "ids.parquet"
         pq.write_table(pa.table({"id": uuids("extension").slice(0, 1)}), table)
         assert purge(table).is_whole
-        assert ids_at(world, "a/x") == [before[3]]
+        assert ids_at(world.repo, "a/x") == [before[3]]
 
     def test_of_parquet_without_arrows_schema_are_known(self, world: World, purge: Purge) -> None:
         out = io.BytesIO()
@@ -265,7 +262,7 @@ class TestUuids:
         commit(world, {"a/x": out.getvalue()})
         onboard(world, "a", a={"set_null": ["id"]})
         assert purge(f"id\n{{{BOB}}}\nurn:uuid:{CID}\n".encode()).is_whole
-        assert ids_at(world, "a/x") == [ANN, None, None, None]
+        assert ids_at(world.repo, "a/x") == [ANN, None, None, None]
 
     def test_that_stand_as_text_in_the_metadata_of_a_file_go_too(self, world: World, purge: Purge) -> None:
         out = io.BytesIO()
@@ -291,17 +288,17 @@ class TestUuids:
     def test_match_though_the_first_object_cannot_be_read(self, world: World, purge: Purge) -> None:
         onboard(world, "a")
         commit(world, {"a/0": b"damaged", "a/1": parquet(uuids("fixed"))})
-        left = ids_at(world, "a/1")
+        left = ids_at(world.repo, "a/1")
         made = purge(f"id\n{BOB}\n".encode())
         assert [each.path for each in made.skipped_objects] == ["a/0"]
-        assert len(ids_at(world, "a/1")) == len(left) - 1
+        assert len(ids_at(world.repo, "a/1")) == len(left) - 1
 
     def test_and_text_of_two_data_sets_go_by_one_run(self, world: World, purge: Purge) -> None:
         commit(world, {"a/x": parquet(uuids("fixed")), "b/x": parquet([str(ANN), str(BOB)])})
         onboard(world, "a", "b")
         assert purge(f"id\n{BOB}\n".encode()).is_whole
-        assert ids_at(world, "a/x") == [ANN.bytes, CID.bytes, None]
-        assert ids_at(world, "b/x") == [str(ANN)]
+        assert ids_at(world.repo, "a/x") == [ANN.bytes, CID.bytes, None]
+        assert ids_at(world.repo, "b/x") == [str(ANN)]
 
     def test_only_some_of_which_are_any_are_refused(self, world: World, purge: Purge) -> None:
         commit(world, {"a/x": parquet(uuids("fixed"))})

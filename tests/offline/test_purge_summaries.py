@@ -5,37 +5,24 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pytest
 
-from refstore.core.ids import CommitId
 from refstore.core.safety import CopyMode
 from refstore_purge import purge_report, purge_run, purge_versions, restore_backups
-from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.untyped_pandas import pa, pq
+from tests.offline.purge_runs import Purge
 from tests.offline.world import World
-from tests.purge.tracking import guestids
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
 KEY = b"k" * 32
 BOTH = ("_metadata", "_common_metadata")
-
-Purge = Callable[..., PurgeReport]
-
-
-@pytest.fixture
-def purge(world: World, engines: Engines) -> Purge:
-    def made(*guests: str, **options: Any) -> PurgeReport:
-        ids = guestids(world.folder, *guests)
-        return purge_run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **options), lambda _: None)
-
-    return made
 
 
 def onboard(world: World, mode: str, **changes: object) -> None:
@@ -69,12 +56,6 @@ def files_of(days: Mapping[str, Sequence[str]], *, group_rows: int = 2, **metada
     return files
 
 
-def commit(world: World, files: Mapping[str, bytes], branch: str = "main") -> CommitId:
-    for path, body in files.items():
-        world.repo.upload(branch, path, body)
-    return world.repo.commit(branch, "change").id
-
-
 def bodies(world: World, ref: str) -> dict[str, bytes]:
     return {path: world.repo.read(ref, path) for path, _ in world.repo.list(ref, prefix="t/")}
 
@@ -101,8 +82,8 @@ SECOND = {**FIRST, "3": ["bob-x", "fay"]}
 
 class TestEveryVersion:
     def test_summary_files_follow_the_files_that_they_describe(self, world: World, purge: Purge) -> None:
-        first = commit(world, files_of(FIRST, owner="bob-x", made="by tests"))
-        second = commit(world, files_of(SECOND, owner="bob-x", made="by tests"))
+        first = world.commit_files(files_of(FIRST, owner="bob-x", made="by tests"))
+        second = world.commit_files(files_of(SECOND, owner="bob-x", made="by tests"))
         world.repo.create_tag("v1", first)
         onboard(world, "rewrite")
         identities = {ref: world.repo.resolve(ref, "t/_metadata").entry for ref in (first, second)}
@@ -127,7 +108,7 @@ class TestEveryVersion:
     def test_also_where_no_statistics_had_the_id_and_after_a_kill(
         self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        commit(world, files_of({"1": ["ann", "zoe"], "2": ["ann", "bob-x"]}))
+        world.commit_files(files_of({"1": ["ann", "zoe"], "2": ["ann", "bob-x"]}))
         onboard(world, "rewrite")
 
         def killed(*_: object) -> None:
@@ -143,7 +124,7 @@ class TestEveryVersion:
         assert guests_by_summary(world, "main") == ["ann", "ann", "bob-x"]
 
     def test_what_describes_files_that_are_left_is_left(self, world: World, purge: Purge) -> None:
-        commit(world, files_of(FIRST))
+        world.commit_files(files_of(FIRST))
         world.repo.set_retention(json.dumps({"legal_holds": [{"prefix": "t/day=1/", "reason": "a case"}]}))
         onboard(world, "rewrite")
         made = purge("bob-x", "dan")
@@ -157,9 +138,9 @@ class TestEveryVersion:
     def test_the_version_is_chosen_that_the_summary_describes(
         self, world: World, purge: Purge, later: list[str]
     ) -> None:
-        first = commit(world, files_of({"1": ["ann", "bob-x"], "2": ["cid", "bob-x"]}))
+        first = world.commit_files(files_of({"1": ["ann", "bob-x"], "2": ["cid", "bob-x"]}))
         other = files_of({"2": later})
-        commit(world, {path: body for path, body in other.items() if "day=" in path})  # and `_metadata` stays
+        world.commit_files({path: body for path, body in other.items() if "day=" in path})  # and `_metadata` stays
         onboard(world, "rewrite")
         assert purge("bob-x").is_whole
         assert guests_by_summary(world, first) == ["ann", "cid"]
@@ -169,21 +150,21 @@ class TestEveryVersion:
         assert guests_by_summary(world, first) == ["ann"]
 
     def test_a_dry_run_names_it_though_no_statistics_have_the_id(self, world: World, purge: Purge) -> None:
-        commit(world, files_of(FIRST, group_rows=9))
+        world.commit_files(files_of(FIRST, group_rows=9))
         onboard(world, "rewrite")
         assert sum(row.rewritten_summaries for row in purge("bob-x", dry_run=True).rows) == 1
 
     @pytest.mark.parametrize("mode", ["rewrite", "keep-history"])
     def test_a_summary_of_files_that_were_changed_is_left(self, world: World, purge: Purge, mode: str) -> None:
         later = files_of({"1": ["bob-x", "zed"], "2": ["dan"]})
-        commit(world, {**later, "t/_metadata": files_of(FIRST)["t/_metadata"]})
+        world.commit_files({**later, "t/_metadata": files_of(FIRST)["t/_metadata"]})
         onboard(world, mode)
         (left,) = purge("bob-x").skipped_objects
         assert (left.path, "others by now" in left.reason) == ("t/_metadata", True)
 
     def test_a_summary_of_files_that_are_gone_is_left(self, world: World, purge: Purge) -> None:
         files = files_of(FIRST)
-        commit(world, {path: body for path, body in files.items() if "day=2" not in path})
+        world.commit_files({path: body for path, body in files.items() if "day=2" not in path})
         onboard(world, "rewrite")
         made = purge("bob-x")
         (left,) = made.skipped_objects
@@ -197,7 +178,7 @@ class TestEveryVersion:
         self, world: World, purge: Purge, body: bytes | None, told: str
     ) -> None:
         data = files_of({"1": ["ann"]})["t/day=1/part-0.parquet"]
-        commit(world, {"t/_metadata": body or data})
+        world.commit_files({"t/_metadata": body or data})
         onboard(world, "rewrite")
         (left,) = purge("bob-x").skipped_objects
         assert (left.path, told in left.reason) == ("t/_metadata", True)
@@ -209,13 +190,13 @@ class TestEveryVersion:
         footer.set_file_path("x" * 4000)
         out = io.BytesIO()
         footer.write_metadata_file(out)
-        commit(world, {**files, "t/_metadata": out.getvalue()})
+        world.commit_files({**files, "t/_metadata": out.getvalue()})
         onboard(world, "rewrite")
         (left,) = purge("bob-x").skipped_objects
         assert (left.path, "others by now" in left.reason) == ("t/_metadata", True)
 
     def test_a_copy_elsewhere_is_named_or_included(self, world: World, purge: Purge) -> None:
-        commit(world, files_of(FIRST, owner="bob-x"))
+        world.commit_files(files_of(FIRST, owner="bob-x"))
         world.repo.copy("main", "t/_common_metadata", "main", "elsewhere/x")
         world.repo.commit("main", "a copy")
         onboard(world, "rewrite")
@@ -226,7 +207,7 @@ class TestEveryVersion:
 
     def test_a_restore_brings_the_summary_back_too(self, world: World, purge: Purge) -> None:
         files = files_of(FIRST, owner="bob-x")
-        commit(world, files)
+        world.commit_files(files)
         onboard(world, "rewrite")
         made = purge("bob-x")
         restore_backups.restore_backups(world.repo, restore_backups.RestoreScope(run=made.run))
@@ -238,7 +219,7 @@ class TestEveryVersion:
     def test_after_the_restore_of_a_part_the_summary_is_right_again(
         self, world: World, purge: Purge, guests: list[str]
     ) -> None:
-        commit(world, files_of(SECOND))
+        world.commit_files(files_of(SECOND))
         onboard(world, "rewrite")
         made = purge(*guests)
         assert guests_by_summary(world, "main") == sorted({"ann", "cid", "dan", "eve", "fay"} - set(guests))
@@ -249,7 +230,7 @@ class TestEveryVersion:
         assert guests_by_summary(world, "main") == ["ann", "bob-x", "cid", "dan", "eve", "fay"]
 
     def test_ids_stay_in_statistics_where_they_stay_in_rows(self, world: World, purge: Purge) -> None:
-        commit(world, files_of(FIRST))
+        world.commit_files(files_of(FIRST))
         onboard(world, "rewrite", set_null=["n"])
         made = purge("bob-x", "ann")
         assert (made.is_whole, sum(row.rewritten_summaries for row in made.rows)) == (True, 1)
@@ -257,30 +238,30 @@ class TestEveryVersion:
         assert sum(row.rewritten_summaries for row in purge("bob-x", "ann").rows) == 0
 
     def test_an_identifier_that_is_set_to_null_leaves_statistics(self, world: World, purge: Purge) -> None:
-        commit(world, files_of(FIRST))
+        world.commit_files(files_of(FIRST))
         onboard(world, "rewrite", set_null=["guest"])
         assert purge("eve").is_whole
         assert has(bodies(world, "main"), b"eve") == []
 
     def test_where_folders_have_the_identifier(self, world: World, purge: Purge) -> None:
-        commit(world, files_of({"1": ["x"], "2": ["y"]}, owner="1"))
+        world.commit_files(files_of({"1": ["x"], "2": ["y"]}, owner="1"))
         onboard(world, "rewrite", identifier="day")
         made = purge("1")
         assert (made.is_whole, sum(row.rewritten_summaries for row in made.rows)) == (True, 2)
         assert guests_by_summary(world, "main") == ["y"]
 
     def test_ids_of_the_ledger(self, world: World, purge: Purge, engines: Engines) -> None:
-        commit(world, files_of(FIRST))
+        world.commit_files(files_of(FIRST))
         onboard(world, "rewrite")
         assert purge("bob-x", "eve", purge_key=KEY).is_whole
-        late = commit(world, files_of(FIRST, owner="bob-x"))
+        late = world.commit_files(files_of(FIRST, owner="bob-x"))
         made = purge_run.run_purge(world.repo, engines, PurgeOptions(ids=None, purge_key=KEY), lambda _: None)
         assert made.is_whole
         assert has(bodies(world, late), b"bob-x") == []
         assert guests_by_summary(world, late) == ["ann", "cid", "dan"]
 
     def test_without_backups_a_later_run_writes_it_again(self, world: World, purge: Purge) -> None:
-        first = commit(world, files_of(SECOND, owner="bob-x"))
+        first = world.commit_files(files_of(SECOND, owner="bob-x"))
         onboard(world, "rewrite")
         identities = [entry.address for _, entry in world.repo.list(first, prefix="t/") if entry is not None]
         assert purge("bob-x").is_whole
@@ -292,7 +273,7 @@ class TestEveryVersion:
 
     def test_in_the_trash_it_is_written_again_or_left(self, world: World, purge: Purge) -> None:
         files = files_of(FIRST, owner="bob-x")
-        commit(world, {path: body for path, body in files.items() if "day=" in path})
+        world.commit_files({path: body for path, body in files.items() if "day=" in path})
         of_others = files_of({"9": ["bob-x"]})["t/_metadata"]
         without_ids = files_of({"1": ["ann"], "9": ["ann"]})["t/_metadata"]
         for body in (files["t/_metadata"], files["t/_common_metadata"], of_others, without_ids):
@@ -305,7 +286,7 @@ class TestEveryVersion:
         assert sum(row.rewritten_summaries for row in made.rows) == 2
 
     def test_files_of_other_formats_have_no_summaries(self, world: World, purge: Purge) -> None:
-        commit(world, {"t/_metadata": b"bob-x", "t/x.json": b'{"guest": "ann"}\n'})
+        world.commit_files({"t/_metadata": b"bob-x", "t/x.json": b'{"guest": "ann"}\n'})
         onboard(world, "rewrite", format="json")
         assert purge("bob-x").is_whole
 
@@ -318,9 +299,9 @@ class TestHeads:
         """With copies the rewritten files have other addresses than they were written to."""
         world.lake.safety = dataclasses.replace(world.lake.safety, copy_linked=copy_linked)
         world.repo = world.lake.repository("sales")
-        before = commit(world, files_of(FIRST, owner="bob-x"))
+        before = world.commit_files(files_of(FIRST, owner="bob-x"))
         world.repo.create_branch("dev", before)
-        commit(world, files_of({**FIRST, "4": ["bob-x", "gil"]}, owner="bob-x"), "dev")
+        world.commit_files(files_of({**FIRST, "4": ["bob-x", "gil"]}, owner="bob-x"), "dev")
         onboard(world, "keep-history")
         assert sum(row.rewritten_summaries for row in purge("bob-x", dry_run=True).rows) == 4
         made = purge("bob-x")
@@ -336,7 +317,7 @@ class TestHeads:
         assert (again.is_whole, again.published_commits) == (True, [])
 
     def test_after_every_version_was_purged(self, world: World, purge: Purge) -> None:
-        commit(world, files_of(FIRST))
+        world.commit_files(files_of(FIRST))
         onboard(world, "rewrite")
         assert purge("bob-x", "dan").is_whole
         onboard(world, "keep-history")
@@ -344,7 +325,7 @@ class TestHeads:
         assert guests_by_summary(world, "main") == ["cid", "eve"]
 
     def test_statistics_need_not_have_the_id(self, world: World, purge: Purge) -> None:
-        commit(world, files_of(FIRST, group_rows=9))
+        world.commit_files(files_of(FIRST, group_rows=9))
         onboard(world, "keep-history")
         assert has(bodies(world, "main"), b"bob-x") == ["t/day=1/part-0.parquet"]
         assert sum(row.rewritten_summaries for row in purge("bob-x", dry_run=True).rows) == 1
@@ -352,7 +333,7 @@ class TestHeads:
         assert guests_by_summary(world, "main") == ["ann", "cid", "dan", "eve"]
 
     def test_an_id_that_only_the_summary_has(self, world: World, purge: Purge) -> None:
-        commit(world, files_of({"1": ["ann"]}, owner="bob-x"))
+        world.commit_files(files_of({"1": ["ann"]}, owner="bob-x"))
         onboard(world, "keep-history")
         made = purge("bob-x")
         assert (made.is_whole, [each.paths for each in made.published_commits]) == (True, [2])
@@ -360,7 +341,7 @@ class TestHeads:
 
     def test_a_summary_that_cannot_be_written_is_left_and_the_rows_go(self, world: World, purge: Purge) -> None:
         files = files_of(FIRST)
-        commit(world, {path: body for path, body in files.items() if "day=2" not in path})
+        world.commit_files({path: body for path, body in files.items() if "day=2" not in path})
         onboard(world, "keep-history")
         made = purge("bob-x")
         assert [(each.path, each.branch) for each in made.skipped_objects] == [("t/_metadata", "main")]
@@ -396,7 +377,7 @@ def test_a_file_whose_metadata_alone_has_an_id_is_written_again(
     world: World, purge: Purge, mode: str, format_: str
 ) -> None:
     make, entries, rows_of = WITH_OWNER[format_]
-    commit(world, {"t/part-0": make()})
+    world.commit_files({"t/part-0": make()})
     onboard(world, mode, format=format_)
     assert purge("bee", purge_key=KEY).rows[0].index_bytes  # which must know of it
     made = purge("bob-x", purge_key=KEY)
@@ -417,7 +398,7 @@ def test_rows_that_statistics_deny_are_found_if_asked(world: World, purge: Purge
     pq.write_table(pa.table({"guest": ["aab", "zoe"]}), out, compression="none")
     body = out.getvalue()
     footer = int.from_bytes(body[-8:-4], "little") + 8
-    commit(world, {"t/part-0.parquet": body[:-footer] + body[-footer:].replace(b"zoe", b"aaa")})
+    world.commit_files({"t/part-0.parquet": body[:-footer] + body[-footer:].replace(b"zoe", b"aaa")})
     onboard(world, "rewrite")
     assert purge("zoe", purge_key=key).rows[0].by_statistics == 1
     made = purge("zoe", ignores_statistics=True, purge_key=key)

@@ -28,11 +28,10 @@ from refstore.records.repository_records import ImportSource
 from refstore_gc import gc_run as nightly
 from refstore_gc.engines import worker_processes
 from refstore_gc.gc_run import GcOptions
-from refstore_purge import purge_run, verify
-from refstore_purge.purge_report import PurgeReport
-from refstore_purge.purge_run import PurgeOptions
+from refstore_purge import verify
 from refstore_purge.verify_objects import find_replaced_content, scan_version_targets
 from tests.commands import Command
+from tests.offline.purge_runs import OneDataset
 from tests.offline.world import World
 from tests.purge import datasets
 from tests.purge.avro_files import of_rows
@@ -44,11 +43,8 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 
 
-class Lake:
+class Lake(OneDataset):
     """One data set in a lake, a run on it, and what verify says of it."""
-
-    def __init__(self, world: World, engines: Engines) -> None:
-        self.world, self.engines = world, engines
 
     def onboard(self, format_: str | None, **more: Any) -> None:
         dataset = {"name": "visits", "prefix": "visits/", "identifier": "guest", "mode": "rewrite"}
@@ -59,16 +55,6 @@ class Lake:
     def put(self, path: str, body: bytes, **more: Any) -> None:
         self.world.repo.upload("main", f"visits/{path}", body, **more)
         self.world.repo.commit("main", path)
-
-    def ids(self, *values: Any, type_: Any = None) -> Path:
-        file = self.world.folder / "ids.parquet"
-        pq.write_table(pa.table({"id": pa.array(values, type_)}), file)
-        return file
-
-    def run(self, file: Path, **options: Any) -> PurgeReport:
-        return purge_run.run_purge(
-            self.world.repo, self.engines, PurgeOptions(ids=file, share=1, **options), lambda _: None
-        )
 
     def verify(self, file: Path, **options: Any) -> dict[str, tuple[int, str]]:
         found = verify.verify(self.world.repo, file, **options)

@@ -14,12 +14,11 @@ from uuid import UUID
 
 import pytest
 
-from refstore_purge import purge_run, verify
+from refstore_purge import verify
 from refstore_purge.formats import orc as orc_format
-from refstore_purge.purge_report import PurgeReport
-from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.untyped_pandas import orc, pa, pq
 from tests.commands import Command
+from tests.offline.purge_runs import OneDataset
 from tests.offline.world import World
 from tests.purge.avro_files import of_rows
 
@@ -38,11 +37,8 @@ class Left(NamedTuple):
     reason: str
 
 
-class Lake:
+class Lake(OneDataset):
     """One data set in a lake, a run on it, and what verify says of it."""
-
-    def __init__(self, world: World, engines: Engines) -> None:
-        self.world, self.engines = world, engines
 
     def onboard(self, format_: str = "parquet", **more: Any) -> None:
         dataset = {"name": "visits", "prefix": "visits/", "identifier": "guest", "mode": "rewrite", "format": format_}
@@ -53,16 +49,6 @@ class Lake:
         for path, body in files.items():
             self.world.repo.upload("main", f"visits/{path}", body)
         self.world.repo.commit("main", "files", allow_empty=True)
-
-    def ids(self, *values: Any, type_: Any = None) -> Path:
-        file = self.world.folder / "ids.parquet"
-        pq.write_table(pa.table({"id": pa.array(values, type_)}), file)
-        return file
-
-    def run(self, file: Path, **options: Any) -> PurgeReport:
-        return purge_run.run_purge(
-            self.world.repo, self.engines, PurgeOptions(ids=file, share=1, **options), lambda _: None
-        )
 
     def verify(self, file: Path, **options: Any) -> dict[str, Left]:
         """Return what verify finds by path. No reason shows an id."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import uuid
 from pathlib import Path
@@ -17,15 +16,10 @@ from refstore.errors import Invalid
 from refstore_purge import verify
 from tests.commands import Command
 from tests.offline.world import World
+from tests.purge.looking import parquet_of
 
 ANN, BOB = uuid.UUID(int=2**127 // 3), uuid.UUID(int=2**127 // 5)
 UUIDS = pa.array([ANN.bytes, BOB.bytes], pa.binary(16))
-
-
-def parquet(values: Any) -> bytes:
-    out = io.BytesIO()
-    pq.write_table(pa.table({"id": values}), out)
-    return out.getvalue()
 
 
 def onboard(world: World, **files: Any) -> None:
@@ -33,7 +27,7 @@ def onboard(world: World, **files: Any) -> None:
     datasets: list[dict[str, str]] = []
     for name, values in files.items():
         is_csv = isinstance(values, bytes)
-        world.repo.upload("main", f"{name}/x", values if is_csv else parquet(values))
+        world.repo.upload("main", f"{name}/x", values if is_csv else parquet_of(pa.table({"id": values})))
         dataset = {"name": name, "prefix": f"{name}/", "identifier": "id", "mode": "keep-history"}
         datasets.append({**dataset, "format": "csv" if is_csv else "parquet"})
     world.repo.commit("main", "data")

@@ -5,62 +5,41 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from refstore.core.ids import CommitId
 from refstore.errors import Conflict, Gone
 from refstore_purge import purge_run, purge_tasks, purge_versions, verify
-from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions
+from tests.offline.purge_runs import Purge
 from tests.offline.world import World
 from tests.purge import datasets
-from tests.purge.tracking import DOCUMENT, PARTITION, PREFIX, event, guestids, onboard, parquet, rows_at
+from tests.purge.tracking import (
+    DOCUMENT,
+    PATH,
+    PREFIX,
+    events,
+    guestids,
+    guests_at,
+    onboard,
+)
 from tests.purging import rewrite as rewrite_at
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
-
-PATH = f"{PREFIX}{PARTITION}/part-0.parquet"
-
-Purge = Callable[..., PurgeReport]
-
-
-@pytest.fixture
-def purge(world: World, engines: Engines) -> Purge:
-    def made(*guests: str | None, **options: Any) -> PurgeReport:
-        ids = guestids(world.folder, *guests)
-        return purge_run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **options), lambda _: None)
-
-    return made
-
-
-def commit(world: World, files: dict[str, bytes], branch: str = "main") -> CommitId:
-    for path, body in files.items():
-        world.repo.upload(branch, path, body)
-    return world.repo.commit(branch, "change").id
-
-
-def events(*guests: str | None) -> bytes:
-    return parquet([event(guest, number) for number, guest in enumerate(guests)])
 
 
 def md5_of(body: bytes) -> str:
     return hashlib.md5(body, usedforsecurity=False).hexdigest()
 
 
-def guests_at(world: World, ref: str, path: str = PATH) -> list[str | None]:
-    return [row["metadata"]["guestid"] for row in rows_at(world.repo, ref, path)]
-
-
 def test_rows_leave_every_version_and_the_history_stays(world: World, purge: Purge) -> None:
-    first = commit(world, {PATH: events("ann", "bob")})
+    first = world.commit_files({PATH: events("ann", "bob")})
     world.repo.create_tag("v1", first)
-    second = commit(world, {PATH: events("ann", "bob", "cid")})
+    second = world.commit_files({PATH: events("ann", "bob", "cid")})
     world.repo.create_branch("dev", first)
     world.repo.upload("dev", PATH, events("bob", "dan"))  # staged
     onboard(world.repo, mode="rewrite")
@@ -75,9 +54,9 @@ def test_rows_leave_every_version_and_the_history_stays(world: World, purge: Pur
     assert [(each.kind, each.objects) for each in made.places] == [("backups", 3)]
     assert made.ended_ms - 60_000 < made.places[0].first_deletes_at_ms - 30 * 86_400_000 <= made.ended_ms
     assert not made.is_final
-    assert guests_at(world, first) == guests_at(world, "v1") == ["ann"]
-    assert guests_at(world, second) == guests_at(world, "main") == ["ann", "cid"]
-    assert guests_at(world, "dev") == ["dan"]
+    assert guests_at(world.repo, first) == guests_at(world.repo, "v1") == ["ann"]
+    assert guests_at(world.repo, second) == guests_at(world.repo, "main") == ["ann", "cid"]
+    assert guests_at(world.repo, "dev") == ["dan"]
     assert world.repo.get_branch("main").head == second
     assert {ref: world.repo.resolve(ref, PATH).entry for ref in identities} == identities
     shown = world.repo.stat(first, PATH)
@@ -90,15 +69,15 @@ def test_rows_leave_every_version_and_the_history_stays(world: World, purge: Pur
     again = purge("bob")
     assert [(row.matched_objects, row.rewritten_objects) for row in again.rows] == [(0, 0)]
     purge("ann")
-    assert guests_at(world, first) == []
-    assert guests_at(world, "main") == ["cid"]
+    assert guests_at(world.repo, first) == []
+    assert guests_at(world.repo, "main") == ["cid"]
 
 
 def test_the_kv_that_forgets_a_purge_is_found_out(world: World, purge: Purge) -> None:
     from refstore.kv_recovery.manifest_check import find_lost_entries
     from refstore.records import keys
 
-    commit(world, {PATH: events("ann", "bob")})
+    world.commit_files({PATH: events("ann", "bob")})
     onboard(world.repo, mode="rewrite")
     identity = world.repo.resolve("main", PATH).entry.address
     purge("bob")
@@ -113,13 +92,13 @@ def test_the_kv_that_forgets_a_purge_is_found_out(world: World, purge: Purge) ->
 
 
 def test_what_matches_nothing_changes_nothing(world: World, purge: Purge) -> None:
-    commit(world, {PATH: events("ann", "bob")})
+    world.commit_files({PATH: events("ann", "bob")})
     onboard(world.repo, mode="rewrite")
     assert purge("eve").is_whole
     assert not world.ctx.locations.are_announced()
     assert [(row.matched_objects, row.matched_rows) for row in purge("bob", dry_run=True).rows] == [(1, 1)]
     assert not world.ctx.locations.are_announced()
-    assert guests_at(world, "main") == ["ann", "bob"]
+    assert guests_at(world.repo, "main") == ["ann", "bob"]
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -170,7 +149,7 @@ def _contents(world: World, cases: list[datasets.Case], refs: list[str]) -> dict
 
 class TestWhatIsLeft:
     def test_an_object_with_a_name_elsewhere_in_any_version(self, world: World, purge: Purge) -> None:
-        commit(world, {PATH: events("ann", "bob")})
+        world.commit_files({PATH: events("ann", "bob")})
         world.repo.copy("main", PATH, "main", "elsewhere/copy")
         old = world.repo.commit("main", "copied").id
         world.repo.delete("main", "elsewhere/copy")
@@ -179,12 +158,12 @@ class TestWhatIsLeft:
         made = purge("bob")
         (left,) = made.skipped_objects
         assert "also named outside the data sets of this run ('elsewhere/copy'" in left.reason
-        assert guests_at(world, "main") == ["ann", "bob"]
+        assert guests_at(world.repo, "main") == ["ann", "bob"]
         assert purge("bob", includes_copies=True).is_whole
-        assert guests_at(world, old, "elsewhere/copy") == ["ann"]
+        assert guests_at(world.repo, old, "elsewhere/copy") == ["ann"]
 
     def test_what_a_legal_hold_covers_under_any_name(self, world: World, purge: Purge) -> None:
-        commit(world, {PATH: events("ann", "bob"), f"{PREFIX}other": events("bob")})
+        world.commit_files({PATH: events("ann", "bob"), f"{PREFIX}other": events("bob")})
         world.repo.copy("main", PATH, "main", f"{PREFIX}held/copy")
         world.repo.commit("main", "copied")
         world.repo.set_retention(json.dumps({"legal_holds": [{"prefix": f"{PREFIX}held/", "reason": "a case"}]}))
@@ -193,13 +172,13 @@ class TestWhatIsLeft:
         assert [(left.path, left.reason) for left in made.skipped_objects] == [
             (f"{PREFIX}held/copy", "a legal hold covers it")
         ]
-        assert guests_at(world, "main") == ["ann", "bob"]
-        assert guests_at(world, "main", f"{PREFIX}other") == []
+        assert guests_at(world.repo, "main") == ["ann", "bob"]
+        assert guests_at(world.repo, "main", f"{PREFIX}other") == []
 
     def test_what_another_run_replaces_meanwhile_is_purged_in_the_next_attempt(
         self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        commit(world, {PATH: events("ann", "bob", "cid")})
+        world.commit_files({PATH: events("ann", "bob", "cid")})
         onboard(world.repo, mode="rewrite")
         real = purge_tasks.run_tasks
         others: list[object] = []
@@ -213,7 +192,7 @@ class TestWhatIsLeft:
         monkeypatch.setattr(purge_versions.purge_tasks, "run_tasks", meanwhile)
         made = purge("bob")
         assert made.is_whole, made
-        assert guests_at(world, "main") == ["cid"]
+        assert guests_at(world.repo, "main") == ["cid"]
         record = world.ctx.locations.get_many([world.repo.resolve("main", PATH).entry.address])[0]
         assert record is not None
         assert record.replacement_count == 2
@@ -222,7 +201,7 @@ class TestWhatIsLeft:
     def test_what_takes_longer_than_an_operation_is_left(
         self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        commit(world, {PATH: events("ann", "bob")})
+        world.commit_files({PATH: events("ann", "bob")})
         onboard(world.repo, mode="rewrite")
         real = purge_tasks.run_tasks
 
@@ -236,14 +215,14 @@ class TestWhatIsLeft:
         made = purge("bob")
         assert [row.failed_objects for row in made.rows] == [1]
         assert "within its deadline" in made.skipped_objects[0].reason
-        assert guests_at(world, "main") == ["ann", "bob"]
+        assert guests_at(world.repo, "main") == ["ann", "bob"]
 
     def test_more_rows_than_anybody_expects(self, world: World, purge: Purge) -> None:
-        commit(world, {PATH: events("ann", "bob", "bob")})
+        world.commit_files({PATH: events("ann", "bob", "bob")})
         onboard(world.repo, mode="rewrite")
         with pytest.raises(Conflict, match="2 of 3 rows would go"):
             purge("bob", floor_rows=1)
-        assert guests_at(world, "main") == ["ann", "bob", "bob"]
+        assert guests_at(world.repo, "main") == ["ann", "bob", "bob"]
 
 
 class TestErase:

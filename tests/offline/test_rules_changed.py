@@ -4,7 +4,6 @@ all.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,24 +23,12 @@ from refstore_gc import gc_run, mark_plan, rules_recheck
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.live_in_commits import FilterPart, TreeFilter
 from refstore_gc.mark_plan import decide_marks, tree_filter_of
-from refstore_gc.run_summary import GcSummary
-from tests.offline.world import World, marked_in
-from tests.reaping import release_all
+from tests.offline.world import World, marked_in, outcomes
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
 HOLD = [{"prefix": "held/", "reason": "case 4711"}]
-
-
-def rules(world: World, **fields: Any) -> None:
-    world.repo.set_retention(json.dumps({"default_retention_days": 0, "grace_days": 0} | fields))
-
-
-def settled(world: World) -> None:
-    """Whatever the online path has to do is done, and all objects are old enough."""
-    release_all(world.repo)
-    world.age()
 
 
 @pytest.fixture
@@ -50,13 +37,8 @@ def old(world: World) -> CommitId:
     made = world.commit(days_ago=9, held__a=b"held", other=b"other")
     world.commit(days_ago=8, held__a=None, other=None)
     world.commit(days_ago=7, new=b"new")
-    settled(world)
+    world.settle()
     return made
-
-
-def outcomes(summary: GcSummary) -> dict[str, int]:
-    assert summary.sweep is not None
-    return {name: count.objects for name, count in summary.sweep.outcomes.items()}
 
 
 def hold_set_after_the_mark(world: World, engines: Engines, old: CommitId) -> None:
@@ -64,7 +46,7 @@ def hold_set_after_the_mark(world: World, engines: Engines, old: CommitId) -> No
     held, other = world.address(old, "held/a"), world.address(old, "other")
     summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert {held, other} <= set(marked_in(world, summary.mark_id))
-    rules(world, legal_holds=HOLD)
+    world.set_rules(legal_holds=HOLD)
     swept = gc_run.sweep(world.ctx, engines, summary.mark_id)
     assert held in world.data()
     assert other not in world.data()
@@ -95,7 +77,7 @@ def test_and_no_later_run_takes_it_either(world: World, engines: Engines, old: C
     hold_set_after_the_mark(world, engines, old)
     left = world.data()
     world.commit(days_ago=6, newer=b"newer")
-    settled(world)
+    world.settle()
     gc_run.run_nightly(world.ctx, engines, GcOptions())
     assert left <= world.data()
 
@@ -120,7 +102,7 @@ def test_a_hold_that_is_set_while_the_sweep_reads_the_history_counts(
 
     def read_history(ctx: Any) -> Any:
         found = read(ctx)
-        rules(world, legal_holds=HOLD)
+        world.set_rules(legal_holds=HOLD)
         return found
 
     monkeypatch.setattr(rules_document, "read_history", read_history)
@@ -132,25 +114,25 @@ def test_a_hold_keeps_what_a_swept_commit_named_there_and_another_one_elsewhere(
     first = world.commit(days_ago=9, held__a=b"data", own=b"nobody else's")
     world.repo.copy("main", "held/a", "main", "elsewhere")
     world.commit(days_ago=8, held__a=None, own=None)
-    settled(world)
+    world.settle()
     address = world.address("main", "elsewhere")
     gc_run.run_nightly(world.ctx, engines, GcOptions())
     assert Marks(world.ctx).commits.read_marks([first])[0].swept_ms
     world.commit(days_ago=7, elsewhere=None)
-    settled(world)
+    world.settle()
     summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert address in marked_in(world, summary.mark_id)
-    rules(world, legal_holds=HOLD)
+    world.set_rules(legal_holds=HOLD)
     gc_run.sweep(world.ctx, engines, summary.mark_id)
     assert address in world.data()
 
 
 def longer(world: World) -> None:
-    rules(world, default_retention_days=30)
+    world.set_rules(default_retention_days=30)
 
 
 def pinned(world: World) -> None:
-    rules(world, pins={"commits": [world.repo.get_commit("main~2")[0]]})
+    world.set_rules(pins={"commits": [world.repo.get_commit("main~2")[0]]})
 
 
 def none(world: World) -> None:
@@ -158,7 +140,7 @@ def none(world: World) -> None:
 
 
 def all_held(world: World) -> None:
-    rules(world, legal_holds=[{"prefix": ""}])
+    world.set_rules(legal_holds=[{"prefix": ""}])
 
 
 @pytest.mark.parametrize("change", [longer, pinned, none, all_held])
@@ -179,7 +161,7 @@ def test_a_commit_that_the_rules_keep_by_now_is_active_again(
 
 def test_the_summary_says_how_many_the_rules_took_out(world: World, engines: Engines, old: CommitId) -> None:
     summary = gc_run.mark(world.ctx, engines, GcOptions())
-    rules(world, default_retention_days=30)
+    world.set_rules(default_retention_days=30)
     swept = gc_run.sweep(world.ctx, engines, summary.mark_id).sweep
     assert swept is not None
     assert swept.excluded_commits == swept.excluded_by_rules == summary.commits["commits_marked"]
@@ -189,7 +171,7 @@ def test_a_branch_that_keeps_longer_brings_back_what_came_before_it(
     world: World, engines: Engines, old: CommitId
 ) -> None:
     """The rules are what they were; the history is not."""
-    rules(world, branches=[{"branch_id": "audit-*", "retention_days": 365}])
+    world.set_rules(branches=[{"branch_id": "audit-*", "retention_days": 365}])
     held = world.address(old, "held/a")
     summary = gc_run.mark(world.ctx, engines, GcOptions())
     world.repo.create_branch("audit-2026", "main")
@@ -215,29 +197,29 @@ NONCURRENT = [{"filter": {"prefix": "logs/"}, "expiration": {"noncurrent": {"day
 def test_what_a_path_rule_had_marked_stays_if_the_rules_keep_it_by_now(
     world: World, engines: Engines, fields: dict[str, Any]
 ) -> None:
-    rules(world, default_retention_days=365, rules=NONCURRENT)
+    world.set_rules(default_retention_days=365, rules=NONCURRENT)
     world.commit(days_ago=30, logs__a=b"log")
     world.commit(days_ago=20, logs__a=None)
     world.commit(days_ago=0, new=b"new")
-    settled(world)
+    world.settle()
     log = world.address("main~2", "logs/a")
     summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert log in marked_in(world, summary.mark_id)
-    rules(world, **({"default_retention_days": 365} | fields))
+    world.set_rules(**({"default_retention_days": 365} | fields))
     gc_run.sweep(world.ctx, engines, summary.mark_id)
     assert log in world.data()
 
 
 def test_the_sweep_unmarks_a_partly_marked_commit_that_todays_rules_keep_whole(world: World, engines: Engines) -> None:
     """Data that stays under a mark that says it is gone could not be copied any more."""
-    rules(world, default_retention_days=365, rules=NONCURRENT)
+    world.set_rules(default_retention_days=365, rules=NONCURRENT)
     commit = world.commit(days_ago=30, logs__a=b"log")
     world.commit(days_ago=20, logs__a=None)
     world.commit(days_ago=0, new=b"new")
-    settled(world)
+    world.settle()
     summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert [mark.prefixes for mark in Marks(world.ctx).commits.read_marks([commit]) if mark] == [("logs/",)]
-    rules(world, default_retention_days=365)
+    world.set_rules(default_retention_days=365)
     swept = gc_run.sweep(world.ctx, engines, summary.mark_id).sweep
     assert Marks(world.ctx).commits.read_marks([commit]) == [None]
     assert world.repo.copy(commit, "logs/a", "main", "back").size_bytes == 3
@@ -248,15 +230,15 @@ def test_the_sweep_unmarks_a_partly_marked_commit_that_todays_rules_keep_whole(w
 def test_what_became_too_young_for_a_path_rule_stays(world: World, engines: Engines) -> None:
     """`all` counts from when the object was made, which its address says: so this one is made when it says."""
     days = {"filter": {"prefix": "logs/"}, "expiration": {"all": {"days": 2}}}
-    rules(world, default_retention_days=365, rules=[days])
+    world.set_rules(default_retention_days=365, rules=[days])
     world.commit(logs__a=b"log")
     world.commit(logs__a=None)
     world.clock.skipped_seconds += 5 * 86_400
-    settled(world)
+    world.settle()
     log = world.address("main~1", "logs/a")
     summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert log in marked_in(world, summary.mark_id)
-    rules(world, default_retention_days=365, rules=[days | {"expiration": {"all": {"days": 20}}}])
+    world.set_rules(default_retention_days=365, rules=[days | {"expiration": {"all": {"days": 20}}}])
     gc_run.sweep(world.ctx, engines, summary.mark_id)
     assert log in world.data()
 
@@ -277,7 +259,7 @@ def test_rules_that_cannot_be_read_end_the_sweep_and_nothing_is_deleted(
 
 def test_a_hold_covers_a_commit_that_the_rules_know_nothing_of(world: World, old: CommitId) -> None:
     """One that came behind the reading of the history."""
-    rules(world, legal_holds=HOLD)
+    world.set_rules(legal_holds=HOLD)
     kept_of = tree_filter_of(decide_marks(world.ctx).plan)
     record = world.repo.get_commit(old)[1]
     found = kept_of(LiveCommit(CommitId("0" * 64), record, ("",)))

@@ -27,11 +27,11 @@ from refstore.versioning.commits import object_names
 from refstore_gc import bucket_lifecycle, deleted_repositories, gc_run
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_layout import TAG
-from refstore_gc.run_summary import GcSummary, SweepMode, read_manifest, write_manifest
+from refstore_gc.run_summary import SweepMode, read_manifest, write_manifest
 from refstore_reaper import repository_removal
 from tests.durations import AT_ONCE, unchecked_lake
 from tests.offline.test_s3 import client_of, data_of, lake_with_history, let_a_second_pass
-from tests.offline.world import SkippingClock
+from tests.offline.world import SkippingClock, outcomes
 from tests.purging import content_of, rewrite
 from tests.reaping import reap_all, scrub_all
 from tests.servers.s3_base import BUCKET, S3Server
@@ -47,11 +47,6 @@ FOLDERS = ("data/", object_names.RANGES, object_names.METARANGES, object_names.A
 
 def tagging(*, full: bool = False) -> GcOptions:
     return GcOptions(grace_days=0, min_age_seconds=0, mode="tag", is_complete=full)
-
-
-def outcomes(summary: GcSummary) -> dict[str, int]:
-    assert summary.sweep is not None
-    return {name: count.objects for name, count in summary.sweep.outcomes.items()}
 
 
 def tags_of(server: S3Server, repo: Repository, address: str) -> list[tuple[str, str]]:

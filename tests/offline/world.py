@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from refstore.configuration.settings import embedded_urls
@@ -17,6 +19,10 @@ from refstore.objects.local import LocalObjects
 from refstore.records import keys
 from refstore.repository import Repository
 from tests.durations import unchecked_lake
+from tests.reaping import release_all
+
+if TYPE_CHECKING:
+    from refstore_gc.run_summary import GcSummary
 
 DAY_MS = 86_400_000
 
@@ -93,11 +99,20 @@ class World:
             branch, "change", date_ms=self.clock.now_ms() - int(days_ago * DAY_MS), allow_empty=True
         ).id
 
-    def commit_files(self, files: Mapping[str, bytes]) -> CommitId:
-        """Upload files to main by their paths, and commit them."""
+    def commit_files(self, files: Mapping[str, bytes], branch: str = "main") -> CommitId:
+        """Upload files by their paths, and commit them."""
         for path, body in files.items():
-            self.repo.upload("main", path, body)
-        return self.repo.commit("main", "change").id
+            self.repo.upload(branch, path, body)
+        return self.repo.commit(branch, "change").id
+
+    def set_rules(self, *, grace_days: float = 0, **fields: Any) -> None:
+        """Set these rules beside the least: nothing is kept by age."""
+        self.repo.set_retention(json.dumps({"default_retention_days": 0, "grace_days": grace_days} | fields))
+
+    def settle(self) -> None:
+        """Do whatever the online path has to do, and let all objects be old enough."""
+        release_all(self.repo)
+        self.age()
 
     def address(self, ref: str, path: str) -> str:
         return self.repo.stat(ref, path).address
@@ -165,3 +180,9 @@ def everything_in(world: World) -> tuple[set[str], dict[object, bytes]]:
     ):
         found |= {(partition, name): value for name, value in kv.scan_all(partition)}
     return files, found
+
+
+def outcomes(summary: GcSummary) -> dict[str, int]:
+    """Return how many objects a sweep came to, by what became of them."""
+    assert summary.sweep is not None
+    return {name: count.objects for name, count in summary.sweep.outcomes.items()}

@@ -10,7 +10,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from refstore.repository import Repository
 from refstore_purge import purge_ids
 from refstore_purge.formats.base import FormatTask, IdKind, RewriteResult, SearchResult
 from refstore_purge.purge_ids import IdSet
@@ -26,6 +28,17 @@ def id_set(*values: Any, kind: IdKind = "string", type_: Any = None) -> IdSet:
 
 def task(identifier: str, *, map_part: Any = "value", set_null: Sequence[str] = ()) -> FormatTask:
     return FormatTask(tuple(identifier.split(".")), map_part, tuple(tuple(name.split(".")) for name in set_null))
+
+
+def parquet_of(table: Any, **options: Any) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(table, out, **options)
+    return out.getvalue()
+
+
+def ids_at(repo: Repository, path: str) -> list[Any]:
+    """Return the column `id` of a file on main."""
+    return pq.read_table(io.BytesIO(repo.read("main", path))).column("id").to_pylist()
 
 
 class FoundRows(NamedTuple):

@@ -13,18 +13,12 @@ from refstore_purge.formats import key_values, orc, parquet
 from refstore_purge.formats.base import FormatTask, IdMatcher, PurgeError
 from refstore_purge.untyped_pandas import orc as arrow_orc
 from refstore_purge.untyped_pandas import pa, pq
-from tests.purge.looking import id_set, task
+from tests.purge.looking import id_set, parquet_of, task
 
 pyorc: Any = import_module("pyorc")
 
 GUEST = task("guest")
 READING = FormatTask(("guest",), ignores_statistics=True)
-
-
-def written(table: Any, **options: Any) -> bytes:
-    out = io.BytesIO()
-    pq.write_table(table, out, **options)
-    return out.getvalue()
 
 
 def footed(metadata: dict[Any, Any], guests: list[Any], type_: Any = None) -> bytes:
@@ -65,7 +59,7 @@ def metadata_of(body: bytes) -> dict[bytes, bytes]:
 
 
 def test_an_entry_whose_value_is_an_id_goes_and_the_others_stay() -> None:
-    body = written(guests_table({"owner": "bob", "bob": "x", "note": "bob and ann", "k": "v"}, ["ann", "cid"]))
+    body = parquet_of(guests_table({"owner": "bob", "bob": "x", "note": "bob and ann", "k": "v"}, ["ann", "cid"]))
     made, counts = purged(parquet, body, GUEST, id_set("bob"))
     assert counts == (2, 0, 3)  # with that of Arrow's schema, which repeats them
     assert pq.read_table(io.BytesIO(made)).column("guest").to_pylist() == ["ann", "cid"]
@@ -86,7 +80,7 @@ def test_no_form_of_the_schema_keeps_the_id() -> None:
         metadata={"mine": "bob-secret"},
     )
     rows = {"guest": ["bob-secret", "ann"], "nested": [{"x": [1]}, None], "m": [None, [("k", 1)]], "t": [1, 2]}
-    body = written(pa.table(rows, schema=schema), compression="none")
+    body = parquet_of(pa.table(rows, schema=schema), compression="none")
     made, _ = purged(parquet, body, GUEST, id_set("bob-secret"))
     assert b"bob-secret" not in made
     assert b"bob-secret" not in base64.b64decode(metadata_of(made)[b"ARROW:schema"])
@@ -97,7 +91,7 @@ def test_no_form_of_the_schema_keeps_the_id() -> None:
 
 def test_an_id_that_only_the_metadata_of_a_field_has() -> None:
     schema = pa.schema([pa.field("guest", pa.string()), pa.field("n", pa.int8(), metadata={"seen": "bob-secret"})])
-    body = written(pa.table({"guest": ["ann"], "n": [1]}, schema=schema))
+    body = parquet_of(pa.table({"guest": ["ann"], "n": [1]}, schema=schema))
     made, counts = purged(parquet, body, GUEST, id_set("bob-secret"))
     assert counts == (1, 0, 1)
     assert b"bob-secret" not in base64.b64decode(metadata_of(made)[b"ARROW:schema"])
@@ -183,7 +177,7 @@ def lying(body: bytes, trailer_bytes: int) -> bytes:
 
 def test_statistics_of_parquet_that_lie_are_ignored_if_asked() -> None:
     options: Any = {"write_page_index": True, "bloom_filter_options": {"guest": {"ndv": 2, "fpp": 0.01}}}
-    body = written(pa.table({"guest": ["aab", "zoe"]}), compression="none", use_dictionary=False, **options)
+    body = parquet_of(pa.table({"guest": ["aab", "zoe"]}), compression="none", use_dictionary=False, **options)
     body = lying(body, int.from_bytes(body[-8:-4], "little") + 8)
     assert pq.read_metadata(io.BytesIO(body)).row_group(0).column(0).statistics.max == "aaa"
     wanted = id_set("zoe")
@@ -195,7 +189,7 @@ def test_statistics_of_parquet_that_lie_are_ignored_if_asked() -> None:
 
 
 def test_null_counts_that_lie_are_ignored_if_asked() -> None:
-    nulls = written(pa.table({"guest": pa.array([None, None], pa.string())}), use_dictionary=False)
+    nulls = parquet_of(pa.table({"guest": pa.array([None, None], pa.string())}), use_dictionary=False)
     assert parquet.find(io.BytesIO(nulls), GUEST, id_set("zoe")).decided_by == "statistics"
     assert parquet.find(io.BytesIO(nulls), READING, id_set("zoe")).decided_by == "column"
 

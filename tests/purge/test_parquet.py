@@ -13,13 +13,7 @@ from pyarrow.parquet import encryption
 
 from refstore_purge.formats import parquet
 from refstore_purge.formats.base import PurgeError
-from tests.purge.looking import find, id_set, rewrite, task
-
-
-def written(table: Any, **options: Any) -> bytes:
-    out = io.BytesIO()
-    pq.write_table(table, out, **options)
-    return out.getvalue()
+from tests.purge.looking import find, id_set, parquet_of, rewrite, task
 
 
 def opened(body: bytes) -> Any:
@@ -48,7 +42,7 @@ FULL: Any = pa.table(
 @pytest.mark.parametrize("version", ["1.0", "2.4", "2.6"])
 def test_a_rewritten_file_is_like_the_old_one_but_for_its_rows(version: str) -> None:
     table = FULL if version == "2.6" else FULL.drop(["t"])
-    body = written(
+    body = parquet_of(
         table,
         version=version,
         row_group_size=300,
@@ -77,7 +71,7 @@ def test_a_rewritten_file_is_like_the_old_one_but_for_its_rows(version: str) -> 
 
 
 def test_a_file_without_rows_left_keeps_its_schema() -> None:
-    body = written(FULL)
+    body = parquet_of(FULL)
     made, _ = rewrite(parquet, body, task("guest"), id_set(*(f"g{number}" for number in range(9))))
     assert opened(made).metadata.num_rows == 0
     assert opened(made).schema.equals(opened(body).schema)
@@ -86,10 +80,10 @@ def test_a_file_without_rows_left_keeps_its_schema() -> None:
 
 
 def test_row_groups_whose_statistics_rule_the_ids_out_are_not_read() -> None:
-    body = written(pa.table({"guest": [f"g{number:04}" for number in range(1000)]}), row_group_size=100)
+    body = parquet_of(pa.table({"guest": [f"g{number:04}" for number in range(1000)]}), row_group_size=100)
     assert find(parquet, body, task("guest"), id_set("a", "z")) == (1000, 0, "statistics")
     assert find(parquet, body, task("guest"), id_set("g0555")) == (1000, 1, "column")
-    nulls = written(pa.table({"guest": pa.array([None] * 5, pa.string())}))
+    nulls = parquet_of(pa.table({"guest": pa.array([None] * 5, pa.string())}))
     assert find(parquet, nulls, task("guest"), id_set("g")) == (5, 0, "statistics")
 
 
@@ -100,20 +94,20 @@ ROWS: list[Any] = [["bob"], ["ann", None, "bob"], [], None, ["ann"], [None]]
     "type_", [pa.list_(pa.string()), pa.large_list(pa.string()), pa.list_(pa.dictionary(pa.int32(), pa.string()))]
 )
 def test_a_row_goes_if_any_element_of_its_list_matches(type_: Any) -> None:
-    body = written(pa.table({"n": range(6), "guests": pa.array(ROWS, type_)}))
+    body = parquet_of(pa.table({"n": range(6), "guests": pa.array(ROWS, type_)}))
     made, _ = rewrite(parquet, body, task("guests"), id_set("bob"))
     assert opened(made).read()["n"].to_pylist() == [2, 3, 4, 5]
 
 
 def test_lists_of_a_fixed_size() -> None:
-    body = written(pa.table({"g": pa.array([["a", "bob"], None, ["c", "d"]], pa.list_(pa.string(), 2))}))
+    body = parquet_of(pa.table({"g": pa.array([["a", "bob"], None, ["c", "d"]], pa.list_(pa.string(), 2))}))
     assert rewrite(parquet, body, task("g"), id_set("bob"))[1] == (3, 1)
 
 
 def test_maps_by_key_and_by_value_and_structs_within_lists() -> None:
     type_ = pa.map_(pa.string(), pa.list_(pa.struct([("guest", pa.string())])))
     rows = [[("x", [{"guest": "bob"}])], [("bob", [{"guest": "ann"}])], [("y", None)], None]
-    body = written(pa.table({"n": range(4), "m": pa.array(rows, type_)}))
+    body = parquet_of(pa.table({"n": range(4), "m": pa.array(rows, type_)}))
     assert opened(rewrite(parquet, body, task("m.guest"), id_set("bob"))[0]).read()["n"].to_pylist() == [1, 2, 3]
     keys = task("m", map_part="key")
     assert opened(rewrite(parquet, body, keys, id_set("bob"))[0]).read()["n"].to_pylist() == [0, 2, 3]
@@ -135,7 +129,7 @@ class TestSetNull:
     ]
 
     def test_in_the_rows_that_match_and_once(self) -> None:
-        body = written(pa.Table.from_pylist(self.ROWS, self.SCHEMA))
+        body = parquet_of(pa.Table.from_pylist(self.ROWS, self.SCHEMA))
         what = task("u.guest", set_null=["mail", "u.age", "tags"])
         made, counts = rewrite(parquet, body, what, id_set("bob"))
         assert counts == (3, 1)
@@ -148,7 +142,7 @@ class TestSetNull:
         [("n", "'n' is required"), ("nothing", "no column 'nothing'"), ("tags.x", "outside of lists and maps")],
     )
     def test_is_refused_where_it_cannot_be(self, column: str, told: str) -> None:
-        body = written(pa.Table.from_pylist(self.ROWS, self.SCHEMA))
+        body = parquet_of(pa.Table.from_pylist(self.ROWS, self.SCHEMA))
         with pytest.raises(PurgeError, match=told):
             find(parquet, body, task("u.guest", set_null=[column]), id_set("zoe"))
 
@@ -157,16 +151,16 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize("length", [0, 3, 50, -1, -9])
     def test_a_file_that_is_cut_off(self, length: int) -> None:
         with pytest.raises(PurgeError, match="damaged, or no Parquet"):
-            find(parquet, written(FULL)[:length], task("guest"), id_set("g1"))
+            find(parquet, parquet_of(FULL)[:length], task("guest"), id_set("g1"))
 
     def test_a_file_whose_pages_are_damaged(self) -> None:
-        body = bytearray(written(FULL, compression="zstd", use_dictionary=False))
+        body = bytearray(parquet_of(FULL, compression="zstd", use_dictionary=False))
         body[40:400] = bytes(360)
         with pytest.raises(PurgeError, match="damaged"):
             find(parquet, bytes(body), task("guest"), id_set("g1"))
 
     def test_another_column_or_type(self) -> None:
-        body = written(FULL)
+        body = parquet_of(FULL)
         with pytest.raises(PurgeError, match="there is no column 'who'"):
             find(parquet, body, task("who"), id_set("g1"))
         with pytest.raises(PurgeError, match="'n' is int32, and the ids are strings"):

@@ -12,19 +12,13 @@ import pytest
 from refstore_purge.formats import parquet
 from refstore_purge.formats.base import PurgeError
 from refstore_purge.untyped_pandas import pa, pq
-from tests.purge.looking import find, id_set, rewrite, task
+from tests.purge.looking import find, id_set, parquet_of, rewrite, task
 
 GUEST = task("guest")
 CATEGORY: Any = pa.dictionary(pa.int32(), pa.string())
 
 
 pytestmark = pytest.mark.usefixtures("own_temporary_folder")
-
-
-def written(table: Any, **options: Any) -> bytes:
-    out = io.BytesIO()
-    pq.write_table(table, out, **options)
-    return out.getvalue()
 
 
 def opened(body: bytes, **options: Any) -> Any:
@@ -39,7 +33,7 @@ class TestNoByteOfARowThatGoesStays:
     def test_of_a_plain_column(self, type_: Any, *, use_dictionary: bool) -> None:
         kind: Any = "binary" if type_ == pa.binary() else "string"
         table = pa.table({"guest": pa.array(self.ROWS, pa.string()).cast(type_)})
-        body = written(table, compression="none", use_dictionary=use_dictionary)
+        body = parquet_of(table, compression="none", use_dictionary=use_dictionary)
         assert b"bob-secret" in body
         gone: Any = b"bob-secret" if kind == "binary" else "bob-secret"
         made, counts = rewrite(parquet, body, GUEST, id_set(gone, kind=kind))
@@ -47,7 +41,7 @@ class TestNoByteOfARowThatGoesStays:
         assert b"bob-secret" not in made
 
     def test_of_the_identifier_as_a_category(self) -> None:
-        body = written(pa.table({"guest": pa.array(self.ROWS).dictionary_encode()}), compression="none")
+        body = parquet_of(pa.table({"guest": pa.array(self.ROWS).dictionary_encode()}), compression="none")
         made, counts = rewrite(parquet, body, GUEST, id_set("bob-secret"))
         assert counts == (3, 2)
         assert opened(made).read()["guest"].to_pylist() == ["ann"]
@@ -55,12 +49,12 @@ class TestNoByteOfARowThatGoesStays:
 
     def test_of_another_category_of_the_same_row(self) -> None:
         mails = pa.array(["secret@x", "a@x"]).dictionary_encode()
-        body = written(pa.table({"guest": ["bob", "ann"], "mail": mails}), compression="none")
+        body = parquet_of(pa.table({"guest": ["bob", "ann"], "mail": mails}), compression="none")
         assert b"secret@x" not in rewrite(parquet, body, GUEST, id_set("bob"))[0]
 
     def test_of_categories_in_a_list(self) -> None:
         mails = pa.array([["secret@x"], ["a@x"]], pa.list_(pa.dictionary(pa.int32(), pa.string())))
-        body = written(pa.table({"guest": ["bob", "ann"], "mails": mails}), compression="none")
+        body = parquet_of(pa.table({"guest": ["bob", "ann"], "mails": mails}), compression="none")
         assert b"secret@x" not in rewrite(parquet, body, GUEST, id_set("bob"))[0]
 
     @pytest.mark.parametrize(
@@ -78,7 +72,7 @@ class TestNoByteOfARowThatGoesStays:
     )
     def test_of_categories_in_any_type(self, type_: Any, value: Any) -> None:
         table = pa.table({"guest": ["bob", "ann"], "v": pa.array([value, None], type_)})
-        body = written(table, compression="none")
+        body = parquet_of(table, compression="none")
         assert b"secret@x" in body
         made, counts = rewrite(parquet, body, GUEST, id_set("bob"))
         assert counts == (2, 1)
@@ -96,7 +90,7 @@ class TestNoByteOfARowThatGoesStays:
             }
         )
         what = task("guest", set_null=["mail", "category", "user.mail", "mails"])
-        made, counts = rewrite(parquet, written(table, compression="none"), what, id_set("bob"))
+        made, counts = rewrite(parquet, parquet_of(table, compression="none"), what, id_set("bob"))
         assert counts == (2, 1)
         assert b"secret@x" not in made
 
@@ -113,7 +107,7 @@ class TestRowsThatStayKeepTheirValues:
     def test_int96_timestamps(self, moment: datetime) -> None:
         """Spark wrote these by default until 3.0, and 9999-12-31 is how people write 'never'."""
         table = pa.table({"guest": ["bob", "ann"], "t": pa.array([moment, moment], pa.timestamp("us", "UTC"))})
-        body = written(table, use_deprecated_int96_timestamps=True)
+        body = parquet_of(table, use_deprecated_int96_timestamps=True)
         try:
             made, _ = rewrite(parquet, body, GUEST, id_set("bob"))
         except PurgeError:
@@ -125,13 +119,13 @@ class TestRowsThatStayKeepTheirValues:
     def test_decimals_that_are_stored_as_integers(self) -> None:
         """Spark writes decimals of up to 18 digits so."""
         table = pa.table({"guest": ["bob", "ann"], "d": pa.array([Decimal("1.10")] * 2, pa.decimal128(9, 2))})
-        made, _ = rewrite(parquet, written(table, store_decimal_as_integer=True), GUEST, id_set("bob"))
+        made, _ = rewrite(parquet, parquet_of(table, store_decimal_as_integer=True), GUEST, id_set("bob"))
         assert opened(made).metadata.row_group(0).column(1).physical_type == "INT32"
         assert opened(made).read().to_pylist() == [{"guest": "ann", "d": Decimal("1.10")}]
 
     def test_strings_that_arrow_wrote_from_views(self) -> None:
         table = pa.table({"guest": ["bob", "ann"], "v": pa.array(["x", "y" * 30], pa.string_view())})
-        made, _ = rewrite(parquet, written(table), GUEST, id_set("bob"))
+        made, _ = rewrite(parquet, parquet_of(table), GUEST, id_set("bob"))
         assert opened(made).read().to_pylist() == [{"guest": "ann", "v": "y" * 30}]
 
     def test_ids_of_fields_however_deep(self) -> None:
@@ -147,7 +141,7 @@ class TestRowsThatStayKeepTheirValues:
             ]
         )
         rows = [{"guest": guest, "l": ["a"], "m": [("k", 1)], "u": {"x": 1}} for guest in ("bob", "ann")]
-        body = written(pa.Table.from_pylist(rows, schema), store_schema=False)
+        body = parquet_of(pa.Table.from_pylist(rows, schema), store_schema=False)
         made, _ = rewrite(parquet, body, GUEST, id_set("bob"))
         assert opened(made).schema_arrow.equals(opened(body).schema_arrow, check_metadata=True)
         assert opened(made).schema_arrow.field("l").type.value_field.metadata == {b"PARQUET:field_id": b"3"}
@@ -165,32 +159,32 @@ class TestStatistics:
         ],
     )
     def test_integers_with_and_without_sign_are_found(self, type_: Any, numbers: list[int]) -> None:
-        body = written(pa.table({"guest": pa.array(numbers, type_)}))
+        body = parquet_of(pa.table({"guest": pa.array(numbers, type_)}))
         for number in numbers:
             wanted = id_set(number, kind="integer", type_=pa.uint64() if number >= 2**63 else pa.int64())
             assert find(parquet, body, GUEST, wanted) == (2, 1, "column")
 
     def test_binary_is_ordered_by_its_bytes(self) -> None:
-        body = written(pa.table({"guest": pa.array([b"\x00", b"\xff"])}))
+        body = parquet_of(pa.table({"guest": pa.array([b"\x00", b"\xff"])}))
         assert find(parquet, body, GUEST, id_set(b"\xff", kind="binary")) == (2, 1, "column")
         assert find(parquet, body, GUEST, id_set(b"\xff\x00", kind="binary")) == (2, 0, "statistics")
 
     def test_a_file_without_them_is_read(self) -> None:
-        body = written(pa.table({"guest": ["a", "b"]}), write_statistics=False)
+        body = parquet_of(pa.table({"guest": ["a", "b"]}), write_statistics=False)
         assert find(parquet, body, GUEST, id_set("z")) == (2, 0, "column")
 
     def test_those_of_lists_are_not_used(self) -> None:
-        body = written(pa.table({"guest": [["a"], ["b"]]}))
+        body = parquet_of(pa.table({"guest": [["a"], ["b"]]}))
         assert find(parquet, body, GUEST, id_set("z")) == (2, 0, "column")
 
     def test_strings_that_are_no_utf_8(self) -> None:
         """Writers that take bytes for strings make them, and then the statistics are no text either."""
         values = pa.array([b"\xff\xfe", b"bob"]).cast(pa.string(), safe=False)
-        assert find(parquet, written(pa.table({"guest": values})), GUEST, id_set("bob")).matched_rows == 1
+        assert find(parquet, parquet_of(pa.table({"guest": values})), GUEST, id_set("bob")).matched_rows == 1
 
     @pytest.mark.parametrize("other", ["zzz", 5])
     def test_those_of_a_column_whose_name_has_a_dot_are_not_taken_for_a_field_of_a_struct(self, other: Any) -> None:
-        body = written(pa.table({"user.guest": [other], "user": pa.array([{"guest": "bob"}])}))
+        body = parquet_of(pa.table({"user.guest": [other], "user": pa.array([{"guest": "bob"}])}))
         assert find(parquet, body, task("user.guest"), id_set("bob")).matched_rows == 1
 
 
@@ -215,14 +209,14 @@ class TestSetNull:
     )
     def test_of_any_type(self, type_: Any, value: Any) -> None:
         table = pa.table({"guest": ["bob", "ann"], "v": pa.array([value, value], type_)})
-        made, counts = rewrite(parquet, written(table), task("guest", set_null=["v"]), id_set("bob"))
+        made, counts = rewrite(parquet, parquet_of(table), task("guest", set_null=["v"]), id_set("bob"))
         assert counts == (2, 1)
         assert opened(made).read()["v"].to_pylist() == [None, value]
-        assert opened(made).schema.equals(opened(written(table)).schema)
+        assert opened(made).schema.equals(opened(parquet_of(table)).schema)
 
     def test_of_the_identifier_itself(self) -> None:
         what = task("guest", set_null=["guest"])
-        made, counts = rewrite(parquet, written(pa.table({"guest": ["ann", "bob"]})), what, id_set("bob"))
+        made, counts = rewrite(parquet, parquet_of(pa.table({"guest": ["ann", "bob"]})), what, id_set("bob"))
         assert counts == (2, 1)
         assert opened(made).read()["guest"].to_pylist() == ["ann", None]
         assert find(parquet, made, what, id_set("bob")).matched_rows == 0
@@ -230,21 +224,21 @@ class TestSetNull:
     def test_of_the_struct_that_has_the_identifier(self) -> None:
         rows = [{"guest": "ann", "age": 1}, {"guest": "bob", "age": 2}, None]
         what = task("user.guest", set_null=["user", "user.age"])
-        made, counts = rewrite(parquet, written(pa.table({"user": pa.array(rows)})), what, id_set("bob"))
+        made, counts = rewrite(parquet, parquet_of(pa.table({"user": pa.array(rows)})), what, id_set("bob"))
         assert counts == (3, 1)
         assert opened(made).read()["user"].to_pylist() == [{"guest": "ann", "age": 1}, None, None]
 
     def test_of_a_field_beside_a_required_one_in_a_struct_that_is_null_elsewhere(self) -> None:
         user = pa.struct([pa.field("id", pa.int32(), nullable=False), pa.field("mail", pa.string())])
         rows = [{"guest": "ann", "user": None}, {"guest": "bob", "user": {"id": 1, "mail": "b@x"}}]
-        body = written(pa.Table.from_pylist(rows, pa.schema([("guest", pa.string()), ("user", user)])))
+        body = parquet_of(pa.Table.from_pylist(rows, pa.schema([("guest", pa.string()), ("user", user)])))
         made, _ = rewrite(parquet, body, task("guest", set_null=["user.mail"]), id_set("bob"))
         assert opened(made).read().to_pylist() == [rows[0], {"guest": "bob", "user": {"id": 1, "mail": None}}]
 
     def test_of_a_column_by_which_the_file_is_sorted(self) -> None:
         """A file that says it is sorted, and is not, makes readers skip rows."""
         table = pa.table({"guest": ["a", "b", "c"], "day": ["1", "2", "3"]})
-        body = written(table, sorting_columns=[pq.SortingColumn(1)])
+        body = parquet_of(table, sorting_columns=[pq.SortingColumn(1)])
         made, _ = rewrite(parquet, body, task("guest", set_null=["day"]), id_set("b"))
         assert opened(made).read()["day"].to_pylist() == ["1", None, "3"]
         assert not opened(made).metadata.row_group(0).sorting_columns
@@ -252,22 +246,22 @@ class TestSetNull:
 
 class TestNested:
     def test_lists_of_lists(self) -> None:
-        body = written(pa.table({"guest": [[["a"], None, ["bob"]], [["c"]], [], None]}))
+        body = parquet_of(pa.table({"guest": [[["a"], None, ["bob"]], [["c"]], [], None]}))
         assert rewrite(parquet, body, GUEST, id_set("bob"))[1] == (4, 1)
 
     def test_what_lies_below_null_is_nothing(self) -> None:
         lists = pa.ListArray.from_arrays(pa.array([0, 1, 2]), pa.array(["bob", "bob"]), mask=pa.array([True, False]))
-        assert rewrite(parquet, written(pa.table({"guest": lists})), GUEST, id_set("bob"))[1] == (2, 1)
+        assert rewrite(parquet, parquet_of(pa.table({"guest": lists})), GUEST, id_set("bob"))[1] == (2, 1)
 
     def test_a_map_of_lists_by_value(self) -> None:
         maps = pa.array([[("bob", ["x"])], [("y", ["bob", None])], []], pa.map_(pa.string(), pa.list_(pa.string())))
-        body = written(pa.table({"n": range(3), "guest": maps}))
+        body = parquet_of(pa.table({"n": range(3), "guest": maps}))
         made, _ = rewrite(parquet, body, GUEST, id_set("bob"))
         assert opened(made).read()["n"].to_pylist() == [0, 2]
 
 
 def test_a_row_group_that_loses_all_its_rows_goes_and_the_others_stay() -> None:
-    body = written(pa.table({"guest": ["a"] * 4 + ["b"] * 4 + ["c"] * 4}), row_group_size=4)
+    body = parquet_of(pa.table({"guest": ["a"] * 4 + ["b"] * 4 + ["c"] * 4}), row_group_size=4)
     made, counts = rewrite(parquet, body, GUEST, id_set("b"))
     assert counts == (12, 4)
     groups = [opened(made).read_row_group(number)["guest"].to_pylist() for number in range(2)]

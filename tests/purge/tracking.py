@@ -14,6 +14,7 @@ from refstore.repository import Repository
 
 PREFIX = "tracking/event/"
 PARTITION = "datepartition=2017-02-16-00/is_guest=0"
+PATH = f"{PREFIX}{PARTITION}/part-0.parquet"
 DOCUMENT: dict[str, Any] = {
     "whitelist": ["tracking.*"],
     "datasets": [
@@ -52,9 +53,17 @@ def parquet(rows: list[dict[str, Any]], schema: Any = SCHEMA, **options: Any) ->
     return out.getvalue()
 
 
+def events(*guests: str | None) -> bytes:
+    return parquet([event(guest, number) for number, guest in enumerate(guests)])
+
+
 def rows_at(repo: Repository, ref: str, path: str) -> list[dict[str, Any]]:
     """Return the rows of a path as pyarrow reads them."""
     return pq.read_table(io.BytesIO(repo.read(ref, path))).to_pylist()
+
+
+def guests_at(repo: Repository, ref: str, path: str = PATH) -> list[str | None]:
+    return [row["metadata"]["guestid"] for row in rows_at(repo, ref, path)]
 
 
 def guestids(folder: Path, *guests: str | None, name: str = "guestids.parquet") -> Path:

@@ -154,6 +154,13 @@ def moto_s3_server(s3_credentials: None, tmp_path_factory: pytest.TempPathFactor
         yield server
 
 
+@pytest.fixture(scope="session")
+def real_s3(request: pytest.FixtureRequest) -> S3Server:
+    """Ceph RGW where it is installed; where only root could install it, rclone."""
+    found: S3Server = request.getfixturevalue("rclone_s3_server" if CephRgw.missing() else "rgw_server")
+    return found
+
+
 @pytest.fixture
 def rgw_url(rgw_server: S3Server) -> str:
     return rgw_server.url()

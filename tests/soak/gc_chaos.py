@@ -178,7 +178,9 @@ def run(
         for number, collector in enumerate((first, second), start=1):
             said = collector.told.get(timeout=START_SECONDS)
             if said["state"] != "ready":
-                return Result(seed, [_ended(folder, f"gc{number}")], counts, Counter(), runs, time.monotonic() - began)
+                return Result(
+                    seed, [describe_end(folder, f"gc{number}")], counts, Counter(), runs, time.monotonic() - began
+                )
         say(f"REFSTORE_CHAOS_SEED={seed}: {CLIENTS} clients, {REAPERS} reapers, the offline job, {seconds:.0f} s")
 
         def start_client(client: str) -> None:
@@ -212,7 +214,7 @@ def run(
             if not collector.told.empty():
                 said = collector.told.get()
                 if said["state"] == "ended":
-                    findings.append(_ended(folder, "gc1" if collector is first else "gc2"))
+                    findings.append(describe_end(folder, "gc1" if collector is first else "gc2"))
                     break
                 runs.append(said)
                 collector.start("run")
@@ -222,7 +224,7 @@ def run(
             time.sleep(0.02)
         for each in (*clients, *(f"reaper{number}" for number in range(REAPERS))):
             if processes.ended_by_itself(each) is not None:
-                findings.append(_ended(folder, each))
+                findings.append(describe_end(folder, each))
             processes.kill(each)
         if not findings:
             runs.append(collector.told.get(timeout=START_SECONDS))
@@ -288,7 +290,7 @@ def check_end(kv: str, objects: str, clock: Later, collector: Collector, runs: l
     return findings
 
 
-def _ended(folder: Path, name: str) -> str:
+def describe_end(folder: Path, name: str) -> str:
     return f"{name} ended by itself:\n{(folder / f'{name}.log').read_text(errors='replace')[-1500:]}"
 
 

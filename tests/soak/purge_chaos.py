@@ -292,7 +292,9 @@ def run(
         purger = start_purger()
         for who, each in (("gc", collector), ("purge0", purger)):
             if each.told.get(timeout=START_SECONDS)["state"] != "ready":
-                return Result(seed, [_ended(folder, who)], counts, Counter(), runs, time.monotonic() - began)
+                return Result(
+                    seed, [gc_chaos.describe_end(folder, who)], counts, Counter(), runs, time.monotonic() - began
+                )
         waiting: Collector | None = start_purger()  # of a cluster it gets no cores before the first one is gone
         say(f"REFSTORE_CHAOS_SEED={seed}: {CLIENTS} clients, {REAPERS} reapers, the offline job, a purge, {seconds} s")
 
@@ -338,7 +340,7 @@ def run(
                     purger, waiting = waiting, start_purger() if end - now > ANOTHER_SECONDS else None
                     kill = rng.choice(STEPS[mode]), rng.uniform(0, KILL_SECONDS_MAX)
                 else:
-                    findings.append(_ended(folder, f"purge{started.index(purger)}"))
+                    findings.append(gc_chaos.describe_end(folder, f"purge{started.index(purger)}"))
                     break
             with contextlib.suppress(Empty):
                 collected.append(collector.told.get_nowait())
@@ -361,7 +363,7 @@ def run(
             time.sleep(0.02)
         for each in (*clients, *(f"reaper{number}" for number in range(REAPERS))):
             if processes.ended_by_itself(each) is not None:
-                findings.append(_ended(folder, each))
+                findings.append(gc_chaos.describe_end(folder, each))
             processes.kill(each)
         if findings:
             return Result(seed, findings, counts, Counter(), runs, time.monotonic() - began)
@@ -480,10 +482,6 @@ def running(folder: Path, name: str, env: dict[str, str], *arguments: str) -> It
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-
-
-def _ended(folder: Path, name: str) -> str:
-    return f"{name} ended by itself:\n{(folder / f'{name}.log').read_text(errors='replace')[-1500:]}"
 
 
 def main() -> int:

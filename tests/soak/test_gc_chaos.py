@@ -10,7 +10,6 @@ import random
 import pytest
 
 from tests.servers.s3_base import S3Server
-from tests.servers.s3_servers import CephRgw
 from tests.soak import gc_chaos
 
 SECONDS = float(os.environ.get("REFSTORE_CHAOS_SECONDS", "10"))
@@ -24,30 +23,23 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def server(request: pytest.FixtureRequest) -> S3Server:
-    """Ceph RGW where it is installed; where only root could install it, rclone."""
-    found: S3Server = request.getfixturevalue("rclone_s3_server" if CephRgw.missing() else "rgw_server")
-    return found
-
-
-def test_on_redis_and_s3_with_clients_and_reapers_at_work_and_a_collector_killed(server: S3Server) -> None:
-    result = gc_chaos.run(server, SECONDS, SEED)
+def test_on_redis_and_s3_with_clients_and_reapers_at_work_and_a_collector_killed(real_s3: S3Server) -> None:
+    result = gc_chaos.run(real_s3, SECONDS, SEED)
     print(result.table())
     assert result.findings == []
 
 
 @pytest.mark.soak
-def test_long(server: S3Server) -> None:
-    result = gc_chaos.run(server, SECONDS, SEED)
+def test_long(real_s3: S3Server) -> None:
+    result = gc_chaos.run(real_s3, SECONDS, SEED)
     print(result.table())
     assert result.findings == []
 
 
 @pytest.mark.soak
-def test_a_collector_that_does_not_see_commits_is_found_out(server: S3Server) -> None:
+def test_a_collector_that_does_not_see_commits_is_found_out(real_s3: S3Server) -> None:
     """The audit of this run can fail."""
-    findings = gc_chaos.run(server, 15, SEED, blind=True).findings
+    findings = gc_chaos.run(real_s3, 15, SEED, blind=True).findings
     print("\n".join(findings))
     assert any(finding.startswith("lost: ") for finding in findings), (
         "by then its trees are gone, too, and tell no addresses"

@@ -10,7 +10,6 @@ import random
 import pytest
 
 from tests.servers.s3_base import S3Server
-from tests.servers.s3_servers import CephRgw
 from tests.soak import purge_chaos
 
 SECONDS = float(os.environ.get("REFSTORE_CHAOS_SECONDS", "10"))
@@ -24,16 +23,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def server(request: pytest.FixtureRequest) -> S3Server:
-    """Ceph RGW where it is installed; where only root could install it, rclone."""
-    found: S3Server = request.getfixturevalue("rclone_s3_server" if CephRgw.missing() else "rgw_server")
-    return found
-
-
 @pytest.mark.parametrize("mode", sorted(purge_chaos.STEPS))
-def test_on_redis_and_s3_among_clients_and_the_offline_job_with_a_purge_killed(server: S3Server, mode: str) -> None:
-    result = purge_chaos.run(server, SECONDS, SEED, mode=mode)
+def test_on_redis_and_s3_among_clients_and_the_offline_job_with_a_purge_killed(real_s3: S3Server, mode: str) -> None:
+    result = purge_chaos.run(real_s3, SECONDS, SEED, mode=mode)
     print(result.table())
     assert result.findings == []
 
@@ -41,8 +33,8 @@ def test_on_redis_and_s3_among_clients_and_the_offline_job_with_a_purge_killed(s
 @pytest.mark.soak
 @pytest.mark.parametrize("on_cluster", [False, True])
 @pytest.mark.parametrize("mode", sorted(purge_chaos.STEPS))
-def test_long(server: S3Server, on_cluster: bool, mode: str) -> None:
-    result = purge_chaos.run(server, SECONDS, SEED, mode=mode, on_cluster=on_cluster)
+def test_long(real_s3: S3Server, on_cluster: bool, mode: str) -> None:
+    result = purge_chaos.run(real_s3, SECONDS, SEED, mode=mode, on_cluster=on_cluster)
     print(result.table())
     assert result.findings == []
 
@@ -51,10 +43,10 @@ def test_long(server: S3Server, on_cluster: bool, mode: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "told"), [("row", "which is not what is to stay of"), ("over", "is to hold what stays of")]
 )
-def test_a_purge_that_takes_more_than_it_should_is_found_out(server: S3Server, fault: str, told: str) -> None:
+def test_a_purge_that_takes_more_than_it_should_is_found_out(real_s3: S3Server, fault: str, told: str) -> None:
     """The audit of this run can fail. "row": of JSON, one row too many goes; "over": a run publishes over what others
     have changed meanwhile.
     """
-    findings = purge_chaos.run(server, 60, SEED, fault=fault).findings
+    findings = purge_chaos.run(real_s3, 60, SEED, fault=fault).findings
     print("\n".join(findings))
     assert any(told in finding for finding in findings)

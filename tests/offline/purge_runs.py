@@ -1,0 +1,50 @@
+"""Runs of the purge on a lake, and the files of ids that they get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from refstore_purge import purge_run
+from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_run import PurgeOptions
+from tests.offline.world import World
+from tests.purge.tracking import guestids
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+
+Purge = Callable[..., PurgeReport]
+"""Purges guests."""
+
+
+def purge_on(world: World, engines: Engines) -> Purge:
+    """Return what purges the guests of the world's data sets."""
+
+    def purge(*guests: str | None, **options: Any) -> PurgeReport:
+        ids = guestids(world.folder, *guests)
+        return purge_run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **options), lambda _: None)
+
+    return purge
+
+
+class OneDataset:
+    """A lake with one data set."""
+
+    def __init__(self, world: World, engines: Engines) -> None:
+        self.world, self.engines = world, engines
+
+    def ids(self, *values: Any, type_: Any = None) -> Path:
+        file = self.world.folder / "ids.parquet"
+        pq.write_table(pa.table({"id": pa.array(values, type_)}), file)
+        return file
+
+    def run(self, file: Path, **options: Any) -> PurgeReport:
+        return purge_run.run_purge(
+            self.world.repo, self.engines, PurgeOptions(ids=file, share=1, **options), lambda _: None
+        )
