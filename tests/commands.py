@@ -70,6 +70,11 @@ class Command:
         return Ran(done.returncode, done.stdout, done.stderr.decode())
 
 
+def paths(answer: list[dict[str, object]]) -> list[object]:
+    """Return the paths that a listing names."""
+    return [row["path"] for row in answer]
+
+
 @pytest.fixture
 def refstore(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """The command, in an empty folder, on a lake below it that does not exist yet."""

@@ -60,8 +60,3 @@ def lose_reply() -> None:
 
 def is_entry_write(op: Op) -> bool:
     return isinstance(op, Exchange) and "/staging/" in op.key.partition
-
-
-def contents(repo: Repository) -> dict[str, bytes]:
-    """Return what is on main."""
-    return {item.path: repo.read("main", item.path) for item in repo.list("main")}

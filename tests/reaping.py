@@ -63,8 +63,3 @@ def scrub_all(repo: Repository) -> None:
     for shard in range(keys.SHARDS):
         scrub_references(ctx, shard)
     scrub_tokens(ctx)
-
-
-def blobs(repo: Repository) -> list[str]:
-    """Return the addresses of the objects that are there."""
-    return [info.key for info in repo.context.objects.list("data/")]

@@ -26,6 +26,7 @@ from lakefs_sdk.client import LakeFSClient
 from lakefs_spec import LakeFSFileSystem
 
 from refstore.configuration.settings import embedded_urls
+from refstore.kv.base import KV
 from refstore.lake import Lake
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server
@@ -175,6 +176,15 @@ def asgi() -> Iterator[Application]:
     from tests.api.service import application
 
     with application() as made:
+        yield made
+
+
+@pytest.fixture
+def steady(kv: KV) -> Iterator[Application]:
+    """The same on the module's KV. Who was looked up is known for as long as the test takes."""
+    from tests.api.service import application
+
+    with application(constants={"auth.KEY_SECONDS": 3600}, kv=kv) as made:
         yield made
 
 

@@ -220,13 +220,6 @@ def test_none_wait_where_that_is_switched_off() -> None:
 # ---- who is known
 
 
-@pytest.fixture
-def steady(kv: CountingKV) -> Iterator[Application]:
-    """Who was looked up is known for as long as the test takes."""
-    with application(constants={"auth.KEY_SECONDS": 3600}, kv=kv) as found:
-        yield found
-
-
 def spellings(token: str, count: int) -> Iterator[str]:
     """Headers that present the same token."""
     for number in range(count):

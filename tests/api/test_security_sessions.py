@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import httpx
@@ -40,12 +40,6 @@ class CountingKV(MemoryKV):
 @pytest.fixture
 def kv() -> CountingKV:
     return CountingKV()
-
-
-@pytest.fixture
-def asgi(kv: CountingKV) -> Iterator[Application]:
-    with application(constants={"auth.KEY_SECONDS": 3600}, kv=kv) as found:
-        yield found
 
 
 class Browser:
@@ -91,27 +85,27 @@ def log_in(at: Application) -> str:
 # ---- signing out
 
 
-def test_no_two_tokens_are_equal(asgi: Application) -> None:
+def test_no_two_tokens_are_equal(steady: Application) -> None:
     """The clock stands still."""
-    assert len({log_in(asgi) for _ in range(20)}) == 20
+    assert len({log_in(steady) for _ in range(20)}) == 20
 
 
-def test_a_sign_out_ends_the_session_also_as_a_bearer(asgi: Application) -> None:
-    one, other = Browser(asgi), Browser(asgi)
+def test_a_sign_out_ends_the_session_also_as_a_bearer(steady: Application) -> None:
+    one, other = Browser(steady), Browser(steady)
     assert one.sign_in().status_code == other.sign_in().status_code == 303
     token = one.session()
-    assert (user(asgi, token), one("GET", "/ui").status_code) == (200, 200)
+    assert (user(steady, token), one("GET", "/ui").status_code) == (200, 200)
     assert one.sign_out().headers["location"] == "/ui/sign-in"
-    assert user(asgi, token) == 401
-    stolen = Browser(asgi)
+    assert user(steady, token) == 401
+    stolen = Browser(steady)
     assert stolen("GET", "/ui", headers={"Cookie": f"refstore_session={token}"}).status_code == 303
     assert other("GET", "/ui").status_code == 200
-    assert asgi("GET", "/user").status_code == 200
+    assert steady("GET", "/user").status_code == 200
 
 
-def test_a_sign_out_ends_the_session_in_other_processes(asgi: Application, kv: CountingKV) -> None:
+def test_a_sign_out_ends_the_session_in_other_processes(steady: Application, kv: CountingKV) -> None:
     with application(constants={"auth.KEY_SECONDS": 0}, kv=kv) as elsewhere:
-        browser = Browser(asgi)
+        browser = Browser(steady)
         browser.sign_in()
         token = browser.session()
         assert user(elsewhere, token) == 200
@@ -119,44 +113,44 @@ def test_a_sign_out_ends_the_session_in_other_processes(asgi: Application, kv: C
         assert user(elsewhere, token) == 401
 
 
-def test_ended_sessions_are_asked_for_with_tokens_only_and_seldom(asgi: Application, kv: CountingKV) -> None:
-    token = log_in(asgi)
+def test_ended_sessions_are_asked_for_with_tokens_only_and_seldom(steady: Application, kv: CountingKV) -> None:
+    token = log_in(steady)
     for _ in range(10):
-        assert asgi("GET", "/user").status_code == 200
+        assert steady("GET", "/user").status_code == 200
     assert kv.asked == 0
     for _ in range(10):
-        assert user(asgi, token) == 200
+        assert user(steady, token) == 200
     assert kv.asked == 1
 
 
-def test_what_is_kept_of_ended_sessions_goes_with_their_tokens(asgi: Application, kv: CountingKV) -> None:
+def test_what_is_kept_of_ended_sessions_goes_with_their_tokens(steady: Application, kv: CountingKV) -> None:
     def sign_in_and_out() -> None:
-        browser = Browser(asgi)
+        browser = Browser(steady)
         browser.sign_in()
         browser.sign_out()
 
     for _ in range(5):
         sign_in_and_out()
     assert kv.count(keys.ENDED_SESSIONS, limit=100) == 5
-    asgi.clock.advance(LOGIN_SECONDS + 1)
+    steady.clock.advance(LOGIN_SECONDS + 1)
     sign_in_and_out()
     assert kv.count(keys.ENDED_SESSIONS, limit=100) == 1
 
 
-def test_only_its_own_form_ends_a_session(asgi: Application) -> None:
-    browser = Browser(asgi)
+def test_only_its_own_form_ends_a_session(steady: Application) -> None:
+    browser = Browser(steady)
     browser.sign_in()
     token = browser.session()
     assert browser("POST", "/ui/sign-out", data={"form_token": "0" * 64}).status_code == 403
-    assert user(asgi, token) == 200
+    assert user(steady, token) == 200
 
 
 # ---- the sign-in form
 
 
-def test_the_token_of_the_form_is_bound_to_more_than_a_cookie(asgi: Application) -> None:
+def test_the_token_of_the_form_is_bound_to_more_than_a_cookie(steady: Application) -> None:
     """Another port of this host sets a cookie that its owner has fetched a form for."""
-    attacker, victim = Browser(asgi, address="198.51.100.7"), Browser(asgi)
+    attacker, victim = Browser(steady, address="198.51.100.7"), Browser(steady)
     token = attacker.form_token()
     victim.http.cookies = attacker.http.cookies
     assert victim.sign_in(token).status_code == 403
@@ -176,30 +170,30 @@ def test_the_token_of_the_form_is_bound_to_more_than_a_cookie(asgi: Application)
         {"Sec-Fetch-Site": "cross-site"},
     ],
 )
-def test_only_the_services_own_page_sends_the_form(asgi: Application, headers: dict[str, str]) -> None:
-    assert Browser(asgi).sign_in(headers=headers).status_code == 403
+def test_only_the_services_own_page_sends_the_form(steady: Application, headers: dict[str, str]) -> None:
+    assert Browser(steady).sign_in(headers=headers).status_code == 403
 
 
 @pytest.mark.parametrize("headers", [OWN, {"Sec-Fetch-Site": "same-origin"}, OWN | {"Sec-Fetch-Site": "same-origin"}])
-def test_the_services_own_page_sends_the_form(asgi: Application, headers: dict[str, str]) -> None:
-    assert Browser(asgi).sign_in(headers=headers).status_code == 303
+def test_the_services_own_page_sends_the_form(steady: Application, headers: dict[str, str]) -> None:
+    assert Browser(steady).sign_in(headers=headers).status_code == 303
 
 
 @pytest.mark.parametrize("token", ["", "x", "0" * 76, "f" * 76, "0" * 11, "é"])
-def test_a_token_that_is_none_is_refused(asgi: Application, token: str) -> None:
-    browser = Browser(asgi)
+def test_a_token_that_is_none_is_refused(steady: Application, token: str) -> None:
+    browser = Browser(steady)
     browser.form_token()
     assert browser.sign_in(token or "-").status_code == 403
 
 
-def test_a_form_may_be_filled_in_for_an_hour(asgi: Application) -> None:
-    browser = Browser(asgi)
+def test_a_form_may_be_filled_in_for_an_hour(steady: Application) -> None:
+    browser = Browser(steady)
     token = browser.form_token()
-    late = Browser(asgi)
+    late = Browser(steady)
     late_token = late.form_token()
-    asgi.clock.advance(SIGN_IN_SECONDS - 1)
+    steady.clock.advance(SIGN_IN_SECONDS - 1)
     assert browser.sign_in(token).status_code == 303
-    asgi.clock.advance(1)
+    steady.clock.advance(1)
     assert late.sign_in(late_token).status_code == 403
 
 
@@ -227,10 +221,10 @@ def test_below_a_proxys_path_the_cookies_are_for_that_path() -> None:
 # ---- forms
 
 
-def test_a_form_is_bounded_by_its_page(asgi: Application) -> None:
-    browser = Browser(asgi)
+def test_a_form_is_bounded_by_its_page(steady: Application) -> None:
+    browser = Browser(steady)
     browser.sign_in()
-    asgi.lake.create_repository("alpha")
+    steady.lake.create_repository("alpha")
     token = browser.form_token("/ui")
     for path, size, expected in (
         ("/ui/sign-out", 70_000, 413),
@@ -244,9 +238,9 @@ def test_a_form_is_bounded_by_its_page(asgi: Application) -> None:
         assert answer.status_code == expected, (path, size, answer.text)
 
 
-def test_a_reader_sends_no_form_that_is_anothers(asgi: Application) -> None:
+def test_a_reader_sends_no_form_that_is_anothers(steady: Application) -> None:
     """The role comes before the form is read."""
-    key = access_keys.create_key(asgi.lake, Role.READER)
-    browser = Browser(asgi)
+    key = access_keys.create_key(steady.lake, Role.READER)
+    browser = Browser(steady)
     browser.sign_in(access_key_id=key.key.id, secret_access_key=key.secret)
     assert browser("POST", "/ui/keys/create", content=b"x" * (5 << 20)).status_code == 403

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import pytest
 
 from refstore.conformance.kv_suite import KVSuite
 from refstore.core.clock import SystemClock
-from refstore.errors import Corrupt, InvalidSettings, KVUnavailable, StoreMisconfigured
+from refstore.errors import Corrupt, InvalidSettings, KVUnavailable, RefstoreError, StoreMisconfigured
 from refstore.kv import open_kv, sqlite
 from refstore.kv.base import ABSENT, KV, Exchange, Get, Key, SetIf
 from refstore.kv.sqlite import SqliteKV, open_sqlite
@@ -278,15 +278,37 @@ def test_a_damaged_page(path: Path) -> None:
     kv.close()
 
 
-def test_a_name_that_is_no_text_any_more(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("statement", "read", "error", "told"),
+    [
+        pytest.param(
+            "UPDATE kv SET name = CAST(X'6BFF' AS TEXT)",
+            lambda kv: kv.scan(KEY.partition),
+            Corrupt,
+            "restore it from a backup",
+            id="a name is no text any more",
+        ),
+        pytest.param(
+            "PRAGMA user_version = 99",
+            lambda kv: kv.get(KEY),
+            StoreMisconfigured,
+            "later refstore",
+            id="of a later version",
+        ),
+        pytest.param("DROP TABLE kv", lambda kv: kv.get(KEY), Corrupt, "no such table", id="its table is gone"),
+    ],
+)
+def test_a_file_that_was_changed_from_outside(
+    path: Path, statement: str, read: Callable[[KV], object], error: type[RefstoreError], told: str
+) -> None:
     kv = opened(path)
     kv.set(KEY, b"v")
     kv.close()
     other = apsw.Connection(str(path))
-    other.execute("UPDATE kv SET name = CAST(X'6BFF' AS TEXT)")
+    other.execute(statement)
     other.close()
-    with pytest.raises(Corrupt, match="restore it from a backup"):
-        opened(path).scan(KEY.partition)
+    with pytest.raises(error, match=told):
+        read(opened(path))
 
 
 def test_a_database_of_something_else(path: Path) -> None:
@@ -294,28 +316,6 @@ def test_a_database_of_something_else(path: Path) -> None:
     other.execute("CREATE TABLE theirs (a)")
     other.close()
     with pytest.raises(InvalidSettings, match="something else"):
-        opened(path).get(KEY)
-
-
-def test_a_file_of_a_later_version(path: Path) -> None:
-    kv = opened(path)
-    kv.set(KEY, b"v")
-    kv.close()
-    later = apsw.Connection(str(path))
-    later.execute("PRAGMA user_version = 99")
-    later.close()
-    with pytest.raises(StoreMisconfigured, match="later refstore"):
-        opened(path).get(KEY)
-
-
-def test_a_table_that_is_gone(path: Path) -> None:
-    kv = opened(path)
-    kv.set(KEY, b"v")
-    kv.close()
-    other = apsw.Connection(str(path))
-    other.execute("DROP TABLE kv")
-    other.close()
-    with pytest.raises(Corrupt, match="no such table"):
         opened(path).get(KEY)
 
 

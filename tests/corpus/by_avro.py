@@ -16,13 +16,10 @@ import polars as pl
 from refstore_purge.formats.base import IdKind
 from tests.corpus import by_pyarrow
 from tests.corpus.case import GONE, ROWS, WANTED, Case, guests, spread
+from tests.purge.avro_files import logical
 
 _MOMENT: Final = datetime.datetime(1960, 2, 29, 1, 2, 3, 456_000, datetime.UTC)
 _SYNC: Final = b"0123456789abcdef"
-
-
-def _logical(type_: str, called: str, **more: Any) -> dict[str, Any]:
-    return {"type": type_, "logicalType": called, **more}
 
 
 _TYPES: Final[dict[str, tuple[Any, list[Any]]]] = {
@@ -35,18 +32,18 @@ _TYPES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "bytes": ("bytes", [b"", b"\0", b"\xff" * 20]),
     "fixed": ({"type": "fixed", "name": "four", "size": 4}, [b"abcd", b"\0\xff\0\xff"]),
     "enum": ({"type": "enum", "name": "color", "symbols": ["red", "blue"]}, ["red", "blue"]),
-    "date": (_logical("int", "date"), [datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
-    "time-millis": (_logical("int", "time-millis"), [datetime.time(1, 2, 3)]),
-    "time-micros": (_logical("long", "time-micros"), [datetime.time(1, 2, 3, 4)]),
-    "timestamp-millis": (_logical("long", "timestamp-millis"), [_MOMENT]),
-    "timestamp-micros": (_logical("long", "timestamp-micros"), [_MOMENT]),
-    "local-timestamp-micros": (_logical("long", "local-timestamp-micros"), [_MOMENT.replace(tzinfo=None)]),
-    "decimal": (_logical("bytes", "decimal", precision=9, scale=2), [decimal.Decimal("-1234567.89")]),
+    "date": (logical("int", "date"), [datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
+    "time-millis": (logical("int", "time-millis"), [datetime.time(1, 2, 3)]),
+    "time-micros": (logical("long", "time-micros"), [datetime.time(1, 2, 3, 4)]),
+    "timestamp-millis": (logical("long", "timestamp-millis"), [_MOMENT]),
+    "timestamp-micros": (logical("long", "timestamp-micros"), [_MOMENT]),
+    "local-timestamp-micros": (logical("long", "local-timestamp-micros"), [_MOMENT.replace(tzinfo=None)]),
+    "decimal": (logical("bytes", "decimal", precision=9, scale=2), [decimal.Decimal("-1234567.89")]),
     "decimal of a fixed size": (
         {"type": "fixed", "name": "money", "size": 5, "logicalType": "decimal", "precision": 9, "scale": 2},
         [decimal.Decimal("1234567.89")],
     ),
-    "uuid": (_logical("string", "uuid"), [uuid.UUID(int=7)]),
+    "uuid": (logical("string", "uuid"), [uuid.UUID(int=7)]),
     "array": ({"type": "array", "items": ["null", "long"]}, [[1, None], []]),
     "map": ({"type": "map", "values": "string"}, [{"b": "x", "a": ""}, {}]),
 }

@@ -160,7 +160,7 @@ def _case(what: str, columns: str, options: str = "", *, set_null: tuple[str, ..
 
 
 @cache
-def _connection() -> Any:
+def duckdb_connection() -> Any:
     connection = duckdb.connect(config={"threads": 1})
     connection.execute("set timezone = 'UTC'")
     return connection
@@ -170,4 +170,4 @@ def _write(columns: str, options: str, rows: int, path: Path) -> None:
     size = "" if "ROW_GROUP_SIZE" in options else f", ROW_GROUP_SIZE {GROUP_ROWS}"
     others = f", {options}" if options else ""
     select = f"select {columns} from range({rows}) t(i) order by i"  # noqa: S608  # columns of our own
-    _connection().execute(f"copy ({select}) to '{path}' (FORMAT parquet{size}{others})")
+    duckdb_connection().execute(f"copy ({select}) to '{path}' (FORMAT parquet{size}{others})")

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from refstore_purge.formats.base import IdKind
-from tests.corpus.case import GONE, GROUP_ROWS, ROWS, WANTED, Case, guests, spread
+from tests.corpus.case import GONE, GROUP_ROWS, ROWS, Case, case_of_guests, guests, spread
 
 _DAYS: Final = pd.date_range("1969-12-30", periods=ROWS, freq="7h13min").astype("datetime64[ns]")
 _DELTAS: Final = pd.to_timedelta(np.arange(ROWS) * 1_234_567, unit="ms")
@@ -111,18 +111,11 @@ def _identified(what: str, column: Any, keys: list[Any], kind: IdKind = "string"
     return Case("fastparquet", "parquet", what, write, keys, wanted, kind, is_text_id=kind != "integer")
 
 
-def _case(
-    what: str, make: Callable[[], Any], *, set_null: tuple[str, ...] = (), rows: int = ROWS,
-    null_already: frozenset[int] = frozenset(), **options: Any,
-) -> Case:  # fmt: skip
-    write = partial(_write, make, **options)
-    return Case(
-        "fastparquet", "parquet", what, write, guests(rows), WANTED, set_null=set_null, null_already=null_already
-    )  # fmt: skip
-
-
 def _write(make: Callable[[], Any], path: Path, **options: Any) -> None:
     defaults: dict[str, Any] = {"row_group_offsets": list(range(0, ROWS, GROUP_ROWS)), "object_encoding": "utf8"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fastparquet.write(str(path), make(), **{**defaults, **options})
+
+
+_case: Final = partial(case_of_guests, "fastparquet", "parquet", _write)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import polars as pl
 
 from tests.corpus import by_pyarrow
-from tests.corpus.case import GONE, GROUP_ROWS, ROWS, WANTED, Case, guests, spread
+from tests.corpus.case import GONE, GROUP_ROWS, ROWS, Case, case_of_guests, guests, spread
 from tests.corpus.case_tables import identifiers
 
 _NAN: Final = float("nan")
@@ -131,13 +131,8 @@ def _identified(column: Any) -> Any:
     return pl.DataFrame({"n": range(ROWS), "guest": series, "word": [f"w{row % 5}" for row in range(ROWS)]})
 
 
-def _case(
-    what: str, make: Callable[[], Any], *, set_null: tuple[str, ...] = (), rows: int = ROWS,
-    null_already: frozenset[int] = frozenset(), **options: Any,
-) -> Case:  # fmt: skip
-    write = partial(_write, make, **options)
-    return Case("Polars", "parquet", what, write, guests(rows), WANTED, set_null=set_null, null_already=null_already)
-
-
 def _write(make: Callable[[], Any], path: Path, **options: Any) -> None:
     make().write_parquet(path, **{"row_group_size": GROUP_ROWS, **options})
+
+
+_case: Final = partial(case_of_guests, "Polars", "parquet", _write)

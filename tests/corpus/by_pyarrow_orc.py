@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import orc
 
 from tests.corpus import arrow_values, by_pyarrow
-from tests.corpus.case import GONE, ROWS, WANTED, Case, guests
+from tests.corpus.case import GONE, ROWS, Case, case_of_guests, guests
 from tests.corpus.case_tables import identifiers
 
 orc_: Any = orc
@@ -65,13 +65,8 @@ def _identified(column: Any) -> Any:
     return pa.table({"n": pa.array(range(len(column)), pa.int64()), "guest": column})
 
 
-def _case(
-    what: str, make: Callable[[], Any], *, set_null: tuple[str, ...] = (), rows: int = ROWS,
-    null_already: frozenset[int] = frozenset(), **options: Any,
-) -> Case:  # fmt: skip
-    write = partial(_write, make, **options)
-    return Case("pyarrow", "orc", what, write, guests(rows), WANTED, set_null=set_null, null_already=null_already)
-
-
 def _write(make: Callable[[], Any], path: Path, **options: Any) -> None:
     orc_.write_table(make(), path, **{"compression": "uncompressed", **options})
+
+
+_case: Final = partial(case_of_guests, "pyarrow", "orc", _write)

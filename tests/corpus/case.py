@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,3 +83,14 @@ WANTED: Final = tuple(guest(row) for row in GONE)
 def spread(values: Sequence[Any], rows: int = ROWS) -> list[Any]:
     """Return as many values as there are rows: these again and again, with nulls among them."""
     return [None if row % 7 == 3 else values[row % len(values)] for row in range(rows)]
+
+
+def case_of_guests(
+    writer: str, format_: str, write: Callable[..., None], what: str, make: Callable[[], Any], *,
+    set_null: tuple[str, ...] = (), rows: int = ROWS, null_already: frozenset[int] = frozenset(), **options: Any,
+) -> Case:  # fmt: skip
+    """Return the case of a table whose identifier is `guest`; `write` takes the table's maker, a path and options."""
+    return Case(
+        writer, format_, what, partial(write, make, **options), guests(rows), WANTED, set_null=set_null,
+        null_already=null_already,
+    )  # fmt: skip

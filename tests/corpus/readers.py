@@ -6,7 +6,6 @@ import decimal
 import math
 import warnings
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +20,7 @@ import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 from pyarrow import orc
 
+from tests.corpus.by_duckdb import duckdb_connection
 from tests.corpus.by_pyorc import CONVERTERS, DIGITS, pyorc
 
 FAMILIES: Final = ("fastparquet", "pandas")
@@ -39,17 +39,10 @@ def _by_pyarrow(path: Path) -> Read:
     return Read(f"{table.schema.to_string(show_field_metadata=True)} {table.schema.metadata}", table)
 
 
-@cache
-def _duckdb() -> Any:
-    connection = duckdb.connect(config={"threads": 1})
-    connection.execute("set timezone = 'UTC'")
-    return connection
-
-
 def _by_duckdb(path: Path) -> Read:
     read = {".parquet": "read_parquet", ".csv": "read_csv", ".json": "read_ndjson"}[_suffix(path)]
     options = {"read_csv": ", header = true, all_varchar = true", "read_ndjson": ", format = 'newline_delimited'"}
-    relation = _duckdb().sql(f"select * from {read}('{path}'{options.get(read, '')})")  # noqa: S608  # a path of our own
+    relation = duckdb_connection().sql(f"select * from {read}('{path}'{options.get(read, '')})")  # noqa: S608  # a path of our own
     types = str(list(zip(relation.columns, map(str, relation.types), strict=True)))
     try:
         return Read(types, relation.to_arrow_table())

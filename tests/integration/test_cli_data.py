@@ -15,11 +15,7 @@ from refstore.context import Context
 from refstore.core.ids import BranchName
 from refstore.operations import copy, upload
 from refstore.operations.upload import Upload
-from tests.commands import Command
-
-
-def paths(answer: list[dict[str, object]]) -> list[object]:
-    return [row["path"] for row in answer]
+from tests.commands import Command, paths
 
 
 @pytest.fixture
@@ -426,15 +422,17 @@ class TestOtherWriters:
         ran = sales("link", "sales", "main", "x", "--token", given["token"], "--json")
         assert (ran.code, ran.error["code"]) == (4, "already_linked")
 
-    def test_a_token_for_another_path(self, sales: Command) -> None:
+    @pytest.mark.parametrize(
+        ("path", "code", "error"),
+        [
+            pytest.param("y", 2, "invalid_token", id="a token for another path"),
+            pytest.param("x", 3, "object_not_found", id="nothing written"),
+        ],
+    )
+    def test_what_cannot_be_linked(self, sales: Command, path: str, code: int, error: str) -> None:
         given = sales.json("issue", "sales", "main", "x")
-        ran = sales("link", "sales", "main", "y", "--token", given["token"], "--json")
-        assert (ran.code, ran.error["code"]) == (2, "invalid_token")
-
-    def test_nothing_written(self, sales: Command) -> None:
-        given = sales.json("issue", "sales", "main", "x")
-        ran = sales("link", "sales", "main", "x", "--token", given["token"], "--json")
-        assert (ran.code, ran.error["code"]) == (3, "object_not_found")
+        ran = sales("link", "sales", "main", path, "--token", given["token"], "--json")
+        assert (ran.code, ran.error["code"]) == (code, error)
 
     def test_download_takes_foreign_objects_and_names_those_it_cannot_read(self, sales: Command) -> None:
         sales.ok("stage", "sales", "main", "old/1", "ftp://archive/1", "--size-bytes", "3")

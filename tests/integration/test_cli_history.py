@@ -11,11 +11,7 @@ import pytest
 import refstore
 from refstore.core.ids import CommitId
 from refstore.gc_marks import Marks
-from tests.commands import Command
-
-
-def paths(answer: list[dict[str, object]]) -> list[object]:
-    return [row["path"] for row in answer]
+from tests.commands import Command, paths
 
 
 def put(refstore: Command, branch: str, path: str, content: str) -> None:

@@ -84,18 +84,18 @@ def test_what_is_refused(sales: Command, landing: Path, words: list[str], code: 
     assert (ran.code, ran.error["code"]) == (code, error)
 
 
-def test_an_unchanged_folder_again_is_nothing_to_commit(sales: Command, landing: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "error"),
+    [
+        pytest.param(["import", "sales", "main", "landing", "in/"], "nothing_to_commit", id="unchanged again"),
+        pytest.param(["upload", "sales", "main", "-", "x"], "dirty_branch", id="staged changes"),
+    ],
+)
+def test_what_stands_in_the_way(sales: Command, landing: Path, first: list[str], error: str) -> None:
     del landing
-    sales.ok("import", "sales", "main", "landing", "in/")
+    sales.ok(*first, stdin=b"x")
     ran = sales("import", "sales", "main", "landing", "in/", "--json")
-    assert (ran.code, ran.error["code"]) == (4, "nothing_to_commit")
-
-
-def test_staged_changes_stand_in_the_way(sales: Command, landing: Path) -> None:
-    del landing
-    sales.ok("upload", "sales", "main", "-", "x", stdin=b"x")
-    ran = sales("import", "sales", "main", "landing", "in/", "--json")
-    assert (ran.code, ran.error["code"]) == (4, "dirty_branch")
+    assert (ran.code, ran.error["code"]) == (4, error)
 
 
 def test_what_cannot_be_parsed_is_refused_and_where_it_is_already_the_others_are_downloaded(

@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import urllib.request
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
@@ -150,13 +150,20 @@ def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
     return out, errors
 
 
-def test_beside_an_application_with_an_api_of_its_own_everything_runs(environment: Path) -> None:
-    pytest.importorskip("pyspark")
-    names = variables(environment)
+def runner(environment: Path, names: Mapping[str, str]) -> Callable[..., str]:
+    """Return what runs a command in the environment, and returns what it says."""
 
     def run(*command: str, **more: str) -> str:
         return finish(start(environment, *command, variables={**names, **more}))[0]
 
+    return run
+
+
+def test_beside_an_application_with_an_api_of_its_own_everything_runs(environment: Path) -> None:
+    pytest.importorskip("pyspark")
+    names = variables(environment)
+
+    run = runner(environment, names)
     assert str(environment) in run("python", "-c", SDK)
     assert run("refstore", "--version") == f"refstore {refstore.__version__}\n"
     check_serve(environment, names)
@@ -210,9 +217,7 @@ def test_without_extras_the_nightly_job_runs_and_starts_no_java(environment: Pat
         "PATH": str(environment / "bin"),  # no Java here
     }
 
-    def run(*command: str, **more: str) -> str:
-        return finish(start(environment, *command, variables={**names, **more}))[0]
-
+    run = runner(environment, names)
     (environment / "app" / "rules.json").write_text('{"default_retention_days": 30, "grace_days": 0}')
     run("refstore", "repo", "create", "sales")
     run("refstore", "retention", "set", "sales", "rules.json")

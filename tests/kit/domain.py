@@ -448,13 +448,10 @@ class Watch:
         assert record is not None
         addresses: set[int] = set()
         if record[2]:
-            for range_id in self._column(f"_refstore/metaranges/{record[2]}.parquet", "range"):
-                found = self._column(f"_refstore/ranges/{range_id}.parquet", "address")
+            for range_id in column_of(self._private[f"_refstore/metaranges/{record[2]}.parquet"], "range"):
+                found = column_of(self._private[f"_refstore/ranges/{range_id}.parquet"], "address")
                 addresses |= {names.key(Key(OBJECTS, address)) for address in found if address.startswith(DATA)}
         return tuple(record[1]), frozenset(addresses)
-
-    def _column(self, key: str, column: str) -> list[str]:
-        return list(column_of(self._private[key], column))
 
 
 _OTHER, _ENTRY, _BRANCH, _MARK, _TAG, _LOCATION = range(6)

@@ -7,7 +7,6 @@ import io
 import json
 import random
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -21,11 +20,10 @@ from tests.commands import Command
 from tests.offline.purge_runs import OneDataset
 from tests.offline.world import World
 from tests.purge.avro_files import of_rows
+from tests.purge.looking import encrypted
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
-
-encryption: Any = import_module("pyarrow.parquet.encryption")
 
 BOB = "bob-secret"
 ANN = pa.table({"guest": ["ann", "cid"]})
@@ -320,27 +318,10 @@ def test_bounds_of_nested_identifiers(lake: Lake, identifier: str, map_part: str
 # ---- what cannot be looked at
 
 
-def encrypted(*, plain_footer: bool) -> bytes:
-    class Kms(encryption.KmsClient):
-        def __init__(self, _: Any) -> None:
-            encryption.KmsClient.__init__(self)
-
-        def wrap_key(self, key_bytes: bytes, _: str) -> bytes:
-            return key_bytes.hex().encode()
-
-    factory = encryption.CryptoFactory(Kms)
-    config = encryption.EncryptionConfiguration("k", column_keys={"k": ["guest"]}, plaintext_footer=plain_footer)
-    out = io.BytesIO()
-    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), config)
-    with pq.ParquetWriter(out, ANN.schema, encryption_properties=properties) as writer:
-        writer.write_table(ANN)
-    return out.getvalue()
-
-
 @pytest.mark.parametrize("name", ["a", "_metadata", "_common_metadata"])
 def test_encrypted_files_are_told_by_both(lake: Lake, name: str) -> None:
     lake.onboard()
-    lake.put({name: encrypted(plain_footer=False)})
+    lake.put({name: encrypted(ANN, has_plain_footer=False)})
     assert lake.verify(lake.ids(BOB)) == {name: Left(0, 0, "it is encrypted")}
     (told,) = lake.run(lake.ids(BOB)).skipped_objects
     assert told.path == f"visits/{name}"
@@ -353,7 +334,7 @@ def test_encrypted_files_are_told_by_both(lake: Lake, name: str) -> None:
 @pytest.mark.parametrize("name", ["a", "_metadata", "_common_metadata"])
 def test_encrypted_columns_below_a_footer_that_is_not_are_told(lake: Lake, name: str) -> None:
     lake.onboard()
-    lake.put({name: encrypted(plain_footer=True)})
+    lake.put({name: encrypted(ANN, has_plain_footer=True)})
     assert lake.verify(lake.ids(BOB)) == {name: Left(0, 0, "it is encrypted")}
 
 

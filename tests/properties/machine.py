@@ -93,6 +93,18 @@ EXPECTED = (InvalidPath, NotFound, NothingToCommit, Conflict, AlreadyExists, Gon
 """What an operation may answer when the state does not allow it."""
 
 
+def stage(branch: str, path: str, body: bytes | None) -> Callable[[World], bool]:
+    """Return the effect of staging an entry, or None: a deletion."""
+
+    def effect(world: World) -> bool:
+        if branch not in world:
+            return False
+        world[branch].staged[path] = body
+        return True
+
+    return effect
+
+
 class Machine(RuleBasedStateMachine):
     """Subclasses say where data is kept."""
 
@@ -138,13 +150,8 @@ class Machine(RuleBasedStateMachine):
     def _upload(self, branch: str, path: str) -> Step:
         body = self._body()
 
-        def effect(world: World) -> bool:
-            if branch not in world:
-                return False
-            world[branch].staged[path] = body
-            return True
-
-        return Step(f"upload {branch} {path} {body!r}", branch, lambda: self.repo.upload(branch, path, body), effect)
+        label = f"upload {branch} {path} {body!r}"
+        return Step(label, branch, lambda: self.repo.upload(branch, path, body), stage(branch, path, body))
 
     def _link(self, branch: str, path: str) -> Step:
         body = self._body()
@@ -154,22 +161,11 @@ class Machine(RuleBasedStateMachine):
             self.repo.context.objects.put(issued.address, body)
             self.repo.link(branch, path, issued.token)
 
-        def effect(world: World) -> bool:
-            if branch not in world:
-                return False
-            world[branch].staged[path] = body
-            return True
-
-        return Step(f"issue, put, link {branch} {path} {body!r}", branch, call, effect)
+        return Step(f"issue, put, link {branch} {path} {body!r}", branch, call, stage(branch, path, body))
 
     def _delete(self, branch: str, path: str) -> Step:
-        def effect(world: World) -> bool:
-            if branch not in world:
-                return False
-            world[branch].staged[path] = None
-            return True
-
-        return Step(f"delete {branch} {path}", branch, lambda: self.repo.delete(branch, path), effect)
+        label = f"delete {branch} {path}"
+        return Step(label, branch, lambda: self.repo.delete(branch, path), stage(branch, path, None))
 
     def _copy(self, source: str, path: str, branch: str, destination: str) -> Step:
         def effect(world: World) -> bool:

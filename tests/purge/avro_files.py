@@ -24,6 +24,10 @@ from refstore_purge.verify_text import VerifyReadError
 SYNC = bytes(range(200, 216))
 
 
+def logical(type_: str, called: str, **more: Any) -> dict[str, Any]:
+    return {"type": type_, "logicalType": called, **more}
+
+
 def record_of(*fields: tuple[str, Any]) -> dict[str, Any]:
     return {"type": "record", "name": "event", "fields": [{"name": name, "type": type_} for name, type_ in fields]}
 

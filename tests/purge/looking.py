@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tempfile
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -33,6 +34,26 @@ def task(identifier: str, *, map_part: Any = "value", set_null: Sequence[str] = 
 def parquet_of(table: Any, **options: Any) -> bytes:
     out = io.BytesIO()
     pq.write_table(table, out, **options)
+    return out.getvalue()
+
+
+def encrypted(table: Any, *, has_plain_footer: bool) -> bytes:
+    """Return a Parquet file whose column `guest` is encrypted."""
+    encryption: Any = import_module("pyarrow.parquet.encryption")
+
+    class Kms(encryption.KmsClient):
+        def __init__(self, _: Any) -> None:
+            encryption.KmsClient.__init__(self)
+
+        def wrap_key(self, key_bytes: bytes, _: str) -> bytes:
+            return key_bytes.hex().encode()
+
+    factory = encryption.CryptoFactory(Kms)
+    config = encryption.EncryptionConfiguration("k", column_keys={"k": ["guest"]}, plaintext_footer=has_plain_footer)
+    out = io.BytesIO()
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), config)
+    with pq.ParquetWriter(out, table.schema, encryption_properties=properties) as writer:
+        writer.write_table(table)
     return out.getvalue()
 
 

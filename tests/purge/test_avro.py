@@ -23,6 +23,7 @@ from tests.purge.avro_files import (
     blocks,
     header,
     header_of,
+    logical,
     metadata_of,
     outcomes,
     read,
@@ -38,10 +39,6 @@ GONE = ["guest-3", "guest_3", "größe", "x" * 100]
 METADATA = {"shop": "s1", "zebra": "last", "alpha": "first"}
 UTC = datetime.UTC
 AT = datetime.datetime(1960, 2, 29, 1, 2, 3, 456_000, UTC)
-
-
-def logical(type_: str, called: str, **more: Any) -> dict[str, Any]:
-    return {"type": type_, "logicalType": called, **more}
 
 
 def fields(called: str, **types: Any) -> dict[str, Any]:

@@ -9,11 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from pyarrow.parquet import encryption
 
 from refstore_purge.formats import parquet
 from refstore_purge.formats.base import PurgeError
-from tests.purge.looking import find, id_set, parquet_of, rewrite, task
+from tests.purge.looking import encrypted, find, id_set, parquet_of, rewrite, task
 
 
 def opened(body: bytes) -> Any:
@@ -170,20 +169,6 @@ class TestWhatIsRefused:
 
     @pytest.mark.parametrize("has_plain_footer", [True, False])
     def test_an_encrypted_file(self, *, has_plain_footer: bool) -> None:
-        class Kms(encryption.KmsClient):
-            def __init__(self, _: Any) -> None:
-                super().__init__()
-
-            def wrap_key(self, key_bytes: bytes, _: str) -> bytes:
-                return key_bytes.hex().encode()
-
-        factory = encryption.CryptoFactory(Kms)
-        config = encryption.EncryptionConfiguration(
-            footer_key="k", column_keys={"k": ["guest"]}, plaintext_footer=has_plain_footer
-        )
-        properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), config)
-        out = io.BytesIO()
-        with pq.ParquetWriter(out, FULL.schema, encryption_properties=properties) as writer:
-            writer.write_table(FULL)
+        body = encrypted(FULL, has_plain_footer=has_plain_footer)
         with pytest.raises(PurgeError, match="encrypted"):
-            find(parquet, out.getvalue(), task("guest"), id_set("g1"))
+            find(parquet, body, task("guest"), id_set("g1"))

@@ -41,17 +41,18 @@ def gc(start: Start) -> Call:
     return collect(start.commits["c0"])
 
 
+def copy_old(start: Start) -> Call:
+    return do.copy(start.commits["c0"], "p", "feat", "z")
+
+
 def collections() -> Iterator[Plan]:
     """The offline job: the product's marks, with the plain collection of `tests.kit.collecting` around them."""
     more = {"group": "offline"}
 
-    def from_commit(start: Start) -> Call:
-        return do.copy(start.commits["c0"], "p", "feat", "z")
-
     yield plan(
         "gc | copy from an expired commit | commit+reap",
         old,
-        lambda start: {"X": [gc(start)], "K": [from_commit(start)], "C": [do.commit("feat", "c2"), REAP]},
+        lambda start: {"X": [gc(start)], "K": [copy_old(start)], "C": [do.commit("feat", "c2"), REAP]},
         "KX",
         **more,
     )
@@ -125,27 +126,28 @@ def complete() -> Iterator[Plan]:
     """Commits that have expired, and of which nothing goes: their run unmarks them."""
     more = {"group": "complete"}
 
-    def copied(start: Start) -> Call:
-        return do.copy(start.commits["c0"], "p", "feat", "z")
-
     yield plan(
         "gc of a complete commit | copy from it | delete; commit",
         old_appended,
-        lambda start: {"X": [gc(start)], "K": [copied(start)], "D": [do.delete("main", "p"), do.commit("main", "c2")]},
+        lambda start: {
+            "X": [gc(start)],
+            "K": [copy_old(start)],
+            "D": [do.delete("main", "p"), do.commit("main", "c2")],
+        },
         "X",
         **more,
     )
     yield plan(
         "complete; mark and sweep with what held its data | copy from it",
         old_complete,
-        lambda start: {"X": [collect(start.commits["c0"], start.commits["c1"])], "K": [copied(start)]},
+        lambda start: {"X": [collect(start.commits["c0"], start.commits["c1"])], "K": [copy_old(start)]},
         "X",
         **more,
     )
     yield plan(
         "gc of two, one a head | copy from the older | delete the head's branch",
         old_line_begun,
-        lambda start: {"X": [go_on(start.mark_id)], "K": [copied(start)], "D": [do.delete_branch("late")]},
+        lambda start: {"X": [go_on(start.mark_id)], "K": [copy_old(start)], "D": [do.delete_branch("late")]},
         **more,
     )
 
@@ -153,9 +155,6 @@ def complete() -> Iterator[Plan]:
 def marks() -> Iterator[Plan]:
     """Unmark, re-check, pins, heads and tags; runs that take over from one another."""
     more = {"group": "marks"}
-
-    def copied(start: Start) -> Call:
-        return do.copy(start.commits["c0"], "p", "feat", "z")
 
     def back(start: Start) -> Call:
         return do.unmark(start.commits["c0"])
@@ -168,7 +167,7 @@ def marks() -> Iterator[Plan]:
     yield plan(
         "gc | unmark; copy from it",
         old,
-        lambda start: {"X": [gc(start)], "U": [back(start), copied(start)]},
+        lambda start: {"X": [gc(start)], "U": [back(start), copy_old(start)]},
         "XU",
         keeps="U",
         **more,
@@ -184,7 +183,7 @@ def marks() -> Iterator[Plan]:
     yield plan(
         "sweep | unmark; copy from it | mark by another run",
         old_marked,
-        lambda start: {"X": [swept(start)], "U": [back(start), copied(start)], "Y": [mark(start.commits["c0"])]},
+        lambda start: {"X": [swept(start)], "U": [back(start), copy_old(start)], "Y": [mark(start.commits["c0"])]},
         "XY",
         keeps="U",
         **more,
@@ -192,7 +191,7 @@ def marks() -> Iterator[Plan]:
     yield plan(
         "sweep | unmark the run; copy from it",
         old_marked,
-        lambda start: {"X": [swept(start)], "U": [do.unmark(start.mark_id), copied(start)]},
+        lambda start: {"X": [swept(start)], "U": [do.unmark(start.mark_id), copy_old(start)]},
         "XU",
         keeps="U",
         **more,
@@ -200,7 +199,7 @@ def marks() -> Iterator[Plan]:
     yield plan(
         "sweep | sweep | unmark; copy from it",
         old_marked,
-        lambda start: {"X": [swept(start)], "Y": [swept(start)], "U": [back(start), copied(start)]},
+        lambda start: {"X": [swept(start)], "Y": [swept(start)], "U": [back(start), copy_old(start)]},
         "X",
         keeps="U",
         **more,
@@ -208,7 +207,7 @@ def marks() -> Iterator[Plan]:
     yield plan(
         "mark and sweep | unmark under the mark before; copy from it",
         old_shared,
-        lambda start: {"X": [collect(start.commits["c1"])], "U": [back(start), copied(start)]},
+        lambda start: {"X": [collect(start.commits["c1"])], "U": [back(start), copy_old(start)]},
         "X",
         keeps="U",
         **more,
@@ -231,7 +230,11 @@ def marks() -> Iterator[Plan]:
     yield plan(
         "taken over: mark | mark and sweep of nothing | copy from it",
         old_begun,
-        lambda start: {"X": [mark_late(start.mark_id, start.commits["c0"])], "Y": [collect()], "K": [copied(start)]},
+        lambda start: {
+            "X": [mark_late(start.mark_id, start.commits["c0"])],
+            "Y": [collect()],
+            "K": [copy_old(start)],
+        },
         "X",
         keeps="K",
         **more,

@@ -103,10 +103,7 @@ class Promised:
         record = decoded(contents[Key(f"{self._repo}/commits", commit)]) or []
         shown: dict[str, str] = {}
         if record[2]:
-            for range_id in self._column(f"_refstore/metaranges/{record[2]}.parquet", "range"):
-                key = f"_refstore/ranges/{range_id}.parquet"
-                shown.update(zip(self._column(key, "path"), self._column(key, "address"), strict=True))
+            for range_id in column_of(self._private[f"_refstore/metaranges/{record[2]}.parquet"], "range"):
+                body = self._private[f"_refstore/ranges/{range_id}.parquet"]
+                shown.update(zip(column_of(body, "path"), column_of(body, "address"), strict=True))
         return shown
-
-    def _column(self, key: str, column: str) -> list[str]:
-        return list(column_of(self._private[key], column))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Callable
 
 import pytest
 
@@ -50,21 +51,32 @@ def states(view: AddressInfo) -> list[tuple[str, ReferenceState]]:
 
 
 class TestReferences:
-    def test_committed_wins_over_staged(self, repo: Repository) -> None:
+    @pytest.mark.parametrize(
+        ("act", "state", "whole"),
+        [
+            pytest.param(
+                lambda repo: repo.commit("main", "a"),
+                ReferenceState.COMMITTED,
+                ReferenceState.COMMITTED,
+                id="committed wins over staged",
+            ),
+            pytest.param(
+                lambda repo: repo.reset("main"),
+                ReferenceState.DELETED,
+                ReferenceState.STAGED,
+                id="staged wins over deleted",
+            ),
+        ],
+    )
+    def test_one_of_two_states_wins(
+        self, repo: Repository, act: Callable[[Repository], object], state: ReferenceState, whole: ReferenceState
+    ) -> None:
         entry = repo.upload("main", "a", b"1")
         repo.copy("main", "a", "feature", "b")
-        repo.commit("main", "a")
+        act(repo)
         view = repo.address(entry.address)
-        assert states(view) == [("a", ReferenceState.COMMITTED), ("b", ReferenceState.STAGED)]
-        assert view.reference_state is ReferenceState.COMMITTED
-
-    def test_staged_wins_over_deleted(self, repo: Repository) -> None:
-        entry = repo.upload("main", "a", b"1")
-        repo.copy("main", "a", "feature", "b")
-        repo.reset("main")
-        view = repo.address(entry.address)
-        assert states(view) == [("a", ReferenceState.DELETED), ("b", ReferenceState.STAGED)]
-        assert view.reference_state is ReferenceState.STAGED
+        assert states(view) == [("a", state), ("b", ReferenceState.STAGED)]
+        assert view.reference_state is whole
 
     @pytest.mark.parametrize("how", ["overwritten", "deleted"])
     def test_what_was_overwritten_over_a_sealed_token_is_not_committed(self, repo: Repository, how: str) -> None:

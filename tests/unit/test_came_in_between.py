@@ -40,7 +40,8 @@ from refstore.records.mark_records import Mark
 from refstore.repository import Repository
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
-from tests.interrupted import Interrupted, contents, is_entry_write, lose_reply
+from tests.contents import contents
+from tests.interrupted import Interrupted, is_entry_write, lose_reply
 from tests.kit import collecting
 from tests.kit.clock import FakeClock
 from tests.reaping import release_all
@@ -164,22 +165,8 @@ def test_nothing_to_commit_is_not_said_where_something_always_was(clock: FakeClo
 
 
 @pytest.mark.parametrize("grace", [3600, 0])
-def test_an_upload_that_landed_and_was_replaced_does_not_come_back(clock: FakeClock, grace: float) -> None:
-    kv = Interrupted(behind=is_entry_write)
-    repo = world(kv, clock, grace=grace)
-
-    def others() -> None:
-        assert repo.read("main", "p") == b"older"
-        repo.upload("main", "p", b"newer")
-        lose_reply()
-
-    kv.then = others
-    repo.upload("main", "p", b"older")
-    assert contents(repo) == {"p": b"newer"}
-
-
-@pytest.mark.parametrize("grace", [3600, 0])
-def test_a_link_that_landed_and_was_replaced_does_not_come_back(clock: FakeClock, grace: float) -> None:
+@pytest.mark.parametrize("links", [False, True], ids=["upload", "link"])
+def test_what_landed_and_was_replaced_does_not_come_back(clock: FakeClock, grace: float, links: bool) -> None:
     kv = Interrupted(behind=is_entry_write)
     repo = world(kv, clock, grace=grace)
     issued = repo.issue("main", "p")
@@ -191,7 +178,10 @@ def test_a_link_that_landed_and_was_replaced_does_not_come_back(clock: FakeClock
         lose_reply()
 
     kv.then = others
-    repo.link("main", "p", issued.token)
+    if links:
+        repo.link("main", "p", issued.token)
+    else:
+        repo.upload("main", "p", b"older")
     assert contents(repo) == {"p": b"newer"}
 
 

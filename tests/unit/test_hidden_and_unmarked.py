@@ -36,11 +36,6 @@ def lake(refstore: Command) -> Iterator[Lake]:
 
 
 @pytest.fixture
-def repo(lake: Lake) -> Repository:
-    return lake.create_repository("sales")
-
-
-@pytest.fixture
 def old(repo: Repository) -> CommitId:
     """A commit whose `a` nothing else names; `b` is on main."""
     repo.upload("main", "a", b"a")

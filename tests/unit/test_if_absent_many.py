@@ -15,7 +15,7 @@ from refstore.operations.upload import Link, Upload
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_reaper.daemon import Reaper
-from tests.interrupted import contents
+from tests.contents import contents
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from refstore.operations.import_objects import ImportResult
 from refstore.records.repository_records import ImportSource
 from refstore.repository import Repository
 from refstore.versioning.commits.tree_store import TreeStore
+from tests.contents import paths
 from tests.kit.clock import FakeClock
 
 
@@ -36,11 +37,6 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
     kv, objects = embedded_urls(tmp_path / "lake")
     with Lake.open(kv, f"{objects}?fsync=0", import_from=[f"file://{tmp_path}/landing"]) as lake:
         yield lake
-
-
-@pytest.fixture
-def repo(lake: Lake) -> Repository:
-    return lake.create_repository("sales")
 
 
 @pytest.fixture
@@ -58,10 +54,6 @@ def files(folder: Path, *names: str) -> Path:
 
 def bring(repo: Repository, folder: Path, destination: str = "in/", **options: bool) -> ImportResult:
     return repo.import_objects("main", [ImportSource(f"file://{folder}", destination)], "import", **options)
-
-
-def paths(repo: Repository, ref: str = "main") -> list[str]:
-    return [item.path for item in repo.list(ref)]
 
 
 def test_a_folder_is_named_in_one_commit_and_read_where_it_lies(repo: Repository, folder: Path) -> None:
@@ -328,20 +320,19 @@ def test_what_others_commit_meanwhile_stays(repo: Repository, folder: Path) -> N
 
 
 class TestReading:
-    def test_an_object_that_its_owner_removed_is_gone_and_says_whose_it_was(
-        self, repo: Repository, folder: Path
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            pytest.param(Path.unlink, "it is a foreign object", id="removed"),
+            pytest.param(lambda file: file.write_text("short"), "had 17 when it was recorded", id="of another size"),
+        ],
+    )
+    def test_an_object_that_its_owner_changed_is_gone_and_says_why(
+        self, repo: Repository, folder: Path, change: Callable[[Path], object], told: str
     ) -> None:
         bring(repo, folder)
-        (folder / "a.csv").unlink()
-        with pytest.raises(Gone, match="it is a foreign object"):
-            repo.read("main", "in/a.csv")
-
-    def test_an_object_of_another_size_is_not_passed_off_as_what_was_imported(
-        self, repo: Repository, folder: Path
-    ) -> None:
-        bring(repo, folder)
-        (folder / "a.csv").write_text("short")
-        with pytest.raises(Gone, match="had 17 when it was recorded"):
+        change(folder / "a.csv")
+        with pytest.raises(Gone, match=told):
             repo.read("main", "in/a.csv")
 
     def test_a_link_that_took_the_place_of_a_file_is_not_followed(

@@ -11,9 +11,10 @@ from refstore.lake import Lake
 from refstore.operations.upload import LINKED_AS_COPY_CAUSE, IssuedAddress, Link
 from refstore.records.reference_records import Deleting, Issued
 from refstore.repository import Repository
+from tests.contents import blobs
 from tests.interrupted import Interrupted, lose_reply
 from tests.kit.clock import FakeClock
-from tests.reaping import blobs, delete_due, release_all, scrub_all
+from tests.reaping import delete_due, release_all, scrub_all
 
 COPYING = Safety(grace_seconds=0, copy_linked="always")
 

@@ -16,7 +16,8 @@ from refstore.kv.retries import RetryingKV
 from refstore.lake import Lake
 from refstore.operations.upload import IssuedAddress, Link
 from refstore.repository import Repository
-from tests.interrupted import Interrupted, contents, is_entry_write, lose_reply, seal
+from tests.contents import contents
+from tests.interrupted import Interrupted, is_entry_write, lose_reply, seal
 from tests.kit.clock import FakeClock
 from tests.reaping import delete_due, release_all, scrub_all
 

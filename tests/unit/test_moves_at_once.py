@@ -16,7 +16,8 @@ from refstore.lake import Lake
 from refstore.operations.copy import Move
 from refstore.repository import Repository
 from refstore.versioning.staging import TOMBSTONE
-from tests.interrupted import Interrupted, contents
+from tests.contents import contents
+from tests.interrupted import Interrupted
 from tests.reaping import release_all
 
 

@@ -12,8 +12,9 @@ import pytest
 from refstore.errors import Contention, RefstoreError
 from refstore.operations.upload import Upload
 from refstore.repository import Repository
+from tests.contents import blobs
 from tests.kit.clock import FakeClock
-from tests.reaping import blobs, delete_due, release_all, scrub_all
+from tests.reaping import delete_due, release_all, scrub_all
 
 
 @pytest.fixture

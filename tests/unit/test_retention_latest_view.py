@@ -12,6 +12,7 @@ from refstore.operations.expire_head import HeadExpiry, RangeAges, expire_head, 
 from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from refstore.retention.path_rules import latest_view_rules
+from tests.contents import paths
 from tests.interrupted import Interrupted
 from tests.kit.clock import FakeClock
 
@@ -58,10 +59,6 @@ def removed(repo: Repository, branch: str | None = None, *, dry_run: bool = Fals
     )
 
 
-def shown(repo: Repository, ref: str = "main") -> list[str]:
-    return [each.path for each in repo.list(ref)]
-
-
 def commit(repo: Repository, *paths: str, branch: str = "main") -> CommitId:
     for path in paths:
         repo.upload(branch, path, b"1234")
@@ -75,7 +72,7 @@ def test_what_is_old_enough_goes_from_the_branch_by_a_commit(repo: Repository, c
     assert removed(repo) == HeadExpiry()
     clock.advance(DAY_SECONDS + 1)
     assert removed(repo) == HeadExpiry(1, 4, 1)
-    assert shown(repo) == ["logs", "logs/held/a", "logs/keep/a", "logs/young", "old/a", "other"]
+    assert paths(repo) == ["logs", "logs/held/a", "logs/keep/a", "logs/young", "old/a", "other"]
     assert repo.read(first, "logs/a") == b"1234"
     head, record = repo.get_commit("main")
     assert record.parents == (second,)
@@ -160,7 +157,7 @@ def test_what_is_staged_meanwhile_stays_staged(repo: Repository, kv: Interrupted
     assert repo.get_branch("main").head == head
     assert repo.read("main", "mine") == b"staged"
     repo.commit("main", "mine")
-    assert shown(repo) == ["logs/a", "mine"]
+    assert paths(repo) == ["logs/a", "mine"]
 
 
 def test_what_is_committed_meanwhile_stays_and_the_rest_goes(
@@ -171,7 +168,7 @@ def test_what_is_committed_meanwhile_stays_and_the_rest_goes(
     clock.advance(11 * DAY_SECONDS)
     kv.then = lambda: commit(repo, "logs/a", "new")
     assert removed(repo) == HeadExpiry(1, 4, 1)
-    assert shown(repo) == ["logs/a", "new"]
+    assert paths(repo) == ["logs/a", "new"]
 
 
 def test_a_head_that_is_tagged_meanwhile_keeps_its_data_in_the_tag(
@@ -221,7 +218,7 @@ def test_more_than_one_commit_holds(repo: Repository, clock: FakeClock, monkeypa
     done = removed(repo)
     assert done.objects == done.size_bytes == 1600
     assert done.commits > 1
-    assert shown(repo) == ["zzz"]
+    assert paths(repo) == ["zzz"]
 
 
 def test_an_object_from_outside_stays(repo: Repository, clock: FakeClock) -> None:
@@ -231,4 +228,4 @@ def test_an_object_from_outside_stays(repo: Repository, clock: FakeClock) -> Non
     commit(repo, "logs/c")
     clock.advance(11 * DAY_SECONDS)
     assert removed(repo) == HeadExpiry(1, 4, 1)
-    assert shown(repo) == ["logs/a", "logs/b"]
+    assert paths(repo) == ["logs/a", "logs/b"]

@@ -264,11 +264,15 @@ class TestRefusals:
             == 1
         )
 
-    def test_globs_of_which_one_is_more_specific_may_overlap(self) -> None:
-        assert len(read_rules(branches("*", "release/*", "release/2026-*", "dev-*", "dev-?")).rules.branches) == 5
-
-    def test_globs_of_equal_rank_that_never_meet_are_no_error(self) -> None:
-        assert len(read_rules(branches("a-*", "b-*", "*c", "*d")).rules.branches) == 4
+    @pytest.mark.parametrize(
+        "globs",
+        [
+            pytest.param(("*", "release/*", "release/2026-*", "dev-*", "dev-?"), id="one is more specific"),
+            pytest.param(("a-*", "b-*", "*c", "*d"), id="of equal rank, and never meet"),
+        ],
+    )
+    def test_globs_that_may_stand_together(self, globs: tuple[str, ...]) -> None:
+        assert len(read_rules(branches(*globs)).rules.branches) == len(globs)
 
 
 def branches(*names: str) -> str:
@@ -282,8 +286,28 @@ class TestPrecedence:
         ).period_of(branch)
         return chosen.days, chosen.rule
 
-    def test_a_name_before_any_glob(self) -> None:
-        assert self.days("release/1", ("release/?", 30), ("release/1", 5), ("*", 90)) == (5, "branch 'release/1'")
+    @pytest.mark.parametrize(
+        ("branch", "rules", "chosen"),
+        [
+            pytest.param(
+                "release/1",
+                [("release/?", 30), ("release/1", 5), ("*", 90)],
+                (5, "branch 'release/1'"),
+                id="a name before any glob",
+            ),
+            pytest.param(
+                "dev-1",
+                [("dev-*", 2), ("dev-?", 3)],
+                (3, "glob 'dev-?'"),
+                id="one unknown character is more specific than any number of them",
+            ),
+            pytest.param("try", [("release/*", 30)], (1, "default"), id="the default for all others"),
+            pytest.param("Main", [("main", 9)], (1, "default"), id="case counts"),
+            pytest.param("feature/a/b", [("feature/*", 2)], (2, "glob 'feature/*'"), id="a star crosses slashes"),
+        ],
+    )
+    def test_one_rule_is_chosen(self, branch: str, rules: list[tuple[str, int]], chosen: tuple[int, str]) -> None:
+        assert self.days(branch, *rules) == chosen
 
     def test_of_globs_the_one_that_spells_out_more(self) -> None:
         rules = (("*", 2), ("release/*", 30), ("release/2026-*", 90))
@@ -291,21 +315,9 @@ class TestPrecedence:
         assert self.days("release/2025-11", *rules) == (30, "glob 'release/*'")
         assert self.days("try", *rules) == (2, "glob '*'")
 
-    def test_one_unknown_character_is_more_specific_than_any_number_of_them(self) -> None:
-        assert self.days("dev-1", ("dev-*", 2), ("dev-?", 3)) == (3, "glob 'dev-?'")
-
-    def test_the_default_for_all_others(self) -> None:
-        assert self.days("try", ("release/*", 30)) == (1, "default")
-
     def test_no_default_is_no_end(self) -> None:
         assert BranchPeriods(Rules()).period_of("main")[:1] == (None,)
         assert BranchPeriods(Rules()).period_of("main").rule == "no default"
-
-    def test_a_star_crosses_slashes(self) -> None:
-        assert self.days("feature/a/b", ("feature/*", 2))[0] == 2
-
-    def test_case_counts(self) -> None:
-        assert self.days("Main", ("main", 9)) == (1, "default")
 
     def test_the_order_in_the_document_does_not_count(self) -> None:
         rules = (("*", 2), ("release/*", 30), ("release/2026-*", 90))

@@ -108,18 +108,17 @@ def test_cleanup_on_multiple_branches() -> None:
     assert two_branches().left(TWO_BRANCH_RULES) == {"example1", "example2"}
 
 
-def test_a_dangling_commit_with_a_default_of_7_days() -> None:
-    """7 days ago the hypothetical HEAD would have pointed at C."""
+@pytest.mark.parametrize(
+    ("days", "active"),
+    [
+        pytest.param(7, {"B", "E", "C", "D"}, id="7 days ago the hypothetical HEAD would have pointed at C"),
+        pytest.param(3, {"B", "E"}, id="3 days ago it would have pointed at the dummy commit"),
+    ],
+)
+def test_a_dangling_commit_with_a_default(days: int, active: set[str]) -> None:
     story = two_branches()
     story.delete_branch("feature1")
-    assert story.active(Rules(default_retention_days=7, branches=(BranchRule("main", 7),))) == {"B", "E", "C", "D"}
-
-
-def test_a_dangling_commit_with_a_default_of_3_days() -> None:
-    """3 days ago the hypothetical HEAD would have pointed at the dummy commit."""
-    story = two_branches()
-    story.delete_branch("feature1")
-    assert story.active(Rules(default_retention_days=3, branches=(BranchRule("main", 7),))) == {"B", "E"}
+    assert story.active(Rules(default_retention_days=days, branches=(BranchRule("main", 7),))) == active
 
 
 def test_the_first_commit_older_than_the_period_is_active() -> None:

@@ -275,23 +275,29 @@ class TestFile:
 
 
 class TestRules:
-    def test_a_number_in_the_environment_must_be_one(self) -> None:
-        with pytest.raises(
-            InvalidSettings,
-            match=r"safety.grace_seconds \(environment REFSTORE_GRACE_SECONDS\) is 'soon'; it must be a number",
-        ):
-            loaded({}, {"REFSTORE_GRACE_SECONDS": "soon"})
-
-    @pytest.mark.parametrize("text", ["nan", "inf", "-1", "1e12"])
-    def test_a_duration_is_bounded(self, text: str) -> None:
-        with pytest.raises(InvalidSettings, match="between 0 and ten years"):
-            loaded({}, {"REFSTORE_GRACE_SECONDS": text})
-
-    def test_durations_that_contradict_each_other_say_where_they_were_set(self) -> None:
-        with pytest.raises(
-            InvalidSettings, match=r"scrub_after_seconds .*\(safety.scrub_after_seconds: environment REFSTORE_SCRUB"
-        ):
-            loaded({}, {"REFSTORE_SCRUB_AFTER_SECONDS": "10"})
+    @pytest.mark.parametrize(
+        ("name", "text", "told"),
+        [
+            pytest.param(
+                "REFSTORE_GRACE_SECONDS",
+                "soon",
+                r"safety.grace_seconds \(environment REFSTORE_GRACE_SECONDS\) is 'soon'; it must be a number",
+                id="no number",
+            ),
+            *(("REFSTORE_GRACE_SECONDS", text, "between 0 and ten years") for text in ("nan", "inf", "-1", "1e12")),
+            pytest.param(
+                "REFSTORE_SCRUB_AFTER_SECONDS",
+                "10",
+                r"scrub_after_seconds .*\(safety.scrub_after_seconds: environment REFSTORE_SCRUB",
+                id="contradicts another",
+            ),
+        ],
+    )
+    def test_a_duration_in_the_environment_that_cannot_be_is_told_with_its_name(
+        self, name: str, text: str, told: str
+    ) -> None:
+        with pytest.raises(InvalidSettings, match=told):
+            loaded({}, {name: text})
 
     @pytest.mark.parametrize(
         "wrong",
