@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from urllib.parse import urljoin
 
 import httpx
 import pytest
 
 from refstore_api.routes import documentation
-from tests.api.service import Application, application
+from tests.api.service import Application
 
 PAGE = "http://lake.test/docs"
 FOREIGN = re.compile(r"""(?:src|href|url|action)\s*[=:(]\s*["']?\s*(?:[a-z]+:)?//""", re.IGNORECASE)
-
-
-@pytest.fixture
-def asgi() -> Iterator[Application]:
-    with application() as found:
-        yield found
 
 
 def get(asgi: Application, url: str) -> httpx.Response:

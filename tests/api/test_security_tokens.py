@@ -77,12 +77,6 @@ class Attacked(NamedTuple):
 
 
 @pytest.fixture
-def asgi() -> Iterator[Application]:
-    with application() as found:
-        yield found
-
-
-@pytest.fixture
 def attacked(asgi: Application) -> Attacked:
     asgi.lake.create_repository("alpha")
     asgi.lake.create_repository("beta")

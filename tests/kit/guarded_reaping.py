@@ -26,7 +26,7 @@ from refstore_reaper.batch_pipeline import Pipeline
 from refstore_reaper.breaker import Permit
 from refstore_reaper.deletion import BatchDeleter
 from refstore_reaper.pass_summary import Tally
-from tests.kit.reaping import HINTS, NoBreaker, NoJournal
+from tests.kit.reaping import HINTS, NoBreaker, NoJournal, publish
 from tests.kit.replay import Stage, Then
 
 if TYPE_CHECKING:
@@ -75,11 +75,7 @@ def _begin(tools: Tools, number: int, scrubs: bool) -> Then:  # a stage's argume
     if scrubs:
         return Then((Stage("scrub-all", _scrub, (known,)), finish))
     committed, deleted = Stage("committed", _committed, (known,)), Stage("deleted", _deleted, (known,))
-    return Then((Stage("publish", _publish), committed, deleted, finish))
-
-
-def _publish(tools: Tools) -> None:
-    reference_release.publish_markers(tools.ctx)
+    return Then((*publish(), committed, deleted, finish))
 
 
 def _committed(tools: Tools, known: Known) -> Then:
