@@ -134,6 +134,8 @@ class _Companion(NamedTuple):
 
 
 class ApiServer(uvicorn.Server):
+    """Serves TLS with a certificate that is read again on SIGHUP, and leaves the process to end by itself."""
+
     def __init__(
         self,
         config: uvicorn.Config,

@@ -139,6 +139,7 @@ def _have_common(ordered: AddressKeys, some: Iterable[AddressKeys]) -> bool:
 
 
 def read_ranges(layout: RunLayout, ranges: Sequence[str]) -> Iterator[tuple[str, AddressKeys]]:
+    """Yield the keys of each range's addresses."""
     trees = open_tree_store(layout)
     with Workers(request_threads(layout)) as workers:
         columns = workers.map_ahead(trees.range_addresses, ranges)

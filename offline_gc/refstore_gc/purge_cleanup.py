@@ -219,6 +219,7 @@ def delete_abandoned_branches(ctx: Context, *, dry_run: bool = False) -> int:
 
 
 def read_document(ctx: Context) -> PurgeDocument:
+    """Read the purge document; an empty one if there is none."""
     try:
         return onboard.get_document(ctx).document
     except NotFound:
@@ -233,6 +234,7 @@ def find_held_addresses(ctx: Context) -> set[str]:
 
 
 def compute_wait_seconds(ctx: Context) -> float:
+    """Return how long somebody may still read or link what was replaced."""
     ctx.durations.refresh()
     waits = ctx.waits
     longest = waits.operation_deadline_seconds + waits.io_timeout_seconds

@@ -134,6 +134,7 @@ def group_tasks(works: list[ObjectTask], cores: int) -> list[list[tuple[int, Obj
 
 
 def run_group(job: TaskSettings, numbered: list[tuple[int, ObjectTask]]) -> Iterator[tuple[int, ObjectResult]]:
+    """Do the works of one task of the engine."""
     for number, work in numbered:
         yield number, run_task(job, work)
 
@@ -148,6 +149,7 @@ def run_task(job: TaskSettings, work: ObjectTask) -> ObjectResult:
 
 
 def run_in_process(job: TaskSettings, work: ObjectTask) -> ObjectResult:
+    """Do one object's work in this process."""
     _choose_memory_pool(work.size_bytes)
     store = open_store(job.url, job.io_timeout_seconds)
     ids = _open_ids(job.ids, work.ids)

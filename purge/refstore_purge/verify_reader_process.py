@@ -83,6 +83,7 @@ def _read_in_process(open_: OpenContent, contents: Sequence[ContentToVerify], id
 
 
 def read_here(open_: OpenContent, contents: Sequence[ContentToVerify], ids: WantedIds) -> list[ReadResult]:
+    """Read in this process."""
     lookup = BatchedLookup(ids)
     results = [_read(open_, content, lookup) for content in contents]
     lookup.finish()  # completes the counts

@@ -114,6 +114,7 @@ def module_of(name: str) -> str:
 
 
 def import_command(name: str) -> TyperCommand | TyperGroup:
+    """Import the command's module, and return the command."""
     with python_gc.collect_seldom():  # an import makes many objects, and next to no garbage
         return _make_command(importlib.import_module(module_of(name)).app, name)
 

@@ -358,6 +358,7 @@ def _report(ctx: typer.Context, done: PassSummary) -> None:
 
 
 def choose_exit_code(done: PassSummary) -> int:
+    """Return the exit code of the worst that happened."""
     if done.corrupt or done.is_misconfigured:
         return 6
     if done.unavailable or done.failed:

@@ -201,6 +201,7 @@ def _say_where(settings: Settings, sockets: _Sockets, key_id: str, secret: str, 
 
 
 def check_stores(settings: Settings) -> None:
+    """Raise InvalidSettings for stores that this service cannot serve, or other stores than the lake's."""
     if settings.kv.startswith("memory:") and settings.api.workers > 1:
         raise InvalidSettings("several workers cannot share a memory: KV; use one worker, or another KV")
     scheme = settings.objects.partition("://")[0]

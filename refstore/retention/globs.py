@@ -63,6 +63,7 @@ def _fold_stars(glob: str) -> str:
 
 @lru_cache(maxsize=1024)
 def overlap_exactly(left: str, right: str) -> bool:
+    """Return whether some name matches both globs, comparing them character by character."""
     # Row by row: `reached[j]` says whether left[:i] and right[:j] can stand for the same text.
     reached = [True] + [False] * len(right)
     for j, other in enumerate(right):
