@@ -40,8 +40,8 @@ def mutants() -> Iterator[Mutant]:
             Edit("refstore.operations.upload:_recheck_references", ">= ctx.safety.recheck_after_seconds", "< 0"),
             Edit(
                 "refstore.operations.upload:_upload",
-                "    refused = _place(ctx, branch, token, placements)\n",
-                "    refused = _place(ctx, branch, token, placements)\n    ctx.references.create(reserved)\n",
+                "    refused = place_each(ctx, branch, token, placements)\n",
+                "    refused = place_each(ctx, branch, token, placements)\n    ctx.references.create(reserved)\n",
             ),
         ),
         caught_by="overwrite | copy p->feat | hard delete",
