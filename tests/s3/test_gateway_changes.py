@@ -9,6 +9,8 @@ import pytest
 
 from refstore.configuration.settings import S3Settings
 from refstore.service.access_keys import Role
+from refstore_s3 import object_copies
+from refstore_s3.conditions import check_conditions
 from tests.s3.served_gateway import REPOSITORY, ServedGateway, serve_gateway
 from tests.s3.test_gateway_objects import code_of
 
@@ -58,6 +60,24 @@ class TestCopies:
         assert code_of(s3.copy_object, **copy, CopySourceIfNoneMatch=etag) == ("PreconditionFailed", 412)
         s3.copy_object(**copy, CopySourceIfMatch=etag)
         assert s3.get_object(Bucket=to, Key="main/conditional")["Body"].read() == b"1"
+
+    def test_a_condition_holds_for_the_object_that_is_copied(
+        self, gateway: ServedGateway, s3: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Somebody replaces the source between the look at its ETag and the copy."""
+        source = {"Bucket": REPOSITORY, "Key": "main/raced"}
+        etag = s3.put_object(**source, Body=b"1")["ETag"]
+        waiting = [b"2"]
+
+        def check_then_replace(*arguments: Any, **options: Any) -> None:
+            check_conditions(*arguments, **options)
+            if waiting:
+                gateway.repository.upload("main", "raced", waiting.pop())
+
+        monkeypatch.setattr(object_copies, "check_conditions", check_then_replace)
+        copy = {"CopySource": source, "Bucket": REPOSITORY, "Key": "main/raced-copy"}
+        assert code_of(s3.copy_object, **copy, CopySourceIfMatch=etag) == ("PreconditionFailed", 412)
+        assert not gateway.repository.stat_many("main", ["raced-copy"])
 
     def test_a_copy_between_repositories_has_its_own_data(self, gateway: ServedGateway, s3: Any) -> None:
         source = {"Bucket": REPOSITORY, "Key": "main/bytes"}

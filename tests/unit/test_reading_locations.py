@@ -47,6 +47,22 @@ def test_a_staged_object_is_read_at_its_location() -> None:
     assert world.repo.resolve("main", "a").entry == entry
 
 
+def test_what_describes_the_content_is_not_shown_of_other_content() -> None:
+    """S3 clients take an ETag or a checksum for that of the bytes that they get."""
+    world = World()
+    repo = world.repo
+    repo.upload(
+        "main", "a", b"1", metadata={"s3:etag": "1-2", "s3:checksum-crc32": "x", "s3:tags": "a=1", "owner": "ann"}
+    )
+    rewrite(repo, "main", "a", b"fewer rows")
+    kept = {"s3:tags": "a=1", "owner": "ann"}
+    assert repo.stat("main", "a").metadata == kept
+    ((_, listed),) = repo.list("main")
+    assert listed is not None
+    assert listed.metadata == kept
+    assert "s3:etag" in repo.resolve("main", "a").entry.metadata
+
+
 def test_an_intent_alone_changes_nothing() -> None:
     world = World()
     world.upload("main", "a")
