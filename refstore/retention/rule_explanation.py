@@ -88,76 +88,45 @@ def hold_reasons(expiry: CommitExpiry, refs: Refs, rules: Rules, commit: CommitI
     heads: dict[int, list[str]] = {}
     for branch, head in refs.heads.items():
         heads.setdefault(history.number(head, f"branch {branch!r}"), []).append(branch)
-    hold_reasons = [
-        HoldReason(RetentionReason.HEAD, branch, "heads never expire", FOREVER_MS) for branch in heads.get(me, [])
-    ]
-    hold_reasons += [
+    reasons = [
         HoldReason(RetentionReason.TAG, tag, "pins.tags", FOREVER_MS)
         for tag, at in refs.tags.items()
         if at == commit and rules.holds_tag(tag)
     ]
     if commit in rules.pins.commits:
-        hold_reasons.append(HoldReason(RetentionReason.PIN, commit, "pins", FOREVER_MS))
+        reasons.append(HoldReason(RetentionReason.PIN, commit, "pins", FOREVER_MS))
     children = _CommitChildren.from_parents(array("i", history.first_parents))
-    landed = [child for child in children.children_of(me) if expiry.reasons[child] != RetentionReason.NOTHING]
-    if not landed and me not in heads and expiry.reasons[me] != RetentionReason.NOTHING:
-        hold_reasons.append(
-            HoldReason(
-                RetentionReason.DANGLING,
-                commit,
-                periods.default.rule,
-                _period_end_ms(history.created_ms[me], periods.default.period_ms),
+    waiting = [(me, 0, True, history.created_ms[me])]
+    while waiting:
+        at, steps, same_view, left_ms = waiting.pop()
+        is_view_kept = same_view and rules.keeps_latest_view(uses_types=bool(history.uses_types[at]))
+        for branch in heads.get(at, []):
+            chosen = periods.period_of(branch)
+            if at == me:
+                reasons.append(HoldReason(RetentionReason.HEAD, branch, "heads never expire", FOREVER_MS))
+            else:
+                until_ms = _period_end_ms(left_ms, chosen.period_ms)
+                reasons.append(HoldReason(RetentionReason.BRANCH, branch, chosen.rule, until_ms))
+            if steps < rules.keep_last:
+                reasons.append(
+                    HoldReason(RetentionReason.KEEP_LAST, branch, f"keep_last {rules.keep_last}", FOREVER_MS)
+                )
+            if is_view_kept:
+                reasons.append(HoldReason(RetentionReason.LATEST_VIEW, branch, rules.latest_view_rule, FOREVER_MS))
+        landed = [child for child in children.children_of(at) if expiry.reasons[child] != RetentionReason.NOTHING]
+        if not landed and at not in heads and expiry.reasons[at] != RetentionReason.NOTHING:
+            until_ms = _period_end_ms(left_ms, periods.default.period_ms)
+            reasons.append(HoldReason(RetentionReason.DANGLING, ids[at], periods.default.rule, until_ms))
+        waiting += [
+            (
+                child,
+                steps + 1,
+                same_view and history.transactions[child] != TransactionType.SNAPSHOT,
+                max(history.created_ms[child], left_ms) if at == me else left_ms,
             )
-        )
-    hold_reasons += [
-        HoldReason(RetentionReason.KEEP_LAST, branch, f"keep_last {rules.keep_last}", FOREVER_MS)
-        for branch in heads.get(me, [])
-        if rules.keep_last
-    ]
-
-    def is_view_kept(head: int) -> bool:
-        return rules.keeps_latest_view(uses_types=bool(history.uses_types[head]))
-
-    hold_reasons += [
-        HoldReason(RetentionReason.LATEST_VIEW, branch, rules.latest_view_rule, FOREVER_MS)
-        for branch in heads.get(me, [])
-        if is_view_kept(me)
-    ]
-    for child in landed:
-        left_ms = max(history.created_ms[child], history.created_ms[me])
-        waiting = [(child, 1, True)]
-        while waiting:
-            below, steps, same_view = waiting.pop()
-            same_view = same_view and history.transactions[below] != TransactionType.SNAPSHOT
-            for branch in heads.get(below, []):
-                chosen = periods.period_of(branch)
-                hold_reasons.append(
-                    HoldReason(RetentionReason.BRANCH, branch, chosen.rule, _period_end_ms(left_ms, chosen.period_ms))
-                )
-                if steps < rules.keep_last:
-                    hold_reasons.append(
-                        HoldReason(RetentionReason.KEEP_LAST, branch, f"keep_last {rules.keep_last}", FOREVER_MS)
-                    )
-                if same_view and is_view_kept(below):
-                    hold_reasons.append(
-                        HoldReason(RetentionReason.LATEST_VIEW, branch, rules.latest_view_rule, FOREVER_MS)
-                    )
-            further = [
-                (each, steps + 1, same_view)
-                for each in children.children_of(below)
-                if expiry.reasons[each] != RetentionReason.NOTHING
-            ]
-            if not further and below not in heads:
-                hold_reasons.append(
-                    HoldReason(
-                        RetentionReason.DANGLING,
-                        ids[below],
-                        periods.default.rule,
-                        _period_end_ms(left_ms, periods.default.period_ms),
-                    )
-                )
-            waiting += further
-    return sorted(hold_reasons, key=lambda reason: (-reason.until_ms, reason.reason, reason.name))
+            for child in landed
+        ]
+    return sorted(reasons, key=lambda reason: (-reason.until_ms, reason.reason, reason.name))
 
 
 def branch_lines(expiry: CommitExpiry, refs: Refs, rules: Rules) -> list[BranchLine]:
