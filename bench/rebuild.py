@@ -145,7 +145,7 @@ def confirm(folder: Path) -> None:
     for _ in range(PASSES_MAX):
         in_fresh_process("reap", data=str(folder), grace_seconds=86_400.0)
         with open_in(folder) as lake:
-            if not lake.repository(lakes.REPOSITORY).context.manifest.has_waiting():
+            if not lake.repository(lakes.REPOSITORY).context.manifest.read_waiting():
                 return
     raise RuntimeError(f"entries still wait after {PASSES_MAX} passes of a reaper")
 

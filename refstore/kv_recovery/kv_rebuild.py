@@ -16,8 +16,8 @@ from refstore import lake_identity
 from refstore.context import Context
 from refstore.errors import Conflict, NotFound
 from refstore.kv_recovery.kv_verification import MissingTree, find_missing_trees
-from refstore.kv_recovery.lake_parts import LakeAccess, SilentWatcher, Watcher, fence_of, index_entries
-from refstore.kv_recovery.manifest_check import is_removed, removal_identities
+from refstore.kv_recovery.lake_parts import Entries, LakeAccess, SilentWatcher, Watcher, fence_of, index_entries
+from refstore.kv_recovery.manifest_check import is_removed
 from refstore.kv_recovery.record_restore import (
     NAMESPACE_NOT_OWNED,
     RecordRestore,
@@ -79,7 +79,6 @@ def rebuild_kv(lake: LakeAccess, *, dry_run: bool = False, watcher: Watcher | No
     shown = watcher or SilentWatcher()
     check_empty(lake)
     entries = index_entries(lake.manifest.read_all())
-    gone = removal_identities(entries.values())
     created = sorted(
         (entry for entry in entries.values() if isinstance(entry, RepositoryCreated)),
         key=lambda entry: -decode(entry.record, RepositoryRecord).created_ms,
@@ -87,9 +86,9 @@ def rebuild_kv(lake: LakeAccess, *, dry_run: bool = False, watcher: Watcher | No
     if not created:
         raise NotFound("the object store has no manifest of repositories; is it the right one? See `refstore config`")
     if dry_run:
-        return _rebuild_repositories(lake, created, gone, shown, dry_run=True)
+        return _rebuild_repositories(lake, created, entries, shown, dry_run=True)
     with lake.audit.change("kv.rebuild") as draft:
-        made = _rebuild_repositories(lake, created, gone, shown, dry_run=False)
+        made = _rebuild_repositories(lake, created, entries, shown, dry_run=False)
         draft.after = {
             "repositories": made.repositories,
             "commits": made.commits,
@@ -102,7 +101,7 @@ def rebuild_kv(lake: LakeAccess, *, dry_run: bool = False, watcher: Watcher | No
 def _rebuild_repositories(
     lake: LakeAccess,
     created: list[RepositoryCreated],
-    removal_ids: set[tuple[type, tuple[str, ...]]],
+    entries: Entries,
     watcher: Watcher,
     *,
     dry_run: bool,
@@ -111,7 +110,7 @@ def _rebuild_repositories(
     complete: list[RepositoryCreated] = []
     names: set[str] = set()
     for entry in created:
-        if is_removed(entry, removal_ids):
+        if is_removed(entry, entries):
             made.deleted_repositories += _write_deleted_repository(lake, entry, dry_run=dry_run)
             continue
         ctx = own_context(lake, entry)

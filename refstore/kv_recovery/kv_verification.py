@@ -27,12 +27,10 @@ from refstore.kv_recovery.lake_parts import (
     open_repositories,
 )
 from refstore.kv_recovery.manifest_check import (
-    LostEntry,
     describe_entry,
     find_lost_entries,
     find_lost_repositories,
     read_in_batches,
-    removal_identities,
 )
 from refstore.operations.read import have_content
 from refstore.records import keys
@@ -186,9 +184,9 @@ def verify_kv(lake: LakeAccess, *, watcher: Watcher | None = None) -> KvVerifica
         own = index_entries(ctx.manifest.read_all())
         _verify_manifest(ctx, own, found)
         found.reappeared_items += [ReappearedItem(ctx.name, what, name) for what, name in find_reappeared(ctx, own)]
-        if (RepositoryDeleted.kind, (ctx.repo,)) in entries:
+        if (RepositoryDeleted, (ctx.repo,)) in entries:
             found.reappeared_items.append(ReappearedItem(ctx.name, "repository", ctx.name))
-        unrecorded = _find_manifest_gap(ctx, own, landed, (RepositoryCreated.kind, (ctx.repo,)) in entries)
+        unrecorded = _find_manifest_gap(ctx, own, landed, (RepositoryCreated, (ctx.repo,)) in entries)
         if unrecorded is not None:
             found.manifest_gaps.append(unrecorded)
         shown.describe(f"looking for the staged objects of {ctx.name}")
@@ -227,14 +225,6 @@ def is_tag(ctx: Context, entry: object) -> bool:
     return isinstance(entry, RecordCreated | RecordRemoved) and entry.partition == keys.tags(ctx.repo)
 
 
-def find_losses(ctx: Context, entries: Entries, *, servers_changed: bool) -> list[LostEntry]:
-    """Return what a repository's KV does not know of its whole manifest. `others_answer`: as in `find_lost_entries`;
-    an operation under way may then be taken for a loss.
-    """
-    every = list(entries.values())
-    return find_lost_entries(ctx, every, removal_ids=removal_identities(every), servers_changed=servers_changed)
-
-
 def have_servers_changed(lake: LakeAccess) -> bool:
     """Return whether other servers answer than anybody has settled under, or the KV lost a position."""
     found = KvVerification()
@@ -263,7 +253,8 @@ def _verify_witnesses(lake: LakeAccess, found: KvVerification) -> None:
 
 
 def _verify_manifest(ctx: Context, entries: Entries, found: KvVerification) -> None:
-    for item in find_losses(ctx, entries, servers_changed=found.servers_changed):
+    lost = find_lost_entries(ctx, [*entries.values()], explained_by=entries, servers_changed=found.servers_changed)
+    for item in lost:
         found.lost_items.append(LostItem(ctx.name, describe_entry(item.entry), item.reason))
     found.missing_trees += find_missing_trees(ctx, entries)
 
@@ -293,13 +284,10 @@ def _missing_in_page(
 
 
 def _find_manifest_gap(ctx: Context, entries: Entries, landed: list[str], is_recorded: bool) -> ManifestGap | None:
-    commits = sum((CommitLanded.kind, (name,)) not in entries for name in landed)
-    branches = sum(
-        (BranchCreated.kind, (name, record.id)) not in entries or not record.id
-        for name, record in ctx.branches.scan_open()
-    )
+    commits = sum((CommitLanded, (name,)) not in entries for name in landed)
+    branches = sum((BranchCreated, (name, record.id)) not in entries for name, record in ctx.branches.scan_open())
     tags = sum(
-        (RecordCreated.kind, (keys.tags(ctx.repo), name, value.hex())) not in entries
+        (RecordCreated, (keys.tags(ctx.repo), name, value.hex())) not in entries
         for name, value in ctx.kv.scan_all(keys.tags(ctx.repo))
     )
     if not (commits or branches or tags) and is_recorded:

@@ -14,9 +14,9 @@ from refstore.kv.base import KV
 from refstore.kv_recovery.fence import Fence
 from refstore.objects.base import ObjectStore
 from refstore.records.repository_records import RepositoryRecord
-from refstore.versioning.manifest import AnyEntry, Manifest
+from refstore.versioning.manifest import AnyEntry, EntryKey, Manifest
 
-Entries = dict[tuple[str, tuple[str, ...]], AnyEntry]
+Entries = dict[EntryKey, AnyEntry]
 """Entries of a manifest, each once."""
 
 
@@ -65,7 +65,7 @@ def fence_of(lake: LakeAccess, deleter: str) -> Fence:
 
 def index_entries(entries: Iterable[AnyEntry]) -> Entries:
     """Return each entry once: one that is being confirmed is in both folders."""
-    return {(entry.kind, entry.identity): entry for entry in entries}
+    return {(type(entry), entry.identity): entry for entry in entries}
 
 
 def open_repositories(lake: LakeAccess) -> list[Context]:

@@ -21,7 +21,6 @@ from refstore.records.branch_records import Branch
 from refstore.records.commit_records import Commit
 from refstore.records.encoding import decode, encode
 from refstore.records.repository_records import RepositoryRecord
-from refstore.versioning.branches import ATTEMPTS
 from refstore.versioning.manifest import (
     AnyEntry,
     BranchCreated,
@@ -59,7 +58,7 @@ def backfill_manifest(lake: LakeAccess, *, watcher: Watcher | None = None) -> li
             continue
         shown.describe(f"recording {name}")
         counts = _backfill_repository(lake.context(name, record), record, fence, shown)
-        itself = (RepositoryCreated.kind, (record.id,)) not in known
+        itself = (RepositoryCreated, (record.id,)) not in known
         if itself:  # last, as a repository is made
             _add_confirmed(
                 lake.manifest, lake.context(name, record), [RepositoryCreated(name, record.id, encode(record))]
@@ -75,18 +74,18 @@ def _backfill_repository(
     # What landed is read before the manifest: by then each new commit has an entry, which its deleter confirms.
     landed = [CommitId(name) for name, _ in ctx.kv.scan_all(keys.landed_commits(ctx.repo))]
     tags = list(ctx.kv.scan_all(keys.tags(ctx.repo)))
-    branches = [(name, _ensure_branch_id(ctx, name, branch)) for name, branch in list(ctx.branches.scan_open())]
+    branches = list(ctx.branches.scan_open())
     known = index_entries(ctx.manifest.read_all())
     commits = _find_missing_commits(ctx, record, landed, branches, known)
     made: list[AnyEntry] = [
         BranchCreated(name, branch.id, branch.head, branch.created_ms, branch.is_hidden)
         for name, branch in branches
-        if (BranchCreated.kind, (name, branch.id)) not in known
+        if (BranchCreated, (name, branch.id)) not in known
     ]
     kept: list[AnyEntry] = [
         entry
         for name, value in tags
-        if (RecordCreated.kind, (entry := RecordCreated(keys.tags(ctx.repo), name, value)).identity) not in known
+        if (RecordCreated, (entry := RecordCreated(keys.tags(ctx.repo), name, value)).identity) not in known
     ]
     markers = read_in_batches(ctx.kv, [keys.committed_marker(ctx.repo, entry.commit) for entry in commits])
     waiting = [entry for entry, marker in zip(commits, markers, strict=True) if marker is not ABSENT]
@@ -123,21 +122,8 @@ def _find_missing_commits(
     return [
         CommitLanded(commit, raw, *owners.get(commit, (BranchName(""), "")))
         for commit, raw in records.items()
-        if isinstance(raw, bytes) and (CommitLanded.kind, (commit,)) not in known
+        if isinstance(raw, bytes) and (CommitLanded, (commit,)) not in known
     ]
-
-
-def _ensure_branch_id(ctx: Context, name: BranchName, branch: Branch) -> Branch:
-    """Give a branch of an early version an id, by which a later one of its name can be told apart."""
-    if branch.id:
-        return branch
-    for _ in range(ATTEMPTS):
-        opened = ctx.branches.read_open(name)
-        if opened.record.id:
-            return opened.record
-        if ctx.branches.change(name, opened, id=ctx.ids.new_id(ctx.clock.now_ms())):
-            return ctx.branches.read_open(name).record
-    raise ctx.branches.contention(name)
 
 
 def _add_confirmed(manifest: Manifest, ctx: Context, entries: Iterable[AnyEntry]) -> None:

@@ -6,7 +6,7 @@ is not there may have been deleted since: then the manifest says that, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -31,6 +31,7 @@ from refstore.versioning.manifest import (
     BranchDeleted,
     CommitLanded,
     EntriesPlaced,
+    EntryKey,
     LocationsPublished,
     LossAccepted,
     Manifest,
@@ -103,12 +104,12 @@ def find_lost_entries(
     ctx: Context,
     entries: Sequence[AnyEntry],
     *,
-    removal_ids: set[tuple[type, tuple[str, ...]]] | None = None,
+    explained_by: Container[EntryKey] | None = None,
     servers_changed: bool = False,
 ) -> list[LostEntry]:
     """Return which entries of a repository the KV does not know.
 
-    `gone`: the `removal_identities`, where the caller has them. `servers_changed`: other servers answer than before,
+    `explained_by`: the whole manifest, where the caller has it. `servers_changed`: other servers answer than before,
     and no operation that began before is under way, so whatever is staged no more must have a reason.
     """
     lost = [
@@ -118,20 +119,20 @@ def find_lost_entries(
         *_find_lost_placed(ctx, entries, servers_changed=servers_changed),
         *_find_lost_locations(ctx, entries),
     ]
-    if removal_ids is not None:
-        return _drop_explained(lost, removal_ids)
+    if explained_by is not None:
+        return _drop_explained(lost, explained_by)
     # in this order: entries move this way, most are explained by what is at hand, and the confirmed ones are many
     for read in (lambda: entries, ctx.manifest.read_unwritten, ctx.manifest.read_waiting, ctx.manifest.read_confirmed):
         if any(item.may_be_deleted for item in lost):
-            lost = _drop_explained(lost, removal_identities(read()))
+            lost = _drop_explained(lost, _removal_keys(read()))
     return lost
 
 
-def _drop_explained(lost: Iterable[LostEntry], removal_ids: set[tuple[type, tuple[str, ...]]]) -> list[LostEntry]:
-    return [item for item in lost if not (item.may_be_deleted and is_removed(item.entry, removal_ids))]
+def _drop_explained(lost: Iterable[LostEntry], known: Container[EntryKey]) -> list[LostEntry]:
+    return [item for item in lost if not (item.may_be_deleted and is_removed(item.entry, known))]
 
 
-def removal_identities(entries: Iterable[AnyEntry]) -> set[tuple[type, tuple[str, ...]]]:
+def _removal_keys(entries: Iterable[AnyEntry]) -> set[EntryKey]:
     """Return those entries that explain why something is missing."""
     return {
         (type(entry), entry.identity)
@@ -140,19 +141,19 @@ def removal_identities(entries: Iterable[AnyEntry]) -> set[tuple[type, tuple[str
     }
 
 
-def is_removed(entry: AnyEntry, removal_ids: set[tuple[type, tuple[str, ...]]]) -> bool:
-    """Return whether one of the `removal_identities` explains why the KV does not know the entry."""
-    if (LossAccepted, accept_loss(entry).identity) in removal_ids:
+def is_removed(entry: AnyEntry, known: Container[EntryKey]) -> bool:
+    """Return whether one of the known entries explains why the KV does not know this one."""
+    if (LossAccepted, accept_loss(entry).identity) in known:
         return True
     match entry:
         case CommitLanded() if entry.branch_id:
-            return (BranchDeleted, (entry.branch, entry.branch_id)) in removal_ids
+            return (BranchDeleted, (entry.branch, entry.branch_id)) in known
         case BranchCreated():
-            return (BranchDeleted, entry.identity) in removal_ids
+            return (BranchDeleted, entry.identity) in known
         case RecordCreated():
-            return (RecordRemoved, entry.identity) in removal_ids
+            return (RecordRemoved, entry.identity) in known
         case RepositoryCreated():
-            return (RepositoryDeleted, entry.identity) in removal_ids
+            return (RepositoryDeleted, entry.identity) in known
         case _:
             return False
 

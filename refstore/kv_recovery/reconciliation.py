@@ -20,7 +20,7 @@ from refstore.core.batches import split_batches
 from refstore.errors import Contention
 from refstore.kv.base import ABSENT
 from refstore.kv_recovery.fence import BREAKER_REASON, Fence
-from refstore.kv_recovery.kv_verification import find_losses, have_servers_changed
+from refstore.kv_recovery.kv_verification import have_servers_changed
 from refstore.kv_recovery.lake_parts import (
     LakeAccess,
     SilentWatcher,
@@ -29,7 +29,7 @@ from refstore.kv_recovery.lake_parts import (
     index_entries,
     open_repositories,
 )
-from refstore.kv_recovery.manifest_check import find_lost_repositories, read_in_batches
+from refstore.kv_recovery.manifest_check import find_lost_entries, find_lost_repositories, read_in_batches
 from refstore.kv_recovery.record_restore import (
     NAMESPACE_NOT_OWNED,
     PAGE,
@@ -169,7 +169,8 @@ def _accept_losses(lake: LakeAccess) -> int:
         given += 1
     others = have_servers_changed(lake)
     for ctx in open_repositories(lake):
-        for item in find_losses(ctx, index_entries(ctx.manifest.read_all()), servers_changed=others):
+        own = index_entries(ctx.manifest.read_all())
+        for item in find_lost_entries(ctx, [*own.values()], explained_by=own, servers_changed=others):
             ctx.manifest.add(accept_loss(item.entry))
             given += 1
         given += _confirm_unreadable(ctx, ctx.manifest)

@@ -30,7 +30,7 @@ from refstore.errors import AlreadyExists, CommitNotFound, CorruptRange, Gone, W
 from refstore.kv.base import ABSENT
 from refstore.kv_recovery.kv_verification import find_reappeared, is_tag
 from refstore.kv_recovery.lake_parts import Entries, LakeAccess, Watcher
-from refstore.kv_recovery.manifest_check import find_lost_entries, is_removed, removal_identities
+from refstore.kv_recovery.manifest_check import find_lost_entries, is_removed
 from refstore.kv_recovery.settlement import delete_added_references, relist_reference
 from refstore.namespaces import folder_url
 from refstore.objects.parallel_reads import READERS
@@ -91,7 +91,6 @@ class RecordRestore:
         self._watcher = watcher
         self._dry_run = dry_run
         self._protect = protect
-        self._gone = removal_identities(entries.values())
         self._known: dict[CommitId, Commit] = {}
         """Commits of the manifest, by their ids."""
 
@@ -100,7 +99,7 @@ class RecordRestore:
         `servers_changed`: as in `find_lost_entries`.
         """
         every = list(self._entries.values())
-        lost = find_lost_entries(self._ctx, every, removal_ids=self._gone, servers_changed=servers_changed)
+        lost = find_lost_entries(self._ctx, every, explained_by=self._entries, servers_changed=servers_changed)
         for entry in every:
             if isinstance(entry, CommitLanded):
                 self._known[entry.commit] = decode(entry.record, Commit)
@@ -177,13 +176,13 @@ class RecordRestore:
         created: dict[BranchGroup, BranchCreated] = {}
         landed: dict[BranchGroup, list[CommitLanded]] = {}
         for entry in every:
-            if isinstance(entry, BranchCreated) and not is_removed(entry, self._gone):
+            if isinstance(entry, BranchCreated) and not is_removed(entry, self._entries):
                 created[(entry.branch, entry.branch_id)] = entry
             elif (
                 isinstance(entry, CommitLanded)
                 and (group := branch_group_of(entry)) is not None
                 and group in groups
-                and not is_removed(entry, self._gone)
+                and not is_removed(entry, self._entries)
             ):
                 landed.setdefault(group, []).append(entry)
         done: list[RestoredRecord] = []
@@ -192,7 +191,7 @@ class RecordRestore:
         return done
 
     def _is_deleted(self, group: BranchGroup) -> bool:
-        return (BranchDeleted, group) in self._gone
+        return (BranchDeleted, group) in self._entries
 
     def _restore_branch(
         self, group: BranchGroup, created: BranchCreated | None, landed: Sequence[CommitLanded]

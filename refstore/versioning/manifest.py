@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -37,7 +37,10 @@ MERGED_BYTES: Final = 4 * 1024 * 1024
 class ManifestEntry(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
     """What the object store knows of one record; bytes are written in base64."""
 
-    kind: ClassVar[str]
+    @property
+    def kind(self) -> str:
+        """What the entry says, as its JSON has it."""
+        return str(self.__struct_config__.tag)
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -48,7 +51,6 @@ class ManifestEntry(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults
 class CommitLanded(ManifestEntry, frozen=True, tag="commit"):
     """A branch was moved to a commit."""
 
-    kind: ClassVar[str] = "commit"
     commit: CommitId
     record: bytes
     """The commit's record, as the KV has it."""
@@ -61,33 +63,28 @@ class CommitLanded(ManifestEntry, frozen=True, tag="commit"):
         return (self.commit,)
 
 
-class BranchCreated(ManifestEntry, frozen=True, tag="branch"):
-    kind: ClassVar[str] = "branch"
+class _BranchEntry(ManifestEntry, frozen=True):
     branch: BranchName
     branch_id: str
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return (self.branch, self.branch_id)
+
+
+class BranchCreated(_BranchEntry, frozen=True, tag="branch"):
     head: CommitId
     created_ms: int
     is_hidden: bool = False
 
-    @property
-    def identity(self) -> tuple[str, ...]:
-        return (self.branch, self.branch_id)
+
+class BranchDeleted(_BranchEntry, frozen=True, tag="branch-deleted"):
+    pass
 
 
-class BranchDeleted(ManifestEntry, frozen=True, tag="branch-deleted"):
-    kind: ClassVar[str] = "branch-deleted"
-    branch: BranchName
-    branch_id: str
+class _RecordEntry(ManifestEntry, frozen=True):
+    """About a record that never changes, such as a tag."""
 
-    @property
-    def identity(self) -> tuple[str, ...]:
-        return (self.branch, self.branch_id)
-
-
-class RecordCreated(ManifestEntry, frozen=True, tag="record"):
-    """A record that never changes, such as a tag."""
-
-    kind: ClassVar[str] = "record"
     partition: str
     name: str
     value: bytes
@@ -101,37 +98,30 @@ class RecordCreated(ManifestEntry, frozen=True, tag="record"):
         return Key(self.partition, self.name)
 
 
-class RecordRemoved(ManifestEntry, frozen=True, tag="record-removed"):
-    kind: ClassVar[str] = "record-removed"
-    partition: str
-    name: str
-    value: bytes
+class RecordCreated(_RecordEntry, frozen=True, tag="record"):
+    pass
+
+
+class RecordRemoved(_RecordEntry, frozen=True, tag="record-removed"):
+    pass
+
+
+class _RepositoryEntry(ManifestEntry, frozen=True):
+    name: RepositoryName
+    id: RepositoryId
 
     @property
     def identity(self) -> tuple[str, ...]:
-        return (self.partition, self.name, self.value.hex())
+        return (self.id,)
 
 
-class RepositoryCreated(ManifestEntry, frozen=True, tag="repository"):
-    kind: ClassVar[str] = "repository"
-    name: RepositoryName
-    id: RepositoryId
+class RepositoryCreated(_RepositoryEntry, frozen=True, tag="repository"):
     record: bytes
     """As it was when the repository was made; its metadata may have changed since."""
 
-    @property
-    def identity(self) -> tuple[str, ...]:
-        return (self.id,)
 
-
-class RepositoryDeleted(ManifestEntry, frozen=True, tag="repository-deleted"):
-    kind: ClassVar[str] = "repository-deleted"
-    name: RepositoryName
-    id: RepositoryId
-
-    @property
-    def identity(self) -> tuple[str, ...]:
-        return (self.id,)
+class RepositoryDeleted(_RepositoryEntry, frozen=True, tag="repository-deleted"):
+    pass
 
 
 class PlacedEntry(NamedTuple):
@@ -148,7 +138,6 @@ class PlacedEntry(NamedTuple):
 class EntriesPlaced(ManifestEntry, frozen=True, tag="entries"):
     """A call linked or restored entries, and `safety.witness` asks that this survives the KV."""
 
-    kind: ClassVar[str] = "entries"
     id: str
     entries: tuple[PlacedEntry, ...]
 
@@ -168,7 +157,6 @@ class ManifestLocation(NamedTuple):
 class LocationsPublished(ManifestEntry, frozen=True, tag="locations"):
     """A purge, or a restore of one, has published contents (rule 22)."""
 
-    kind: ClassVar[str] = "locations"
     id: str
     items: tuple[ManifestLocation, ...]
 
@@ -185,7 +173,6 @@ class LocationsPublished(ManifestEntry, frozen=True, tag="locations"):
 class LossAccepted(ManifestEntry, frozen=True, tag="loss-accepted"):
     """An operator gave an entry up, or what it says was put back under another name: the KV need not know it."""
 
-    kind: ClassVar[str] = "loss-accepted"
     accepted_kind: str
     accepted_identity: tuple[str, ...]
     """The `identity` of the entry that was given up. Of a commit only its branch is: its record stays."""
@@ -194,6 +181,9 @@ class LossAccepted(ManifestEntry, frozen=True, tag="loss-accepted"):
     def identity(self) -> tuple[str, ...]:
         return (self.accepted_kind, *self.accepted_identity)
 
+
+EntryKey = tuple[type[ManifestEntry], tuple[str, ...]]
+"""The class of an entry and its `identity`."""
 
 AnyEntry = (
     CommitLanded
@@ -276,9 +266,6 @@ class Manifest:
         """Read the entries that wait. Raises CorruptObject, ObjectsUnavailable."""
         found = read_many(self._objects, [info.key for info in self._objects.list(WAITING_FOLDER)])
         return [_decode_entry(body, key) for key, body in found if body is not None]  # else it has just been confirmed
-
-    def has_waiting(self) -> bool:
-        return next(iter(self._objects.list(WAITING_FOLDER)), None) is not None
 
     def confirm(self, entries: Sequence[AnyEntry], batch_id: str) -> None:
         """Move entries to the confirmed ones, but for placed entries, which soon have another fate. A crash in between
