@@ -7,7 +7,7 @@ A commit stands in its run's list before it is marked, so that the sweep, and a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -54,8 +54,7 @@ class CommitMarks:
         self._repo = ctx.repo
 
     def read_marks(self, commits: Sequence[CommitId]) -> list[Mark | None]:
-        values = self._kv.get_many([keys.mark(self._repo, commit) for commit in commits]) if commits else []
-        return [decode_optional(value, Mark) for value in values]
+        return [item.mark for item in self._read_run_commits(commits)]
 
     def scan(self) -> Iterator[tuple[CommitId, Mark]]:
         """Yield every commit that is marked, being swept, or swept."""
@@ -64,20 +63,13 @@ class CommitMarks:
 
     def scan_run(self, mark_id: str) -> Iterator[list[RunCommit]]:
         """Yield what a run marked and did not find complete, in pages."""
-        for commits in split_batches(self.scan_run_commits(mark_id), PAGE):
-            raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in commits])
-            yield [
-                RunCommit(commit, raw, decode_optional(raw, Mark)) for commit, raw in zip(commits, raws, strict=True)
-            ]
+        for commits in split_batches(self.scan_marked(mark_id), PAGE):
+            yield self._read_run_commits(commits)
 
-    def scan_run_commits(self, mark_id: str) -> Iterator[CommitId]:
+    def scan_marked(self, mark_id: str) -> Iterator[CommitId]:
         """Yield the same without the marks."""
         listed = self._kv.scan_all(keys.gc_marked_commits(self._repo, mark_id))
         return (CommitId(name) for name, value in listed if value != NOTHING_TO_DELETE)
-
-    def scan_marked(self, mark_id: str) -> Iterator[CommitId]:
-        """Yield what the run marked, whatever became of it since."""
-        return (item.commit for page in self.scan_run(mark_id) for item in page)
 
     def scan_pending(self, mark_id: str) -> Iterator[CommitId]:
         """Yield what this run marked and can still be unmarked."""
@@ -89,13 +81,12 @@ class CommitMarks:
         left = list(wanted)
         unknown = UnknownOutcomes(self._ctx.clock)
         for _ in range(ATTEMPTS):
-            raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in left]) if left else []
             asked: list[tuple[CommitId, SetIf]] = []
-            for commit, raw in zip(left, raws, strict=True):
-                new = _merge_marks(decode_optional(raw, Mark), wanted[commit])
+            for commit, raw, old in self._read_run_commits(left):
+                new = _merge_marks(old, wanted[commit])
                 if new is not None:
                     asked.append((commit, SetIf(keys.mark(self._repo, commit), raw, encode(new))))
-                elif isinstance(raw, bytes) and decode(raw, Mark).mark_id == wanted[commit].mark_id:
+                elif old is not None and old.mark_id == wanted[commit].mark_id:
                     count += 1
             if not asked:
                 return count
@@ -129,11 +120,7 @@ class CommitMarks:
         unknown = UnknownOutcomes(self._ctx.clock)
         for page in split_batches(commits, PAGE):
             for _ in range(ATTEMPTS):
-                raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in page])
-                items = [
-                    RunCommit(commit, raw, decode_optional(raw, Mark)) for commit, raw in zip(page, raws, strict=True)
-                ]
-                waiting = [item for item in items if item.is_pending_for(mark_id)]
+                waiting = [item for item in self._read_run_commits(page) if item.is_pending_for(mark_id)]
                 if not waiting:
                     break
                 whole.update(item.commit for item in waiting if item.mark and not item.mark.prefixes)
@@ -158,12 +145,8 @@ class CommitMarks:
 
     def read_nothing_to_delete(self, commits: Sequence[CommitId]) -> list[NothingToDelete | None]:
         """Return which of them have expired and were found complete by the last run."""
-        values = (
-            self._kv.get_many([keys.gc_nothing_to_delete_commit(self._repo, commit) for commit in commits])
-            if commits
-            else []
-        )
-        return [decode_optional(value, NothingToDelete) for value in values]
+        names = [keys.gc_nothing_to_delete_commit(self._repo, commit) for commit in commits]
+        return [decode_optional(value, NothingToDelete) for value in self._kv.get_many(names)]
 
     def check_pending(self, commit: CommitId) -> RunCommit:
         """Raises Conflict (not marked), Gone (its sweep began)."""
@@ -196,20 +179,13 @@ class CommitMarks:
                 ]
             )
 
-    def finish_sweep(self, mark_id: str, now_ms: int) -> None:
+    def stamp_swept_marks(self, mark_id: str, field: Literal["swept_ms", "tagged_ms"], now_ms: int) -> None:
+        """Write once into the marks that a run sweeps when their data was deleted, or tagged: from then on it may be
+        gone.
+        """
         for page in self.scan_run(mark_id):
-            gone = [
-                item for item in page if item.is_swept_by(mark_id) and item.mark is not None and not item.mark.swept_ms
-            ]
-            self._kv.set_if_many([self._change_operation(item, swept_ms=now_ms) for item in gone])
-
-    def record_tagged(self, mark_id: str, now_ms: int) -> None:
-        """Note that what the commits of a run named is tagged: from here on it may be gone."""
-        for page in self.scan_run(mark_id):
-            going = [
-                item for item in page if item.is_swept_by(mark_id) and item.mark is not None and not item.mark.tagged_ms
-            ]
-            self._kv.set_if_many([self._change_operation(item, tagged_ms=now_ms) for item in going])
+            unnoted = [item for item in page if item.is_swept_by(mark_id) and not getattr(item.mark, field)]
+            self._kv.set_if_many([self._change_operation(item, **{field: now_ms}) for item in unnoted])
 
     def read_commits(self, commits: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
         """Raises Corrupt where one is missing: nothing that depends on it may be deleted."""
@@ -255,6 +231,10 @@ class CommitMarks:
         value = self._kv.get(keys.branch(self._repo, ids.branch_of(ids.staging_token(tokens[0]))))
         record = decode_branch(value) if value is not ABSENT else None
         return isinstance(record, Branch) and set(tokens) <= {record.token, *record.sealed_tokens}
+
+    def _read_run_commits(self, commits: Sequence[CommitId]) -> list[RunCommit]:
+        raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in commits])
+        return [RunCommit(commit, raw, decode_optional(raw, Mark)) for commit, raw in zip(commits, raws, strict=True)]
 
     def _unmark_operation(self, item: RunCommit) -> SetIf:
         earlier = item.mark.earlier_marks if item.mark is not None else b""

@@ -158,7 +158,7 @@ class MarkRun:
             earlier.update(self._runs.get(mark_id).record.disregarded_marks)
         if not wanted:
             return []
-        listed = {commit for mark_id in earlier for commit in self._commits.scan_run_commits(mark_id)}
+        listed = {commit for mark_id in earlier for commit in self._commits.scan_marked(mark_id)}
         return [commit for commit in wanted if commit in listed]
 
     def finish(self, run: OfflineRun, counts: Mapping[str, int], *, question: str = "") -> OfflineRun:

@@ -69,7 +69,7 @@ class Sweeps:
         if run.is_tagged:
             return run
         now = self._clock.now_ms()
-        self._commits.record_tagged(mark_id, now)
+        self._commits.stamp_swept_marks(mark_id, "tagged_ms", now)
         return self._runs.change(run, tagged_ms=now, sweep_counts=dict(counts))
 
     def finish(self, mark_id: str, counts: Mapping[str, int]) -> OfflineRun:
@@ -80,7 +80,7 @@ class Sweeps:
         if run.state is not RunState.SWEEPING:
             raise Conflict(f"mark {mark_id} is {run.state}; begin its sweep first")
         now = self._clock.now_ms()
-        self._commits.finish_sweep(mark_id, now)
+        self._commits.stamp_swept_marks(mark_id, "swept_ms", now)
         return self._runs.change(run, state=RunState.SWEPT, swept_ms=now, sweep_counts=dict(counts))
 
     def _start(self, mark_id: str) -> OfflineRun:

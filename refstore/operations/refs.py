@@ -127,7 +127,7 @@ def swept_mark(ctx: Context, commit: CommitId, path: Path) -> Mark | None:
 
 
 def marked_error(commit: CommitId, mark: Mark) -> Gone:
-    by = f"mark {mark.mark_id or 'without an id'}"
+    by = f"mark {mark.mark_id}"
     if mark.prefixes:
         by += ", paths " + ", ".join(f"{prefix}*" for prefix in mark.prefixes[:PREFIXES_SHOWN])
     if mark.swept_ms:
