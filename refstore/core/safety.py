@@ -72,6 +72,11 @@ class Safety:
         """How long a request to the object store may take, from the service, the reaper and the offline job alike."""
         return max(self.io_timeout_seconds, IO_SECONDS_MIN)
 
+    def operations_end_ms(self, seen_ms: int) -> int:
+        """Return when the operations have ended that began before this time, by whatever clock."""
+        longest = self.operation_deadline_seconds + self.io_timeout_seconds + 2 * self.clock_skew_seconds
+        return seen_ms + int(longest * 1000)
+
     def __post_init__(self) -> None:
         if self.witness not in get_args(WitnessMode):
             raise InvalidSettings(f"witness is {self.witness!r}; it must be one of {', '.join(get_args(WitnessMode))}")

@@ -17,7 +17,7 @@ import msgspec
 
 from refstore.core import event_log
 from refstore.core.clock import Clock, format_utc
-from refstore.core.safety import Durations, Safety
+from refstore.core.safety import Durations
 from refstore.errors import CorruptObject, KVReconciling, KVSettling, KVWentBack, ObjectNotFound
 from refstore.kv.base import ABSENT, KV, Absent, Key, SetIf
 from refstore.objects.base import ObjectStore
@@ -109,7 +109,7 @@ class Fence:
         `settle` is called first. Raises KVWentBack, KVReconciling, KVSettling (it is too early to settle),
         CorruptObject, KVUnavailable, ObjectsUnavailable; then the pass must delete nothing.
         """
-        self._servers = self._read_servers()
+        self._servers = read_servers(self._kv)
         witnesses = self.witnesses()
         self._check_witnesses(witnesses)
         if any(witness.servers == self._servers for witness in witnesses.values()):
@@ -124,7 +124,7 @@ class Fence:
             _log.warning("kv_settled", servers=self._servers)
 
     def check_servers(self) -> None:
-        if self._read_servers() != self._servers:
+        if read_servers(self._kv) != self._servers:
             raise KVSettling(
                 "another server of the KV answers than when this pass began, so it deletes nothing more; the next pass "
                 "looks whether writes were lost"
@@ -204,7 +204,7 @@ class Fence:
 
     def block(self) -> int:
         """Keep every pass from beginning until `replace_lost`, also if this process dies. Return when this began."""
-        servers = self._read_servers()
+        servers = read_servers(self._kv)
         found, _ = read_witnesses(self._store())
         blocking = found.get(RECONCILE_WITNESS)
         if blocking is None or blocking.servers != servers:
@@ -217,7 +217,7 @@ class Fence:
         """Settle, witness what the KV holds now, then remove the witnesses that it does not hold, the unreadable ones
         and the block. Return how many witnesses were removed. Raises KVSettling, and what `settle` raises.
         """
-        self._servers = self._read_servers()
+        self._servers = read_servers(self._kv)
         settle()
         self.pass_through()
         found, unreadable = read_witnesses(self._store())
@@ -256,9 +256,6 @@ class Fence:
                 f"{format_utc(witness.at_ms)}, and {server} holds {held}; nothing is deleted. See `refstore kv verify`"
             )
 
-    def _read_servers(self) -> dict[str, str]:
-        return read_servers(self._kv)
-
     def _forget_servers(self) -> None:
         """Remove the notes of when others were seen: who answers now is settled, and who comes back is seen anew."""
         if keys := [info.key for info in self._store().list(SERVERS_FOLDER)]:
@@ -274,7 +271,7 @@ class Fence:
         except (ObjectNotFound, msgspec.DecodeError):
             first = now
             store.put(key, msgspec.json.encode(ServersFirstSeen(now)))
-        ends = operations_end_ms(first, self._durations.waits)
+        ends = self._durations.waits.operations_end_ms(first)
         if now < ends:
             raise KVSettling(
                 f"other servers of the KV answer than before (first seen at {format_utc(first)}), and operations that "
@@ -291,12 +288,6 @@ def read_servers(kv: KV) -> dict[str, str]:
 def servers_key(servers: Mapping[str, str]) -> str:
     """Return the key of the note of when somebody first saw these servers."""
     return f"{SERVERS_FOLDER}{sha256(msgspec.json.encode(sorted(servers.items()))).hexdigest()[:40]}.json"
-
-
-def operations_end_ms(seen_ms: int, waits: Safety) -> int:
-    """Return when the operations have ended that began before others first saw these servers."""
-    longest = waits.operation_deadline_seconds + waits.io_timeout_seconds + 2 * waits.clock_skew_seconds
-    return seen_ms + int(longest * 1000)
 
 
 def read_witnesses(store: ObjectStore) -> tuple[dict[str, Witness], dict[str, str]]:

@@ -187,9 +187,8 @@ def _confirm_unreadable(ctx: Context, manifest: Manifest) -> int:
 
 def _wait_for_operations(lake: LakeAccess, began_ms: int, watcher: Watcher) -> None:
     lake.durations.refresh()
-    waits = lake.durations.waits
-    longest = waits.operation_deadline_seconds + waits.io_timeout_seconds + 2 * waits.clock_skew_seconds
-    while (left := began_ms / 1000 + longest - lake.clock.now_ms() / 1000) > 0:
+    ends_ms = lake.durations.waits.operations_end_ms(began_ms)
+    while (left := (ends_ms - lake.clock.now_ms()) / 1000) > 0:
         watcher.describe(f"waiting {left:.0f} s for operations that began before")
         lake.clock.sleep(min(left, WAIT_SECONDS))
 

@@ -230,7 +230,7 @@ class RecordRestore:
         other = ids.branch_name(f"lost/{branch.branch[:NAME_CHARACTERS]}-{head[:12]}")
         reason = self._expiry_note(head)
         if not reason and not self._dry_run:
-            if not isinstance(ctx.branches.decode(ctx.branches.read_raw(other)), Branch):  # else made before a crash
+            if not isinstance(ctx.branches.read(other), Branch):  # else made before a crash
                 ctx.markers.publish(ctx.branches, other)  # what a crash left of its creation
                 self._create_branch(BranchCreated(other, "", head, ctx.clock.now_ms(), branch.is_hidden), head)
             record = ctx.branches.read_open(other).record
@@ -278,7 +278,7 @@ class RecordRestore:
 
     def _head_of(self, group: BranchGroup) -> CommitId | None:
         """Return the head of the branch; None if it is not there, or another one has its name."""
-        record = self._ctx.branches.decode(self._ctx.branches.read_raw(group[0]))
+        record = self._ctx.branches.read(group[0])
         return record.head if isinstance(record, Branch) and record.id == group[1] else None
 
     def _newest_commit(self, commits: Iterable[CommitId]) -> CommitId:
@@ -301,7 +301,7 @@ class RecordRestore:
         if self._find_commit(commit) is None:
             return [RestoredRecord(ctx.name, "tag", entry.name, "left: its commit is lost", commit)]
         if self._dry_run:
-            branch = ctx.branches.decode(ctx.branches.read_raw(ids.branch_name(entry.name)))
+            branch = ctx.branches.read(ids.branch_name(entry.name))
             is_free = ctx.kv.get(entry.key) is ABSENT and not isinstance(branch, Branch)
             return [
                 RestoredRecord(ctx.name, "tag", entry.name, "put back" if is_free else "put back under lost/", commit)
@@ -370,7 +370,7 @@ class RecordRestore:
         ctx, path, name = self._ctx, placed.path, branch_of(placed.token)
         entry = decode(placed.record, Entry)
         outcome = "put back"
-        branch = ctx.branches.decode(ctx.branches.read_raw(name))
+        branch = ctx.branches.read(name)
         if not isinstance(branch, Branch):
             outcome = f"left: branch {name!r} is not there"
         elif not have_content(ctx, [entry.address])[0]:

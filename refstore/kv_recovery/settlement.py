@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from refstore.context import Context
 from refstore.core import event_log
 from refstore.core.batches import split_batches
-from refstore.core.ids import Address, BranchName, CommitId, Path, Token, branch_of, is_own
+from refstore.core.ids import Address, CommitId, Path, Token, branch_of, is_own
 from refstore.errors import CommitNotFound, Contention
 from refstore.kv.base import ABSENT, Absent
 from refstore.operations import refs
@@ -57,8 +57,8 @@ def settle_repository(ctx: Context) -> SettlementResult:
     markers = _drop_lost_markers(ctx)
     tokens = references = 0
     for name, _ in list(ctx.branches.scan_open()):
-        record = read_open_branch(ctx, name)
-        for token in record.live_tokens if record is not None else ():
+        record = ctx.branches.read(name)
+        for token in record.live_tokens if isinstance(record, Branch) else ():
             tokens += _register_token(ctx, token)
             references += _restore_references(ctx, token)
     commits = _settle_commits(ctx)
@@ -94,13 +94,6 @@ def has_live_token(ctx: Context, tokens: tuple[Token, ...]) -> bool:
         for token in record.live_tokens
     }
     return not live.isdisjoint(tokens)
-
-
-def read_open_branch(ctx: Context, name: BranchName) -> Branch | None:
-    """Return the branch as it is now; None if it is not open any more."""
-    value = ctx.branches.read_raw(name)
-    record = None if value is ABSENT else decode_branch(value)
-    return record if isinstance(record, Branch) else None
 
 
 def _drop_lost_markers(ctx: Context) -> int:

@@ -14,7 +14,7 @@ import msgspec
 from refstore.core.clock import Clock, format_utc
 from refstore.core.safety import Safety
 from refstore.errors import ObjectNotFound
-from refstore.kv_recovery.fence import ServersFirstSeen, operations_end_ms, read_witnesses, servers_key
+from refstore.kv_recovery.fence import ServersFirstSeen, read_witnesses, servers_key
 from refstore.objects.base import ObjectStore
 
 
@@ -45,7 +45,7 @@ def find_settlement_wait(
     except (ObjectNotFound, msgspec.DecodeError):
         seen_ms, seen = clock.now_ms(), "no reaper has seen them yet"
     return SettlementWait(
-        operations_end_ms(seen_ms, waits),
+        waits.operations_end_ms(seen_ms),
         f"other servers of the KV answer than before, as after its restart ({seen}), and operations that began before "
         "may be under way; nothing is deleted meanwhile, and nothing is lost",
     )

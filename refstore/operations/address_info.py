@@ -18,7 +18,7 @@ from refstore.operations.purge_roles import AddressRole, role_of_content
 from refstore.operations.read import have_content
 from refstore.operations.refs import get_commit
 from refstore.records import keys
-from refstore.records.branch_records import Branch, BranchRecord, DeletedToken
+from refstore.records.branch_records import Branch, DeletedToken
 from refstore.records.encoding import decode_optional
 from refstore.records.reference_records import Deleting, Emptied, Issued, Listed, Reference
 from refstore.versioning.markers import commit_of
@@ -174,8 +174,7 @@ def _reference_state(ctx: Context, address: Address, reference: Reference) -> tu
     The branch is read first, then the markers, in the order of rule 9.
     """
     token = reference.token
-    branches = ctx.branches
-    record: BranchRecord | None = branches.decode(branches.read_raw(branch_of(token)))
+    record = ctx.branches.read(branch_of(token))
     if isinstance(record, Branch) and token in record.live_tokens:
         return ReferenceState.STAGED, None
     for retired in record.retired_tokens if record is not None else ():

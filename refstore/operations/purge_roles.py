@@ -104,11 +104,7 @@ def _role_in(ctx: Context, each: LocatedIdentity, address: Address) -> PurgeRole
 
 
 def _is_overdue(ctx: Context, location: Location) -> bool:
-    if location.intent is None:
-        return False
-    waits = ctx.waits
-    longest = waits.operation_deadline_seconds + waits.io_timeout_seconds + 2 * waits.clock_skew_seconds
-    return location.intent.since_ms < ctx.clock.now_ms() - int(longest * 1000)
+    return location.intent is not None and ctx.waits.operations_end_ms(location.intent.since_ms) < ctx.clock.now_ms()
 
 
 def describe_role(role: PurgeRole, *, is_there: bool = True) -> str:

@@ -64,6 +64,9 @@ class Branches:
     def read_raw(self, name: BranchName) -> bytes | Absent:
         return self._kv.get(self.key(name))
 
+    def read(self, name: BranchName) -> BranchRecord | None:
+        return self.decode(self.read_raw(name))
+
     def scan(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[BranchName, bytes, BranchRecord]]:
         """Yield every branch record, the closed ones included, in order of name."""
         for name, raw in self._kv.scan_all(keys.branches(self._repo), prefix=prefix, after=after):
@@ -127,10 +130,12 @@ class Branches:
                 return False
         raise self.contention(BranchName(name))
 
-    def change(self, name: BranchName, open_branch: OpenBranch, **changes: object) -> bool:
-        """Write the record with `changes` (fields of Branch), by one `set_if` over what was read."""
+    def change(self, name: BranchName, open_branch: OpenBranch, **changes: object) -> Branch | None:
+        """Write the record with `changes` (its fields) by one `set_if` over what was read, and return it; None: it has
+        changed.
+        """
         new = msgspec.structs.replace(open_branch.record, **changes, write_id=self._write_id())
-        return self._kv.set_if(self.key(name), open_branch.raw, encode(new))
+        return new if self._kv.set_if(self.key(name), open_branch.raw, encode(new)) else None
 
     def seal(self, name: BranchName, new_token: Callable[[], Token]) -> Branch:
         """Make a new token current, seal the old one, and return the written record.
@@ -141,11 +146,8 @@ class Branches:
         for _ in range(ATTEMPTS):
             open_branch = self.read_open(name)
             sealed = (*open_branch.record.sealed_tokens, open_branch.record.token)
-            new = msgspec.structs.replace(
-                open_branch.record, token=new_token(), sealed_tokens=sealed, write_id=self._write_id()
-            )
-            if self._kv.set_if(self.key(name), open_branch.raw, encode(new)):
-                return new
+            if sealed_record := self.change(name, open_branch, token=new_token(), sealed_tokens=sealed):
+                return sealed_record
         raise self.contention(name)
 
     def advance(self, name: BranchName, base: CommitId, sealed: tuple[Token, ...], head: CommitId, fate: str) -> bool:
