@@ -16,7 +16,7 @@ from typing import Final, cast
 import msgspec
 
 from refstore.context import Context
-from refstore.core.ids import BranchName, CommitId, Path, Token, are_own, is_own
+from refstore.core.ids import BranchName, CommitId, Path, Token, is_own
 from refstore.deletion_history.journal_format import PendingDelete
 from refstore.kv.base import ABSENT
 from refstore.kv_recovery.settlement import delete_added_references
@@ -127,11 +127,10 @@ def process_deleted(
 def _releases(token: Token, cause: str, pairs: Sequence[tuple[Path, bytes]]) -> list[Release]:
     """Return the references of a page's entries; tombstones, and data that is not ours, have none."""
     records = decode_staged_many([value for _, value in pairs])
-    entries = [(path, record) for (path, _), record in zip(pairs, records, strict=True) if isinstance(record, Entry)]
-    if not are_own([record.address for _, record in entries]):
-        entries = [(path, record) for path, record in entries if is_own(record.address)]
     return [
-        Release(record.address, Reference(token, path, record.reference_id), cause, record) for path, record in entries
+        Release(record.address, Reference(token, path, record.reference_id), cause, record)
+        for (path, _), record in zip(pairs, records, strict=True)
+        if isinstance(record, Entry) and is_own(record.address)
     ]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, NewType, Protocol
@@ -51,9 +50,7 @@ _COMMIT = re.compile(r"[0-9a-f]{64}")
 OWN_ADDRESS_PATTERN: Final = r"data/([0-9]{10})/([0-9a-z]{26})"
 """As a regular expression that RE2 reads too. `[0-9]`, not `\\d`: to Python that is every digit of Unicode."""
 _OWN_ADDRESS = re.compile(OWN_ADDRESS_PATTERN)
-_OWN_ADDRESSES = re.compile(rf"(?:{OWN_ADDRESS_PATTERN}\n)*")
 _UPLOAD_ID = re.compile(r"[0-9]{10}\.[0-9a-z]{26}")
-_OWN_ADDRESS_LENGTH: Final = 42
 _OWN_TIME_ENDS: Final = 26
 """Where the time in an own address ends: after the slice and the first ten digits of the id."""
 _ID_LENGTH: Final = 26
@@ -208,13 +205,6 @@ def upload_address(id_: UploadId) -> Address:
 def is_own(address: Address) -> bool:
     """Return whether refstore made the address, and so may delete its blob."""
     return _OWN_ADDRESS.fullmatch(address) is not None
-
-
-def are_own(addresses: Sequence[Address]) -> bool:
-    """Return whether all addresses are own ones, in half the time that `is_own` takes one by one."""
-    lines = "".join([address + "\n" for address in addresses])
-    # the length: one address with a line break in it must not pass for two
-    return len(lines) == (_OWN_ADDRESS_LENGTH + 1) * len(addresses) and _OWN_ADDRESSES.fullmatch(lines) is not None
 
 
 def address_time_ms(address: Address) -> int | None:

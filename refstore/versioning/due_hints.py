@@ -72,7 +72,7 @@ def parse(partition: str, name: str, value: bytes) -> DueHint:
     if address is not None:
         return DueHint(Key(partition, name), due_ms, (address,))
     addresses = decode(value, SharedDueHintRecord).addresses
-    if not addresses or not ids.are_own(addresses):
+    if not addresses or not all(map(ids.is_own, addresses)):
         raise CorruptRecord(f"the due hint {name[:120]!r} names no addresses; nothing that depends on it is deleted")
     return DueHint(Key(partition, name), due_ms, addresses)
 

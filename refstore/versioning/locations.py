@@ -22,7 +22,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from refstore.core import ids
-from refstore.core.batches import split_batches
 from refstore.core.clock import Clock
 from refstore.core.ids import Address, RepositoryId
 from refstore.errors import Contention, CorruptRecord, Gone, InvalidName, NotFound
@@ -33,30 +32,6 @@ from refstore.records.location_records import Backup, Content, Intent, Location,
 
 ATTEMPTS: Final = 16
 """How often a lost `set_if` race is run again. Each loss means that somebody else made progress."""
-
-
-_NIL: Final = msgspec.Raw(b"\xc0")
-_EMPTY: Final = msgspec.Raw(b"\x90")
-"""An empty array."""
-
-
-class _PartialLocation(msgspec.Struct, frozen=True, array_like=True, tag=85, gc=False):
-    """A location of which only the first field is decoded: a million of them take seconds less."""
-
-    current: list[str | int] | None
-    """The fields of a `Content`, its address first."""
-    replacement_count: int = 0
-    intent: msgspec.Raw = _NIL
-    backups: msgspec.Raw = _EMPTY
-    pending_deletions: msgspec.Raw = _EMPTY
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether there is no intent, no backup and nothing to delete: nil, and two empty arrays."""
-        return self.intent == _NIL and self.backups == _EMPTY and self.pending_deletions == _EMPTY
-
-
-_decode_outline: Final = msgspec.msgpack.Decoder(_PartialLocation).decode
 
 
 class LocatedIdentity(NamedTuple):
@@ -111,36 +86,21 @@ class Locations:
 
     def scan(self, page: int = 1000) -> Iterator[LocatedIdentity]:
         """Yield every record. Raises CorruptRecord."""
-        for name, value in self._scan(page):
-            yield LocatedIdentity(name, decode(value, Location))
+        for shard in range(keys.SHARDS):
+            for name, value in self._kv.scan_all(keys.locations(self._repo, shard), page=page):
+                yield LocatedIdentity(_parse_identity(name), decode(value, Location))
 
     def scan_changing(self, page: int = 1000) -> Iterator[LocatedIdentity]:
         """Yield the records that have a backup, an intent or something to delete; most have none. Raises
         CorruptRecord.
         """
-        for name, value in self._scan(page):
-            if not _decode_partial(name, value).is_at_rest:
-                yield LocatedIdentity(name, decode(value, Location))
+        for each in self.scan(page):
+            if each.location.intent or each.location.backups or each.location.pending_deletions:
+                yield each
 
     def scan_addresses(self, page: int = 1000) -> Iterator[tuple[Address, Sequence[Address]]]:
         """Yield each identity with every address that its record names. Raises CorruptRecord."""
-        for name, value in self._scan(page):
-            outline = _decode_partial(name, value)
-            if outline.is_at_rest:
-                address = str(outline.current[0]) if outline.current else ""
-                yield name, (Address(address),) if address else ()
-            else:
-                yield name, decode(value, Location).addresses()
-
-    def _scan(self, page: int) -> Iterator[tuple[Address, bytes]]:
-        """Yield identities, which are checked, and records, which are not."""
-        for shard in range(keys.SHARDS):
-            for found in split_batches(self._kv.scan_all(keys.locations(self._repo, shard), page=page), page):
-                pairs = [(Address(name), value) for name, value in found]
-                if not ids.are_own([identity for identity, _ in pairs]):
-                    for name, _ in found:
-                        _parse_identity(name)
-                yield from pairs
+        return ((identity, location.addresses()) for identity, location in self.scan(page))
 
     # ---- a run
 
@@ -387,23 +347,12 @@ class Locations:
         return self._kv.get_many([keys.location(self._repo, identity) for identity in identities])
 
     def _set_if(self, items: Sequence[tuple[Address, bytes | Absent, Location | None]]) -> list[bool]:
-        return (
-            self._kv.set_if_many(
-                [
-                    SetIf(keys.location(self._repo, identity), before, ABSENT if after is None else encode(after))
-                    for identity, before, after in items
-                ]
-            )
-            if items
-            else []
+        return self._kv.set_if_many(
+            [
+                SetIf(keys.location(self._repo, identity), before, ABSENT if after is None else encode(after))
+                for identity, before, after in items
+            ]
         )
-
-
-def _decode_partial(name: str, value: bytes) -> _PartialLocation:
-    try:
-        return _decode_outline(value)
-    except msgspec.DecodeError as error:
-        raise CorruptRecord(f"the location of {name} cannot be read ({error}); nothing will be deleted") from error
 
 
 def _with_fields(location: Location, **fields: object) -> Location:
