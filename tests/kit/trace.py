@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from functools import cache, reduce
+from operator import or_
+from typing import Any, Final
 
 import msgspec
 
 from refstore.errors import InvalidSettings
-from refstore.records.any_record import AnyRecord
+from refstore.records.encoding import Record
 from tests.kit.explorer import CRASH, Event
 from tests.kit.ids import short
 from tests.kit.steps import GET, KINDS, LIST, LOST, OBJECTS, SET, SET_IF, WAIT, Interned, body_of
 
-_decoder: Final = msgspec.msgpack.Decoder(AnyRecord)
 _TOKEN: Final = re.compile(r"([A-Z]+)(?:#(\d+))?([!~]?)(?:\*(\d+))?")
 _HEX: Final = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{56}\b")
 
@@ -86,9 +87,15 @@ def _value(names: Interned, key: int, number: int) -> str:
     if names.keys[key].partition == OBJECTS:
         return repr(body_of(value))
     try:
-        return str(_decoder.decode(value))
+        return str(_record_decoder().decode(value))
     except msgspec.DecodeError:
         return repr(value)
+
+
+@cache
+def _record_decoder() -> msgspec.msgpack.Decoder[Any]:
+    """Of every kind of record that the code under test has imported by now."""
+    return msgspec.msgpack.Decoder(reduce(or_, Record.__subclasses__()))
 
 
 def _plain(text: str) -> str:
