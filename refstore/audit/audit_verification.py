@@ -11,8 +11,6 @@ Whoever can write both the KV and the store can forge all of it (`docs/operating
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from enum import Enum
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -28,15 +26,15 @@ from refstore.audit.audit_entries import (
     parse_key,
     sha256_of,
 )
-from refstore.errors import Corrupt, CorruptObject, ObjectNotFound
+from refstore.errors import Corrupt, CorruptObject
 from refstore.kv.base import ABSENT, KV
 from refstore.objects.base import ObjectStore
+from refstore.objects.parallel_reads import read_many
 from refstore.records import keys
 from refstore.records.encoding import decode, decode_optional
 from refstore.records.lake_records import AuditHead, WaitingAct
 
 READ_BATCH: Final = 64
-READERS: Final = 16
 BEYOND_HEAD_MAX: Final = 1
 """How many entries a crash can leave: a process that could not write its head leaves its chain (`chain.py`)."""
 
@@ -145,7 +143,7 @@ class AuditVerification:
             yield _missing_finding(chain, 1, gap, head.number)
 
     def _find_beyond_head(self, chain: str, number: int, head: AuditHead) -> Iterator[AuditFinding]:
-        body = self._read_entry(entry_key(chain, number))
+        ((_, body),) = read_many(self._store, [entry_key(chain, number)], end=ENTRY_BYTES_MAX + 1)
         if body is None:
             return
         finding, entry = _verify_entry(chain, number, body, None)
@@ -217,25 +215,13 @@ class AuditVerification:
                 self._open[place] = act.action
 
     def _read_bodies(self, chain: str, last: int) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the bodies of the entries from the last to the first; None: missing."""
+        """Yield the bodies of the entries from the last to the first, each up to one byte more than the allowed size;
+        None: missing.
+        """
         for high in range(last, 0, -READ_BATCH):
             numbers = range(high, max(0, high - READ_BATCH), -1)
-            if len(numbers) == 1:
-                yield high, self._read_entry(entry_key(chain, high))
-                continue
-            with ThreadPoolExecutor(min(READERS, len(numbers))) as pool:
-                reads = [
-                    pool.submit(copy_context().run, self._read_entry, entry_key(chain, number)) for number in numbers
-                ]
-                bodies = [read.result() for read in reads]
-            yield from zip(numbers, bodies, strict=True)
-
-    def _read_entry(self, key: str) -> bytes | None:
-        """Read an entry, up to one byte more than the allowed size."""
-        try:
-            return b"".join(self._store.get(key, end=ENTRY_BYTES_MAX + 1))
-        except ObjectNotFound:
-            return None
+            found = read_many(self._store, [entry_key(chain, number) for number in numbers], end=ENTRY_BYTES_MAX + 1)
+            yield from ((number, body) for number, (_, body) in zip(numbers, found, strict=True))
 
 
 def _verify_entry(

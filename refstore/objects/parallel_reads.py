@@ -16,14 +16,14 @@ SEQUENTIAL_READS_MAX: Final = 4
 """So many objects are read one after another: threads would take longer."""
 
 
-def read_many(store: ObjectStore, keys: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
-    """Yield each key with its object's bytes, in order; None: it is not there. At most `READERS` objects are held in
-    memory. Raises ObjectsUnavailable.
+def read_many(store: ObjectStore, keys: Sequence[str], *, end: int | None = None) -> Iterator[tuple[str, bytes | None]]:
+    """Yield each key with its object's bytes (up to `end`), in order; None: it is not there. At most `READERS` objects
+    are held in memory. Raises ObjectsUnavailable.
     """
 
     def read(key: str) -> bytes | None:
         try:
-            return store.read(key)
+            return b"".join(store.get(key, end=end))
         except ObjectNotFound:
             return None
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -23,7 +23,7 @@ import msgspec
 
 from refstore.core.units import SUM_BYTES_MAX, sum_sizes
 from refstore.versioning.commits import columns, object_names
-from refstore.versioning.commits.columns import Column, ColumnKind, Layout, UnreadableColumns
+from refstore.versioning.commits.columns import Column, ColumnKind, Layout, Rows, UnreadableColumns
 
 LAYOUT: Final = Layout(
     "refstore.metarange",
@@ -116,20 +116,10 @@ def encode(metarange: Metarange, content_hash: str = "") -> bytes:
 
 def decode(metarange_id: str, body: bytes) -> Metarange:
     """Decode a metarange. Raises CorruptRange for anything but the one that was written under that id."""
-    if not _is_sealed(body):
-        raise object_names.corrupt_range(
-            object_names.METARANGES, metarange_id, f"its {len(body)} bytes do not have the hash in their seal"
-        )
-    try:
-        rows, metadata = columns.decode(LAYOUT, body)
-    except UnreadableColumns as error:
-        raise object_names.corrupt_range(object_names.METARANGES, metarange_id, str(error)) from error
+    rows, metadata = _decode(metarange_id, body)
     values = (rows.column(at).to_pylist() for at in range(len(LAYOUT.fields)))
     metarange = Metarange.from_rows(map(RangeRow._make, zip(*values, strict=True)), metadata.get(CUT_KEY, ""))
-    if metarange.content_hash != object_names.hash_of(metarange_id):
-        raise object_names.corrupt_range(
-            object_names.METARANGES, metarange_id, "it does not have the content whose hash is in its name"
-        )
+    _check_content(metarange_id, metarange.content_hash)
     if not metarange.rows or not _is_in_order(metarange):
         raise object_names.corrupt_range(object_names.METARANGES, metarange_id, "its ranges are not in order")
     return metarange
@@ -141,19 +131,27 @@ def range_ids(metarange_id: str, body: bytes) -> Column:
     A job reads the metaranges of all commits for them, so the content is not hashed again: the seal verifies the bytes,
     and the hash among them must be the one in the name.
     """
+    rows, metadata = _decode(metarange_id, body, ["range"])
+    _check_content(metarange_id, metadata.get(CONTENT_KEY, ""))
+    return rows.column(0)
+
+
+def _decode(metarange_id: str, body: bytes, only: Sequence[str] | None = None) -> tuple[Rows, dict[str, str]]:
     if not _is_sealed(body):
         raise object_names.corrupt_range(
             object_names.METARANGES, metarange_id, f"its {len(body)} bytes do not have the hash in their seal"
         )
     try:
-        rows, metadata = columns.decode(LAYOUT, body, ["range"])
+        return columns.decode(LAYOUT, body, only)
     except UnreadableColumns as error:
         raise object_names.corrupt_range(object_names.METARANGES, metarange_id, str(error)) from error
-    if metadata.get(CONTENT_KEY, "") != object_names.hash_of(metarange_id):
+
+
+def _check_content(metarange_id: str, content_hash: str) -> None:
+    if content_hash != object_names.hash_of(metarange_id):
         raise object_names.corrupt_range(
             object_names.METARANGES, metarange_id, "it does not have the content whose hash is in its name"
         )
-    return rows.column(0)
 
 
 def _content_hash(cut: str, content: list[tuple[str, str, str, int, int]]) -> str:
