@@ -32,7 +32,7 @@ from refstore.records.commit_records import Commit
 from refstore.records.encoding import encode
 from refstore.records.staging_records import Entry
 from refstore.versioning.commits import graph
-from refstore.versioning.commits.import_spool import ImportSpool
+from refstore.versioning.commits.sorted_runs import SortedRuns
 from refstore.versioning.commits.tree_merge import MergeStrategy
 from refstore.versioning.commits.tree_rewrite import WrittenTree
 from refstore.versioning.manifest import CommitLanded
@@ -163,7 +163,7 @@ def commit_replacement(
     ctx: Context,
     branch: BranchName,
     options: CommitOptions,
-    spool: ImportSpool,
+    spool: SortedRuns,
     prefixes: Sequence[str],
     about_to_land: Callable[[CommitId], None],
 ) -> tuple[CommitInfo, WrittenTree]:

@@ -34,7 +34,7 @@ from refstore.operations.commit import CommitOptions
 from refstore.records.commit_records import Commit
 from refstore.records.repository_records import ImportSource
 from refstore.versioning.commits import import_spool
-from refstore.versioning.commits.import_spool import ImportSpool
+from refstore.versioning.commits.sorted_runs import SortedRuns
 
 ProgressCallback = Callable[[int, int], None]
 """Called with the number of objects listed so far, and of those left out. If it raises, the import ends, and nothing
@@ -109,13 +109,13 @@ def import_objects(
     prefixes = _drop_nested([source.destination for source in planned if not source.key])
     commit_operation.check_clean(ctx, branch)
     skipped = SkippedKeys()
-    spool = ImportSpool(lambda: watch(spool.objects, skipped.count))
+    spool = import_spool.new_spool(lambda: watch(spool.rows, skipped.count))
     with spool:
         try:
             size_bytes = _list_sources(planned, spool, skipped, watch)
         except StoreMisconfigured as error:  # the source's, which is not this lake's to mend
             raise Invalid(f"nothing was imported, as the source cannot be read: {error}") from error
-        totals = spool.objects, size_bytes
+        totals = spool.rows, size_bytes
         left_out = skipped.count, tuple(skipped.examples)
         with deadline.limit_operation(ctx.clock, ctx.safety.operation_deadline_seconds):
             if dry_run:
@@ -216,7 +216,7 @@ def _check_is_folder(place: ForeignLocation, url: str) -> None:
 
 
 def _list_sources(
-    sources: Sequence[_ImportListing], spool: ImportSpool, skipped: SkippedKeys, watch: ProgressCallback
+    sources: Sequence[_ImportListing], spool: SortedRuns, skipped: SkippedKeys, watch: ProgressCallback
 ) -> int:
     """List all sources into the spool, single objects last because later rows win, and return the bytes."""
     size_bytes = 0
@@ -224,7 +224,7 @@ def _list_sources(
         if source.key:
             continue
         spool.start_run()
-        before = spool.objects
+        before = spool.rows
         for page in source.store.list_pages(source.prefix, skipped=skipped):
             fitting = _drop_invalid_paths(source, page, skipped)
             size_bytes = sum_sizes((size_bytes, *fitting.sizes_bytes))
@@ -234,8 +234,8 @@ def _list_sources(
                         fitting, cut=source.prefix_length, destination=source.destination, root=source.root
                     )
                 )
-            watch(spool.objects, skipped.count)
-        if spool.objects == before:
+            watch(spool.rows, skipped.count)
+        if spool.rows == before:
             left_out = f" that can be named ({skipped.count} were left out)" if skipped.count else ""
             raise ObjectNotFound(
                 f"{source.source.url!r} holds no objects{left_out}; nothing was imported, and {source.destination!r} "
@@ -249,7 +249,7 @@ def _list_sources(
         listed = _list_single(source)
         size_bytes = sum_sizes((size_bytes, listed.sizes_bytes[0]))
         spool.add(import_spool.rows_of(listed, cut=source.prefix_length, destination=path, root=source.root))
-        watch(spool.objects, skipped.count)
+        watch(spool.rows, skipped.count)
     return size_bytes
 
 

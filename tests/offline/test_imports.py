@@ -13,7 +13,7 @@ from refstore.configuration.settings import ReaperSettings
 from refstore.records.repository_records import ImportSource
 from refstore.versioning.commits import ranges
 from refstore.versioning.commits.columns import Rows
-from refstore.versioning.commits.import_spool import ImportSpool
+from refstore.versioning.commits.sorted_runs import SortedRuns
 from refstore_gc.gc_run import GcOptions, run_nightly
 from refstore_reaper.daemon import Reaper
 from tests.offline.world import World
@@ -87,9 +87,9 @@ def test_a_run_in_the_middle_of_a_long_listing_takes_nothing_of_it(
     """
     world.commit(a=b"kept")
     ran: list[object] = []
-    add = ImportSpool.add
+    add = SortedRuns.add
 
-    def add_and_write(self: ImportSpool, rows: Rows) -> None:
+    def add_and_write(self: SortedRuns, rows: Rows) -> None:
         add(self, rows)
         self.early = world.ctx.trees.apply("", ranges.items_of(rows))
 
@@ -100,7 +100,7 @@ def test_a_run_in_the_middle_of_a_long_listing_takes_nothing_of_it(
             ran.append(run_nightly(world.ctx, engines, GcOptions(min_age_seconds=0)))
 
     if early:
-        monkeypatch.setattr(ImportSpool, "add", add_and_write)
+        monkeypatch.setattr(SortedRuns, "add", add_and_write)
         monkeypatch.setattr(
             "refstore.versioning.commits.trees.Trees.replace_prefixes",
             lambda _self, _base, spool, _prefixes: spool.early,

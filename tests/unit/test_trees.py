@@ -20,7 +20,7 @@ from refstore.objects.base import Body, StoredObject
 from refstore.objects.memory import MemoryObjects
 from refstore.records.encoding import encode
 from refstore.records.staging_records import Entry
-from refstore.versioning.commits import added_addresses, columns, object_names
+from refstore.versioning.commits import added_addresses, columns, object_names, sorted_runs
 from refstore.versioning.commits.added_addresses import AddedAddressCollector
 from refstore.versioning.commits.caches import Cache, Caches
 from refstore.versioning.commits.object_names import hash_of
@@ -344,11 +344,11 @@ def test_no_thread_is_left_behind() -> None:
 
 
 def test_a_full_temporary_directory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full(columns.ColumnSpill):
-        def add(self, column: columns.Column) -> None:
+    class Full(columns.RowSpill):
+        def add(self, rows: columns.Rows) -> None:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(added_addresses, "ColumnSpill", Full)
+    monkeypatch.setattr(sorted_runs, "RowSpill", Full)
     with Workers(0) as workers:
         collector = AddedAddressCollector(workers, run_rows=2)
         first, second = page_entries([(path(number), entry(number)) for number in range(4)], 2)

@@ -15,17 +15,16 @@ directory takes about 46 bytes per address beyond the first 16 MiB.
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from tempfile import SpooledTemporaryFile
 from typing import IO, BinaryIO, Final, NamedTuple, cast
 
 from refstore.core.ids import OWN_ADDRESS_PATTERN, Address
-from refstore.errors import Unavailable
 from refstore.objects.base import CHUNK_BYTES
 from refstore.versioning.commits import columns, object_names, ranges
-from refstore.versioning.commits.columns import SPOOL_BYTES, Column, ColumnKind, ColumnSpill, Layout, UnreadableColumns
+from refstore.versioning.commits.columns import SPOOL_BYTES, Column, ColumnKind, Layout, Rows, UnreadableColumns
+from refstore.versioning.commits.sorted_runs import SortedRuns, temporary_space
 from refstore.versioning.commits.tree_changes import ChangePage
 from refstore.versioning.commits.tree_store import TreeStore
 from refstore.versioning.commits.workers import PendingResult, Workers
@@ -57,10 +56,8 @@ class AddedAddressCollector:
         self._rows = 0
         self._sorting: PendingResult[Column] | None = None
         """The run before."""
-        self._spill: ColumnSpill | None = None
+        self._spill: SortedRuns | None = None
         """All runs before that."""
-        self._runs: list[range] = []
-        """The numbers of each spilled run's columns."""
 
     def add(self, page: ChangePage) -> None:
         own = columns.filter_matches(page.rows.column(ranges.ADDRESS), OWN_ADDRESS_PATTERN)
@@ -82,7 +79,8 @@ class AddedAddressCollector:
         if self._spill is not None:
             if rest is not None:
                 self._spill_run(rest)
-            return self._workers.submit(_write, store, store.new_suffix(), self._merge_runs(self._spill), new_ranges)
+            pieces = (rows.column(0) for rows in self._spill.merge_runs())
+            return self._workers.submit(_write, store, store.new_suffix(), pieces, new_ranges)
         return (
             None if rest is None else self._workers.submit(_write, store, store.new_suffix(), iter([rest]), new_ranges)
         )
@@ -97,33 +95,15 @@ class AddedAddressCollector:
             self._sorting = None
 
     def _spill_run(self, run: Column) -> None:
-        with temporary_space():
-            if self._spill is None:
-                self._spill = ColumnSpill(LAYOUT)
-            start = self._spill.written
-            for at in range(0, len(run), self._run_batch_rows):
-                self._spill.add(run.slice(at, self._run_batch_rows))
-            self._runs.append(range(start, self._spill.written))
+        if self._spill is None:
+            self._spill = SortedRuns(LAYOUT, _merge_rows)
+        self._spill.start_run()
+        for at in range(0, len(run), self._run_batch_rows):
+            self._spill.add(columns.rows_of_columns(LAYOUT, [run.slice(at, self._run_batch_rows)]))
 
-    def _merge_runs(self, spill: ColumnSpill) -> Iterator[Column]:
-        """Yield all runs merged, sorted, each address once, in pieces."""
-        waiting = [iter(run) for run in self._runs]
-        heads = [spill.read_column(next(run)) for run in waiting]
-        while heads:
-            # up to the smallest end of the heads every address is at hand: all following ones are above it
-            limit = min(columns.last_value(head) for head in heads)
-            window: list[Column] = []
-            for at in reversed(range(len(heads))):
-                end = columns.count_up_to(heads[at], limit)
-                window.append(heads[at].slice(0, end))
-                heads[at] = heads[at].slice(end)
-                if len(heads[at]) == 0:
-                    following = next(waiting[at], None)
-                    if following is None:
-                        del heads[at], waiting[at]
-                    else:
-                        heads[at] = spill.read_column(following)
-            yield columns.merge_unique(window)
+
+def _merge_rows(parts: Sequence[Rows]) -> Rows:
+    return columns.rows_of_columns(LAYOUT, [columns.merge_unique([rows.column(0) for rows in parts])])
 
 
 def _write(store: TreeStore, suffix: str, pieces: Iterator[Column], new_ranges: Sequence[str]) -> str:
@@ -181,17 +161,6 @@ def open_added_addresses(store: TreeStore, listing_id: str) -> Generator[OpenAdd
             )
         except UnreadableColumns as error:
             raise object_names.corrupt_range(object_names.ADDED_ADDRESSES, listing_id, str(error)) from error
-
-
-@contextmanager
-def temporary_space() -> Generator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Unavailable(
-            f"the temporary directory {tempfile.gettempdir()} cannot be used ({error}); free space in it or set "
-            "TMPDIR, then make the same call again"
-        ) from error
 
 
 def _hash(file: IO[bytes]) -> str:

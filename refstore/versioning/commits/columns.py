@@ -203,6 +203,10 @@ def text_at(rows: Rows, column: int, at: int) -> str:
     return values[at].as_py()
 
 
+def last_key(rows: Rows) -> str:
+    return text_at(rows, 0, rows.num_rows - 1)
+
+
 def sum_column(rows: Rows, column: int) -> int:
     """Add up sizes. What many of them add up to may be more than Arrow's sum holds, which begins again from below."""
     values = rows.column(column)
@@ -292,39 +296,22 @@ def merge_unique(parts: Sequence[Column]) -> Column:
     return pa.concat_arrays([values.slice(0, 1), values.slice(1).filter(differs)])
 
 
-def count_up_to(column: Column, limit: str) -> int:
-    """Return how many values of a sorted column are not above `limit`."""
-    return pc.sum(pc.less_equal(column, make_scalar(limit, pa.string()))).as_py() or 0
-
-
-def last_value(column: Column) -> str:
-    values: Any = column
-    return values[-1].as_py()
-
-
-class ColumnSpill:
-    """Columns or rows in a temporary file, read again by their number after all were added."""
+class RowSpill:
+    """Rows in a temporary file, read again by their number after all were added."""
 
     def __init__(self, layout: Layout) -> None:
-        self._schema = _schema(layout)
         from tempfile import SpooledTemporaryFile
 
         self._file = SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115  # closed by `close`
-        self._writer: Any = ipc.new_file(self._file, self._schema)
+        self._writer: Any = ipc.new_file(self._file, _schema(layout))
         self._reader: Any = None
         self.written = 0
 
-    def add(self, column: Column) -> None:
-        self.add_rows(pa.record_batch([column], schema=self._schema))
-
-    def add_rows(self, rows: Rows) -> None:
+    def add(self, rows: Rows) -> None:
         self._writer.write_batch(rows)
         self.written += 1
 
-    def read_column(self, number: int) -> Column:
-        return self.read_rows(number).column(0)
-
-    def read_rows(self, number: int) -> Rows:
+    def read(self, number: int) -> Rows:
         if self._reader is None:
             self._writer.close()
             self._file.seek(0)

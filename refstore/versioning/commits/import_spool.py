@@ -1,12 +1,9 @@
-"""The objects that an import listed, on their way into a tree: spooled rows, and the changes made of them.
+"""The objects that an import listed, on their way into a tree: rows, and the changes made of them.
 
 Nothing is written to the namespace while a listing goes on, however long that takes: a range that nobody names yet is
 an orphan to the offline job once it is older than the longest operation. So the whole listing is spooled first, and
 its ranges are written, and committed, in one operation
-(`docs/decisions/0122-an-import-lists-first-and-writes-afterwards.md`).
-
-Memory: one batch of each run. The system's temporary directory takes some 150 bytes for each object beyond the first 16
-MiB.
+(`docs/decisions/0122-an-import-lists-first-and-writes-afterwards.md`). An object takes some 150 bytes of the spool.
 """
 
 from __future__ import annotations
@@ -17,8 +14,8 @@ from refstore.objects.base import ObjectPage
 from refstore.objects.foreign_objects import TO_QUOTE, quote_path
 from refstore.records import keys
 from refstore.versioning.commits import columns, ranges
-from refstore.versioning.commits.added_addresses import temporary_space
-from refstore.versioning.commits.columns import ColumnSpill, Rows
+from refstore.versioning.commits.columns import Rows
+from refstore.versioning.commits.sorted_runs import SortedRuns
 from refstore.versioning.commits.tree_changes import NOTHING, ChangePage
 
 
@@ -43,67 +40,11 @@ def rows_of(page: ObjectPage, *, cut: int, destination: str, root: str) -> Rows:
     return columns.rows_of_columns(ranges.LAYOUT, [values.get(name, nothing) for name, _ in ranges.LAYOUT.fields])
 
 
-class ImportSpool:
-    """Runs of rows in a temporary file, each sorted by path, each path once; a later run's row wins.
-
-    It is a context manager.
+def new_spool(on_read: Callable[[], None]) -> SortedRuns:
+    """Return a spool for such rows, sorted by path; of rows with one path that of the later run counts. `on_read`: see
+    `SortedRuns`.
     """
-
-    def __init__(self, on_read: Callable[[], None] = lambda: None) -> None:
-        """`on_read` is called from time to time while the runs are read again; if it raises, the reading ends."""
-        self._on_read = on_read
-        with temporary_space():
-            self._spill = ColumnSpill(ranges.LAYOUT)
-        self._runs: list[range] = []
-        self.objects = 0
-
-    def start_run(self) -> None:
-        self._runs.append(range(self._spill.written, self._spill.written))
-
-    def add(self, rows: Rows) -> None:
-        """Add rows to the run that was started last."""
-        with temporary_space():
-            self._spill.add_rows(rows)
-        self._runs[-1] = range(self._runs[-1].start, self._spill.written)
-        self.objects += rows.num_rows
-
-    def merge_runs(self) -> Iterator[Rows]:
-        """Yield all rows, sorted by path, each path once; it may be called several times."""
-        waiting = [iter(run) for run in self._runs if run]
-        heads = [self._read_rows(next(run)) for run in waiting]
-        while len(heads) > 1:
-            # up to the smallest end of the heads every row is at hand: all following rows are above it
-            limit = min(_last_path(head) for head in heads)
-            window: list[Rows] = []
-            for at, head in enumerate(heads):
-                end = columns.find_position(head, limit, behind=True)
-                window.append(head.slice(0, end))
-                heads[at] = head.slice(end)
-            yield columns.merge_sorted([part for part in window if part.num_rows])
-            for at in reversed(range(len(heads))):
-                if not heads[at].num_rows:
-                    following = next(waiting[at], None)
-                    if following is None:
-                        del heads[at], waiting[at]
-                    else:
-                        heads[at] = self._read_rows(following)
-        if heads:
-            yield heads[0]
-            yield from (self._read_rows(number) for number in waiting[0])
-
-    def _read_rows(self, number: int) -> Rows:
-        self._on_read()
-        with temporary_space():
-            return self._spill.read_rows(number)
-
-    def close(self) -> None:
-        self._spill.close()
-
-    def __enter__(self) -> ImportSpool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    return SortedRuns(ranges.LAYOUT, columns.merge_sorted, on_read)
 
 
 def replacement_changes(new_pages: Iterator[Rows], existing: Iterator[list[str]]) -> Iterator[ChangePage]:
@@ -112,7 +53,7 @@ def replacement_changes(new_pages: Iterator[Rows], existing: Iterator[list[str]]
     while rows is not None or old_paths is not None:
         # up to the smaller end both are complete
         limit = min(
-            _last_path(rows) if rows is not None else keys.LAST_CODE_POINT,
+            columns.last_key(rows) if rows is not None else keys.LAST_CODE_POINT,
             old_paths[-1] if old_paths is not None else keys.LAST_CODE_POINT,
         )
         new_rows: Rows | None = None
@@ -143,7 +84,3 @@ def _page(new_rows: Rows | None, old: Sequence[str]) -> ChangePage:
     order = sorted(range(len(every)), key=every.__getitem__)
     rows = columns.take_rows(columns.concatenate([new_rows, deletions]), order)
     return ChangePage([every[at] for at in order], rows, [at >= len(paths) for at in order])
-
-
-def _last_path(rows: Rows) -> str:
-    return columns.text_at(rows, ranges.PATH, rows.num_rows - 1)

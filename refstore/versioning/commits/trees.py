@@ -33,7 +33,7 @@ from refstore.versioning.commits.workers import Workers
 
 if TYPE_CHECKING:
     from refstore.versioning.commits import added_addresses, import_spool, tree_diff, tree_rewrite
-    from refstore.versioning.commits.import_spool import ImportSpool
+    from refstore.versioning.commits.sorted_runs import SortedRuns
     from refstore.versioning.commits.tree_diff import PathChange
     from refstore.versioning.commits.tree_rewrite import WrittenTree
 else:
@@ -150,7 +150,7 @@ class Trees:
         with Workers(self._threads) as workers:
             return tree_rewrite.TreeRewrite(self._store, self._cut, base, workers).run(pages)
 
-    def replace_prefixes(self, base: str, spool: ImportSpool, prefixes: Sequence[str]) -> WrittenTree:
+    def replace_prefixes(self, base: str, spool: SortedRuns, prefixes: Sequence[str]) -> WrittenTree:
         """Put the spooled entries, and remove all others below the prefixes, none of which lies in another."""
         return self._apply(
             base, import_spool.replacement_changes(spool.merge_runs(), self._paths_below(base, sorted(prefixes)))
