@@ -16,7 +16,7 @@ import msgspec
 from refstore.context import Context
 from refstore.core import ids
 from refstore.core.ids import Address, BranchName, Path, Token, address_time_ms, branch_of
-from refstore.errors import AlreadyExists, Contention, Gone, ObjectNotFound, RefstoreError
+from refstore.errors import AlreadyExists, Gone, ObjectNotFound, RefstoreError
 from refstore.operations.expire_staged_entries import EXPIRED_CAUSE
 from refstore.operations.read import ResolvedEntry, resolve_many
 from refstore.operations.reference_lookup import ReferenceLookup, describe_contents, look_up
@@ -25,8 +25,8 @@ from refstore.operations.stage_entries import (
     DELETED_CAUSE,
     Placement,
     TokenMoved,
-    check_committed,
     check_distinct,
+    find_uncommitted,
     place,
 )
 from refstore.operations.trash import TrashItem
@@ -229,14 +229,9 @@ def _restore_references(
         if placements:
             place(ctx, branch, token, placements, on_empty=True, witness=ctx.safety.witness == "always")
     except TokenMoved as moved:
-        for placement in moved.placements:
-            try:
-                check_committed(ctx, branch, TokenMoved([placement]))
-            except Contention as error:
-                index = by_path[placement.path]
-                results[index] = RestoreResult(
-                    plans[index].address, placement.path, None, RestoreOutcome.CONFLICT, error
-                )
+        for path, error in find_uncommitted(ctx, branch, moved).items():
+            index = by_path[path]
+            results[index] = RestoreResult(plans[index].address, path, None, RestoreOutcome.CONFLICT, error)
     return results
 
 

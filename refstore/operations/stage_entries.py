@@ -192,10 +192,7 @@ def place_if_absent(
         except (AlreadyExists, Contention) as error:
             refused[item.path] = error
         except TokenMoved as moved:
-            try:
-                check_committed(ctx, branch, moved)
-            except Contention as error:
-                refused[item.path] = error
+            refused |= find_uncommitted(ctx, branch, moved)
     if witness:
         _write_witness(ctx, placed)
     return refused
@@ -279,21 +276,21 @@ def releases_of_replaced(token: Token, old: Sequence[tuple[Path, bytes | Absent]
     return releases
 
 
-def check_committed(ctx: Context, branch: BranchName, moved: TokenMoved) -> None:
-    """Check that a commit took the entries whose reference could not follow; else raise Contention.
+def find_uncommitted(ctx: Context, branch: BranchName, moved: TokenMoved) -> dict[Path, Contention]:
+    """Return an error for each entry whose reference could not follow and that no commit took.
 
     If the path now resolves to the address, a commit took the entry, as the caller meant. Otherwise the branch was
     reset, or the entry was replaced, after it had been written.
     """
-    paths = [item.path for item in moved.placements]
-    now = _read_current(ctx, branch, paths)
-    for item in moved.placements:
-        current_entry = now.get(item.path)
-        if current_entry is None or item.entry is None or current_entry.entry.address != item.entry.address:
-            raise Contention(
-                f"branch {branch!r} was committed or reset while {item.path!r} was written, and it is not there now; "
-                "write it again"
-            )
+    now = _read_current(ctx, branch, [item.path for item in moved.placements])
+    return {
+        item.path: Contention(
+            f"branch {branch!r} was committed or reset while {item.path!r} was written, and it is not there now; "
+            "write it again"
+        )
+        for item in moved.placements
+        if item.path not in now or item.entry is None or now[item.path].entry.address != item.entry.address
+    }
 
 
 def _releases_of_overwritten(

@@ -35,9 +35,9 @@ from refstore.operations.blob_writes import copy_all, put_all
 from refstore.operations.stage_entries import (
     Placement,
     TokenMoved,
-    check_committed,
     check_distinct,
     find_existing,
+    find_uncommitted,
     place,
     place_if_absent,
 )
@@ -263,11 +263,7 @@ def place_each(
         try:
             place(ctx, branch, token, others, on_empty=True, witness=witness)
         except TokenMoved as moved:
-            for item in moved.placements:
-                try:
-                    check_committed(ctx, branch, TokenMoved([item]))
-                except Contention as error:
-                    refused[item.path] = error
+            refused |= find_uncommitted(ctx, branch, moved)
     return refused
 
 

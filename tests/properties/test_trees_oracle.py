@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refstore.core.ids import Address, is_own
+from refstore.errors import MergeConflict
 from refstore.objects.memory import MemoryObjects
 from refstore.records.encoding import encode
 from refstore.records.staging_records import Entry, Tombstone
@@ -19,7 +21,7 @@ from refstore.versioning.commits.equality import are_equal
 from refstore.versioning.commits.object_names import hash_of
 from refstore.versioning.commits.ranges import CutRule
 from refstore.versioning.commits.tree_diff import PathChange, PathChangeKind
-from refstore.versioning.commits.tree_merge import MergedChange, MergeStrategy, PathConflict
+from refstore.versioning.commits.tree_merge import CONFLICTS_MAX, MergeStrategy
 from refstore.versioning.commits.tree_rewrite import WrittenTree
 from refstore.versioning.commits.trees import Trees
 from tests.kit.clock import FakeClock
@@ -269,22 +271,23 @@ def test_merge(base: Tree, ours_changes: Changes, theirs_changes: Changes, strat
     ours, theirs = applied(base, ours_changes), applied(base, theirs_changes)
     ids = world.build(base), world.build(ours), world.build(theirs)
 
-    merged, conflicts = dict(ours), list[PathConflict]()
+    merged, conflicts = dict(ours), list[str]()
     for path in sorted(base.keys() | theirs.keys()):
         old, mine, new = base.get(path), ours.get(path), theirs.get(path)
         if old == new or are_equal(mine, new, {}):
             continue
         if not are_equal(mine, old, {}) and strategy is MergeStrategy.NONE:
-            conflicts.append(PathConflict(path, old, mine, new, is_conflict=True))
+            conflicts.append(path)
         elif are_equal(mine, old, {}) or strategy is MergeStrategy.THEIRS:
             merged = applied(merged, {path: new})
 
-    steps = list(world.trees.merge(*ids, strategy, equal_as_uploaded))
-    assert [step for step in steps if isinstance(step, PathConflict)] == conflicts
-    taken = [step for step in steps if isinstance(step, MergedChange)]
-    assert world.dump(world.trees.apply(ids[1], taken).metarange) == merged
-    if not conflicts:
-        assert list(world.trees.merge_changes(*ids, strategy, equal_as_uploaded)) == taken
+    changes = world.trees.merge_changes(*ids, strategy, equal_as_uploaded)
+    if conflicts:
+        with pytest.raises(MergeConflict) as refused:
+            next(changes)
+        assert refused.value.paths == tuple(conflicts[:CONFLICTS_MAX])
+    else:
+        assert world.dump(world.trees.apply(ids[1], changes).metarange) == merged
 
 
 @settings(deadline=None)

@@ -419,7 +419,7 @@ def test_the_same_change_on_both_sides_is_no_conflict_whatever_its_time() -> Non
     new = entry(3, version=1)
     later = Entry(new.address, new.size_bytes, new.checksum, new.mtime_ms + 1, new.metadata, new.content_type)
     ours, theirs = (trees.apply(base, [(path(3), each)]).metarange for each in (new, later))
-    assert list(trees.merge(base, ours, theirs, MergeStrategy.NONE, equal_as_uploaded)) == []
+    assert list(trees.merge_changes(base, ours, theirs, MergeStrategy.NONE, equal_as_uploaded)) == []
 
 
 # ---- the helpers

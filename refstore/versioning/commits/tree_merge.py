@@ -27,7 +27,7 @@ from refstore.versioning.commits.tree_diff import PathChange
 BATCH: Final = 1000
 """How many changes are looked up in ours together."""
 CONFLICTS_MAX: Final = 100
-"""How many paths MergeConflict carries; `merge` gives all of them."""
+"""How many paths MergeConflict carries."""
 
 
 class MergeStrategy(Enum):
@@ -39,13 +39,6 @@ class MergeStrategy(Enum):
     """In a conflict theirs is taken."""
 
 
-class MergedChange(NamedTuple):
-    """A change to apply to ours."""
-
-    path: str
-    entry: Entry | None
-
-
 class MergeSides(NamedTuple):
     """A path on which theirs has something that ours has not. None: it is not there."""
 
@@ -55,12 +48,6 @@ class MergeSides(NamedTuple):
     theirs: Entry | None
     is_conflict: bool
     """Whether ours has changed it, too."""
-
-
-class PathConflict(MergeSides):
-    """Both changed it since base, to different things."""
-
-    __slots__ = ()
 
 
 class TreeReader(Protocol):
@@ -92,33 +79,24 @@ def compare_sides(
             yield MergeSides(some[at].path, some[at].left, mine[at], some[at].right, is_conflict=not is_equal)
 
 
-def merge(
-    trees: TreeReader, base: str, ours: str, theirs: str, strategy: MergeStrategy, equal: AreEqual
-) -> Iterator[MergedChange | PathConflict]:
-    """Yield what to apply to ours, and the conflicts, in path order."""
-    for step in compare_sides(trees.diff(base, theirs), None if ours == base else partial(trees.get_many, ours), equal):
-        if not step.is_conflict or strategy is MergeStrategy.THEIRS:
-            yield MergedChange(step.path, step.theirs)
-        elif strategy is MergeStrategy.NONE:
-            yield PathConflict(*step)
-
-
 def merge_changes(
     trees: TreeReader, base: str, ours: str, theirs: str, strategy: MergeStrategy, equal: AreEqual
 ) -> Iterator[tuple[str, Entry | None]]:
-    """Yield a merge as changes. Raises MergeConflict before the first change, so that nothing is written in vain."""
+    """Yield what to apply to ours, in path order. Raises MergeConflict before the first change, so that nothing is
+    written in vain.
+    """
+    our_entries = None if ours == base else partial(trees.get_many, ours)
     if strategy is MergeStrategy.NONE:
-        steps = merge(trees, base, ours, theirs, strategy, equal)
-        conflicts = (step.path for step in steps if isinstance(step, PathConflict))
+        steps = compare_sides(trees.diff(base, theirs), our_entries, equal)
+        conflicts = (step.path for step in steps if step.is_conflict)
         paths = tuple(islice(conflicts, CONFLICTS_MAX))
         if paths:
             raise _merge_conflict(paths, has_more=next(conflicts, None) is not None)
-    for step in merge(trees, base, ours, theirs, strategy, equal):
-        if isinstance(step, PathConflict):
-            raise _merge_conflict(
-                (step.path,), has_more=True
-            )  # a purge has replaced a content since: what was equal is not
-        yield step
+    for step in compare_sides(trees.diff(base, theirs), our_entries, equal):
+        if not step.is_conflict or strategy is MergeStrategy.THEIRS:
+            yield step.path, step.theirs
+        elif strategy is MergeStrategy.NONE:  # a purge has replaced a content since: what was equal is not
+            raise _merge_conflict((step.path,), has_more=True)
 
 
 def _merge_conflict(paths: tuple[str, ...], *, has_more: bool) -> MergeConflict:

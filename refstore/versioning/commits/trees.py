@@ -27,7 +27,7 @@ from refstore.versioning.commits.path_filter import PathFilter
 from refstore.versioning.commits.ranges import CUT_RULE, CutRule
 from refstore.versioning.commits.tree_changes import PAGE_ROWS
 from refstore.versioning.commits.tree_diff import PathChange
-from refstore.versioning.commits.tree_merge import MergedChange, MergeStrategy, PathConflict
+from refstore.versioning.commits.tree_merge import MergeStrategy
 from refstore.versioning.commits.tree_store import TreeStore
 from refstore.versioning.commits.workers import Workers
 
@@ -180,16 +180,12 @@ class Trees:
         """Yield the changes from `left` to `right` (of paths in `only`), in path order. Shared ranges are not read."""
         return tree_diff.diff(self._store, self._threads, left, right, prefix=prefix, after=after, only=only)
 
-    def merge(
-        self, base: str, ours: str, theirs: str, strategy: MergeStrategy, equal: AreEqual
-    ) -> Iterator[MergedChange | PathConflict]:
-        """Yield what to apply to `ours` to bring in the changes of `theirs` since `base`, and the conflicts."""
-        return tree_merge.merge(self, base, ours, theirs, strategy, equal)
-
     def merge_changes(
         self, base: str, ours: str, theirs: str, strategy: MergeStrategy, equal: AreEqual
     ) -> Iterator[tuple[str, Entry | None]]:
-        """Yield a merge as changes for `apply`. Raises MergeConflict, as a rule before the first of them."""
+        """Yield what to apply to `ours` to bring in the changes of `theirs` since `base`. Raises MergeConflict, as a
+        rule before the first of them.
+        """
         return tree_merge.merge_changes(self, base, ours, theirs, strategy, equal)
 
     # ---- for the audit and the offline job
