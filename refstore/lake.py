@@ -328,12 +328,9 @@ class Lake:
     def repository(self, name: str) -> Repository:
         """Return an open repository. Raises RepositoryNotFound."""
         checked = ids.repository_name(name)
-        record = decode_optional(self.kv.get(keys.repository(checked)), RepositoryRecord)
+        record = self._find_record(checked)
         if record is None or record.closed_ms:
-            state = f"was deleted at {format_utc(record.closed_ms)}" if record else "does not exist"
-            raise RepositoryNotFound(
-                f"repository {name!r} {state}; list the repositories to see which do", unknown=checked
-            )
+            raise _not_found(checked, record)
         return Repository(self.context(checked, record), record)
 
     def _suggest(self, error: NotFound) -> None:
@@ -364,11 +361,9 @@ class Lake:
     def undrained_context(self, name: str) -> Context:
         """Return the context of an open repository, or of one that is not drained yet. Raises RepositoryNotFound."""
         checked = ids.repository_name(name)
-        record = decode_optional(self.kv.get(keys.repository(checked)), RepositoryRecord)
+        record = self._find_record(checked)
         if record is None:
-            raise RepositoryNotFound(
-                f"repository {name!r} does not exist; list the repositories to see which do", unknown=checked
-            )
+            raise _not_found(checked)
         return self.context(checked, record)
 
     def repositories(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[RepositoryName, RepositoryRecord]]:
@@ -397,9 +392,7 @@ class Lake:
             raw = self.kv.get(key)
             record = decode_optional(raw, RepositoryRecord)
             if record is None or record.closed_ms:
-                raise RepositoryNotFound(
-                    f"repository {name!r} does not exist; list the repositories to see which do", unknown=checked
-                )
+                raise _not_found(checked, record)
             metadata = {name: value for name, value in {**record.metadata, **(put or {})}.items() if name not in gone}
             user_metadata.check_user_metadata(metadata, f"repository {checked!r}")
             changed = msgspec.structs.replace(record, metadata=metadata)
@@ -447,7 +440,7 @@ class Lake:
         first.
         """
         checked = ids.repository_name(name)
-        record = decode_optional(self.kv.get(keys.repository(checked)), RepositoryRecord)
+        record = self._find_record(checked)
         if record is not None:
             yield self.context(checked, record), record
         drained = [
@@ -586,15 +579,24 @@ class Lake:
         moves, so that the record is not missed on its way.
         """
         with deadline.lift():
-            there = decode_optional(self.kv.get(keys.repository(name)), RepositoryRecord)
+            there = self._find_record(name)
             if there is None or there.id != repo:
                 there = decode_optional(self.kv.get(keys.closed_repository(repo)), RepositoryRecord)
             return there
 
+    def _find_record(self, name: RepositoryName) -> RepositoryRecord | None:
+        return decode_optional(self.kv.get(keys.repository(name)), RepositoryRecord)
+
     def _already_exists(self, name: RepositoryName) -> AlreadyExists:
-        record = decode_optional(self.kv.get(keys.repository(name)), RepositoryRecord)
+        record = self._find_record(name)
         if record is not None and record.closed_ms:
             from refstore.operations import deleted_names
 
             return AlreadyExists(deleted_names.describe_hold(self.context(name, record), record))
         return AlreadyExists(f"repository already exists: {name!r}")
+
+
+def _not_found(name: RepositoryName, record: RepositoryRecord | None = None) -> RepositoryNotFound:
+    """`record`: of a repository that was deleted and is not drained yet."""
+    state = f"was deleted at {format_utc(record.closed_ms)}" if record is not None else "does not exist"
+    return RepositoryNotFound(f"repository {name!r} {state}; list the repositories to see which do", unknown=name)

@@ -1,4 +1,5 @@
-"""Drivers that other packages bring: an entry point's group names the interface, its name is the URL scheme.
+"""Find the driver of a URL scheme: a built-in one, or one that another package brings by an entry point. The entry
+point's group names the interface, its name is the scheme.
 
 A driver runs with everything that the process may do, as any installed package does. A scheme that is built in always
 opens the built-in driver, so the installed packages are looked through for other schemes only.
@@ -6,10 +7,11 @@ opens the built-in driver, so the installed packages are looked through for othe
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from refstore.errors import InvalidSettings
+from refstore.errors import InvalidSettings, MissingExtra
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -18,10 +20,31 @@ KV_DRIVERS: Final = "refstore.kv"
 OBJECT_DRIVERS: Final = "refstore.objects"
 
 
-def load_opener(group: str, scheme: str, built_in: Collection[str], refusal: str) -> object:
-    """Return what the entry point `scheme` of `group` names. Raises InvalidSettings, which begins with `refusal` where
-    no package has such an entry point.
+class BuiltInDriver(NamedTuple):
+    opener: str
+    """`module:function`. The module is imported when a URL of its scheme is first opened."""
+    extra: str = ""
+    """The extra that installs the packages of the driver; '': it needs none."""
+
+
+def find_opener(group: str, scheme: str, built_in: Mapping[str, BuiltInDriver], refusal: str) -> Any:
+    """Return the function that opens a URL of the scheme. Raises MissingExtra; and InvalidSettings, which begins with
+    `refusal` where no package has an entry point for the scheme.
     """
+    driver = built_in.get(scheme)
+    if driver is None:
+        return _load_installed(group, scheme, built_in, refusal)
+    module, _, name = driver.opener.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if not driver.extra or (error.name or "").startswith("refstore"):
+            raise
+        what = f"a {scheme}:// KV" if group == KV_DRIVERS else f"{scheme}:// object stores"
+        raise MissingExtra(driver.extra, what) from error
+
+
+def _load_installed(group: str, scheme: str, built_in: Collection[str], refusal: str) -> object:
     from importlib.metadata import entry_points  # imports a parser of e-mails, which few processes need
 
     installed = entry_points(group=group)

@@ -14,29 +14,26 @@ Other packages bring drivers for other schemes by entry points of the group `ref
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
-from typing import Final, cast
+from typing import Final
 
 from refstore.core.clock import Clock, SystemClock
-from refstore.core.driver_entry_points import KV_DRIVERS, load_opener
+from refstore.core.driver_entry_points import KV_DRIVERS, BuiltInDriver, find_opener
 from refstore.core.redaction import redact_url
-from refstore.errors import InvalidSettings, MissingExtra
+from refstore.errors import InvalidSettings
 from refstore.kv.base import KV
 from refstore.kv.retries import ATTEMPTS, RetryingKV
 
+_REDIS: Final = BuiltInDriver("refstore.kv.redis:open_redis", "redis")
 _BUILT_IN: Final = {
-    "memory": "refstore.kv.memory:open_memory",
-    "sqlite": "refstore.kv.sqlite:open_sqlite",
-    "redis": "refstore.kv.redis:open_redis",
-    "rediss": "refstore.kv.redis:open_redis",
-    "redis+sentinel": "refstore.kv.redis:open_redis",
-    "rediss+sentinel": "refstore.kv.redis:open_redis",
-    "redis+cluster": "refstore.kv.redis:open_redis",
-    "rediss+cluster": "refstore.kv.redis:open_redis",
+    "memory": BuiltInDriver("refstore.kv.memory:open_memory"),
+    "sqlite": BuiltInDriver("refstore.kv.sqlite:open_sqlite"),
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "redis+sentinel": _REDIS,
+    "rediss+sentinel": _REDIS,
+    "redis+cluster": _REDIS,
+    "rediss+cluster": _REDIS,
 }
-
-_EXTRAS: Final = {"redis": "redis"}
-"""Imported package -> the extra that brings it."""
 
 
 def open_kv(
@@ -51,26 +48,11 @@ def open_kv(
     `check` is called before each attempt; the SDK passes one that raises DeadlineExceeded.
     """
     clock = clock or SystemClock()
-    kv = _opener(url)(url, clock)
+    scheme, refusal = url.partition(":")[0].lower(), f"{redact_url(url)[:200]!r} is not the URL of a KV"
+    kv: object = find_opener(KV_DRIVERS, scheme, _BUILT_IN, refusal)(url, clock)
     if not isinstance(kv, KV):
         raise InvalidSettings(
             f"the driver for {redact_url(url)[:200]!r} opened a {type(kv).__name__}; it must return a subclass of "
             "refstore.kv.base.KV"
         )
     return RetryingKV(kv, attempts=attempts, clock=clock, check=check)
-
-
-def _opener(url: str) -> Callable[[str, Clock], object]:
-    """Return the driver's function (url, clock) -> KV, which connects at first use."""
-    scheme = url.partition(":")[0].lower()
-    if scheme not in _BUILT_IN:
-        refusal = f"{redact_url(url)[:200]!r} is not the URL of a KV"
-        return cast("Callable[[str, Clock], object]", load_opener(KV_DRIVERS, scheme, _BUILT_IN, refusal))
-    module, _, name = _BUILT_IN[scheme].partition(":")
-    try:
-        return cast("Callable[[str, Clock], object]", getattr(import_module(module), name))
-    except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
-            raise
-        raise MissingExtra(extra, f"a {scheme}:// KV") from error

@@ -5,16 +5,14 @@ Other packages bring drivers for other schemes by entry points of the group `ref
 
 from __future__ import annotations
 
-import importlib
 import random
-from collections.abc import Callable
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from refstore.core.clock import Clock, SystemClock
-from refstore.core.driver_entry_points import OBJECT_DRIVERS, load_opener
-from refstore.errors import InvalidSettings, MissingExtra
+from refstore.core.driver_entry_points import OBJECT_DRIVERS, BuiltInDriver, find_opener
+from refstore.errors import InvalidSettings
 from refstore.objects.base import ObjectStore
-from refstore.objects.store_urls import StoreURL, child, parse_store_url
+from refstore.objects.store_urls import child, parse_store_url
 
 __all__ = ["ObjectStore", "OpenOptions", "child", "make_objects", "open_objects"]
 
@@ -34,17 +32,10 @@ class OpenOptions(NamedTuple):
     """
 
 
-class _DriverSpec(NamedTuple):
-    module: str
-    opener: str
-    extra: str | None
-    """The extra that installs the packages of the driver."""
-
-
 _BUILT_IN: Final = {
-    "file": _DriverSpec("refstore.objects.local", "open_local", None),
-    "s3": _DriverSpec("refstore.objects.s3", "open_s3", "s3"),
-    "memory": _DriverSpec("refstore.objects.memory", "open_memory", None),
+    "file": BuiltInDriver("refstore.objects.local:open_local"),
+    "s3": BuiltInDriver("refstore.objects.s3:open_s3", "s3"),
+    "memory": BuiltInDriver("refstore.objects.memory:open_memory"),
 }
 
 _NOTHING_TO_MAKE: Final = ("s3", "memory")
@@ -67,7 +58,8 @@ def open_objects(
     parsed = parse_store_url(url)
     # jitter, not a secret
     options = OpenOptions(clock or SystemClock(), rng or random.Random(), io_timeout_seconds, create)  # noqa: S311  # pauses
-    store = _find_opener(parsed.scheme)(parsed, options)
+    refusal = f"{parsed.scheme}:// is not the URL of an object store"
+    store: object = find_opener(OBJECT_DRIVERS, parsed.scheme, _BUILT_IN, refusal)(parsed, options)
     if not isinstance(store, ObjectStore):
         raise InvalidSettings(
             f"the driver for {parsed.scheme}:// opened a {type(store).__name__}; it must return a subclass of "
@@ -82,22 +74,3 @@ def make_objects(url: str) -> None:
     """
     if parse_store_url(url).scheme not in _NOTHING_TO_MAKE:
         open_objects(url, create=True).close()
-
-
-def _find_opener(scheme: str) -> Callable[[StoreURL, OpenOptions], object]:
-    """Return the driver's function (url, options) -> ObjectStore. That function refuses options that it
-    does not know.
-    """
-    driver = _BUILT_IN.get(scheme)
-    if driver is None:
-        refusal = f"{scheme}:// is not the URL of an object store"
-        return cast(
-            "Callable[[StoreURL, OpenOptions], object]", load_opener(OBJECT_DRIVERS, scheme, _BUILT_IN, refusal)
-        )
-    try:
-        module = importlib.import_module(driver.module)
-    except ModuleNotFoundError as error:
-        if driver.extra is None or (error.name or "").startswith("refstore"):
-            raise
-        raise MissingExtra(driver.extra, f"{scheme}:// object stores") from error
-    return cast("Callable[[StoreURL, OpenOptions], object]", getattr(module, driver.opener))
