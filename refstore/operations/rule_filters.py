@@ -20,7 +20,7 @@ from refstore.errors import BranchNotFound, Contention, InvalidRules
 from refstore.operations import read
 from refstore.operations.refs import ResolvedRef
 from refstore.records.branch_records import Branch
-from refstore.retention.rules import ParsedRules, PathRuleFilter, Rules
+from refstore.retention.rules import ParsedRules, PathRuleFilter, Rules, check_own_filters
 
 BRANCHES_MAX: Final = 1000
 """How many branches are searched for one prefix; what only the others show is not known."""
@@ -45,16 +45,7 @@ def read_filters(ctx: Context, parsed: ParsedRules) -> ParsedRules:
             )
         read_as[prefix] = candidates[0]
     rules = bind_filters(parsed.rules, read_as)
-    known_filters: set[tuple[str, str]] = set()
-    for index, rule in enumerate(rules.rules):
-        own = (rule.filter.prefix, rule.filter.own_branch)
-        if rule.status == "enabled":
-            if own in known_filters:
-                raise InvalidRules(
-                    f"a second enabled rule for prefix {own[0]!r} on branch {own[1]!r}; keep one",
-                    place=f"rules[{index}]",
-                )
-            known_filters.add(own)
+    check_own_filters(rules)
     return parsed._replace(rules=rules, read_as=read_as)
 
 

@@ -55,14 +55,6 @@ class RetentionPlan:
     def class_of(self, path: str) -> PathClass:
         return next(each for each in self.classes if path.startswith(each.prefix))
 
-    def keeps_entry(self, number: int, path: str, made_ms: int) -> bool:
-        """Return whether a commit's entry keeps its object. Every faster implementation must agree with this."""
-        path_class = self.class_of(path)
-        level = path_class.keep_levels[number]
-        return level == KeepLevel.ALL or (
-            level == KeepLevel.YOUNG and path_class.made_from_ms is not None and made_ms >= path_class.made_from_ms
-        )
-
     def partly_expired_commits(self) -> Iterator[tuple[CommitId, tuple[str, ...]]]:
         """Yield the active commits that do not keep all their entries, with the prefixes where they do not."""
         narrow = [each for each in self.classes if each.has_path_rule]

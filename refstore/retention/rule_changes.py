@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from refstore.errors import ConsentNeeded
-from refstore.retention.rules import PathRule, Pins, Rules
+from refstore.retention.rules import Pins, Rules
 
 NO_RULES: Final = Rules(pins=Pins(tags=False))
 """What a first document is compared with: where there are no rules, nothing expires, and no pin was set."""
@@ -129,17 +129,9 @@ def _path_rules(rules: Rules) -> dict[str, str]:
     for rule in rules.rules:
         where = f" on {rule.filter.own_branch}" if rule.filter.own_branch else ""
         name = f"{rule.filter.prefix}*{where}{'' if rule.status == 'enabled' else ', disabled'}"
-        found[name] = "; ".join(filter(None, (found.get(name), _periods(rule))))
+        periods = ", ".join(f"{kind} {period.total_days} days" for kind, period in rule.expiration.periods.items())
+        found[name] = "; ".join(filter(None, (found.get(name), periods)))
     return found
-
-
-def _periods(rule: PathRule) -> str:
-    kinds = (
-        ("all", rule.expiration.all),
-        ("noncurrent", rule.expiration.noncurrent),
-        ("uncommitted", rule.expiration.uncommitted),
-    )
-    return ", ".join(f"{kind} {period.total_days} days" for kind, period in kinds if period is not None)
 
 
 def _setting_changes(old: Rules, new: Rules) -> Iterator[RuleChange]:

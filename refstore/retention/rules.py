@@ -23,7 +23,7 @@ that no rule names never expire. An unknown field is refused, because it may be 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
@@ -88,6 +88,12 @@ class Expiration(_RulesPart, frozen=True):
     """How long after the last branch head that named the object."""
     uncommitted: RulePeriod | None = None
     """How long after the object was staged, if it was not committed."""
+
+    @property
+    def periods(self) -> dict[str, RulePeriod]:
+        """The kinds that the rule has."""
+        kinds = {"all": self.all, "noncurrent": self.noncurrent, "uncommitted": self.uncommitted}
+        return {kind: period for kind, period in kinds.items() if period is not None}
 
 
 class PathRuleFilter(_RulesPart, frozen=True):
@@ -310,24 +316,16 @@ _FIELDS: Final = sorted(
 
 
 def _check_branches(rules: Rules) -> None:
-    seen: dict[str, int] = {}
+    _refuse_duplicates([rule.branch_id for rule in rules.branches], "branches[{}].branch_id", "branch")
     patterns: list[tuple[int, str]] = []
     for index, rule in enumerate(rules.branches):
         name, place = rule.branch_id, f"branches[{index}].branch_id"
-        if name in seen:
-            raise InvalidRules(
-                f"branch {name!r} is there twice (first in branches[{seen[name]}]); keep one of them", place=place
-            )
-        seen[name] = index
         if globs.is_glob(name):
             if not globs.is_valid(name):
                 raise InvalidRules(f"{name[:80]!r} is not a glob over branch names; {globs.GLOB_FORM}", place=place)
             patterns.append((index, name))
         else:
-            try:
-                ids.branch_name(name)
-            except InvalidName as error:
-                raise InvalidRules(str(error), place=place) from None
+            _check_by(ids.branch_name, name, place)
     if len(patterns) > GLOBS_MAX:
         raise InvalidRules(
             f"more than {GLOBS_MAX} globs; use fewer, wider ones", place=f"branches[{patterns[GLOBS_MAX][0]}].branch_id"
@@ -350,10 +348,7 @@ def _check_pins(rules: Rules) -> None:
                 f"{tag[:80]!r} is neither a tag's name nor a glob; {globs.GLOB_FORM}", place=f"pins.tags[{index}]"
             )
     for index, commit in enumerate(rules.pins.commits):
-        try:
-            ids.commit_id(commit)
-        except InvalidName as error:
-            raise InvalidRules(str(error), place=f"pins.commits[{index}]") from None
+        _check_by(ids.commit_id, commit, f"pins.commits[{index}]")
     _refuse_duplicates(tags, "pins.tags[{}]", "tag")
     _refuse_duplicates(rules.pins.commits, "pins.commits[{}]", "commit")
 
@@ -361,52 +356,47 @@ def _check_pins(rules: Rules) -> None:
 def _check_holds(rules: Rules) -> None:
     prefixes = [hold.prefix for hold in rules.legal_holds]
     for index, prefix in enumerate(prefixes):
-        _check_prefix(prefix, f"legal_holds[{index}].prefix")
+        _check_by(ids.path_prefix, prefix, f"legal_holds[{index}].prefix")
     _refuse_duplicates(prefixes, "legal_holds[{}].prefix", "the legal hold of prefix")
 
 
 def _check_path_rules(rules: Rules) -> None:
-    seen: dict[tuple[str, str], int] = {}
     for index, rule in enumerate(rules.rules):
         place = f"rules[{index}]"
-        prefix, branch = rule.filter.prefix, rule.filter.own_branch
-        _check_prefix(prefix, f"{place}.filter.prefix")
-        if branch:
-            try:
-                ids.branch_name(branch)
-            except InvalidName as error:
-                raise InvalidRules(f"{error}; or '*' for all branches", place=f"{place}.filter.branch") from None
-        kinds = {
-            "all": rule.expiration.all,
-            "noncurrent": rule.expiration.noncurrent,
-            "uncommitted": rule.expiration.uncommitted,
-        }
-        if not any(kinds.values()):
+        _check_by(ids.path_prefix, rule.filter.prefix, f"{place}.filter.prefix")
+        if branch := rule.filter.own_branch:
+            _check_by(ids.branch_name, branch, f"{place}.filter.branch", more="; or '*' for all branches")
+        periods = rule.expiration.periods
+        if not periods:
             raise InvalidRules(
                 "no kind of expiration; give at least one of all, noncurrent, uncommitted", place=f"{place}.expiration"
             )
-        for kind, period in kinds.items():
-            if period is not None and not 1 <= period.total_days <= DAYS_MAX:
+        for kind, period in periods.items():
+            if not 1 <= period.total_days <= DAYS_MAX:
                 raise InvalidRules(
                     f"{period.total_days} days; a path rule has 1 to {DAYS_MAX}", place=f"{place}.expiration.{kind}"
                 )
-        if rule.status == "disabled":
-            continue
-        if (prefix, branch) in seen:
+    check_own_filters(rules)
+
+
+def check_own_filters(rules: Rules) -> None:
+    """Raise InvalidRules where two enabled rules have one filter."""
+    seen: dict[tuple[str, str], int] = {}
+    for index, rule in enumerate(rules.rules):
+        own = prefix, branch = rule.filter.prefix, rule.filter.own_branch
+        if rule.status == "enabled" and seen.setdefault(own, index) != index:
             of = f" on branch {branch!r}" if branch else ""
             raise InvalidRules(
-                f"a second enabled rule for prefix {prefix!r}{of} (first is rules[{seen[prefix, branch]}]); make one "
-                "rule of them",
-                place=place,
+                f"a second enabled rule for prefix {prefix!r}{of} (first is rules[{seen[own]}]); make one rule of them",
+                place=f"rules[{index}]",
             )
-        seen[prefix, branch] = index
 
 
-def _check_prefix(prefix: str, place: str) -> None:
+def _check_by(check: Callable[[str], object], value: str, place: str, *, more: str = "") -> None:
     try:
-        ids.path_prefix(prefix)
-    except InvalidPath as error:
-        raise InvalidRules(str(error), place=place) from None
+        check(value)
+    except (InvalidName, InvalidPath) as error:
+        raise InvalidRules(f"{error}{more}", place=place) from None
 
 
 def _refuse_duplicates(values: Sequence[str], place: str, what: str) -> None:

@@ -39,6 +39,7 @@ from refstore.retention.rules import (
     RulePeriod,
     Rules,
 )
+from tests.kit.retention import keeps_entry
 
 FOREVER_DAYS = 10**9
 LAST_DAY = 40
@@ -333,7 +334,7 @@ def test_path_rules_and_holds_against_the_oracle(case: Case, data: st.DataObject
             and (commit not in shown or rules.allow_deletion_from_latest_view)
         ):
             kept = made_day >= case.day - max(aged.values())
-        assert made.keeps_entry(made.expiry.history.numbers[commit], path, made_day * DAY_MS) == (kept or held)
+        assert keeps_entry(made, commit, path, made_day * DAY_MS) == (kept or held)
 
     made_ms, pinned = made_day * DAY_MS, {CommitId(commit) for commit in rules.pins.commits}
     tagged = {commit for tag, commit in case.refs.tags.items() if rules.holds_tag(tag)}
@@ -341,7 +342,7 @@ def test_path_rules_and_holds_against_the_oracle(case: Case, data: st.DataObject
         goes = any(each.expires(path, made_ms) for each in latest_view_rules(rules, branch, case.day * DAY_MS))
         due = rules.allow_deletion_from_latest_view and not rules.keep_last and not held and branch in aged
         assert goes is (due and made_day < case.day - aged.get(branch, 0))
-        if head not in pinned | tagged and not made.keeps_entry(made.expiry.history.numbers[head], path, made_ms):
+        if head not in pinned | tagged and not keeps_entry(made, head, path, made_ms):
             assert goes  # what a head names is not let go of before the head's own branch has let go of it
     partly = dict(made.partly_expired_commits())
     for commit, number in made.expiry.history.numbers.items():

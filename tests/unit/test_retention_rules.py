@@ -132,7 +132,7 @@ class TestRefusals:
     def test_a_branch_twice(self) -> None:
         place, reason = refused(branches("main", "main"))
         assert place == "branches[1].branch_id"
-        assert reason == "branch 'main' is there twice (first in branches[0]); keep one of them"
+        assert reason == "branch 'main' is there twice; keep one of them"
 
     def test_a_misspelt_field(self) -> None:
         assert refused('{\n "legal_hold": []}') == ("", "unknown field 'legal_hold'; did you mean 'legal_holds'?")

@@ -13,6 +13,7 @@ from refstore.retention.commit_arrays import CommitHistory, CommitRow, Transacti
 from refstore.retention.path_rules import make_plan
 from refstore.retention.rule_explanation import branch_lines, hold_reasons
 from refstore.retention.rules import DAY_MS, BranchRule, Expiration, PathRule, PathRuleFilter, RulePeriod, Rules
+from tests.kit.retention import keeps_entry
 
 NOW_MS = 1_763_708_400_000
 
@@ -65,7 +66,7 @@ class Story:
             file
             for name, files in self.files.items()
             for file in files
-            if made.keeps_entry(made.expiry.history.numbers[CommitId(name)], file, at_ms)
+            if keeps_entry(made, CommitId(name), file, at_ms)
         }
 
 
@@ -287,5 +288,5 @@ def test_a_rule_of_one_branch_takes_nothing_that_another_branch_holds() -> None:
         default_retention_days=30, rules=(PathRule(Expiration(all=RulePeriod(days=1)), PathRuleFilter("", "main")),)
     )
     made = make_plan(CommitHistory.from_rows(rows), Refs({"main": c, "dev": d}, {}), rules, 10 * DAY_MS)
-    kept = [made.keeps_entry(made.expiry.history.numbers[commit], "x", 0) for commit in ids]
+    kept = [keeps_entry(made, commit, "x", 0) for commit in ids]
     assert kept == [True, False, True, True]  # a: dev was there; b: on main alone; c and d: heads

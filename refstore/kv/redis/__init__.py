@@ -41,6 +41,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple, cast
 
 import redis
@@ -49,6 +50,7 @@ import redis.sentinel
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from refstore.core.batches import split_batches
 from refstore.core.clock import Clock
 from refstore.errors import KVRefused, KVUnavailable, RefstoreError, StoreMisconfigured
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
@@ -168,43 +170,37 @@ class RedisKV(KV):
         return min(limit, cast(int, self._call_one(key, redis_commands.count_command(key))))
 
     def risks(self) -> Sequence[str]:
-        try:
-            pools = self._servers.pools_of_positions(
-                lambda partition: redis_commands.partition_key(self._prefix, partition)
-            )
-        except (redis.RedisError, OSError) as error:
-            raise self._connection_error(error, sent=False) from error
-        distinct = list(dict.fromkeys(pools.values()))
-        calls = [RedisCall(b"", command, [], _no_results, False, 0) for _ in distinct for command in _PERSISTENCE]
-        targets = [pool for pool in distinct for _ in _PERSISTENCE]
-        replies: list[Reply] = [None] * len(calls)
-        self._send_round(calls, [(pool, False, place) for place, pool in enumerate(targets)], replies)
         found = (
             what
-            for info, save, appendfsync in zip(replies[::3], replies[1::3], replies[2::3], strict=True)
+            for info, save, appendfsync in self._ask_masters(_PERSISTENCE).values()
             if not isinstance(info, redis.ResponseError)  # a server that does not show it
             for _, what in persistence_risks(_parse_info(info), save, appendfsync)
         )
         return list(dict.fromkeys(found))
 
     def servers(self) -> list[Server]:
+        answers = self._ask_masters(_IDENTIFY)
+        for reply in chain.from_iterable(answers.values()):
+            if isinstance(reply, redis.ResponseError):
+                raise self._reply_error(reply, nothing_done=True)
+        return sorted(
+            Server(partition, self._master_identity(_parse_info(server), _parse_info(replication)))
+            for partition, (server, replication) in answers.items()
+        )
+
+    def _ask_masters(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
+        """Return the replies of each master, which may be errors, by the name of a partition that it stores."""
         try:
             pools = self._servers.pools_of_positions(
                 lambda partition: redis_commands.partition_key(self._prefix, partition)
             )
         except (redis.RedisError, OSError) as error:
             raise self._connection_error(error, sent=False) from error
-        calls = [RedisCall(b"", command, [], _no_results, False, 0) for _ in pools for command in _IDENTIFY]
-        targets = [pool for pool in pools.values() for _ in _IDENTIFY]
+        calls = [RedisCall(b"", command, [], _no_results, False, 0) for _ in pools for command in commands]
+        targets = [pool for pool in pools.values() for _ in commands]
         replies: list[Reply] = [None] * len(calls)
         self._send_round(calls, [(pool, False, place) for place, pool in enumerate(targets)], replies)
-        for reply in replies:
-            if isinstance(reply, redis.ResponseError):
-                raise self._reply_error(reply, nothing_done=True)
-        return sorted(
-            Server(partition, self._master_identity(_parse_info(server), _parse_info(replication)))
-            for partition, server, replication in zip(pools, replies[::2], replies[1::2], strict=True)
-        )
+        return dict(zip(pools, split_batches(replies, len(commands)), strict=True))
 
     def _master_identity(self, server: Mapping[str, str], replication: Mapping[str, str]) -> str:
         """Return the identity of a master from the fields of `INFO server` and `INFO replication`."""
