@@ -181,11 +181,14 @@ class OfflineRuns:
         """Return the flag of the run that marks now."""
         return decode_optional(self._kv.get(keys.gc_flag(self._repo)), GcFlag)
 
-    def check_flag(self, mark_id: str) -> None:
-        """Raise Conflict if the flag is not this run's any more."""
+    def check_flag(self, mark_id: str) -> GcFlag:
+        """Return the flag of this run. Raises Conflict if it is not this run's any more."""
         flag = self.read_flag()
         if flag is None or flag.mark_id != mark_id:
-            raise _taken_over_error(mark_id)
+            raise Conflict(
+                f"mark {mark_id} was taken over by another run, or unmarked; nothing is marked, run the marking again"
+            )
+        return flag
 
     def take_flag(self, mark_id: str, owner: str, *, take_over: bool) -> None:
         """Take the flag. The run that had it can never finish then. Raises RunUnderWay: that run lives, and is not
@@ -216,20 +219,15 @@ class OfflineRuns:
 
     def beat(self, mark_id: str) -> None:
         """Raises Conflict if the run was taken over."""
-        raw = self._kv.get(keys.gc_flag(self._repo))
-        flag = decode_optional(raw, GcFlag)
-        if flag is None or flag.mark_id != mark_id:
-            raise _taken_over_error(mark_id)
-        self._kv.set_if(
-            keys.gc_flag(self._repo), raw, encode(msgspec.structs.replace(flag, beat_ms=self._clock.now_ms()))
-        )
+        flag = self.check_flag(mark_id)
+        new = msgspec.structs.replace(flag, beat_ms=self._clock.now_ms())
+        self._kv.set_if(keys.gc_flag(self._repo), encode(flag), encode(new))
 
     def clear_flag(self, mark_id: str) -> None:
         """Take the flag off if it is still this run's, then remove its pins."""
-        raw = self._kv.get(keys.gc_flag(self._repo))
-        flag = decode_optional(raw, GcFlag)
+        flag = self.read_flag()
         if flag is not None and flag.mark_id == mark_id:
-            self._kv.set_if(keys.gc_flag(self._repo), raw, ABSENT)
+            self._kv.set_if(keys.gc_flag(self._repo), encode(flag), ABSENT)
         self._kv.delete_range(keys.gc_pins(self._repo), f"{mark_id}/", f"{mark_id}/{keys.LAST_CODE_POINT}")
 
     def drop_late_pins(self) -> None:
@@ -248,9 +246,3 @@ class OfflineRuns:
 
 def _already_exists(mark_id: str) -> AlreadyExists:
     return AlreadyExists(f"mark {mark_id} exists already, or was taken over; begin under a new mark id")
-
-
-def _taken_over_error(mark_id: str) -> Conflict:
-    return Conflict(
-        f"mark {mark_id} was taken over by another run, or unmarked; nothing is marked, run the marking again"
-    )

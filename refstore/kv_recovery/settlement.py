@@ -25,7 +25,7 @@ from refstore.errors import CommitNotFound, Contention
 from refstore.kv.base import ABSENT, Absent
 from refstore.operations import refs
 from refstore.records import keys
-from refstore.records.branch_records import Branch, CommittedTokens, TokenRecord, decode_branch
+from refstore.records.branch_records import Branch, BranchRecord, CommittedTokens, TokenRecord, decode_branch
 from refstore.records.encoding import decode, encode
 from refstore.records.reference_records import Listed, Reference, decode_reference
 from refstore.records.staging_records import Entry, decode_staged_many
@@ -85,15 +85,15 @@ def delete_added_references(
 
 def has_live_token(ctx: Context, tokens: tuple[Token, ...]) -> bool:
     """Return whether one of the tokens is live: then a marker of it stands for a decision that the KV has lost."""
+    records = _branches_of(ctx, tokens)
+    return any(not set(tokens).isdisjoint(record.live_tokens) for record in records if isinstance(record, Branch))
+
+
+def _branches_of(ctx: Context, tokens: Sequence[Token]) -> list[BranchRecord]:
+    """Return the records of the branches that the tokens belong to, as far as they are there."""
     names = sorted({branch_of(token) for token in tokens})
     values = ctx.kv.get_many([keys.branch(ctx.repo, name) for name in names])
-    live = {
-        token
-        for value in values
-        if value is not ABSENT and isinstance(record := decode_branch(value), Branch)
-        for token in record.live_tokens
-    }
-    return not live.isdisjoint(tokens)
+    return [decode_branch(value) for value in values if value is not ABSENT]
 
 
 def _drop_lost_markers(ctx: Context) -> int:
@@ -112,12 +112,9 @@ def _find_live_tokens(ctx: Context, tokens: Sequence[Token]) -> set[Token]:
     branches to the committed markers.
     """
     kept: set[Token] = set()
-    names = sorted({branch_of(token) for token in tokens})
-    for value in ctx.kv.get_many([keys.branch(ctx.repo, name) for name in names]):
-        if value is not ABSENT:
-            record = decode_branch(value)
-            kept.update(record.live_tokens if isinstance(record, Branch) else ())
-            kept.update(item.token for item in record.retired_tokens if commit_of(item.fate) is not None)
+    for record in _branches_of(ctx, tokens):
+        kept.update(record.live_tokens if isinstance(record, Branch) else ())
+        kept.update(item.token for item in record.retired_tokens if commit_of(item.fate) is not None)
     for _, marker in ctx.markers.scan_committed():
         kept.update(marker.tokens)
     return kept.intersection(tokens)

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 from refstore.core import deadline
+from refstore.core.batches import split_batches
 from refstore.core.clock import Clock
 from refstore.errors import AlreadyExists, Invalid, ObjectNotFound
 
@@ -324,23 +325,10 @@ class ObjectStore(ABC):
 
 
 def page_objects(listed: Iterable[ObjectInfo]) -> Iterator[ObjectPage]:
-    """Yield the listed objects as pages of columns. A page of tuples would set off Python's garbage collector, which
-    takes as long as the listing.
-    """
-    page = ObjectPage([], [], [], [])
-    keys, sizes, mtimes, etags = page
-    for key, size, mtime in listed:
-        keys.append(key)
-        sizes.append(size)
-        mtimes.append(mtime)
-        if len(keys) == LISTED_PAGE_KEYS:
-            etags += [""] * len(keys)
-            yield page
-            page = ObjectPage([], [], [], [])
-            keys, sizes, mtimes, etags = page
-    if keys:
-        etags += [""] * len(keys)
-        yield page
+    """Yield the listed objects as pages of columns."""
+    for page in split_batches(listed, LISTED_PAGE_KEYS):
+        keys, sizes, mtimes = zip(*page, strict=True)
+        yield ObjectPage([*keys], [*sizes], [*mtimes], [""] * len(page))
 
 
 def put_if_new(store: ObjectStore, key: str, body: bytes) -> None:

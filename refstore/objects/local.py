@@ -455,11 +455,7 @@ def _group_by_directory(keys: Sequence[str]) -> dict[str, list[str]]:
     """Group the keys by directory, each key once. A part of the reaper's inner loop."""
     by_directory: dict[str, list[str]] = {}
     for key in dict.fromkeys(keys):
-        directory = key.rpartition("/")[0]
-        if directory in by_directory:
-            by_directory[directory].append(key)
-        else:
-            by_directory[directory] = [key]
+        by_directory.setdefault(key.rpartition("/")[0], []).append(key)
     return by_directory
 
 

@@ -10,7 +10,7 @@ pin holds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -56,7 +56,9 @@ class RangeAges:
     def oldest_made_ms(self, ctx: Context, range_id: str) -> int:
         oldest_ms = self.oldest_ms.get(range_id)
         if oldest_ms is None:
-            oldest_ms = self.oldest_ms[range_id] = _oldest_made_ms(ctx.trees.addresses_of_range(range_id))
+            made_ms = map(_entry_made_ms, ctx.trees.addresses_of_range(range_id))
+            oldest_ms = min((each for each in made_ms if each is not None), default=NEVER_MS)
+            self.oldest_ms[range_id] = oldest_ms
         return oldest_ms
 
 
@@ -167,15 +169,6 @@ def _next_removal_page(
                 paths.append(path)
                 size_bytes = sum_sizes((size_bytes, entry.size_bytes))
     return _RemovalPage(paths, size_bytes, "")
-
-
-def _oldest_made_ms(addresses: Sequence[Address]) -> int:
-    """Return when the oldest address was made. Own addresses sort by time, and parsing one is cheaper than all."""
-    first = min(addresses, default=None)
-    oldest_ms = _entry_made_ms(first) if first is not None else None
-    if oldest_ms is not None:
-        return oldest_ms
-    return min((each for each in map(_entry_made_ms, addresses) if each is not None), default=NEVER_MS)
 
 
 def _entry_made_ms(address: Address) -> int | None:

@@ -15,7 +15,6 @@ from refstore.operations.refs import ResolvedRef
 from refstore.records import keys
 from refstore.records.encoding import decode, decode_optional
 from refstore.records.mark_records import GcRun, Mark
-from refstore.records.repository_records import RetentionRecord
 
 
 def read_marks(ctx: Context, ref: ResolvedRef) -> list[Mark]:
@@ -49,7 +48,7 @@ def _is_swept(ctx: Context, mark: Mark) -> bool:
 
 
 def _rules_hide(ctx: Context) -> bool:
-    from refstore.retention.rules import read_rules
+    from refstore.operations.rules_document import get_rules
 
-    record = decode_optional(ctx.kv.get(keys.retention_rules(ctx.repo)), RetentionRecord)
-    return record is not None and read_rules(record.document).rules.hide_marked
+    in_force = get_rules(ctx)
+    return in_force is not None and in_force.rules.hide_marked

@@ -25,7 +25,7 @@ from refstore.core.redaction import redact_url
 from refstore.core.units import sum_sizes
 from refstore.errors import Conflict, ForeignNotAllowed, Invalid, ObjectNotFound, StoreMisconfigured
 from refstore.namespaces import Namespaces
-from refstore.objects.base import ObjectInfo, ObjectPage, ObjectStore, SkippedKeys
+from refstore.objects.base import ObjectPage, ObjectStore, SkippedKeys
 from refstore.objects.foreign_objects import AllowedPrefixes, ForeignLocation, ForeignStores, parse_location
 from refstore.objects.local import LocalObjects
 from refstore.operations import commit as commit_operation
@@ -275,16 +275,13 @@ def _drop_invalid_paths(source: _ImportListing, page: ObjectPage, skipped: Skipp
 def _list_single(source: _ImportListing) -> ObjectPage:
     """List a single object. Raises ObjectNotFound."""
     if isinstance(source.store, LocalObjects):
-        return _single_page(source.store.head(source.key))
+        info = source.store.head(source.key)
+        return ObjectPage([info.key], [info.size_bytes], [info.mtime_ms], [""])
     # a listing says what `head` does not: the ETag
     page = next(source.store.list_pages(source.key, skipped=SkippedKeys()), None)
     if page is None or page.keys[:1] != [source.key]:
         raise ObjectNotFound(f"there is no object at {source.source.url!r}; nothing was imported")
     return page.select([True])
-
-
-def _single_page(info: ObjectInfo) -> ObjectPage:
-    return ObjectPage([info.key], [info.size_bytes], [info.mtime_ms], [""])
 
 
 def _drop_nested(destinations: Sequence[str]) -> list[str]:

@@ -148,10 +148,7 @@ def stat_many(ctx: Context, ref: ResolvedRef, paths: Sequence[Path]) -> dict[Pat
 
 def stat(ctx: Context, ref: ResolvedRef, path: Path) -> Entry:
     """Return one of them. Raises ObjectNotFound."""
-    entry = stat_many(ctx, ref, (path,)).get(path)
-    if entry is None:
-        raise ObjectNotFound(f"{path!r} is not on {ref.text!r}")
-    return entry
+    return _require(stat_many(ctx, ref, (path,)), ref, path)
 
 
 def _with_current_content(ctx: Context, entries: Sequence[Entry]) -> list[Entry]:
@@ -206,14 +203,13 @@ def have_content(ctx: Context, addresses: Sequence[Address]) -> list[bool]:
 
 def resolve(ctx: Context, ref: ResolvedRef, path: Path) -> ResolvedEntry:
     """Return the entry at one path. Raises ObjectNotFound."""
-    return _require_entry(resolve_many(ctx, ref, (path,)), ref, path)
+    return _require(resolve_many(ctx, ref, (path,)), ref, path)
 
 
-def _require_entry(found: dict[Path, ResolvedEntry], ref: ResolvedRef, path: Path) -> ResolvedEntry:
-    resolved = found.get(path)
-    if resolved is None:
+def _require(found: dict[Path, T], ref: ResolvedRef, path: Path) -> T:
+    if path not in found:
         raise ObjectNotFound(f"{path!r} is not on {ref.text!r}")
-    return resolved
+    return found[path]
 
 
 def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None) -> Iterator[bytes]:
@@ -280,7 +276,7 @@ def is_verifiable(ctx: Context, stored: Entry | Content) -> bool:
 def _resolve_content(ctx: Context, ref: ResolvedRef, path: Path) -> tuple[ResolvedEntry, Content | None]:
     """Return the entry at one path, and its content if it has a location. Raises ObjectNotFound."""
     found, announced = _resolve_many(ctx, ref, (path,))
-    resolved = _require_entry(found, ref, path)
+    resolved = _require(found, ref, path)
     content = current_contents(ctx, (resolved.entry,)).get(resolved.entry.address) if announced else None
     return resolved, content
 

@@ -16,12 +16,9 @@ from refstore.context import Context
 from refstore.core.ids import Address, is_own
 from refstore.gc_marks.sweep_records import RunFilesMissing, read_outcomes
 from refstore.operations.read import have_content
-from refstore.records import keys
-from refstore.records.encoding import decode_optional
+from refstore.operations.rules_document import get_rules
 from refstore.records.mark_records import Mark
-from refstore.records.repository_records import RetentionRecord
 from refstore.records.staging_records import Entry
-from refstore.retention.rules import read_rules
 
 FIRST_PAGE: Final = 16
 PAGE: Final = 1000
@@ -88,8 +85,8 @@ def _find_tagged(ctx: Context, entries: Iterable[tuple[str, Entry, Mark]]) -> se
             waiting.setdefault(mark.mark_id, []).append((path, entry.address))
     if not waiting:
         return set()
-    record = decode_optional(ctx.kv.get(keys.retention_rules(ctx.repo)), RetentionRecord)
-    holds = tuple(hold.prefix for hold in read_rules(record.document).rules.legal_holds) if record is not None else ()
+    in_force = get_rules(ctx)
+    holds = tuple(hold.prefix for hold in in_force.rules.legal_holds) if in_force is not None else ()
     found: set[Address] = set()
     for mark_id, items in waiting.items():
         addresses = [address for path, address in items if not path.startswith(holds)]

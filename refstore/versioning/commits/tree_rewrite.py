@@ -45,17 +45,10 @@ class WrittenTree(NamedTuple):
     removed_entries: int
     unchanged_entries: int
     """Puts of what was there already, and deletions of what was not."""
-    ranges_written: int
-    ranges_inherited: int
     samples: tuple[tuple[Entry, Entry], ...] = ()
     """The first replaced entries, old and new. Mostly they tell that readers will notice the tree, or there are no more
     of them; else `ContentComparison.changes_nothing` needs a diff.
     """
-
-    @property
-    def changed_entries(self) -> int:
-        """How many entries are other ones than in the base, if only by address or time."""
-        return self.inserted_entries + self.replaced_entries + self.removed_entries
 
 
 class MergeSegment(NamedTuple):
@@ -132,7 +125,7 @@ class TreeRewrite:
         finally:
             self._collector.close()
         counts = self._inserted, self._replaced, self._removed, self._unchanged
-        return WrittenTree(metarange, added, *counts, len(new), len(rows) - len(new), tuple(self._samples))
+        return WrittenTree(metarange, added, *counts, tuple(self._samples))
 
     # ---- the old ranges beside the changes
 
