@@ -16,7 +16,7 @@ from refstore import lake_identity
 from refstore.context import Context
 from refstore.errors import Conflict, NotFound
 from refstore.kv_recovery.kv_verification import MissingTree, find_missing_trees
-from refstore.kv_recovery.lake_parts import Entries, LakeAccess, SilentWatcher, Watcher, fence_of, index_entries
+from refstore.kv_recovery.lake_parts import SILENT, Entries, LakeAccess, Watcher, fence_of, index_entries
 from refstore.kv_recovery.manifest_check import is_removed
 from refstore.kv_recovery.record_restore import (
     NAMESPACE_NOT_OWNED,
@@ -71,12 +71,11 @@ def check_empty(lake: LakeAccess) -> None:
             )
 
 
-def rebuild_kv(lake: LakeAccess, *, dry_run: bool = False, watcher: Watcher | None = None) -> RebuildResult:
+def rebuild_kv(lake: LakeAccess, *, dry_run: bool = False, watcher: Watcher = SILENT) -> RebuildResult:
     """Make the KV from the object store, and return what was made. No client may run meanwhile.
 
     Raises Conflict (the KV has repositories), NotFound (there is no manifest), AuditUnavailable, Corrupt, Unavailable.
     """
-    shown = watcher or SilentWatcher()
     check_empty(lake)
     entries = index_entries(lake.manifest.read_all())
     created = sorted(
@@ -86,9 +85,9 @@ def rebuild_kv(lake: LakeAccess, *, dry_run: bool = False, watcher: Watcher | No
     if not created:
         raise NotFound("the object store has no manifest of repositories; is it the right one? See `refstore config`")
     if dry_run:
-        return _rebuild_repositories(lake, created, entries, shown, dry_run=True)
+        return _rebuild_repositories(lake, created, entries, watcher, dry_run=True)
     with lake.audit.change("kv.rebuild") as draft:
-        made = _rebuild_repositories(lake, created, entries, shown, dry_run=False)
+        made = _rebuild_repositories(lake, created, entries, watcher, dry_run=False)
         draft.after = {
             "repositories": made.repositories,
             "commits": made.commits,

@@ -18,9 +18,9 @@ from refstore.errors import WrongStore
 from refstore.kv.base import ABSENT
 from refstore.kv_recovery.fence import BREAKER_REASON, RECONCILE_WITNESS, read_witnesses
 from refstore.kv_recovery.lake_parts import (
+    SILENT,
     Entries,
     LakeAccess,
-    SilentWatcher,
     Watcher,
     fence_of,
     index_entries,
@@ -103,7 +103,7 @@ class MissingTree(NamedTuple):
 
 
 class ManifestGap(NamedTuple):
-    """How much the manifest lacks, because it was made before there was one."""
+    """How much the manifest lacks of what the KV has."""
 
     repository: RepositoryName
     commits: int
@@ -162,9 +162,8 @@ class KvVerification:
         )
 
 
-def verify_kv(lake: LakeAccess, *, watcher: Watcher | None = None) -> KvVerification:
+def verify_kv(lake: LakeAccess, *, watcher: Watcher = SILENT) -> KvVerification:
     """Look at the whole lake. Raises CorruptObject, CorruptRecord, KVUnavailable, ObjectsUnavailable."""
-    shown = watcher or SilentWatcher()
     found = KvVerification()
     _verify_witnesses(lake, found)
     entries = index_entries(lake.manifest.read_all())
@@ -179,7 +178,7 @@ def verify_kv(lake: LakeAccess, *, watcher: Watcher | None = None) -> KvVerifica
         else:
             _verify_manifest(ctx, index_entries(ctx.manifest.read_all()), found)
     for ctx in open_repositories(lake):
-        shown.describe(f"comparing {ctx.name} with its manifest")
+        watcher.describe(f"comparing {ctx.name} with its manifest")
         landed = [name for name, _ in ctx.kv.scan_all(keys.landed_commits(ctx.repo))]
         own = index_entries(ctx.manifest.read_all())
         _verify_manifest(ctx, own, found)
@@ -189,8 +188,8 @@ def verify_kv(lake: LakeAccess, *, watcher: Watcher | None = None) -> KvVerifica
         unrecorded = _find_manifest_gap(ctx, own, landed, (RepositoryCreated, (ctx.repo,)) in entries)
         if unrecorded is not None:
             found.manifest_gaps.append(unrecorded)
-        shown.describe(f"looking for the staged objects of {ctx.name}")
-        found.missing_objects += find_missing_objects(ctx, shown)
+        watcher.describe(f"looking for the staged objects of {ctx.name}")
+        found.missing_objects += find_missing_objects(ctx, watcher)
         state = decode_optional(ctx.kv.get(keys.reaper_state(ctx.repo, "breaker")), BreakerState)
         if state is not None and state.tripped_ms and state.reason == BREAKER_REASON:
             found.stopped_repositories.append(ctx.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from refstore.audit import AuditLog
 from refstore.context import Context
@@ -57,6 +57,9 @@ class SilentWatcher:
     def advance(self, count: int = 1) -> None: ...
 
     def describe(self, text: str) -> None: ...
+
+
+SILENT: Final = SilentWatcher()
 
 
 def fence_of(lake: LakeAccess, deleter: str) -> Fence:

@@ -7,14 +7,15 @@ passes the fence, and confirms.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from refstore.context import Context
 from refstore.core.batches import split_batches
-from refstore.core.ids import BranchName, CommitId, RepositoryName
+from refstore.core.ids import BranchName, CommitId
 from refstore.kv.base import ABSENT
 from refstore.kv_recovery.fence import Fence, refuse_to_settle
-from refstore.kv_recovery.lake_parts import Entries, LakeAccess, SilentWatcher, Watcher, fence_of, index_entries
+from refstore.kv_recovery.kv_verification import ManifestGap
+from refstore.kv_recovery.lake_parts import SILENT, Entries, LakeAccess, Watcher, fence_of, index_entries
 from refstore.kv_recovery.manifest_check import read_in_batches
 from refstore.records import keys
 from refstore.records.branch_records import Branch
@@ -34,37 +35,26 @@ PAGE: Final = 5000
 """How many entries one object of the manifest gets."""
 
 
-class BackfillResult(NamedTuple):
-    """How many entries were written for a repository."""
-
-    repository: RepositoryName
-    repository_entry: bool
-    commits: int
-    branches: int
-    tags: int
-
-
-def backfill_manifest(lake: LakeAccess, *, watcher: Watcher | None = None) -> list[BackfillResult]:
-    """Write what the KV has and the manifest lacks; return how much, of repositories that lacked anything. Raises
-    CorruptObject, CorruptRecord, KVSettling, KVUnavailable, KVWentBack, ObjectsUnavailable.
+def backfill_manifest(lake: LakeAccess, *, watcher: Watcher = SILENT) -> list[ManifestGap]:
+    """Write what the KV has and the manifest lacks; return how much that was, of repositories that lacked anything.
+    Raises CorruptObject, CorruptRecord, KVSettling, KVUnavailable, KVWentBack, ObjectsUnavailable.
     """
-    shown = watcher or SilentWatcher()
     fence = fence_of(lake, f"record-{lake.ids.new_id(lake.clock.now_ms())}")
     fence.begin(refuse_to_settle)
-    done: list[BackfillResult] = []
+    done: list[ManifestGap] = []
     known = index_entries(lake.manifest.read_all())
     for name, record in list(lake.all_repositories()):
         if record.closed_ms:
             continue
-        shown.describe(f"recording {name}")
-        counts = _backfill_repository(lake.context(name, record), record, fence, shown)
+        watcher.describe(f"recording {name}")
+        counts = _backfill_repository(lake.context(name, record), record, fence, watcher)
         itself = (RepositoryCreated, (record.id,)) not in known
         if itself:  # last, as a repository is made
             _add_confirmed(
                 lake.manifest, lake.context(name, record), [RepositoryCreated(name, record.id, encode(record))]
             )
         if itself or any(counts):
-            done.append(BackfillResult(name, itself, *counts))
+            done.append(ManifestGap(name, *counts, repository_entry=itself))
     return done
 
 

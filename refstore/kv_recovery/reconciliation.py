@@ -22,8 +22,8 @@ from refstore.kv.base import ABSENT
 from refstore.kv_recovery.fence import BREAKER_REASON, Fence
 from refstore.kv_recovery.kv_verification import have_servers_changed
 from refstore.kv_recovery.lake_parts import (
+    SILENT,
     LakeAccess,
-    SilentWatcher,
     Watcher,
     fence_of,
     index_entries,
@@ -52,20 +52,17 @@ NAMED_MAX: Final = 100
 """How many of the things that were put back the audit log names."""
 
 
-def restore_lost_records(
-    lake: LakeAccess, *, dry_run: bool = False, watcher: Watcher | None = None
-) -> list[RestoredRecord]:
+def restore_lost_records(lake: LakeAccess, *, dry_run: bool = False, watcher: Watcher = SILENT) -> list[RestoredRecord]:
     """Put back what the manifest has and the KV does not know, and return what became of it; block all deletion first.
     Raises AuditUnavailable, Corrupt, Unavailable.
     """
-    shown = watcher or SilentWatcher()
     if dry_run:
-        return _restore_repositories(lake, shown, dry_run=True)
+        return _restore_repositories(lake, watcher, dry_run=True)
     with lake.audit.change("kv.reconcile") as draft:
         for ctx in open_repositories(lake):
             _stop_deletion(ctx)
         _new_fence(lake).block()
-        done = _restore_repositories(lake, shown, dry_run=False)
+        done = _restore_repositories(lake, watcher, dry_run=False)
         draft.after = {
             "restored_records": len(done),
             "named": [f"{item.repository}: {item.kind} {item.name}: {item.outcome}" for item in done[:NAMED_MAX]],
@@ -74,7 +71,7 @@ def restore_lost_records(
 
 
 def settle_lake(
-    lake: LakeAccess, *, accept: bool, clients_stopped: bool = False, watcher: Watcher | None = None
+    lake: LakeAccess, *, accept: bool, clients_stopped: bool = False, watcher: Watcher = SILENT
 ) -> dict[str, int]:
     """Settle every repository, and let deletion go on. Return what was done.
 
@@ -82,11 +79,10 @@ def settle_lake(
     `clients_stopped`: no operation that began before the KV went back is under way, so do not wait for any. Raises
     AuditUnavailable, Corrupt, Unavailable.
     """
-    shown = watcher or SilentWatcher()
     fence = _new_fence(lake)
     while not clients_stopped:
         began_ms = fence.block()
-        _wait_for_operations(lake, began_ms, shown)
+        _wait_for_operations(lake, began_ms, watcher)
         if fence.block() == began_ms:
             break  # else other servers answer by now
     fence.block()
@@ -97,10 +93,10 @@ def settle_lake(
         def settle_all() -> None:
             settled = 0
             for name, record in lake.all_repositories():
-                shown.describe(f"settling {name}")
+                watcher.describe(f"settling {name}")
                 ctx = lake.context(name, record)
                 settle_repository(ctx)
-                _protect_commits(ctx, shown)
+                _protect_commits(ctx, watcher)
                 settled += 1
             done["settled"] = settled
 

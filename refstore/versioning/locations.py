@@ -90,11 +90,11 @@ class Locations:
             for name, value in self._kv.scan_all(keys.locations(self._repo, shard), page=page):
                 yield LocatedIdentity(_parse_identity(name), decode(value, Location))
 
-    def scan_changing(self, page: int = 1000) -> Iterator[LocatedIdentity]:
+    def scan_changing(self) -> Iterator[LocatedIdentity]:
         """Yield the records that have a backup, an intent or something to delete; most have none. Raises
         CorruptRecord.
         """
-        for each in self.scan(page):
+        for each in self.scan():
             if each.location.intent or each.location.backups or each.location.pending_deletions:
                 yield each
 

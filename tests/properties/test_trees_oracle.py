@@ -159,7 +159,7 @@ def test_how_a_tree_is_cut_depends_on_its_rows_alone(tree: Tree, portions: list[
     fresh = world.build(tree)
     assert world.hashes(metarange) == world.hashes(fresh)
     assert hash_of(metarange) == hash_of(fresh)
-    assert world.trees.have_same_content(metarange, fresh)
+    assert object_names.have_same_content(metarange, fresh)
 
 
 @settings(deadline=None)

@@ -192,7 +192,7 @@ def test_every_written_object_has_a_new_name() -> None:
     objects = Watched()
     trees = trees_on(objects)
     one, two = tree_of(trees, 200), tree_of(trees, 200)
-    assert trees.have_same_content(one, two)
+    assert object_names.have_same_content(one, two)
     assert hash_of(one) == hash_of(two)
     assert set(trees.ranges(one)).isdisjoint(trees.ranges(two))
     assert [hash_of(each) for each in trees.ranges(one)] == [hash_of(each) for each in trees.ranges(two)]
@@ -206,7 +206,7 @@ def test_going_back_makes_the_same_content_under_new_names() -> None:
     first = tree_of(trees, 200)
     second = trees.apply(first, [(path(50), None)]).metarange
     third = trees.apply(second, [(path(50), entry(50))]).metarange
-    assert trees.have_same_content(first, third)
+    assert object_names.have_same_content(first, third)
     again = set(trees.ranges(third)) - set(trees.ranges(second))
     assert again
     assert again.isdisjoint(trees.ranges(first))
@@ -251,7 +251,7 @@ def test_changes_that_alternate_with_old_rows(step: int) -> None:
     expected = {path(number): entry(number, version=int(number % step == 0)) for number in range(count)}
     assert dict(trees.scan(written.metarange, limit=count)) == expected
     fresh = trees.apply("", sorted(expected.items()))
-    assert trees.have_same_content(fresh.metarange, written.metarange)
+    assert object_names.have_same_content(fresh.metarange, written.metarange)
 
 
 def test_more_than_a_page_of_changes_within_one_range() -> None:
@@ -304,7 +304,7 @@ def test_an_apply_that_fails_at_any_put_leaves_the_base_as_it_was() -> None:
             objects.fail_at_put = -1
             assert trees_on(objects).get(base, path(50)) == entry(50)
         again = trees_on(objects, threads=threads).apply(base, edits)
-        assert trees_on(objects).have_same_content(again.metarange, whole.metarange)
+        assert object_names.have_same_content(again.metarange, whole.metarange)
 
 
 def test_a_store_that_does_not_answer_is_no_damage() -> None:

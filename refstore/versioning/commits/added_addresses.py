@@ -121,15 +121,10 @@ def _write(store: TreeStore, suffix: str, pieces: Iterator[Column], new_ranges: 
 
 
 def read(store: TreeStore, listing_id: str) -> Iterator[list[Address]]:
-    """Yield the addresses in order, in batches. Raises as `read_columns` does."""
-    return (column.to_pylist() for column in read_columns(store, listing_id))
-
-
-def read_columns(store: TreeStore, listing_id: str) -> Iterator[Column]:
-    """Yield the addresses in order, in Arrow arrays. Raises CorruptRange or ObjectsUnavailable before the first one."""
+    """Yield the addresses in order, in batches. Raises CorruptRange or ObjectsUnavailable before the first one."""
     if listing_id:
         with open_added_addresses(store, listing_id) as listing:
-            yield from listing.addresses
+            yield from (column.to_pylist() for column in listing.addresses)
 
 
 class OpenAddedAddresses(NamedTuple):

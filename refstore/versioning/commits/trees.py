@@ -18,7 +18,7 @@ from refstore.core.ids import Address, Ids
 from refstore.core.lazy_modules import LazyModule
 from refstore.objects.base import ObjectStore
 from refstore.records.staging_records import Entry
-from refstore.versioning.commits import object_names, ranges, tree_changes, tree_merge
+from refstore.versioning.commits import ranges, tree_changes, tree_merge
 from refstore.versioning.commits.caches import Caches
 from refstore.versioning.commits.columns import Rows
 from refstore.versioning.commits.equality import AreEqual
@@ -131,10 +131,6 @@ class Trees:
 
     def entries_of_range(self, range_id: str, *, prefix: str = "", after: str = "") -> list[tuple[str, Entry]]:
         return ranges.items_of(ranges.rows_with_prefix(self._store.range(range_id), prefix, after))
-
-    def have_same_content(self, left: str, right: str) -> bool:
-        """Return whether two trees surely have equal content; if False, only a diff can tell."""
-        return object_names.have_same_content(left, right)
 
     # ---- writing
 
