@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from inspect import signature
 from pathlib import PurePath
 from typing import Final, cast
 
@@ -117,6 +118,5 @@ def _describe_value(value: object) -> str:
 
 
 def _field_names(kind: type) -> list[str]:
-    """Return the names of the fields that a kind of item takes in order."""
-    names: tuple[str, ...] = getattr(kind, "_fields", ()) or getattr(kind, "__match_args__", ())
-    return [*names]
+    """Return the names of the fields that a kind of item must have."""
+    return [name for name, field in signature(kind).parameters.items() if field.default is field.empty]

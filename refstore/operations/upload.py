@@ -56,15 +56,12 @@ METADATA_BYTES_MAX: Final = 8192
 """User metadata of one object, keys and values together; S3 allows 2 KiB, lakeFS bounds it by its request size."""
 
 
-class _UploadFields(msgspec.Struct, frozen=True):
+class Upload(msgspec.Struct, frozen=True):
+    """One object to upload: `Upload("2026/11/21.csv", b"...")`."""
+
     path: str
     body: upload_bodies.UploadBody
     """Bytes, a readable binary file, an iterable of bytes, or the path of a file (`pathlib.Path`)."""
-
-
-class Upload(_UploadFields, frozen=True, kw_only=True):
-    """One object to upload: `Upload("2026/11/21.csv", b"...")`."""
-
     metadata: dict[str, str] = {}
     content_type: str = ""
     mtime_ms: int | None = None
@@ -73,14 +70,11 @@ class Upload(_UploadFields, frozen=True, kw_only=True):
     """Whether it is refused where something is at the path already (AlreadyExists)."""
 
 
-class _ForeignObjectFields(msgspec.Struct, frozen=True):
-    path: str
-    url: str
-
-
-class Stage(_ForeignObjectFields, frozen=True, kw_only=True):
+class Stage(msgspec.Struct, frozen=True):
     """One object that exists outside the namespace, to be named and never deleted."""
 
+    path: str
+    url: str
     size_bytes: int
     checksum: str = ""
     metadata: dict[str, str] = {}
@@ -98,14 +92,11 @@ class IssuedAddress(NamedTuple):
     expires_ms: int
 
 
-class _LinkFields(msgspec.Struct, frozen=True):
-    path: str
-    token: str
-
-
-class Link(_LinkFields, frozen=True, kw_only=True):
+class Link(msgspec.Struct, frozen=True):
     """One issued address that has been written to."""
 
+    path: str
+    token: str
     address: str = ""
     """The address that the caller means, refused if the token was issued for another; '': the token's."""
     size_bytes: int | None = None

@@ -67,7 +67,7 @@ CALLS: dict[str, tuple[Call, str]] = {
     "a tuple to copy": (lambda r: r.copy_many("main", "main", [("a", "b")]), r"refstore.Copy\(source, destination\)"),
     "a tuple to move": (lambda r: r.move_many("main", [("a", "b")]), "refstore.Copy"),
     "a tuple to link": (lambda r: r.link_many("main", [("a", "b")]), r"refstore.Link\(path, token\)"),
-    "a tuple to stage": (lambda r: r.stage_many("main", [("a", "b")]), r"refstore.Stage\(path, url\)"),
+    "a tuple to stage": (lambda r: r.stage_many("main", [("a", "b")]), r"refstore.Stage\(path, url, size_bytes\)"),
     "a text to delete": (lambda r: r.delete_many("main", "a"), r"give \[paths\]"),
     "a text to issue": (lambda r: r.issue_many("main", "a"), r"give \[paths\]"),
     "a slash first": (lambda r: r.upload("main", "/b", b""), "'/b' begins with '/'.*write 'b'"),
