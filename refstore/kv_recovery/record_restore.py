@@ -44,7 +44,7 @@ from refstore.records.encoding import decode, decode_optional, encode
 from refstore.records.location_records import Location
 from refstore.records.reference_records import Reference
 from refstore.records.repository_records import RepositoryRecord
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import Entry, decode_staged
 from refstore.versioning.branches import ATTEMPTS
 from refstore.versioning.commits import graph
 from refstore.versioning.manifest import (
@@ -376,8 +376,9 @@ class RecordRestore:
         elif not have_content(ctx, [entry.address])[0]:
             outcome = "left: its object is not in the store"
         else:
-            staged = ctx.staging.get_many(branch.live_tokens, [path]).get(path)
-            is_there = staged is not None and isinstance(staged[0], Entry) and staged[0].address == entry.address
+            values = ctx.kv.get_many([keys.entry(ctx.repo, token, path) for token in branch.live_tokens])
+            staged = next((decode_staged(value) for value in values if value is not ABSENT), None)
+            is_there = isinstance(staged, Entry) and staged.address == entry.address
             if staged is not None and not is_there:
                 shortened = path.encode()[:PATH_BYTES].decode(errors="ignore")
                 path = ids.object_path(f"lost/{shortened}.{(entry.reference_id or entry.address)[-12:]}")

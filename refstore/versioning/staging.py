@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from refstore.core.clock import Clock
-from refstore.core.ids import BranchName, Ids, Path, RepositoryId, Token, new_token
-from refstore.kv.base import ABSENT, KV, SCAN_LIMIT
+from refstore.core.ids import BranchName, Ids, RepositoryId, Token, new_token
+from refstore.kv.base import KV, SCAN_LIMIT
 from refstore.records import keys
 from refstore.records.branch_records import TokenRecord
 from refstore.records.encoding import encode
-from refstore.records.staging_records import StagedRecord, Tombstone, decode_staged
+from refstore.records.staging_records import Tombstone
 
 TOMBSTONE: Final = encode(Tombstone())
 
@@ -32,20 +32,6 @@ class Staging:
         token = new_token(ids, branch, clock.now_ms())
         self._kv.set(keys.token(self._repo, token), encode(TokenRecord(created_ms=clock.now_ms())))
         return token
-
-    def get_many(self, tokens: Sequence[Token], paths: Sequence[Path]) -> dict[Path, tuple[StagedRecord, Token]]:
-        """Return each path's record under the first of `tokens` (newest first) that has one."""
-        entries: dict[Path, tuple[StagedRecord, Token]] = {}
-        for token in tokens:
-            remaining = [path for path in paths if path not in entries]
-            if not remaining:
-                break
-            for path, value in zip(
-                remaining, self._kv.get_many(keys.entries(self._repo, token, remaining)), strict=True
-            ):
-                if value is not ABSENT:
-                    entries[path] = (decode_staged(value), token)
-        return entries
 
     def is_empty(self, token: Token) -> bool:
         return not self._kv.scan(keys.staging(self._repo, token), limit=1)

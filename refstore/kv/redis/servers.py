@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from threading import Lock
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import redis
 import redis.crc
@@ -17,8 +17,6 @@ from refstore.errors import KVRefused, KVUnavailable, StoreMisconfigured
 from refstore.kv.base import POSITIONS
 from refstore.kv.redis.commands import Command, Reply
 from refstore.kv.redis.url import ServerAddress
-
-_SLOTS: Final[Command] = (b"CLUSTER", b"SLOTS")
 
 
 class RedisConnection(Protocol):
@@ -137,7 +135,7 @@ class RedisCluster:
             raise _slot_uncovered(owners.index(None))
         expected = _owners_by_id(ranges)
         for address, pool in masters.items():
-            if _owners_by_id(_parse_slots(_send_command(pool, _SLOTS), address)) != expected:
+            if _owners_by_id(_read_slots(pool, address)) != expected:
                 raise KVUnavailable(
                     "the nodes of the cluster disagree on who holds which slots; wait until a failover or a move of "
                     "slots is done, then make the same call again",
@@ -177,7 +175,7 @@ class RedisCluster:
         for place in range(len(known)):
             address = known[(place + self._turn) % len(known)]
             try:
-                ranges = _parse_slots(_send_command(self._open_pool(address), _SLOTS), address)
+                ranges = _read_slots(self._open_pool(address), address)
             except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
                 raise KVRefused(
                     f"{address} refused us ({error}); check user, password and permissions (+cluster|slots)",
@@ -235,8 +233,17 @@ class _SlotRange(NamedTuple):
     """The id of the owner, which is the same in the maps of all nodes; its address may differ."""
 
 
-def _parse_slots(reply: Reply, asked: ServerAddress) -> list[_SlotRange]:
-    """Parse the reply of the node `asked` to CLUSTER SLOTS."""
+def _read_slots(pool: ConnectionPool, asked: ServerAddress) -> list[_SlotRange]:
+    """Ask the node `asked` for its map of slots."""
+    connection = pool.get_connection()
+    try:
+        connection.send_packed_command(connection.pack_commands([(b"CLUSTER", b"SLOTS")]))
+        reply = connection.read_response()
+    except BaseException:
+        connection.disconnect()
+        raise
+    finally:
+        pool.release(connection)
     ranges: list[_SlotRange] = []
     for first, last, (host, port, *rest), *_ in cast("list[tuple[int, int, list[Any]]]", reply):
         # A node that does not know its own name leaves it out. Then it is the node that answered.
@@ -254,15 +261,3 @@ def _slot_uncovered(slot: int) -> KVUnavailable:
         f"no node of the cluster holds slot {slot}; wait until all slots are covered, then make the same call again",
         nothing_done=True,
     )
-
-
-def _send_command(pool: ConnectionPool, command: Command) -> Reply:
-    connection = pool.get_connection()
-    try:
-        connection.send_packed_command(connection.pack_commands([command]))
-        return connection.read_response()
-    except BaseException:
-        connection.disconnect()
-        raise
-    finally:
-        pool.release(connection)

@@ -56,12 +56,14 @@ class ObjectWriter:
         ahead = deque(islice(parts, 2))
         if if_absent and not self._conditional:
             self._refuse_existing(key)
-        if len(ahead) < 2:
-            self._put_whole(key, full, ahead.popleft() if ahead else b"", if_absent=if_absent and self._conditional)
-        elif if_absent and self._conditional:
-            self._put_spooled(key, full, _chain_parts(ahead, parts))
+            if_absent = False
+        if len(ahead) > 1:
+            (self._put_spooled if if_absent else self._put_parts)(key, full, _chain_parts(ahead, parts))
+        elif if_absent:
+            self._put_conditionally(key, full, b"".join(ahead))
         else:
-            self._put_parts(key, full, _chain_parts(ahead, parts))
+            with self._bucket.translate_errors(f"writing {key!r}"):
+                self._bucket.client.put_object(Bucket=self._bucket.name, Key=full, Body=b"".join(ahead))
         return tally.stored_object
 
     def copy(self, source: str, key: str) -> None:
@@ -91,13 +93,6 @@ class ObjectWriter:
             return answer["CopyPartResult"].get("ETag", "")
 
         self._run_multipart(key, full, range(0, size_bytes, part_bytes), send)
-
-    def _put_whole(self, key: str, full: str, body: bytes, *, if_absent: bool) -> None:
-        if if_absent:
-            self._put_conditionally(key, full, body)
-            return
-        with self._bucket.translate_errors(f"writing {key!r}"):
-            self._bucket.client.put_object(Bucket=self._bucket.name, Key=full, Body=body)
 
     def _put_spooled(self, key: str, full: str, parts: Iterator[bytes]) -> None:
         """Put a large body by one conditional PUT, from a temporary file. Several servers (Ceph RGW 16) check the
