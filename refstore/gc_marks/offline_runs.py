@@ -110,7 +110,7 @@ class OfflineRuns:
     def read_states(self, mark_ids: Collection[str]) -> dict[str, RunState]:
         """Return the states of those that there are."""
         ordered = sorted(mark_ids)
-        values = self._kv.get_many([keys.gc_run(self._repo, mark_id) for mark_id in ordered]) if ordered else []
+        values = self._kv.get_many([keys.gc_run(self._repo, mark_id) for mark_id in ordered])
         records = {mark_id: decode_optional(value, GcRun) for mark_id, value in zip(ordered, values, strict=True)}
         return {mark_id: RunState(record.state) for mark_id, record in records.items() if record is not None}
 

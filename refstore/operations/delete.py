@@ -19,7 +19,7 @@ from refstore.errors import Conflict, Contention
 from refstore.kv.base import ABSENT, SetIf
 from refstore.operations.read import ResolvedEntry, read_consistent, resolve_many, stream_entries
 from refstore.operations.refs import ResolvedRef
-from refstore.operations.stage_entries import DELETED_CAUSE, Placement, check_distinct, place, releases_of_replaced
+from refstore.operations.stage_entries import DELETED_CAUSE, Placement, place, releases_of_replaced
 from refstore.records import keys
 from refstore.records.branch_records import Branch
 from refstore.records.staging_records import Entry, without_reference
@@ -37,7 +37,6 @@ def delete_many(ctx: Context, branch: BranchName, paths: Sequence[str]) -> None:
     """Delete paths, whether they exist or not. What they name under the current token is released at once (rule 6)."""
     token = ctx.branches.read_open(branch).record.token
     placements = [Placement(ids.object_path(path), None, is_referenced=False) for path in paths]
-    check_distinct(placements)
     if placements:
         place(ctx, branch, token, placements, on_empty=False)
 

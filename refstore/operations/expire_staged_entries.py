@@ -18,8 +18,7 @@ from refstore.errors import BranchNotFound, Contention
 from refstore.operations.delete import remove_staged
 from refstore.operations.read import resolve_many
 from refstore.operations.refs import ResolvedRef
-from refstore.records import keys
-from refstore.records.reference_records import Listed, decode_reference_many
+from refstore.records.reference_records import Listed
 from refstore.records.staging_records import Entry, decode_staged
 from refstore.retention.path_rules import uncommitted_expiry_ms
 from refstore.retention.rules import Rules
@@ -120,9 +119,7 @@ def _find_expired(
         )
         if before is not None and isinstance(entry, Entry):
             candidates.append((Path(path), value, entry, before))
-    records = decode_reference_many(
-        ctx.kv.get_many(keys.reference_keys(ctx.repo, [entry.address for _, _, entry, _ in candidates]))
-    )
+    records = ctx.references.get_many([entry.address for _, _, entry, _ in candidates])
     return [
         (path, value)
         for (path, value, entry, before), record in zip(candidates, records, strict=True)

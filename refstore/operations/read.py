@@ -180,7 +180,7 @@ def current_contents(ctx: Context, entries: Sequence[Entry]) -> dict[Address, Co
     """
     identities = list(dict.fromkeys(entry.address for entry in entries if is_own(entry.address)))
     found: dict[Address, Content] = {}
-    for identity, record in zip(identities, ctx.locations.get_many(identities) if identities else [], strict=True):
+    for identity, record in zip(identities, ctx.locations.get_many(identities), strict=True):
         if record is not None and record.current is not None:
             found[identity] = record.current
     return found

@@ -66,9 +66,7 @@ def look_up(ctx: Context, addresses: Sequence[Address]) -> list[ReferenceLookup]
 def _read_entries(ctx: Context, names: Sequence[tuple[Address, Reference]]) -> dict[tuple[Address, Reference], Entry]:
     """Return the entries under each name's token at its path, where they still name the address."""
     unique = list(dict.fromkeys((name.token, name.path) for _, name in names))
-    values = dict(
-        zip(unique, ctx.kv.get_many([keys.entry(ctx.repo, *each) for each in unique]) if unique else (), strict=True)
-    )
+    values = dict(zip(unique, ctx.kv.get_many([keys.entry(ctx.repo, *each) for each in unique]), strict=True))
     entries: dict[tuple[Address, Reference], Entry] = {}
     for address, name in names:
         value = values[name.token, name.path]

@@ -77,8 +77,7 @@ class References:
         self._delays = delays
 
     def get_many(self, addresses: Sequence[Address]) -> list[ReferenceRecord | None]:
-        values = self._kv.get_many(keys.reference_keys(self._repo, addresses))
-        return [None if value is ABSENT else decode_reference(value) for value in values]
+        return decode_reference_many(self._kv.get_many(keys.reference_keys(self._repo, addresses)))
 
     def get_operations(self, addresses: Sequence[Address]) -> list[Get]:
         """Return the reads whose results `link` takes, so that an operation reads more in the same call."""
@@ -218,8 +217,7 @@ class References:
             names = keys.reference_keys(self._repo, [items[index][0] for index in round_])
             values = self._kv.get_many(names)
             writes: dict[int, SetIf] = {}
-            for index, key, value in zip(round_, names, values, strict=True):
-                state = None if value is ABSENT else decode_reference(value)
+            for index, key, value, state in zip(round_, names, values, decode_reference_many(values), strict=True):
                 after = address_state.add_reference(state, items[index][1], now, on_empty=on_empty)
                 if isinstance(after, AddOutcome):
                     outcomes[index] = after
