@@ -14,7 +14,7 @@ Every driver guarantees this (`refstore.conformance.KVSuite` tests it; docs/driv
   that existed during the whole call is in the page if it falls in the page's bounds. Fewer than `limit` pairs mean that
   the partition ends there.
 - A driver that does not know whether a write landed raises `KVUnavailable`; it never guesses. Where it is certain that
-  no write landed, it says so (`nothing_done`). `Retrying` (`refstore/kv/retries.py`) repeats the call safely: it
+  no write landed, it says so (`nothing_done`). `RetryingKV` (`refstore/kv/retries.py`) repeats the call safely: it
   recognises its own landed write.
 - Partitions and keys are non-empty `str` without NUL and encodable as UTF-8; values are `bytes`, possibly empty.
 - All methods may be called from several threads at once.
@@ -89,8 +89,8 @@ class SetIf(msgspec.Struct, frozen=True, gc=False):
     expected: bytes | Absent
     value: bytes | Absent
     once: bool = False
-    """Whether `Retrying` must not repeat it after a lost reply, because `expected` may come back. A result of False is
-    then certain.
+    """Whether `RetryingKV` must not repeat it after a lost reply, because `expected` may come back. A result of False
+    is then certain.
     """
 
 

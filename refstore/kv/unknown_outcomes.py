@@ -1,8 +1,8 @@
 """Let an operation go round again after a write of which it is not known whether it landed.
 
-`Retrying` never repeats such a write (`OutcomeUnknown`); the operation itself makes a new one. It waits in between, as
-`Retrying` does: otherwise a KV that refuses for a moment would use up the attempts of the operation in milliseconds,
-and its caller would be told of a conflict with others.
+`RetryingKV` never repeats such a write (`OutcomeUnknown`); the operation itself makes a new one. It waits in between,
+as `RetryingKV` does: otherwise a KV that refuses for a moment would use up the attempts of the operation in
+milliseconds, and its caller would be told of a conflict with others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class UnknownOutcomes:
             self.wait(error)
 
     def wait(self, error: OutcomeUnknown) -> None:
-        """Wait before the operation goes round again. Raises `error` where `Retrying` would give up, too."""
+        """Wait before the operation goes round again. Raises `error` where `RetryingKV` would give up, too."""
         self._count += 1
         if self._count >= ATTEMPTS:
             raise error

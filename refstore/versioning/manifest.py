@@ -8,8 +8,8 @@ A repository's manifest lies in its namespace; that of the lake, with the reposi
 waits until a deleter has seen that the KV knows it, and has witnessed a later position; from then on a position would
 tell if the KV lost it. `refstore kv rebuild` makes a KV from both folders.
 
-What else must survive the KV is one call: `keep(key, value, what)` after the KV has the record, `give_up(key, value)`
-before it is removed. An entry that the object store does not take waits in the KV, and a reaper writes it.
+What else must survive the KV is one call: `add_record` after the KV has the record, `add_record_removal` before it is
+removed. An entry that the object store does not take waits in the KV, and a reaper writes it.
 """
 
 from __future__ import annotations

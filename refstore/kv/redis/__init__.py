@@ -8,9 +8,9 @@ Cluster each run of one kind costs one round trip: the driver calls all its node
 all of them.
 
 The driver retries nothing that may have been performed. A broken connection, a timeout, or a server that loads, fails
-over or is out of memory raises `KVUnavailable`, and `Retrying` decides. The driver only follows MOVED and ASK, by which
-the server says that it did nothing. Connections are reset, not closed, so that unsent data of a broken one is never
-sent later.
+over or is out of memory raises `KVUnavailable`, and `RetryingKV` decides. The driver only follows MOVED and ASK, by
+which the server says that it did nothing. Connections are reset, not closed, so that unsent data of a broken one is
+never sent later.
 
 The server must be set up for durability:
 
@@ -75,7 +75,7 @@ PIECE_ARGUMENTS: Final = 256
 CHECK_SECONDS: Final = 10.0
 """For how long one check of a server's settings is valid."""
 REDIRECTIONS_MAX: Final = 5
-"""How often MOVED or ASK is followed before `Retrying` decides."""
+"""How often MOVED or ASK is followed before `RetryingKV` decides."""
 
 
 def open_redis(url: str, clock: Clock) -> RedisKV:
