@@ -77,10 +77,6 @@ class RetryingKV(KV):
         self._random = random or SystemRandom()
         self._check = check or _no_check
 
-    @property
-    def inner_kv(self) -> KV:
-        return self._kv
-
     def execute(self, ops: Sequence[Op]) -> list[Result]:
         if not ops:
             return []

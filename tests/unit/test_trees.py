@@ -491,9 +491,11 @@ def test_the_cache_keeps_what_was_used_last_within_its_bytes() -> None:
     assert (cache.get("a"), cache.get("b"), cache.get("c")) == ("A", None, "C")
     cache.put("huge", "H", 11)
     assert cache.get("huge") is None
-    assert len(cache) == 2
     cache.put("a", "A2", 1)
-    assert (cache.get("a"), cache.held_bytes) == ("A2", 5)
+    cache.put("d", "D", 5)  # 1, 4 and 5 bytes fit
+    assert (cache.get("a"), cache.get("c"), cache.get("d")) == ("A2", "C", "D")
+    cache.put("e", "E", 1)
+    assert cache.get("a") is None
 
 
 def test_what_was_read_once_is_not_read_again() -> None:

@@ -48,13 +48,6 @@ class Cache(Generic[T]):
                 _, (_, freed_bytes) = self._values.popitem(last=False)
                 self._held_bytes -= freed_bytes
 
-    @property
-    def held_bytes(self) -> int:
-        return self._held_bytes
-
-    def __len__(self) -> int:
-        return len(self._values)
-
 
 class Caches:
     """Decoded ranges and metaranges of any number of repositories; their ids are unique across all of them."""
