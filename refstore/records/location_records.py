@@ -70,12 +70,19 @@ class Location(Record, frozen=True, tag=85):
     unpublished_attempts: tuple[Address, ...] = ()
     """Of `pending_deletions`: what attempts wrote, or were about to, and nobody published."""
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the record names nothing but where the content lies."""
+        return not (self.intent or self.backups or self.pending_deletions)
+
     def contents(self) -> list[Content]:
         """Return the current content and the backups."""
         return [*([self.current] if self.current else []), *(backup.content for backup in self.backups)]
 
     def addresses(self) -> tuple[Address, ...]:
         """Every address that this record names, each once."""
+        if self.is_at_rest:
+            return (self.current.address,) if self.current and self.current.address else ()
         named = [each.address for each in self.contents() if not each.is_erased]
         named += [self.intent.address] if self.intent else []
         return tuple(dict.fromkeys([*named, *self.pending_deletions]))

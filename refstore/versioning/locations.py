@@ -86,21 +86,24 @@ class Locations:
 
     def scan(self, page: int = 1000) -> Iterator[LocatedIdentity]:
         """Yield every record. Raises CorruptRecord."""
-        for shard in range(keys.SHARDS):
-            for name, value in self._kv.scan_all(keys.locations(self._repo, shard), page=page):
-                yield LocatedIdentity(_parse_identity(name), decode(value, Location))
+        return map(LocatedIdentity._make, self._scan(page))
 
     def scan_changing(self) -> Iterator[LocatedIdentity]:
         """Yield the records that have a backup, an intent or something to delete; most have none. Raises
         CorruptRecord.
         """
         for each in self.scan():
-            if each.location.intent or each.location.backups or each.location.pending_deletions:
+            if not each.location.is_at_rest:
                 yield each
 
     def scan_addresses(self, page: int = 1000) -> Iterator[tuple[Address, Sequence[Address]]]:
         """Yield each identity with every address that its record names. Raises CorruptRecord."""
-        return ((identity, location.addresses()) for identity, location in self.scan(page))
+        return ((identity, location.addresses()) for identity, location in self._scan(page))
+
+    def _scan(self, page: int) -> Iterator[tuple[Address, Location]]:
+        for shard in range(keys.SHARDS):
+            for name, value in self._kv.scan_all(keys.locations(self._repo, shard), page=page):
+                yield _parse_identity(name), decode(value, Location)
 
     # ---- a run
 
