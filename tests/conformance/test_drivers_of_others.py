@@ -20,7 +20,7 @@ from refstore.conformance import ObjectStoreSuite
 from refstore.conformance.kv_suite import RACES
 from refstore.errors import InvalidSettings
 from refstore.kv import open_kv
-from refstore.objects import open_objects
+from refstore.objects import memory, open_objects
 from refstore.objects.memory import MemoryObjects
 
 ROOT = Path(__file__).resolve().parents[2]
