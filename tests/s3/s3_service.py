@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from refstore.configuration.settings import embedded_urls
 from refstore.lake import Lake
 from refstore.service import access_keys, s3_secrets
 from refstore.service.access_keys import Role
-from tests.api.conftest import KEY_ID, Running, serving
+from tests.api.conftest import KEY_ID, START_SECONDS, Running, serving
 from tests.api.test_tls import Pair
 
 SECRETS_KEY = "the-server-key-of-these-tests-and-of-no-other"
@@ -87,14 +88,19 @@ def serving_s3(
     (folder / "lake").mkdir()
     own = {"REFSTORE_S3_SECRETS_KEY": SECRETS_KEY, **(environment or {})}
     tls = ("--tls-certificate", str(pair.certificate), "--tls-key", str(pair.key)) if pair else ()
-    with serving(folder, kv, objects, "--s3-port", "0", "--no-reaper", *tls, *arguments, environment=own) as running:
-        with running.open() as lake:
-            service = S3Service(running, lake, address_of(running), pair.certificate if pair else None)
-            service.add_secret(KEY_ID)
-            yield service
+    options = ("--s3-port", "0", "--no-reaper", *tls, *arguments)
+    with serving(folder, kv, objects, *options, environment=own) as running, running.open() as lake:
+        service = S3Service(running, lake, address_of(running), pair.certificate if pair else None)
+        service.add_secret(KEY_ID)
+        yield service
 
 
 def address_of(running: Running) -> str:
     """The URL of the S3 port, which the service says behind that of its API."""
-    line = next(line for line in running.log.read_text().splitlines() if line.startswith(SAID))
-    return line.removeprefix(SAID).split()[0]
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until:
+        for line in running.log.read_text().splitlines():
+            if line.startswith(SAID):
+                return line.removeprefix(SAID).split()[0]
+        time.sleep(0.02)
+    raise RuntimeError(f"the service did not say where S3 is:\n{running.log.read_text()[-3000:]}")
