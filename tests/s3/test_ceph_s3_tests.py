@@ -1,0 +1,70 @@
+"""Run the cases of ceph/s3-tests that are in scope against a running service.
+
+`ceph_s3_tests/scope.txt` names each of its 757 tests: in scope, or out of scope and why.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from refstore.service.access_keys import Role
+from tests.api.conftest import KEY_ID
+from tests.s3.ceph_s3_tests import cases, functional
+from tests.s3.s3_service import S3_SECRET, S3Service, serving_s3
+
+OTHER_KEY: Final = "AKIAOTHERTESTS"
+IN_SCOPE: Final = "in scope"
+CASES_OF_THE_SUITE: Final = 757
+CASES_IN_SCOPE_MIN: Final = 220
+KNOWN_FAILURES: Final[dict[str, str]] = {}
+"""Cases in scope that fail, and why; at most one in twenty."""
+
+
+def read_scope() -> dict[str, list[str]]:
+    """The names of cases by their heading."""
+    text = Path(__file__).parent.joinpath("ceph_s3_tests", "scope.txt").read_text()
+    sections = (section.splitlines() for section in text.split("\n# ")[1:])
+    return {heading: [name for name in names if name] for heading, *names in sections}
+
+
+SCOPE: Final = read_scope()
+
+
+@pytest.fixture(scope="module")
+def conformance_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Service]:
+    environment = {"REFSTORE_S3_CREATE_BUCKETS": "true"}
+    with serving_s3(tmp_path_factory.mktemp("conformance"), environment=environment) as service:
+        service.add_key(OTHER_KEY, Role.OPERATOR)
+        functional.configure(service.url, (KEY_ID, S3_SECRET), (OTHER_KEY, S3_SECRET))
+        yield service
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.xfail(reason=KNOWN_FAILURES[name])] if name in KNOWN_FAILURES else [])
+        for name in SCOPE[IN_SCOPE]
+    ],
+)
+@pytest.mark.usefixtures("conformance_s3")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_a_case_passes(name: str) -> None:
+    case = getattr(cases, name)
+    try:
+        case(*(None for _ in inspect.signature(case).parameters))  # what it asks for only cleans up
+    finally:
+        functional.clean_up()
+
+
+def test_each_case_of_the_suite_is_in_scope_or_has_a_reason() -> None:
+    names = [name for section in SCOPE.values() for name in section]
+    assert len(names) == len(set(names)) == CASES_OF_THE_SUITE
+    assert len(SCOPE[IN_SCOPE]) >= CASES_IN_SCOPE_MIN
+    assert {name for name in dir(cases) if name.startswith("test_")} == set(SCOPE[IN_SCOPE])
+    assert set(KNOWN_FAILURES) <= set(SCOPE[IN_SCOPE])
+    assert len(KNOWN_FAILURES) <= len(SCOPE[IN_SCOPE]) // 20
