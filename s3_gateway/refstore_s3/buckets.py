@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from refstore.errors import AlreadyExists, InvalidName
+from refstore.errors import AlreadyExists, InvalidName, NotFound
 from refstore.operations.repository_contents import names_objects
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
@@ -71,7 +71,12 @@ async def get_bucket_versioning(request: S3Request) -> Response:
 
 
 async def create_bucket(request: S3Request) -> Response:
-    """Create a repository that is a bucket pinned to its default branch."""
+    """Create a repository that is a bucket pinned to its default branch. One that is there stays as it is, as in
+    us-east-1: clients make sure of their bucket before they write.
+    """
+    location = {"Location": f"/{request.bucket_name}"}
+    if await _is_there(request):
+        return Response(headers=location)
     _check_setting(request)
     name, buckets = request.bucket_name, request.gateway.buckets
     request.check_role(Role.OPERATOR, None)
@@ -89,15 +94,13 @@ async def create_bucket(request: S3Request) -> Response:
         try:
             lake.create_repository(name, namespace=namespace, metadata={CREATED: "1"})
         except AlreadyExists:
-            # as in us-east-1: clients make sure of their bucket before they write
-            if CREATED not in lake.repository(name).record.metadata:
-                raise S3Error("BucketAlreadyExists", f"{name!r} is a repository already; use it as it is") from None
+            raise S3Error("BucketAlreadyOwnedByYou", f"the bucket {name!r} was created at this moment") from None
         except InvalidName as error:
             raise S3Error("InvalidBucketName", str(error)) from None
 
     await request.service.run(create)
     buckets.forget(name)
-    return Response(headers={"Location": f"/{name}"})
+    return Response(headers=location)
 
 
 async def delete_bucket(request: S3Request) -> Response:
@@ -118,6 +121,16 @@ async def delete_bucket(request: S3Request) -> Response:
     await request.service.repository(bucket.repository, delete)
     buckets.forget(bucket.name)
     return Response(status_code=204)
+
+
+async def _is_there(request: S3Request) -> bool:
+    """Return whether the bucket is there. Raises Forbidden if the key may not write in it."""
+    try:
+        bucket = await request.find_bucket(Role.WRITER)
+        await request.service.repository(bucket.repository, lambda _repo: None)
+    except NotFound:
+        return False
+    return True
 
 
 def _check_setting(request: S3Request) -> None:

@@ -49,8 +49,8 @@ def read_tags(body: bytes) -> dict[str, str]:
     except MalformedDocument as error:
         raise S3Error("MalformedXML", str(error)) from None
     tags = root.findall("TagSet/Tag")
-    if any(each.find("Key") is None or each.find("Value") is None for each in tags):
-        raise S3Error("MalformedXML", "a Tag has no Key or no Value; give both")
+    if root.find("TagSet") is None or any(each.find("Key") is None or each.find("Value") is None for each in tags):
+        raise S3Error("MalformedXML", "the document has no TagSet, or a Tag has no Key or no Value; give all of them")
     return check_tags([(each.findtext("Key") or "", each.findtext("Value") or "") for each in tags])
 
 

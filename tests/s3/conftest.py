@@ -1,4 +1,4 @@
-"""A running `refstore serve` with its S3 gateway, as clients meet it, over HTTP and over TLS, one of each for a session.
+"""A running `refstore serve` with its S3 gateway, as clients meet it, over HTTP and over TLS: one of each a session.
 
 Tests keep apart by repositories of their own.
 """

@@ -28,7 +28,6 @@ from tests.s3.ceph_s3_tests.functional import (
     get_buckets_list,
     get_client,
     get_config_ssl_verify,
-    get_main_api_name,
     get_main_aws_access_key,
     get_new_bucket,
     get_new_bucket_name,
@@ -2082,21 +2081,6 @@ def test_bucket_create_exists():
         status, error_code = _get_status_and_error_code(e.response)
         assert e.status == 409
         assert e.error_code == 'BucketAlreadyOwnedByYou'
-
-
-def test_bucket_get_location():
-    location_constraint = get_main_api_name()
-    if not location_constraint:
-        pytest.skip('no api_name configured')
-    bucket_name = get_new_bucket_name()
-    client = get_client()
-
-    client.create_bucket(Bucket=bucket_name, CreateBucketConfiguration={'LocationConstraint': location_constraint})
-
-    response = client.get_bucket_location(Bucket=bucket_name)
-    if location_constraint == "":
-        location_constraint = None
-    assert response['LocationConstraint'] == location_constraint
 
 
 def test_buckets_create_then_list():

@@ -21,7 +21,7 @@ config = SimpleNamespace()
 prefix = None
 
 
-def configure(endpoint, main, alt, *, verify=None, api_name=""):
+def configure(endpoint, main, alt, *, verify=None):
     """Say which server the cases run against. `main`, `alt`: (access key, secret) of two users."""
     global prefix
     prefix = choose_bucket_prefix("test-{random}-")
@@ -29,7 +29,6 @@ def configure(endpoint, main, alt, *, verify=None, api_name=""):
     config.default_is_secure = endpoint.startswith("https:")
     config.default_ssl_verify = verify
     config.main_access_key, config.main_secret_key = main
-    config.main_api_name = api_name
     config.alt_access_key, config.alt_secret_key = alt
 
 
@@ -294,10 +293,6 @@ def get_config_ssl_verify():
 
 def get_main_aws_access_key():
     return config.main_access_key
-
-
-def get_main_api_name():
-    return config.main_api_name
 
 
 def assert_raises(excClass, callableObj, *args, **kwargs):
