@@ -43,6 +43,10 @@ SECOND_TIER: Final = {
         "another writer, and another reader of the same files; tests/corpus/test_corpus.py has the corpus whole"
     ),
     "tests/deploy/test_container.py::test_the_images_steps_work_in_a_plain_folder": "it installs what is shipped",
+    "tests/s3/test_ceph_s3_tests.py::test_a_case_passes": (
+        "one scenario each with one client more; the first tier has the gateway's own tests of the same operations"
+    ),
+    "tests/s3/test_clients.py": "one scenario on further clients; tests/s3/test_gateway_objects.py has it with boto3",
     "tests/integration/test_packaging.py::test_beside_an_application_with_an_api_of_its_own_everything_runs": (
         "it installs what is shipped"
     ),
