@@ -51,5 +51,5 @@ def s3(request: pytest.FixtureRequest) -> S3Service:
 
 @pytest.fixture
 def repo(s3: S3Service) -> Repository:
-    """A repository of the test's own, looked at past the service."""
-    return s3.lake.create_repository("t-" + secrets.token_hex(6))
+    """A bucket of the test's own, looked at past the service."""
+    return s3.lake.create_repository(f"bucket-{secrets.token_hex(6)}")
