@@ -19,7 +19,7 @@ from refstore.context import Context
 from refstore.errors import Conflict, Contention, InvalidParts, ObjectNotFound, RefstoreError
 from refstore.objects.base import ObjectInfo
 from refstore.operations import read, upload
-from refstore.operations.multipart import PARTS_MAX, close, end_upload, upload_not_found
+from refstore.operations.multipart import PARTS_MAX, close, end_upload, newest_parts, upload_not_found
 from refstore.operations.refs import ResolvedRef
 from refstore.operations.stage_entries import Placement, find_existing
 from refstore.records.multipart_records import MultipartUpload
@@ -161,7 +161,7 @@ def _choose_parts(
     ctx: Context, name: UploadName, requested: Sequence[RequestedPart]
 ) -> list[WrittenPart] | InvalidParts:
     """Return the parts that are to be joined, or what is wrong with them."""
-    newest: dict[int, WrittenPart] = {item.number: item for item in ctx.uploads.scan_parts(name.upload_id)}
+    newest = newest_parts(ctx.uploads.scan_parts(name.upload_id))
     chosen: list[WrittenPart] = []
     for number, etag in requested:
         found = newest.get(number)

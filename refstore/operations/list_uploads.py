@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from refstore.context import Context
 from refstore.core.ids import BranchName, Path, UploadId
-from refstore.operations.multipart import read_open
+from refstore.operations.multipart import newest_parts, read_open
 from refstore.records import keys
 from refstore.records.reference_records import Issued
 from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName, WrittenPart
@@ -22,13 +22,15 @@ class PartsPage(NamedTuple):
 def list_parts(ctx: Context, name: UploadName, *, after: int, amount: int) -> tuple[RegisteredUpload, PartsPage]:
     """Return the upload, and its parts with numbers after one. Raises UploadNotFound."""
     registered = read_open(ctx, name)
-    newest: dict[int, WrittenPart] = {}
+    page: list[WrittenPart] = []
+    numbers: set[int] = set()
     for item in ctx.uploads.scan_parts(name.upload_id):
         if item.number > after:
-            if len(newest) > amount and item.number not in newest:
+            numbers.add(item.number)
+            if len(numbers) > amount + 1:
                 break
-            newest[item.number] = item
-    found = tuple(newest.values())
+            page.append(item)
+    found = tuple(newest_parts(page).values())
     return registered, PartsPage(found[:amount], len(found) > amount)
 
 

@@ -9,7 +9,7 @@ finds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -20,11 +20,14 @@ from refstore.core import deadline, ids
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, BranchName
 from refstore.errors import InvalidParts, ObjectNotFound, RefstoreError, UploadNotFound
+from refstore.kv.base import ABSENT
 from refstore.kv.unknown_outcomes import UnknownOutcomes
 from refstore.objects.base import Body, StoredPart, chunks_of
 from refstore.operations import read, upload
+from refstore.records import keys
+from refstore.records.encoding import decode
 from refstore.records.multipart_records import MultipartUpload, UploadedPart
-from refstore.records.reference_records import Issued
+from refstore.records.reference_records import Issued, decode_reference
 from refstore.versioning.address_state import PART_RELEASED, UPLOAD_ABORTED
 from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName, WrittenPart
 
@@ -81,8 +84,8 @@ def write_part(
     *,
     checksums: Callable[[], Mapping[str, str]] = lambda: NO_CHECKSUMS,
 ) -> WrittenPart:
-    """Write a part. Of several with one number the one that was begun last counts. `checksums`: asked for when the body
-    was read. Raises UploadNotFound.
+    """Write a part. Of several with one number the one that was written last counts. `checksums`: asked for when the
+    body was read. Raises UploadNotFound.
     """
     registered = read_open(ctx, name)
     check_number(number)
@@ -203,6 +206,16 @@ def end_upload(ctx: Context, name: UploadName, token_id: str) -> None:
     ctx.uploads.forget_parts(name.upload_id)
 
 
+def newest_parts(parts: Iterable[WrittenPart]) -> dict[int, WrittenPart]:
+    """Return of each number the part that was written last, as a store that keeps one of a number does."""
+    newest: dict[int, WrittenPart] = {}
+    for item in parts:
+        known = newest.get(item.number)
+        if known is None or item.part.written_ms >= known.part.written_ms:
+            newest[item.number] = item
+    return newest
+
+
 def check_number(number: int) -> None:
     """Raise InvalidParts for the number of a part that no upload has."""
     if not 1 <= number <= PARTS_MAX:
@@ -211,16 +224,14 @@ def check_number(number: int) -> None:
 
 def read_open(ctx: Context, name: UploadName) -> RegisteredUpload:
     """Return an upload that may be completed still. Raises UploadNotFound."""
-    registered = ctx.uploads.read(name)
-    state = ctx.references.get_many([name.address])[0]
-    if (
-        registered is None
-        or not isinstance(state, Issued)
-        or state.token_id != registered.record.token_id
-        or state.expires_ms <= ctx.clock.now_ms()
-    ):
+    # one round trip, in any order: the operations that follow do not rely on what is read here
+    raw, value = ctx.kv.get_many([keys.upload(ctx.repo, *name), keys.reference(ctx.repo, name.address)])
+    if raw is ABSENT or value is ABSENT:
         raise upload_not_found(name)
-    return registered
+    record, state = decode(raw, MultipartUpload), decode_reference(value)
+    if not isinstance(state, Issued) or state.token_id != record.token_id or state.expires_ms <= ctx.clock.now_ms():
+        raise upload_not_found(name)
+    return RegisteredUpload(name, raw, record)
 
 
 def upload_not_found(name: UploadName) -> UploadNotFound:

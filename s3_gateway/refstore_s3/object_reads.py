@@ -19,8 +19,8 @@ from refstore_api.headers import ByteRange, parse_range
 from refstore_api.object_streams import ChunkReader, check_erased, open_chunks, stream_object
 from refstore_api.service import EntryInContext
 from refstore_s3.conditions import allows_range, check_conditions
-from refstore_s3.object_attributes import checksum_headers, object_headers
-from refstore_s3.part_sizes import count_parts, find_part
+from refstore_s3.object_attributes import CHECKSUM_HEADER, checksum_headers, object_headers
+from refstore_s3.object_parts import ObjectPart, read_parts
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import Target, check_path
@@ -111,25 +111,36 @@ def read_range(request: S3Request, entry: Entry) -> ByteRange | None:
         raise S3Error("InvalidRequest", "a range and a part number exclude each other; send one")
     if not re.fullmatch(r"[0-9]{1,5}", part_number) or not 1 <= int(part_number) <= 10_000:
         raise S3Error("InvalidArgument", "partNumber must be a number from 1 to 10000")
-    parts = count_parts(entry.metadata)
-    if int(part_number) > max(parts, 1):
-        raise S3Error("InvalidPartNumber", f"the object has {max(parts, 1)} parts; ask for one of them, or for a range")
-    part = find_part(entry.metadata, int(part_number)) if parts else ByteRange(0, entry.size_bytes)
-    return part if part is not None and part.start < part.end <= entry.size_bytes else None
+    parts = read_parts(entry.metadata)
+    if int(part_number) > max(len(parts), 1):
+        raise S3Error("InvalidPart", f"the object has {max(len(parts), 1)} parts; ask for one of them, or for a range")
+    start, size_bytes = parts[int(part_number) - 1][1:3] if parts else (0, entry.size_bytes)
+    return ByteRange(start, start + size_bytes) if 0 < size_bytes <= entry.size_bytes - start else None
 
 
 def answer_headers(request: S3Request, entry: Entry, part: ByteRange | None) -> dict[str, str]:
     """Return the headers of an answer with the object. Raises S3Error."""
     fields = object_headers(entry)
+    parts = read_parts(entry.metadata) if "partNumber" in request.query else []
+    if parts:
+        fields["x-amz-mp-parts-count"] = str(len(parts))
     whole = part is None or (part.start == 0 and part.end == entry.size_bytes)
-    if whole and request.headers.get("x-amz-checksum-mode", "").upper() == "ENABLED":
-        fields |= checksum_headers(entry)
-    if "partNumber" in request.query and (parts := count_parts(entry.metadata)):
-        fields["x-amz-mp-parts-count"] = str(parts)
+    if request.headers.get("x-amz-checksum-mode", "").upper() == "ENABLED":
+        if parts:
+            fields |= _part_checksum(entry, parts[int(request.query["partNumber"]) - 1])
+        elif whole:
+            fields |= checksum_headers(entry)
     fields |= _read_overrides(request.query)
     # uploaded content never runs as a page of this origin
     fields["Content-Security-Policy"] = "default-src 'none'; sandbox"
     return fields
+
+
+def _part_checksum(entry: Entry, part: ObjectPart) -> dict[str, str]:
+    if not part.algorithm:
+        return {}
+    kind = checksum_headers(entry).get(f"{CHECKSUM_HEADER}type", "COMPOSITE")
+    return {f"{CHECKSUM_HEADER}{part.algorithm}": part.checksum, f"{CHECKSUM_HEADER}type": kind}
 
 
 def _read_overrides(query: Mapping[str, str]) -> dict[str, str]:

@@ -32,7 +32,6 @@ STATUS: Final[Mapping[str, int]] = {
     "InvalidDigest": 400,
     "InvalidObjectState": 403,
     "InvalidPart": 400,
-    "InvalidPartNumber": 416,
     "InvalidPartOrder": 400,
     "InvalidRange": 416,
     "InvalidRequest": 400,

@@ -15,6 +15,7 @@ from refstore_s3 import (
     multipart_listings,
     multipart_parts,
     object_copies,
+    object_details,
     object_reads,
     object_tags,
     object_writes,
@@ -64,6 +65,7 @@ OPERATIONS: Final[Mapping[Question, S3Operation]] = {
     Question("bucket", "DELETE"): S3Operation("DeleteBucket", buckets.delete_bucket),
     Question("bucket", "HEAD"): S3Operation("HeadBucket", buckets.head_bucket),
     Question("object", "GET"): S3Operation("GetObject", object_reads.get_object),
+    Question("object", "GET", "attributes"): S3Operation("GetObjectAttributes", object_details.get_object_attributes),
     Question("object", "HEAD"): S3Operation("HeadObject", object_reads.head_object),
     Question("object", "PUT"): S3Operation("PutObject", object_writes.put_object),
     Question("object", "POST", "uploads"): S3Operation(

@@ -14,7 +14,7 @@ from refstore.versioning.multipart_uploads import WrittenPart
 from refstore_s3 import checksums
 from refstore_s3.checksums import COMPOSITE, FULL_OBJECT
 from refstore_s3.object_attributes import ALGORITHMS, CHECKSUM_TYPE
-from refstore_s3.part_sizes import part_attributes
+from refstore_s3.object_parts import add_parts
 from refstore_s3.s3_errors import S3Error
 
 UPLOAD_ALGORITHM: Final = "s3:upload-algorithm"
@@ -70,9 +70,11 @@ class UploadChecksum(NamedTuple):
 def describe(upload: MultipartUpload, parts: Sequence[WrittenPart]) -> dict[str, str]:
     """Return the attributes of the object: the upload's, and what follows from the parts."""
     kept = {name: value for name, value in upload.metadata.items() if name not in (UPLOAD_ALGORITHM, UPLOAD_TYPE)}
+    checksum = UploadChecksum.kept_by(upload)
+    combined = _combine_parts(checksum, parts)
     etag = checksums.multipart_etag([_md5_of(item.part.etag) for item in parts])
-    sizes = part_attributes([item.part.size_bytes for item in parts])
-    return {**kept, **sizes, CONTENT_ETAG: etag, **_combine_parts(UploadChecksum.kept_by(upload), parts)}
+    texts = [item.part.checksums[checksum.algorithm] for item in parts] if combined else []
+    return add_parts({**kept, CONTENT_ETAG: etag, **combined}, [item.part.size_bytes for item in parts], texts)
 
 
 def _md5_of(etag: str) -> bytes:

@@ -86,7 +86,7 @@ def test_an_object_of_parts(gateway: ServedGateway, s3: Any, algorithm: str, kin
 
 
 def test_a_part_of_an_object_is_read(s3: Any) -> None:
-    upload = begin(s3)
+    upload = begin(s3, ChecksumAlgorithm="CRC32")
     bodies = [BIG, BIG[::-1], b"tail"]
     end(s3, upload, [send(s3, upload, number, body) for number, body in enumerate(bodies, 1)])
     key = {"Bucket": REPOSITORY, "Key": "main/parts"}
@@ -94,7 +94,16 @@ def test_a_part_of_an_object_is_read(s3: Any) -> None:
         got = s3.get_object(**key, PartNumber=number)
         assert (got["PartsCount"], got["ContentLength"], got["Body"].read()) == (3, len(body), body)
         assert s3.head_object(**key, PartNumber=number)["ContentLength"] == len(body)
-    assert code_of(s3.get_object, **key, PartNumber=4) == ("InvalidPartNumber", 416)
+    assert code_of(s3.get_object, **key, PartNumber=4) == ("InvalidPart", 400)
+    told = s3.get_object_attributes(**key, ObjectAttributes=["ETag", "Checksum", "ObjectParts", "ObjectSize"])
+    assert (told["ObjectSize"], told["ETag"]) == (2 * len(BIG) + 4, etag_of(*bodies).strip('"'))
+    assert [part["Size"] for part in told["ObjectParts"]["Parts"]] == [len(BIG), len(BIG), 4]
+    own = [s3.get_object(**key, PartNumber=number)["ChecksumCRC32"] for number in (1, 2, 3)]
+    assert [part["ChecksumCRC32"] for part in told["ObjectParts"]["Parts"]] == own
+    page = s3.get_object_attributes(**key, ObjectAttributes=["ObjectParts"], MaxParts=1, PartNumberMarker=1)
+    assert [part["PartNumber"] for part in page["ObjectParts"]["Parts"]] == [2]
+    assert (page["ObjectParts"]["IsTruncated"], page["ObjectParts"]["NextPartNumberMarker"]) == (True, 2)
+    assert code_of(s3.get_object_attributes, **key, ObjectAttributes=["Nothing"]) == ("InvalidArgument", 400)
     s3.copy_object(Bucket=REPOSITORY, Key="main/copied parts", CopySource=key)
     assert s3.head_object(Bucket=REPOSITORY, Key="main/copied parts", PartNumber=3)["ContentLength"] == 4
 

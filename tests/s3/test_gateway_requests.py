@@ -182,7 +182,7 @@ def test_methods_and_subresources_that_are_not_there_say_so(request_raw: RawClie
 
 def test_a_part_number_of_a_whole_object(request_raw: RawClient) -> None:
     assert request_raw("HEAD", "/lake/main/a", "partNumber=1").status == 206
-    assert request_raw("GET", "/lake/main/a", "partNumber=2").code == "InvalidPartNumber"
+    assert request_raw("GET", "/lake/main/a", "partNumber=2").code == "InvalidPart"
     overrides = "response-content-disposition=attachment&response-content-type=text%2Fplain"
     answer = request_raw("HEAD", "/lake/main/a", overrides)
     assert (answer.headers["content-type"], answer.headers["content-disposition"]) == ("text/plain", "attachment")
