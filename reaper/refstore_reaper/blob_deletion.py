@@ -11,6 +11,7 @@ from typing import Final
 
 from refstore.deletion_history.content_deletion import Journal
 from refstore.deletion_history.journal_format import PendingDelete
+from refstore.errors import ObjectsUnavailable
 from refstore.objects.base import DeleteResult, ObjectStore
 from refstore.objects.local import LocalObjects
 from refstore.versioning.address_state import UPLOAD_CAUSES
@@ -29,13 +30,25 @@ def delete_blobs(
     died before it recorded what the store knows (rule 23).
     """
     journal.record_start(batch)
+    pending = _abort_uploads(objects, batch)
+    addresses = [item.address for item in batch if item.address not in pending]
+    if worker is not None and isinstance(objects, LocalObjects) and len(addresses) >= WORKER_KEYS_MIN:
+        deleted = worker.delete(objects.url, addresses)
+    else:
+        deleted = objects.delete_many(addresses)
+    return deleted._replace(failed_keys=(*deleted.failed_keys, *pending.items())) if pending else deleted
+
+
+def _abort_uploads(objects: ObjectStore, batch: Sequence[PendingDelete]) -> dict[str, str]:
+    """Abort what is pending at the addresses of multipart uploads. Return those of which an upload is left, and why."""
+    left: dict[str, str] = {}
     for item in batch:
         if item.cause in UPLOAD_CAUSES:
-            objects.abort_uploads(item.address)
-    addresses = [item.address for item in batch]
-    if worker is not None and isinstance(objects, LocalObjects) and len(addresses) >= WORKER_KEYS_MIN:
-        return worker.delete(objects.url, addresses)
-    return objects.delete_many(addresses)
+            try:
+                objects.abort_uploads(item.address)
+            except ObjectsUnavailable as error:  # or the store refuses it, for lack of a right perhaps
+                left[item.address] = str(error)
+    return left
 
 
 class AsyncDeleter:

@@ -116,8 +116,9 @@ def _link(
     entry = Entry(name.address, info.size_bytes, "", info.mtime_ms, metadata, record.content_type, reference.id)
     placement = msgspec.structs.replace(planned, entry=entry)
     refused = upload.place_each(ctx, name.branch, token, [placement], witness=ctx.safety.witness == "always")
-    with suppress(RefstoreError):  # it has landed: the scrubber ends what is left open here
-        close(ctx, registered, msgspec.structs.replace(record, closed_ms=ctx.clock.now_ms(), entry=entry))
+    with suppress(RefstoreError):  # it has landed, or was refused: the scrubber ends what is left open here
+        landed = None if refused else entry
+        close(ctx, registered, msgspec.structs.replace(record, closed_ms=ctx.clock.now_ms(), entry=landed))
         end_upload(ctx, name, record.token_id)
     for error in refused.values():
         raise error
@@ -134,6 +135,8 @@ def _find_completed(ctx: Context, name: UploadName, digest: str, *, otherwise: R
     """
     state = ctx.references.get_many([name.address])[0]
     if isinstance(state, Issued):
+        if state.expires_ms <= ctx.clock.now_ms():
+            raise upload_not_found(name)
         raise otherwise or Conflict(
             f"other parts of the upload {name.upload_id} are being joined, by a call that is under way or failed; "
             "complete it with the same parts, or abort it"
@@ -146,7 +149,7 @@ def _find_completed(ctx: Context, name: UploadName, digest: str, *, otherwise: R
         if found is not None and found.entry.address == name.address:
             if found.token is None or found.token == ctx.branches.read_open(name.branch).record.token:
                 return found.entry
-        elif not isinstance(state, Listed | Emptied) or _is_old(ctx, changed_ms(state)):
+        elif registered.record.closed_ms or not isinstance(state, Listed | Emptied) or _is_old(ctx, changed_ms(state)):
             raise upload_not_found(name)
         raise Contention(f"the upload {name.upload_id} is being completed by another call; make the same call again")
     raise upload_not_found(name)

@@ -169,9 +169,10 @@ def abort(ctx: Context, name: UploadName) -> None:
 
 def abort_all(ctx: Context, branch: BranchName) -> None:
     """Abort what is open on a branch that was reset or deleted. What a crash or an error leaves, expires."""
-    for registered in ctx.uploads.scan(branch):
-        with suppress(RefstoreError):
-            _abort(ctx, registered)
+    with suppress(RefstoreError):
+        for registered in ctx.uploads.scan(branch):
+            with suppress(RefstoreError):
+                _abort(ctx, registered)
 
 
 def _abort(ctx: Context, registered: RegisteredUpload) -> bool:

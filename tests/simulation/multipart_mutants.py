@@ -59,8 +59,8 @@ def uploads_in_parts() -> Iterator[Mutant]:
             Edit(f"{MULTIPART}:end_upload", "    ctx.objects.abort_uploads(name.address)\n", ""),
             Edit(
                 "refstore_reaper.blob_deletion:delete_blobs",
-                "            objects.abort_uploads(item.address)",
-                "            pass",
+                "    pending = _abort_uploads(objects, batch)",
+                "    pending: dict[str, str] = {}",
             ),
         ),
         caught_by="multipart: begin; part; complete (crash) | expire | scrub, in the store",

@@ -19,9 +19,10 @@ from refstore.errors import (
     Invalid,
     InvalidParts,
     ObjectNotFound,
-    RefstoreError,
+    ObjectsRefused,
     UploadNotFound,
 )
+from refstore.kv.base import SetIf
 from refstore.operations import complete_upload, list_uploads, multipart
 from refstore.operations.complete_upload import PART_BYTES_MIN, RequestedPart
 from refstore.records import keys
@@ -188,6 +189,27 @@ def test_a_path_that_is_taken(world: UploadWorld) -> None:
     assert world.complete(name, parts).size_bytes == 1, "the upload stays open"
 
 
+def test_a_path_that_is_taken_while_parts_are_joined(world: UploadWorld) -> None:
+    """The upload is over then, and a repeated completion does not take the refused object for one that landed."""
+    name = world.begin()
+    parts = [world.write(name, 1, b"x")]
+
+    def take(op: object) -> None:
+        if isinstance(op, SetIf) and op.key.name == name.address and b"main:" in op.value:
+            world.kv.before = None
+            world.repo.upload("main", "a/b", b"faster")
+
+    world.kv.before = take
+    with pytest.raises(AlreadyExists):
+        world.complete(name, parts, if_absent=True)
+    assert world.kv.before is None
+    with pytest.raises(UploadNotFound):
+        world.complete(name, parts)
+    assert world.repo.read("main", "a/b") == b"faster"
+    world.settle()
+    assert world.left() == []
+
+
 def test_an_aborted_upload_leaves_nothing(world: UploadWorld) -> None:
     name = world.begin()
     parts = [world.write(name, number, b"x") for number in (1, 2)]
@@ -223,7 +245,7 @@ def test_an_upload_expires_with_its_parts(world: UploadWorld) -> None:
     assert len(world.left()) == (4 if world.store_has_uploads else 3), "it is open until its deadline, however old"
     world.clock.advance(3)
     for attempt in (lambda: world.write(name, 2, b"x"), lambda: world.complete(name, parts)):
-        with pytest.raises(RefstoreError):
+        with pytest.raises(UploadNotFound):
             attempt()
     world.clock.advance(61)
     world.run_pass()
@@ -271,6 +293,26 @@ def test_the_stores_own_sweep_leaves_open_uploads_alone(world: UploadWorld, monk
     name = world.begin()
     world.run_pass(scrub=True)
     assert spared == [name.address]
+
+
+def test_an_upload_that_the_store_does_not_abort_stops_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = UploadWorld(store_has_uploads=True)
+    world.repo.upload("main", "other", b"x")
+    name = world.begin()
+    objects = type(world.repo.context.objects)
+
+    def refuse(*_: object) -> int:
+        raise ObjectsRefused("planted: no right to list uploads")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(objects, "abort_uploads", refuse)
+        with pytest.raises(ObjectsRefused):
+            multipart.abort(world.repo.context, name)
+        world.repo.delete("main", "other")
+        summary = world.run_pass()
+        assert (summary.deleted, summary.failed) == (1, 1)
+    world.settle()
+    assert world.left() == []
 
 
 def test_a_body_that_fails_leaves_no_part(world: UploadWorld) -> None:
