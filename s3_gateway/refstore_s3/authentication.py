@@ -23,7 +23,7 @@ from refstore_api.service import Service
 from refstore_s3 import signature_v4
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
-from refstore_s3.signature_v4 import SignedRequest, VerifiedRequest
+from refstore_s3.signature_v4 import SignatureClaims, SignedRequest, VerifiedRequest
 
 KEYS_MAX: Final = 4096
 """Access keys that are cached."""
@@ -62,7 +62,8 @@ class KeyAuthentication:
 
     async def authenticate(self, request: S3Request, address: str) -> AuthenticatedRequest:
         signed = request.to_sign
-        key_id = signature_v4.parse_credential(signed).key_id
+        claims = signature_v4.read_claims(signed)
+        key_id = claims.credential.key_id
         if "x-amz-security-token" in request.headers or "X-Amz-Security-Token" in request.query:
             raise S3Error("InvalidToken", "session tokens are not supported; sign with an access key's S3 secret")
         if not access_keys.is_id(key_id):
@@ -72,7 +73,7 @@ class KeyAuthentication:
         if self._proven.get(caller, 0.0) <= time.monotonic():
             self._guesses.check(caller)
         try:
-            record, verified = await self._verify(signed, key_id)
+            record, verified = await self._verify(signed, claims)
         except S3Error as error:
             if error.code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
                 self._guesses.record_wrong_secret(caller)
@@ -85,15 +86,16 @@ class KeyAuthentication:
             Principal(key_id, Role(record.role), record.repositories, record.created_ms), verified
         )
 
-    async def _verify(self, signed: SignedRequest, key_id: str) -> tuple[AccessKeyRecord, VerifiedRequest]:
+    async def _verify(self, signed: SignedRequest, claims: SignatureClaims) -> tuple[AccessKeyRecord, VerifiedRequest]:
         """Verify the signature with the secrets that are cached, and if it does not hold, with those that are stored
         now: a new secret works at once. Raises S3Error.
         """
+        key_id = claims.credential.key_id
         cached, until = self._keys.get(key_id, (None, 0.0))
         if cached is not None and time.monotonic() < until:
             self._keys.move_to_end(key_id)
             try:
-                return cached.record, self._check(signed, cached)
+                return cached.record, self._check(signed, claims, cached)
             except S3Error as error:
                 if error.code != "SignatureDoesNotMatch":
                     raise
@@ -102,14 +104,14 @@ class KeyAuthentication:
         self._keys.pop(key_id, None)
         if known is None:
             raise _unknown_key()
-        verified = self._check(signed, known)
+        verified = self._check(signed, claims, known)
         self._keys[key_id] = known, time.monotonic() + KEY_SECONDS
         while len(self._keys) > KEYS_MAX:
             self._keys.popitem(last=False)
         return known.record, verified
 
-    def _check(self, signed: SignedRequest, known: S3Caller) -> VerifiedRequest:
-        return signature_v4.verify(signed, known.secrets, self._service.lake.clock.now_ms())
+    def _check(self, signed: SignedRequest, claims: SignatureClaims, known: S3Caller) -> VerifiedRequest:
+        return signature_v4.verify(signed, known.secrets, self._service.lake.clock.now_ms(), claims)
 
     def _is_new(self, caller: LoginCaller) -> bool:
         """Remember that a signature of the caller held; return whether that was long ago, or never."""

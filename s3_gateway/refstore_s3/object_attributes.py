@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from email.utils import formatdate
+from functools import lru_cache
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
@@ -126,7 +127,12 @@ def object_headers(entry: Entry) -> dict[str, str]:
 
 
 def format_http_date(at_ms: int) -> str:
-    return formatdate(at_ms // 1000, usegmt=True)
+    return _format_http_date(at_ms // 1000)
+
+
+@lru_cache(maxsize=4096)
+def _format_http_date(at_seconds: int) -> str:
+    return formatdate(at_seconds, usegmt=True)
 
 
 def parse_tags(text: str) -> dict[str, str]:

@@ -44,7 +44,11 @@ async def get_object(request: S3Request) -> Response:
     for _ in range(ATTEMPTS):
         context, entry = await stat_object(request, target)
         check_conditions(request.headers, entry)
-        if request.gateway.settings.redirect_reads and is_own(entry.address):
+        if (
+            request.gateway.settings.redirect_reads
+            and is_own(entry.address)
+            and OVERRIDES.keys().isdisjoint(request.query)
+        ):
             url = await request.service.run(partial(_presign, context, entry))
             if url:
                 return Response(status_code=307, headers={"Location": url})
