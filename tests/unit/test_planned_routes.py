@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import httpx
@@ -11,6 +12,7 @@ from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, R
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 
+from refstore.configuration.settings import ApiSettings
 from refstore_api.fast_parameters import FastRoute, parameter_plan
 from refstore_api.routes import objects, staging
 from refstore_api.service import service_of
@@ -59,6 +61,7 @@ def application(route_class: type[APIRoute]) -> FastAPI:
     router.get("/read/{repository}")(read)
     router.put("/write/{repository}")(write)
     app = FastAPI()
+    app.state.service = SimpleNamespace(settings=ApiSettings())  # bounds of bodies
     app.include_router(router, prefix="/v1")
     return app
 
