@@ -13,24 +13,24 @@ compile() {
 }
 
 # The largest first: the others take its versions, so that whatever is installed last, nothing is exchanged.
-services=(pyproject.toml --extra redis --extra s3 --extra metrics --extra api --extra s3-gateway --group dev)
-spark=("${services[@]}" --extra purge --extra spark --group s3-clients)
-compile "${spark[@]}" --group bench -o requirements-bench.lock "${@}"
-compile "${spark[@]}" --constraints requirements-bench.lock -o requirements-spark.lock "${@}"
-compile "${services[@]}" --constraints requirements-spark.lock -o requirements.lock "${@}"
+services="pyproject.toml --extra redis --extra s3 --extra metrics --extra api --extra s3-gateway --group dev"
+spark="$services --extra purge --extra spark --group s3-clients"
+compile $spark --group bench -o requirements-bench.lock "${@}"
+compile $spark --constraints requirements-bench.lock -o requirements-spark.lock "${@}"
+compile $services --constraints requirements-spark.lock -o requirements.lock "${@}"
 
 compile pyproject.toml --extra all --group image --constraints requirements-bench.lock -o requirements-image.lock "${@}"
 compile --group pyproject.toml:duckdb-httpfs -o requirements-duckdb-httpfs.lock "${@}"
 
-locks=(requirements.lock requirements-spark.lock requirements-bench.lock requirements-image.lock requirements-duckdb-httpfs.lock)
+locks="requirements.lock requirements-spark.lock requirements-bench.lock requirements-image.lock requirements-duckdb-httpfs.lock"
 
 asked=$(.venv/bin/python scripts/asked.py)
-for lock in "${locks[@]}"; do
+for lock in $locks; do
   printf '%s\n' "# pyproject.toml: $asked" "$(<"$lock")" >"$lock.new"
   mv "$lock.new" "$lock"
 done
 
-if grep -nE '[a-z]+://|find-links|index-url' "${locks[@]}"; then
+if grep -nE '[a-z]+://|find-links|index-url' $locks; then
   echo "lock: the lines above name a package source; they must not" >&2
   exit 1
 fi
