@@ -23,6 +23,7 @@
     ├── Gone               it was there and is not any more, or is on its way out; nothing to retry (410)
     ├── Conflict           the state does not allow it; look, then decide (409)
     │   ├── AlreadyExists
+    │   ├── PathChanged        what the caller has read at the path is not there any more
     │   ├── NothingToCommit
     │   ├── DirtyBranch        uncommitted changes stand in the way
     │   ├── MergeConflict      carries the conflicting paths
@@ -192,6 +193,10 @@ class Conflict(RefstoreError):
 
 class AlreadyExists(Conflict):
     code = "already_exists"
+
+
+class PathChanged(Conflict):
+    code = "path_changed"
 
 
 class NothingToCommit(Conflict):

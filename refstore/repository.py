@@ -21,7 +21,7 @@ from refstore.core import deadline, ids
 from refstore.core.batches import split_batches
 from refstore.core.ids import BranchName, CommitId, RepositoryName, TagName
 from refstore.core.lazy_modules import LazyModule
-from refstore.errors import AlreadyExists, AlreadyLinked, Contention, Invalid, NotFound
+from refstore.errors import AlreadyExists, AlreadyLinked, Contention, Invalid, NotFound, PathChanged
 from refstore.public_methods import wrap_public_methods
 
 if TYPE_CHECKING:
@@ -139,12 +139,14 @@ class Repository:
         content_type: str = "",
         mtime_ms: int | None = None,
         if_absent: bool = False,
+        if_entry: Entry | None = None,
     ) -> Entry:
         """Upload one object and return its entry. An object that was staged at the path loses this name at once.
 
         `body`: bytes, a readable binary file, an iterable of bytes, or the path of a file (`pathlib.Path`). `mtime_ms`:
         when the content last changed, in milliseconds since 1970 (default: now). `if_absent`: raise AlreadyExists, and
-        change nothing, if the path holds an object.
+        change nothing, if the path holds an object. `if_entry`: raise PathChanged, and change nothing, unless the path
+        holds this entry, as it was read: of all that read the same entry, one replaces it.
         """
         item = upload_operation.Upload(
             path=path,
@@ -153,14 +155,16 @@ class Repository:
             content_type=content_type,
             mtime_ms=mtime_ms,
             if_absent=if_absent,
+            if_entry=if_entry,
         )
         return self.upload_many(branch, [item])[0]
 
     def upload_many(self, branch: str, uploads: Iterable[Upload]) -> Sequence[Entry]:
         """Upload any number of objects in batches, and return their entries in the same order.
 
-        An upload that its `if_absent` refuses ends the call with AlreadyExists. The rest of its batch is uploaded,
-        unless the refusal was certain before the batch was written. Use `upload_each` for the fate of each upload.
+        An upload that its condition refuses ends the call with AlreadyExists or PathChanged. The rest of its batch is
+        uploaded, unless the refusal was certain before the batch was written. Use `upload_each` for the fate of each
+        upload.
         """
         return list(self.iter_upload_many(branch, uploads))
 
@@ -170,7 +174,9 @@ class Repository:
         return self._in_batches(uploads, lambda batch: upload_operation.upload_many(self.context, name, batch))
 
     @_operation
-    def upload_each(self, branch: str, uploads: Sequence[Upload]) -> Sequence[Entry | AlreadyExists | Contention]:
+    def upload_each(
+        self, branch: str, uploads: Sequence[Upload]
+    ) -> Sequence[Entry | AlreadyExists | PathChanged | Contention]:
         """Upload a bounded number of objects, and return for each its entry, or the error that refused it."""
         return upload_operation.upload_each(self.context, ids.branch_name(branch), uploads)
 
@@ -271,7 +277,7 @@ class Repository:
     @_operation
     def link_each(
         self, branch: str, items: Sequence[Link]
-    ) -> Sequence[Entry | AlreadyLinked | AlreadyExists | Contention]:
+    ) -> Sequence[Entry | AlreadyLinked | AlreadyExists | PathChanged | Contention]:
         """Link a bounded number of addresses, and return for each its entry, or the error that refused it."""
         return upload_operation.link_each(self.context, ids.branch_name(branch), items)
 
@@ -371,6 +377,15 @@ class Repository:
         for batch in split_batches(paths, delete_operation.BATCH):
             with _deadline(self):
                 delete_operation.delete_many(self.context, ids.branch_name(branch), batch)
+
+    @_operation
+    def delete_if_entry(self, branch: str, path: str, entry: Entry) -> None:
+        """Delete a path if it still holds the entry that was read there.
+
+        Raises PathChanged; and Contention where others changed the path meanwhile, or a commit under way has the entry:
+        look what is there, then make the call again.
+        """
+        delete_operation.delete_if_entry(self.context, ids.branch_name(branch), path, entry)
 
     @_operation
     def delete_prefix(self, branch: str, prefix: str) -> int:

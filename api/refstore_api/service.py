@@ -165,7 +165,7 @@ class Service:
 
     async def upload(self, repository: str, branch: str, item: Upload) -> EntryInContext:
         """Upload an object whose body is in memory."""
-        if item.if_absent:  # never batched, too
+        if item.if_absent or item.if_entry is not None:  # never batched, too
             return _single_result(await self.run(lambda: self._upload_many(BatchKey(repository, branch), [item])))
         return await self._uploads.submit(BatchKey(repository, branch), item)
 

@@ -74,7 +74,14 @@ class Branching(Multipart):
         sealing = yield from self.seal(branch)
         if sealing is None:
             return "404"
-        base, sealed = sealing
+        return (yield from self.commit_sealed(branch, commit, *sealing))
+
+    def finish_commit(self, branch: str, commit: str) -> Steps:
+        """What is left of a commit that has sealed: for scenarios that begin there."""
+        record = yield ("open", ("b", branch))
+        return (yield from self.commit_sealed(branch, commit, record.head, record.sealed))
+
+    def commit_sealed(self, branch: str, commit: str, base: str, sealed: tuple[str, ...]) -> Steps:
         before = yield ("get", ("c", base))
         tree = dict(before.tree)
         for token in sealed:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .calls import Do
 from .staging import ATTEMPTS, Item, Source, Staging
-from .store import ISSUED, LOST, ONCE, Entry, Op, Ref, Steps, listed, refs
+from .store import ISSUED, LOST, ONCE, Branch, Entry, Op, Ref, Steps, listed, refs
 
 
 class Creating(Staging):
@@ -34,7 +34,7 @@ class Creating(Staging):
         yield ("put", item.address)
         if not (yield from self.still_held([item])):
             return "lost"
-        return (yield from self.enter_where_nothing_is(branch, item, record.token))
+        return (yield from self.enter_conditionally(branch, item, record.token, None))
 
     def linking_if_absent(self, branch: str, path: str, address: str) -> Steps:
         record = yield ("open", ("b", branch))
@@ -45,7 +45,7 @@ class Creating(Staging):
             held = yield ("get", ("r", address))
             if not listed(held) or item.ref not in held[1]:
                 return "409"
-        return (yield from self.enter_where_nothing_is(branch, item, record.token))
+        return (yield from self.enter_conditionally(branch, item, record.token, None))
 
     def standing(self, branch: str, path: str) -> Steps:
         """What is at the path: staged under any live token, sealed ones too, or committed. None also where there is no
@@ -61,23 +61,68 @@ class Creating(Staging):
         return there.address == item.address
 
     looks_at_the_token = True
+    releases_only_if_current = True
     takes_another_reference = True
 
-    def enter_where_nothing_is(self, branch: str, item: Item, token: str) -> Steps:
-        """Rule 2, with a `cas` in place of the swap. "exists": somebody was first. "conflict": others may have read
-        ours, a commit may have taken it, so there is not a word on who was.
+    def may_be_placed(self, there: Source | None, expected: Source | None) -> bool:
+        """Whether what was found at the path, and is not this call's own, may be replaced. `expected`: the entry that
+        the caller read; None: nothing may be there.
+        """
+        return there is None if expected is None else there is not None and self.still(there, expected)
+
+    def may_replace(self, old: object, there: Source | None, token: str) -> bool:
+        """Whether what lies under the token is what was found at the path, and not what came since."""
+        if there is None:
+            return not isinstance(old, Entry)
+        return old == (Entry(there.address, there.id) if there.token == token else None)
+
+    looks_beneath = True
+
+    def still_beneath(self, item: Item, expected: Source | None, before: Branch | None, now: Branch) -> Steps:
+        """Whether nothing came under the entry that it must not lie over. `before`: the branch when the path was looked
+        at, if the entry lies over nothing under its token.
+
+        What is sealed changes: by writers that began before, whose entry the commit under way takes, and who hear ok
+        when they find it in the head. They write nothing under the current token, so the `cas` does not meet them.
+        """
+        if before is None or not before.sealed or before[:3] == now[:3] or not self.looks_beneath:
+            return True
+        there = yield from self.look_under(tuple(reversed(now.sealed)), now.head, item.path)
+        return (there is not None and there.address == item.address) or self.may_be_placed(there, expected)
+
+    def withdraw_entry(self, branch: str, item: Item, token: str, stored: Entry) -> Steps:
+        """Take the own entry away again, and its references if no commit can have seen it. `stored`: as it was written,
+        perhaps under the reference before, whose reply was lost.
+        """
+        if (yield ("cas", ("e", token, item.path), stored, None)):
+            record = yield ("open", ("b", branch))
+            if record is not None and record.token == token:
+                yield from self.release(item.address, Ref(token, item.path, stored.id))
+                yield from self.release(item.address, item.ref)
+        return "conflict"
+
+    def enter_conditionally(self, branch: str, item: Item, token: str, expected: Source | None) -> Steps:
+        """Rule 2, with a `cas` in place of the swap. "exists", "changed": somebody was first. "conflict": others may
+        have read ours, a commit may have taken it, so there is not a word on who was.
         """
         path, address, _ = item
         seen = False
+        replaced: object = None
+        before: Branch | None = None
         for _ in range(ATTEMPTS):
+            looked = yield ("open", ("b", branch))
             old = yield ("get", ("e", token, path))
             there: Source | None = yield from self.standing(branch, path)
-            if there is not None and there.address != address:
+            own = there is not None and there.address == address
+            if not own and not self.may_be_placed(there, expected):
                 yield from self.release(address, item.ref)  # under this token it was never placed
-                return "conflict" if seen else "exists"
-            placed = isinstance(old, Entry) and self.is_own(old, item)
-            done = placed
-            if not isinstance(old, Entry):
+                return "conflict" if seen else "exists" if expected is None else "changed"
+            done = isinstance(old, Entry) and self.is_own(old, item)
+            stored = old if done else Entry(address, item.ref.id)
+            stands = own and there is not None and there.token == token
+            if not done and not stands and self.may_replace(old, there, token):
+                is_over_nothing = old is None and looked is not None and looked.token == token
+                replaced, before = old, looked if is_over_nothing else None
                 done = yield self.written_once(item, token, old)
             if done is True and not self.looks_at_the_token:
                 return "ok"
@@ -85,24 +130,35 @@ class Creating(Staging):
             record = yield ("open", ("b", branch))
             if record is None:
                 return "404"
+            if done is True and not self.releases_only_if_current:
+                yield from self.released(token, path, replaced)
+            if done is True and record.token == token:
+                if not (yield from self.still_beneath(item, expected, before, record)):
+                    return (yield from self.withdraw_entry(branch, item, token, stored))
+                yield from self.released(token, path, replaced)
+                return "ok"
+            uncertain = before is not None and before.sealed and self.looks_beneath
             ref = item.ref.id
             if (
                 done is LOST
                 and record.token == token
                 and held is not None
                 and not (listed(held) and item.ref in held[1])
-            ):
-                return "ok"  # it had landed: only who takes the entry away takes its reference off a live token
+            ):  # it had landed: only who takes the entry away takes its reference off a live token
+                yield from self.released(token, path, replaced)
+                return "conflict" if uncertain else "ok"
             if done is LOST:
                 # it may have landed, and been replaced and released since, or land later: its reference stays until its
                 # token is processed
                 seen, ref = True, self.fresh() if self.takes_another_reference else ref
             elif record.token == token:
-                if done:
-                    return "ok"
                 continue  # somebody was faster: the next look tells
             else:
                 seen = seen or done
+            if record.token != token:
+                if done and uncertain:
+                    return "conflict"  # a commit may have taken it, over what nobody has looked at
+                replaced = before = None
             token = record.token
             item = Item(path, address, Ref(token, path, ref))
             if (yield from self.hold(address, item.ref, own=True)) != "held":

@@ -18,7 +18,7 @@ from .calls import Do, run
 from .scenarios import Scenario
 from .store import DELETED, LOST, MUTATING, Op, Store, number
 
-STATES_MAX = 1_500_000
+STATES_MAX = 2_000_000
 HOLDS = "holds"
 
 
@@ -129,6 +129,7 @@ def explore(
 
     labels = tuple(scenario.procs)
     collects = any(call[0] in COLLECTING for calls in scenario.procs.values() for call in calls)
+    bringers = sum(call[0] in invariants.BRING_BACK for calls in scenario.procs.values() for call in calls)
     takers = sum(call[0] in invariants.TAKE_AWAY for calls in scenario.procs.values() for call in calls)
     taggers = sum(call[0] == "create_tag" for calls in scenario.procs.values() for call in calls)
     processes = [Process(label, scenario.procs[label], make) for label in labels]
@@ -158,6 +159,7 @@ def explore(
             why = (
                 invariants.truthful(results, start, after, scenario.keeps, scenario.somewhere)
                 or invariants.won_once(results, takers)
+                or invariants.replaced_once(results, bringers)
                 or invariants.shares_a_name(results, taggers, after)
             )
         return why

@@ -8,8 +8,8 @@ L  every blob left is named by a live entry or a commit that landed, or held by 
 K  nothing else is left either: no entry, reference, marker, hint or registry key of a token that is over
 C  callers were told the truth: a commit landed if and only if its caller was told so; an address was linked once; of
    placements that may only go where nothing is, no two were told ok of one path without something between that takes
-   it away; no tag stands beside a branch of its name, but where its creator died; while the time of an address is not
-   over, its link or restore is not refused
+   it away; of those that may only take the place of one entry, no two; no tag stands beside a branch of its name,
+   but where its creator died; while the time of an address is not over, its link or restore is not refused
 """
 
 from __future__ import annotations
@@ -38,8 +38,12 @@ from .store import (
 )
 
 IF_ABSENT = {"upload_if_absent", "uploading_if_absent", "link_if_absent", "linking_if_absent"}
-"""Before and after the early look."""
-TAKE_AWAY = {"delete", "reset", "reset_paths", "move", "delete_branch"}
+"""Before and after the early look; the next two likewise."""
+IF_MATCH = {"upload_if_match", "uploading_if_match", "link_if_match", "linking_if_match"}
+IF_MATCH_DELETED = {"delete_if_match", "deleting_if_match"}
+TAKE_AWAY = {"delete", "reset", "reset_paths", "move", "delete_branch", "delete_if_match", "deleting_if_match"}
+BRING_BACK = {"reset", "reset_paths", "restore", "copy", "move", "delete_branch"}
+"""What may show an entry again that was replaced."""
 
 Results = dict[str, tuple[tuple[tuple, str], ...]]
 """By label: each call that ended, and what it answered."""
@@ -218,7 +222,7 @@ def truthful(
     linked: dict[str, str] = {}
     for label, calls in results.items():
         for (name, *args), verdict in calls:
-            if name in ("commit", "merge", "cherry_pick", "revert"):
+            if name in ("commit", "finish_commit", "merge", "cherry_pick", "revert"):
                 landed = ("~landed", args[-1]) in store.kv
                 if landed != (verdict == "ok"):
                     return (
@@ -264,6 +268,19 @@ def truthful(
                 )  # an address may be linked by another call
                 if own or (verdict == "exists" and found is None):
                     return f"LIE: {label} was told {verdict} of {name}{tuple(args)}, but {path} is {found}"
+            if label in keeps and name in IF_MATCH and verdict in ("changed", "busy"):
+                path, address = placed_at(args)
+                found = look(store, args[0], path)
+                own = name == "uploading_if_match" and (found or "").rstrip("'") == address
+                if own or (verdict == "changed" and found == expected_by(args)):
+                    return f"LIE: {label} was told {verdict} of {name}{tuple(args)}, but {path} is {found}"
+            if (
+                label in keeps
+                and name in IF_MATCH_DELETED
+                and verdict in ("ok", "changed")
+                and look(store, args[0], args[1]) == expected_by(args)
+            ):
+                return f"LIE: {label} was told {verdict} of {name}{tuple(args)}, but {args[1]} is {expected_by(args)}"
             if label in keeps and name == "create_branch" and verdict == "404" and there(start, store, args[1]):
                 return f"LIE: {label} was told {verdict} of {name}{tuple(args)}, but {args[1]} is there"
             if label in keeps and verdict == "ok":
@@ -295,6 +312,25 @@ def won_once(results: Results, takers: int) -> str | None:
         if len(labels) > 1 + takers:
             return f"LIE: {' and '.join(labels)} were all told ok of {place}, where nothing was to be"
     return None
+
+
+def replaced_once(results: Results, bringers: int) -> str | None:
+    """`bringers`: how many calls of the scenario may have shown an entry again, whether they ended or not."""
+    won: dict[tuple[str, str, str], list[str]] = {}
+    for label, calls in results.items():
+        for (name, *args), verdict in calls:
+            if name in IF_MATCH | IF_MATCH_DELETED and verdict == "ok":
+                path = args[1] if name in IF_MATCH_DELETED else placed_at(args)[0]
+                won.setdefault((args[0], path, expected_by(args)), []).append(label)
+    for place, labels in won.items():
+        if len(labels) > 1 + bringers:
+            return f"LIE: {' and '.join(labels)} were all told ok of {place}, of which one was to take the place"
+    return None
+
+
+def expected_by(args: list) -> str:
+    """The address whose place a call was to take: named by its caller, or read before."""
+    return args[-1] if isinstance(args[-1], str) else args[-1].address
 
 
 def refused_early(results: Results, store: Store) -> str | None:
@@ -334,9 +370,9 @@ def there(start: Store, store: Store, ref: str) -> bool:
 def kept(store: Store, name: str, args: list) -> str | None:
     if name == "create_branch":
         return None if isinstance(store.kv.get(("b", args[0])), Branch) else "the branch is not there"
-    if name in IF_ABSENT:
+    if name in IF_ABSENT | IF_MATCH:
         branch, wanted = args[0], dict([placed_at(args)])
-    elif name == "upload":
+    elif name in ("upload", "finish_upload"):
         wanted = dict(args[1:])
         branch = args[0]
     elif name in ("link", "complete_upload", "restore"):

@@ -7,7 +7,7 @@ expires with the upload's. The model's store is the worse of both: it keeps some
 
 from __future__ import annotations
 
-from .creating import Creating
+from .replacing import Replacing
 from .staging import ATTEMPTS, Entered, Item, Source
 from .store import (
     CLOSED,
@@ -27,7 +27,7 @@ from .store import (
 )
 
 
-class Multipart(Creating):
+class Multipart(Replacing):
     def begin_upload(self, branch: str, path: str, address: str) -> Steps:
         """Register the upload, issue its address, and only then begin the upload in the store: whoever finds the
         address asks the store.

@@ -11,14 +11,20 @@ from typing import NamedTuple
 
 from .explorer import HOLDS, STATES_MAX, Found, explore
 from .mutants_creating import (
+    DeletesOnceOnly,
+    DeletesWhileSealed,
     KnowsItsReferenceOnly,
     LooksAtSealedFirst,
     LooksAtTheCurrent,
+    LooksBeneathOnce,
     LooksOnce,
+    MatchesAnything,
     PlacesAgain,
     PlacesBlindly,
     PlacesUnderAnyToken,
     PlacesUnderTheSame,
+    ReleasesWhatMoved,
+    ReplacesWhatCameSince,
 )
 from .mutants_locations import (
     AnnouncesNothing,
@@ -675,6 +681,17 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(LooksAtSealedFirst, "if absent: upload | upload | commit", HOLDS),
     Mutant(PlacesUnderAnyToken, "if absent: upload | commit | reap", "LIE"),
     Mutant(KnowsItsReferenceOnly, "lost reply: if absent: upload", "LIE"),
+    Mutant(LooksBeneathOnce, "if absent: link | late write | commit; reap", "LIE"),
+    Mutant(LooksBeneathOnce, "if match: link | late write | commit; reap", "LIE"),
+    Mutant(PlacesAgain, "lost reply: if match: upload | reset path | hard delete", "UNSAFE"),
+    Mutant(PlacesUnderTheSame, "lost reply: if match: upload | reset path | hard delete", "UNSAFE"),
+    Mutant(LooksAtTheCurrent, "if match: upload | upload | commit", "LIE"),
+    Mutant(PlacesUnderAnyToken, "if match: upload | commit | reap", "LIE"),
+    Mutant(ReleasesWhatMoved, "if match: upload | commit | reap", "UNSAFE"),
+    Mutant(ReplacesWhatCameSince, "if match: upload | upload | hard delete", "LIE"),
+    Mutant(MatchesAnything, "if match: upload | overwrite | hard delete", "LIE"),
+    Mutant(DeletesOnceOnly, "if match: delete | commit | reap", "LIE"),
+    Mutant(DeletesWhileSealed, "if match: delete | late write | commit; reap", "LIE"),
     Mutant(EntersBeforeItTakes, "multipart: complete | abort (crash) | complete (replay)", "UNSOUND"),
     Mutant(CompletesAgain, "multipart: complete | overwrite; hard delete | complete (replay)", "UNSAFE"),
     Mutant(JoinsWhateverIsAsked, "multipart: complete | complete of other parts | hard delete", "LIE"),

@@ -76,3 +76,48 @@ class KnowsItsReferenceOnly(Proto):
 
     def is_own(self, there: Entry, item: Item) -> bool:
         return super().is_own(there, item) and item.ref is not None and there.id == item.ref.id
+
+
+class LooksBeneathOnce(Proto):
+    """Rule 20 dropped: over nothing, it trusts what it saw under a sealed token, where a writer that began before comes
+    late, and hears ok from the commit.
+    """
+
+    looks_beneath = False
+
+
+class ReplacesWhatCameSince(Proto):
+    """Rule 20 dropped: it compares the path with what its caller read, and then writes over whatever lies under the
+    token.
+    """
+
+    def may_replace(self, old: object, there: Source | None, token: str) -> bool:
+        return there is not None or super().may_replace(old, there, token)
+
+    def written_once(self, item: Item, token: str, old: object) -> Op:
+        return ("set", ("e", token, item.path), super().written_once(item, token, old)[3])
+
+
+class MatchesAnything(Proto):
+    """Rule 20 dropped: it does not compare the path with what its caller read."""
+
+    def may_be_placed(self, there: Source | None, expected: Source | None) -> bool:
+        return there is not None or expected is None
+
+
+class DeletesOnceOnly(Proto):
+    """Rules 2 and 20 dropped: a conditional deletion whose tombstone fell under a token that moved on is not owed."""
+
+    owes_tombstones = False
+
+
+class DeletesWhileSealed(Proto):
+    """Rule 20 dropped: a conditional deletion trusts what it saw under a sealed token."""
+
+    refuses_while_sealed = False
+
+
+class ReleasesWhatMoved(Proto):
+    """Rules 6 and 20 dropped: what a conditional write replaced is released although the token moved on."""
+
+    releases_only_if_current = False

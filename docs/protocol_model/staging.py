@@ -197,6 +197,14 @@ class Staging(Retry):
             return "lost"
         return (yield from self.enter(branch, placed, record.token, own=True))
 
+    def finish_upload(self, branch: str, item: tuple[str, str]) -> Steps:
+        """What is left of an upload whose blob and reference stand under the branch's first token: for scenarios that
+        begin there.
+        """
+        token = f"{branch}:0"
+        placed = Item(*item, Ref(token, item[0], "late"))
+        return (yield from self.enter(branch, [placed], token, own=True))
+
     def still_held(self, placed: list[Item]) -> Steps:
         """Whether a long upload has not outlived its token; else what it wrote is taken back, as it was never placed
         (rule 11): its references, and where the address is `deleting`, the blob. No other: what is in its grace window,
@@ -294,13 +302,16 @@ class Staging(Retry):
 
     def look(self, record: Branch, path: str) -> Steps:
         """Source, or None: newest token first, then the head's tree."""
-        for token in (record.token, *reversed(record.sealed)):
+        return (yield from self.look_under((record.token, *reversed(record.sealed)), record.head, path))
+
+    def look_under(self, tokens: tuple[str, ...], head: str, path: str) -> Steps:
+        for token in tokens:
             entry = yield ("get", ("e", token, path))
             if entry is not None:
                 return Source(entry.address, token, entry.id, None) if entry != TOMB else None
-        commit = yield ("get", ("c", record.head))
+        commit = yield ("get", ("c", head))
         address = dict(commit.tree).get(path)
-        return Source(address, None, None, record.head) if address else None
+        return Source(address, None, None, head) if address else None
 
     def resolve(self, branch: str, path: str) -> Steps:
         """Source, or None; read again until the branch record stood still meanwhile."""

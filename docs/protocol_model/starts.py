@@ -91,6 +91,22 @@ def appended() -> Store:
     return Store(kv, store.blobs | {"P1"})
 
 
+def sealed(committed: dict[str, str] | None = None) -> Store:
+    """A committer of main has sealed its first token, an upload of P2 to p is under way there, and P9 is issued."""
+    late = Ref("main:0", "p", "late")
+    store = world(committed=committed)
+    return store.having(
+        [
+            (("b", "main"), Branch("c0", "main:1", ("main:0",), (), "main:0")),
+            (("t", "main:1"), NEW),
+            (("r", "P2"), refs(late)),
+            (("r", "P9"), ISSUED),
+            (("d", "P9"), True),
+        ],
+        ["P2", "P9"],
+    )
+
+
 def unmarked(kind: type) -> Store:
     """The committer of c1 died between its advance and its landed mark."""
     return run(STORES["staged"], kind("start."), ("commit", "main", "c1")).apply(("del", ("l", "c1")))[0]
@@ -116,6 +132,9 @@ STORES: dict[str, Store] = {
     "committed": world(committed={"p": "P0"}),
     "unmerged": world(("feat", "q", "Q1"), committed={"p": "P0"}),
     "issued": world().having([(("r", "P9"), ISSUED), (("d", "P9"), True)], ["P9"]),
+    "committed-issued": world(committed={"p": "P0"}).having([(("r", "P9"), ISSUED), (("d", "P9"), True)], ["P9"]),
+    "sealed": sealed(),
+    "committed-sealed": sealed({"p": "P0"}),
     "issued-unhinted": world().having([(("r", "P9"), ISSUED)], ["P9"]),
     "uploading": uploading("1"),
     "uploading-two": uploading("1", "2"),

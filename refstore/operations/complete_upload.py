@@ -21,7 +21,7 @@ from refstore.objects.base import ObjectInfo
 from refstore.operations import read, upload
 from refstore.operations.multipart import PARTS_MAX, close, end_upload, newest_parts, upload_not_found
 from refstore.operations.refs import ResolvedRef
-from refstore.operations.stage_entries import Placement, find_existing
+from refstore.operations.stage_entries import Placement, find_refused
 from refstore.records.multipart_records import MultipartUpload
 from refstore.records.reference_records import Emptied, Issued, Listed, Reference
 from refstore.records.staging_records import Entry
@@ -46,12 +46,14 @@ def complete(
     requested: Sequence[RequestedPart],
     *,
     if_absent: bool = False,
+    if_entry: Entry | None = None,
     describe: Callable[[MultipartUpload, Sequence[WrittenPart]], Mapping[str, str]] | None = None,
 ) -> Entry:
     """Join the parts, put the object at its path, and return its entry. A repeated call that had landed answers the
     same. `describe`: the metadata of the object, from the upload's and its parts; what it raises refuses the call.
 
-    Raises UploadNotFound, InvalidParts, AlreadyExists, BranchNotFound; Contention: another such call is under way.
+    Raises UploadNotFound, InvalidParts, AlreadyExists, PathChanged, BranchNotFound; Contention: another such call is
+    under way.
     """
     _check_order(requested)
     digest = digest_of(requested)
@@ -63,8 +65,8 @@ def complete(
     chosen = _choose_parts(ctx, name, requested)
     if isinstance(chosen, InvalidParts):
         return _find_completed(ctx, name, digest, otherwise=chosen)
-    planned = Placement(name.path, None, is_referenced=True, if_absent=if_absent)
-    for error in find_existing(ctx, name.branch, [planned]).values():
+    planned = Placement(name.path, None, is_referenced=True, if_absent=if_absent, if_entry=if_entry)
+    for error in find_refused(ctx, name.branch, [planned]).values():
         raise error
     metadata = dict(describe(registered.record, chosen) if describe is not None else registered.record.metadata)
     fixed = ctx.references.fix_parts(name.address, registered.record.token_id, digest)

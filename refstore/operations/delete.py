@@ -15,14 +15,21 @@ from refstore.context import Context
 from refstore.core import ids
 from refstore.core.batches import split_batches
 from refstore.core.ids import BranchName, Path, Token
-from refstore.errors import Conflict, Contention
+from refstore.errors import Conflict, Contention, OutcomeUnknown, PathChanged
 from refstore.kv.base import ABSENT, SetIf
-from refstore.operations.read import ResolvedEntry, read_consistent, resolve_many, stream_entries
+from refstore.kv.unknown_outcomes import UnknownOutcomes
+from refstore.operations.read import is_unchanged, read_consistent, resolve_many, stream_entries
 from refstore.operations.refs import ResolvedRef
-from refstore.operations.stage_entries import DELETED_CAUSE, Placement, place, releases_of_replaced
+from refstore.operations.stage_entries import (
+    DELETED_CAUSE,
+    Placement,
+    is_what_was_found,
+    place,
+    releases_of_replaced,
+)
 from refstore.records import keys
 from refstore.records.branch_records import Branch
-from refstore.records.staging_records import Entry, without_reference
+from refstore.records.staging_records import Entry
 from refstore.versioning.markers import RESET_CAUSE
 from refstore.versioning.staging import TOMBSTONE
 
@@ -39,6 +46,53 @@ def delete_many(ctx: Context, branch: BranchName, paths: Sequence[str]) -> None:
     placements = [Placement(ids.object_path(path), None, is_referenced=False) for path in paths]
     if placements:
         place(ctx, branch, token, placements, on_empty=False)
+
+
+def delete_if_entry(ctx: Context, branch: BranchName, path: str, entry: Entry) -> None:
+    """Delete a path if it still has the entry that the caller read (rule 20).
+
+    Raises PathChanged, and Contention where nobody can tell: what is sealed may change, and tombstones have no ids, so
+    none could be taken back. Where a commit under way has the entry, nothing is deleted.
+    """
+    name = ids.object_path(path)
+    branches = ctx.branches
+    is_owed = False
+    unknown = UnknownOutcomes(ctx.clock)
+    for _ in range(ATTEMPTS):
+        record = branches.read_open(branch).record
+        key = keys.entry(ctx.repo, record.token, name)
+        raw = ctx.kv.get(key)
+        current = resolve_many(ctx, ResolvedRef.of_branch(branch), [name]).get(name)
+        if (current is None and not is_owed) or (current is not None and not is_unchanged(ctx, current, entry)):
+            raise (
+                _changed_meanwhile(branch, name)
+                if is_owed
+                else PathChanged(
+                    f"{name!r} on {branch!r} is not what was read there, and was not deleted; look what is there now"
+                )
+            )
+        if (current is None or current.token != record.token) and record.sealed_tokens:
+            raise _changed_meanwhile(branch, name)
+        if current is not None and not is_what_was_found(raw, current, record.token):
+            continue  # another client was faster: read again
+        try:
+            is_deleted = ctx.kv.set_if(key, ABSENT if current is None else raw, TOMBSTONE, once=True)
+        except OutcomeUnknown as error:
+            unknown.wait(error)
+            is_owed = True
+            continue
+        if not is_deleted and current is None:
+            return  # the tombstone is there, or somebody wrote there after it
+        if is_deleted and branches.read_open(branch).record.token == record.token:
+            ctx.references.release(releases_of_replaced(record.token, [(name, raw)], DELETED_CAUSE), guess=True)
+            return
+        # a commit may have read the token before the tombstone was there: it is owed under the next one
+        is_owed = is_owed or is_deleted
+    raise branches.contention(branch)
+
+
+def _changed_meanwhile(branch: BranchName, path: Path) -> Contention:
+    return Contention(f"{path!r} on {branch!r} was changed by others while it was deleted; look what is there now")
 
 
 def delete_prefix(ctx: Context, branch: BranchName, prefix: str) -> int:
@@ -77,7 +131,7 @@ def delete_sources(ctx: Context, branch: BranchName, copied: dict[Path, Entry]) 
             for path, raw in zip(paths, raws, strict=True)
             # a tombstone under a token that was sealed meanwhile may have come too late for the commit under way: write
             # it again
-            if (path in current and _is_unchanged(current[path], copied[path]))
+            if (path in current and is_unchanged(ctx, current[path], copied[path]))
             or (path in rewrites and path not in current and raw is ABSENT)
         ]
         if not unchanged:
@@ -151,15 +205,6 @@ def remove_staged(
         return removed, False  # their references stay until the token is processed
     ctx.references.release(releases_of_replaced(token, removed, cause), guess=True)
     return removed, True
-
-
-def _is_unchanged(current: ResolvedEntry, copied: Entry) -> bool:
-    """Return whether a path still has the entry that was copied, which may have been committed since."""
-    return (
-        current.entry == copied
-        if current.token is not None
-        else without_reference(current.entry) == without_reference(copied)
-    )
 
 
 def _page_of_paths(ctx: Context, record: Branch, prefix: str, after: str) -> list[str]:

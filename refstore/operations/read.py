@@ -28,7 +28,7 @@ from refstore.records.commit_records import Commit
 from refstore.records.encoding import decode_optional
 from refstore.records.location_records import Content
 from refstore.records.mark_records import Mark
-from refstore.records.staging_records import Entry, StagedRecord, Tombstone, decode_staged
+from refstore.records.staging_records import Entry, StagedRecord, Tombstone, decode_staged, without_reference
 from refstore.versioning.branches import OpenBranch
 
 ATTEMPTS: Final = 64
@@ -126,6 +126,28 @@ def _resolve_many(ctx: Context, ref: ResolvedRef, paths: Sequence[Path]) -> tupl
             return read(open_branch.record, staged), flag is not ABSENT
         open_branch = again
     raise branches.contention(ref.branch)
+
+
+def resolve_beneath(ctx: Context, record: Branch, path: Path) -> ResolvedEntry | None:
+    """Return the entry at a path of this version of the branch, without what is staged under its current token."""
+    sealed_tokens = [*reversed(record.sealed_tokens)]
+    values = ctx.kv.get_many([keys.entry(ctx.repo, token, path) for token in sealed_tokens]) if sealed_tokens else []
+    for token, value in zip(sealed_tokens, values, strict=True):
+        if isinstance(value, bytes):
+            staged = decode_staged(value)
+            return ResolvedEntry(staged, token) if isinstance(staged, Entry) else None
+    metarange = head_commit(ctx, record.head).metarange
+    return _committed_entries(ctx, record.head, metarange, [path]).get(path)
+
+
+def is_unchanged(ctx: Context, current: ResolvedEntry, read_before: Entry) -> bool:
+    """Return whether a path still has the entry that a caller read, as it is named or as it is shown. It may have been
+    committed since; the same object, written there again, has another reference.
+    """
+    shown = [current.entry, *(_with_current_content(ctx, [current.entry]) if ctx.locations.are_announced() else ())]
+    if current.token is not None:
+        return read_before in shown
+    return without_reference(read_before) in [without_reference(entry) for entry in shown]
 
 
 def _read_metarange(ctx: Context, commit: CommitId) -> tuple[str, bool]:

@@ -18,12 +18,13 @@ import msgspec
 from refstore.context import Context
 from refstore.core import deadline
 from refstore.core.ids import Address, BranchName, CommitId, Path, Token, is_own
-from refstore.errors import AlreadyExists, Contention, InvalidPath, OutcomeUnknown
+from refstore.errors import AlreadyExists, Contention, InvalidPath, OutcomeUnknown, PathChanged
 from refstore.kv.base import ABSENT, Absent, Exchange, Get, Result, SetIf
 from refstore.kv.unknown_outcomes import UnknownOutcomes
-from refstore.operations.read import ResolvedEntry, resolve_many
+from refstore.operations.read import ResolvedEntry, is_unchanged, resolve_beneath, resolve_many
 from refstore.operations.refs import ResolvedRef, marked_error
 from refstore.records import keys
+from refstore.records.branch_records import Branch
 from refstore.records.encoding import decode, encode
 from refstore.records.mark_records import Mark
 from refstore.records.reference_records import Listed, Reference
@@ -49,8 +50,15 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     """Whether the entry needs a reference: it does unless its address is committed or outside the namespace."""
     if_absent: bool = False
     """Whether to refuse the entry where the path has one. Such a placement has an entry, and a reference."""
+    if_entry: Entry | None = None
+    """The entry whose place it may take, as the caller read it; otherwise as with `if_absent`."""
     issued_address: Address = Address("")
     """The issued address that is linked, where the entry names a copy."""
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether the entry depends on what is at the path (rule 20)."""
+        return self.if_absent or self.if_entry is not None
 
     def with_new_reference(self, reference_id: str) -> Placement:
         """Return the placement with a new reference, because the old one may have been released since."""
@@ -83,7 +91,7 @@ def place(
 ) -> None:
     """Write the entries under `token`, under which their references are listed already, and follow the branch.
 
-    They replace whatever is there: placements with `if_absent` are for `place_if_absent`.
+    They replace whatever is there: conditional placements are for `place_conditionally`.
 
     `on_empty`: whether a list that was emptied meanwhile takes the reference again (the writer's own retry, restore).
     `sources`: the commits, and the paths there, that entries without a reference were copied from. If one of these was
@@ -156,10 +164,13 @@ def _find_released(ctx: Context, token: Token, placements: Sequence[Placement]) 
     }
 
 
-def find_existing(ctx: Context, branch: BranchName, placements: Sequence[Placement]) -> dict[Path, AlreadyExists]:
-    """Return what `place_if_absent` would refuse, before anything is written."""
-    paths = [item.path for item in placements if item.if_absent]
-    return {path: _already_exists(branch, path) for path in _read_current(ctx, branch, paths)} if paths else {}
+def find_refused(
+    ctx: Context, branch: BranchName, placements: Sequence[Placement]
+) -> dict[Path, AlreadyExists | PathChanged]:
+    """Return what `place_conditionally` would refuse, before anything is written."""
+    conditional = [item for item in placements if item.is_conditional]
+    current = _read_current(ctx, branch, [item.path for item in conditional]) if conditional else {}
+    return {item.path: _refusal(branch, item) for item in conditional if not _fits(ctx, item, current.get(item.path))}
 
 
 def _write_witness(ctx: Context, placed: Sequence[tuple[Token, Placement]]) -> None:
@@ -173,7 +184,7 @@ def _write_witness(ctx: Context, placed: Sequence[tuple[Token, Placement]]) -> N
         ctx.manifest.add_landed(call, f"{placed[0][1].path!r}{more} was staged")
 
 
-def place_if_absent(
+def place_conditionally(
     ctx: Context,
     branch: BranchName,
     token: Token,
@@ -181,15 +192,15 @@ def place_if_absent(
     *,
     on_empty: bool,
     witness: bool = False,
-) -> dict[Path, AlreadyExists | Contention]:
-    """Place those entries that have `if_absent`, and return why some of them were refused. `witness`: as in `place`."""
-    refused: dict[Path, AlreadyExists | Contention] = {}
+) -> dict[Path, AlreadyExists | PathChanged | Contention]:
+    """Place those entries that are conditional, and return why some of them were refused. `witness`: as in `place`."""
+    refused: dict[Path, AlreadyExists | PathChanged | Contention] = {}
     placed: list[tuple[Token, Placement]] = []
     for item in placements:
         try:
-            if item.if_absent:
-                placed += _place_one_if_absent(ctx, branch, token, item, on_empty=on_empty)
-        except (AlreadyExists, Contention) as error:
+            if item.is_conditional:
+                placed += _place_one(ctx, branch, token, item, on_empty=on_empty)
+        except (AlreadyExists, PathChanged, Contention) as error:
             refused[item.path] = error
         except TokenMoved as moved:
             refused |= find_uncommitted(ctx, branch, moved)
@@ -198,69 +209,138 @@ def place_if_absent(
     return refused
 
 
-def _place_one_if_absent(
+def _place_one(
     ctx: Context, branch: BranchName, token: Token, item: Placement, *, on_empty: bool
 ) -> list[tuple[Token, Placement]]:
-    """Place one entry by a `set_if` over nothing, or over a tombstone (rule 2): an entry that was there first stays.
+    """Place one entry by a `set_if` over exactly what its condition found (rules 2 and 20): what others write stays.
     Return it with its token, or nothing if it was placed and removed again meanwhile.
 
-    Both of these states can return. If the `set_if` were repeated after a lost reply it could land twice: written,
+    Nothing, and a tombstone, can return. If the `set_if` were repeated after a lost reply it could land twice: written,
     deleted by somebody (who releases its reference), and written again under the released reference. So it is made
     `once`, and repeated under a new reference. When the entry is refused its reference is released, because under this
-    token it was never placed. Raises AlreadyExists, TokenMoved.
+    token it was never placed. Raises AlreadyExists, PathChanged, Contention, TokenMoved.
     """
     branches = ctx.branches
     references = ctx.references
     was_visible = False
+    replaced: bytes | Absent = ABSENT
+    over_nothing: Branch | None = None  # the branch as it was then, if the entry lies over nothing under its token
     unknown = UnknownOutcomes(ctx.clock)
     for _ in range(ATTEMPTS):
         entry = cast("Entry", item.entry)
         key = keys.entry(ctx.repo, token, item.path)
-        raw = ctx.kv.get(key)
+        raw, raw_branch = ctx.kv.execute([Get(key), branches.get_operation(branch)])  # in any order, before the look
+        before = branches.parse_open(branch, raw_branch).record
+        raw = cast("bytes | Absent", raw)
         current = _read_current(ctx, branch, [item.path]).get(item.path)
-        if current is not None and current.entry.address != entry.address:
+        # nobody else makes this address: an entry with it landed although its reply was lost
+        is_own = current is not None and current.entry.address == entry.address
+        if not is_own and not _fits(ctx, item, current):
             own = Reference(token, item.path, entry.reference_id)
             references.release([Release(entry.address, own, REFUSED_CAUSE, None)])
-            if was_visible:  # others may have read it, or a commit taken it, so nobody can tell which entry was first
-                raise Contention(
-                    f"{item.path!r} on {branch!r} was changed by others while it was written; look what is there now"
-                )
-            raise _already_exists(branch, item.path)
+            # others may have read it, or a commit taken it, so nobody can tell which entry was first
+            raise _uncertain(branch, item.path) if was_visible else _refusal(branch, item)
         record = None if raw is ABSENT else decode_staged(raw)
-        # nobody else makes this address: an entry with it landed although its reply was lost
         is_placed = isinstance(record, Entry) and record.address == entry.address
+        stored = record if is_placed and isinstance(record, Entry) else entry
+        is_there = current is not None and is_own and current.token == token
         try:
-            if not is_placed and not isinstance(record, Entry):
+            if not is_placed and not is_there and is_what_was_found(raw, current, token):
+                replaced, over_nothing = raw, before if raw is ABSENT and before.token == token else None
                 is_placed = ctx.kv.set_if(key, raw, encode(entry), once=True)
         except OutcomeUnknown as error:
             unknown.wait(error)
             # it may have landed and been removed since, or it may land later: its reference stays until its token is
             # processed
             released = _find_released(ctx, token, [item])
-            now = branches.read_open(branch).record.token  # in this order
-            if now == token and released:
-                return []  # it had landed; the client that removed it released its reference
+            now = branches.read_open(branch).record  # in this order
+            if now.token == token and released:  # it had landed; the client that removed it released its reference
+                if over_nothing is not None and over_nothing.sealed_tokens:
+                    raise _uncertain(branch, item.path) from error
+                references.release(releases_of_replaced(token, [(item.path, replaced)], OVERWRITTEN_CAUSE), guess=True)
+                return []
             item = item.with_new_reference(ctx.ids.new_id(ctx.clock.now_ms()))
-            token, was_visible = now, True
+            is_placed = was_visible = True
         else:
-            now = branches.read_open(branch).record.token
-            if now == token:
-                if is_placed:
-                    return [(token, item)]
-                continue  # another client was faster: read again
-            token, was_visible = now, was_visible or is_placed
+            now = branches.read_open(branch).record
+            if now.token == token:
+                if not is_placed:
+                    continue  # another client was faster: read again
+                if not _is_still_beneath(ctx, item, over_nothing, now):
+                    _withdraw_entries(ctx, branch, token, item.path, (stored, entry))
+                    raise _uncertain(branch, item.path)
+                references.release(releases_of_replaced(token, [(item.path, replaced)], OVERWRITTEN_CAUSE), guess=True)
+                return [(token, item)]
+            was_visible = was_visible or is_placed
+        if now.token != token:
+            if is_placed and over_nothing is not None and over_nothing.sealed_tokens:
+                raise _uncertain(branch, item.path)  # a commit may have taken it, over what nobody has looked at
+            replaced, over_nothing = ABSENT, None
+        token = now.token
         reference = Reference(token, item.path, cast("Entry", item.entry).reference_id)
         if references.add([(entry.address, reference)], on_empty=on_empty)[0] is not AddOutcome.LISTED:
             raise TokenMoved([item])
     raise branches.contention(branch)
 
 
+def _fits(ctx: Context, item: Placement, current: ResolvedEntry | None) -> bool:
+    """Return whether the condition of a placement holds of what is at its path."""
+    if item.if_entry is None:
+        return current is None
+    return current is not None and is_unchanged(ctx, current, item.if_entry)
+
+
+def is_what_was_found(raw: bytes | Absent, current: ResolvedEntry | None, token: Token) -> bool:
+    """Return whether what lies under the token is what was found at the path, and not what came since."""
+    if current is None:
+        return raw is ABSENT or not isinstance(decode_staged(raw), Entry)
+    return raw == encode(current.entry) if current.token == token else raw is ABSENT
+
+
+def _is_still_beneath(ctx: Context, item: Placement, before: Branch | None, now: Branch) -> bool:
+    """Return whether nothing came under the entry that it must not lie over. `before`: the branch when the path was
+    looked at, if the entry lies over nothing under its token.
+
+    What is sealed changes: by writers that began before, whose entry the commit under way takes, and who hear that it
+    is done when they find it in the head. They write nothing under the current token, where the `set_if` would meet
+    them.
+    """
+    if before is None or not before.sealed_tokens:
+        return True
+    if (before.head, before.sealed_tokens) == (now.head, now.sealed_tokens):
+        return True
+    beneath = resolve_beneath(ctx, now, item.path)
+    is_own = beneath is not None and beneath.entry.address == cast("Entry", item.entry).address
+    return is_own or _fits(ctx, item, beneath)
+
+
+def _withdraw_entries(ctx: Context, branch: BranchName, token: Token, path: Path, entries: tuple[Entry, Entry]) -> None:
+    """Take the entry away again, and its references if no commit can have seen it: it was written under the first one
+    of its entries, and has the reference of the second one as well if a reply was lost.
+    """
+    if ctx.kv.set_if(keys.entry(ctx.repo, token, path), encode(entries[0]), ABSENT) and (
+        ctx.branches.read_open(branch).record.token == token
+    ):
+        own = dict.fromkeys(entry.reference_id for entry in entries)
+        ctx.references.release(
+            [Release(entries[0].address, Reference(token, path, each), REFUSED_CAUSE, None) for each in own]
+        )
+
+
 def _read_current(ctx: Context, branch: BranchName, paths: Sequence[Path]) -> dict[Path, ResolvedEntry]:
     return resolve_many(ctx, ResolvedRef.of_branch(branch), paths)
 
 
-def _already_exists(branch: BranchName, path: Path) -> AlreadyExists:
-    return AlreadyExists(f"{path!r} is on {branch!r} already; it was not changed")
+def _refusal(branch: BranchName, item: Placement) -> AlreadyExists | PathChanged:
+    if item.if_entry is None:
+        return AlreadyExists(f"{item.path!r} is on {branch!r} already; it was not changed")
+    return PathChanged(
+        f"{item.path!r} on {branch!r} is not what was read there, and was not changed; look what is there now"
+    )
+
+
+def _uncertain(branch: BranchName, path: Path) -> Contention:
+    return Contention(f"{path!r} on {branch!r} was changed by others while it was written; look what is there now")
 
 
 def releases_of_replaced(token: Token, old: Sequence[tuple[Path, bytes | Absent]], cause: str) -> list[Release]:

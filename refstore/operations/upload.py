@@ -20,9 +20,11 @@ from refstore.errors import (
     AlreadyExists,
     AlreadyLinked,
     Contention,
+    Invalid,
     InvalidPath,
     InvalidToken,
     ObjectNotFound,
+    PathChanged,
     RefstoreError,
 )
 from refstore.kv.base import Result
@@ -36,10 +38,10 @@ from refstore.operations.stage_entries import (
     Placement,
     TokenMoved,
     check_distinct,
-    find_existing,
+    find_refused,
     find_uncommitted,
     place,
-    place_if_absent,
+    place_conditionally,
 )
 from refstore.records.reference_records import Deleting, Issued, Reference
 from refstore.records.staging_records import Entry
@@ -68,6 +70,8 @@ class Upload(msgspec.Struct, frozen=True):
     """When the content was last changed; None: now."""
     if_absent: bool = False
     """Whether it is refused where something is at the path already (AlreadyExists)."""
+    if_entry: Entry | None = None
+    """The entry, as it was read, whose place it may take: it is refused if another one is there (PathChanged)."""
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -108,6 +112,8 @@ class Link(msgspec.Struct, frozen=True):
     content_type: str = ""
     if_absent: bool = False
     """Whether it is refused where something is at the path already (AlreadyExists)."""
+    if_entry: Entry | None = None
+    """The entry, as it was read, whose place it may take: it is refused if another one is there (PathChanged)."""
 
 
 UploadItem = TypeVar("UploadItem", Upload, Link)
@@ -117,7 +123,7 @@ UploadOutcome = TypeVar("UploadOutcome", bound=Entry | RefstoreError)
 def upload_many(ctx: Context, branch: BranchName, uploads: Sequence[Upload]) -> list[Entry]:
     """Upload up to BATCH objects; if one is refused, raise its error after the others were uploaded.
 
-    Raises AlreadyExists before anything is written where that is known by then.
+    Raises AlreadyExists and PathChanged before anything is written where that is known by then.
     """
     _check_uploads(uploads)
     return _write_all(ctx, branch, uploads, _upload)
@@ -125,7 +131,7 @@ def upload_many(ctx: Context, branch: BranchName, uploads: Sequence[Upload]) -> 
 
 def upload_each(
     ctx: Context, branch: BranchName, uploads: Sequence[Upload]
-) -> list[Entry | AlreadyExists | Contention]:
+) -> list[Entry | AlreadyExists | PathChanged | Contention]:
     """Upload up to BATCH objects with shared round trips, and return the entry or the refusal of each.
 
     The body of an upload that is refused at once is not read.
@@ -142,7 +148,7 @@ def _write_all(
 ) -> list[Entry]:
     """Write all items, then raise the first refusal. Entries after the refused one stay on the branch."""
     planned = _plan_placements(items)
-    for error in find_existing(ctx, branch, planned).values():
+    for error in find_refused(ctx, branch, planned).values():
         raise error
     entries: list[Entry] = []
     for outcome in write(ctx, branch, items, [item.path for item in planned]):
@@ -157,10 +163,10 @@ def _write_each(
     branch: BranchName,
     items: Sequence[UploadItem],
     write: Callable[[Context, BranchName, Sequence[UploadItem], Sequence[Path]], Sequence[UploadOutcome]],
-) -> list[UploadOutcome | AlreadyExists]:
+) -> list[UploadOutcome | AlreadyExists | PathChanged]:
     """Write the items whose paths are free, and return the outcome of each item in order."""
     planned = _plan_placements(items)
-    refused = find_existing(ctx, branch, planned)
+    refused = find_refused(ctx, branch, planned)
     accepted = [(item, each.path) for item, each in zip(items, planned, strict=True) if each.path not in refused]
     outcomes = iter(
         write(ctx, branch, [item for item, _ in accepted], [path for _, path in accepted]) if accepted else ()
@@ -178,18 +184,23 @@ def _check_uploads(uploads: Sequence[Upload]) -> None:
 def _plan_placements(items: Sequence[Upload | Link]) -> list[Placement]:
     """Return placements without entries yet, after every check that needs no store. Raises Invalid."""
     planned = [
-        Placement(ids.object_path(item.path), None, is_referenced=True, if_absent=item.if_absent) for item in items
+        Placement(
+            ids.object_path(item.path), None, is_referenced=True, if_absent=item.if_absent, if_entry=item.if_entry
+        )
+        for item in items
     ]
     check_distinct(planned)
     for item in items:
         check_metadata(item.metadata)
         ids.content_type(item.content_type)
+        if item.if_absent and item.if_entry is not None:
+            raise Invalid(f"{item.path!r} cannot be absent and have an entry; give if_absent or if_entry")
     return planned
 
 
 def _upload(
     ctx: Context, branch: BranchName, uploads: Sequence[Upload], paths: Sequence[Path]
-) -> list[Entry | AlreadyExists | Contention]:
+) -> list[Entry | AlreadyExists | PathChanged | Contention]:
     """Upload to free paths. Raises what `place` does, and what the stores do."""
     token = ctx.branches.read_open(branch).record.token
     now = ctx.clock.now_ms()
@@ -200,7 +211,13 @@ def _upload(
         stored = put_all(ctx, [(address, item.body) for address, item in zip(addresses, uploads, strict=True)])
         _recheck_references(ctx, branch, reserved, began, again="upload again")
     placements = [
-        Placement(path, _make_entry(address, blob, item, now), is_referenced=True, if_absent=item.if_absent)
+        Placement(
+            path,
+            _make_entry(address, blob, item, now),
+            is_referenced=True,
+            if_absent=item.if_absent,
+            if_entry=item.if_entry,
+        )
         for path, address, blob, item in zip(paths, addresses, stored, uploads, strict=True)
     ]
     refused = place_each(ctx, branch, token, placements)
@@ -246,10 +263,10 @@ def _withdraw(ctx: Context, reserved: Sequence[tuple[Address, Reference]]) -> No
 
 def place_each(
     ctx: Context, branch: BranchName, token: Token, placements: Sequence[Placement], *, witness: bool = False
-) -> dict[Path, AlreadyExists | Contention]:
+) -> dict[Path, AlreadyExists | PathChanged | Contention]:
     """Place the entries, and return why some were refused. Raises what `place` does, but TokenMoved."""
-    refused = place_if_absent(ctx, branch, token, placements, on_empty=True, witness=witness)
-    others = [item for item in placements if not item.if_absent]
+    refused = place_conditionally(ctx, branch, token, placements, on_empty=True, witness=witness)
+    others = [item for item in placements if not item.is_conditional]
     if others:
         try:
             place(ctx, branch, token, others, on_empty=True, witness=witness)
@@ -310,7 +327,7 @@ def _issue(ctx: Context, branch: BranchName, checked: Sequence[Path]) -> list[Is
 def link_many(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[Entry]:
     """Link issued addresses; if one is refused, raise its error after the others were linked.
 
-    Raises AlreadyLinked; and AlreadyExists before anything is linked where that is known by then.
+    Raises AlreadyLinked; and AlreadyExists and PathChanged before anything is linked where that is known by then.
     """
     argument_types.check_items(items, Link)
     return _write_all(ctx, branch, items, _link)
@@ -318,7 +335,7 @@ def link_many(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[E
 
 def link_each(
     ctx: Context, branch: BranchName, items: Sequence[Link]
-) -> list[Entry | AlreadyLinked | AlreadyExists | Contention]:
+) -> list[Entry | AlreadyLinked | AlreadyExists | PathChanged | Contention]:
     """Put issued addresses that were written to on the branch, and return the entry or the refusal of each.
 
     Everything is checked before anything is linked. A refused token leaves its address to expire. Raises InvalidToken,
@@ -330,7 +347,7 @@ def link_each(
 
 def _link(
     ctx: Context, branch: BranchName, items: Sequence[Link], paths: Sequence[Path]
-) -> list[Entry | AlreadyLinked | AlreadyExists | Contention]:
+) -> list[Entry | AlreadyLinked | AlreadyExists | PathChanged | Contention]:
     branches = ctx.branches
     references = ctx.references
     claims = [ctx.issuer.verify(item.token, ctx.repo, branch, path) for item, path in zip(items, paths, strict=True)]
@@ -383,6 +400,7 @@ def _take_issued(
             _make_linked_entry(item, claim.address, info, ref.id),
             is_referenced=True,
             if_absent=item.if_absent,
+            if_entry=item.if_entry,
         )
         for item, claim, info, ref in zip(items, claims, infos, references, strict=True)
     ]
@@ -412,6 +430,7 @@ def _take_copies(
                 _make_linked_entry(item, address, _stat_written(item, claim, info), ""),
                 is_referenced=True,
                 if_absent=item.if_absent,
+                if_entry=item.if_entry,
                 issued_address=claim.address,
             )
             for item, claim, (address, _), info in zip(items, claims, reserved, copies, strict=True)

@@ -26,7 +26,7 @@ from tests.simulation.worlds import Start, m1
 
 STATES = 25_000
 WALKS = 100
-PLACING = "refstore.operations.stage_entries:_place_one_if_absent"
+PLACING = "refstore.operations.stage_entries:_place_one"
 
 Outcomes = Mapping[str, tuple[Hashable, ...]]
 
@@ -185,22 +185,31 @@ MUTANTS = [
     Mutant(
         name="the token is not looked at behind the entry",
         rule="2",
-        edits=(Edit(PLACING, "if now == token:", "if True:"),),
+        edits=(
+            Edit(
+                PLACING,
+                "if now.token == token:\n                if not is_placed",
+                "if True:\n                if not is_placed",
+            ),
+        ),
         caught_by="A | commit | reap",
     ),
     Mutant(
         name="what was written first is not looked for",
         rule="what somebody else wrote first stays",
         edits=(
-            Edit(PLACING, "not is_placed and not isinstance(record, Entry)", "not is_placed"),
-            Edit(PLACING, "current is not None and current.entry.address != entry.address", "False"),
+            Edit(PLACING, "is_what_was_found(raw, current, token)", "True"),
+            Edit(PLACING, "not is_own and not _fits(ctx, item, current)", "False"),
         ),
         caught_by="A | B",
     ),
     Mutant(
         name="its own landed write is not recognised",
         rule="A lost reply",
-        edits=(Edit(PLACING, "isinstance(record, Entry) and record.address == entry.address", "raw == encode(entry)"),),
+        edits=(
+            Edit(PLACING, "isinstance(record, Entry) and record.address == entry.address", "raw == encode(entry)"),
+            Edit(PLACING, "current.entry.address == entry.address", "raw == encode(entry)"),
+        ),
         caught_by="A, whose reply is lost",
     ),
 ]

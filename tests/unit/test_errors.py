@@ -33,6 +33,7 @@ CODES = {
     "Gone": ("gone", 4),
     "Conflict": ("conflict", 4),
     "AlreadyExists": ("already_exists", 4),
+    "PathChanged": ("path_changed", 4),
     "NothingToCommit": ("nothing_to_commit", 4),
     "DirtyBranch": ("dirty_branch", 4),
     "MergeConflict": ("merge_conflict", 4),
