@@ -32,6 +32,7 @@ from refstore.records.reference_records import (
 from refstore.versioning import due_hints
 from refstore.versioning.address_state import (
     NOT_LINKED,
+    UPLOAD_EXPIRED,
     DeletionDelays,
     begin_deletion,
     may_delete,
@@ -156,7 +157,9 @@ class BatchDeleter:
             kept_bytes=kept_bytes,
             missing=len(batch) - len(deleted) - len(failed),
             failed=len(failed),
-            expired=len([item for item in batch if item.cause == NOT_LINKED and item.address not in failed]),
+            expired=len(
+                [item for item in batch if item.cause in (NOT_LINKED, UPLOAD_EXPIRED) and item.address not in failed]
+            ),
         )
 
 

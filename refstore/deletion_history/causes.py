@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from refstore.core.ids import Address
-from refstore.versioning.address_state import NOT_LINKED
+from refstore.versioning.address_state import ENDED_CAUSES, NOT_LINKED
 
 if TYPE_CHECKING:
     from refstore.gc_marks.sweep_records import RunRules
@@ -28,6 +28,7 @@ EXPIRED: Final = "expired"
 
 NO_REFERENCE: Final = "nothing named it any more when its grace window was over"
 _NOT_LINKED_RULE: Final = "it was issued and not linked before it expired"
+_UPLOAD_RULE: Final = "it was of an upload in parts, which was completed or aborted, or was not completed in time"
 _UNNAMED_RULE: Final = "no commit and no branch named it; its contents and backups went with it"
 _OF_DELETED_RULE: Final = "it went with its object, which nothing named any more"
 _OWN_BACKUP_RULE: Final = (
@@ -75,6 +76,8 @@ def rule_of(address: str, cause: str) -> str:
     """Return the rule by which the journal's entry of an address was deleted for this cause."""
     if cause == NOT_LINKED:
         return _NOT_LINKED_RULE
+    if cause in ENDED_CAUSES:
+        return _UPLOAD_RULE
     if cause == UNNAMED_IDENTITY:
         return _UNNAMED_RULE
     if cause.startswith(CONTENT_OF_DELETED):

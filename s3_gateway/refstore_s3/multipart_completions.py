@@ -20,7 +20,7 @@ from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore.versioning.multipart_uploads import WrittenPart
-from refstore_api.error_responses import PreconditionFailed
+from refstore_api.error_responses import PreconditionFailed, log_failure, status_of
 from refstore_s3.listings import XML
 from refstore_s3.multipart_parts import find_upload, operate
 from refstore_s3.object_attributes import checksum_headers, etag_of
@@ -103,6 +103,8 @@ async def _wait(request: S3Request, target: Target, task: asyncio.Future[Entry])
     try:
         yield _make_answer(request, target, task.result())
     except (S3Error, RefstoreError) as error:
+        if isinstance(error, RefstoreError) and (status := status_of(error)) >= 500:
+            log_failure(error, status)
         told = error if isinstance(error, S3Error) else to_s3_error(error)
         yield make_error_body(told, request.resource, "").removeprefix(PROLOG)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from refstore.core.ids import BranchName
+from refstore.deletion_history.causes import rule_of
 from refstore.errors import (
     AlreadyExists,
     BranchNotFound,
@@ -27,6 +28,7 @@ from refstore.operations import complete_upload, list_uploads, multipart
 from refstore.operations.complete_upload import PART_BYTES_MIN, RequestedPart
 from refstore.records import keys
 from refstore.records.staging_records import Entry
+from refstore.versioning.address_state import UPLOAD_EXPIRED
 from refstore.versioning.multipart_uploads import UploadName
 from tests.kit import collecting
 from tests.kit.store_uploads import UPLOADS, StoreWithUploads
@@ -248,7 +250,8 @@ def test_an_upload_expires_with_its_parts(world: UploadWorld) -> None:
         with pytest.raises(UploadNotFound):
             attempt()
     world.clock.advance(61)
-    world.run_pass()
+    assert world.run_pass().expired == (1 if world.store_has_uploads else 2)
+    assert "not completed in time" in rule_of(name.address, UPLOAD_EXPIRED)
     assert [key for key in world.blobs() if key.startswith(("data/", UPLOADS))] == []
     world.settle()
     assert world.left() == []
