@@ -13,20 +13,23 @@ from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_s3.listings import XML
 from refstore_s3.object_bodies import receive_document
-from refstore_s3.object_writes import check_writable, refuse_headers
+from refstore_s3.object_writes import refuse_headers
 from refstore_s3.s3_errors import S3Error, to_s3_error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import S3Bucket, Target, check_path, split_key
+from refstore_s3.write_conditions import check_writable, delete_if_match
 from refstore_s3.xml_documents import XML_BYTES_MAX, Content, MalformedDocument, make_document, parse_document
 
 KEYS_MAX: Final = 1000
-REFUSED: Final = ("ETag", "LastModifiedTime", "Size")
-"""Conditions of a deletion, which are not there."""
+REFUSED: Final = ("LastModifiedTime", "Size")
+"""Conditions of a deletion that are not there."""
 
 
 class KeyDeletion(NamedTuple):
     key: str
     version: str
+    etag: str | None
+    """The ETag that the object must have."""
     condition: str
     """The name of a condition that is not there; '': none."""
 
@@ -60,7 +63,7 @@ def _read_item(element: Element) -> KeyDeletion:
     if key is None:
         raise S3Error("MalformedXML", "an Object has no Key; name the key of each")
     condition = next((name for name in REFUSED if element.find(name) is not None), "")
-    return KeyDeletion(key, element.findtext("VersionId") or "", condition)
+    return KeyDeletion(key, element.findtext("VersionId") or "", element.findtext("ETag"), condition)
 
 
 def _delete(repo: Repository, bucket: S3Bucket, items: list[KeyDeletion]) -> Iterator[tuple[str, S3Error | None]]:
@@ -70,6 +73,8 @@ def _delete(repo: Repository, bucket: S3Bucket, items: list[KeyDeletion]) -> Ite
         target = split_key(bucket, item.key)
         if error := _catch(lambda item=item, target=target: _check(item, target)):
             yield item.key, error
+        elif (etag := item.etag) is not None:
+            yield item.key, _catch(lambda target=target, etag=etag: delete_if_match(repo, target, etag))
         else:
             branches.setdefault(target.ref, {})[target.path] = target
     for branch, targets in branches.items():

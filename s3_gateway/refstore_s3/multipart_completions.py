@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 
 from starlette.responses import Response, StreamingResponse
 
-from refstore.errors import AlreadyExists, InvalidParts, RefstoreError
+from refstore.errors import InvalidParts, RefstoreError
 from refstore.operations import complete_upload
 from refstore.operations.complete_upload import RequestedPart
 from refstore.operations.multipart import PARTS_MAX
@@ -25,11 +25,12 @@ from refstore_s3.listings import XML
 from refstore_s3.multipart_parts import find_upload, operate
 from refstore_s3.object_attributes import checksum_headers, etag_of
 from refstore_s3.object_bodies import receive_document
-from refstore_s3.object_writes import is_only_if_absent, refuse_headers
+from refstore_s3.object_writes import refuse_headers
 from refstore_s3.s3_errors import S3Error, make_error_body, to_s3_error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import Target
 from refstore_s3.upload_checksums import describe
+from refstore_s3.write_conditions import explain_refusals, read_write_condition
 from refstore_s3.xml_documents import XML_BYTES_MAX, MalformedDocument, make_document, parse_document
 
 WAIT_SECONDS: Final = 5.0
@@ -60,7 +61,7 @@ async def complete_multipart_upload(request: S3Request) -> Response:
     target = await request.find_target(Role.WRITER)
     refuse_headers(request)
     name = find_upload(request, target)
-    if_absent = is_only_if_absent(request)
+    condition = await read_write_condition(request, target)
     expected = _read_expected(request)
     body = await receive_document(request, XML_BYTES_MAX, has_checksum=False)
     # in a thread: to parse the largest document takes a tenth of a second
@@ -77,13 +78,20 @@ async def complete_multipart_upload(request: S3Request) -> Response:
 
     def complete(repo: Repository) -> Entry:
         try:
-            return complete_upload.complete(
-                repo.context, name, requested, if_absent=if_absent, describe=describe_checked
-            )
+            with explain_refusals(is_conditional=condition.if_entry is not None):
+                return complete_upload.complete(
+                    repo.context,
+                    name,
+                    requested,
+                    if_absent=condition.if_absent,
+                    if_entry=condition.if_entry,
+                    describe=describe_checked,
+                )
         except InvalidParts as error:
             raise S3Error(FAULTS.get(error.fault, "InvalidArgument"), str(error)) from error
-        except AlreadyExists as error:
-            raise PreconditionFailed(str(error)) from error
+        except PreconditionFailed as error:
+            # only now: a repeated call that had landed answers as it did, whatever is there now
+            raise condition.refusal or error from error
 
     task = asyncio.ensure_future(operate(request, target, complete, has_body=True))
     with suppress(TimeoutError):

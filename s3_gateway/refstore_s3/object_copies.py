@@ -33,10 +33,11 @@ from refstore_s3.object_attributes import (
     write_tags,
 )
 from refstore_s3.object_reads import stat_object
-from refstore_s3.object_writes import check_writable, refuse_headers
+from refstore_s3.object_writes import refuse_headers
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import Target, check_path, split_key
+from refstore_s3.write_conditions import check_writable
 from refstore_s3.xml_documents import make_document
 
 ATTEMPTS: Final = 16

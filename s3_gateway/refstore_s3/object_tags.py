@@ -16,9 +16,9 @@ from refstore_s3.listings import XML
 from refstore_s3.object_attributes import TAGS, check_size, check_tags, tags_of, write_tags
 from refstore_s3.object_bodies import receive_document
 from refstore_s3.object_reads import check_version, stat_object
-from refstore_s3.object_writes import check_writable
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
+from refstore_s3.write_conditions import check_writable
 from refstore_s3.xml_documents import MalformedDocument, make_document, parse_document
 
 TAGGING_BYTES_MAX = 64 << 10

@@ -7,14 +7,12 @@ from typing import Final
 from starlette.responses import Response
 
 from refstore.core import ids
-from refstore.errors import AlreadyExists, Invalid, InvalidName, NotFound
-from refstore.operations import refs
+from refstore.errors import InvalidName, NotFound
 from refstore.operations.upload import Upload
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_api import request_bodies
-from refstore_api.error_responses import PreconditionFailed
 from refstore_s3.chunked_bodies import LENGTH_HEADER
 from refstore_s3.object_attributes import checksum_headers, etag_of, read_attributes
 from refstore_s3.object_bodies import CheckedBody, receive_body
@@ -22,6 +20,12 @@ from refstore_s3.object_reads import check_version
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import Target, check_path
+from refstore_s3.write_conditions import (
+    check_writable,
+    delete_if_match,
+    explain_refusals,
+    read_write_condition,
+)
 
 REFUSED_HEADERS: Final = (
     "x-amz-expected-bucket-owner",
@@ -64,21 +68,29 @@ async def put_object(request: S3Request) -> Response:
     if is_branch_folder(request, target):
         return await _answer_folder(request, target)
     path = check_path(target)
-    if_absent = is_only_if_absent(request)
+    condition = await read_write_condition(request, target)
+    if condition.refusal is not None:
+        raise condition.refusal
     attributes = read_attributes(request.headers)
     content_type = ids.content_type(request.headers.get("content-type", ""))
     checked = CheckedBody(request, attributes)
     if not request_bodies.is_small(request.to_starlette()):
         await request.service.repository(
-            target.repository, lambda repo: check_writable(repo, target, if_absent=if_absent)
+            target.repository, lambda repo: check_writable(repo, target, if_absent=condition.if_absent)
         )
     body = await receive_body(request, checked, request_bodies.limits_of(request.service.settings))
-    item = Upload(path=path, body=body, metadata=attributes, content_type=content_type, if_absent=if_absent)
+    item = Upload(
+        path=path,
+        body=body,
+        metadata=attributes,
+        content_type=content_type,
+        if_absent=condition.if_absent,
+        if_entry=condition.if_entry,
+    )
     upload = request.service.upload if isinstance(body, list) else request.service.upload_long
     try:
-        _, entry = await upload(target.repository, target.ref, item)
-    except AlreadyExists as error:
-        raise PreconditionFailed(str(error)) from error
+        with explain_refusals(is_conditional=condition.if_entry is not None):
+            _, entry = await upload(target.repository, target.ref, item)
     except (NotFound, InvalidName):
         # only now: a key is nearly always written to a branch that is there
         await request.service.repository(target.repository, lambda repo: check_writable(repo, target))
@@ -102,12 +114,17 @@ async def delete_object(request: S3Request) -> Response:
     target = await request.find_target(Role.WRITER)
     check_version(request)
     refuse_headers(request)
-    for name in ("if-match", "x-amz-if-match-last-modified-time", "x-amz-if-match-size"):
+    for name in ("x-amz-if-match-last-modified-time", "x-amz-if-match-size"):
         if name in request.headers:
             raise S3Error("NotImplemented", f"{name} of a deletion is not supported; leave it out")
     path = check_path(target)
 
+    if_match = request.headers.get("if-match")
+
     def delete(repo: Repository) -> None:
+        if if_match is not None:
+            delete_if_match(repo, target, if_match)
+            return
         try:
             repo.delete(target.ref, path)
         except (NotFound, InvalidName):
@@ -121,31 +138,3 @@ async def delete_object(request: S3Request) -> Response:
 def written_headers(entry: Entry) -> dict[str, str]:
     """Return the headers of the answer to a write."""
     return {"ETag": etag_of(entry), **checksum_headers(entry)}
-
-
-def is_only_if_absent(request: S3Request) -> bool:
-    """Return whether the write is for a free key only. Raises S3Error for other conditions."""
-    if "if-match" in request.headers:
-        raise S3Error("NotImplemented", "If-Match of a write is not supported; leave it out")
-    condition = request.headers.get("if-none-match")
-    if condition is not None and condition.strip() != "*":
-        raise S3Error("NotImplemented", "of If-None-Match only * is supported for a write; send *, or leave it out")
-    return condition is not None
-
-
-def check_writable(repo: Repository, target: Target, *, if_absent: bool = False) -> None:
-    """Check that a key can be written: that its ref is a branch. Raises S3Error."""
-    try:
-        repo.get_branch(target.ref)
-    except (NotFound, InvalidName) as error:
-        try:
-            refs.resolve(repo.context, target.ref)
-        except (NotFound, Invalid):
-            raise S3Error("NoSuchKey", str(error), fields={"Key": target.key}) from None
-        raise S3Error(
-            "AccessDenied",
-            f"{target.ref[:80]!r} is a tag or a commit, which never changes; write to a branch",
-            fields={"Key": target.key},
-        ) from None
-    if if_absent and repo.stat_many(target.ref, [target.path]):
-        raise PreconditionFailed(f"{target.path!r} is on {target.ref!r} already; it was not changed")

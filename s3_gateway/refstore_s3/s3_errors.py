@@ -77,6 +77,7 @@ CODES: Final[tuple[tuple[type[RefstoreError], str], ...]] = (
     (errors.UploadNotFound, "NoSuchUpload"),
     (errors.NotFound, "NoSuchKey"),
     (errors.Gone, "InvalidObjectState"),
+    (errors.PathChanged, "PreconditionFailed"),
     (errors.Contention, "SlowDown"),
     (errors.Conflict, "OperationAborted"),
     (errors.Unavailable, "ServiceUnavailable"),

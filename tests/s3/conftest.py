@@ -13,6 +13,7 @@ import pytest
 from refstore.repository import Repository
 from tests.api.test_tls import Pair
 from tests.s3.s3_service import S3Service, serving_s3
+from tests.s3.served_gateway import ServedGateway, serve_gateway
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist, which reads the groups
@@ -53,3 +54,10 @@ def s3(request: pytest.FixtureRequest) -> S3Service:
 def repo(s3: S3Service) -> Repository:
     """A bucket of the test's own, looked at past the service."""
     return s3.lake.create_repository(f"bucket-{secrets.token_hex(6)}")
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[ServedGateway]:
+    """The gateway in this process, with the settings that it has by default."""
+    with serve_gateway() as served:
+        yield served

@@ -27,25 +27,11 @@ KNOWN_FAILURES: Final[dict[str, str]] = {
     "test_object_raw_put_authenticated_expired": "a URL for -1000 seconds is not one that expired: 400, as AWS answers",
     "test_atomic_write_bucket_gone": "the client reads the body twice, and the case deletes its bucket at each reading",
     "test_multipart_resend_first_finishes_last": "it names part 1 twice, which is no ascending order",
+    "test_atomic_dual_conditional_write_1mb": "the client reads the body twice, and the case writes at each reading",
     "test_object_checksum_sha256": "a checksum that is no base64 is InvalidRequest, as AWS answers",
     "test_object_checksum_crc64nvme": "a checksum that is no base64 is InvalidRequest, as AWS answers",
 }
 """Cases in scope that fail, and why; at most one in twenty."""
-PENDING: Final = [
-    "test_put_object_ifmatch_good",
-    "test_put_object_ifmatch_failed",
-    "test_put_object_ifmatch_overwrite_existed_good",
-    "test_put_object_ifmatch_nonexisted_failed",
-    "test_put_object_ifnonmatch_good",
-    "test_put_object_ifnonmatch_failed",
-    "test_atomic_conditional_write_1mb",
-    "test_atomic_dual_conditional_write_1mb",
-    "test_put_object_if_match",
-    "test_multipart_put_object_if_match",
-    "test_delete_object_if_match",
-    "test_delete_objects_if_match",
-]
-"""Cases of operations that are being written."""
 
 
 def read_scope() -> dict[str, list[str]]:
@@ -68,8 +54,6 @@ def conformance_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Servi
 
 
 def marks_of(name: str) -> list[pytest.MarkDecorator]:
-    if name in PENDING:
-        return [pytest.mark.xfail(strict=False)]
     return [pytest.mark.xfail(reason=KNOWN_FAILURES[name])] if name in KNOWN_FAILURES else []
 
 

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
 from refstore.service.access_keys import Role
-from tests.s3.served_gateway import REPOSITORY, ServedGateway, serve_gateway
+from tests.s3.served_gateway import REPOSITORY, ServedGateway
 
 BODY = b"some bytes of an object " * 100
-
-
-@pytest.fixture(scope="module")
-def gateway() -> Iterator[ServedGateway]:
-    with serve_gateway() as served:
-        yield served
 
 
 @pytest.fixture
