@@ -291,7 +291,9 @@ class Constants:
 COMMITTING = frozenset(("commit", "merge", "cherry_pick", "revert"))
 COLLECTING = frozenset(("gc", "gc_given_up", "mark", "sweep", "sweep_all", "unmark", "unmark_run"))
 LOSING = frozenset(("lose", "put_back", "switch"))
-UPLOADING_IN_PARTS = frozenset(("begin_upload", "write_part", "complete_upload", "abort_upload", "expire_upload"))
+UPLOADING_IN_PARTS = frozenset((
+    "begin_upload", "write_part", "complete_upload", "complete_if_absent", "abort_upload", "expire_upload"
+))  # fmt: skip
 UNBOUNDED = (COLLECTING - {"unmark", "unmark_run"}) | LOSING | {"end_backups", "tick"}
 WRITE_BRANCHES = COMMITTING | {"reset", "create_branch", "delete_branch"}
 

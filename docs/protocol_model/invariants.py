@@ -37,7 +37,7 @@ from .store import (
     upload_of,
 )
 
-IF_ABSENT = {"upload_if_absent", "uploading_if_absent", "link_if_absent", "linking_if_absent"}
+IF_ABSENT = {"upload_if_absent", "uploading_if_absent", "link_if_absent", "linking_if_absent", "complete_if_absent"}
 """Before and after the early look; the next two likewise."""
 IF_MATCH = {"upload_if_match", "uploading_if_match", "link_if_match", "linking_if_match"}
 IF_MATCH_DELETED = {"delete_if_match", "deleting_if_match"}

@@ -60,11 +60,29 @@ class Multipart(Replacing):
         """Fix which parts are joined, join them, take the address, write the entry. Until it is taken, the same call
         may be made again by anybody; from then on nobody joins.
         """
+        return (yield from self.completing(branch, path, address, parts, entered))
+
+    def complete_if_absent(self, branch: str, path: str, address: str, parts: str | tuple[str, ...]) -> Steps:
+        """The same where nothing is (rule 20). Who is refused behind the address has ended the upload."""
+        return (yield from self.completing(branch, path, address, parts, None, if_absent=True))
+
+    def completing(
+        self,
+        branch: str,
+        path: str,
+        address: str,
+        parts: str | tuple[str, ...],
+        entered: list[Entered] | None,
+        *,
+        if_absent: bool = False,
+    ) -> Steps:
         numbers = (parts,) if isinstance(parts, str) else parts
         held = yield ("get", ("r", address))
         if not self.may_join(held):
             return (yield from self.landed_upload(branch, path, address, numbers))
         found = yield from each(*(("scan", ("p", address, number)) for number in numbers))
+        if if_absent and (yield from self.standing(branch, path)) is not None:
+            return "exists"
         fixed = (*UPLOADING, numbers)
         if not all(found) or not (yield from self.fix_parts(address, held, fixed)):
             return (yield from self.landed_upload(branch, path, address, numbers, refusal="400"))
@@ -76,11 +94,18 @@ class Multipart(Replacing):
         item = Item(path, address, Ref(record.token, path, self.fresh()))
         if not (yield from self.take_upload(address, fixed, item.ref)):
             return (yield from self.landed_upload(branch, path, address, numbers))
-        verdict = yield from self.enter(branch, [item], record.token, own=True, entered=entered)
-        if verdict == "ok":
-            yield ("set", ("u", address), ("completed", numbers))
+        if if_absent:
+            verdict = yield from self.enter_conditionally(branch, item, record.token, None)
+        else:
+            verdict = yield from self.enter(branch, [item], record.token, own=True, entered=entered)
+        if verdict == "ok" or if_absent:
+            yield ("set", ("u", address), self.closed_as(verdict, numbers))
             yield from self.end_upload(address)
         return verdict
+
+    def closed_as(self, verdict: str, numbers: tuple[str, ...]) -> object:
+        """What the registry says of an upload that a completion ended."""
+        return ("completed", numbers) if verdict == "ok" else CLOSED
 
     def may_join(self, held: object) -> bool:
         return is_uploading(held)
@@ -108,11 +133,14 @@ class Multipart(Replacing):
         held = yield ("get", ("r", address))
         if is_uploading(held):
             return refusal
-        if (yield ("get", ("u", address))) == ("completed", numbers):
+        state = yield ("get", ("u", address))
+        if state == ("completed", numbers):
             return "ok"
         source = yield from self.resolve(branch, path)
         if source is None or source.address != address:
-            return "busy" if listed(held) else "409"  # who took it may put its reference on an emptied list, too
+            return (
+                "busy" if listed(held) and state != CLOSED else "409"
+            )  # who took it may put its reference on an emptied list, too
         if (yield from self.is_owed(branch, source)):
             return "busy"
         return "ok" if (yield ("get", ("~joined", address))) == numbers else "409"

@@ -74,6 +74,7 @@ from .mutants_losses import (
 from .mutants_multipart import (
     AbortsPartsFirst,
     AnswersByTheRecordAlone,
+    AnswersForWhatWasRefused,
     BelievesWhatMovedOn,
     CompletesAgain,
     EntersBeforeItTakes,
@@ -704,6 +705,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(RegistersUploadsLater, "multipart: begin; part (crash) | delete branch; abort | hard delete", "LEAK"),
     Mutant(BelievesWhatMovedOn, "multipart: complete | complete (replay) | commit", "LIE"),
     Mutant(AnswersByTheRecordAlone, "multipart: complete (crash) | commit; reap; complete (replay)", "LIE"),
+    Mutant(AnswersForWhatWasRefused, "multipart: complete if absent; complete (replay) | upload if absent", "LIE"),
     Mutant(DeletesWithoutWitness, "loss: reset; reap", "UNSAFE"),
     Mutant(ReadsNoWitness, "copy put back: of before a commit, reaped; reset; reap", "UNSAFE"),
     Mutant(ReadsNoManifest, "copy put back: of before a commit; reset; reap; gc", "UNSAFE"),

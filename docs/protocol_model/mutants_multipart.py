@@ -131,3 +131,10 @@ class AnswersByTheRecordAlone(Proto):
         if (yield ("get", ("u", address))) == ("completed", numbers):
             return "ok"
         return "busy" if listed(held) else "409"
+
+
+class AnswersForWhatWasRefused(Proto):
+    """Rule 23 dropped: a completion that its condition refused behind the address is recorded as done."""
+
+    def closed_as(self, verdict: str, numbers: tuple[str, ...]) -> object:
+        return ("completed", numbers)
