@@ -88,3 +88,6 @@ def test_a_read_is_redirected_to_the_store(moto_s3_url: str) -> None:
         assert answer.status_code == 307
         assert httpx.get(answer.headers["location"], headers={"range": "bytes=1-2"}).content == b"23"
         assert client.head_object(Bucket=REPOSITORY, Key="main/far")["ContentLength"] == 5
+        assert code_of(client.get_object, Bucket=REPOSITORY, Key="main/far")[1] == 307, "boto3 follows none"
+        shown = client.get_object(Bucket=REPOSITORY, Key="main/far", ResponseContentType="text/plain")
+        assert (shown["ContentType"], shown["Body"].read()) == ("text/plain", b"12345")
