@@ -138,9 +138,8 @@ class Multipart(Replacing):
             return "ok"
         source = yield from self.resolve(branch, path)
         if source is None or source.address != address:
-            return (
-                "busy" if listed(held) and state != CLOSED else "409"
-            )  # who took it may put its reference on an emptied list, too
+            # who took it may put its reference on an emptied list, too
+            return "busy" if listed(held) and state != CLOSED else "409"
         if (yield from self.is_owed(branch, source)):
             return "busy"
         return "ok" if (yield ("get", ("~joined", address))) == numbers else "409"

@@ -548,3 +548,17 @@ def test_urls_that_are_refused(url: str, says: str):
     with pytest.raises(InvalidSettings, match=re.escape(says)) as raised:
         open_objects(url)
     assert "secret" not in str(raised.value)
+
+
+def test_files_are_joined_where_the_kernel_copies_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on file systems that cannot copy within themselves."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    store = LocalObjects(tmp_path)
+    store.put("a", b"a" * 100_000)
+    store.put("b", b"b")
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    assert store.join("joined", ["a", "b", "a"]).size_bytes == 200_001
+    assert store.read("joined") == b"a" * 100_000 + b"b" + b"a" * 100_000
