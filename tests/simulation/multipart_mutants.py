@@ -90,3 +90,9 @@ def uploads_in_parts() -> Iterator[Mutant]:
         ),
         caught_by="multipart: begin; part; complete (crash) | expire | scrub, in the store",
     )
+    yield Mutant(
+        name="a completion that was refused is recorded as done",
+        rule="23",
+        edits=(Edit(f"{COMPLETE}:_link", "landed = None if refused else entry", "landed = entry"),),
+        caught_by="multipart: complete if absent | complete (replay) | upload if absent",
+    )

@@ -62,13 +62,21 @@ def begin_to_end(branch: str, path: str) -> Call:
     return Call((Stage(f"upload {branch} {path} in parts", run),), (Promise(branch, path, BODIES["P9"]),))
 
 
-def complete(start: Uploading, body: str = "P9") -> Call:
+def complete(start: Uploading, body: str = "P9", *, if_absent: bool = False) -> Call:
     name, part = start.name, start.parts[body]
 
     def run(tools: Tools) -> None:
-        complete_upload.complete(tools.ctx, name, [part])
+        complete_upload.complete(tools.ctx, name, [part], if_absent=if_absent)
 
-    return Call((Stage(f"complete with {body}", run),), (Promise(name.branch, name.path, BODIES[body]),))
+    what = f"complete with {body}{' if absent' if if_absent else ''}"
+    return Call((Stage(what, run),), (Promise(name.branch, name.path, BODIES[body]),))
+
+
+def upload_if_absent() -> Call:
+    def run(tools: Tools) -> None:
+        tools.repo.upload("main", "p", BODIES["P1"], if_absent=True)
+
+    return Call((Stage("upload P1 if absent", run),), (Promise("main", "p", BODIES["P1"]),))
 
 
 def abort(name: UploadName) -> Call:
@@ -141,6 +149,19 @@ def _uploads(*, store_has_uploads: bool) -> Iterator[Plan]:
         lambda start: {"L": [complete(start)], "X": [abort(start.name), HARD_DELETE], "M": [complete(start)]},
         "X",
         keeps="LM",
+        leaves=True,
+    )
+    yield of(
+        "complete if absent | upload if absent",
+        lambda start: {"A": [complete(start, if_absent=True)], "B": [upload_if_absent()]},
+        "A",
+        keeps="AB",
+        leaves=True,
+    )
+    yield of(
+        "complete if absent | complete (replay) | upload if absent",
+        lambda start: {"A": [complete(start, if_absent=True)], "M": [complete(start)], "B": [upload_if_absent()]},
+        keeps="M",
         leaves=True,
     )
     yield of(
