@@ -21,9 +21,9 @@ from refstore.errors import Invalid
 
 DESCRIPTION = """\
 Watch uncommitted data being deleted, safely, while clients write. Client processes upload, overwrite, copy, move, link,
-commit, merge, reset and delete real files, one of them is killed, and two reapers delete at the same time. Then
-everything left is read back and compared. Without stores the demo runs in a temporary folder. With stores it creates a
-repository there, and leaves it. The exit code is 1 if anything is lost, left over or altered.
+commit, merge, reset and delete real files, one of them through the S3 gateway; one is killed, and two reapers delete at
+the same time. Then everything left is read back and compared. Without stores the demo runs in a temporary folder. With
+stores it creates a repository there, and leaves it. The exit code is 1 if anything is lost, left over or altered.
 """
 EPILOG = """\
 examples:

@@ -12,9 +12,12 @@ from typing import Final, Literal
 
 import msgspec
 
-Kind = Literal["began", "uploaded", "linked", "abandoned", "copied", "moved", "deleted", "reset", "repeated"]
+Kind = Literal[
+    "began", "uploaded", "linked", "abandoned", "left open", "copied", "moved", "deleted", "reset", "repeated"
+]
 """began: before an upload; without a report after it, the upload may have landed or not. abandoned: written to issued
-addresses, and never linked. repeated: a call that met an error.
+addresses, and never linked. left open: begun in parts through S3, and never completed. repeated: a call that met an
+error.
 """
 
 
@@ -50,7 +53,7 @@ def expected_branches(reports: Mapping[str, Sequence[Report]]) -> dict[str, Expe
     No two clients write the same path of a branch, so the order of the clients does not matter.
     """
     changes: dict[str, dict[str, str | None]]
-    changes = {branch: {} for branch in ("main", "etl", "ml", "scratch", "doomed", "crash")}
+    changes = {branch: {} for branch in ("main", "etl", "ml", "landing", "scratch", "doomed", "crash")}
     possible: dict[str, dict[str, str]] = {branch: {} for branch in changes}
     for of_client in reports.values():
         for report in of_client:
@@ -64,8 +67,8 @@ def expected_branches(reports: Mapping[str, Sequence[Report]]) -> dict[str, Expe
         if last is not None and last.kind == "began":
             possible[last.branch] |= last.sources
     base = {path: source for path, source in changes["main"].items() if path.startswith("lib/")}
-    branches = {branch: base | changes[branch] for branch in ("etl", "scratch", "crash")}
-    branches["main"] = changes["main"] | changes["etl"] | changes["ml"]  # both were merged
+    branches = {branch: base | changes[branch] for branch in ("etl", "landing", "scratch", "crash")}
+    branches["main"] = changes["main"] | changes["etl"] | changes["ml"] | changes["landing"]  # these were merged
     return {
         branch: Expected({path: source for path, source in sources.items() if source is not None}, possible[branch])
         for branch, sources in branches.items()

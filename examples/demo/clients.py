@@ -121,7 +121,7 @@ class Client:
 
     def __init__(self, repo: Repository, files: Files, reports: Path) -> None:
         self.files = files
-        self._repo = repo
+        self.repo = repo
         self._reports = reports.open("ab", buffering=0)
 
     def upload(self, branch: str, to: str, files: Files, *, contents: Files = (), batch: int = BATCH) -> None:
@@ -131,9 +131,9 @@ class Client:
             uploads = [
                 Upload(to + file.path, Path(content.file), metadata={SHA256: content.sha256}) for file, content in pairs
             ]
-            self._report("began", branch, sources)
-            entries = self._call(self._repo.upload_many, branch, uploads)
-            self._report("uploaded", branch, sources, [entry.address for entry in entries])
+            self.report("began", branch, sources)
+            entries = self._call(self.repo.upload_many, branch, uploads)
+            self.report("uploaded", branch, sources, [entry.address for entry in entries])
 
     def link(self, branch: str, to: str, files: Files) -> None:
         """Link what another program has written. A second link of the same addresses has to be refused."""
@@ -143,50 +143,50 @@ class Client:
                 Link(given.path, given.token, size_bytes=file.size_bytes, metadata={SHA256: file.sha256})
                 for given, file in zip(issued, some, strict=True)
             ]
-            self._call(self._repo.link_many, branch, links)
-            self._report("linked", branch, _sources(to, some), [given.address for given in issued])
+            self._call(self.repo.link_many, branch, links)
+            self.report("linked", branch, sources_of(to, some), [given.address for given in issued])
             with suppress(AlreadyLinked):
-                self._call(self._repo.link_many, branch, links)
+                self._call(self.repo.link_many, branch, links)
                 raise RuntimeError("addresses could be linked a second time")
 
     def abandon(self, branch: str, to: str, files: Files) -> None:
         """Write to issued addresses that are never linked, and leave as many unwritten."""
-        self._call(self._repo.issue_many, branch, [*_sources(to, files)])
+        self._call(self.repo.issue_many, branch, [*sources_of(to, files)])
         issued = self._write_to_issued(branch, to, files)
-        self._report("abandoned", branch, _sources(to, files), [given.address for given in issued])
+        self.report("abandoned", branch, sources_of(to, files), [given.address for given in issued])
 
     def copy(self, ref: str, folder: str, branch: str, to: str, files: Files) -> None:
         copies = [Copy(folder + file.path, to + file.path) for file in files]
-        self._call(self._repo.copy_many, ref, branch, copies)
-        self._report("copied", branch, _sources(to, files))
+        self._call(self.repo.copy_many, ref, branch, copies)
+        self.report("copied", branch, sources_of(to, files))
 
     def move(self, branch: str, folder: str, to_branch: str, to: str, files: Files) -> None:
         for some in split_batches(files, BATCH):
             moves = [Move(folder + file.path, to + file.path) for file in some]
-            self._call(self._repo.move_many, branch, moves, to=to_branch)
-            self._report("moved", to_branch, _sources(to, some))
-            self._report("deleted", branch, _sources(folder, some))
+            self._call(self.repo.move_many, branch, moves, to=to_branch)
+            self.report("moved", to_branch, sources_of(to, some))
+            self.report("deleted", branch, sources_of(folder, some))
 
     def delete(self, branch: str, folder: str, files: Files) -> None:
-        self._call(self._repo.delete_many, branch, [*_sources(folder, files)])
-        self._report("deleted", branch, _sources(folder, files))
+        self._call(self.repo.delete_many, branch, [*sources_of(folder, files)])
+        self.report("deleted", branch, sources_of(folder, files))
 
     def commit(self, branch: str, message: str) -> None:
         with suppress(NothingToCommit):
-            self._call(self._repo.commit, branch, message, committer="demo")
+            self._call(self.repo.commit, branch, message, committer="demo")
 
     def reset(self, branch: str) -> None:
-        self._call(self._repo.reset, branch)
-        self._report("reset", branch)
+        self._call(self.repo.reset, branch)
+        self.report("reset", branch)
 
     def delete_branch(self, branch: str) -> None:
-        self._call(self._repo.delete_branch, branch)
+        self._call(self.repo.delete_branch, branch)
 
     def _write_to_issued(self, branch: str, to: str, files: Files) -> Sequence[IssuedAddress]:
         """Issue addresses, and write to them as another program does, which knows nothing of refstore."""
-        issued = self._call(self._repo.issue_many, branch, [*_sources(to, files)])
+        issued = self._call(self.repo.issue_many, branch, [*sources_of(to, files)])
         for given, file in zip(issued, files, strict=True):
-            self._repo.context.objects.put(given.address, Path(file.file).read_bytes())
+            self.repo.context.objects.put(given.address, Path(file.file).read_bytes())
         return issued
 
     def _call(self, method: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
@@ -198,18 +198,18 @@ class Client:
                 if not error.retryable:
                     raise
                 print(f"attempt {attempt}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-                self._report("repeated")
+                self.report("repeated")
                 time.sleep(random.uniform(0, min(3, 0.1 * 2**attempt)))  # noqa: S311  # no secret
         return method(*arguments, **more)
 
-    def _report(
+    def report(
         self, kind: Kind, branch: str = "", sources: Mapping[str, str] | None = None, addresses: Sequence[str] = ()
     ) -> None:
         report = Report(kind, branch, dict(sources or {}), tuple(addresses))
         self._reports.write(msgspec.json.encode(report) + b"\n")
 
 
-def _sources(folder: str, files: Files) -> dict[str, str]:
+def sources_of(folder: str, files: Files) -> dict[str, str]:
     return {folder + file.path: file.path for file in files}
 
 

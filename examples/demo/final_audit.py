@@ -2,7 +2,7 @@
 
 - Every branch has exactly the paths and contents that the clients' reports say.
 - Whatever a branch, a tag or a commit names is read back, and is what its source file was, byte for byte.
-- Nothing else is left in the store: what was garbage is gone.
+- Nothing else is left in the store: what was garbage is gone, and no upload in parts is open.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def audit(repo: Repository, files: Sequence[SourceFile], reports: Mapping[str, S
         *_compare_branches(repo, branches, expected_branches(reports), {file.path: file.sha256 for file in files}),
         *_read_back(repo, [*committed.values(), *staged.values()]),
         *_shorten(f"left over: {address}, which nothing names" for address in unnamed[repeated * BATCH :]),
+        *_shorten(_find_open_uploads(repo)),
     ]
     rows = [
         *_count_reports(every, {file.path: file.size_bytes for file in files}, sizes),
@@ -114,9 +115,16 @@ def _read_back(repo: Repository, named: Sequence[NamedObject]) -> Iterator[str]:
         yield from _shorten(finding for finding in pool.map(read, named) if finding is not None)
 
 
+def _find_open_uploads(repo: Repository) -> Iterator[str]:
+    """Name the uploads in parts that nobody has ended. A store of its own parts lists them with no objects."""
+    for upload in repo.context.uploads.scan():
+        if not upload.record.closed_ms:
+            yield f"left over: the upload in parts of {upload.name.path!r} on {upload.name.branch!r}"
+
+
 def _count_reports(reports: Sequence[Report], size_of: Mapping[str, int], left: Mapping[str, int]) -> Iterator[Row]:
     """Count what the clients reported. `size_of`: by the path of the source file; `left`: by address."""
-    for kind in ("uploaded", "linked", "abandoned", "copied", "moved", "deleted"):
+    for kind in ("uploaded", "linked", "abandoned", "left open", "copied", "moved", "deleted"):
         sources = [source for report in reports if report.kind == kind for source in report.sources.values()]
         yield Row(kind, len(sources), _sum(size_of, sources))
     written = [pair for report in reports for pair in zip(report.addresses, report.sources.values(), strict=False)]

@@ -16,6 +16,7 @@ import refstore
 from examples.demo.client_reports import Report, read_reports
 from examples.demo.clients import CLIENTS
 from examples.demo.processes import POLL_SECONDS, Processes
+from examples.demo.s3_gateway import GATEWAY, S3_CLIENT, Gateway, start_gateway
 from examples.demo.short_durations import REAPER, SAFETY, environment
 from examples.demo.source_files import SourceFile
 from refstore import Repository, Safety
@@ -41,7 +42,9 @@ def open_main_job(
     """
     lake = refstore.open(stores.get("data"), kv=stores.get("kv"), objects=stores.get("objects"), safety=safety)
     with lake, Processes(folder, environment(stores, safety)) as processes:
-        yield MainJob(lake.create_repository(f"demo-{secrets.token_hex(4)}"), files, folder, say, safety, processes)
+        repo = lake.create_repository(f"demo-{secrets.token_hex(4)}")
+        with start_gateway(lake, repo.name, processes) as gateway:
+            yield MainJob(repo, files, folder, say, safety, processes, gateway)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class MainJob:
     _say: Callable[[str], None]
     _safety: Safety
     _processes: Processes
+    _gateway: Gateway
 
     def run(self) -> None:
         self._start_reapers()
@@ -62,7 +66,7 @@ class MainJob:
 
     def reports(self) -> dict[str, list[Report]]:
         """Read what each client has reported."""
-        return {name: self._reports_of(name) for name in CLIENTS}
+        return {name: self._reports_of(name) for name in (*CLIENTS, S3_CLIENT)}
 
     def _start_reapers(self) -> None:
         size_mib = sum(file.size_bytes for file in self.files) / (1 << 20)
@@ -78,14 +82,18 @@ class MainJob:
         self._processes.wait(uploaders)
 
     def _work_on_branches(self) -> None:
-        self._say("5 clients on 5 branches: overwrite, copy, move, link, reset, delete; one will be killed")
-        for branch in ("etl", "ml", "scratch", "doomed", "crash"):
+        self._say(
+            "6 clients on 6 branches: overwrite, copy, move, link, reset, delete; one uses S3, one will be killed"
+        )
+        for branch in ("etl", "ml", "landing", "scratch", "doomed", "crash"):
             self.repo.create_branch(branch, "main")
         clients = ("etl", "ml", "scratch", "doomed")
+        self._gateway.tell(self._folder)
         self._start_clients([*clients, "victim"])
+        self._processes.start(S3_CLIENT, "examples.demo.s3_client", self.repo.name, str(self._folder))
         self._kill_in_the_middle("victim")
         self._start_clients(["survivor"])
-        self._processes.wait([*clients, "survivor"])
+        self._processes.wait([*clients, "survivor", S3_CLIENT])
 
     def _kill_in_the_middle(self, client: str) -> None:
         """Kill a client (SIGKILL) after the beginning of a batch. By then the batch has its references, perhaps some of
@@ -100,8 +108,10 @@ class MainJob:
         self._say(f"killed the client {client!r} while it was uploading (SIGKILL)")
 
     def _merge(self) -> None:
-        self._say("etl and ml are committed and merged into main; ml is deleted; new files stay staged on main")
-        for branch in ("etl", "ml"):
+        self._say(
+            "etl, ml and landing are committed and merged into main; ml is deleted; new files stay staged on main"
+        )
+        for branch in ("etl", "ml", "landing"):
             with suppress(NothingToCommit):
                 self.repo.commit(branch, f"the rest of {branch}", committer="demo")
             self.repo.merge("main", branch, committer="demo")
@@ -120,8 +130,8 @@ class MainJob:
             self._say(f"{sum(1 for _ in self.repo.context.objects.list('data/'))} objects are in the store")
             time.sleep(min(SHOW_SECONDS, left))
             self._processes.check()
-        self._say("the reapers are asked to end (SIGTERM), and a last one finishes (--once)")
-        self._processes.terminate(REAPERS)
+        self._say("the reapers and the gateway are asked to end (SIGTERM), and a last one finishes (--once)")
+        self._processes.terminate((*REAPERS, GATEWAY))
         self._start_reaper("reaper-last", "--once", "--scrub")
         self._processes.wait(["reaper-last"])
 

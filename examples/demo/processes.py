@@ -43,8 +43,10 @@ class Processes:
                 process.kill()
                 process.wait()
 
-    def start(self, name: str, module: str, *arguments: str) -> None:
-        """Start `python -m MODULE` with the arguments. Its output goes to a log in the folder."""
+    def start(self, name: str, module: str, *arguments: str, more: Mapping[str, str] | None = None) -> None:
+        """Start `python -m MODULE` with the arguments. Its output goes to a log in the folder. `more`: is added to its
+        environment.
+        """
         # if the demo itself is killed, its processes end with it, where the system supports that
         setpriv = shutil.which("setpriv")
         ends_with_us = [setpriv, "--pdeathsig", "TERM"] if setpriv else []
@@ -54,7 +56,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self._environment,
+                env={**self._environment, **(more or {})},
                 start_new_session=True,  # Ctrl-C reaches the demo alone, which then ends its processes in order
             )
 
@@ -70,6 +72,15 @@ class Processes:
             self.check()
             time.sleep(POLL_SECONDS)
         self.check()
+
+    def wait_for_line(self, name: str, beginning: str) -> str:
+        """Wait until a process has written a line that begins so, and return the rest of it. Raises ProcessFailed."""
+        while True:
+            self.check()
+            for line in self._log(name).read_text(errors="replace").splitlines(keepends=True):
+                if line.startswith(beginning) and line.endswith("\n"):
+                    return line.removeprefix(beginning).strip()
+            time.sleep(POLL_SECONDS)
 
     def terminate(self, names: Collection[str]) -> None:
         """Ask processes to end (SIGTERM), and wait until they have."""

@@ -33,7 +33,8 @@ def environment(stores: Mapping[str, str], safety: Safety = SAFETY) -> dict[str,
     """Return the environment of a process that must find these stores (`data`, or `kv` and `objects`) and durations."""
     others = {name: value for name, value in os.environ.items() if name not in _STORES}
     reaper = {f"reaper_{name}": value for name, value in asdict(REAPER).items() if value is not None}
-    settings = {**stores, **asdict(safety), **reaper, "log_level": "info", "log_format": "json"}
+    s3 = {"s3_multipart_seconds": safety.issue_seconds}
+    settings = {**stores, **asdict(safety), **reaper, **s3, "log_level": "info", "log_format": "json"}
     return others | {f"REFSTORE_{name.upper()}": str(value) for name, value in settings.items()}
 
 

@@ -22,8 +22,11 @@ from examples.demo.main_job import MainJob, open_main_job
 from examples.demo.processes import ProcessFailed
 from examples.demo.source_files import choose_files
 from refstore import Repository
+from refstore.core.ids import BranchName
 from refstore.core.ids import Path as ObjectPath
+from refstore.operations import multipart
 from refstore.records import keys
+from refstore.service.access_keys import scan_keys
 from tests.durations import MAIN_JOB
 from tests.kit import independent_audit
 from tests.servers.redis_servers import RedisServer, until
@@ -83,7 +86,7 @@ class TestEmbedded:
         count = {row.what: row.objects for row in result.rows}
         assert count["uploaded"] > FILES
         assert count["reaped"] > FILES // 10
-        assert min(count[what] for what in ("linked", "abandoned", "copied", "moved", "deleted")) > 0
+        assert min(count[what] for what in ("linked", "abandoned", "left open", "copied", "moved", "deleted")) > 0
         (committed,) = [objects for what, objects in count.items() if what.startswith("named by")]
         assert count["left in the store"] == committed + count["only staged, read back"]
         assert min(committed, count["only staged, read back"]) > 0
@@ -92,11 +95,13 @@ class TestEmbedded:
         assert 0 <= unreported <= 20, "what the killed client had begun may be there in addition"
 
     def test_what_was_meant_to_happen_did(self, done: MainJob) -> None:
-        assert {name for name, _ in done.repo.branches()} == {"main", "etl", "scratch", "crash"}
+        assert {name for name, _ in done.repo.branches()} == {"main", "etl", "landing", "scratch", "crash"}
         folders = {item.path for item in done.repo.list("main", delimiter="/")}
-        assert folders == {"lib/", "archive/", "linked/", "rescued/", "shared/", "inbox/"}
+        of_landing = {"landing/", "parts/", "copied/"}
+        assert folders == {"lib/", "archive/", "linked/", "rescued/", "shared/", "inbox/", *of_landing}
         assert {item.path for item in done.repo.list("crash", delimiter="/")} == {"lib/", "victim/", "survivor/"}
         assert {item.path for item in done.repo.list("scratch", delimiter="/")} == {"lib/", "kept/"}
+        assert {item.path for item in done.repo.list("landing", delimiter="/")} == {"lib/", *of_landing}
         assert done.reports()["victim"][-1].kind in ("began", "uploaded")
 
     @pytest.mark.parametrize("folder", ["lib/", "inbox/"])
@@ -121,6 +126,16 @@ class TestEmbedded:
         finally:
             objects.delete_many([address])
         assert findings == [f"left over: {address}, which nothing names"]
+
+    def test_an_upload_in_parts_that_is_left_open_is_found(self, done: MainJob) -> None:
+        ctx = done.repo.context
+        begun = multipart.begin(ctx, BranchName("landing"), "parts/open", seconds=3600)
+        try:
+            findings = audit_of(done).findings
+        finally:
+            multipart.abort(ctx, begun.name)
+        assert findings == ["left over: the upload in parts of 'parts/open' on 'landing'"]
+        assert audit_of(done).findings == []
 
     def test_an_object_with_other_bytes_is_found(self, done: MainJob) -> None:
         objects = done.repo.context.objects
@@ -252,3 +267,5 @@ def test_a_client_that_fails_stops_the_job_and_says_why(tmp_path: Path) -> None:
     ):
         job.run()
     assert processes_with(job.repo.name) == []
+    with refstore.open(str(tmp_path / "lake"), safety=MAIN_JOB) as lake:
+        assert not list(scan_keys(lake.kv)), "the S3 client's access key was for the job only"

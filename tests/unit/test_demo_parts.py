@@ -30,15 +30,22 @@ class TestExpectedBranches:
                     report("deleted", "etl", lib_b="2"),
                 ],
                 "ml": [report("linked", "ml", linked_c="4"), report("abandoned", "ml", linked_d="5")],
+                "landing": [
+                    report("uploaded", "landing", landing_g="8"),
+                    report("left open", "landing", landing_h="9"),
+                    report("deleted", "landing", lib_a="1"),
+                ],
                 "scratch": [report("copied", "etl", shared_e="6")],
                 "last": [report("uploaded", "main", inbox_f="7")],
             }
         )
         etl = {"lib/a": "3", "archive/b": "2", "shared/e": "6"}
         assert expected["etl"].certain == etl
-        assert expected["main"].certain == {**etl, "linked/c": "4", "inbox/f": "7"}
+        assert expected["landing"].certain == {"lib/b": "2", "landing/g": "8"}
+        merged = {"archive/b": "2", "shared/e": "6", "linked/c": "4", "landing/g": "8"}
+        assert expected["main"].certain == {**merged, "inbox/f": "7"}
         assert expected["crash"].certain == expected["scratch"].certain == {"lib/a": "1", "lib/b": "2"}
-        assert {*expected} == {"main", "etl", "scratch", "crash"}
+        assert {*expected} == {"main", "etl", "landing", "scratch", "crash"}
 
     def test_a_reset_forgets(self) -> None:
         reports = [
