@@ -30,6 +30,7 @@ from bench import (
     rebuild,
     report,
     retention,
+    s3,
     scale,
     start,
 )
@@ -53,6 +54,7 @@ BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
     "bookkeeping": bookkeeping.run,
     "memory": memory.run,
     "api": api.run,
+    "s3": s3.run,
     "reaping-s3": reaping_s3.run,
     "commits": commits.run,
     "imports": imports.run,

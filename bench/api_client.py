@@ -83,6 +83,11 @@ def drive(
     return uvloop.run(_drive(port, requests, clients, pace))
 
 
+def drive_requests(port: int, requests: list[tuple[bytes, int]], *, clients: int) -> tuple[Load, float]:
+    """The same with requests as they go over the wire, each with the status of its answer."""
+    return uvloop.run(_drive(port, requests, clients, None))
+
+
 async def _drive(port: int, requests: list[tuple[bytes, int]], clients: int, pace: Pace | None) -> tuple[Load, float]:
     load = Load()
     loop = asyncio.get_running_loop()

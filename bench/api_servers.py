@@ -19,12 +19,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from bench import lakes
 from bench.measure import on_processor
+from bench.s3_requests import S3Target
+from refstore.lake import Lake
+from refstore.service import s3_secrets
 
 KEY_ID: Final = "bench"
 STARTED: Final = "serves http://127.0.0.1:"
 START_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 60.0
+
+
+S3_STARTED: Final = "S3 clients: http://127.0.0.1:"
+S3_SECRETS_KEY: Final = "the server key of this benchmark's own services"
 
 
 class Server(NamedTuple):
@@ -55,17 +63,41 @@ def reap(data: Path, *options: str, **settings: object) -> None:
 
 @contextmanager
 def refstore(
-    data: Path, logs: Path, *, reaper: bool = False, apart: bool = True, **settings: object
+    data: Path, logs: Path, *, reaper: bool = False, apart: bool = True, objects: str = "", **settings: object
 ) -> Generator[Server, None, None]:
     """`refstore serve` with one worker on the embedded default, its log in a file. `settings`: as the environment names
-    them.
+    them. `objects`: another object store.
     """
     secret = secrets.token_urlsafe(30)
     environ = environ_of({**settings, "access_key_id": KEY_ID, "secret_access_key": secret})
-    options = ["--data", str(data), "--port", "0", "--workers", "1", "--reaper" if reaper else "--no-reaper"]
+    stores = ["--kv", lakes.stores_in(data)[0], "--objects", objects] if objects else ["--data", str(data)]
+    options = [*stores, "--port", "0", "--workers", "1", "--reaper" if reaper else "--no-reaper"]
     authorization = "Basic " + base64.b64encode(f"{KEY_ID}:{secret}".encode()).decode()
     with _running([sys.executable, "-m", "refstore", "serve", *options], environ, logs, apart) as (port, pid):
         yield Server(port, authorization, pid, apart)
+
+
+@contextmanager
+def gateway(
+    data: Path, logs: Path, *, apart: bool = True, objects: str = ""
+) -> Generator[tuple[Server, S3Target], None, None]:
+    """`refstore serve` with its S3 gateway: (the API, the gateway)."""
+    secret = secrets.token_urlsafe(30)
+    with refstore(data, logs, apart=apart, objects=objects, s3_port=0, s3_secrets_key=S3_SECRETS_KEY) as server:
+        cipher = s3_secrets.read_cipher(S3_SECRETS_KEY, None)
+        assert cipher is not None
+        kv_url, objects_url = lakes.stores_in(data)
+        with Lake.open(kv_url, objects or objects_url) as lake:
+            s3_secrets.make_s3_secret(lake, cipher, KEY_ID, overlap_ms=0, secret=secret)
+        yield server, S3Target(_said_port(logs, S3_STARTED), KEY_ID, secret, lakes.REPOSITORY, "main/")
+
+
+@contextmanager
+def limited(server_port: int, logs: Path, mib_per_second: float) -> Generator[int, None, None]:
+    """The port of a proxy before a server; 0 MiB a second: without a limit."""
+    command = [sys.executable, "-m", "bench.limited_proxy", str(server_port), str(mib_per_second)]
+    with _running(command, dict(os.environ), logs, apart=False) as (port, _):
+        yield port
 
 
 @contextmanager
@@ -107,6 +139,17 @@ def _port(process: subprocess.Popen[bytes], logs: Path) -> int:
     raise RuntimeError(f"the server {process.args!r} did not start: {logs.read_text(errors='replace')[-4000:]}")
 
 
+def _said_port(logs: Path, said: str) -> int:
+    """The port that the service says behind the one of its API."""
+    until = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < until:
+        _, found, rest = logs.read_text(errors="replace").partition(said)
+        if found and "\n" in rest:
+            return int(rest.split()[0])
+        time.sleep(0.02)
+    raise RuntimeError(f"the service has no S3 port: {logs.read_text(errors='replace')[-4000:]}")
+
+
 def serve_plain(folder: Path) -> None:
     """What a tutorial shows: each chunk is written as it comes. On the same uvicorn, with the same event loop and
     parser.
@@ -114,7 +157,7 @@ def serve_plain(folder: Path) -> None:
     import uvicorn
     from starlette.applications import Starlette
     from starlette.requests import Request
-    from starlette.responses import Response
+    from starlette.responses import FileResponse, Response
     from starlette.routing import Route
 
     async def upload(request: Request) -> Response:
@@ -133,10 +176,17 @@ def serve_plain(folder: Path) -> None:
                 file.write(chunk)
         return Response(sha256.hexdigest() + md5.hexdigest(), status_code=201)
 
+    async def read(request: Request) -> FileResponse:
+        return FileResponse(folder / request.path_params["name"])
+
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     print(f"plain Starlette {STARTED}{listening.getsockname()[1]}", file=sys.stderr, flush=True)
     app = Starlette(
-        routes=[Route("/upload", upload, methods=["POST"]), Route("/hashed", hash_upload, methods=["POST"])]
+        routes=[
+            Route("/upload", upload, methods=["POST"]),
+            Route("/hashed", hash_upload, methods=["POST"]),
+            Route("/files/{name}", read),
+        ]
     )
     uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[listening])
 

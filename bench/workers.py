@@ -186,6 +186,61 @@ def api_load(
     )
 
 
+def s3_load(*, port: int, requests: str, clients: int) -> Measured:
+    """Send a file of requests that were signed beforehand; how long that took."""
+    from pathlib import Path
+
+    from bench.api_client import drive_requests
+    from bench.s3_requests import read_requests
+
+    load, seconds = drive_requests(port, list(read_requests(Path(requests))), clients=clients)
+    return _measured(seconds, answered=len(load.latencies), received_bytes=load.received_bytes)
+
+
+def s3_parts(*, port: int, key_id: str, secret: str, bucket: str, key: str, parts: int, part_bytes: int) -> Measured:
+    """Upload an object in parts, two at a time, and complete it."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import boto3
+    from botocore.config import Config
+
+    config = Config(
+        s3={"addressing_style": "path", "payload_signing_enabled": False}, request_checksum_calculation="when_required",
+        read_timeout=600, retries={"total_max_attempts": 1},
+    )  # fmt: skip
+    client = boto3.client(
+        "s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1", aws_access_key_id=key_id,
+        aws_secret_access_key=secret, config=config,
+    )  # fmt: skip
+    body = bytes(range(256)) * (part_bytes // 256)
+    began = time.perf_counter()
+    upload = client.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
+
+    def write(number: int) -> str:
+        return client.upload_part(Bucket=bucket, Key=key, UploadId=upload, PartNumber=number, Body=body)["ETag"]
+
+    with ThreadPoolExecutor(2) as pool:
+        etags = list(pool.map(write, range(1, parts + 1)))
+    written = time.perf_counter() - began
+    listed = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
+    client.complete_multipart_upload(Bucket=bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": listed})
+    return _measured(time.perf_counter() - began, written_seconds=written)
+
+
+def s3_list(*, port: int, key_id: str, secret: str, bucket: str, prefix: str) -> Measured:
+    """List a prefix with obstore, page by page."""
+    import obstore
+    from obstore.store import S3Store
+
+    store = S3Store(
+        bucket, endpoint=f"http://127.0.0.1:{port}", region="us-east-1", access_key_id=key_id,
+        secret_access_key=secret, client_options={"allow_http": True},
+    )  # fmt: skip
+    began = time.perf_counter()
+    count = sum(batch.num_rows for batch in obstore.list(store, prefix, chunk_size=1000, return_arrow=True))
+    return _measured(time.perf_counter() - began, listed=count)
+
+
 def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measured:
     """What a listing's pages cost apart: reading them from the SDK, making the items, writing these as JSON."""
     import refstore
@@ -338,6 +393,9 @@ def _measured(seconds: float, **others: Any) -> Measured:
 
 
 WORKERS: Final[dict[str, Callable[..., Measured]]] = {
+    "s3_load": s3_load,
+    "s3_parts": s3_parts,
+    "s3_list": s3_list,
     "retain": retain,
     "retain_from": retain_from,
     "reap": reap,

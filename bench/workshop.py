@@ -86,6 +86,12 @@ class Scale:
     """Expensive reads per turn."""
     uploaded: int = 400
     """Objects of 1 MiB per turn."""
+    s3_bodies: int = 24
+    """Objects of 8 MiB that an S3 client sends per turn."""
+    s3_small: int = 4_000
+    """Objects of 1 KiB, likewise."""
+    s3_parts: int = 96
+    """Of 64 MiB each, of one object."""
     pages: int = 50
     turns: int = 5
     long_turns: int = 3
@@ -135,6 +141,9 @@ QUICK: Final = Scale(
     logged=30,
     expensive=40,
     uploaded=20,
+    s3_bodies=3,
+    s3_small=160,
+    s3_parts=3,
     pages=3,
     turns=2,
     long_turns=1,
@@ -229,10 +238,10 @@ class Workshop:
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=root))
 
 
-def make_lake(folder: Path) -> None:
-    """The embedded default under a folder, with the repository that all benchmarks use."""
+def make_lake(folder: Path, objects: str = "") -> None:
+    """The embedded default under a folder, with the repository that all benchmarks use. `objects`: another store."""
     kv_url, objects_url = lakes.stores_in(folder)
-    with Lake.open(kv_url, objects_url) as lake:  # it has an id then, as lakes have
+    with Lake.open(kv_url, objects or objects_url) as lake:  # it has an id then, as lakes have
         lake.create_repository(lakes.REPOSITORY)
 
 
