@@ -28,7 +28,7 @@ import pytest
 import requests
 import s3fs
 from botocore.exceptions import ClientError
-from obstore.exceptions import AlreadyExistsError, NotFoundError
+from obstore.exceptions import AlreadyExistsError, NotFoundError, PreconditionError
 from obstore.store import S3Store
 
 from refstore.repository import Repository
@@ -190,9 +190,14 @@ def test_obstore(s3: S3Service, repo: Repository) -> None:
     obstore.put(store, "large", io.BytesIO(BODY), chunk_size=5 * MIB)
     assert repo.read("main", "large") == BODY
     assert bytes(obstore.get_range(store, "large", start=5 * MIB, length=100)) == BODY[5 * MIB :][:100]
-    obstore.put(store, "once", b"1", mode="create")
+    made = obstore.put(store, "once", b"1", mode="create")
     with pytest.raises(AlreadyExistsError):
         obstore.put(store, "once", b"2", mode="create")
+    changed = obstore.put(store, "once", b"3", mode={"e_tag": made["e_tag"]})
+    assert changed["e_tag"] != made["e_tag"]
+    with pytest.raises(PreconditionError):
+        obstore.put(store, "once", b"4", mode={"e_tag": made["e_tag"]})
+    assert repo.read("main", "once") == b"3"
     obstore.copy(store, "once", "twice")
     obstore.rename(store, "once", "thrice")
     obstore.delete(store, [f"names/{name}" for name in NAMES])
