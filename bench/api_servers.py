@@ -63,33 +63,42 @@ def reap(data: Path, *options: str, **settings: object) -> None:
 
 @contextmanager
 def refstore(
-    data: Path, logs: Path, *, reaper: bool = False, apart: bool = True, objects: str = "", **settings: object
+    data: Path, logs: Path, *, reaper: bool = False, apart: bool = True, **settings: object
 ) -> Generator[Server, None, None]:
     """`refstore serve` with one worker on the embedded default, its log in a file. `settings`: as the environment names
-    them. `objects`: another object store.
+    them.
     """
-    secret = secrets.token_urlsafe(30)
-    environ = environ_of({**settings, "access_key_id": KEY_ID, "secret_access_key": secret})
-    stores = ["--kv", lakes.stores_in(data)[0], "--objects", objects] if objects else ["--data", str(data)]
-    options = [*stores, "--port", "0", "--workers", "1", "--reaper" if reaper else "--no-reaper"]
-    authorization = "Basic " + base64.b64encode(f"{KEY_ID}:{secret}".encode()).decode()
-    with _running([sys.executable, "-m", "refstore", "serve", *options], environ, logs, apart) as (port, pid):
-        yield Server(port, authorization, pid, apart)
+    options = ["--data", str(data), "--reaper" if reaper else "--no-reaper"]
+    with _serving(options, logs, settings, apart=apart) as server:
+        yield server
 
 
 @contextmanager
 def gateway(
     data: Path, logs: Path, *, apart: bool = True, objects: str = ""
 ) -> Generator[tuple[Server, S3Target], None, None]:
-    """`refstore serve` with its S3 gateway: (the API, the gateway)."""
+    """`refstore serve` with its S3 gateway: (the API, the gateway). `objects`: another object store than the folder."""
     secret = secrets.token_urlsafe(30)
-    with refstore(data, logs, apart=apart, objects=objects, s3_port=0, s3_secrets_key=S3_SECRETS_KEY) as server:
+    kv_url, objects_url = lakes.stores_in(data)
+    options = ["--kv", kv_url, "--objects", objects, "--no-reaper"] if objects else ["--data", str(data), "--no-reaper"]
+    with _serving(options, logs, {"s3_port": 0, "s3_secrets_key": S3_SECRETS_KEY}, apart=apart) as server:
         cipher = s3_secrets.read_cipher(S3_SECRETS_KEY, None)
         assert cipher is not None
-        kv_url, objects_url = lakes.stores_in(data)
         with Lake.open(kv_url, objects or objects_url) as lake:
             s3_secrets.make_s3_secret(lake, cipher, KEY_ID, overlap_ms=0, secret=secret)
         yield server, S3Target(_said_port(logs, S3_STARTED), KEY_ID, secret, lakes.REPOSITORY, "main/")
+
+
+@contextmanager
+def _serving(
+    options: list[str], logs: Path, settings: Mapping[str, object], *, apart: bool
+) -> Generator[Server, None, None]:
+    secret = secrets.token_urlsafe(30)
+    environ = environ_of({**settings, "access_key_id": KEY_ID, "secret_access_key": secret})
+    authorization = "Basic " + base64.b64encode(f"{KEY_ID}:{secret}".encode()).decode()
+    command = [sys.executable, "-m", "refstore", "serve", "--port", "0", "--workers", "1", *options]
+    with _running(command, environ, logs, apart) as (port, pid):
+        yield Server(port, authorization, pid, apart)
 
 
 @contextmanager

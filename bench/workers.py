@@ -222,7 +222,7 @@ def s3_parts(*, port: int, key_id: str, secret: str, bucket: str, key: str, part
     with ThreadPoolExecutor(2) as pool:
         etags = list(pool.map(write, range(1, parts + 1)))
     written = time.perf_counter() - began
-    listed = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
+    listed: list[Any] = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
     client.complete_multipart_upload(Bucket=bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": listed})
     return _measured(time.perf_counter() - began, written_seconds=written)
 
