@@ -67,7 +67,7 @@ class Tree:
         yield lambda: trees().apply(metarange, [(inside, None)])
         yield lambda: list(trees().diff("", metarange))
         yield lambda: list(trees().diff(metarange, ""))
-        yield lambda: list(trees().merge("", "", metarange, MergeStrategy.NONE, equal_as_uploaded))
+        yield lambda: list(trees().merge_changes("", "", metarange, MergeStrategy.NONE, equal_as_uploaded))
         yield lambda: list(trees().addresses(metarange))
         if kind == "range":
             yield lambda: trees().addresses_of_range(self.range)
