@@ -156,7 +156,7 @@ def _write(
     parts += [
         f"<{tag}><Key>{escape_text(fields.quote(key))}</Key>{version}"
         f"<LastModified>{_format_time(entry.mtime_ms // 1000)}</LastModified>"
-        f"<ETag>{escape_text(etag_of(entry))}</ETag><Size>{entry.size_bytes}</Size>"
+        f"<ETag>{_format_etag(etag_of(entry))}</ETag><Size>{entry.size_bytes}</Size>"
         f"<StorageClass>STANDARD</StorageClass>{owner}</{tag}>"
         for key, entry in page.rows
         if entry is not None
@@ -168,6 +168,10 @@ def _write(
     ]
     parts.append(f"</{root}>")
     return "".join(parts).encode(errors="replace")
+
+
+def _format_etag(etag: str) -> str:
+    return f"&quot;{etag[1:-1]}&quot;" if etag[1:-1].isalnum() else escape_text(etag)  # nearly all are hex
 
 
 @lru_cache(maxsize=4096)

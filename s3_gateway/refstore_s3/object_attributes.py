@@ -38,6 +38,7 @@ TAG_VALUE_MAX: Final = 256
 CHECKSUMS_BYTES: Final = 256
 """Room for the checksums, which are known when the body was read."""
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
+_ETAG = re.compile(r"[A-Za-z0-9-]{1,128}")
 _VALUE: Final = re.compile(r"[\x20-\x7e\t\x80-\U0010ffff]{0,4096}")
 _BREAKS: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 
@@ -82,7 +83,7 @@ def content_attributes(entry: Entry) -> dict[str, str]:
 def etag_of(entry: Entry) -> str:
     """Return the ETag, with its quotes."""
     etag = entry.metadata.get(CONTENT_ETAG, "")
-    return f'"{etag}"' if re.fullmatch(r"[A-Za-z0-9-]{1,128}", etag) else api_headers.etag_of(entry)
+    return f'"{etag}"' if etag and _ETAG.fullmatch(etag) else api_headers.etag_of(entry)
 
 
 def content_type_of(entry: Entry) -> str:
