@@ -17,6 +17,7 @@ from refstore.kv.base import KV
 from refstore.kv.memory import MemoryKV
 from refstore.objects.base import ObjectStore
 from refstore.objects.memory import MemoryObjects
+from tests.properties.gateway_machine import GatewayMachine
 from tests.properties.machine import Machine
 from tests.servers.redis_servers import RedisServer
 
@@ -51,6 +52,8 @@ TestMemoryMachine = MemoryMachine.TestCase
 TestMemoryMachine.settings = SMALL
 TestSqliteMachine = SqliteMachine.TestCase
 TestSqliteMachine.settings = SMALL
+TestGatewayMachine = GatewayMachine.TestCase
+TestGatewayMachine.settings = SMALL
 
 
 class RedisMachine(MemoryMachine):

@@ -75,7 +75,7 @@ def serve_gateway(
         metrics = RequestMetrics()
         app = S3Application(service, settings or S3Settings(), metrics, KeyAuthentication(service, read_secrets))
         listening = bind_socket("127.0.0.1", 0)
-        with _running(app, api, listening):
+        with running_application(app, api, listening):
             host, port = listening.getsockname()
             served = ServedGateway(f"http://{host}:{port}", lake, service, metrics, s3_secrets)
             served.add_key(KEY_ID, Role.OPERATOR)
@@ -85,7 +85,7 @@ def serve_gateway(
 
 
 @contextmanager
-def _running(app: S3Application, api: ApiSettings, listening: socket.socket) -> Iterator[None]:
+def running_application(app: S3Application, api: ApiSettings, listening: socket.socket) -> Iterator[None]:
     config = uvicorn.Config(app, log_config=None, lifespan="off", http=make_protocol(api), ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
