@@ -141,9 +141,9 @@ def data_files(folder: Path) -> set[Path]:
     return {path for path in folder.glob("objects/**/data/**/*") if path.is_file()}
 
 
-def reap_all(service: S3Service) -> None:
-    """Reap as the reapers of the coming days will."""
-    clock = FakeClock(int((time.time() + DAYS * DAY_SECONDS) * 1000))
+def reap_all(service: S3Service, after_days: int = DAYS) -> None:
+    """Reap as the reapers of four days will, the first of which is so far ahead."""
+    clock = FakeClock(int((time.time() + after_days * DAY_SECONDS) * 1000))
     running = service.running
     with (
         Lake.open(running.kv, running.objects, clock=clock) as lake,
@@ -191,6 +191,10 @@ def test_an_upload_in_parts_that_is_left_open_is_deleted_after_its_deadline(dyin
     client.upload_part(**key, UploadId=upload, PartNumber=1, Body=b"x" * (5 << 20))
     assert data_files(blobs) - before
     assert [each["UploadId"] for each in client.list_multipart_uploads(Bucket=repo.name)["Uploads"]] == [upload]
+    with_part = data_files(blobs)
+    reap_all(dying_s3, after_days=2)
+    assert data_files(blobs) == with_part  # the deadline is that of days 7 and later
+    assert len(client.list_parts(**key, UploadId=upload)["Parts"]) == 1
     reap_all(dying_s3)
     assert data_files(blobs) == before
     assert "Uploads" not in client.list_multipart_uploads(Bucket=repo.name)
