@@ -263,7 +263,7 @@ def test_a_sweep_counts_what_the_bucket_keeps(bucket: KeepingBucket, kv: str, en
         gone = repo.stat("main~1", "a").address
     with unchecked_lake(kv, bucket.url(option), safety=AT_ONCE) as lake:
         repo = lake.repository("sales")
-        let_a_second_pass(repo, gone)
+        let_a_second_pass(repo)
         latest = gc_run.run_nightly(repo.context, engines, NOW).latest_summary
         assert latest.sweep is not None
         counted = {name: count.objects for name, count in latest.sweep.outcomes.items()}

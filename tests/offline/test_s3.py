@@ -79,11 +79,12 @@ def let_go_of(client: Repository) -> None:
         ctx.kv.delete_range(keys.references(ctx.repo, shard), "", keys.LAST_CODE_POINT)
 
 
-def let_a_second_pass(repo: Repository, address: str) -> None:
-    """Until the store's clock, which counts whole seconds, says that the object is older than now."""
+def let_a_second_pass(repo: Repository, address: str = "") -> None:
+    """Until the store's clock, which counts whole seconds, says that the object, or all data, are older than now."""
     store = repo.context.objects
+    newest_ms = store.head(address).mtime_ms if address else max(info.mtime_ms for info in store.list("data/"))
     store.put("_refstore/gc/now", b"")
-    while store.head("_refstore/gc/now").mtime_ms <= store.head(address).mtime_ms:
+    while store.head("_refstore/gc/now").mtime_ms <= newest_ms:
         store.put("_refstore/gc/now", b"")
 
 
@@ -101,7 +102,7 @@ def test_a_store_that_refuses_now_and_then_is_asked_again(
 ) -> None:
     with S3FaultProxy(rclone_s3_server.endpoint, RandomFaults(seed=11, unavailable=0.05)) as proxy:
         with lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone):
-            let_a_second_pass(repo, gone)
+            let_a_second_pass(repo)
             before = data_of(repo)
             ran = gc_run.run_nightly(repo.context, both_engines, NOW)
             assert ran.latest_summary.sweep is not None
@@ -122,7 +123,7 @@ def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
         orphans = [ids.new_address(ids.RandomIds(), 1_700_000_000_000 + number) for number in range(1000)]
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda orphan: store.put(orphan, b"x"), orphans))
-        let_a_second_pass(repo, orphans[-1])
+        let_a_second_pass(repo)
         summary = gc_run.mark(repo.context, both_engines, NOW)
         prefix = urlsplit(repo.context.objects.url).path.strip("/")
         failing = frozenset(f"{prefix}/{orphan}" for orphan in orphans[100:400:100])
@@ -168,7 +169,7 @@ def test_a_hold_that_is_set_after_a_sweep_failed_counts_for_what_failed(
         S3FaultProxy(rclone_s3_server.endpoint) as proxy,
         lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone),
     ):
-        let_a_second_pass(repo, gone)
+        let_a_second_pass(repo)
         summary = gc_run.mark(repo.context, engines, NOW)
         proxy.plan = plan
         first = gc_run.sweep(repo.context, engines, summary.mark_id)
@@ -196,7 +197,7 @@ def test_a_listing_that_breaks_off_ends_the_run(
         S3FaultProxy(rclone_s3_server.endpoint, plan) as proxy,
         lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone),
     ):
-        let_a_second_pass(repo, gone)
+        let_a_second_pass(repo)
         with pytest.raises(ObjectsUnavailable):
             gc_run.run_nightly(repo.context, both_engines, NOW)
         assert gone in data_of(repo)
@@ -234,7 +235,7 @@ def test_what_the_kv_let_go_of_is_asked_for_several_at_once(
     ):
         store = repo.context.objects
         staged = [client.upload("main", f"staged-{number:02}", b"%d" % number).address for number in range(24)]
-        let_a_second_pass(repo, staged[-1])
+        let_a_second_pass(repo)
         first = gc_run.mark(repo.context, engines, NOW)
         let_go_of(client)
         gone = [*staged[::3], *staged[1:20:9]]
@@ -261,7 +262,7 @@ def test_one_that_the_store_does_not_tell_of_ends_the_run(
         client_of(tmp_path, rclone_s3_server) as client,
     ):
         staged = [client.upload("main", f"staged-{number:02}", b"%d" % number).address for number in range(24)]
-        let_a_second_pass(repo, staged[-1])
+        let_a_second_pass(repo)
         gc_run.mark(repo.context, both_engines, NOW)
         let_go_of(client)
         proxy.plan = lambda request: Refuse() if request.method == "HEAD" and staged[13] in request.target else None

@@ -73,7 +73,7 @@ def test_what_is_tagged_waits_for_the_bucket_and_is_no_orphan(
     moto_s3_server: S3Server, tmp_path: Path, both_engines: Engines
 ) -> None:
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
-        let_a_second_pass(repo, gone)
+        let_a_second_pass(repo)
         first = gc_run.run_nightly(repo.context, both_engines, tagging()).latest_summary
         assert (first.state, outcomes(first)) == ("tagged", {"tagged": 1})
         assert tags_of(moto_s3_server, repo, gone) == [(TAG, "true")]
@@ -104,7 +104,7 @@ def test_what_is_tagged_is_out_of_sight_from_the_tagging_on_and_the_rest_is_not(
 ) -> None:
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone), client_of(tmp_path, moto_s3_server) as client:
         expired = client.get_commit("main~1")[0]
-        let_a_second_pass(repo, gone)
+        let_a_second_pass(repo)
         assert client.read(expired, "a") == b"old"
         gc_run.run_nightly(repo.context, engines, tagging())
         assert gone in data_of(repo), "the bucket has not deleted it"
@@ -146,7 +146,7 @@ def test_objects_that_the_store_does_not_tag_are_told_and_tried_again(
         orphans = [ids.new_address(ids.RandomIds(), 1_700_000_000_000 + number) for number in range(60)]
         for orphan in orphans:
             store.put(orphan, b"x")
-        let_a_second_pass(repo, orphans[-1])
+        let_a_second_pass(repo)
         refused, busy = orphans[7], orphans[21]
 
         def plan(request: ProxiedRequest) -> Fault | None:
@@ -182,9 +182,9 @@ def test_a_store_that_refuses_every_object_has_failed_and_the_night_goes_on(
     right = {"tag": "s3:PutObjectTagging", "delete": "DeleteObject"}[mode]
     with (
         S3FaultProxy(moto_s3_server.endpoint) as proxy,
-        lake_with_history(tmp_path, moto_s3_server, proxy) as (repo, gone),
+        lake_with_history(tmp_path, moto_s3_server, proxy) as (repo, _gone),
     ):
-        let_a_second_pass(repo, gone)
+        let_a_second_pass(repo)
 
         def plan(request: ProxiedRequest) -> Fault | None:
             is_tagging = request.method == "PUT" and "tagging" in request.query
@@ -220,7 +220,7 @@ def test_a_tag_that_a_hold_takes_off_and_the_store_refuses_to_is_said_and_tried_
         S3FaultProxy(moto_s3_server.endpoint) as proxy,
         lake_with_history(tmp_path, moto_s3_server, proxy) as (repo, gone),
     ):
-        let_a_second_pass(repo, gone)
+        let_a_second_pass(repo)
         mark_id = gc_run.run_nightly(repo.context, engines, tagging()).latest_summary.mark_id
         rules_document.set_rules(repo.context, hold, by="")
         proxy.plan = lambda request: (
@@ -240,7 +240,7 @@ def test_a_bucket_that_never_deletes_need_not_be_waited_for(
     moto_s3_server: S3Server, tmp_path: Path, engines: Engines
 ) -> None:
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
-        let_a_second_pass(repo, gone)
+        let_a_second_pass(repo)
         mark_id = gc_run.run_nightly(repo.context, engines, tagging()).latest_summary.mark_id
         summary = gc_run.sweep(repo.context, engines, mark_id, mode="delete")
         assert (summary.state, outcomes(summary)) == ("swept", {"deleted": 1})
@@ -252,7 +252,7 @@ def test_a_hold_that_is_set_after_the_tagging_keeps_it_from_being_deleted_by_han
     moto_s3_server: S3Server, tmp_path: Path, engines: Engines
 ) -> None:
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
-        let_a_second_pass(repo, gone)
+        let_a_second_pass(repo)
         mark_id = gc_run.run_nightly(repo.context, engines, tagging()).latest_summary.mark_id
         rules_document.set_rules(
             repo.context, '{"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "a"}]}', by=""
@@ -268,9 +268,9 @@ def test_a_store_that_does_not_say_what_is_left_settles_nothing(
 ) -> None:
     with (
         S3FaultProxy(moto_s3_server.endpoint) as proxy,
-        lake_with_history(tmp_path, moto_s3_server, proxy) as (repo, gone),
+        lake_with_history(tmp_path, moto_s3_server, proxy) as (repo, _gone),
     ):
-        let_a_second_pass(repo, gone)
+        let_a_second_pass(repo)
         mark_id = gc_run.run_nightly(repo.context, both_engines, tagging()).latest_summary.mark_id
         proxy.plan = lambda request: Refuse() if request.method == "HEAD" and "/data/" in request.target else None
         with pytest.raises(ObjectsUnavailable):
@@ -284,8 +284,8 @@ def test_a_store_that_does_not_say_what_is_left_settles_nothing(
 def test_a_sweep_that_died_before_it_noted_the_tags_notes_them_later(
     moto_s3_server: S3Server, tmp_path: Path, engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
-        let_a_second_pass(repo, gone)
+    with lake_with_history(tmp_path, moto_s3_server) as (repo, _gone):
+        let_a_second_pass(repo)
 
         def dies(*_: object) -> None:
             raise KeyboardInterrupt
@@ -440,7 +440,7 @@ def test_a_real_bucket_deletes_what_is_tagged_and_nothing_else(
         bucket_lifecycle.apply_rule(store, rule)
         bucket_lifecycle.apply_rule(store, rule)
         assert [each["ID"] for each in store.lifecycle_rules()].count(rule.id) == 1
-        let_a_second_pass(repo, gone)
+        let_a_second_pass(repo)
         kept = data_of(repo) - {gone}
         first = gc_run.run_nightly(repo.context, engines, tagging()).latest_summary
         assert outcomes(first) == {"tagged": 1}
@@ -462,7 +462,7 @@ def test_the_content_of_a_purged_object_goes_after_the_bucket_has_deleted_its_ow
     """If other servers of the KV answer than while the mark looked, the next complete run looks again (rule 21)."""
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone), client_of(tmp_path, moto_s3_server) as client:
         content = content_of(rewrite(client, client.get_commit("main~1")[0], "a", b"less"))
-        let_a_second_pass(repo, content)
+        let_a_second_pass(repo)
         first = gc_run.run_nightly(repo.context, engines, tagging()).latest_summary
         assert first.state == "tagged"
         assert {gone, content} <= data_of(repo)
@@ -489,7 +489,7 @@ def test_a_hold_keeps_the_content_of_a_purged_object_when_the_bucket_has_deleted
         orphan = ids.new_address(ids.RandomIds(), client.context.clock.now_ms())
         store.put(orphan, b"orphan")
         content = content_of(rewrite(client, old, "a", b"less"))
-        let_a_second_pass(repo, content)
+        let_a_second_pass(repo)
         first = gc_run.mark(repo.context, engines, tagging())
         assert read_manifest(store, first.mark_id).dead_identities
         client.set_retention('{"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "a"}]}')
