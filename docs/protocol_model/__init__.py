@@ -15,9 +15,8 @@
     scenarios.txt  the scenarios, as plain data: start, the calls of each process, who may crash, who may lose replies
     scenarios.py   reads them
     starts.py      the stores that they start from
-    mutants.py     one rule dropped at a time, and the seed's proposal 4 as written; mutants_creating.py has those of
-                   rule 20, mutants_names.py those of names that a branch and a tag would share, mutants_losses.py
-                   those of rule 21, mutants_multipart.py those of rule 23
+    mutants.py     the table of rules dropped one at a time, each with its scenario, and the seed's proposal 4 as
+                   written; mutants_staging.py and its neighbours have what each one drops
     cli.py         `python docs/protocol_model.py`
 
 An operation is a generator that yields primitives, one atomic step each, and is a deterministic function of what it
