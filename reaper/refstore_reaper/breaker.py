@@ -84,7 +84,6 @@ class Breaker:
         """A lower bound of the repository's objects at the beginning of the pass."""
         self.under_way = 0
         """How many deletions were permitted and not reported yet."""
-        """Permitted deletions that are not reported yet."""
 
     def state(self) -> BreakerState:
         """The state in the KV. Raises CorruptRecord."""
