@@ -105,7 +105,9 @@ class InvalidParts(Invalid):
     def __init__(self, message: str, *, fault: str) -> None:
         super().__init__(message)
         self.fault = fault
-        """`missing`: one was not written, or otherwise; `order`: they are not in order; `small`: one is too small."""
+        """`missing`: one was not written, or otherwise, or is not all there; `order`: they are not in order; `small`:
+        one is too small.
+        """
 
 
 class InvalidToken(Invalid):

@@ -95,10 +95,20 @@ def _record_parts(ctx: Context, registered: RegisteredUpload, digest: str) -> Re
 
 
 def _join(ctx: Context, registered: RegisteredUpload, parts: Sequence[WrittenPart]) -> ObjectInfo:
+    """Join the parts, and return what the store has then. Raises ObjectNotFound, and InvalidParts: not all is there."""
     address, store_upload = registered.name.address, registered.record.store_upload
     if store_upload:
-        return ctx.objects.complete_upload(address, store_upload, [(item.number, item.part.etag) for item in parts])
-    return ctx.objects.join(address, [item.address for item in parts])
+        info = ctx.objects.complete_upload(address, store_upload, [(item.number, item.part.etag) for item in parts])
+    else:
+        info = ctx.objects.join(address, [item.address for item in parts])
+    size_bytes = sum(item.part.size_bytes for item in parts)
+    if info.size_bytes != size_bytes:
+        raise InvalidParts(
+            f"the object of the upload {registered.name.upload_id} has {info.size_bytes} bytes, and its parts had "
+            f"{size_bytes}: something changed them in the store; nothing was linked, so begin the upload again",
+            fault="missing",
+        )
+    return info
 
 
 def _link(

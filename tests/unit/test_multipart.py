@@ -181,6 +181,22 @@ def test_other_parts_are_not_joined_once_some_are_fixed(world: UploadWorld) -> N
     assert world.complete(name, [one]).size_bytes == 3
 
 
+def test_parts_that_became_shorter_are_not_linked(world: UploadWorld) -> None:
+    name = world.begin()
+    parts = [world.write(name, 1, BIG), world.write(name, 2, b"tail")]
+    objects = world.repo.context.objects
+    (stored,) = (key for key in world.blobs() if key.startswith(("data/", UPLOADS)) and objects.read(key) == b"tail")
+    objects.put(stored, b"ta")
+    for _ in range(2):  # what was joined stands at the address for the second call
+        with pytest.raises(InvalidParts, match=f"has {len(BIG) + 2} bytes, and its parts had {len(BIG) + 4}"):
+            world.complete(name, parts)
+    with pytest.raises(ObjectNotFound):
+        world.repo.read("main", "a/b")
+    multipart.abort(world.repo.context, name)
+    world.settle()
+    assert world.left() == []
+
+
 def test_a_path_that_is_taken(world: UploadWorld) -> None:
     world.repo.upload("main", "a/b", b"there")
     name = world.begin()
