@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from refstore.errors import Corrupt, NotFound
+from refstore.errors import Corrupt, NotFound, ObjectsRefused
 from refstore.objects.base import ObjectStore
 from refstore.purge_document.document import Dataset
 from refstore_purge import id_index
@@ -159,11 +159,17 @@ def scan_ledger(store: ObjectStore, key: id_index.IndexKey) -> Iterator[LedgerEn
 
 
 def forget_run(store: ObjectStore, key: id_index.IndexKey, run: str) -> None:
-    """Drop the ids of a run. Raises NotFound, ObjectsUnavailable."""
+    """Drop the ids of a run. Raises NotFound, ObjectsUnavailable; ObjectsRefused if a file cannot be deleted."""
     names = [info.key for info in store.list(f"{FOLDER}{key.name}/{run}/")]
     if not names:
         raise NotFound(f"the ledger has no run {run!r} under this key; `refstore purge ledger` lists them")
-    store.delete_many(names)
+    failed = store.delete_many(names).failed_keys
+    if failed:
+        key, why = failed[0]
+        raise ObjectsRefused(
+            f"{len(failed)} files of the ledger could not be deleted, so that later runs still look for their ids "
+            f"({key}: {why}); allow these credentials to delete them, and forget the run again"
+        )
 
 
 def load_ledger(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from refstore.errors import Corrupt, Invalid, NotFound
+from refstore.errors import Corrupt, Invalid, NotFound, ObjectsRefused
+from refstore.objects.base import DeleteResult
 from refstore.purge_document.document import read_document
 from refstore_purge import id_index, ledger, purge_run, restore_backups
 from refstore_purge.ledger import LedgerSet
@@ -91,15 +92,24 @@ def test_objects_are_erased_again(world: World, purge: Purge) -> None:
         assert sum(row.erased_objects for row in made.rows) == 1
 
 
-def test_a_run_is_forgotten(world: World, purge: Purge) -> None:
+def test_a_run_is_forgotten(world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(world, "ann", "bob")
     onboard(world.repo)
     first = purge("bob")
+    with monkeypatch.context() as refusing:
+        refusing.setattr(type(world.ctx.objects), "delete_many", _refuse)
+        with pytest.raises(ObjectsRefused, match=r"1 files of the ledger.*access denied"):
+            ledger.forget_run(world.ctx.objects, KEY, first.run)
+    assert [each.run for each in ledger.scan_ledger(world.ctx.objects, KEY)] == [first.run]
     ledger.forget_run(world.ctx.objects, KEY, first.run)
     with pytest.raises(NotFound, match="no run"):
         ledger.forget_run(world.ctx.objects, KEY, first.run)
     with pytest.raises(NotFound, match="the ledger has no ids"):
         purge()
+
+
+def _refuse(_store: Any, keys: Sequence[str]) -> DeleteResult:
+    return DeleteResult((), (), tuple((key, "access denied") for key in keys))
 
 
 def test_without_the_key_it_says_nothing(world: World, purge: Purge) -> None:
