@@ -179,10 +179,11 @@ def before_store(shop: Workshop) -> Iterator[Row]:
 
 
 def before_limited_store(shop: Workshop, name: str, limit: float) -> Iterator[Row]:
-    scale, amount, store = shop.scale, shop.scale.s3_bodies, shop.s3()
-    shop.say(f"s3: before {shop.s3_name()}, {name}")
+    scale, amount = shop.scale, shop.scale.s3_bodies
     folder, logs = shop.on_disk("s3-store"), shop.on_disk("s3-store-logs")
     with ExitStack() as stack:
+        store = stack.enter_context(shop.own_s3())
+        shop.say(f"s3: before {shop.s3_name()}, {name}")
         port = stack.enter_context(api_servers.limited(store.port, logs / "proxy", limit))
         objects = store.url(endpoint=f"http://127.0.0.1:{port}")
         make_lake(folder, objects)

@@ -192,13 +192,18 @@ class Workshop:
         return self._stack.enter_context(RedisServer(self.on_disk("redis"), aof=False))
 
     def s3(self) -> S3Server:
-        """The run's one S3 server: Ceph RGW where it is installed, rclone where it is not."""
+        """The S3 server that benchmarks share: Ceph RGW where it is installed, rclone where it is not."""
         if self._s3 is None:
-            self.say("starting an S3 server")
-            folder = self.on_disk("s3")
-            server = RcloneS3(folder / "data") if CephRgw.missing() else CephRgw(folder)
-            self._s3 = self._stack.enter_context(server)
+            self._s3 = self._stack.enter_context(self.own_s3())
         return self._s3
+
+    def own_s3(self) -> S3Server:
+        """A new server of this kind, which starts and stops as a context manager. For what writes gigabytes: they would
+        fill the shared one, which holds 4 GiB in memory and frees what is deleted only hours later.
+        """
+        self.say("starting an S3 server")
+        folder = self.on_disk("s3")
+        return RcloneS3(folder / "data") if CephRgw.missing() else CephRgw(folder)
 
     def s3_name(self) -> str:
         return "rclone" if CephRgw.missing() else "Ceph RGW"
