@@ -194,7 +194,9 @@ class CleanupSchedule(NamedTuple):
     @staticmethod
     def read(ctx: Context) -> CleanupSchedule:
         """Read it as it is now. Raises Corrupt, Unavailable."""
-        return CleanupSchedule(read_document(ctx), int(compute_wait_seconds(ctx) * 1000), find_held_addresses(ctx))
+        document, held = read_document(ctx), find_held_addresses(ctx)
+        # the waits last: that took its time, and the durations may have grown meanwhile
+        return CleanupSchedule(document, int(compute_wait_seconds(ctx) * 1000), held)
 
     def expiries_of(self, location: Location) -> dict[Address, LeftoverExpiry]:
         return find_expiries(location, self.document, self.wait_ms)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from refstore.configuration.settings import embedded_urls
+from refstore.context import Context
 from refstore.errors import Conflict
 from refstore.records import keys
 from refstore.records.encoding import encode
@@ -19,6 +22,7 @@ from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.remaining_places import Place
 from refstore_purge.restore_backups import RestoreScope
+from tests.durations import set_agreed
 from tests.offline.test_purge_summaries import files_of, onboard
 from tests.offline.world import DAY_MS, World
 from tests.purging import intend, write
@@ -114,6 +118,19 @@ def check_date(world: World, made: PurgeReport, kind: str, end: Callable[[], obj
 def wait_ms(world: World) -> int:
     """How long readers, issued addresses and operations may need a content."""
     return purge_cleanup.CleanupSchedule.read(world.ctx).wait_ms
+
+
+def test_waits_that_grow_while_the_held_objects_are_listed_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = wait_ms(world)
+    listed = purge_cleanup.find_held_addresses
+
+    def list_slowly(ctx: Context) -> set[str]:
+        kv, _ = embedded_urls(world.folder)
+        set_agreed(kv, replace(world.lake.safety, clock_skew_seconds=world.lake.safety.clock_skew_seconds + 60))
+        return listed(ctx)
+
+    monkeypatch.setattr(purge_cleanup, "find_held_addresses", list_slowly)
+    assert wait_ms(world) == before + 2 * 60_000
 
 
 class TestDates:
