@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from refstore.agreed_durations import AgreedDurations
 from refstore.configuration.settings import embedded_urls
 from refstore.context import Context
+from refstore.core.safety import Safety
 from refstore.errors import Conflict
 from refstore.records import keys
 from refstore.records.encoding import encode
@@ -121,16 +123,18 @@ def wait_ms(world: World) -> int:
 
 
 def test_waits_that_grow_while_the_held_objects_are_listed_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = wait_ms(world)
+    agreed = AgreedDurations(world.lake.kv, world.clock, world.ctx.ids, Safety(), explicit={})
+    ctx = replace(world.ctx, durations=agreed)
+    before = purge_cleanup.CleanupSchedule.read(ctx).wait_ms
     listed = purge_cleanup.find_held_addresses
 
     def list_slowly(ctx: Context) -> set[str]:
         kv, _ = embedded_urls(world.folder)
-        set_agreed(kv, replace(world.lake.safety, clock_skew_seconds=world.lake.safety.clock_skew_seconds + 60))
+        set_agreed(kv, Safety(clock_skew_seconds=Safety().clock_skew_seconds + 60))
         return listed(ctx)
 
     monkeypatch.setattr(purge_cleanup, "find_held_addresses", list_slowly)
-    assert wait_ms(world) == before + 2 * 60_000
+    assert purge_cleanup.CleanupSchedule.read(ctx).wait_ms == before + 2 * 60_000
 
 
 class TestDates:
