@@ -60,7 +60,7 @@ def decode_ref(segment: str) -> str:
 
 def check_path(target: Target) -> str:
     """Return the path of an object. Raises S3Error."""
-    if len(target.key.encode(errors="replace")) > ids.PATH_BYTES_MAX + len(target.ref) + 1:
+    if len(target.path.encode(errors="replace")) > ids.PATH_BYTES_MAX:
         raise S3Error("KeyTooLongError", f"the path of a key has at most {ids.PATH_BYTES_MAX} bytes; shorten it")
     if not target.path and not target.bucket.branch:
         raise S3Error(

@@ -107,8 +107,12 @@ def test_commits_and_tags_are_read_only(gateway: ServedGateway, s3: Any) -> None
 
 def test_a_branch_with_a_slash_is_reached(gateway: ServedGateway, s3: Any) -> None:
     gateway.repository.create_branch("team/x", "main")
-    s3.put_object(Bucket=REPOSITORY, Key="team%2Fx/a", Body=b"1")
-    assert gateway.repository.read("team/x", "a") == b"1"
+    longest = "x" * 1024
+    for path in ("a", longest):
+        s3.put_object(Bucket=REPOSITORY, Key=f"team%2Fx/{path}", Body=b"1")
+        assert gateway.repository.read("team/x", path) == b"1"
+    too_long = {"Bucket": REPOSITORY, "Key": f"team%2Fx/{longest}x"}
+    assert code_of(s3.put_object, **too_long, Body=b"1") == ("KeyTooLongError", 400)
 
 
 def test_roles_and_repositories_count(gateway: ServedGateway) -> None:
