@@ -34,7 +34,7 @@ class BucketRow(NamedTuple):
 
 
 class BucketLookup:
-    """Find buckets; used by the event loop only, but for `iterate`."""
+    """Find buckets; used by the event loop only, but for `scan`."""
 
     def __init__(self, service: Service, settings: S3Settings) -> None:
         self._service = service

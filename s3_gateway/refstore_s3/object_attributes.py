@@ -60,7 +60,7 @@ def read_attributes(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_size(attributes: Mapping[str, str]) -> None:
-    """Raise S3Error where the attributes are more than an entry holds."""
+    """Raise S3Error where the attributes that requests give are more than an entry holds beside the checksums."""
     size_bytes = metadata_bytes(attributes)
     if size_bytes > METADATA_BYTES_MAX - CHECKSUMS_BYTES:
         raise S3Error(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
+from refstore.core.user_metadata import without_content_names
 from refstore.operations.copy import Copy
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
@@ -18,6 +19,7 @@ from refstore_s3.object_bodies import receive_document
 from refstore_s3.object_reads import check_version, stat_object
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
+from refstore_s3.targets import Target
 from refstore_s3.write_conditions import check_writable
 from refstore_s3.xml_documents import MalformedDocument, make_document, parse_document
 
@@ -33,12 +35,13 @@ async def get_object_tagging(request: S3Request) -> Response:
 
 
 async def put_object_tagging(request: S3Request) -> Response:
-    await _set_tags(request, read_tags(await receive_document(request, TAGGING_BYTES_MAX)))
+    target = await _find_writable(request)
+    await _set_tags(request, target, read_tags(await receive_document(request, TAGGING_BYTES_MAX)))
     return Response()
 
 
 async def delete_object_tagging(request: S3Request) -> Response:
-    await _set_tags(request, {})
+    await _set_tags(request, await _find_writable(request), {})
     return Response(status_code=204)
 
 
@@ -54,16 +57,19 @@ def read_tags(body: bytes) -> dict[str, str]:
     return check_tags([(each.findtext("Key") or "", each.findtext("Value") or "") for each in tags])
 
 
-async def _set_tags(request: S3Request, tags: dict[str, str]) -> None:
+async def _find_writable(request: S3Request) -> Target:
     target = await request.find_target(Role.WRITER)
     check_version(request)
     await stat_object(request, target)
+    return target
 
+
+async def _set_tags(request: S3Request, target: Target, tags: dict[str, str]) -> None:
     def change(entry: Entry) -> Entry:
         metadata = {name: value for name, value in entry.metadata.items() if name != TAGS}
         if tags:
             metadata[TAGS] = write_tags(tags)
-        check_size(metadata)
+        check_size(without_content_names(metadata))
         return msgspec.structs.replace(entry, metadata=metadata)
 
     def write(repo: Repository) -> None:

@@ -112,6 +112,17 @@ def test_tags_are_kept_with_the_object(s3: Any) -> None:
     assert code_of(s3.get_object_tagging, Bucket=REPOSITORY, Key="main/none") == ("NoSuchKey", 404)
 
 
+def test_what_is_known_of_the_parts_takes_no_room_from_tags(gateway: ServedGateway, s3: Any) -> None:
+    gateway.repository.upload("main", "joined", b"1", metadata={"s3:checksum-parts": "x" * 8000})
+    key = {"Bucket": REPOSITORY, "Key": "main/joined"}
+    tags = [{"Key": "a", "Value": "b" * 200}]
+    s3.put_object_tagging(**key, Tagging={"TagSet": tags})
+    assert s3.get_object_tagging(**key)["TagSet"] == tags
+    s3.delete_object_tagging(**key)
+    assert s3.get_object_tagging(**key)["TagSet"] == []
+    assert gateway.repository.stat("main", "joined").metadata == {"s3:checksum-parts": "x" * 8000}
+
+
 def test_many_keys_are_deleted_each_with_its_result(gateway: ServedGateway, s3: Any) -> None:
     repo = gateway.repository
     repo.commit("main", "before", allow_empty=True)
