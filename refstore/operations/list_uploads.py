@@ -24,12 +24,11 @@ def list_parts(ctx: Context, name: UploadName, *, after: int, amount: int) -> tu
     registered = read_open(ctx, name)
     page: list[WrittenPart] = []
     numbers: set[int] = set()
-    for item in ctx.uploads.scan_parts(name.upload_id):
-        if item.number > after:
-            numbers.add(item.number)
-            if len(numbers) > amount + 1:
-                break
-            page.append(item)
+    for item in ctx.uploads.scan_parts(name.upload_id, after=after):
+        numbers.add(item.number)
+        if len(numbers) > amount + 1:
+            break
+        page.append(item)
     found = tuple(newest_parts(page).values())
     return registered, PartsPage(found[:amount], len(found) > amount)
 

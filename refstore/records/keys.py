@@ -396,7 +396,12 @@ def upload_parts(repo: RepositoryId, upload_id: UploadId) -> str:
 
 
 def upload_part(repo: RepositoryId, upload_id: UploadId, number: int, address: Address) -> Key:
-    return Key(upload_parts(repo, upload_id), f"{number:05d}/{address}")
+    return Key(upload_parts(repo, upload_id), upload_parts_of(number) + address)
+
+
+def upload_parts_of(number: int) -> str:
+    """Return what the names of the parts of a number begin with, before their addresses."""
+    return f"{number:05d}/"
 
 
 def parse_upload_part(name: str) -> tuple[int, Address]:

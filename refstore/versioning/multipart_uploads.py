@@ -83,9 +83,12 @@ class MultipartUploads:
         key = keys.upload_part(self._repo, upload_id, written.number, written.address)
         self._kv.set(key, encode(written.part))
 
-    def scan_parts(self, upload_id: UploadId, *, page: int = SCAN_LIMIT) -> Iterator[WrittenPart]:
-        """Yield every part that was written, in order of number, and of the same number the newest last."""
-        for name, raw in self._kv.scan_all(keys.upload_parts(self._repo, upload_id), page=page):
+    def scan_parts(self, upload_id: UploadId, *, after: int = 0) -> Iterator[WrittenPart]:
+        """Yield every part that was written, in order of number; `newest_parts` chooses among those of one number.
+        `after`: only those with numbers after this one.
+        """
+        last = keys.upload_parts_of(after) + keys.LAST_CODE_POINT
+        for name, raw in self._kv.scan_all(keys.upload_parts(self._repo, upload_id), after=last):
             yield WrittenPart(*keys.parse_upload_part(name), decode(raw, UploadedPart))
 
     def forget_parts(self, upload_id: UploadId) -> None:
