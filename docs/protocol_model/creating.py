@@ -25,6 +25,13 @@ class Creating(Staging):
         return Do((then,)) if (yield from self.standing(branch, path)) is None else "exists"
 
     def uploading_if_absent(self, branch: str, wanted: tuple[str, str]) -> Steps:
+        return (yield from self.uploading_conditionally(branch, wanted, None))
+
+    def linking_if_absent(self, branch: str, path: str, address: str) -> Steps:
+        return (yield from self.linking_conditionally(branch, path, address, None))
+
+    def uploading_conditionally(self, branch: str, wanted: tuple[str, str], expected: Source | None) -> Steps:
+        """`expected`: the entry that the caller read, and whose place it wants to take; None: nothing may be there."""
         record = yield ("open", ("b", branch))
         if record is None:
             return "404"
@@ -34,9 +41,9 @@ class Creating(Staging):
         yield ("put", item.address)
         if not (yield from self.still_held([item])):
             return "lost"
-        return (yield from self.enter_conditionally(branch, item, record.token, None))
+        return (yield from self.enter_conditionally(branch, item, record.token, expected))
 
-    def linking_if_absent(self, branch: str, path: str, address: str) -> Steps:
+    def linking_conditionally(self, branch: str, path: str, address: str, expected: Source | None) -> Steps:
         record = yield ("open", ("b", branch))
         if record is None:
             return "404"
@@ -45,7 +52,7 @@ class Creating(Staging):
             held = yield ("get", ("r", address))
             if not listed(held) or item.ref not in held[1]:
                 return "409"
-        return (yield from self.enter_conditionally(branch, item, record.token, None))
+        return (yield from self.enter_conditionally(branch, item, record.token, expected))
 
     def standing(self, branch: str, path: str) -> Steps:
         """What is at the path: staged under any live token, sealed ones too, or committed. None also where there is no

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from .calls import Do
 from .creating import Creating
-from .staging import ATTEMPTS, Item, Source
-from .store import ISSUED, ONCE, TOMB, Branch, Entry, Ref, Steps, listed, refs
+from .staging import ATTEMPTS, Source
+from .store import ONCE, TOMB, Branch, Entry, Steps
 
 
 class Replacing(Creating):
@@ -30,27 +30,10 @@ class Replacing(Creating):
         return Do(((*then, source),)) if source is not None and source.address == expected else "changed"
 
     def uploading_if_match(self, branch: str, wanted: tuple[str, str], expected: Source) -> Steps:
-        record = yield ("open", ("b", branch))
-        if record is None:
-            return "404"
-        item = yield from self.create(*wanted, record.token)
-        if item is None:
-            return "busy"
-        yield ("put", item.address)
-        if not (yield from self.still_held([item])):
-            return "lost"
-        return (yield from self.enter_conditionally(branch, item, record.token, expected))
+        return (yield from self.uploading_conditionally(branch, wanted, expected))
 
     def linking_if_match(self, branch: str, path: str, address: str, expected: Source) -> Steps:
-        record = yield ("open", ("b", branch))
-        if record is None:
-            return "404"
-        item = Item(path, address, Ref(record.token, path, self.fresh()))
-        if not (yield ("cas", ("r", address), ISSUED, refs(item.ref))):
-            held = yield ("get", ("r", address))
-            if not listed(held) or item.ref not in held[1]:
-                return "409"
-        return (yield from self.enter_conditionally(branch, item, record.token, expected))
+        return (yield from self.linking_conditionally(branch, path, address, expected))
 
     def deleting_if_match(self, branch: str, path: str, expected: Source) -> Steps:
         """Rule 2, with a `cas` in place of the swap: a tombstone that fell under a token that moved on, or whose reply
