@@ -44,6 +44,7 @@ from refstore.versioning.address_state import (
 
 ATTEMPTS: Final = 16
 """How often a lost `set_if` race over one list is run again. Each loss means that somebody else made progress."""
+_KEPT_CHANGING: Final = "others kept changing the references of one address; make the same call again"
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
@@ -171,13 +172,13 @@ class References:
             wanted = encode(fixed)
             if value == wanted or self._kv.set_if(key, value, wanted):
                 return wanted
-        raise Contention("others kept changing the references of one address; make the same call again")
+        raise Contention(_KEPT_CHANGING)
 
     def end_issued(self, items: Sequence[tuple[Address, str]], cause: str) -> list[bool]:
         """`issued -> deleting`, before its time: for uploads that are aborted, and for parts of those that are over.
 
         Each item is an address and the token id it was issued with. Return whether it is deleting now, by whomever. The
-        hint follows the write, as in `release`.
+        hint follows the write, as in `release`. Raises Contention.
         """
         names = keys.reference_keys(self._repo, [address for address, _ in items])
         ended: dict[int, Deleting] = {}
@@ -200,6 +201,8 @@ class References:
             waiting = [index for index, ok in zip(writes, written, strict=True) if not ok]
             ended |= {index: planned[index] for index, ok in zip(writes, written, strict=True) if ok}
         self._write_hints({items[index][0]: state for index, state in ended.items()})
+        if waiting:
+            raise Contention(_KEPT_CHANGING)
         return [index in ended for index in range(len(items))]
 
     def add(self, items: Sequence[tuple[Address, Reference]], *, on_empty: bool) -> list[AddOutcome]:
@@ -226,7 +229,7 @@ class References:
             written = self._kv.set_if_many(list(writes.values()))
             outcomes |= {index: AddOutcome.LISTED for index, ok in zip(writes, written, strict=True) if ok}
             waiting = [index for index in waiting if index not in outcomes]
-        raise Contention("others kept changing the references of one address; make the same call again")
+        raise Contention(_KEPT_CHANGING)
 
     def are_listed(self, items: Sequence[tuple[Address, Reference]]) -> list[bool]:
         """Return whether each reference is on its list now: the re-check of a long upload (rule 11)."""

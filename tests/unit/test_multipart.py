@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from refstore.core.ids import BranchName
@@ -17,6 +18,7 @@ from refstore.errors import (
     AlreadyExists,
     BranchNotFound,
     Conflict,
+    Contention,
     Invalid,
     InvalidParts,
     ObjectNotFound,
@@ -27,6 +29,8 @@ from refstore.kv.base import SetIf
 from refstore.operations import complete_upload, list_uploads, multipart
 from refstore.operations.complete_upload import PART_BYTES_MIN, RequestedPart
 from refstore.records import keys
+from refstore.records.encoding import decode, encode
+from refstore.records.reference_records import Issued
 from refstore.records.staging_records import Entry
 from refstore.versioning.address_state import UPLOAD_EXPIRED
 from refstore.versioning.multipart_uploads import UploadName
@@ -245,6 +249,25 @@ def test_an_aborted_upload_leaves_nothing(world: UploadWorld) -> None:
     assert world.left() == []
     with pytest.raises(UploadNotFound):
         multipart.abort(world.repo.context, name)
+
+
+def test_an_abort_that_others_kept_from_its_address_is_told_so(world: UploadWorld) -> None:
+    """The upload is open still, so its caller must not hear that there is none."""
+    name = world.begin()
+    digests = map(str, range(100))
+
+    def fix(op: object) -> None:
+        if isinstance(op, SetIf) and op.key.name == name.address:
+            issued = msgspec.structs.replace(decode(op.expected, Issued), parts_digest=next(digests))
+            world.kv.inner.set(op.key, encode(issued))
+
+    world.kv.before = fix
+    with pytest.raises(Contention):
+        multipart.abort(world.repo.context, name)
+    world.kv.before = None
+    multipart.abort(world.repo.context, name)
+    world.settle()
+    assert world.left() == []
 
 
 def test_a_completed_upload_cannot_be_aborted(world: UploadWorld) -> None:
