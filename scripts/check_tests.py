@@ -19,7 +19,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from scripts.check_names import PRODUCT, read_exceptions  # noqa: E402
+from scripts.check_names import PRODUCT, read_exceptions  # noqa: E402  # found by the path above
 
 USERS: Final = ("tests", "bench", "examples")
 PACKAGES: Final = frozenset(

@@ -15,7 +15,7 @@ import hmac
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from awscrt import checksums  # pyright: ignore[reportMissingTypeStubs]
+from awscrt import checksums  # pyright: ignore[reportMissingTypeStubs]  # it has none
 
 from refstore_s3.s3_errors import S3Error
 

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
@@ -53,8 +53,8 @@ def state(repo: Repository) -> dict[str, object]:
     return {item.path: item.entry for item in repo.list("main")}
 
 
-def put(service: S3Service, bucket: str, body: bytes = b"body", **options: object) -> WireRequest:
-    return sign(service, "PUT", f"/{bucket}/main/precious", body, **options)  # type: ignore[arg-type]
+def put(service: S3Service, bucket: str, body: bytes = b"body", **options: Any) -> WireRequest:
+    return sign(service, "PUT", f"/{bucket}/main/precious", body, **options)
 
 
 def resigned_at(service: S3Service, bucket: str, shift: timedelta) -> WireRequest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Event, Thread
 
 import pytest
@@ -68,12 +68,12 @@ def test_what_others_wrote_since_stays(repo: Repository, change: Callable[[Repos
     change(repo)
     before = repo.stat_many("main", ["p"])
 
-    def body() -> object:
+    def body() -> Iterator[bytes]:
         raise AssertionError("it was read")
         yield b""
 
     with pytest.raises(PathChanged):
-        repo.upload("main", "p", body(), if_entry=read)  # type: ignore[arg-type]
+        repo.upload("main", "p", body(), if_entry=read)
     with pytest.raises(PathChanged):
         repo.delete_if_entry("main", "p", read)
     assert repo.stat_many("main", ["p"]) == before
@@ -82,11 +82,11 @@ def test_what_others_wrote_since_stays(repo: Repository, change: Callable[[Repos
 def test_what_is_replaced_is_released_and_what_is_refused_leaves_nothing(repo: Repository) -> None:
     read = repo.upload("main", "p", b"first")
 
-    def overtaken() -> object:
+    def overtaken() -> Iterator[bytes]:
         overwritten(repo)
         yield b"late"
 
-    (refused,) = repo.upload_each("main", [Upload(path="p", body=overtaken(), if_entry=read)])  # type: ignore[arg-type]
+    (refused,) = repo.upload_each("main", [Upload(path="p", body=overtaken(), if_entry=read)])
     assert isinstance(refused, PathChanged)
     theirs = repo.stat("main", "p")
     last = repo.upload("main", "p", b"last", if_entry=theirs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
@@ -106,7 +107,7 @@ class NoBody:
 
 
 @pytest.fixture(scope="module")
-def boto() -> Iterator[tuple[object, list[AWSPreparedRequest]]]:
+def boto() -> Iterator[tuple[Any, list[AWSPreparedRequest]]]:
     """A client that speaks TLS, so that it sends trailers, and the requests that it would send."""
     sent: list[AWSPreparedRequest] = []
 
@@ -128,10 +129,10 @@ def boto() -> Iterator[tuple[object, list[AWSPreparedRequest]]]:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_what_boto_sends_over_tls_is_decoded(boto: tuple[object, list[AWSPreparedRequest]], algorithm: str) -> None:
+def test_what_boto_sends_over_tls_is_decoded(boto: tuple[Any, list[AWSPreparedRequest]], algorithm: str) -> None:
     client, sent = boto
     content = bytes(range(256)) * 9000
-    client.put_object(Bucket="b", Key="a b/+%", Body=content, ChecksumAlgorithm=algorithm.upper())  # type: ignore[attr-defined]
+    client.put_object(Bucket="b", Key="a b/+%", Body=content, ChecksumAlgorithm=algorithm.upper())
     request = sent.pop()
     headers = {name.lower(): value for name, value in request.headers.items()}
     headers = {name: value.decode() if isinstance(value, bytes) else value for name, value in headers.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from defusedxml import ElementTree
 
@@ -63,9 +65,9 @@ def test_every_error_has_a_code_and_the_status_class_of_the_api() -> None:
     for kind in _kinds(errors.RefstoreError):
         if not kind.__module__.startswith("refstore") or kind.__module__.startswith("refstore.conformance"):
             continue
-        error = kind.__new__(kind, "what happened; what to do")
-        error.happened = ""  # type: ignore[attr-defined]  # made without its arguments
-        error.size_bytes = error.retry_after_seconds = 1  # type: ignore[attr-defined]
+        error: Any = kind.__new__(kind, "what happened; what to do")  # without its arguments
+        error.happened = ""
+        error.size_bytes = error.retry_after_seconds = 1
         answer = to_s3_error(error)
         assert answer.code in s3_errors.STATUS
         api = error_responses.status_of(error)
