@@ -102,6 +102,7 @@ def test_of_two_racing_writers_one_wins_each_version(http_s3: S3Service) -> None
         thread.start()
     for thread in threads:
         thread.join()
+    assert written
     table = DeltaTable(where, storage_options=options)
     assert ids(table) == sorted([0, *written])
     assert table.version() == len(written)

@@ -30,7 +30,7 @@ ATTACKER: Final = "127.0.0.66"
 
 @pytest.fixture(scope="module")
 def http_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Service]:
-    """One of its own, with small limits."""
+    """One of its own, with small limits, which still runs when all attacks are over."""
     environment = {
         "REFSTORE_API_IDLE_SECONDS": str(IDLE_SECONDS),
         "REFSTORE_API_UPLOAD_IDLE_SECONDS": str(IDLE_SECONDS),
@@ -38,6 +38,10 @@ def http_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Service]:
     }
     with serving_s3(tmp_path_factory.mktemp("attacked"), environment=environment) as service:
         yield service
+        assert service.running.process.poll() is None
+        log = service.running.log.read_text()
+        assert "request_crashed" not in log
+        assert "Traceback" not in log
 
 
 @pytest.fixture(scope="module")
@@ -449,10 +453,3 @@ def test_guesses_are_slowed(http_s3: S3Service, attacked: Repository) -> None:
 
     wait_until(lambda: guess().status in (429, 503))
     assert http_s3.client().head_object(Bucket=attacked.name, Key="main/precious")["ContentLength"] == 8
-
-
-def test_the_service_still_runs(http_s3: S3Service, attacked: Repository) -> None:
-    assert http_s3.running.process.poll() is None
-    log = http_s3.running.log.read_text()
-    assert "request_crashed" not in log
-    assert "Traceback" not in log
