@@ -48,9 +48,9 @@ def simulate_mark(
         run = new_run(ctx, engine, options, report_progress, layout)
         online = apply_branch_rules(run, dry_run=True)
         decision = decide_marks(ctx, rules=options.rules, grace_days=options.grace_days)
-        standing = tuple(each.mark_id for each in marks.runs.scan() if each.state in OPEN_STATES)
+        open_marks = tuple(each.mark_id for each in marks.runs.scan() if each.state in OPEN_STATES)
         digest, deletes_at_ms = decision.rules.digest(), now + decision.grace_ms
-        record = GcRun("", RunState.MARKING, now, decision.grace_ms, deletes_at_ms, digest, standing, now)
+        record = GcRun("", RunState.MARKING, now, decision.grace_ms, deletes_at_ms, digest, open_marks, now)
         simulated = OfflineRun(mark_id, record)
         expired = {
             **dict.fromkeys((*decision.commits, *decision.abandoned_commits), ("",)),

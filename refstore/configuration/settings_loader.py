@@ -302,7 +302,7 @@ def _build_settings(values: Mapping[str, object], origins: Mapping[str, Origin])
 
     try:
         return Settings(
-            safety=Safety(**section("safety")),  # type: ignore[arg-type]  # _convert gave every value its field's type
+            safety=Safety(**section("safety")),  # type: ignore[arg-type]  # _convert_value gave each its field's type
             reaper=ReaperSettings(**section("reaper")),  # type: ignore[arg-type]  # likewise
             api=ApiSettings(**section("api")),  # type: ignore[arg-type]  # likewise
             s3=S3Settings(**section("s3")),  # type: ignore[arg-type]  # likewise

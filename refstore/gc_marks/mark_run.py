@@ -200,8 +200,8 @@ class MarkRun:
         return flag.mark_id
 
     def _end_earlier(self, mark_id: str) -> tuple[str, ...]:
-        """Clear what failed runs left; return the marks that stand. The flag is ours, so no other run will finish."""
-        standing: list[str] = []
+        """Clear what failed runs left; return the open marks. The flag is ours, so no other run will finish."""
+        open_marks: list[str] = []
         for run in list(self._runs.scan()):
             state = run.state
             if state is RunState.MARKING and self._runs.abandon(
@@ -209,8 +209,8 @@ class MarkRun:
             ):
                 state = RunState.ABANDONED
             if state in OPEN_STATES:
-                standing.append(run.mark_id)
+                open_marks.append(run.mark_id)
             elif state is RunState.ABANDONED:
                 self._commits.unmark_run(run.mark_id)  # also what it marked after it was taken over
         self._runs.drop_late_pins()
-        return tuple(standing)
+        return tuple(open_marks)

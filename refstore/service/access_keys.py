@@ -132,9 +132,8 @@ def ensure_key(store: KeyStore, id: str, secret: str) -> AccessKey:  # noqa: A00
         new_record = _new_record(
             store.clock, Role.OPERATOR, (), "from the environment of the service", _check_secret(id, secret)
         )
-        if (
-            record is not None and record.role == Role.OPERATOR
-        ):  # who had fewer rights does not get more by the S3 secret
+        # who had fewer rights does not get more by the S3 secret
+        if record is not None and record.role == Role.OPERATOR:
             new_record = msgspec.structs.replace(new_record, s3_secrets=record.s3_secrets)
         if _replace_key(store, "key.set", id, raw, new_record):
             return display_key(id, new_record)
