@@ -205,7 +205,6 @@ def _rewrite_objects(
         for (unit, piece, done), address in zip(rewritten, addresses, strict=True):
             run.note_remaining(unit, piece, to=address)
             written.append((unit, piece, msgspec.structs.replace(done, target_address=address)))
-            run.state.results[address] = ObjectResult(
-                address=address, rows=done.rows, decided_by="column"
-            )  # need not be looked at
+            # it need not be looked at again
+            run.state.results[address] = ObjectResult(address=address, rows=done.rows, decided_by="column")
     return written

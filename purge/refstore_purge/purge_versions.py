@@ -156,9 +156,10 @@ def _replace(
         done = results[attempt.number]
         run.count_replaced(items[attempt.number][0], _object_at_attempt(items, attempt), done)
         if done.target_address and done.decided_by != SUMMARY:
+            # it need not be looked at again
             run.state.results[done.target_address] = ObjectResult(
                 address=done.target_address, rows=done.rows, decided_by="column"
-            )  # need not be looked at
+            )
         if done.decided_by != SUMMARY:  # in which `unplanned_contents.py` looks for ids
             run.note_remaining(items[attempt.number][0], _object_at_attempt(items, attempt), to=done.target_address)
 
