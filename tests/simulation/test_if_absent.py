@@ -7,35 +7,33 @@ again after a lost reply it could land twice, the second time under a reference 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from refstore.operations.upload import Link
 from tests.kit.domain import Tools
-from tests.kit.explore import explore, row, told
-from tests.kit.explorer import Scenario
 from tests.kit.replay import Stage
 from tests.kit.steps import Interned
 from tests.simulation import calls as do
 from tests.simulation.calls import BODIES, HARD_DELETE, REAP, Call, Promise
+from tests.simulation.conditional_writes import (
+    NO_CHECK_OF_THE_TOKEN,
+    NO_LOOK_AT_THE_PATH,
+    OVER_ANYTHING,
+    PLACING,
+    SAME_REFERENCE,
+    STATES,
+    WALKS,
+    WALKS_OF_MUTANTS,
+    create,
+    one_winner,
+)
+from tests.simulation.judging import JudgedPlan, Outcomes, check_holds, check_is_caught, explore_safe
 from tests.simulation.plans import Plan
 from tests.simulation.planting import Edit, Mutant
 from tests.simulation.worlds import Start, m1
-
-STATES = 25_000
-WALKS = 100
-PLACING = "refstore.operations.stage_entries:_place_one"
-
-Outcomes = Mapping[str, tuple[Hashable, ...]]
-
-
-def create(path: str, body: str) -> Call:
-    def go(tools: Tools) -> None:
-        tools.repo.upload("main", path, BODIES[body], if_absent=True)
-
-    return Call((Stage(f"create {path} {body}", go),), (Promise("main", path, BODIES[body]),))
 
 
 def link(path: str, token: str) -> Call:
@@ -130,43 +128,15 @@ ALONE = ["A | B", "A | B over a tombstone", "link L | A"]
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
 def test_a_conditional_placement_holds(plan: Plan) -> None:
-    found, explorer = explore(plan, states_max=STATES, walks=WALKS)
-    print(row(found))
-    assert found.violation is None, told(found.violation, explorer)
-    idle = {key for key, said in explorer.program.ended.items() if "ok" not in said and not key[0].startswith("Z")}
-    assert found.ends
-    assert not idle, f"never ended well: {sorted(idle)}"
+    check_holds(plan, states_max=STATES, walks=WALKS)
 
 
 @pytest.mark.parametrize("name", ALONE)
 def test_one_wins_and_the_others_hear_that_something_is_there(name: str) -> None:
     """Without lost replies, which leave a caller without a word on who was first."""
-    plan = Judged(replace(BY_NAME[name], lossy=""), one_winner)
-    found, explorer = explore(plan, states_max=STATES, walks=WALKS)
-    assert found.violation is None, told(found.violation, explorer)
+    plan = JudgedPlan(replace(BY_NAME[name], lossy=""), one_winner("AlreadyExists"))
+    found, _ = explore_safe(plan, states_max=STATES, walks=WALKS)
     assert found.exhausted
-
-
-class Judged:
-    """A plan that is judged by how its tasks ended, besides."""
-
-    def __init__(self, plan: Plan, judge: Callable[[Outcomes, Mapping[int, int], Interned], str | None]) -> None:
-        self.plan = plan
-        self.name = plan.name
-        self._judge = judge
-
-    def scenario(self) -> Scenario:
-        made = self.plan.scenario()
-        kept = made.ends
-        assert kept is not None
-        return replace(
-            made, ends=lambda said, store, names: kept(said, store, names) or self._judge(said, store, names)
-        )
-
-
-def one_winner(said: Outcomes, _store: Mapping[int, int], _names: Interned) -> str | None:
-    ends = sorted(str(one) for outcome in said.values() for one in outcome)
-    return None if ends == ["AlreadyExists", "ok"] else f"they ended so: {said}"
 
 
 MUTANTS = [
@@ -179,28 +149,19 @@ MUTANTS = [
     Mutant(
         name="placed again under the reference that it had",
         rule="6",
-        edits=(Edit(PLACING, "            item = item.with_new_reference(ctx.ids.new_id(ctx.clock.now_ms()))\n", ""),),
+        edits=(SAME_REFERENCE,),
         caught_by="A | delete | hard delete, over a tombstone",
     ),
     Mutant(
         name="the token is not looked at behind the entry",
         rule="2",
-        edits=(
-            Edit(
-                PLACING,
-                "if now.token == token:\n                if not is_placed",
-                "if True:\n                if not is_placed",
-            ),
-        ),
+        edits=(NO_CHECK_OF_THE_TOKEN,),
         caught_by="A | commit | reap",
     ),
     Mutant(
         name="what was written first is not looked for",
         rule="what somebody else wrote first stays",
-        edits=(
-            Edit(PLACING, "is_what_was_found(raw, current, token)", "True"),
-            Edit(PLACING, "not is_own and not _fits(ctx, item, current)", "False"),
-        ),
+        edits=(OVER_ANYTHING, NO_LOOK_AT_THE_PATH),
         caught_by="A | B",
     ),
     Mutant(
@@ -223,16 +184,11 @@ def always_told(said: Outcomes, _store: Mapping[int, int], _names: Interned) -> 
 
 
 def test_a_lost_reply_of_a_write_that_landed_is_not_taken_for_anothers() -> None:
-    found, explorer = explore(Judged(BY_NAME["A, whose reply is lost"], always_told), states_max=STATES)
-    assert found.violation is None, told(found.violation, explorer)
+    explore_safe(JudgedPlan(BY_NAME["A, whose reply is lost"], always_told), states_max=STATES, walks=WALKS_OF_MUTANTS)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_fault_in_it_is_caught(mutant: Mutant) -> None:
     plan = BY_NAME[mutant.caught_by]
-    with mutant.planted():
-        found, _ = explore(
-            Judged(plan, always_told) if plan.name == "A, whose reply is lost" else plan, states_max=STATES, walks=1000
-        )
-    print(f"{mutant.caught_by}: {found.seconds:.1f} s: {found.verdict}")
-    assert found.violation is not None, f"{mutant.caught_by!r} holds although this fault is in it: {mutant.name}"
+    judged = JudgedPlan(plan, always_told) if plan.name == "A, whose reply is lost" else plan
+    check_is_caught(mutant, judged, states_max=STATES, walks=WALKS_OF_MUTANTS)

@@ -4,7 +4,7 @@ interleaving: one of them wins, and what others wrote since stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -14,20 +14,29 @@ from refstore.operations.refs import ResolvedRef
 from refstore.operations.upload import Link
 from refstore.records.staging_records import Entry
 from tests.kit.domain import Tools
-from tests.kit.explore import explore, row, told
 from tests.kit.replay import Stage
 from tests.kit.steps import Interned
 from tests.simulation import calls as do
 from tests.simulation.calls import BODIES, HARD_DELETE, REAP, Call, Promise
+from tests.simulation.conditional_writes import (
+    NO_CHECK_OF_THE_TOKEN,
+    NO_LOOK_AT_THE_PATH,
+    OVER_ANYTHING,
+    PLACING,
+    SAME_REFERENCE,
+    STATES,
+    WALKS,
+    WALKS_OF_MUTANTS,
+    create,
+    one_winner,
+)
+from tests.simulation.judging import Judge, JudgedPlan, Outcomes, check_holds, check_is_caught, explore_safe
 from tests.simulation.plans import Plan
 from tests.simulation.planting import Edit, Mutant
-from tests.simulation.test_if_absent import Judged, Outcomes, create
 from tests.simulation.worlds import Start
 
-STATES = 25_000
-WALKS = 100
-PLACING = "refstore.operations.stage_entries:_place_one"
 DELETING = "refstore.operations.delete:delete_if_entry"
+ONE_WINNER = one_winner("PathChanged")
 
 
 def read(start: Start, path: str = "p") -> Entry:
@@ -161,17 +170,7 @@ ALONE = ["A | B", "A | B over a commit", "link L | A", "D | A", "D | D over a co
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
 def test_a_write_in_the_place_of_an_entry_holds(plan: Plan) -> None:
-    found, explorer = explore(plan, states_max=STATES, walks=WALKS)
-    print(row(found))
-    assert found.violation is None, told(found.violation, explorer)
-    idle = {key for key, said in explorer.program.ended.items() if "ok" not in said and not key[0].startswith("Z")}
-    assert found.ends
-    assert not idle, f"never ended well: {sorted(idle)}"
-
-
-def one_winner(said: Outcomes, _store: Mapping[int, int], _names: Interned) -> str | None:
-    ends = sorted(str(one) for outcome in said.values() for one in outcome)
-    return None if ends == ["PathChanged", "ok"] else f"they ended so: {said}"
+    check_holds(plan, states_max=STATES, walks=WALKS)
 
 
 def one_at_most(said: Outcomes, _store: Mapping[int, int], _names: Interned) -> str | None:
@@ -182,15 +181,12 @@ def one_at_most(said: Outcomes, _store: Mapping[int, int], _names: Interned) -> 
 @pytest.mark.parametrize("name", ALONE)
 def test_one_wins_and_the_others_hear_that_the_path_changed(name: str) -> None:
     """Without lost replies, which leave a caller without a word on who was first."""
-    plan = Judged(replace(BY_NAME[name], lossy=""), one_winner)
-    found, explorer = explore(plan, states_max=STATES, walks=WALKS)
-    assert found.violation is None, told(found.violation, explorer)
+    found, _ = explore_safe(JudgedPlan(replace(BY_NAME[name], lossy=""), ONE_WINNER), states_max=STATES, walks=WALKS)
     assert found.exhausted
 
 
 def test_one_wins_while_others_commit() -> None:
-    found, explorer = explore(Judged(BY_NAME["A | B | commit"], one_at_most), states_max=STATES, walks=WALKS)
-    assert found.violation is None, told(found.violation, explorer)
+    explore_safe(JudgedPlan(BY_NAME["A | B | commit"], one_at_most), states_max=STATES, walks=WALKS)
 
 
 MUTANTS = [
@@ -198,9 +194,7 @@ MUTANTS = [
         Mutant(
             name="placed again under the reference that it had",
             rule="6",
-            edits=(
-                Edit(PLACING, "            item = item.with_new_reference(ctx.ids.new_id(ctx.clock.now_ms()))\n", ""),
-            ),
+            edits=(SAME_REFERENCE,),
             caught_by="A | reset of the path | hard delete, over a commit",
         ),
         None,
@@ -209,13 +203,7 @@ MUTANTS = [
         Mutant(
             name="the token is not looked at behind the entry",
             rule="2",
-            edits=(
-                Edit(
-                    PLACING,
-                    "if now.token == token:\n                if not is_placed",
-                    "if True:\n                if not is_placed",
-                ),
-            ),
+            edits=(NO_CHECK_OF_THE_TOKEN,),
             caught_by="A | commit | reap",
         ),
         None,
@@ -225,18 +213,18 @@ MUTANTS = [
             name="what came since is replaced",
             rule="20",
             edits=(
-                Edit(PLACING, "is_what_was_found(raw, current, token)", "True"),
+                OVER_ANYTHING,
                 Edit(PLACING, "set_if(key, raw, encode(entry), once=True)", "set(key, encode(entry)) is None"),
             ),
             caught_by="A | B",
         ),
-        one_winner,
+        ONE_WINNER,
     ),
     (
         Mutant(
             name="the path is not compared with what was read",
             rule="20",
-            edits=(Edit(PLACING, "not is_own and not _fits(ctx, item, current)", "False"),),
+            edits=(NO_LOOK_AT_THE_PATH,),
             caught_by="A | overwrite | hard delete",
         ),
         None,
@@ -250,7 +238,7 @@ MUTANTS = [
             ),
             caught_by="D | A",
         ),
-        one_winner,
+        ONE_WINNER,
     ),
     (
         Mutant(
@@ -271,13 +259,7 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize(("mutant", "judge"), MUTANTS, ids=lambda value: getattr(value, "name", ""))
-def test_a_fault_in_it_is_caught(
-    mutant: Mutant, judge: Callable[[Outcomes, Mapping[int, int], Interned], str | None] | None
-) -> None:
+def test_a_fault_in_it_is_caught(mutant: Mutant, judge: Judge | None) -> None:
     plan = BY_NAME[mutant.caught_by]
-    with mutant.planted():
-        found, _ = explore(
-            plan if judge is None else Judged(replace(plan, lossy=""), judge), states_max=STATES, walks=1000
-        )
-    print(f"{mutant.caught_by}: {found.seconds:.1f} s: {found.verdict}")
-    assert found.violation is not None, f"{mutant.caught_by!r} holds although this fault is in it: {mutant.name}"
+    judged = plan if judge is None else JudgedPlan(replace(plan, lossy=""), judge)
+    check_is_caught(mutant, judged, states_max=STATES, walks=WALKS_OF_MUTANTS)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
 import pytest
 
 from refstore.records.branch_records import Branch, decode_branch
 from tests.kit.domain import contents_of
-from tests.kit.explore import explore, row, told
-from tests.kit.explorer import Scenario
 from tests.kit.steps import Interned
 from tests.simulation import calls as do
 from tests.simulation.calls import REAP
+from tests.simulation.judging import JudgedPlan, Outcomes, check_holds, check_is_caught
 from tests.simulation.plans import Plan, plan
 from tests.simulation.planting import Edit, Mutant
 from tests.simulation.worlds import Start
@@ -48,42 +46,28 @@ PLANS = [
 BY_NAME = {each.name: each for each in PLANS}
 
 
-class NotBoth:
-    """A plan that is judged by what has the name `v1` at its end, besides."""
+def not_both(said: Outcomes, store: Mapping[int, int], names: Interned) -> str | None:
+    """Judge by what has the name `v1` at the end, and by what those who made a tag of it were told."""
+    contents, _ = contents_of(store, names)
+    tags = [key for key in contents if key.partition.endswith("/tags") and key.name == "v1"]
+    branches = [
+        key
+        for key, value in contents.items()
+        if key.partition.endswith("/branches") and key.name == "v1" and isinstance(decode_branch(value), Branch)
+    ]
+    of_tags = [said[label][0] for label in "TS" if label in said]
+    if tags and branches and ("ok" in of_tags or "crashed" not in of_tags):
+        return f"v1 is a branch and a tag, and they ended so: {dict(said)}"
+    return None
 
-    def __init__(self, judged: Plan) -> None:
-        self._plan = judged
-        self.name = judged.name
 
-    def scenario(self) -> Scenario:
-        made = self._plan.scenario()
-        kept = made.ends
-        taggers = {task.label for task in made.tasks if task.label in "TS"}
-
-        def ends(said: Mapping[str, tuple[Hashable, ...]], store: Mapping[int, int], names: Interned) -> str | None:
-            contents, _ = contents_of(store, names)
-            tags = [key for key in contents if key.partition.endswith("/tags") and key.name == "v1"]
-            branches = [
-                key
-                for key, value in contents.items()
-                if key.partition.endswith("/branches") and key.name == "v1" and isinstance(decode_branch(value), Branch)
-            ]
-            of_tags = [said[label][0] for label in taggers]
-            if tags and branches and ("ok" in of_tags or "crashed" not in of_tags):
-                return f"v1 is a branch and a tag, and they ended so: {dict(said)}"
-            return kept(said, store, names) if kept is not None else None
-
-        return replace(made, ends=ends, remembers=made.remembers | frozenset("TSN"))
+def judge_names(plan: Plan) -> JudgedPlan:
+    return JudgedPlan(plan, not_both, remembers="TSN")
 
 
 @pytest.mark.parametrize("judged", PLANS, ids=lambda each: each.name)
 def test_a_branch_and_a_tag_never_share_a_name(judged: Plan) -> None:
-    found, explorer = explore(NotBoth(judged), states_max=STATES, walks=WALKS)
-    print(row(found))
-    assert found.violation is None, told(found.violation, explorer)
-    assert found.ends
-    idle = {key for key, outcomes in explorer.program.ended.items() if "ok" not in outcomes}
-    assert not idle, f"never ended well: {sorted(idle)}"
+    check_holds(judge_names(judged), states_max=STATES, walks=WALKS)
 
 
 MUTANTS = [
@@ -135,6 +119,4 @@ MUTANTS = [
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_fault_in_it_is_caught(mutant: Mutant) -> None:
-    with mutant.planted():
-        found, _ = explore(NotBoth(BY_NAME[mutant.caught_by]), states_max=STATES, walks=WALKS)
-    assert found.violation is not None, f"{mutant.caught_by!r} holds although this fault is in it: {mutant.name}"
+    check_is_caught(mutant, judge_names(BY_NAME[mutant.caught_by]), states_max=STATES, walks=WALKS)
