@@ -219,11 +219,13 @@ def test_a_slow_upload_that_is_under_way_to_the_store_is_given_up(limited: Runni
     assert_nothing_left(limited)
 
 
-def test_a_slow_json_body_is_given_up(limited: Running) -> None:
-    answer = raw(
-        limited, head_of("POST", "/repositories", "Content-Type: application/json", "Content-Length: 100"), b"{"
-    )
-    assert status(answer) == 408
+@pytest.mark.parametrize(
+    ("path", "content_type"),
+    [("/api/v1/repositories", "application/json"), ("/ui/sign-in", "application/x-www-form-urlencoded")],
+)
+def test_a_slow_small_body_is_given_up(limited: Running, path: str, content_type: str) -> None:
+    fields = (f"Content-Type: {content_type}", "Content-Length: 100", "Sec-Fetch-Site: same-origin")
+    assert status(raw(limited, head_of("POST", "", *fields).replace("/api/v1", path), b"{")) == 408
 
 
 # ---- broken
