@@ -3,11 +3,13 @@
     store.py       the single-key primitives, the records, and what the retry layer does when a reply is lost
     staging.py     flows on entries: upload, link, restore, copy, move, delete, reset of paths
     creating.py    uploads and links that may only go where nothing is
+    replacing.py   uploads, links and deletions that may only take the place of what their caller read
     multipart.py   multipart uploads: begin, parts, complete, abort; what is left of them
     branching.py   flows that end in the branch record: commit, merge, revert, reset, create, delete; repository
                    deletion
     background.py  reaper, hard deletion, scrubber
     offline.py     the offline gc of committed history: marking, unmark, sweep; tags
+    locations.py   rows that leave every version: where content lies after a purge
     losses.py      a KV, or a shard of it, that loses writes: positions, witnesses, the manifest, settling
     calls.py       calls as data
     invariants.py  what must hold in every state, and at the end
