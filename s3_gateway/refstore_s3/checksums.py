@@ -73,6 +73,10 @@ class Checksums:
         """`algorithms`: of `ALGORITHMS`, and `md5`."""
         self._hashes = {name: _start(name) for name in algorithms}
 
+    def add(self, algorithm: str) -> None:
+        """Compute this one, too; called before the first bytes come."""
+        self._hashes.setdefault(algorithm, _start(algorithm))
+
     def update(self, chunk: bytes) -> None:
         """Take the next bytes."""
         for running in self._hashes.values():

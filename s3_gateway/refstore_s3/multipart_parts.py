@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Final, TypeVar
 
 from starlette.responses import Response
@@ -68,8 +67,7 @@ async def upload_part(request: S3Request) -> Response:
     target = await request.find_target(Role.WRITER)
     refuse_headers(request)
     name, number = find_upload(request, target), read_part_number(request)
-    promised: dict[str, str] = {}
-    checked = CheckedBody(request, promised)
+    checked = CheckedBody(request)
     upload = await operate(request, target, lambda repo: multipart.read_open(repo.context, name))
     checksum = UploadChecksum.kept_by(upload.record)
     if checksum.algorithm and checked.algorithm and checked.algorithm != checksum.algorithm:
@@ -78,14 +76,11 @@ async def upload_part(request: S3Request) -> Response:
             f"the upload was begun with checksums of {checksum.algorithm.upper()}, and this part has one of "
             f"{checked.algorithm.upper()}; send the same",
         )
+    checked.compute(checksum.algorithm)
     body = await receive_body(request, checked, request_bodies.limits_of(request.service.settings))
-    algorithm = checksum.algorithm or checked.algorithm
-    running = Checksums([algorithm] if algorithm else [])
 
     def write(repo: Repository) -> WrittenPart:
-        return multipart.write_part(
-            repo.context, name, number, _update(running, body), checksums=partial(_texts_of, running, algorithm)
-        )
+        return multipart.write_part(repo.context, name, number, body, checksums=checked.checksum_texts)
 
     written = await operate(request, target, write, has_body=not isinstance(body, list))
     return Response(headers={"ETag": f'"{written.part.etag}"', **part_headers(written)})
@@ -125,7 +120,7 @@ def _copy(
     running = Checksums([algorithm])
     chunks = multipart.open_source((from_ctx, target.ref, target.path), *bounds)
     return multipart.write_part(
-        ctx, name, number, _update(running, chunks), checksums=partial(_texts_of, running, algorithm)
+        ctx, name, number, _update(running, chunks), checksums=lambda: {algorithm: running.base64(algorithm)}
     )
 
 
@@ -180,10 +175,6 @@ def _update(running: Checksums, chunks: Iterable[bytes]) -> Iterator[bytes]:
     for chunk in chunks:
         running.update(chunk)
         yield chunk
-
-
-def _texts_of(running: Checksums, algorithm: str) -> dict[str, str]:
-    return {algorithm: running.base64(algorithm)} if algorithm else {}
 
 
 def _read_copy_range(request: S3Request, size_bytes: int) -> tuple[int, int]:

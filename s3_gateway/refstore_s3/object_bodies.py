@@ -27,7 +27,12 @@ class CheckedBody:
     """What a request promises of its body, and the check that the body keeps it."""
 
     def __init__(
-        self, request: S3Request, attributes: dict[str, str], *, has_object: bool = True, has_checksum: bool = True
+        self,
+        request: S3Request,
+        attributes: dict[str, str] | None = None,
+        *,
+        has_object: bool = True,
+        has_checksum: bool = True,
     ) -> None:
         """`attributes`: of the object; its checksum is added when the body was read. `has_object`: whether the
         body is one, whose length must be known. `has_checksum`: whether the headers' checksums are of the body. Raises
@@ -50,10 +55,20 @@ class CheckedBody:
                 if self.algorithm:
                     raise S3Error("InvalidRequest", "the body has more than one checksum; send one")
                 self._trailer, self.algorithm = name, name.removeprefix(HEADER_PREFIX)
-        algorithms = {*self._expected, *((self.algorithm,) if self.algorithm else ())}
-        self._checksums = Checksums(algorithms) if algorithms else None
+        self._checksums = Checksums(self._expected)
+        self.compute(self.algorithm)
         self.size_bytes = 0
         """Of the decoded body, so far."""
+
+    def compute(self, algorithm: str) -> None:
+        """Compute a checksum, promised or not, while the body is read; '': none."""
+        if algorithm:
+            self.algorithm = algorithm
+            self._checksums.add(algorithm)
+
+    def checksum_texts(self) -> dict[str, str]:
+        """Return the checksum of the body that was read, by its algorithm."""
+        return {self.algorithm: self._checksums.base64(self.algorithm)} if self.algorithm else {}
 
     def read(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the decoded body, and check it. Raises S3Error, at the latest after the last chunk."""
@@ -64,8 +79,7 @@ class CheckedBody:
                 self.size_bytes += len(piece)
                 if self._running_sha256 is not None:
                     self._running_sha256.update(piece)
-                if self._checksums is not None:
-                    self._checksums.update(piece)
+                self._checksums.update(piece)
                 yield piece
         self._finish()
 
@@ -78,11 +92,10 @@ class CheckedBody:
         expected = dict(self._expected)
         if self._trailer:
             expected[self.algorithm] = checksums.parse(self.algorithm, trailers.get(self._trailer, ""))
-        if self._checksums is not None:
-            self._checksums.check(expected)
-        if self._checksums is not None and self.algorithm:
-            self._attributes[CONTENT_CHECKSUM + self.algorithm] = self._checksums.base64(self.algorithm)
-            self._attributes[CHECKSUM_TYPE] = "FULL_OBJECT"
+        self._checksums.check(expected)
+        if self._attributes is not None:
+            for algorithm, text in self.checksum_texts().items():
+                self._attributes |= {CONTENT_CHECKSUM + algorithm: text, CHECKSUM_TYPE: "FULL_OBJECT"}
 
     def _check_length_is_known(self, request: S3Request) -> None:
         if "content-length" not in request.headers and not (self._is_chunked and LENGTH_HEADER in request.headers):
@@ -102,7 +115,7 @@ async def receive_body(request: S3Request, checked: CheckedBody, limits: BodyLim
 
 async def receive_document(request: S3Request, bytes_max: int, *, has_checksum: bool = True) -> bytes:
     """Receive the whole body of a request that is no object, checked. Raises S3Error, BodyTooSlow, ClientDisconnect."""
-    checked = CheckedBody(request, {}, has_object=False, has_checksum=has_checksum)
+    checked = CheckedBody(request, has_object=False, has_checksum=has_checksum)
     declared = request_bodies.parse_content_length(request.headers.get("content-length"))
     if declared is not None and declared > bytes_max:
         raise S3Error("MaxMessageLengthExceeded", f"the body has more than {bytes_max} bytes; send less at once")
