@@ -11,7 +11,7 @@ from refstore.operations.repository_contents import names_objects
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_s3.bucket_lookup import CREATED
-from refstore_s3.listings import XML, format_time, make_token, read_amount, read_token
+from refstore_s3.listings import OWNER, XML, format_time, make_token, read_amount, read_token
 from refstore_s3.object_bodies import receive_document
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
@@ -19,7 +19,6 @@ from refstore_s3.xml_documents import Content, make_document
 
 CONFIGURATION_BYTES_MAX: Final = 64 << 10
 BUCKETS_MAX: Final = 10_000
-OWNER: Final = [("ID", "refstore"), ("DisplayName", "refstore")]
 
 
 async def list_buckets(request: S3Request) -> Response:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
 
+from refstore_s3.checksums import ALGORITHMS, HEADER_PREFIX
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.signature_v4 import ChunkSigner, PayloadKind, VerifiedRequest
 
@@ -23,9 +24,7 @@ CHUNK_LINE_BYTES_MAX: Final = 128
 TRAILER_BYTES_MAX: Final = 4 << 10
 LENGTH_HEADER: Final = "x-amz-decoded-content-length"
 TRAILER_HEADER: Final = "x-amz-trailer"
-TRAILERS: Final = frozenset(
-    f"x-amz-checksum-{algorithm}" for algorithm in ("crc32", "crc32c", "crc64nvme", "sha1", "sha256")
-)
+TRAILERS: Final = frozenset(HEADER_PREFIX + algorithm for algorithm in ALGORITHMS)
 """The trailers that S3 has."""
 _SIGNATURE_TRAILER: Final = "x-amz-trailer-signature"
 _UNSIGNED_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})\r\n")

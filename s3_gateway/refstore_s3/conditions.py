@@ -21,14 +21,14 @@ def check_conditions(headers: Mapping[str, str], entry: Entry, *, prefix: str = 
     written_s = entry.mtime_ms // 1000
     if if_match is not None:
         if not matches_etag(if_match, entry):
-            raise _make_failure(f"{prefix}if-match")
+            raise make_refusal(f"{prefix}if-match")
     elif (unmodified := _read_date(headers, f"{prefix}if-unmodified-since")) is not None and written_s > unmodified:
-        raise _make_failure(f"{prefix}if-unmodified-since")
+        raise make_refusal(f"{prefix}if-unmodified-since")
     if if_none_match is not None:
         if matches_etag(if_none_match, entry):
-            raise _make_not_modified(entry) if not prefix else _make_failure(f"{prefix}if-none-match")
+            raise _make_not_modified(entry) if not prefix else make_refusal(f"{prefix}if-none-match")
     elif (modified := _read_date(headers, f"{prefix}if-modified-since")) is not None and written_s <= modified:
-        raise _make_not_modified(entry) if not prefix else _make_failure(f"{prefix}if-modified-since")
+        raise _make_not_modified(entry) if not prefix else make_refusal(f"{prefix}if-modified-since")
 
 
 def matches_etag(condition: str, entry: Entry) -> bool:
@@ -55,7 +55,8 @@ def _read_date(headers: Mapping[str, str], name: str) -> float | None:
         return None
 
 
-def _make_failure(condition: str) -> S3Error:
+def make_refusal(condition: str) -> S3Error:
+    """Make the error of a condition that does not hold."""
     return S3Error(
         "PreconditionFailed",
         "the object is not as the request expects it; look at it, then decide",

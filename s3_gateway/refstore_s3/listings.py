@@ -18,11 +18,12 @@ from refstore_s3.key_pages import KeyPage, KeyQuery, read_keys
 from refstore_s3.object_attributes import etag_of
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
-from refstore_s3.xml_documents import NAMESPACE, escape_text, make_content
+from refstore_s3.xml_documents import NAMESPACE, Content, escape_text, make_content
 
 AMOUNT_MAX: Final = 1000
 XML: Final = "application/xml"
-OWNER: Final = "<Owner><ID>refstore</ID><DisplayName>refstore</DisplayName></Owner>"
+OWNER: Final[Content] = [("ID", "refstore"), ("DisplayName", "refstore")]
+_OWNER: Final = make_content([("Owner", OWNER)])
 _TOKEN: Final = "k1:"  # noqa: S105  # the form of continuation tokens
 
 
@@ -79,7 +80,7 @@ async def list_objects_v2(request: S3Request) -> Response:
             head.append(("ContinuationToken", token))
         if page.next_after:
             head.append(("NextContinuationToken", make_token(page.next_after)))
-        return _write("ListBucketResult", head, page, fields, OWNER if with_owner else "")
+        return _write("ListBucketResult", head, page, fields, _OWNER if with_owner else "")
 
     return await _list(request, fields, after, write)
 
@@ -96,7 +97,7 @@ async def list_objects(request: S3Request) -> Response:
         ]
         if page.next_after:
             head.append(("NextMarker", fields.quote(page.next_after)))
-        return _write("ListBucketResult", head, page, fields, OWNER)
+        return _write("ListBucketResult", head, page, fields, _OWNER)
 
     return await _list(request, fields, marker, write)
 
@@ -115,7 +116,7 @@ async def list_object_versions(request: S3Request) -> Response:
         ]
         if page.next_after:
             head += [("NextKeyMarker", fields.quote(page.next_after)), ("NextVersionIdMarker", "null")]
-        return _write("ListVersionsResult", head, page, fields, OWNER, is_versions=True)
+        return _write("ListVersionsResult", head, page, fields, _OWNER, is_versions=True)
 
     return await _list(request, fields, marker, write)
 

@@ -11,6 +11,7 @@ from xml.etree.ElementTree import Element
 
 from starlette.responses import Response, StreamingResponse
 
+from refstore.core.user_metadata import CONTENT_CHECKSUM
 from refstore.errors import InvalidParts, RefstoreError
 from refstore.operations import complete_upload
 from refstore.operations.complete_upload import RequestedPart
@@ -21,15 +22,16 @@ from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore.versioning.multipart_uploads import WrittenPart
 from refstore_api.error_responses import PreconditionFailed, log_failure, status_of
+from refstore_s3.checksums import HEADER_PREFIX
 from refstore_s3.listings import XML
 from refstore_s3.multipart_parts import find_upload, operate
-from refstore_s3.object_attributes import checksum_headers, etag_of
+from refstore_s3.object_attributes import checksum_content, etag_of
 from refstore_s3.object_bodies import receive_document
 from refstore_s3.object_writes import refuse_headers
 from refstore_s3.s3_errors import S3Error, make_error_body, to_s3_error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import Target
-from refstore_s3.upload_checksums import describe
+from refstore_s3.upload_checksums import ALGORITHM_HEADER, TYPE_HEADER, describe
 from refstore_s3.write_conditions import explain_refusals, read_write_condition
 from refstore_s3.xml_documents import XML_BYTES_MAX, MalformedDocument, make_document, parse_document
 
@@ -49,7 +51,7 @@ class ExpectedObject(NamedTuple):
     def check(self, metadata: dict[str, str], parts: Sequence[WrittenPart]) -> None:
         """Raises S3Error, before anything is joined."""
         for algorithm, text in self.checksums.items():
-            known = metadata.get(f"s3:checksum-{algorithm}", text)
+            known = metadata.get(CONTENT_CHECKSUM + algorithm, text)
             if known != text:
                 raise S3Error("BadDigest", f"the object's {algorithm.upper()} would be {known}; compare the parts' own")
         size_bytes = sum(item.part.size_bytes for item in parts)
@@ -119,16 +121,12 @@ async def _wait(request: S3Request, target: Target, task: asyncio.Future[Entry])
 
 def _make_answer(request: S3Request, target: Target, entry: Entry) -> bytes:
     host = request.headers.get("host", "")
-    checksums = [
-        ("ChecksumType" if name.endswith("-type") else f"Checksum{name.rpartition('-')[2].upper()}", text)
-        for name, text in checksum_headers(entry).items()
-    ]
     content = [
         ("Location", f"{request.scope.get('scheme', 'http')}://{host}{request.resource}"),
         ("Bucket", target.bucket.name),
         ("Key", target.key),
         ("ETag", etag_of(entry)),
-        *checksums,
+        *checksum_content(entry),
     ]
     return make_document("CompleteMultipartUploadResult", content).removeprefix(PROLOG)
 
@@ -164,10 +162,9 @@ def _read_part(element: Element) -> RequestedPart:
 
 
 def _read_expected(request: S3Request) -> ExpectedObject:
-    prefix = "x-amz-checksum-"
     checksums = {
-        name.removeprefix(prefix): text
+        name.removeprefix(HEADER_PREFIX): text
         for name, text in request.headers.items()
-        if name.startswith(prefix) and name not in (f"{prefix}type", f"{prefix}algorithm")
+        if name.startswith(HEADER_PREFIX) and name not in (TYPE_HEADER, ALGORITHM_HEADER)
     }
     return ExpectedObject(checksums, request.headers.get("x-amz-mp-object-size", ""))

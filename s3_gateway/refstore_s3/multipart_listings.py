@@ -13,15 +13,13 @@ from refstore.operations import list_uploads
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore.versioning.multipart_uploads import RegisteredUpload
-from refstore_s3.listings import XML, format_time, read_amount, read_listing_fields
+from refstore_s3.listings import OWNER, XML, format_time, read_amount, read_listing_fields
 from refstore_s3.multipart_parts import checksum_content, find_upload, operate
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import S3Bucket, decode_ref, encode_ref, make_key
 from refstore_s3.upload_checksums import UploadChecksum
 from refstore_s3.xml_documents import Content, make_document
-
-_PERSON: Content = [("ID", "refstore"), ("DisplayName", "refstore")]
 
 
 async def list_parts(request: S3Request) -> Response:
@@ -39,8 +37,8 @@ async def list_parts(request: S3Request) -> Response:
         ("Bucket", target.bucket.name),
         ("Key", target.key),
         ("UploadId", name.upload_id),
-        ("Initiator", _PERSON),
-        ("Owner", _PERSON),
+        ("Initiator", OWNER),
+        ("Owner", OWNER),
         ("StorageClass", "STANDARD"),
         *UploadChecksum.kept_by(upload.record).content,
         ("PartNumberMarker", marker),
@@ -107,8 +105,8 @@ async def list_multipart_uploads(request: S3Request) -> Response:
         item: list[tuple[str, Content]] = [
             ("Key", fields.quote(key)),
             ("UploadId", upload.name.upload_id),
-            ("Initiator", _PERSON),
-            ("Owner", _PERSON),
+            ("Initiator", OWNER),
+            ("Owner", OWNER),
             ("StorageClass", "STANDARD"),
             ("Initiated", format_time(upload.record.begun_ms)),
             *UploadChecksum.kept_by(upload.record).content,

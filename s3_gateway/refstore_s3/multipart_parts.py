@@ -16,7 +16,7 @@ from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore.versioning.multipart_uploads import UploadName, WrittenPart
 from refstore_api import request_bodies
-from refstore_s3.checksums import Checksums
+from refstore_s3.checksums import HEADER_PREFIX, Checksums
 from refstore_s3.conditions import COPY_SOURCE, check_conditions
 from refstore_s3.listings import XML, format_time
 from refstore_s3.object_attributes import read_attributes
@@ -163,7 +163,7 @@ def read_part_number(request: S3Request) -> int:
 
 
 def part_headers(written: WrittenPart) -> dict[str, str]:
-    return {f"x-amz-checksum-{name}": text for name, text in written.part.checksums.items()}
+    return {HEADER_PREFIX + name: text for name, text in written.part.checksums.items()}
 
 
 def checksum_content(written: WrittenPart) -> list[tuple[str, str]]:

@@ -23,11 +23,10 @@ from refstore.core.user_metadata import (
 from refstore.operations.upload import METADATA_BYTES_MAX
 from refstore.records.staging_records import Entry
 from refstore_api import headers as api_headers
+from refstore_s3.checksums import ALGORITHMS, HEADER_PREFIX
 from refstore_s3.s3_errors import S3Error
 
 META: Final = "x-amz-meta-"
-ALGORITHMS: Final = ("crc32", "crc32c", "crc64nvme", "sha1", "sha256")
-CHECKSUM_HEADER: Final = "x-amz-checksum-"
 CHECKSUM_TYPE: Final = CONTENT_CHECKSUM + "type"
 TAGS: Final = "s3:tags"
 KEPT_HEADERS: Final = ("cache-control", "content-disposition", "content-encoding", "content-language", "expires")
@@ -96,11 +95,19 @@ def checksum_headers(entry: Entry) -> dict[str, str]:
     for algorithm in ALGORITHMS:
         value = entry.metadata.get(CONTENT_CHECKSUM + algorithm, "")
         if value and _is_sendable(value):
-            found[CHECKSUM_HEADER + algorithm] = value
+            found[HEADER_PREFIX + algorithm] = value
     if found:
         kind = entry.metadata.get(CHECKSUM_TYPE, "FULL_OBJECT")
-        found[CHECKSUM_HEADER + "type"] = kind if kind in ("FULL_OBJECT", "COMPOSITE") else "FULL_OBJECT"
+        found[HEADER_PREFIX + "type"] = kind if kind in ("FULL_OBJECT", "COMPOSITE") else "FULL_OBJECT"
     return found
+
+
+def checksum_content(entry: Entry) -> list[tuple[str, str]]:
+    """Return the elements of the checksums that are known."""
+    return [
+        ("ChecksumType" if name == f"{HEADER_PREFIX}type" else f"Checksum{name[len(HEADER_PREFIX) :].upper()}", text)
+        for name, text in checksum_headers(entry).items()
+    ]
 
 
 def object_headers(entry: Entry) -> dict[str, str]:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from refstore.core import ids
 from refstore.errors import Contention
-from refstore.operations.copy import Copy
+from refstore.operations.copy import ATTEMPTS, Copy
 from refstore.operations.upload import Upload
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
@@ -24,7 +24,7 @@ from refstore_s3.conditions import COPY_SOURCE, check_conditions
 from refstore_s3.listings import XML, format_time
 from refstore_s3.object_attributes import (
     TAGS,
-    checksum_headers,
+    checksum_content,
     content_attributes,
     etag_of,
     parse_tags,
@@ -40,8 +40,6 @@ from refstore_s3.targets import Target, check_path, split_key
 from refstore_s3.write_conditions import check_writable
 from refstore_s3.xml_documents import make_document
 
-ATTEMPTS: Final = 16
-"""How often a copy whose source keeps changing starts over."""
 DIRECTIVES: Final = ("COPY", "REPLACE")
 
 
@@ -81,7 +79,8 @@ async def copy_object(request: S3Request) -> Response:
         raise S3Error("NotImplemented", "a copy keeps the source's checksums; leave x-amz-checksum-algorithm out")
     source = await find_source(request)
     attributes = read_copy_attributes(request)
-    if source[:1] + source[2:] == target[:1] + target[2:] and attributes.metadata is None and attributes.tags is None:
+    is_same = (source.repository, source.ref, source.path) == (target.repository, target.ref, target.path)
+    if is_same and attributes.metadata is None and attributes.tags is None:
         raise S3Error(
             "InvalidRequest", "the copy is onto itself and changes nothing; change its metadata, or name another key"
         )
@@ -89,11 +88,7 @@ async def copy_object(request: S3Request) -> Response:
         entry = await _copy_entry(request, source, target, attributes)
     else:
         entry = await _copy_bytes(request, source, target, attributes)
-    checksums = [
-        ("Checksum" + name.removeprefix("x-amz-checksum-").upper().replace("TYPE", "Type"), value)
-        for name, value in checksum_headers(entry).items()
-    ]
-    content = [("ETag", etag_of(entry)), ("LastModified", format_time(entry.mtime_ms)), *checksums]
+    content = [("ETag", etag_of(entry)), ("LastModified", format_time(entry.mtime_ms)), *checksum_content(entry)]
     return Response(make_document("CopyObjectResult", content), media_type=XML)
 
 

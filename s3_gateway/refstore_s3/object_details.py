@@ -11,7 +11,7 @@ from refstore.service.access_keys import Role
 from refstore_api.object_streams import check_erased
 from refstore_s3.conditions import check_conditions
 from refstore_s3.listings import AMOUNT_MAX, XML
-from refstore_s3.object_attributes import checksum_headers, etag_of, format_http_date
+from refstore_s3.object_attributes import checksum_content, etag_of, format_http_date
 from refstore_s3.object_parts import read_parts
 from refstore_s3.object_reads import check_version, stat_object
 from refstore_s3.s3_errors import S3Error
@@ -37,7 +37,7 @@ async def get_object_attributes(request: S3Request) -> Response:
     content: list[tuple[str, Content]] = []
     if "ETag" in asked:
         content.append(("ETag", etag_of(entry).strip('"')))
-    if "Checksum" in asked and (checksum := _checksum_content(entry)):
+    if "Checksum" in asked and (checksum := checksum_content(entry)):
         content.append(("Checksum", checksum))
     if "ObjectParts" in asked and (parts := _parts_content(entry, marker, min(amount, AMOUNT_MAX))):
         content.append(("ObjectParts", parts))
@@ -47,13 +47,6 @@ async def get_object_attributes(request: S3Request) -> Response:
         content.append(("ObjectSize", entry.size_bytes))
     headers = {"Last-Modified": format_http_date(entry.mtime_ms)}
     return Response(make_document("GetObjectAttributesResponse", content), headers=headers, media_type=XML)
-
-
-def _checksum_content(entry: Entry) -> list[tuple[str, Content]]:
-    return [
-        ("ChecksumType" if name.endswith("-type") else f"Checksum{name.rpartition('-')[2].upper()}", text)
-        for name, text in checksum_headers(entry).items()
-    ]
 
 
 def _parts_content(entry: Entry, marker: int, amount: int) -> list[tuple[str, Content]]:

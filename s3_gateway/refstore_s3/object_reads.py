@@ -18,8 +18,9 @@ from refstore.service.access_keys import Role
 from refstore_api.headers import ByteRange, parse_range
 from refstore_api.object_streams import ChunkReader, check_erased, open_chunks, stream_object
 from refstore_api.service import EntryInContext
+from refstore_s3.checksums import HEADER_PREFIX
 from refstore_s3.conditions import allows_range, check_conditions
-from refstore_s3.object_attributes import CHECKSUM_HEADER, checksum_headers, object_headers
+from refstore_s3.object_attributes import checksum_headers, object_headers
 from refstore_s3.object_parts import ObjectPart, read_parts
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
@@ -143,8 +144,8 @@ def answer_headers(request: S3Request, entry: Entry, part: ByteRange | None) -> 
 def _part_checksum(entry: Entry, part: ObjectPart) -> dict[str, str]:
     if not part.algorithm:
         return {}
-    kind = checksum_headers(entry).get(f"{CHECKSUM_HEADER}type", "COMPOSITE")
-    return {f"{CHECKSUM_HEADER}{part.algorithm}": part.checksum, f"{CHECKSUM_HEADER}type": kind}
+    kind = checksum_headers(entry).get(f"{HEADER_PREFIX}type", "COMPOSITE")
+    return {f"{HEADER_PREFIX}{part.algorithm}": part.checksum, f"{HEADER_PREFIX}type": kind}
 
 
 def _read_overrides(query: Mapping[str, str]) -> dict[str, str]:

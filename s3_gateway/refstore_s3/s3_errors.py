@@ -23,7 +23,6 @@ STATUS: Final[Mapping[str, int]] = {
     "ConditionalRequestConflict": 409,
     "EntityTooLarge": 400,
     "EntityTooSmall": 400,
-    "ExpiredToken": 400,
     "IncompleteBody": 400,
     "InternalError": 500,
     "InvalidAccessKeyId": 403,
@@ -58,7 +57,6 @@ STATUS: Final[Mapping[str, int]] = {
     "ServiceUnavailable": 503,
     "SignatureDoesNotMatch": 403,
     "SlowDown": 503,
-    "XAmzContentChecksumMismatch": 400,
     "XAmzContentSHA256Mismatch": 400,
 }
 """The status of each code that the gateway answers with, as S3 has them."""

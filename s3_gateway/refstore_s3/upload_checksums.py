@@ -12,8 +12,8 @@ from refstore.core.user_metadata import CONTENT_CHECKSUM, CONTENT_ETAG
 from refstore.records.multipart_records import MultipartUpload
 from refstore.versioning.multipart_uploads import WrittenPart
 from refstore_s3 import checksums
-from refstore_s3.checksums import COMPOSITE, FULL_OBJECT
-from refstore_s3.object_attributes import ALGORITHMS, CHECKSUM_TYPE
+from refstore_s3.checksums import ALGORITHMS, COMPOSITE, FULL_OBJECT
+from refstore_s3.object_attributes import CHECKSUM_TYPE
 from refstore_s3.object_parts import add_parts
 from refstore_s3.s3_errors import S3Error
 

@@ -12,7 +12,7 @@ from refstore.operations import refs
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_api.error_responses import PreconditionFailed
-from refstore_s3.conditions import matches_etag
+from refstore_s3.conditions import make_refusal, matches_etag
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import Target
@@ -79,13 +79,6 @@ def explain_refusals(*, is_conditional: bool) -> Generator[None, None, None]:
         if not is_conditional:
             raise
         raise S3Error("ConditionalRequestConflict", str(error)) from error
-
-
-def make_refusal(condition: str) -> S3Error:
-    return S3Error(
-        "PreconditionFailed", "the object is not as the request expects it; look at it, then decide",
-        fields={"Condition": condition},
-    )  # fmt: skip
 
 
 def check_writable(repo: Repository, target: Target, *, if_absent: bool = False) -> None:
