@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, cast, get_args, get_origin
+from typing import Any, Final, Literal, NamedTuple, cast, get_args, get_origin
 
 import msgspec
 
@@ -34,18 +34,9 @@ from refstore.configuration.object_store_settings import (
     is_store_setting,
     store_variables,
 )
-from refstore.configuration.settings import (
-    ApiSettings,
-    LogSettings,
-    OfflineSettings,
-    ReaperSettings,
-    S3Settings,
-    Settings,
-    embedded_urls,
-)
-from refstore.configuration.settings_table import ENVIRONMENT_PREFIX, SETTINGS, Setting, store_setting
+from refstore.configuration.settings import Settings, embedded_urls
+from refstore.configuration.settings_table import ENVIRONMENT_PREFIX, SECTIONS, SETTINGS, Setting, store_setting
 from refstore.core.redaction import redact_url
-from refstore.core.safety import Safety
 from refstore.core.suggestions import find_nearest
 from refstore.errors import InvalidSettings
 
@@ -58,7 +49,6 @@ _ORCHESTRATORS: Final = (f"{ENVIRONMENT_PREFIX}PORT", f"{ENVIRONMENT_PREFIX}SERV
 """Variables that Kubernetes sets if a service is called refstore."""
 _STORE_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:\S*")
 """Drivers may take URLs without an authority, such as memory:."""
-_SECTIONS: Final = frozenset(name.partition(".")[0] for name in SETTINGS if "." in name)
 _STORES: Final = ("data", "kv", "objects")
 
 
@@ -217,7 +207,7 @@ def _read_file(file: Path) -> dict[str, object]:
     for key, value in document.items():
         if key == SECTION:
             settings |= flatten_tables(file, value)
-        elif key not in _SECTIONS:
+        elif key not in SECTIONS:
             settings[key] = value
         elif isinstance(value, dict):
             settings |= {f"{key}.{inner}": content for inner, content in cast(dict[str, object], value).items()}
@@ -290,27 +280,23 @@ _EXAMPLES: Final = {
 }
 
 
-def _build_settings(values: Mapping[str, object], origins: Mapping[str, Origin]) -> Settings:
+def _build_settings(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Settings:
+    """Make the settings of values that have the types of their fields. Raises InvalidSettings."""
     safety_origins = {
         _last_part(name): str(origin)
         for name, origin in origins.items()
         if name.startswith("safety.") and origin.kind != "default"
     }
 
-    def section(name: str) -> dict[str, object]:
+    def section(name: str) -> dict[str, Any]:
         return {key.removeprefix(f"{name}."): value for key, value in values.items() if key.startswith(f"{name}.")}
 
     try:
         return Settings(
-            safety=Safety(**section("safety")),  # type: ignore[arg-type]  # _convert_value gave each its field's type
-            reaper=ReaperSettings(**section("reaper")),  # type: ignore[arg-type]  # likewise
-            api=ApiSettings(**section("api")),  # type: ignore[arg-type]  # likewise
-            s3=S3Settings(**section("s3")),  # type: ignore[arg-type]  # likewise
-            offline=OfflineSettings(**section("offline")),  # type: ignore[arg-type]  # likewise
-            log=LogSettings(**section("log")),  # type: ignore[arg-type]  # likewise
             object_stores=build_object_stores(values),
             safety_origins=safety_origins,
-            **{name: value for name, value in values.items() if "." not in name},  # type: ignore[arg-type]  # likewise
+            **{name: kind(**section(name)) for name, kind in SECTIONS.items()},
+            **{name: value for name, value in values.items() if "." not in name},
         )
     except InvalidSettings as error:
         # Two settings contradict each other: name the sources of those that are not defaults.

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
 
-from refstore.configuration.settings import (
-    NO_SETTING,
-    ApiSettings,
-    LogSettings,
-    OfflineSettings,
-    ReaperSettings,
-    S3Settings,
-    Settings,
-)
+from refstore.configuration.settings import NO_SETTING, Settings
 from refstore.core.redaction import HIDDEN, redact_url
-from refstore.core.safety import Safety
 from refstore.purge_document.purge_key import PURGE_KEY_CHARACTERS
 
 ENVIRONMENT_PREFIX: Final = "REFSTORE_"
-_SECTIONS: Final = (Safety, ReaperSettings, ApiSettings, S3Settings, OfflineSettings, LogSettings)
+SECTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    name: kind for name, kind in get_type_hints(Settings).items() if isinstance(kind, type) and is_dataclass(kind)
+}
+"""What makes the settings of a section, by its name."""
 _KEYS: Final = ("purge_key", "s3.secrets_key")
 """Secrets of one text each."""
 
@@ -75,7 +69,7 @@ def _table(section: type, prefix: str = "") -> Iterator[Setting]:
     for entry in cast(Iterable[Field[object]], fields(section)):
         if NO_SETTING in entry.metadata:
             continue
-        if hints[entry.name] in _SECTIONS:
+        if is_dataclass(hints[entry.name]):
             yield from _table(hints[entry.name], f"{entry.name}.")
         else:
             yield Setting(prefix + entry.name, hints[entry.name], None if entry.default is MISSING else entry.default)
