@@ -14,7 +14,7 @@ from refstore.service.access_keys import Role
 from refstore_s3.listings import XML
 from refstore_s3.object_bodies import receive_document
 from refstore_s3.object_writes import refuse_headers
-from refstore_s3.s3_errors import S3Error, to_s3_error
+from refstore_s3.s3_errors import S3Error, explain_failure
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import S3Bucket, Target, check_path, split_key
 from refstore_s3.write_conditions import check_writable, delete_if_match
@@ -113,8 +113,6 @@ def _catch(work: Callable[[], None]) -> S3Error | None:
     """Return what fails of one key, or of one branch; the others are deleted all the same."""
     try:
         work()
-    except S3Error as error:
-        return error
-    except RefstoreError as error:
-        return to_s3_error(error)
+    except (S3Error, RefstoreError) as error:
+        return explain_failure(error)
     return None

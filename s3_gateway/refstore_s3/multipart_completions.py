@@ -21,14 +21,14 @@ from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore.versioning.multipart_uploads import WrittenPart
-from refstore_api.error_responses import PreconditionFailed, log_failure, status_of
+from refstore_api.error_responses import PreconditionFailed
 from refstore_s3.checksums import HEADER_PREFIX
 from refstore_s3.listings import XML
 from refstore_s3.multipart_parts import find_upload, operate
 from refstore_s3.object_attributes import checksum_content, etag_of
 from refstore_s3.object_bodies import receive_document
 from refstore_s3.object_writes import refuse_headers
-from refstore_s3.s3_errors import S3Error, make_error_body, to_s3_error
+from refstore_s3.s3_errors import S3Error, explain_failure, make_error_body
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import Target
 from refstore_s3.upload_checksums import ALGORITHM_HEADER, TYPE_HEADER, describe
@@ -113,10 +113,7 @@ async def _wait(request: S3Request, target: Target, task: asyncio.Future[Entry])
     try:
         yield _make_answer(request, target, task.result())
     except (S3Error, RefstoreError) as error:
-        if isinstance(error, RefstoreError) and (status := status_of(error)) >= 500:
-            log_failure(error, status)
-        told = error if isinstance(error, S3Error) else to_s3_error(error)
-        yield make_error_body(told, request.resource, "").removeprefix(PROLOG)
+        yield make_error_body(explain_failure(error), request.resource, "").removeprefix(PROLOG)
 
 
 def _make_answer(request: S3Request, target: Target, entry: Entry) -> bytes:

@@ -22,7 +22,7 @@ from refstore.errors import InvalidSettings, RefstoreError
 from refstore.service import s3_secrets
 from refstore.service.s3_secrets import SecretCipher
 from refstore_api.connection_slots import request_slots
-from refstore_api.error_responses import TooManyRequests, log_failure, status_of
+from refstore_api.error_responses import TooManyRequests, log_failure
 from refstore_api.host_header import check_host
 from refstore_api.request_bodies import check_dropped_body
 from refstore_api.request_metrics import RequestMetrics
@@ -40,7 +40,7 @@ from refstore_api.service import Service
 from refstore_api.trusted_proxies import TrustedProxies
 from refstore_s3.authentication import Authentication, KeyAuthentication
 from refstore_s3.gateway import Gateway
-from refstore_s3.s3_errors import S3Error, make_error_body, to_s3_error
+from refstore_s3.s3_errors import S3Error, explain_failure, make_error_body
 from refstore_s3.s3_operations import UNKNOWN, S3Operation, find_operation
 from refstore_s3.s3_requests import S3Request
 
@@ -87,8 +87,8 @@ class S3Application:
         except (S3Error, RefstoreError) as error:
             if not sent.status:
                 await _make_error_response(error, request, request_id)(scope, receive, sent)
-            else:  # the answer is cut off, which its length shows the client
-                log_failure(error, 500) if isinstance(error, RefstoreError) else None
+            elif isinstance(error, RefstoreError):  # the answer is cut off, which its length shows the client
+                log_failure(error, 500)
         except ClientDisconnect:
             sent.status = sent.status or CLIENT_WENT_AWAY
         except Exception as error:  # noqa: BLE001  # nothing above could still answer
@@ -168,14 +168,11 @@ def read_server_key(settings: Settings) -> SecretCipher:
 
 
 def _make_error_response(error: S3Error | RefstoreError, request: S3Request | None, request_id: str) -> Response:
-    if isinstance(error, RefstoreError):
-        if (status := status_of(error)) >= 500:
-            log_failure(error, status)
-        error = to_s3_error(error)
-    is_bodiless = error.status == 304 or (request is not None and request.method == "HEAD")
+    told = explain_failure(error)
+    is_bodiless = told.status == 304 or (request is not None and request.method == "HEAD")
     resource = request.resource if request is not None else ""
-    body = b"" if is_bodiless else make_error_body(error, resource, request_id)
-    return Response(body, error.status, headers=error.headers, media_type=None if is_bodiless else "application/xml")
+    body = b"" if is_bodiless else make_error_body(told, resource, request_id)
+    return Response(body, told.status, headers=told.headers, media_type=None if is_bodiless else "application/xml")
 
 
 def _subject_of(scope: Scope, request: S3Request | None, operation: S3Operation, client: str) -> RequestSubject:

@@ -127,6 +127,15 @@ def to_s3_error(error: RefstoreError) -> S3Error:
     return S3Error(code, message_of(error), headers=headers)
 
 
+def explain_failure(error: S3Error | RefstoreError) -> S3Error:
+    """Return what the client is told of an error, and log one that is no fault of the client's."""
+    if isinstance(error, S3Error):
+        return error
+    if (status := error_responses.status_of(error)) >= 500:
+        error_responses.log_failure(error, status)
+    return to_s3_error(error)
+
+
 def make_error_body(error: S3Error, resource: str, request_id: str) -> bytes:
     """Make the XML of an error, for the request with this id about this resource. Every parser can read it, also where
     a key has characters that XML does not have.

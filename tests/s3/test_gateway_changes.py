@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from refstore.configuration.settings import S3Settings
+from refstore.core import ids
+from refstore.records import keys as record_keys
 from refstore.service.access_keys import Role
 from refstore_s3 import object_copies
 from refstore_s3.conditions import check_conditions
+from tests.kit.logged_events import collecting_events
 from tests.s3.served_gateway import REPOSITORY, ServedGateway, serve_gateway
 from tests.s3.test_gateway_objects import code_of
 
@@ -140,6 +143,17 @@ def test_many_keys_are_deleted_each_with_its_result(gateway: ServedGateway, s3: 
     }
     assert not repo.stat_many("main", ["gone/a"])
     assert not repo.stat_many("second", ["gone/a"])
+
+
+def test_a_key_that_the_service_could_not_delete_is_logged(gateway: ServedGateway, s3: Any) -> None:
+    gateway.repository.create_branch("broken", "main")
+    record = record_keys.branch(gateway.repository.context.repo, ids.branch_name("broken"))
+    gateway.lake.kv.set(record, b"no record")
+    with collecting_events() as events:
+        answer = s3.delete_objects(Bucket=REPOSITORY, Delete={"Objects": [{"Key": "broken/a"}]})
+    assert [each["Code"] for each in answer["Errors"]] == ["InternalError"]
+    assert [each["status"] for each in events if each["event"] == "request_failed"] == [500]
+    gateway.lake.kv.delete(record)
 
 
 class TestBuckets:
