@@ -165,10 +165,10 @@ def forget_run(store: ObjectStore, key: id_index.IndexKey, run: str) -> None:
         raise NotFound(f"the ledger has no run {run!r} under this key; `refstore purge ledger` lists them")
     failed = store.delete_many(names).failed_keys
     if failed:
-        key, why = failed[0]
+        name, why = failed[0]
         raise ObjectsRefused(
             f"{len(failed)} files of the ledger could not be deleted, so that later runs still look for their ids "
-            f"({key}: {why}); allow these credentials to delete them, and forget the run again"
+            f"({name}: {why}); allow these credentials to delete them, and forget the run again"
         )
 
 
