@@ -61,7 +61,7 @@ def _read_refs(repo: Repository, query: KeyQuery) -> KeyPage:
     """Return a page of all refs whose first segment has the prefix."""
     rows: list[KeyRow] = []
     for segment in _scan_segments(repo, query):
-        folded = _fold(segment, query)
+        folded = fold_segment(segment, query.prefix, query.delimiter)
         if folded:
             if folded > query.after and (not rows or rows[-1].key != folded):
                 if len(rows) == query.amount:
@@ -101,12 +101,10 @@ def _find_stem(name: str) -> str:
     return _STEM_END.split(name, maxsplit=1)[0]
 
 
-def _fold(segment: str, query: KeyQuery) -> str:
+def fold_segment(segment: str, prefix: str, delimiter: str) -> str:
     """Return the common prefix of all keys with the segment; '' where they are not folded within it."""
-    if not query.delimiter:
-        return ""
-    at = segment.find(query.delimiter, len(query.prefix))
-    return "" if at < 0 else segment[: at + len(query.delimiter)]
+    at = segment.find(delimiter, len(prefix)) if delimiter else -1
+    return "" if at < 0 else segment[: at + len(delimiter)]
 
 
 def _read_ref(repo: Repository, ref: str, begin: str, query: KeyQuery) -> KeyPage:

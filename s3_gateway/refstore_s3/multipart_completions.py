@@ -67,7 +67,7 @@ async def complete_multipart_upload(request: S3Request) -> Response:
     expected = _read_expected(request)
     body = await receive_document(request, XML_BYTES_MAX, has_checksum=False)
     # in a thread: to parse the largest document takes a tenth of a second
-    requested, part_checksums = await request.service.run(lambda: read_parts(body))
+    requested, part_checksums = await request.service.run(lambda: read_requested_parts(body))
 
     def describe_checked(upload: MultipartUpload, parts: Sequence[WrittenPart]) -> dict[str, str]:
         for item in parts:
@@ -128,7 +128,7 @@ def _make_answer(request: S3Request, target: Target, entry: Entry) -> bytes:
     return make_document("CompleteMultipartUploadResult", content).removeprefix(PROLOG)
 
 
-def read_parts(body: bytes) -> tuple[list[RequestedPart], dict[int, dict[str, str]]]:
+def read_requested_parts(body: bytes) -> tuple[list[RequestedPart], dict[int, dict[str, str]]]:
     """Return the parts that a document names, and their checksums by number. Raises S3Error."""
     try:
         root = parse_document(body, "CompleteMultipartUpload")

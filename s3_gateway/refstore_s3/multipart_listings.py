@@ -13,6 +13,7 @@ from refstore.operations import list_uploads
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore.versioning.multipart_uploads import RegisteredUpload
+from refstore_s3.key_pages import fold_segment
 from refstore_s3.listings import OWNER, XML, format_time, read_amount, read_listing_fields
 from refstore_s3.multipart_parts import checksum_content, find_upload, operate
 from refstore_s3.s3_errors import S3Error
@@ -121,7 +122,7 @@ def read_uploads(repo: Repository, bucket: S3Bucket, query: UploadQuery) -> list
         _check_id_marker(query.id_marker)
     rows: list[UploadRow] = []
     for begin, branch in _scan_branches(repo, bucket, query):
-        folded = _fold(begin, query)
+        folded = fold_segment(begin, query.prefix, query.delimiter)
         if folded and (folded <= query.key_marker or (rows and rows[-1].key == folded)):
             continue
         page = _read_branch(repo, bucket, begin, branch, query._replace(amount=query.amount + 1 - len(rows)))
@@ -144,12 +145,6 @@ def _scan_branches(repo: Repository, bucket: S3Bucket, query: UploadQuery) -> It
     for begin, name in sorted((f"{encode_ref(name)}/", name) for name in names):
         if begin.startswith(query.prefix):
             yield begin, name
-
-
-def _fold(begin: str, query: UploadQuery) -> str:
-    """Return the common prefix of all uploads of the branch; '' where they are not folded within its segment."""
-    at = begin.find(query.delimiter, len(query.prefix)) if query.delimiter else -1
-    return "" if at < 0 else begin[: at + len(query.delimiter)]
 
 
 def _read_branch(repo: Repository, bucket: S3Bucket, begin: str, branch: str, query: UploadQuery) -> list[UploadRow]:
