@@ -27,23 +27,23 @@ def read_key(setting: str, data: Path | None, file_name: str, what: str) -> byte
     try:
         if not file.exists():
             _make_key(file)
-        found = file.read_text("ascii").strip()
+        key = file.read_text("ascii").strip()
     except (OSError, ValueError) as error:
         raise InvalidSettings(f"{file}, which has {what}, cannot be read or made ({error})") from error
-    if len(found) < KEY_CHARACTERS:
+    if len(key) < KEY_CHARACTERS:
         raise InvalidSettings(f"{file} has no key of at least {KEY_CHARACTERS} characters; restore it, or remove it")
-    return found.encode()
+    return key.encode()
 
 
 def _make_key(file: Path) -> None:
     """Write a new key, under another name first, so that nobody reads half a key."""
-    made = os.urandom(32).hex()
-    part = file.with_name(f"{file.name}.{os.getpid()}-{made[:8]}")
+    key = os.urandom(32).hex()
+    part = file.with_name(f"{file.name}.{os.getpid()}-{os.urandom(4).hex()}")
     modes = modes_for(file.parent.stat())
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, modes.file), "w") as opened:
         if modes.is_shared:
             os.fchmod(opened.fileno(), modes.file)
-        opened.write(made + "\n")
+        opened.write(key + "\n")
         opened.flush()
         os.fsync(opened.fileno())
     try:
