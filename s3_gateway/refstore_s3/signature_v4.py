@@ -112,13 +112,11 @@ class ChunkSigner:
 class VerifiedRequest(NamedTuple):
     """What a signature that holds says of its request."""
 
-    credential: Credential
     payload: PayloadKind
     payload_sha256: str
     """In hexadecimal digits; empty unless the kind is `HASHED`."""
     chunk_signer: ChunkSigner | None
     """There if the chunks are signed."""
-    is_presigned: bool
 
 
 class SignatureClaims(NamedTuple):
@@ -131,11 +129,6 @@ class SignatureClaims(NamedTuple):
     presigned_seconds: int | None
     """How long a presigned URL is valid; None for a signature in the header."""
     payload: str
-
-
-def parse_credential(request: SignedRequest) -> Credential:
-    """Return who claims to have signed the request; raise an `S3Error` if it is unsigned or cannot be read."""
-    return read_claims(request).credential
 
 
 def verify(
@@ -162,13 +155,11 @@ def verify(
             " nothing between client and server changes the path, the query or the signed headers.",
         )
     return VerifiedRequest(
-        claims.credential,
         kind,
         claims.payload if kind is PayloadKind.HASHED else "",
         ChunkSigner(signing_key, claims.timestamp, claims.credential.scope, claims.signature)
         if kind.has_signed_chunks
         else None,
-        claims.presigned_seconds is not None,
     )
 
 

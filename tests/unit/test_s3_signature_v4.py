@@ -22,8 +22,8 @@ from refstore_s3.signature_v4 import (
     PayloadKind,
     SignedRequest,
     canonical_request,
-    parse_credential,
     parse_query,
+    read_claims,
     verify,
 )
 from tests.kit.s3_signing import KEY_ID, SECRET, S3Signer
@@ -91,9 +91,12 @@ DOCUMENTED = {
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_the_documented_signatures_hold(name: str) -> None:
     request = DOCUMENTED[name]
-    verified = verify(request, ["another secret", SECRET], DOCUMENTED_MS)
-    assert verified.credential == parse_credential(request) == (KEY_ID, "20130524", "us-east-1")
-    assert verified.is_presigned == (name == "presigned")
+    claims = read_claims(request)
+    assert claims.credential == (KEY_ID, "20130524", "us-east-1")
+    assert claims.presigned_seconds == (86400 if name == "presigned" else None)
+    assert verify(request, ["another secret", SECRET], DOCUMENTED_MS) == verify(
+        request, [SECRET], DOCUMENTED_MS, claims
+    )
     with pytest.raises(S3Error, match="secret") as raised:
         verify(request, ["another secret"], DOCUMENTED_MS)
     assert raised.value.code == "SignatureDoesNotMatch"
