@@ -194,7 +194,7 @@ def test_an_upload_in_parts_that_is_left_open_is_deleted_after_its_deadline(dyin
     assert [each["UploadId"] for each in client.list_multipart_uploads(Bucket=repo.name)["Uploads"]] == [upload]
     with_part = data_files(blobs)
     reap_all(dying_s3, after_days=2)
-    assert data_files(blobs) == with_part  # the deadline is that of days 7 and later
+    assert data_files(blobs) == with_part  # it has seven days, and the last of these reapers is at the fifth
     assert len(client.list_parts(**key, UploadId=upload)["Parts"]) == 1
     reap_all(dying_s3)
     assert data_files(blobs) == before

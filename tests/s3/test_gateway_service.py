@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import ssl
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from refstore.service import s3_secrets
 from tests.api.conftest import KEY_ID, serving
 from tests.api.test_tls import Pair
 from tests.commands import Command
+from tests.s3.s3_service import address_of
 
 SERVER_KEY = "a-server-key-for-the-secrets-of-s3-clients"
 
@@ -32,15 +32,15 @@ def test_the_service_answers_s3_clients_over_tls_in_each_worker(tmp_path: Path) 
     arguments = ["--s3-port", "0", "--workers", "2", "--no-reaper"]
     arguments += ["--tls-certificate", str(pair.certificate), "--tls-key", str(pair.key)]
     with serving(tmp_path, *urls, *arguments, environment={"REFSTORE_S3_SECRETS_KEY": SERVER_KEY}) as running:
-        found = re.search(r"S3 clients: (https://\S+)", running.log.read_text())
-        assert found is not None
+        url = address_of(running)
+        assert url.startswith("https://")
         with Lake.open(*urls) as lake:
             lake.create_repository("lake")
             cipher = s3_secrets.read_cipher(SERVER_KEY, None)
             assert cipher is not None
             secret = s3_secrets.make_s3_secret(lake, cipher, KEY_ID, overlap_ms=0).secret
         client = boto3.client(
-            "s3", endpoint_url=found[1], region_name="us-east-1", verify=str(pair.certificate),
+            "s3", endpoint_url=url, region_name="us-east-1", verify=str(pair.certificate),
             aws_access_key_id=KEY_ID, aws_secret_access_key=secret, config=Config(s3={"addressing_style": "path"}),
         )  # fmt: skip
         for size in (0, 10, 3 << 20):
