@@ -11,6 +11,7 @@ from typing import Final
 
 from refstore.configuration.settings import ApiSettings
 from refstore.core import event_log
+from refstore_api.error_responses import TooManyRequests
 from refstore_api.login_throttle import site_of
 
 LOG_EVERY_SECONDS: Final = 10.0
@@ -124,6 +125,15 @@ def request_slots(settings: ApiSettings) -> ConnectionSlots:
     connections.
     """
     return ConnectionSlots("requests", settings.connections_max, _share(settings.connections_max))
+
+
+def take_slot(slots: ConnectionSlots | None, client: str) -> bool:
+    """Take a slot for a client behind a proxy; return whether there is one to release. Raises TooManyRequests."""
+    if slots is None:
+        return False
+    if not slots.take(client):
+        raise TooManyRequests("too many requests from this client's address are running; send fewer at a time")
+    return True
 
 
 def _share(total_max: int) -> int:

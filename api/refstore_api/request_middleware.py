@@ -20,10 +20,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from refstore.core import event_log
 from refstore.errors import RefstoreError
-from refstore_api.connection_slots import ConnectionSlots
+from refstore_api.connection_slots import ConnectionSlots, take_slot
 from refstore_api.cross_site import SAFE_METHODS, check_site
 from refstore_api.encoded_slashes import check_encoding, keep_encoded_slashes
-from refstore_api.error_responses import TooManyRequests, make_error_response
+from refstore_api.error_responses import make_error_response
 from refstore_api.host_header import check_host
 from refstore_api.json_responses import make_response
 from refstore_api.models import Error
@@ -103,7 +103,7 @@ class RequestMiddleware:
         client = address_of(scope)
         has_slot = False
         try:
-            has_slot = self._take_slot(client)
+            has_slot = take_slot(self._slots, client)
             await self._check(scope, client)
             await self._app(scope, receive, sent)
         except RefstoreError as error:
@@ -118,14 +118,6 @@ class RequestMiddleware:
             if self._slots is not None and has_slot:
                 self._slots.release(client)
             self._record(scope, sent, client, time.perf_counter() - began)
-
-    def _take_slot(self, client: str) -> bool:
-        """Take a slot for a client behind a proxy; return whether there is one to release. Raises TooManyRequests."""
-        if self._slots is None:
-            return False
-        if not self._slots.take(client):
-            raise TooManyRequests("too many requests from this client's address are running; send fewer at a time")
-        return True
 
     async def _check(self, scope: Scope, client: str) -> None:
         """Check what can be checked before the body is read, and who sends it. Raises RefstoreError."""

@@ -21,8 +21,8 @@ from refstore.core import event_log
 from refstore.errors import InvalidSettings, RefstoreError
 from refstore.service import s3_secrets
 from refstore.service.s3_secrets import SecretCipher
-from refstore_api.connection_slots import request_slots
-from refstore_api.error_responses import TooManyRequests, log_failure
+from refstore_api.connection_slots import request_slots, take_slot
+from refstore_api.error_responses import log_failure
 from refstore_api.host_header import check_host
 from refstore_api.request_bodies import check_dropped_body
 from refstore_api.request_metrics import RequestMetrics
@@ -77,7 +77,7 @@ class S3Application:
         has_slot = False
         response: Response | None = None
         try:
-            has_slot = self._take_slot(client)
+            has_slot = take_slot(self._slots, client)
             check_host(scope)
             check_dropped_body(scope)
             request = S3Request(scope, body.receive, self._gateway)
@@ -113,14 +113,6 @@ class S3Application:
                 "this operation of S3 is not supported; docs/s3.md lists those that are",
             )
         return await operation.handler(request)
-
-    def _take_slot(self, client: str) -> bool:
-        """Take a slot for a client behind a proxy; return whether there is one to release. Raises TooManyRequests."""
-        if self._slots is None:
-            return False
-        if not self._slots.take(client):
-            raise TooManyRequests("too many requests from this client's address are running; send fewer at a time")
-        return True
 
 
 class _AwaitedBody:
