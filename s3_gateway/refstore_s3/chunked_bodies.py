@@ -50,7 +50,8 @@ class ChunkDecoder:
     ) -> None:
         """`size_bytes`: of the decoded body, as the client has announced it. `trailers`: the names it has announced."""
         self._signer = signer
-        self._announced = trailers
+        self.announced = trailers
+        """The names of the trailers that must come."""
         self._has_trailers = kind is not PayloadKind.SIGNED_CHUNKS
         self._left_bytes = size_bytes
         """Of the whole body."""
@@ -172,7 +173,7 @@ class ChunkDecoder:
                 raise S3Error("SignatureDoesNotMatch", "The signature of the trailers does not match. Send it again.")
             self._trailers_hold = True
         elif (
-            name in self._announced and name not in self._trailers and (self._signer is None or not self._trailers_hold)
+            name in self.announced and name not in self._trailers and (self._signer is None or not self._trailers_hold)
         ):
             self._trailers[name] = value
             self._signed_trailers.update(f"{name}:{value}\n".encode())
@@ -183,7 +184,7 @@ class ChunkDecoder:
     def _has_all_trailers(self) -> bool:
         if not self._has_trailers:
             return True
-        return self._trailers_hold and self._trailers.keys() == self._announced
+        return self._trailers_hold and self._trailers.keys() == self.announced
 
 
 def make_decoder(verified: VerifiedRequest, headers: Mapping[str, str]) -> ChunkDecoder:

@@ -15,7 +15,7 @@ from refstore_api import request_bodies
 from refstore_api.request_bodies import BodyLimits
 from refstore_s3 import checksums
 from refstore_s3.checksums import ALGORITHMS, HEADER_PREFIX, Checksums
-from refstore_s3.chunked_bodies import LENGTH_HEADER, TRAILER_HEADER, make_decoder
+from refstore_s3.chunked_bodies import LENGTH_HEADER, make_decoder
 from refstore_s3.object_attributes import CHECKSUM_TYPE
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
@@ -39,26 +39,21 @@ class CheckedBody:
         S3Error for promises that no body can keep.
         """
         self._attributes = attributes
-        headers = request.headers
         verified = request.proven.verified
         self._is_chunked = verified.payload.is_chunked
         if has_object:
             self._check_length_is_known(request)
-        self._decoder = make_decoder(verified, headers) if self._is_chunked else None
+        self._decoder = make_decoder(verified, request.headers) if self._is_chunked else None
         self._sha256 = verified.payload_sha256
         self._running_sha256 = hashlib.sha256() if self._sha256 else None
         self.algorithm, self._expected = _read_checksum(request) if has_checksum else ("", {})
         self._trailer = ""
-        trailers = [name.strip().lower() for name in headers.get(TRAILER_HEADER, "").split(",")]
-        for name in trailers:
-            if name.startswith(HEADER_PREFIX) and self._is_chunked:
-                if self.algorithm:
-                    raise S3Error("InvalidRequest", "the body has more than one checksum; send one")
-                self._trailer, self.algorithm = name, name.removeprefix(HEADER_PREFIX)
+        for name in self._decoder.announced if self._decoder is not None else ():
+            if self.algorithm:
+                raise S3Error("InvalidRequest", "the body has more than one checksum; send one")
+            self._trailer, self.algorithm = name, name.removeprefix(HEADER_PREFIX)
         self._checksums = Checksums(self._expected)
         self.compute(self.algorithm)
-        self.size_bytes = 0
-        """Of the decoded body, so far."""
 
     def compute(self, algorithm: str) -> None:
         """Compute a checksum, promised or not, while the body is read; '': none."""
@@ -76,7 +71,6 @@ class CheckedBody:
             # joined, because a client may send chunks of single bytes
             piece = b"".join(self._decoder.feed(chunk)) if self._decoder is not None else chunk
             if piece:
-                self.size_bytes += len(piece)
                 if self._running_sha256 is not None:
                     self._running_sha256.update(piece)
                 self._checksums.update(piece)
