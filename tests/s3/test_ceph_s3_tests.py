@@ -62,6 +62,8 @@ def marks_of(name: str) -> list[pytest.MarkDecorator]:
     [pytest.param(name, marks=marks_of(name)) for name in SCOPE[IN_SCOPE]],
 )
 @pytest.mark.usefixtures("conformance_s3")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the suite's clients leave connections open
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_case_passes(name: str) -> None:
     case = getattr(cases, name)
     try:
