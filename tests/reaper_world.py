@@ -135,7 +135,7 @@ class WatchedObjects(ObjectStore):
 
     def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         self.check()
-        if not keys[0].startswith(manifest.WAITING_FOLDER):
+        if keys and not keys[0].startswith(manifest.WAITING_FOLDER):
             if self.before_delete is not None:
                 self.before_delete(keys)
             self.batches.append(len(keys))

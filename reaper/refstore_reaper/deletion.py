@@ -43,7 +43,7 @@ from refstore_reaper.batch_pipeline import BatchSteps
 from refstore_reaper.blob_deletion import AsyncDeleter, delete_blobs
 from refstore_reaper.breaker import Breaker, Permit
 from refstore_reaper.pass_summary import Tally
-from refstore_reaper.readable_records import OnCorrupt, raise_corrupt, readable
+from refstore_reaper.readable_records import OnCorrupt, raise_error, readable
 
 
 class DueAddress(NamedTuple):
@@ -213,7 +213,7 @@ def mark_deleting(
     due: Sequence[DueAddress],
     *,
     delays: DeletionDelays,
-    on_corrupt: OnCorrupt = raise_corrupt,
+    on_corrupt: OnCorrupt = raise_error,
 ) -> tuple[list[PendingDelete], list[DueAddress]]:
     """Mark due addresses `deleting`. Return the addresses to delete now, and those that need their hints no more.
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from refstore.errors import CorruptRecord
+from refstore.errors import CorruptRecord, RefstoreError
 
 T = TypeVar("T")
 OnCorrupt = Callable[[str, CorruptRecord], None]
 """Gets the name and the error of each record that cannot be read."""
 
 
-def raise_corrupt(name: str, error: CorruptRecord) -> None:
+def raise_error(name: str, error: RefstoreError) -> None:
     """Raise the error; then nothing is changed that was read with this record."""
     del name
     raise error

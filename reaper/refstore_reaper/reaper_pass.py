@@ -390,7 +390,7 @@ class ReaperPass:
     def _scrub_unit(self, what: str) -> bool:
         """Scrub one unit. Return whether it was finished."""
 
-        def on_corrupt(name: str, error: CorruptRecord) -> None:
+        def on_error(name: str, error: CorruptRecord | ObjectsUnavailable) -> None:
             self._record_failure(f"scrub/{what}/{name}", error)
 
         if what == TEMPORARY:
@@ -401,19 +401,19 @@ class ReaperPass:
             self._tally.count(temporary=swept)
             return True
         if what == TOKENS:
-            done = scrub.scrub_tokens(self._ctx, on_corrupt=on_corrupt)
+            done = scrub.scrub_tokens(self._ctx, on_corrupt=on_error)
         elif what == UPLOADS:
-            done = scrub.scrub_uploads(self._ctx, on_corrupt=on_corrupt)
+            done = scrub.scrub_uploads(self._ctx, on_error=on_error, go_on=self._is_not_stopped)
         else:
             done = scrub.scrub_references(
                 self._ctx,
                 int(what, 16),
-                on_corrupt=on_corrupt,
+                on_corrupt=on_error,
                 go_on=self._is_not_stopped,
             )
         self._tally.count(scrubbed=done.references, hints=done.hints, dead_tokens=done.tokens)
         self._tally.more |= not done.finished
-        return done.finished
+        return done.finished and not done.failed
 
     # ---- the end of a deleted repository
 

@@ -30,7 +30,7 @@ from refstore.versioning.markers import COMMITTED_CAUSE_PREFIX
 from refstore.versioning.references import Release
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
 from refstore_reaper.deletion import pending_delete
-from refstore_reaper.readable_records import OnCorrupt, raise_corrupt, readable
+from refstore_reaper.readable_records import OnCorrupt, raise_error, readable
 
 PAGE: Final = 5000
 """Entries of a token that are released with shared round trips. On SQLite that is one transaction of about 40 ms."""
@@ -40,7 +40,7 @@ DeleteNow = Callable[[list[PendingDelete]], BatchSteps]
 """Deletes the blobs of a page; it may pause while the store does."""
 
 
-def publish_markers(ctx: Context, *, on_corrupt: OnCorrupt = raise_corrupt) -> int:
+def publish_markers(ctx: Context, *, on_corrupt: OnCorrupt = raise_error) -> int:
     """Publish the markers of retired tokens whose operations died before (rule 3). Return the number of tokens."""
     branches = ctx.branches
     markers = ctx.markers

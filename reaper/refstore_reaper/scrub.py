@@ -19,6 +19,7 @@ import msgspec
 
 from refstore.context import Context
 from refstore.core.ids import Address, BranchName, Token, branch_of, staging_token
+from refstore.errors import CorruptRecord, ObjectsUnavailable
 from refstore.kv.base import ABSENT, SetIf
 from refstore.operations import multipart
 from refstore.records import keys
@@ -29,7 +30,7 @@ from refstore.records.reference_records import Issued, Listed, ReferenceRecord, 
 from refstore.versioning import due_hints
 from refstore.versioning.address_state import Unnamed, after_release, changed_ms, may_delete_at_ms
 from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName
-from refstore_reaper.readable_records import OnCorrupt, raise_corrupt, readable
+from refstore_reaper.readable_records import OnCorrupt, raise_error, readable
 
 PAGE: Final = 1000
 
@@ -43,6 +44,8 @@ class ScrubResult(NamedTuple):
     """Due hints that were missing."""
     tokens: int
     """Dead tokens whose staging area was removed, or multipart uploads that were forgotten."""
+    failed: int = 0
+    """Multipart uploads that the store did not abort; they are tried again."""
     finished: bool = True
     """Whether the shard was scrubbed completely."""
 
@@ -59,7 +62,7 @@ def scrub_references(
     ctx: Context,
     shard: int,
     *,
-    on_corrupt: OnCorrupt = raise_corrupt,
+    on_corrupt: OnCorrupt = raise_error,
     go_on: Callable[[], bool] = lambda: True,
 ) -> ScrubResult:
     """Scrub one shard of the references.
@@ -85,7 +88,7 @@ def scrub_references(
     return ScrubResult(dropped, hinted, 0)
 
 
-def scrub_tokens(ctx: Context, *, on_corrupt: OnCorrupt = raise_corrupt) -> ScrubResult:
+def scrub_tokens(ctx: Context, *, on_corrupt: OnCorrupt = raise_error) -> ScrubResult:
     """Remove the staging areas of tokens that have been dead for longer than the longest operation."""
     before = ctx.clock.now_ms() - int(ctx.waits.scrub_after_seconds * 1000)
     registry = ctx.kv.scan_all(keys.tokens(ctx.repo))
@@ -103,27 +106,45 @@ def scrub_tokens(ctx: Context, *, on_corrupt: OnCorrupt = raise_corrupt) -> Scru
     return ScrubResult(0, 0, forgotten)
 
 
-def scrub_uploads(ctx: Context, *, on_corrupt: OnCorrupt = raise_corrupt) -> ScrubResult:
+def scrub_uploads(
+    ctx: Context,
+    *,
+    on_error: Callable[[str, CorruptRecord | ObjectsUnavailable], None] = raise_error,
+    go_on: Callable[[], bool] = lambda: True,
+) -> ScrubResult:
     """Let go what is left of multipart uploads that are over, and forget them (rule 23).
 
     One whose record is young may be about to be issued. One that is found to be over is closed first, and forgotten
-    when everybody has ended who may still write a part.
+    when everybody has ended who may still write a part. `on_error` gets the uploads that cannot be read, and those that
+    the store does not abort; they are left, and the others go.
     """
-    forgotten = 0
+    forgotten = failed = 0
+
+    def leave(name: str, error: CorruptRecord | ObjectsUnavailable) -> None:
+        nonlocal failed
+        failed += isinstance(error, ObjectsUnavailable)
+        on_error(name, error)
+
     after = ""
     while page := ctx.kv.scan(keys.uploads(ctx.repo), after=after, limit=PAGE):
         after = page[-1][0]
         before = ctx.clock.now_ms() - int(ctx.waits.scrub_after_seconds * 1000)
         old = [
             RegisteredUpload(UploadName(*keys.parse_upload(name)), value, record)
-            for name, value, record in readable(page, lambda raw: decode(raw, MultipartUpload), on_corrupt)
+            for name, value, record in readable(page, lambda raw: decode(raw, MultipartUpload), leave)
             if max(record.begun_ms, record.closed_ms) < before
         ]
         states = ctx.references.get_many([item.name.address for item in old])
         for item, state in zip(old, states, strict=True):
-            if not isinstance(state, Issued):
+            if isinstance(state, Issued):
+                continue
+            if not go_on():
+                return ScrubResult(0, 0, forgotten, failed, finished=False)
+            try:
                 forgotten += _end_upload(ctx, item)
-    return ScrubResult(0, 0, forgotten)
+            except (CorruptRecord, ObjectsUnavailable) as error:
+                leave(item.name.upload_id, error)
+    return ScrubResult(0, 0, forgotten, failed)
 
 
 def _end_upload(ctx: Context, upload: RegisteredUpload) -> bool:
@@ -139,7 +160,8 @@ def _end_upload(ctx: Context, upload: RegisteredUpload) -> bool:
 
 def open_upload_keys(ctx: Context) -> set[str]:
     """Return the keys of the uploads that are registered: the store's sweep of old ones is to leave them alone."""
-    return {item.name.address for item in ctx.uploads.scan()}
+    # from the keys alone: a record that cannot be read keeps no sweep from its work
+    return {UploadName(*keys.parse_upload(name)).address for name, _ in ctx.kv.scan_all(keys.uploads(ctx.repo))}
 
 
 def dead_tokens(ctx: Context, tokens: Iterable[Token]) -> set[Token]:

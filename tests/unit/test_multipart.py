@@ -23,6 +23,7 @@ from refstore.errors import (
     InvalidParts,
     ObjectNotFound,
     ObjectsRefused,
+    ObjectsUnavailable,
     UploadNotFound,
 )
 from refstore.kv.base import SetIf
@@ -355,6 +356,38 @@ def test_an_upload_that_the_store_does_not_abort_stops_nothing_else(monkeypatch:
         assert (summary.deleted, summary.failed) == (1, 1)
     world.settle()
     assert world.left() == []
+
+
+def test_what_is_left_of_one_upload_stays_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = UploadWorld(store_has_uploads=True)
+    not_aborted, unreadable, _ = names = [world.begin(path) for path in ("a", "b", "c")]
+    world.clock.advance(7 * DAY + 61)
+    world.corrupt(keys.upload(world.repo.record.id, *unreadable))
+    objects = type(world.repo.context.objects)
+    abort = objects.abort_uploads
+
+    def fail_for_one(store: StoreWithUploads, key: str) -> int:
+        if key == not_aborted.address:
+            raise ObjectsUnavailable("planted: it could not be aborted")
+        return abort(store, key)
+
+    def registered() -> list[str]:
+        return [name for name, _ in world.kv.scan(keys.uploads(world.repo.record.id))]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(objects, "abort_uploads", fail_for_one)
+        world.settle()
+        summary = world.run_pass(scrub=True)
+        left = [keys.upload(world.repo.record.id, *name).name for name in names[:2]]
+        assert registered() == left
+        units = {error.unit for error in summary.errors}
+        assert units == {f"scrub/uploads/{not_aborted.upload_id}", f"scrub/uploads/{left[1]}"}, "all else is scrubbed"
+    stamps = [name for name, _ in world.kv.scan(keys.reaper_states(world.repo.record.id), prefix="scrubbed/")]
+    assert "scrubbed/temporary" in stamps
+    assert "scrubbed/uploads" not in stamps, "the next pass tries again, and does not wait for the interval"
+    world.clock.advance(SCRUB_AFTER_SECONDS + 61)
+    world.run_pass(scrub=True)
+    assert registered() == left[1:]
 
 
 def test_a_body_that_fails_leaves_no_part(world: UploadWorld) -> None:
