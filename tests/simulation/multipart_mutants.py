@@ -8,6 +8,7 @@ from tests.simulation.planting import Edit, Mutant
 
 COMPLETE = "refstore.operations.complete_upload"
 MULTIPART = "refstore.operations.multipart"
+STATES = "refstore.versioning.address_state"
 
 
 def uploads_in_parts() -> Iterator[Mutant]:
@@ -44,13 +45,47 @@ def uploads_in_parts() -> Iterator[Mutant]:
         rule="23",
         edits=(
             Edit(
-                "refstore.versioning.address_state:fix_parts",
+                f"{STATES}:fix_parts",
                 'return msgspec.structs.replace(state, parts_digest=digest) if state.parts_digest in ("", digest) else '
                 "None",
                 "return msgspec.structs.replace(state, parts_digest=digest)",
             ),
         ),
         caught_by="multipart: complete | complete of other parts",
+    )
+    yield Mutant(
+        name="parts are joined and linked at an address that is deleting",
+        rule="23",
+        edits=(
+            Edit(
+                f"{COMPLETE}:complete",
+                "    if not isinstance(ctx.references.get_many([name.address])[0], Issued):\n",
+                "    if ctx.references.get_many([name.address])[0] is None:\n",
+            ),
+            Edit(
+                f"{STATES}:fix_parts",
+                "    if not (isinstance",
+                "    if isinstance(state, Deleting):\n        return state\n    if not (isinstance",
+            ),
+            Edit(
+                f"{STATES}:link",
+                "    return None",
+                "    return Listed((reference,), now_ms) if isinstance(state, Deleting) else None",
+            ),
+        ),
+        caught_by="multipart: complete | reset; reap; scrub",
+    )
+    yield Mutant(
+        name="an upload is forgotten while parts may still be written",
+        rule="23",
+        edits=(
+            Edit(
+                "refstore_reaper.scrub:_end_upload",
+                "        return False\n",
+                "            return ctx.uploads.forget(upload._replace(raw=encode(closed)))\n        return False\n",
+            ),
+        ),
+        caught_by="multipart: begin; part; complete (crash) | expire | scrub",
     )
     yield Mutant(
         name="nobody asks the store for pending uploads",

@@ -26,7 +26,7 @@ from refstore.errors import (
     ObjectsUnavailable,
     UploadNotFound,
 )
-from refstore.kv.base import SetIf
+from refstore.kv.base import Op, SetIf
 from refstore.operations import complete_upload, list_uploads, multipart
 from refstore.operations.complete_upload import PART_BYTES_MIN, RequestedPart
 from refstore.records import keys
@@ -151,6 +151,47 @@ def test_a_repeated_completion_of_which_no_record_was_written(world: UploadWorld
     world.settle()
     assert world.left() == []
     assert world.repo.read("main", "a/b") == b"x"
+
+
+def test_a_repeated_completion_does_not_count_an_entry_that_a_commit_may_have_missed(world: UploadWorld) -> None:
+    """The first one wrote its entry under a token that was sealed by then, and died."""
+    ctx, name = world.repo.context, world.begin()
+    parts = [world.write(name, 1, b"x")]
+
+    def is_entry(op: Op) -> bool:
+        return "/staging/" in op.key.partition and op.key.name == name.path
+
+    def seal(op: Op) -> None:
+        if is_entry(op):
+            world.kv.crash_at(is_entry, behind=True)
+            ctx.branches.seal(MAIN, lambda: ctx.staging.new_token(MAIN, ctx.ids, ctx.clock))
+
+    world.kv.before = seal
+    with pytest.raises(Crash):
+        world.complete(name, parts)
+    with pytest.raises(Contention):
+        world.complete(name, parts)
+    world.repo.commit("main", "c")
+    assert world.complete(name, parts).address == name.address
+
+
+@pytest.mark.parametrize("died", ["before it took the address", "while the parts went"])
+def test_an_abort_that_died(died: str) -> None:
+    world = UploadWorld(store_has_uploads=False)
+    name = world.begin()
+    parts = [world.write(name, 1, b"x")]
+    is_open = died == "before it took the address"
+    world.kv.crash_at(
+        lambda op: (
+            isinstance(op, SetIf) and "/references/" in op.key.partition and (op.key.name == name.address) == is_open
+        )
+    )
+    with pytest.raises(Crash):
+        multipart.abort(world.repo.context, name)
+    if is_open:
+        assert world.complete(name, parts).size_bytes == 1
+    world.settle()
+    assert world.left() == [], "long before the deadline"
 
 
 def test_what_is_wrong_with_the_parts_is_told(world: UploadWorld) -> None:
