@@ -46,6 +46,7 @@ SECOND_TIER: Final = {
     "tests/s3/test_ceph_s3_tests.py::test_a_case_passes": (
         "one scenario each with one client more; the first tier has the gateway's own tests of the same operations"
     ),
+    "tests/s3/test_client_examples.py": "the clients of tests/s3/test_clients.py, shortly, as the page shows them",
     "tests/s3/test_clients.py": "one scenario on further clients; tests/s3/test_gateway_objects.py has it with boto3",
     "tests/integration/test_packaging.py::test_beside_an_application_with_an_api_of_its_own_everything_runs": (
         "it installs what is shipped"

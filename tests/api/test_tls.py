@@ -41,28 +41,40 @@ class Pair(NamedTuple):
     certificate: Path
     key: Path
 
-    def renew(self, *, password: bytes = b"") -> int:
-        """Write a new certificate, which is its own root, and its key; the serial number."""
+    def renew(self, *, password: bytes = b"", authority: Path | None = None) -> int:
+        """Write a new certificate and its key; the serial number. It is its own root, or that of a new authority, whose
+        certificate is written to a file of its own.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lake.test")])
-        serial = x509.random_serial_number()
-        now = datetime.now(UTC)
-        made = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(name)
-            .public_key(key.public_key())
-            .serial_number(serial)
-            .not_valid_before(now - timedelta(days=1))
-            .not_valid_after(now + timedelta(days=2))
-            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .sign(key, hashes.SHA256())
-        )
+        root_key = ec.generate_private_key(ec.SECP256R1()) if authority else key
+        made = signed_certificate("lake.test", key, "root.test" if authority else "lake.test", root_key)
+        if authority:
+            root = signed_certificate("root.test", root_key, "root.test", root_key)
+            authority.write_bytes(root.public_bytes(serialization.Encoding.PEM))
         self.certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
         secrecy = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
         self.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, secrecy))
-        return serial
+        return made.serial_number
+
+
+def signed_certificate(
+    subject: str, key: ec.EllipticCurvePrivateKey, issuer: str, issuer_key: ec.EllipticCurvePrivateKey
+) -> x509.Certificate:
+    """A certificate for 127.0.0.1; an authority's, if it signs itself."""
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (subject, issuer)]
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(names[0])
+        .issuer_name(names[1])
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=2))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=subject == issuer, path_length=None), critical=True)
+        .sign(issuer_key, hashes.SHA256())
+    )
 
 
 @pytest.fixture

@@ -150,27 +150,46 @@ def test_every_command_is_mentioned_where_commands_are_explained() -> None:
 
 
 def script(blocks: Sequence[tuple[str, str]]) -> str:
-    """The snippets, one after the other, as a new user types them; a service is waited for, what is "from the checkout"
-    runs there.
-    """
-    taken = ["trap 'kill $(jobs -p) && wait' EXIT"]
-    for kind, body in blocks:
-        match kind:
-            case "python":
-                taken.append(f"python - <<'END'\n{body}END")
-            case "toml":
-                taken.append(f"cat > {body.split()[1]} <<'END'\n{body}END")
-            case _ if "-m examples." in body:
-                taken.append(f"(cd {shlex.quote(str(ROOT))} && {body})")
-            case _ if "refstore serve" in body:
-                taken.append(
-                    body
-                    + "until (exec 3<>/dev/tcp/127.0.0.1/$REFSTORE_API_PORT) 2> /dev/null; "
-                    + "do kill -0 $!; sleep 0.1; done"
-                )
-            case _:
-                taken.append(body)
-    return "\n".join(taken)
+    """The snippets, one after the other, as a new user types them. What they started ends with the shell."""
+    return "\n".join(["trap 'kill $(jobs -p) && wait' EXIT", *(typed(kind, body) for kind, body in blocks)])
+
+
+def typed(kind: str, body: str) -> str:
+    """A snippet as commands of the shell: a service is waited for, what is "from the checkout" runs there."""
+    match kind:
+        case "python":
+            return f"python - <<'END'\n{body}END"
+        case "toml":
+            return f"cat > {body.split()[1]} <<'END'\n{body}END"
+        case _ if "-m examples." in body:
+            return f"(cd {shlex.quote(str(ROOT))} && {body})"
+        case _ if "refstore serve" in body:
+            return (
+                f"{body}for port in $REFSTORE_API_PORT ${{REFSTORE_S3_PORT:-}}; do "
+                "until (exec 3<>/dev/tcp/127.0.0.1/$port) 2> /dev/null; do kill -0 $!; sleep 0.1; done; done"
+            )
+        case _:
+            return body
+
+
+def run_shell(program: str, folder: Path, environment: dict[str, str]) -> str:
+    """Run a program of the shell, and end all that it started; what it printed."""
+    with subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", program],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as shell:
+        try:
+            out, errors = shell.communicate()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)  # the service, where the shell did not come to its end
+    assert shell.returncode == 0, f"{out[-1000:]}\n{errors[-4000:]}"
+    return out
 
 
 def test_every_block_of_the_readme_is_run_or_is_output() -> None:
@@ -217,22 +236,7 @@ def test_the_blocks_of_the_readme_run_one_after_the_other(tmp_path: Path) -> Non
     ]
     work = tmp_path / "work"
     work.mkdir()
-    command = ["bash", "-euo", "pipefail", "-c", script(blocks)]
-    with subprocess.Popen(
-        command,
-        cwd=work,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as shell:
-        try:
-            out, errors = shell.communicate()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(shell.pid, signal.SIGKILL)  # the service, where the shell did not come to its end
-    assert shell.returncode == 0, errors[-4000:]
+    out = run_shell(script(blocks), work, environment)
     shown = out.splitlines()
     assert "2026-11-21,42" in shown
     assert [line.split()[0] for line in shown if "branch-deleted" in line] == ["2026/11/21.csv"], (
