@@ -102,6 +102,10 @@ def checksum_headers(entry: Entry) -> dict[str, str]:
     return found
 
 
+def has_checksum(entry: Entry, algorithm: str) -> bool:
+    return HEADER_PREFIX + algorithm in checksum_headers(entry)
+
+
 def checksum_content(entry: Entry) -> list[tuple[str, str]]:
     """Return the elements of the checksums that are known."""
     return [

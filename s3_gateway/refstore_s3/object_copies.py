@@ -1,5 +1,8 @@
 """CopyObject: by reference within a repository, so that no data moves; by bytes between repositories, each of which
 counts its own references.
+
+A copy with a condition on its target is made by bytes, too: a conditional entry is known by its address, which nobody
+else may have made (rule 20 of docs/protocol.md). So is one that needs a checksum that its source does not have.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import msgspec
 from starlette.responses import Response
 
 from refstore.core import ids
+from refstore.core.user_metadata import CONTENT_CHECKSUM, without_content_names
 from refstore.errors import Contention
 from refstore.operations.copy import ATTEMPTS, Copy
 from refstore.operations.upload import Upload
@@ -20,13 +24,16 @@ from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_api.object_streams import ChunkReader, open_chunks
+from refstore_s3.checksums import Checksums
 from refstore_s3.conditions import COPY_SOURCE, check_conditions
 from refstore_s3.listings import XML, format_time
 from refstore_s3.object_attributes import (
+    CHECKSUM_TYPE,
     TAGS,
     checksum_content,
     content_attributes,
     etag_of,
+    has_checksum,
     parse_tags,
     read_attributes,
     user_attributes,
@@ -37,7 +44,8 @@ from refstore_s3.object_writes import refuse_headers
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import Target, check_path, split_key
-from refstore_s3.write_conditions import check_writable
+from refstore_s3.upload_checksums import UploadChecksum
+from refstore_s3.write_conditions import WriteCondition, check_writable, explain_refusals, read_write_condition
 from refstore_s3.xml_documents import make_document
 
 DIRECTIVES: Final = ("COPY", "REPLACE")
@@ -72,11 +80,7 @@ async def copy_object(request: S3Request) -> Response:
     target = await request.find_target(Role.WRITER)
     refuse_headers(request)
     check_path(target)
-    for name in ("if-match", "if-none-match"):
-        if name in request.headers:
-            raise S3Error("NotImplemented", f"{name} of a copy is not supported; leave it out")
-    if "x-amz-checksum-algorithm" in request.headers:
-        raise S3Error("NotImplemented", "a copy keeps the source's checksums; leave x-amz-checksum-algorithm out")
+    algorithm = UploadChecksum.read(request.headers).algorithm
     source = await find_source(request)
     attributes = read_copy_attributes(request)
     is_same = (source.repository, source.ref, source.path) == (target.repository, target.ref, target.path)
@@ -84,10 +88,17 @@ async def copy_object(request: S3Request) -> Response:
         raise S3Error(
             "InvalidRequest", "the copy is onto itself and changes nothing; change its metadata, or name another key"
         )
-    if source.repository == target.repository:
+    condition = await read_write_condition(request, target)
+    if condition.refusal is not None:
+        raise condition.refusal
+    by_reference = source.repository == target.repository and condition == WriteCondition()
+    if by_reference and algorithm:
+        _, found = await stat_object(request, source)
+        by_reference = has_checksum(found, algorithm)
+    if by_reference:
         entry = await _copy_entry(request, source, target, attributes)
     else:
-        entry = await _copy_bytes(request, source, target, attributes)
+        entry = await _copy_bytes(request, source, target, attributes, condition, algorithm)
     content = [("ETag", etag_of(entry)), ("LastModified", format_time(entry.mtime_ms)), *checksum_content(entry)]
     return Response(make_document("CopyObjectResult", content), media_type=XML)
 
@@ -166,22 +177,38 @@ def _expect_source(
     return describe
 
 
-async def _copy_bytes(request: S3Request, source: Target, target: Target, attributes: CopyAttributes) -> Entry:
-    """Copy into another repository, by reading the bytes and uploading them there."""
-    await request.service.repository(target.repository, lambda repo: check_writable(repo, target))
+async def _copy_bytes(
+    request: S3Request,
+    source: Target,
+    target: Target,
+    attributes: CopyAttributes,
+    condition: WriteCondition,
+    algorithm: str,
+) -> Entry:
+    """Copy by reading the bytes and uploading them. `algorithm`: of the checksum that the copy must have; '': any."""
+    await request.service.repository(
+        target.repository, lambda repo: check_writable(repo, target, if_absent=condition.if_absent)
+    )
     for _ in range(ATTEMPTS):
         context, entry = await stat_object(request, source)
         check_conditions(request.headers, entry, prefix=COPY_SOURCE)
         reader = await request.service.run(partial(open_chunks, context, entry, 0, entry.size_bytes))
         if reader is not None:
             described = attributes.describe(entry)
+            metadata, body = dict(described.metadata), _read_all(reader)
+            if algorithm and not has_checksum(entry, algorithm):
+                metadata = without_content_names(metadata)
+                body = _add_checksum(body, algorithm, metadata)
             item = Upload(
                 path=target.path,
-                body=_read_all(reader),
-                metadata=described.metadata,
+                body=body,
+                metadata=metadata,
                 content_type=described.content_type,
+                if_absent=condition.if_absent,
+                if_entry=condition.if_entry,
             )
-            _, copied = await request.service.upload_long(target.repository, target.ref, item)
+            with explain_refusals(is_conditional=condition.if_entry is not None):
+                _, copied = await request.service.upload_long(target.repository, target.ref, item)
             return copied
         # raises if the object is gone; otherwise it changed
         await request.service.repository(
@@ -198,6 +225,15 @@ def _read_all(reader: ChunkReader) -> Iterator[bytes]:
             chunk = reader.chunk()
     finally:
         reader.close()
+
+
+def _add_checksum(chunks: Iterator[bytes], algorithm: str, metadata: dict[str, str]) -> Iterator[bytes]:
+    """Yield the chunks, and add their checksum to the metadata behind the last one."""
+    running = Checksums([algorithm])
+    for chunk in chunks:
+        running.update(chunk)
+        yield chunk
+    metadata |= {CONTENT_CHECKSUM + algorithm: running.base64(algorithm), CHECKSUM_TYPE: "FULL_OBJECT"}
 
 
 def _make_contention(source: Target) -> Contention:

@@ -174,6 +174,7 @@ def test_rclone(s3: S3Service, repo: Repository, tmp_path: Path) -> None:
 def store_of(s3: S3Service, repo: Repository, prefix: str = "main") -> S3Store:
     return S3Store(
         repo.name, prefix=prefix, endpoint=s3.url, region=REGION, access_key_id=KEY_ID, secret_access_key=S3_SECRET,
+        copy_if_not_exists="header: If-None-Match: *",
         client_options={"allow_http": True, "allow_invalid_certificates": s3.is_secure},
     )  # fmt: skip
 
@@ -199,6 +200,8 @@ def test_obstore(s3: S3Service, repo: Repository) -> None:
         obstore.put(store, "once", b"4", mode={"e_tag": made["e_tag"]})
     assert repo.read("main", "once") == b"3"
     obstore.copy(store, "once", "twice")
+    with pytest.raises(AlreadyExistsError):
+        obstore.copy(store, "once", "twice", overwrite=False)
     obstore.rename(store, "once", "thrice")
     obstore.delete(store, [f"names/{name}" for name in NAMES])
     assert paths(repo) == ["large", "thrice", "twice"]

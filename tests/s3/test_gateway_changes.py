@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,6 +92,55 @@ class TestCopies:
         assert s3.get_object(Bucket=OTHER, Key="main/bytes")["Body"].read() == b"x" * (3 << 20)
         entries = [gateway.lake.repository(name).context.objects.list("data/") for name in (REPOSITORY, OTHER)]
         assert all(len(list(each)) for each in entries)
+
+    @pytest.mark.parametrize("to", [REPOSITORY, OTHER])
+    def test_conditions_on_the_target(self, gateway: ServedGateway, s3: Any, to: str) -> None:
+        source = {"Bucket": REPOSITORY, "Key": "main/source"}
+        s3.put_object(**source, Body=b"1", Metadata={"a": "b"})
+        copy = {"CopySource": source, "Bucket": to, "Key": f"main/once-in-{to}"}
+        etag = s3.copy_object(**copy, IfNoneMatch="*")["CopyObjectResult"]["ETag"]
+        for condition in ({"IfNoneMatch": "*"}, {"IfNoneMatch": etag}, {"IfMatch": '"other"'}):
+            assert code_of(s3.copy_object, **copy, **condition) == ("PreconditionFailed", 412)
+        missing = {**copy, "Key": "main/missing"}
+        assert code_of(s3.copy_object, **missing, IfMatch=etag) == ("NoSuchKey", 404)
+        s3.copy_object(**copy, IfMatch=etag, MetadataDirective="REPLACE", Metadata={"c": "d"})
+        assert s3.head_object(Bucket=to, Key=copy["Key"])["Metadata"] == {"c": "d"}
+        assert gateway.lake.repository(to).read("main", f"once-in-{to}") == b"1"
+
+    def test_a_target_that_is_taken_while_it_is_copied(
+        self, gateway: ServedGateway, s3: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source = {"Bucket": REPOSITORY, "Key": "main/source"}
+        etag = s3.put_object(**source, Body=b"1")["ETag"]
+        key = {"Bucket": REPOSITORY, "Key": "main/taken"}
+
+        def check_then_take(*arguments: Any, **options: Any) -> None:
+            check_conditions(*arguments, **options)
+            gateway.repository.upload("main", "taken", b"faster")
+
+        monkeypatch.setattr(object_copies, "check_conditions", check_then_take)
+        assert code_of(s3.copy_object, CopySource=source, **key, IfNoneMatch="*") == ("PreconditionFailed", 412)
+        etag = s3.head_object(**key)["ETag"]
+        assert code_of(s3.copy_object, CopySource=source, **key, IfMatch=etag) == ("PreconditionFailed", 412)
+        assert gateway.repository.read("main", "taken") == b"faster"
+
+    @pytest.mark.parametrize("to", [REPOSITORY, OTHER])
+    def test_the_checksum_that_is_asked_for(self, gateway: ServedGateway, s3: Any, to: str) -> None:
+        source = {"Bucket": REPOSITORY, "Key": "main/summed"}
+        put = s3.put_object(**source, Body=b"1", ChecksumAlgorithm="SHA1", Metadata={"a": "b"})
+        copy = {"CopySource": source, "Bucket": to, "Key": "main/summed-again"}
+        same = s3.copy_object(**copy, ChecksumAlgorithm="SHA1")["CopyObjectResult"]
+        assert same["ChecksumSHA1"] == put["ChecksumSHA1"]
+        is_reference = gateway.repository.stat("main", "summed").address in {
+            each.entry.address for each in gateway.lake.repository(to).list("main", prefix="summed-a") if each.entry
+        }
+        assert is_reference == (to == REPOSITORY)
+        other = s3.copy_object(**copy, ChecksumAlgorithm="SHA256")["CopyObjectResult"]
+        assert other["ChecksumSHA256"] == base64.b64encode(hashlib.sha256(b"1").digest()).decode()
+        head = s3.head_object(Bucket=to, Key="main/summed-again", ChecksumMode="ENABLED")
+        assert (head["ChecksumSHA256"], head["ChecksumType"]) == (other["ChecksumSHA256"], "FULL_OBJECT")
+        assert ("ChecksumSHA1" in head, head["Metadata"]) == (False, {"a": "b"})
+        assert code_of(s3.copy_object, **copy, ChecksumAlgorithm="MD4") == ("InvalidRequest", 400)
 
     def test_the_source_must_be_readable(self, gateway: ServedGateway, s3: Any) -> None:
         gateway.add_key("OTHERSONLY", Role.WRITER, (OTHER,))
