@@ -9,7 +9,7 @@ finds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -23,7 +23,7 @@ from refstore.errors import InvalidParts, ObjectNotFound, RefstoreError, UploadN
 from refstore.kv.base import ABSENT
 from refstore.kv.unknown_outcomes import UnknownOutcomes
 from refstore.objects.base import Body, StoredPart, chunks_of
-from refstore.operations import read, upload
+from refstore.operations import upload
 from refstore.records import keys
 from refstore.records.encoding import decode
 from refstore.records.multipart_records import MultipartUpload, UploadedPart
@@ -101,37 +101,25 @@ def write_part(
     return written
 
 
-def copy_part(
-    ctx: Context,
-    name: UploadName,
-    number: int,
-    source: tuple[Context, str, str],
-    start: int = 0,
-    end: int | None = None,
-) -> WrittenPart:
-    """Write the bytes [start, end) of an object as a part: in the store, where it can. `source`: the repository, a ref
-    and a path there. Raises UploadNotFound, ObjectNotFound.
+def copy_part(ctx: Context, name: UploadName, number: int, source: Address, start: int, end: int) -> WrittenPart | None:
+    """Write the bytes [start, end) of the repository's object at `source` as a part, in the store; None: the store has
+    no uploads, so write the part. By its path, another object than the caller looked at could be copied. Raises
+    UploadNotFound, ObjectNotFound.
     """
-    from_ctx, ref, path = source
     registered = read_open(ctx, name)
     check_number(number)
-    place = read.find_own_content(from_ctx, ref, ids.object_path(path)) if from_ctx.repo == ctx.repo else None
-    if place is None or not registered.record.store_upload:
-        return write_part(ctx, name, number, open_source(source, start, end))
-    address, size_bytes = place
-    last = size_bytes if end is None else min(end, size_bytes)
-    if start >= last:
+    if not registered.record.store_upload:
+        return None
+    if start >= end:
         return write_part(ctx, name, number, b"")
-    stored = ctx.objects.copy_part(name.address, registered.record.store_upload, number, address, start, last)
+    try:
+        stored = ctx.objects.copy_part(name.address, registered.record.store_upload, number, source, start, end)
+    except ObjectNotFound:
+        ctx.objects.head(source)  # raises if it is the source that is gone
+        raise upload_not_found(name) from None
     written = WrittenPart(number, name.address, UploadedPart(stored.size_bytes, stored.etag, ctx.clock.now_ms()))
     ctx.uploads.write_part(name.upload_id, written)
     return written
-
-
-def open_source(source: tuple[Context, str, str], start: int = 0, end: int | None = None) -> Iterator[bytes]:
-    """Return the bytes of an object that becomes a part. Raises ObjectNotFound."""
-    from_ctx, ref, path = source
-    return read.open_object(from_ctx, ref, ids.object_path(path), start, end)
 
 
 def _put_in_store(ctx: Context, registered: RegisteredUpload, number: int, body: Body) -> StoredPart:

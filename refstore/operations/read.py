@@ -261,19 +261,6 @@ def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None)
     raise Contention(f"{path!r} on {ref!r} kept changing while it was read; make the same call again")
 
 
-def find_own_content(ctx: Context, ref: str, path: Path) -> tuple[Address, int] | None:
-    """Return where the content of an object lies in the repository's namespace, and its size; None: it is foreign.
-    Raises ObjectNotFound, Gone.
-    """
-    resolved, content = _resolve_content(ctx, refs.resolve(ctx, ref), path)
-    if not is_own(resolved.entry.address):
-        return None
-    if content is not None and content.is_erased:
-        raise Gone(f"{path!r} on {ref!r} was erased by the purge {content.run}")
-    stored = content if content is not None else resolved.entry
-    return stored.address, stored.size_bytes
-
-
 def verify_chunks(
     ctx: Context, chunks: Iterator[bytes], stored: Entry | Content, start: int, end: int | None, what: str
 ) -> Iterator[bytes]:

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final, TypeVar
 
 from starlette.responses import Response
 
-from refstore.context import Context
 from refstore.core import deadline, ids
-from refstore.errors import InvalidName, InvalidPath, NotFound, UploadNotFound
+from refstore.core.ids import is_own
+from refstore.errors import InvalidName, InvalidPath, NotFound, ObjectNotFound, UploadNotFound
 from refstore.operations import multipart
+from refstore.operations.copy import ATTEMPTS
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore.versioning.multipart_uploads import UploadName, WrittenPart
 from refstore_api import request_bodies
+from refstore_api.object_streams import check_erased, open_chunks
+from refstore_api.service import EntryInContext
 from refstore_s3.checksums import HEADER_PREFIX, Checksums
 from refstore_s3.conditions import COPY_SOURCE, check_conditions
 from refstore_s3.listings import XML, format_time
 from refstore_s3.object_attributes import read_attributes
 from refstore_s3.object_bodies import CheckedBody, receive_body
-from refstore_s3.object_copies import find_source
-from refstore_s3.object_reads import stat_object
+from refstore_s3.object_copies import find_source, make_contention, read_all
+from refstore_s3.object_reads import check_changed, stat_object
 from refstore_s3.object_writes import refuse_headers
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
@@ -91,37 +95,46 @@ async def upload_part_copy(request: S3Request) -> Response:
     refuse_headers(request)
     name, number = find_upload(request, target), read_part_number(request)
     source = await find_source(request)
-    from_ctx, entry = await stat_object(request, source)
-    check_conditions(request.headers, entry, prefix=COPY_SOURCE)
-    start, end = _read_copy_range(request, entry.size_bytes)
-
-    def copy(repo: Repository) -> WrittenPart:
-        ctx = repo.context
-        algorithm = UploadChecksum.kept_by(multipart.read_open(ctx, name).record).algorithm
-        return _copy(ctx, name, number, (from_ctx, source), (start, end), algorithm)
-
-    written = await operate(request, target, copy, has_body=True)
+    for _ in range(ATTEMPTS):
+        read = await stat_object(request, source)
+        check_conditions(request.headers, read.entry, prefix=COPY_SOURCE)
+        bounds = _read_copy_range(request, read.entry.size_bytes)
+        copy = partial(_copy, name, number, read, bounds)
+        written = await operate(request, target, copy, has_body=True)
+        if written is not None:
+            break
+        await check_changed(request, source)
+    else:
+        raise make_contention(source)
     content = [("ETag", f'"{written.part.etag}"'), ("LastModified", format_time(written.part.written_ms))]
     return Response(make_document("CopyPartResult", [*content, *checksum_content(written)]), media_type=XML)
 
 
 def _copy(
-    ctx: Context,
-    name: UploadName,
-    number: int,
-    source: tuple[Context, Target],
-    bounds: tuple[int, int],
-    algorithm: str,
-) -> WrittenPart:
-    """Copy in the store where it can, or through this process, where each part needs a checksum."""
-    from_ctx, target = source
-    if not algorithm:
-        return multipart.copy_part(ctx, name, number, (from_ctx, target.ref, target.path), *bounds)
-    running = Checksums([algorithm])
-    chunks = multipart.open_source((from_ctx, target.ref, target.path), *bounds)
-    return multipart.write_part(
-        ctx, name, number, _update(running, chunks), checksums=lambda: {algorithm: running.base64(algorithm)}
-    )
+    name: UploadName, number: int, source: EntryInContext, bounds: tuple[int, int], repo: Repository
+) -> WrittenPart | None:
+    """Copy of this very entry: in the store where it can, or through this process, where each part needs a checksum.
+    None: its data is gone.
+    """
+    ctx, from_ctx, entry = repo.context, source.context, source.entry
+    check_erased(entry)
+    algorithm = UploadChecksum.kept_by(multipart.read_open(ctx, name).record).algorithm
+    if not algorithm and from_ctx.repo == ctx.repo and is_own(entry.address):
+        try:
+            written = multipart.copy_part(ctx, name, number, entry.address, *bounds)
+        except ObjectNotFound:
+            return None
+        if written is not None:
+            return written
+    reader = open_chunks(from_ctx, entry, *bounds)
+    if reader is None:
+        return None
+    running = Checksums([algorithm] if algorithm else [])
+
+    def checksums() -> dict[str, str]:
+        return {algorithm: running.base64(algorithm)} if algorithm else {}
+
+    return multipart.write_part(ctx, name, number, _update(running, read_all(reader)), checksums=checksums)
 
 
 async def abort_multipart_upload(request: S3Request) -> Response:

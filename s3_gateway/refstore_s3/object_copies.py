@@ -39,7 +39,7 @@ from refstore_s3.object_attributes import (
     user_attributes,
     write_tags,
 )
-from refstore_s3.object_reads import stat_object
+from refstore_s3.object_reads import check_changed, stat_object
 from refstore_s3.object_writes import refuse_headers
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
@@ -157,7 +157,7 @@ async def _copy_entry(request: S3Request, source: Target, target: Target, attrib
             return await request.service.repository(target.repository, copy)
         except SourceChanged:
             continue
-    raise _make_contention(source)
+    raise make_contention(source)
 
 
 def _expect_source(
@@ -195,7 +195,7 @@ async def _copy_bytes(
         reader = await request.service.run(partial(open_chunks, context, entry, 0, entry.size_bytes))
         if reader is not None:
             described = attributes.describe(entry)
-            metadata, body = dict(described.metadata), _read_all(reader)
+            metadata, body = dict(described.metadata), read_all(reader)
             if algorithm and not has_checksum(entry, algorithm):
                 metadata = without_content_names(metadata)
                 body = _add_checksum(body, algorithm, metadata)
@@ -210,14 +210,12 @@ async def _copy_bytes(
             with explain_refusals(is_conditional=condition.if_entry is not None):
                 _, copied = await request.service.upload_long(target.repository, target.ref, item)
             return copied
-        # raises if the object is gone; otherwise it changed
-        await request.service.repository(
-            source.repository, lambda repo: ChunkReader(repo.get(source.ref, source.path)).close()
-        )
-    raise _make_contention(source)
+        await check_changed(request, source)
+    raise make_contention(source)
 
 
-def _read_all(reader: ChunkReader) -> Iterator[bytes]:
+def read_all(reader: ChunkReader) -> Iterator[bytes]:
+    """Yield the chunks, and close the reader."""
     try:
         chunk = reader.first
         while chunk:
@@ -236,5 +234,6 @@ def _add_checksum(chunks: Iterator[bytes], algorithm: str, metadata: dict[str, s
     metadata |= {CONTENT_CHECKSUM + algorithm: running.base64(algorithm), CHECKSUM_TYPE: "FULL_OBJECT"}
 
 
-def _make_contention(source: Target) -> Contention:
+def make_contention(source: Target) -> Contention:
+    """Make the error of a copy whose source changed each time."""
     return Contention(f"{source.key!r} kept changing while it was copied; make the same call again")

@@ -61,10 +61,7 @@ async def get_object(request: S3Request) -> Response:
             return stream_object(
                 request.service, reader, fields, start, end, entry.size_bytes, partial=part is not None
             )
-        # raises if the object is gone; otherwise it changed
-        await request.service.repository(
-            target.repository, lambda repo: ChunkReader(repo.get(target.ref, target.path)).close()
-        )
+        await check_changed(request, target)
     raise Contention(f"{target.key!r} kept changing while it was read; make the same call again")
 
 
@@ -93,6 +90,13 @@ async def stat_object(request: S3Request, target: Target) -> EntryInContext:
         raise S3Error("NoSuchKey", str(error), fields={"Key": target.key}) from None
     except Invalid as error:  # the first segment is no ref
         raise S3Error("NoSuchKey", str(error), fields={"Key": target.key}) from None
+
+
+async def check_changed(request: S3Request, target: Target) -> None:
+    """Check that an object whose data was gone is another one by now, which can be read. Raises RefstoreError."""
+    await request.service.repository(
+        target.repository, lambda repo: ChunkReader(repo.get(target.ref, target.path)).close()
+    )
 
 
 def check_version(request: S3Request) -> None:

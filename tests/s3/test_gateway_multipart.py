@@ -13,7 +13,8 @@ import pytest
 
 from refstore.configuration.settings import S3Settings
 from refstore.service.access_keys import Role
-from refstore_s3 import multipart_completions
+from refstore_s3 import multipart_completions, multipart_parts
+from refstore_s3.conditions import check_conditions
 from refstore_s3.upload_checksums import UploadChecksum
 from tests.reaping import reap_all
 from tests.s3.served_gateway import REPOSITORY, ServedGateway, serve_gateway
@@ -157,6 +158,41 @@ def test_parts_are_copied(gateway: ServedGateway, s3: Any, algorithm: str) -> No
         404,
     )
     plain.abort_multipart_upload(**upload)
+
+
+@pytest.mark.parametrize("algorithm", ["", "CRC32"])
+@pytest.mark.parametrize(("replacement", "is_reaped"), [(b"9", False), (b"9" * 20, False), (b"9" * 20, True)])
+def test_a_part_is_copied_of_the_object_whose_conditions_and_length_were_read(
+    gateway: ServedGateway,
+    s3: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    replacement: bytes,
+    is_reaped: bool,
+    algorithm: str,
+) -> None:
+    """Somebody replaces the source between that look and the copy: no part is a piece of the new one."""
+    repo = gateway.repository
+    source = {"Bucket": REPOSITORY, "Key": "main/raced-source"}
+    etag = s3.put_object(**source, Body=b"0123456789")["ETag"]
+    plain = gateway.client(request_checksum_calculation="when_required")
+    upload = begin(plain, **({"ChecksumAlgorithm": algorithm} if algorithm else {}))
+    replacements = [replacement]
+
+    def check_then_replace(*arguments: Any, **options: Any) -> None:
+        check_conditions(*arguments, **options)
+        if replacements:
+            address = repo.stat("main", "raced-source").address
+            repo.upload("main", "raced-source", replacements.pop())
+            if is_reaped:
+                repo.context.objects.delete_many([address])
+
+    monkeypatch.setattr(multipart_parts, "check_conditions", check_then_replace)
+    copy = {**upload, "CopySource": source, "PartNumber": 1}
+    if is_reaped:
+        assert code_of(plain.upload_part_copy, **copy, CopySourceIfMatch=etag) == ("PreconditionFailed", 412)
+    copied = plain.upload_part_copy(**copy, **({} if is_reaped else {"CopySourceIfMatch": etag}))
+    end(plain, upload, [{"PartNumber": 1, "ETag": copied["CopyPartResult"]["ETag"]}])
+    assert repo.read("main", "parts") == (replacement if is_reaped else b"0123456789")
 
 
 def test_a_free_key_is_taken_once(s3: Any) -> None:
