@@ -53,7 +53,9 @@ def etag_of(entry: Entry) -> str:
     """Return the ETag: the MD5, as lakeFS and S3 have it, if the service computed it. Otherwise it is the address,
     which is unique; a checksum from a client may be anything.
     """
-    tag = entry.md5 or (entry.address if is_own(entry.address) else entry.checksum)
+    if not entry.md5 and is_own(entry.address):
+        return f'"{entry.address}"'  # its form needs no other check
+    tag = entry.md5 or entry.checksum
     return f'"{tag}"' if _VALUE.fullmatch(tag) and '"' not in tag else '""'
 
 

@@ -298,7 +298,7 @@ def list_page(ctx: Context, ref: ResolvedRef, *, prefix: str, after: str, amount
         marks = read_marks(ctx, ref)
         check_hidden(ctx, ref, marks)
         metarange, announced = _read_metarange(ctx, ref.commit)
-        source = partial(_committed_stream, ctx, metarange, prefix, page=amount)
+        source = partial(_committed_stream, ctx, metarange, prefix, page=amount + 1)
         if _is_swept(marks):
             page = _swept_page(ctx, marks, source, prefix, after, amount, delimiter)
         else:
@@ -363,7 +363,7 @@ def read_consistent(
 
 def stream_entries(ctx: Context, branch: Branch, prefix: str, after: str, amount: int) -> Iterator[tuple[str, Entry]]:
     """Yield a branch's entries after `after` under the record; the caller checks that the record did not change."""
-    page = min(SCAN_LIMIT, amount + 1)
+    page = min(SCAN_LIMIT, amount) + 1  # one more tells whether the page is the last
     staged = ctx.staging.scan_merged(branch.live_tokens, prefix=prefix, after=after, page=page)
     metarange = head_commit(ctx, branch.head).metarange
     if not metarange:

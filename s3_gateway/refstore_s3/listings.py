@@ -172,7 +172,7 @@ def _write(
 
 
 def _format_etag(etag: str) -> str:
-    return f"&quot;{etag[1:-1]}&quot;" if etag[1:-1].isalnum() else escape_text(etag)  # nearly all are hex
+    return f"&quot;{escape_text(etag[1:-1])}&quot;"  # nearly all are hex or addresses, and only their quotes are escaped
 
 
 @lru_cache(maxsize=4096)
