@@ -342,9 +342,10 @@ class Repository:
     def list_page(
         self, ref: str, *, prefix: str = "", after: str = "", amount: int = 1000, delimiter: str = ""
     ) -> ListingPage:
-        """Return one page of a listing, with at most `amount` items that sort after the path or common prefix `after`.
+        """Return a page of a listing, with at most `amount` items of what comes after `after`, a path or common prefix.
 
-        With a `delimiter`, paths that share a prefix up to it are listed as one common prefix.
+        With a `delimiter`, paths that share a prefix up to it are listed as one common prefix. A page may have fewer
+        items, even none, although `has_more`: where very many paths were deleted. The next one begins at `next_after`.
         """
         ids.path_prefix(prefix)
         resolved = refs.resolve(self.context, ref)

@@ -19,7 +19,7 @@ from refstore.errors import Conflict, Contention, OutcomeUnknown, PathChanged
 from refstore.kv.base import ABSENT, SetIf
 from refstore.kv.unknown_outcomes import UnknownOutcomes
 from refstore.operations.read import is_unchanged, read_consistent, resolve_many, stream_entries
-from refstore.operations.refs import ResolvedRef
+from refstore.operations.refs import ResolvedRef, head_commit
 from refstore.operations.stage_entries import (
     DELETED_CAUSE,
     Placement,
@@ -208,4 +208,5 @@ def remove_staged(
 
 
 def _page_of_paths(ctx: Context, record: Branch, prefix: str, after: str) -> list[str]:
-    return [path for path, _ in islice(stream_entries(ctx, record, prefix, after, BATCH), BATCH)]
+    entries = stream_entries(ctx, record, head_commit(ctx, record.head).metarange, prefix, after, BATCH)
+    return [*islice((path for path, entry in entries if entry is not None), BATCH)]

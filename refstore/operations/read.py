@@ -28,7 +28,7 @@ from refstore.records.commit_records import Commit
 from refstore.records.encoding import decode_optional
 from refstore.records.location_records import Content
 from refstore.records.mark_records import Mark
-from refstore.records.staging_records import Entry, StagedRecord, Tombstone, decode_staged, without_reference
+from refstore.records.staging_records import Entry, StagedRecord, decode_staged, without_reference
 from refstore.versioning.branches import OpenBranch
 
 ATTEMPTS: Final = 64
@@ -37,8 +37,11 @@ ATTEMPTS: Final = 64
 PAGE_BYTES_MAX: Final = 4 << 20
 """How many bytes of paths and metadata end a page, although more items were requested; a page has at least one item."""
 
-PAGE_SWEPT_MAX: Final = 10_000
-"""How many entries that were swept end a page without a delimiter, which may have no item then."""
+PAGE_GONE_MAX: Final = 10_000
+"""How many entries that are deleted or swept end a page, which may have no item then."""
+
+FOLDER_ROWS_MAX: Final = 100
+"""How many entries of a folder a listing by folders reads through; then it skips the rest by a request of its own."""
 
 
 T = TypeVar("T")
@@ -298,23 +301,27 @@ def list_page(ctx: Context, ref: ResolvedRef, *, prefix: str, after: str, amount
         marks = read_marks(ctx, ref)
         check_hidden(ctx, ref, marks)
         metarange, announced = _read_metarange(ctx, ref.commit)
-        source = partial(_committed_stream, ctx, metarange, prefix, page=amount + 1)
+        source = partial(_committed_stream, ctx, metarange, prefix, rows=_first_rows(amount, delimiter))
         if _is_swept(marks):
-            page = _swept_page(ctx, marks, source, prefix, after, amount, delimiter)
+            from refstore.operations.swept_entries import hide_swept
+
+            # of each folder one entry: the store is asked for every one
+            page = _page(lambda start: hide_swept(ctx, marks, source(start)), prefix, after, amount, delimiter, 1)
         else:
             page = _page(source, prefix, after, amount, delimiter)
     else:
         branches = ctx.branches
         value, flag = ctx.kv.get_many([branches.key(ref.branch), keys.locations_flag(ctx.repo)])
         announced = flag is not ABSENT
-        page = read_consistent(
-            ctx,
-            ref.branch,
-            lambda branch: _page(
-                lambda start: stream_entries(ctx, branch, prefix, start, amount), prefix, after, amount, delimiter
-            ),
-            branches.parse_open(ref.branch, value),
-        )
+
+        def read(branch: Branch) -> ListingPage:
+            metarange, rows = head_commit(ctx, branch.head).metarange, _first_rows(amount, delimiter)
+            return _page(
+                lambda start: stream_entries(ctx, branch, metarange, prefix, start, rows),
+                prefix, after, amount, delimiter,
+            )  # fmt: skip
+
+        page = read_consistent(ctx, ref.branch, read, branches.parse_open(ref.branch, value))
     if not announced:
         return page
     entries = iter(_with_current_content(ctx, [each.entry for each in page.results if each.entry is not None]))
@@ -326,24 +333,6 @@ def list_page(ctx: Context, ref: ResolvedRef, *, prefix: str, after: str, amount
 def _is_swept(marks: Sequence[Mark]) -> bool:
     """Return whether a sweep of the commit, or of a part of it, has begun."""
     return any(mark.sweeping_ms for mark in marks)
-
-
-def _swept_page(
-    ctx: Context,
-    marks: Sequence[Mark],
-    source: Callable[[str], Iterator[tuple[str, Entry]]],
-    prefix: str,
-    after: str,
-    amount: int,
-    delimiter: str,
-) -> ListingPage:
-    """Return a page of what is still there of a swept commit."""
-    from refstore.operations.swept_entries import ReadableEntries
-
-    # in the middle of a folder a page by folders cannot end: the next one would begin after the folder
-    unswept = ReadableEntries(ctx, marks, None if delimiter else PAGE_SWEPT_MAX)
-    page = _page(lambda start: unswept.read(source(start)), prefix, after, amount, delimiter)
-    return page._replace(has_more=True, searched_to=unswept.cut_at) if unswept.cut_at and not page.has_more else page
 
 
 def read_consistent(
@@ -361,62 +350,85 @@ def read_consistent(
     raise Contention(f"branch {name!r} kept moving while it was read; make the same call again")
 
 
-def stream_entries(ctx: Context, branch: Branch, prefix: str, after: str, amount: int) -> Iterator[tuple[str, Entry]]:
-    """Yield a branch's entries after `after` under the record; the caller checks that the record did not change."""
-    page = min(SCAN_LIMIT, amount) + 1  # one more tells whether the page is the last
-    staged = ctx.staging.scan_merged(branch.live_tokens, prefix=prefix, after=after, page=page)
-    metarange = head_commit(ctx, branch.head).metarange
+def _first_rows(amount: int, delimiter: str) -> int:
+    """Return how many entries a page reads at first: one more than it shows, which tells whether it is the last."""
+    return min(amount, FOLDER_ROWS_MAX if delimiter else SCAN_LIMIT) + 1
+
+
+def stream_entries(
+    ctx: Context, branch: Branch, metarange: str, prefix: str, after: str, rows: int
+) -> Iterator[tuple[str, Entry | None]]:
+    """Yield a branch's entries after `after` under the record; None where one was deleted. The first ones are read by
+    `rows`. The caller checks that the record did not change. `metarange`: of the head.
+    """
+    staged = ctx.staging.scan_merged(branch.live_tokens, prefix=prefix, after=after, page=rows)
     if not metarange:
         for path, value, _token in staged:
             record = decode_staged(value)
-            if isinstance(record, Entry):
-                yield path, record
+            yield path, record if isinstance(record, Entry) else None
         return
     overlay = ((path, 0, value) for path, value, _token in staged)
-    below = ((path, 1, entry) for path, entry in _committed_stream(ctx, metarange, prefix, after, page))
+    below = ((path, 1, entry) for path, entry in _committed_stream(ctx, metarange, prefix, after, rows))
     previous: str | None = None
     for path, _rank, value in heapq.merge(overlay, below, key=lambda item: item[:2]):
         if path == previous:
             continue  # the staged entry came first
         previous = path
         record = decode_staged(value) if isinstance(value, bytes) else value
-        if not isinstance(record, Tombstone):
-            yield path, record
+        yield path, record if isinstance(record, Entry) else None
 
 
-def _committed_stream(ctx: Context, metarange: str, prefix: str, after: str, page: int) -> Iterator[tuple[str, Entry]]:
-    """Yield entries after `after`. The first ones are read by `page`, the others as `KV.scan_all` does."""
+def _committed_stream(ctx: Context, metarange: str, prefix: str, after: str, rows: int) -> Iterator[tuple[str, Entry]]:
+    """Yield entries after `after`. The first ones are read by `rows`, the others as `KV.scan_all` does."""
     while True:
-        entries = ctx.trees.scan(metarange, prefix=prefix, after=after, limit=page)
+        entries = ctx.trees.scan(metarange, prefix=prefix, after=after, limit=rows)
         yield from entries
-        if len(entries) < page:
+        if len(entries) < rows:
             return
         after = entries[-1][0]
-        page = max(page, SCAN_LIMIT)
+        rows = max(rows, SCAN_LIMIT)
 
 
 def _page(
-    source: Callable[[str], Iterator[tuple[str, Entry]]], prefix: str, after: str, amount: int, delimiter: str
+    source: Callable[[str], Iterator[tuple[str, Entry | None]]],
+    prefix: str,
+    after: str,
+    amount: int,
+    delimiter: str,
+    folder_rows: int = FOLDER_ROWS_MAX,
 ) -> ListingPage:
+    """Return a page of what `source` has after a path. Of a folder that is shown, at most `folder_rows` more entries
+    are read.
+
+    A page that ends before it is full may end within a folder that is not shown yet. So the next one skips the folder
+    of `after` only where `after` is the folder itself.
+    """
     results: list[ListedPath] = []
-    size_bytes = 0
+    size_bytes = gone = passed = 0
     folded = ""
     cursor = after
-    if delimiter and (inside := _common_prefix(after, prefix, delimiter)):
-        folded, cursor = inside, inside + keys.LAST_CODE_POINT
+    if delimiter and _common_prefix(after, prefix, delimiter) == after != "":
+        folded, cursor = after, after + keys.LAST_CODE_POINT
     while True:
         for path, entry in source(cursor):
             common = _common_prefix(path, prefix, delimiter) if delimiter else ""
             if common and common == folded:
+                passed += 1
+                if passed < min(folder_rows, amount):
+                    continue
+                cursor = common + keys.LAST_CODE_POINT
+                break  # continue after the whole folder
+            if entry is None:
+                gone += 1
+                if gone >= PAGE_GONE_MAX and path != common:
+                    return ListingPage(tuple(results), has_more=True, searched_to=path)
                 continue
             if len(results) == amount or size_bytes >= PAGE_BYTES_MAX:
                 return ListingPage(tuple(results), has_more=True)
             size_bytes += len(common or path) + (0 if common else user_metadata.metadata_bytes(entry.metadata))
             if common:
-                results.append(ListedPath(common, None))
-                folded, cursor = common, common + keys.LAST_CODE_POINT
-                break  # continue after the whole prefix rather than through it
-            results.append(ListedPath(path, entry))
+                folded, passed = common, 0
+            results.append(ListedPath(common, None) if common else ListedPath(path, entry))
         else:
             return ListingPage(tuple(results), has_more=False)
 

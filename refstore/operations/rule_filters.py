@@ -74,14 +74,20 @@ def has_path_with_prefix(ctx: Context, prefix: str, branch: str = "") -> bool | 
         if _is_same_filter(ctx, record, prefix, heads):
             continue
         try:
-            page = read.list_page(
-                ctx, ResolvedRef.of_branch(name, record.head), prefix=prefix, after="", amount=1, delimiter=""
-            )
+            if _has_path(ctx, ResolvedRef.of_branch(name, record.head), prefix):
+                return True
         except (BranchNotFound, Contention):  # it was deleted meanwhile, or is being written to
             continue
-        if page.results:
-            return True
     return False
+
+
+def _has_path(ctx: Context, ref: ResolvedRef, prefix: str) -> bool:
+    after = ""
+    while True:
+        page = read.list_page(ctx, ref, prefix=prefix, after=after, amount=1, delimiter="")
+        if page.results or not page.has_more:
+            return bool(page.results)
+        after = page.next_after
 
 
 def _is_same_filter(ctx: Context, record: Branch, prefix: str, heads: set[CommitId]) -> bool:

@@ -48,26 +48,15 @@ def find_sweeping_marks(ctx: Context, marks: Sequence[Mark], entries: Sequence[t
     ]
 
 
-class ReadableEntries:
-    """The entries of a stream that can be read. It ends when `most` were gone; `cut_at` then says where."""
-
-    def __init__(self, ctx: Context, marks: Sequence[Mark], most: int | None = None) -> None:
-        self._ctx = ctx
-        self._marks = marks
-        self._left = most
-        self.cut_at = ""
-
-    def read(self, entries: Iterable[tuple[str, Entry]]) -> Iterator[tuple[str, Entry]]:
-        waiting, amount = iter(entries), FIRST_PAGE
-        while page := list(islice(waiting, amount)):
-            gone = find_sweeping_marks(self._ctx, self._marks, page)
-            yield from (each for each, mark in zip(page, gone, strict=True) if mark is None)
-            if self._left is not None:
-                self._left -= sum(mark is not None for mark in gone)
-                if self._left <= 0:
-                    self.cut_at = page[-1][0]
-                    return
-            amount = min(PAGE, amount * 4)
+def hide_swept(
+    ctx: Context, marks: Sequence[Mark], entries: Iterable[tuple[str, Entry]]
+) -> Iterator[tuple[str, Entry | None]]:
+    """Yield the entries in their order; None for each that cannot be read."""
+    waiting, amount = iter(entries), FIRST_PAGE
+    while page := list(islice(waiting, amount)):
+        for (path, entry), mark in zip(page, find_sweeping_marks(ctx, marks, page), strict=True):
+            yield path, entry if mark is None else None
+        amount = min(PAGE, amount * 4)
 
 
 def _find_sweeping_mark(marks: Sequence[Mark], path: str) -> Mark | None:

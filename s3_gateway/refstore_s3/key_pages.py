@@ -9,7 +9,8 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterator
-from itertools import groupby
+from functools import partial
+from itertools import groupby, islice
 from typing import Final, NamedTuple
 
 from refstore.errors import InvalidName, InvalidPath, NotFound, RepositoryNotFound
@@ -18,7 +19,13 @@ from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_s3.targets import S3Bucket, decode_ref, encode_ref
 
-_STEM_END: Final = re.compile("[-./]")
+STEM_NAMES_MAX: Final = 1000
+"""How many refs with one stem are sorted together."""
+EMPTY_REFS_MAX: Final = 100
+"""How many refs without a key end a page."""
+_STEM_END: Final = re.compile("[\x00-/]")
+"""Of these characters the names of refs have `-`, `.` and `/`, and a key `%` as well."""
+_BEHIND_SLASH: Final = chr(ord("/") + 1)
 _CUT_ENCODING: Final = re.compile("%2?$")
 """The beginning of an encoded slash, where a prefix ends."""
 
@@ -60,6 +67,7 @@ def read_keys(repo: Repository, bucket: S3Bucket, query: KeyQuery) -> KeyPage:
 def _read_refs(repo: Repository, query: KeyQuery) -> KeyPage:
     """Return a page of all refs whose first segment has the prefix."""
     rows: list[KeyRow] = []
+    empty_refs = 0
     for segment in _scan_segments(repo, query):
         folded = fold_segment(segment, query.prefix, query.delimiter)
         if folded:
@@ -75,30 +83,65 @@ def _read_refs(repo: Repository, query: KeyQuery) -> KeyPage:
         rows += page.rows
         if page.next_after:
             return KeyPage(rows, page.next_after)
+        empty_refs += not page.rows
+        if empty_refs == EMPTY_REFS_MAX:
+            return KeyPage(rows, segment[:-1] + _BEHIND_SLASH)
     return KeyPage(rows, "")
 
 
 def _scan_segments(repo: Repository, query: KeyQuery) -> Iterator[str]:
-    """Yield the first segments of keys in order: `REF/` of each branch and tag that may have a key after `after`.
+    """Yield the first segments of keys in order: `REF/` of each branch and tag that may have a key after `after`."""
+    for segment in _scan_refs(repo, decode_ref(_CUT_ENCODING.sub("", query.prefix)), query.after):
+        if segment.startswith(query.prefix) and segment + LAST_CODE_POINT > query.after:
+            yield segment
+
+
+def _scan_refs(repo: Repository, start: str, after: str) -> Iterator[str]:
+    """Yield the segments of the refs whose names begin with `start`, in order, from somewhere before `after` on.
 
     The names of refs are read in their own order, in which a slash stands behind `-` and `.`, and not before them as
-    its encoding does. So names that are equal up to the first of these characters are sorted together.
+    its encoding does. So names that are equal up to the first of these characters are sorted together. Where they are
+    many, those that go on with each of the characters are read apart, so that a page reads no more than it needs.
     """
-    prefix = decode_ref(_CUT_ENCODING.sub("", query.prefix))
-    before = _find_stem(decode_ref(query.after.partition("/")[0]))[:-1]
-    names = heapq.merge(
-        (str(name) for name, _ in repo.branches(prefix=prefix, after=before)),
-        (str(name) for name, _ in repo.tags(prefix=prefix, after=before)),
+    if after >= encode_ref(start) + LAST_CODE_POINT:
+        return
+    before = _find_place_before(start, after)
+    while True:
+        for stem, group in groupby(_scan_names(repo, start, before), partial(_find_stem, start=len(start))):
+            names = [*islice(group, STEM_NAMES_MAX + 1)]
+            if len(names) <= STEM_NAMES_MAX:
+                yield from sorted({f"{encode_ref(name)}/" for name in names})
+                continue
+            for separator in "/-.":  # in the order of segments
+                yield from _scan_refs(repo, stem + separator, after)
+            if names[0] == stem:
+                yield f"{encode_ref(stem)}/"
+            before = f"{stem}/{LAST_CODE_POINT}"  # the others of the stem are not read
+            break
+        else:
+            return
+
+
+def _scan_names(repo: Repository, start: str, before: str) -> Iterator[str]:
+    return heapq.merge(
+        (str(name) for name, _ in repo.branches(prefix=start, after=before)),
+        (str(name) for name, _ in repo.tags(prefix=start, after=before)),
     )
-    for _, group in groupby(names, _find_stem):
-        for segment in sorted({f"{encode_ref(name)}/" for name in group}):
-            if segment.startswith(query.prefix) and segment + LAST_CODE_POINT > query.after:
-                yield segment
 
 
-def _find_stem(name: str) -> str:
-    """Return a ref's name up to its first `-`, `.` or `/`."""
-    return _STEM_END.split(name, maxsplit=1)[0]
+def _find_stem(name: str, start: int) -> str:
+    """Return a ref's name up to the first `-`, `.` or `/` behind its `start`."""
+    end = _STEM_END.search(name, start)
+    return name[: end.start()] if end else name
+
+
+def _find_place_before(start: str, after: str) -> str:
+    """Return a name behind which all refs are that begin with `start` and may have a key after `after`."""
+    begin = encode_ref(start)
+    stem = start + _find_stem(after[len(begin) :], 0) if after.startswith(begin) else start
+    if stem == start:
+        return ""
+    return stem[:-1] + chr(ord(stem[-1]) - 1) + LAST_CODE_POINT if stem.isascii() else stem  # no ref has such a name
 
 
 def fold_segment(segment: str, prefix: str, delimiter: str) -> str:

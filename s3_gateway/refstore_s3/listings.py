@@ -172,7 +172,7 @@ def _write(
 
 
 def _format_etag(etag: str) -> str:
-    return f"&quot;{escape_text(etag[1:-1])}&quot;"  # nearly all are hex or addresses, and only their quotes are escaped
+    return f"&quot;{escape_text(etag[1:-1])}&quot;"  # nearly always the quotes are all that is escaped
 
 
 @lru_cache(maxsize=4096)

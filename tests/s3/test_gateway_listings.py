@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any, NamedTuple
 
 import pytest
 
+from refstore.kv.base import Key
+from refstore.lake import Lake
+from refstore.operations.upload import Upload
+from refstore.records import keys
+from refstore.repository import Repository
+from refstore_s3 import key_pages
+from refstore_s3.key_pages import KeyQuery
+from refstore_s3.targets import S3Bucket
+from tests.kit.clock import FakeClock
+from tests.kit.counting_kv import CountingKV
+from tests.reaping import reap_all
 from tests.s3.served_gateway import REPOSITORY, ServedGateway, serve_gateway
 from tests.s3.test_gateway_objects import code_of
 
@@ -99,10 +111,13 @@ def test_wrong_parameters_are_refused(s3: Any) -> None:
     assert keys_of(s3.list_objects_v2(Bucket=REPOSITORY, StartAfter="main/e f+g", Prefix="main/")) == (KEYS[-2:], [])
 
 
-@pytest.mark.parametrize("size", [1, 3])
-def test_refs_are_listed_in_the_order_of_their_keys(size: int) -> None:
-    """A slash in a name sorts by its encoding; a page may end anywhere."""
-    names = ["ab", "ab-c", "ab.c", "ab/c", "ab/c/d", "ab0", "a", "zz", "team/x", "team-y", "team"]
+@pytest.mark.parametrize(("size", "stem_names"), [(1, 1), (3, 2), (3, 1000)])
+def test_refs_are_listed_in_the_order_of_their_keys(
+    size: int, stem_names: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slash in a name sorts by its encoding; a page may end anywhere, and refs with one stem may be many."""
+    monkeypatch.setattr(key_pages, "STEM_NAMES_MAX", stem_names)
+    names = ["ab", "ab-c", "ab-", "ab--c", "ab.c", "ab/c", "ab/c/d", "ab0", "a", "zz", "team/x", "team-y", "team"]
     with serve_gateway() as gateway:
         for name in names:
             gateway.repository.create_branch(name, "main")
@@ -116,3 +131,89 @@ def test_refs_are_listed_in_the_order_of_their_keys(size: int) -> None:
             )
             listed = [name for page in pages for name in keys_of(page)[1]]
             assert listed == [segment for segment in segments if segment.startswith(prefix)]
+        for after in ("ab%2", "ab!", "ab-", "ab-c/", "ab/x", "ab0", "a\u00e9", "team-"):
+            page = s3.list_objects_v2(Bucket=REPOSITORY, Delimiter="/", StartAfter=after)
+            assert keys_of(page)[1] == [segment for segment in segments if segment > after]
+
+
+@pytest.mark.parametrize("delimiter", ["", "/"])
+def test_pages_have_once_what_was_there_throughout_while_others_commit(delimiter: str) -> None:
+    """Between any two pages the branch moves: its keys are committed, overwritten, deleted, reset and come back."""
+    with serve_gateway() as gateway:
+        repo = gateway.repository
+        kept = [f"{number:03}/k" if delimiter else f"{number:03}" for number in range(60)]
+        for number, path in enumerate(kept):
+            repo.upload("main", path, b"first")
+            if number == 40:
+                repo.commit("main", "most of them")
+        changes: list[Callable[[int], object]] = [
+            lambda _: repo.commit("main", "what is staged"),
+            lambda step: repo.upload_many("main", [Upload(f"{step:03}-{name}", b"new") for name in "abc"]),
+            lambda _: repo.reset("main"),
+            lambda step: repo.upload_many("main", [Upload(path, b"again") for path in kept[step % 7 :: 7]]),
+            lambda _: repo.commit("main", "overwritten"),
+            lambda step: repo.upload("main", f"{step:03}-x", b"new"),
+            lambda step: repo.delete_many("main", [f"{step - 1:03}-x", f"{step + 30:03}-never"]),
+            lambda step: repo.copy("main", kept[step], "main", f"{step:03}-copy"),
+            lambda _: reap_all(repo),
+        ]
+        seen: list[str] = []
+        query = {"Bucket": REPOSITORY, "Prefix": "main/", "Delimiter": delimiter, "MaxKeys": 2}
+        page = gateway.client().list_objects_v2(**query)
+        for step in count():
+            seen += [key for part in keys_of(page) for key in part]
+            if not page["IsTruncated"]:
+                break
+            changes[step % len(changes)](step)
+            page = gateway.client().list_objects_v2(**query, ContinuationToken=page["NextContinuationToken"])
+        shown = [f"main/{path.removesuffix('k')}" for path in kept]
+        assert [key for key in seen if key in shown] == shown
+        assert len(seen) == len(set(seen))
+
+
+class ManyRefs(NamedTuple):
+    kv: CountingKV
+    repo: Repository
+
+
+@pytest.fixture(scope="module")
+def many_refs() -> Iterator[ManyRefs]:
+    """3,500 branches without a key whose names begin with `feature/`, and as many with `feature-`."""
+    kv = CountingKV()
+    with Lake(kv, "memory://listing-costs", clock=FakeClock()) as lake:
+        repo = lake.create_repository(REPOSITORY)
+        repo.create_branch("feature", "main")
+        branches = keys.branches(repo.context.repo)
+        record = kv.get(Key(branches, "feature"))
+        assert isinstance(record, bytes)
+        kv.set_many([(Key(branches, f"feature{mark}{number:04}"), record) for mark in "/-" for number in range(3500)])
+        repo.upload("main", "a", b"")
+        yield ManyRefs(kv, repo)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "after", "first"),
+    [
+        ("", "", "feature%2F0000/"),
+        ("feature", "feature%2F1999/", "feature%2F2000/"),
+        ("", "feature-2999/", "feature-3000/"),
+        ("feature-2", "", "feature-2000/"),
+    ],
+)
+def test_a_page_of_refs_with_one_stem_reads_few_of_them(
+    many_refs: ManyRefs, prefix: str, after: str, first: str
+) -> None:
+    before = many_refs.kv.scans
+    page = key_pages.read_keys(many_refs.repo, S3Bucket("b", REPOSITORY), KeyQuery(prefix, after, 10, "/"))
+    assert (page.rows[0].key, len(page.rows), page.next_after) == (first, 10, page.rows[-1].key)
+    assert many_refs.kv.scans - before <= 6
+
+
+def test_refs_without_keys_end_a_page(many_refs: ManyRefs) -> None:
+    before = many_refs.kv.calls
+    bucket, query = S3Bucket("b", REPOSITORY), KeyQuery("", "", 1000, "")
+    page = key_pages.read_keys(many_refs.repo, bucket, query)
+    assert (page.rows, page.next_after) == ([], f"feature%2F{key_pages.EMPTY_REFS_MAX - 1:04}0")
+    assert many_refs.kv.calls - before < 10 * key_pages.EMPTY_REFS_MAX
+    page = key_pages.read_keys(many_refs.repo, bucket, query._replace(after="feature-34990"))
+    assert [row.key for row in page.rows] == ["main/a"]

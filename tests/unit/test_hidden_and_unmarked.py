@@ -171,7 +171,7 @@ class TestSwept:
         assert [item.path for item in repo.list(made, prefix="b/", delimiter="/")] == ["b/2"]
 
     def test_a_page_ends_where_much_is_gone(self, repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(read, "PAGE_SWEPT_MAX", 20)
+        monkeypatch.setattr(read, "PAGE_GONE_MAX", 20)
         names = [f"{number:03d}" for number in range(100)]
         repo.upload_many("main", [Upload(path=name, body=name.encode()) for name in names])
         made = repo.commit("main", "many").id

@@ -401,6 +401,17 @@ def test_conflicts_are_raised_before_anything_is_written_and_their_paths_are_bou
     assert len(list(trees.merge_changes(base, ours, theirs, MergeStrategy.THEIRS, equal_as_uploaded))) == count
 
 
+def test_a_page_reads_the_ranges_that_it_shows() -> None:
+    objects = Watched()
+    base = tree_of(trees_on(objects), 2000)
+    objects.forget()
+    page = trees_on(objects).scan(base, after=path(1000), limit=50)
+    assert [each for each, _ in page] == [path(number) for number in range(1001, 1051)]
+    ranges_read = [key for key in objects.reads if key.startswith(object_names.RANGES)]
+    assert len(ranges_read) <= 2 + 50 // 16, "each has at least 16 rows"
+    assert len(objects.reads) == len(ranges_read) + 1, "and the metarange"
+
+
 def test_a_merge_looks_only_at_what_theirs_changed() -> None:
     objects = Watched()
     trees = trees_on(objects)
