@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from starlette.responses import Response
@@ -14,7 +14,7 @@ from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore.versioning.multipart_uploads import RegisteredUpload
 from refstore_s3.key_pages import fold_segment
-from refstore_s3.listings import OWNER, XML, format_time, read_amount, read_listing_fields
+from refstore_s3.listings import OWNER, XML, ListingFields, format_time, read_amount, read_listing_fields
 from refstore_s3.multipart_parts import checksum_content, find_upload, operate
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
@@ -81,12 +81,25 @@ async def list_multipart_uploads(request: S3Request) -> Response:
     key_marker = request.query.get("key-marker", "")
     id_marker = request.query.get("upload-id-marker", "") if key_marker else ""
     query = UploadQuery(fields.prefix, fields.delimiter, amount, key_marker, id_marker)
-    rows = await request.service.repository(bucket.repository, lambda repo: read_uploads(repo, bucket, query))
-    shown = rows[:amount]
+
+    def read(repo: Repository) -> Response:
+        content = _describe_uploads(read_uploads(repo, bucket, query), bucket, fields, query)
+        return Response(make_document("ListMultipartUploadsResult", content), media_type=XML)
+
+    return await request.service.read(
+        request.to_starlette(), request.principal.key_id, bucket.repository, read, here=True
+    )
+
+
+def _describe_uploads(
+    rows: Sequence[UploadRow], bucket: S3Bucket, fields: ListingFields, query: UploadQuery
+) -> list[tuple[str, Content]]:
+    """Return the document of a page, of which `rows` may have one more."""
+    amount, shown = query.amount, rows[: query.amount]
     content: list[tuple[str, Content]] = [
         ("Bucket", bucket.name),
-        ("KeyMarker", fields.quote(key_marker)),
-        ("UploadIdMarker", id_marker),
+        ("KeyMarker", fields.quote(query.key_marker)),
+        ("UploadIdMarker", query.id_marker),
     ]
     has_more = len(rows) > amount > 0
     if has_more:
@@ -113,7 +126,7 @@ async def list_multipart_uploads(request: S3Request) -> Response:
             *UploadChecksum.kept_by(upload.record).content,
         ]
         content.append(("Upload", item))
-    return Response(make_document("ListMultipartUploadsResult", content), media_type=XML)
+    return content
 
 
 def read_uploads(repo: Repository, bucket: S3Bucket, query: UploadQuery) -> list[UploadRow]:

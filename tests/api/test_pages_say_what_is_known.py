@@ -1,4 +1,4 @@
-"""What the pages say of figures that nobody has measured yet, and of what the deleters wait for."""
+"""What the pages say of figures that nobody has measured yet, of what the deleters wait for, and of S3 clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from refstore.core.clock import format_utc
+from refstore.core.ids import branch_name
 from refstore.kv.base import Server
+from refstore.operations import multipart
+from refstore.service import access_keys, s3_secrets
+from refstore.service.access_keys import Role
 from refstore_api.request_metrics import render_lake_metrics
 from refstore_reaper.reaper_metrics import FileMetrics, read_metrics_file
 from tests.api.pages import pages_of
@@ -64,3 +68,35 @@ def test_the_pages_and_metrics_say_until_when_nothing_is_deleted(world: World, t
     assert "refstore_reaper_settlement_wait_seconds 0.0" in run_once()
     assert not any("settling" in page.lower() for page in pages_of(world.lake, *places))
     assert b"refstore_settlement_wait_seconds 0.0" in render_lake_metrics(world.lake)
+
+
+def test_a_repositorys_page_has_its_open_uploads(world: World) -> None:
+    ctx = world.repo.context
+    begun = [multipart.begin(ctx, branch_name("main"), path, seconds=7 * 86_400) for path in ("<b>.bin", "aborted.bin")]
+    for number, body in ((1, b"12345"), (2, b"1"), (2, b"123")):
+        multipart.write_part(ctx, begun[0].name, number, body)
+        world.clock.advance(1)
+    multipart.abort(ctx, begun[1].name)
+    world.clock.advance(86_400)
+    (page,) = pages_of(world.lake, "/repositories/lake")
+    _, _, uploads = page.partition("Open uploads in parts")
+    assert "&lt;b&gt;.bin main 2 8 B 1 d ago in " in uploads
+    assert "aborted.bin" not in uploads
+    world.clock.advance(6 * 86_400)
+    assert "Open uploads" not in pages_of(world.lake, "/repositories/lake")[0]
+
+
+def test_the_page_of_keys_says_which_have_an_s3_secret(world: World) -> None:
+    cipher = s3_secrets.read_cipher("a-server-key-for-the-secrets-of-s3-clients", None)
+    assert cipher is not None
+    for id_ in ("with-one", "with-two", "without"):
+        access_keys.create_key(world.lake, Role.READER, id=id_)
+    for id_ in ("with-two", "with-one", "with-two"):
+        s3_secrets.make_s3_secret(world.lake, cipher, id_, overlap_ms=3_600_000)
+    (page,) = pages_of(world.lake, "/keys")
+    rows = [page.partition(f" {id_} ")[2].partition("Revoke")[0] for id_ in ("with-one", "with-two", "without")]
+    assert [row.rpartition("never")[2].strip() for row in rows] == [
+        "made 0 s ago",
+        "made 0 s ago (the old one ends in 1 h )",
+        "none",
+    ]

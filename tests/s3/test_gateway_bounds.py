@@ -39,6 +39,27 @@ def test_the_audit_log_names_key_and_operation(gateway: ServedGateway) -> None:
     assert (entry.act.actor.id, entry.act.actor.command) == (KEY_ID, "DELETE s3:DeleteBucket")
 
 
+@pytest.mark.parametrize(
+    "operation", ["list_objects", "list_objects_v2", "list_object_versions", "list_multipart_uploads"]
+)
+def test_a_listing_waits_in_the_line_of_its_key(
+    gateway: ServedGateway, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the API's expensive reads do: keys take turns."""
+    taken: list[str] = []
+    slots = gateway.service.reads.slots
+    take = slots.take
+
+    async def record_take(key: str) -> None:
+        taken.append(key)
+        await take(key)
+
+    monkeypatch.setattr(slots, "take", record_take)
+    getattr(gateway.client(), operation)(Bucket=REPOSITORY)
+    assert taken == [KEY_ID]
+    assert slots.count_used() == 0
+
+
 def test_an_object_has_a_largest_size(gateway: ServedGateway) -> None:
     put = {"Bucket": REPOSITORY, "Key": "main/large", "Body": b"x" * ((1 << 20) + 1)}
     assert code_of(gateway.client().put_object, **put) == ("EntityTooLarge", 400)

@@ -24,9 +24,11 @@ import httpx
 import pytest
 
 from refstore.configuration.settings import ReaperSettings, embedded_urls
+from refstore.core.ids import branch_name
 from refstore.gc_marks import Marks, new_mark_id
 from refstore.kv import open_kv
 from refstore.lake import Lake
+from refstore.operations import multipart
 from refstore.repository import Repository
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
@@ -156,6 +158,8 @@ def _make_sales(lake: Lake) -> None:
         repo.upload("dev/one", f"tmp/{number}.bin", b"z" * 500)
     repo.upload("dev/one", f"tmp/{HOSTILE}", b"q")
     repo.delete_many("dev/one", ["tmp/0.bin", f"tmp/{HOSTILE}"])
+    upload = multipart.begin(repo.context, branch_name("dev/one"), f"tmp/parts-{HOSTILE}", seconds=86_400)
+    multipart.write_part(repo.context, upload.name, 1, b"part")
     repo.set_retention(json.dumps({**DAY_ZERO, "pins": {"tags": False}}, indent=2), by=HOSTILE)
 
 

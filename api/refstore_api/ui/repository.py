@@ -1,8 +1,11 @@
-"""A repository's page: its figures, its branches with what is staged on them, and its tags."""
+"""A repository's page: its figures, its branches with what is staged on them and uploaded to them in parts, and its
+tags.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Annotated, Final, NamedTuple
 
@@ -11,11 +14,16 @@ from starlette.responses import Response
 
 from refstore.core.ids import BranchName
 from refstore.core.units import sum_sizes
+from refstore.errors import BranchNotFound
 from refstore.monitoring import figures, run_control
+from refstore.operations import multipart
+from refstore.operations.list_uploads import list_uploads
 from refstore.records.branch_records import Branch
 from refstore.records.figure_records import Amount
+from refstore.records.multipart_records import MultipartUpload
 from refstore.records.staging_records import Entry, decode_staged_many
 from refstore.repository import Repository
+from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui.page_urls import PATH
@@ -28,6 +36,9 @@ BRANCHES: Final = 50
 TAGS: Final = 50
 STAGED_MAX: Final = 2_000
 """How many staged objects of a branch are counted."""
+UPLOADS: Final = 50
+PARTS_MAX: Final = 1_000
+"""How many parts of an upload are counted."""
 
 
 class BranchRow(NamedTuple):
@@ -38,6 +49,16 @@ class BranchRow(NamedTuple):
     """Whether at least so much is staged."""
     oldest_ms: int
     """When the oldest of what was counted was written. 0: nothing is staged."""
+
+
+class UploadRow(NamedTuple):
+    """An upload in parts that is open."""
+
+    name: UploadName
+    record: MultipartUpload
+    part_amount: Amount
+    has_more: bool
+    """Whether at least so much is uploaded."""
 
 
 @router.get("")
@@ -52,6 +73,7 @@ async def show(
     def work(repo: Repository) -> Response:
         branches = list(islice(repo.branches(after=after), BRANCHES + 1))
         tags = list(islice(repo.tags(after=after_tag), TAGS + 1))
+        uploads = _upload_rows(repo, [name for name, _ in branches[:BRANCHES]])
         known = figures.read_figures(repo.context.kv, repo.context.repo)
         return render(
             request,
@@ -65,6 +87,8 @@ async def show(
             warnings=figures.find_warnings(known, repo.record.created_ms, repo.context.clock.now_ms()),
             branches=_rows(repo, branches[:BRANCHES]),
             next_branch=branches[BRANCHES - 1][0] if len(branches) > BRANCHES else "",
+            uploads=uploads[:UPLOADS],
+            has_more_uploads=len(uploads) > UPLOADS,
             tags=tags[:TAGS],
             next_tag=tags[TAGS - 1][0] if len(tags) > TAGS else "",
             runs=[each for each in run_control.active_runs(repo.context) if each.is_alive],
@@ -83,3 +107,22 @@ def _rows(repo: Repository, branches: Sequence[tuple[BranchName, Branch]]) -> li
         oldest_ms = min((entry.mtime_ms for entry in entries), default=0)
         rows.append(BranchRow(name, record, amount, len(staged) > STAGED_MAX, oldest_ms))
     return rows
+
+
+def _upload_rows(repo: Repository, branches: Sequence[BranchName]) -> list[UploadRow]:
+    """Return the open uploads to these branches: `UPLOADS`, and one more if there are more."""
+    rows: list[UploadRow] = []
+    for branch in branches:
+        with suppress(BranchNotFound):  # it was deleted meanwhile
+            page = list_uploads(repo.context, branch, amount=UPLOADS + 1 - len(rows))
+            rows += [_upload_row(repo, upload) for upload in page.uploads]
+        if len(rows) > UPLOADS:
+            break
+    return rows
+
+
+def _upload_row(repo: Repository, upload: RegisteredUpload) -> UploadRow:
+    written = list(islice(repo.context.uploads.scan_parts(upload.name.upload_id), PARTS_MAX + 1))
+    parts = multipart.newest_parts(written[:PARTS_MAX]).values()
+    amount = Amount(len(parts), sum_sizes(item.part.size_bytes for item in parts))
+    return UploadRow(upload.name, upload.record, amount, len(written) > PARTS_MAX)
