@@ -51,7 +51,7 @@ class BranchRow(NamedTuple):
     """When the oldest of what was counted was written. 0: nothing is staged."""
 
 
-class UploadRow(NamedTuple):
+class OpenUploadRow(NamedTuple):
     """An upload in parts that is open."""
 
     name: UploadName
@@ -109,9 +109,9 @@ def _rows(repo: Repository, branches: Sequence[tuple[BranchName, Branch]]) -> li
     return rows
 
 
-def _upload_rows(repo: Repository, branches: Sequence[BranchName]) -> list[UploadRow]:
+def _upload_rows(repo: Repository, branches: Sequence[BranchName]) -> list[OpenUploadRow]:
     """Return the open uploads to these branches: `UPLOADS`, and one more if there are more."""
-    rows: list[UploadRow] = []
+    rows: list[OpenUploadRow] = []
     for branch in branches:
         with suppress(BranchNotFound):  # it was deleted meanwhile
             page = list_uploads(repo.context, branch, amount=UPLOADS + 1 - len(rows))
@@ -121,8 +121,8 @@ def _upload_rows(repo: Repository, branches: Sequence[BranchName]) -> list[Uploa
     return rows
 
 
-def _upload_row(repo: Repository, upload: RegisteredUpload) -> UploadRow:
+def _upload_row(repo: Repository, upload: RegisteredUpload) -> OpenUploadRow:
     written = list(islice(repo.context.uploads.scan_parts(upload.name.upload_id), PARTS_MAX + 1))
     parts = multipart.newest_parts(written[:PARTS_MAX]).values()
     amount = Amount(len(parts), sum_sizes(item.part.size_bytes for item in parts))
-    return UploadRow(upload.name, upload.record, amount, len(written) > PARTS_MAX)
+    return OpenUploadRow(upload.name, upload.record, amount, len(written) > PARTS_MAX)
