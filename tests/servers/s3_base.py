@@ -84,6 +84,16 @@ class S3Server:
         query = f"endpoint={endpoint or self.endpoint}&region=us-east-1{self.options}"
         return f"s3://{BUCKET}/{prefix or uuid.uuid4().hex}?{query}"
 
+    def pending_uploads(self, prefix: str = "") -> list[str]:
+        """Return the keys of the multipart uploads that are open."""
+        with self.client() as client:
+            try:
+                pages = client.get_paginator("list_multipart_uploads").paginate(Bucket=BUCKET, Prefix=prefix)
+                found = [upload["Key"] for page in pages for upload in page.get("Uploads", ())]
+            except client.exceptions.NoSuchUpload:  # rclone, when there are none
+                return []
+        return [key for key in found if key.startswith(prefix)]
+
     def client(self) -> _Client:
         return _Client(self.endpoint)
 

@@ -1,6 +1,7 @@
 """Client and reaper processes killed at random, over servers that are killed and that fail; then the audit.
 
     python -m tests.soak.chaos --seconds 900 --arrangement redis+rgw --seed 7
+    python -m tests.soak.chaos --gateway         clients write through the S3 gateway, which is killed, too
 
 Everything that can be decided beforehand is decided by the seed, which is printed. When the time is over, the clients
 are killed, the servers are left in peace, and the reapers get the time that their rules ask for. Then: nothing named is
@@ -36,13 +37,18 @@ from tests.servers.s3_base import environment as s3_environment
 from tests.servers.s3_proxy import RandomFaults, S3FaultProxy
 from tests.servers.s3_servers import CephRgw, RcloneS3
 from tests.soak import ledgers
+from tests.soak.gateway import GATEWAY, SERVER_KEY, Gateway, compare_reads, find_uploads
 
 ARRANGEMENTS = ("redis+rgw", "redis+rclone", "sqlite+file")
+REPOSITORY = "soak"
 CLIENTS = 3
 REAPERS = 2
 SETTLE_SECONDS = (
     SAFETY.scrub_after_seconds + SAFETY.grace_seconds + SAFETY.issue_seconds / 2 + REAPER.scrub_every_seconds
 )
+
+UPLOADS_SECONDS = SAFETY.scrub_after_seconds
+"""How much longer a multipart upload takes: the scrubber closes it, and forgets it when that is as old."""
 
 PROCESSED_SECONDS = 90.0
 """How long that may take; the audit says what is left then."""
@@ -73,6 +79,7 @@ class Stores:
     kv: str
     objects: str
     redis: RedisServer | None = None
+    server: S3Server | None = None
     proxy: S3FaultProxy | None = None
     faults: RandomFaults | None = None
 
@@ -101,6 +108,9 @@ class Processes:
             process.send_signal(how)
         process.wait(60)
 
+    def last_words(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")[-1500:]
+
     def ended_by_itself(self, name: str) -> int | None:
         return self.running[name].poll() if name in self.running else None
 
@@ -124,7 +134,110 @@ def stores(arrangement: str, folder: Path, seed: int) -> Iterator[Stores]:
         stack.callback(server.stop)
         faults = RandomFaults(seed=seed, unavailable=0.02, delete_key=0.01, cut_get=0.01, drop_reply=0.005)
         proxy = stack.enter_context(S3FaultProxy(server.endpoint))
-        yield Stores(redis.url, server.url(endpoint=proxy.endpoint), redis, proxy, faults)
+        yield Stores(redis.url, server.url(endpoint=proxy.endpoint), redis, server, proxy, faults)
+
+
+@dataclass
+class Storm:
+    """The processes that are killed, and what kills them."""
+
+    stores: Stores
+    processes: Processes
+    rng: random.Random
+    clients: list[str]
+    reapers: list[str]
+    gateway: Gateway | None
+    counts: Counter[str] = field(default_factory=Counter)
+    _stopped: dict[str, float] = field(default_factory=dict)
+    """Since when."""
+    _sizes: dict[str, int] = field(default_factory=dict)
+    """Of the ledgers, when their clients were started."""
+
+    def ledger(self, client: str) -> Path:
+        return self.processes.folder / f"{client}.ledger"
+
+    def start_all(self) -> None:
+        if self.gateway is not None:
+            self.processes.start(GATEWAY, *self.gateway.arguments())
+        for client in self.clients:
+            self._start_client(client)
+        for reaper in self.reapers:
+            self._start_reaper(reaper)
+        if self.stores.proxy is not None:
+            self.stores.proxy.plan = self.stores.faults
+        deadline = time.monotonic() + 60
+        while not all(self._size(client) for client in self.clients) and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+    def rage(self, seconds: float) -> str:
+        """Kill and stop processes. Return which ended by itself, and its last words; '': none did."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(self.rng.uniform(0.3, 1.2))
+            self._strike(self.rng.choice(["client", "client", "reaper", "redis", "stop", "gateway"]))
+            self._continue_stopped()
+            for each in list(self.processes.running):
+                code = self.processes.ended_by_itself(each)
+                if code is not None:
+                    return f"{each} ended by itself with {code}:\n{self.processes.last_words(each)}"
+        return ""
+
+    def calm(self) -> None:
+        """Kill all but the reapers, and leave the servers in peace."""
+        for client in self.clients:
+            self.processes.kill(client)
+        if self.gateway is not None:
+            self.processes.kill(GATEWAY)
+        if self.stores.proxy is not None:
+            self.counts["S3 requests that were failed"] = sum(fault is not None for _, fault in self.stores.proxy.log)
+            self.stores.proxy.plan = None
+
+    def _strike(self, what: str) -> None:
+        client, reaper = self.rng.choice(self.clients), self.rng.choice(self.reapers)
+        if what == "client" and self._at_work(client):
+            self.processes.kill(client)
+            self.counts["clients killed (SIGKILL)"] += 1
+            self._start_client(client)
+        elif what == "reaper":
+            self.processes.kill(reaper)
+            self.counts["reapers killed (SIGKILL)"] += 1
+            self._start_reaper(reaper)
+        elif what == "redis" and self.stores.redis is not None:
+            self.stores.redis.restart(kill=True)
+            self.counts["Redis killed and started"] += 1
+        elif what == "stop" and self._at_work(client):
+            self.processes.running[client].send_signal(signal.SIGSTOP)
+            self._stopped[client] = time.monotonic()
+            self.counts["clients stopped (SIGSTOP)"] += 1
+        elif what == "gateway" and self.gateway is not None and self.gateway.is_serving():
+            self.processes.kill(GATEWAY)
+            self.counts["gateways killed (SIGKILL)"] += 1
+            self.processes.start(GATEWAY, *self.gateway.arguments())
+
+    def _continue_stopped(self) -> None:
+        for client, since in list(self._stopped.items()):
+            # some for longer than anything may take: what they go on with is stale
+            if time.monotonic() - since > self.rng.choice([1.0, SAFETY.scrub_after_seconds + 5]):
+                self.processes.running[client].send_signal(signal.SIGCONT)
+                del self._stopped[client]
+
+    def _at_work(self, client: str) -> bool:
+        """Whether it has told something since it was started: one that is killed before it begins proves nothing."""
+        return self._size(client) > self._sizes[client] and client not in self._stopped
+
+    def _size(self, client: str) -> int:
+        return self.ledger(client).stat().st_size if self.ledger(client).exists() else 0
+
+    def _start_client(self, client: str) -> None:
+        self._sizes[client] = self._size(client)
+        module = "tests.soak.client" if self.gateway is None else "tests.soak.s3_client"
+        seed, ledger = str(self.rng.randrange(10**6)), str(self.ledger(client))
+        self.processes.start(
+            client, "-m", module, self.stores.kv, self.stores.objects, REPOSITORY, client, seed, ledger
+        )
+
+    def _start_reaper(self, reaper: str) -> None:
+        self.processes.start(reaper, "-m", "refstore", "reaper")
 
 
 def run(
@@ -132,153 +245,91 @@ def run(
     seconds: float,
     seed: int,
     *,
+    through_gateway: bool = False,
     say: Callable[[str], None] = print,
     break_it: Callable[[Lake], None] | None = None,
 ) -> Result:
     """`break_it`: plants a fault when all has settled, for the test that the audit can fail."""
     began = time.monotonic()
-    rng = random.Random(seed)
-    counts: Counter[str] = Counter()
+    clients = [f"c{number}" for number in range(CLIENTS)]
     with tempfile.TemporaryDirectory(prefix="refstore-soak-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         found = stack.enter_context(stores(arrangement, folder, seed))
         env = environment({"kv": found.kv, "objects": found.objects}) | s3_environment()
-        processes = Processes(folder, env)
+        processes = Processes(folder, env | {"REFSTORE_S3_SECRETS_KEY": SERVER_KEY})
         stack.callback(processes.end)
         with Lake.open(found.kv, found.objects, safety=SAFETY) as lake:
-            repo = lake.create_repository("soak")
-            clients = [f"c{number}" for number in range(CLIENTS)]
-            for client in (*clients, "shared"):
-                repo.create_branch(client, "main")
-
-        grown: dict[str, int] = {}
-
-        def size(client: str) -> int:
-            ledger = folder / f"{client}.ledger"
-            return ledger.stat().st_size if ledger.exists() else 0
-
-        def at_work(client: str) -> bool:
-            """Whether it has told something since it was started: one that is killed before it begins proves
-            nothing.
-            """
-            return size(client) > grown[client] and client not in stopped
-
-        def start_client(client: str) -> None:
-            grown[client] = size(client)
-            ledger = str(folder / f"{client}.ledger")
-            processes.start(
-                client,
-                "-m",
-                "tests.soak.client",
-                found.kv,
-                found.objects,
-                "soak",
-                client,
-                str(rng.randrange(10**6)),
-                ledger,
-            )
-
-        def start_reaper(reaper: str) -> None:
-            processes.start(reaper, "-m", "refstore", "reaper")
-
-        stopped: dict[str, float] = {}
+            repo = lake.create_repository(REPOSITORY)
+            for branch in (*clients, "shared", ledgers.COUNTED):
+                repo.create_branch(branch, "main")
+            gateway = Gateway(folder, lake, REPOSITORY) if through_gateway else None
         reapers = [f"reaper{number}" for number in range(REAPERS)]
-        for client in clients:
-            start_client(client)
-        for reaper in reapers:
-            start_reaper(reaper)
-        if found.proxy is not None:
-            found.proxy.plan = found.faults
-        say(f"{arrangement}: {CLIENTS} clients, {REAPERS} reapers, {seconds:.0f} s, seed {seed}")
-        deadline = time.monotonic() + 60
-        while not all(size(client) for client in clients) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            time.sleep(rng.uniform(0.3, 1.2))
-            what = rng.choice(["client", "client", "reaper", "redis", "stop"])
-            victim = rng.choice(clients)
-            if what == "client" and at_work(victim):
-                processes.kill(victim)
-                counts["clients killed (SIGKILL)"] += 1
-                start_client(victim)
-            elif what == "reaper":
-                victim = rng.choice(reapers)
-                processes.kill(victim)
-                counts["reapers killed (SIGKILL)"] += 1
-                start_reaper(victim)
-            elif what == "redis" and found.redis is not None:
-                found.redis.restart(kill=True)
-                counts["Redis killed and started"] += 1
-            elif what == "stop" and at_work(victim):
-                processes.running[victim].send_signal(signal.SIGSTOP)
-                stopped[victim] = time.monotonic()
-                counts["clients stopped (SIGSTOP)"] += 1
-            for victim, since in list(stopped.items()):
-                # some for longer than anything may take: what they go on with is stale
-                if time.monotonic() - since > rng.choice([1.0, SAFETY.scrub_after_seconds + 5]):
-                    processes.running[victim].send_signal(signal.SIGCONT)
-                    del stopped[victim]
-            for each in (*clients, *reapers):
-                code = processes.ended_by_itself(each)
-                if code is not None:
-                    words = (folder / f"{each}.log").read_text(errors="replace")[-1500:]
-                    return Result(
-                        seed,
-                        [f"{each} ended by itself with {code}:\n{words}"],
-                        counts,
-                        Counter(),
-                        time.monotonic() - began,
-                    )
-        for client in clients:
-            processes.kill(client)
-        if found.proxy is not None:
-            counts["S3 requests that were failed"] = sum(fault is not None for _, fault in found.proxy.log)
-            found.proxy.plan = None
-        say(f"the reapers get {SETTLE_SECONDS:.0f} s behind the last token that they process")
-        with Lake.open(found.kv, found.objects, safety=SAFETY) as lake:
-            wait_until_processed(lake.repository("soak"))
-        time.sleep(SETTLE_SECONDS)
-        for reaper in reapers:
-            processes.kill(reaper, signal.SIGTERM)
-        last = subprocess.run(
-            [sys.executable, "-m", "refstore", "reaper", "--once", "--scrub"],
-            env=processes.environment,
-            capture_output=True,
-            check=False,
-        )
-        findings = (
-            []
-            if last.returncode == 0
-            else [f"the last reaper ended with {last.returncode}: {last.stderr.decode()[-1500:]}"]
-        )
+        storm = Storm(found, processes, random.Random(seed), clients, reapers, gateway)
+        through = " through the S3 gateway" if through_gateway else ""
+        say(f"{arrangement}: {CLIENTS} clients{through}, {REAPERS} reapers, {seconds:.0f} s, seed {seed}")
+        storm.start_all()
+        ended = storm.rage(seconds)
+        if ended:
+            return Result(seed, [ended], storm.counts, Counter(), time.monotonic() - began)
+        storm.calm()
+        findings = settle(storm, say)
+        told = ledgers.read([storm.ledger(client) for client in clients])
         with Lake.open(found.kv, found.objects, safety=SAFETY) as lake:
             if break_it is not None:
                 break_it(lake)
-            repo = lake.repository("soak")
-            told = ledgers.read([folder / f"{client}.ledger" for client in clients])
-            seen = audit(
-                lake.kv,
-                repo.context.objects,
-                repo.context.repo,
-                now_ms=lake.clock.now_ms(),
-                grace_seconds=SAFETY.grace_seconds,
-            )
-            findings += seen.findings()
-            findings += told.corrupt
-            if not seen.lost:
-                findings += ledgers.differences(repo, told)
-            if not any(outcome == "ok" for _, outcome in told.outcomes):
-                findings.append("no operation was acknowledged: this run proved nothing")
-            counts["operations told"] = sum(told.outcomes.values())
-            counts["of them acknowledged"] = sum(
-                count for (_, outcome), count in told.outcomes.items() if outcome == "ok"
-            )
-            counts["blobs named"] = len(
-                {item.entry.address for b, _ in repo.branches() for item in repo.list(b) if item.entry is not None}
-            )
-            counts["blobs in the store"] = sum(1 for _ in repo.context.objects.list("data/"))
-        return Result(seed, findings, counts, told.outcomes, time.monotonic() - began)
+            findings += find_faults(storm, lake, told)
+        return Result(seed, findings, storm.counts, told.outcomes, time.monotonic() - began)
+
+
+def settle(storm: Storm, say: Callable[[str], None]) -> list[str]:
+    """Give the reapers the time that their rules ask for, and end them. Return what went wrong with the last one."""
+    seconds = SETTLE_SECONDS if storm.gateway is None else SETTLE_SECONDS + UPLOADS_SECONDS
+    say(f"the reapers get {seconds:.0f} s behind the last token that they process")
+    with Lake.open(storm.stores.kv, storm.stores.objects, safety=SAFETY) as lake:
+        wait_until_processed(lake.repository(REPOSITORY))
+    time.sleep(seconds)
+    for reaper in storm.reapers:
+        storm.processes.kill(reaper, signal.SIGTERM)
+    last = subprocess.run(
+        [sys.executable, "-m", "refstore", "reaper", "--once", "--scrub"],
+        env=storm.processes.environment,
+        capture_output=True,
+        check=False,
+    )
+    if last.returncode == 0:
+        return []
+    return [f"the last reaper ended with {last.returncode}: {last.stderr.decode()[-1500:]}"]
+
+
+def find_faults(storm: Storm, lake: Lake, told: ledgers.Told) -> list[str]:
+    """Compare what is left with what is named, and with what the clients were told."""
+    repo = lake.repository(REPOSITORY)
+    seen = audit(
+        lake.kv,
+        repo.context.objects,
+        repo.context.repo,
+        now_ms=lake.clock.now_ms(),
+        grace_seconds=SAFETY.grace_seconds,
+    )
+    findings = [*seen.findings(), *told.corrupt]
+    if not seen.lost:
+        findings += ledgers.differences(repo, told)
+        findings += ledgers.find_lost_increments(repo, told)
+    if storm.gateway is not None:
+        findings += find_uploads(repo, storm.stores.server)
+        if not seen.lost:
+            storm.processes.start(GATEWAY, *storm.gateway.arguments())
+            findings += compare_reads(repo, storm.gateway)
+    if not any(outcome == "ok" for _, outcome in told.outcomes):
+        findings.append("no operation was acknowledged: this run proved nothing")
+    counts = storm.counts
+    counts["operations told"] = sum(told.outcomes.values())
+    counts["of them acknowledged"] = sum(count for (_, outcome), count in told.outcomes.items() if outcome == "ok")
+    counts["blobs named"] = len(
+        {item.entry.address for b, _ in repo.branches() for item in repo.list(b) if item.entry is not None}
+    )
+    counts["blobs in the store"] = sum(1 for _ in repo.context.objects.list("data/"))
+    return findings
 
 
 def wait_until_processed(repo: Repository) -> None:
@@ -298,11 +349,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=900.0)
     parser.add_argument("--arrangement", choices=[*ARRANGEMENTS, "all"], default="all")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9))
+    parser.add_argument("--gateway", action="store_true", help="let the clients write through the S3 gateway")
     asked = parser.parse_args()
     chosen = ARRANGEMENTS if asked.arrangement == "all" else (asked.arrangement,)
     failed = False
     for arrangement in chosen:
-        result = run(arrangement, asked.seconds / len(chosen), asked.seed)
+        result = run(arrangement, asked.seconds / len(chosen), asked.seed, through_gateway=asked.gateway)
         print(result.table())
         print(
             "\n".join(result.findings)

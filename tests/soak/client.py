@@ -37,28 +37,27 @@ class Client:
         self.count = 0
         self.life = f"{name}-{seed}"
         self.pause_seconds = pause_seconds
+        self.own_paths = OWN_PATHS
 
     def run(self) -> None:
-        own = [
-            self.upload,
-            self.upload,
-            self.upload,
-            self.upload_many,
-            self.delete,
-            self.copy,
-            self.move,
-            self.link,
+        own, shared = self.own_operations(), self.shared_operations()
+        while True:
+            self.random.choice(own if self.random.random() < 0.6 else shared)()
+            time.sleep(self.random.uniform(0, 2 * self.pause_seconds))
+
+    def own_operations(self) -> list[Callable[[], None]]:
+        return [
+            self.upload, self.upload, self.upload, self.upload_many, self.delete, self.copy, self.move, self.link,
             self.commit,
-        ]
-        shared = [
+        ]  # fmt: skip
+
+    def shared_operations(self) -> list[Callable[[], None]]:
+        return [
             self.shared_upload, self.shared_upload, self.shared_link, self.shared_copy, self.shared_move,
             self.shared_delete,
             self.shared_commit, self.shared_reset, self.shared_reset_path, self.shared_branch, self.shared_merge,
             self.shared_revert, self.shared_restore, self.shared_prefix,
         ]  # fmt: skip
-        while True:
-            self.random.choice(own if self.random.random() < 0.6 else shared)()
-            time.sleep(self.random.uniform(0, 2 * self.pause_seconds))
 
     def told(self, **fields: Any) -> None:
         os.write(self.ledger, json.dumps({"client": self.name, "n": self.count, **fields}).encode() + b"\n")
@@ -84,16 +83,16 @@ class Client:
     # ---- alone
 
     def upload(self) -> None:
-        path, body = self.random.choice(OWN_PATHS), self.body()
+        path, body = self.random.choice(self.own_paths), self.body()
         self.op("upload", lambda: self.repo.upload(self.name, path, body.encode()), to={path: body})
 
     def upload_many(self) -> None:
-        bodies = {path: f"{path}-{self.body()}" for path in self.random.sample(OWN_PATHS, 4)}
+        bodies = {path: f"{path}-{self.body()}" for path in self.random.sample(self.own_paths, 4)}
         uploads = [Upload(path=path, body=body.encode()) for path, body in bodies.items()]
         self.op("upload many", lambda: self.repo.upload_many(self.name, uploads), to=bodies)
 
     def link(self) -> None:
-        path, body = self.random.choice(OWN_PATHS), self.body()
+        path, body = self.random.choice(self.own_paths), self.body()
         self.op("link", lambda: self.issue_and_link(self.name, path, body), to={path: body})
 
     def issue_and_link(self, branch: str, path: str, body: str) -> None:
@@ -106,15 +105,15 @@ class Client:
         self.repo.link(branch, path, issued.token)
 
     def delete(self) -> None:
-        path = self.random.choice(OWN_PATHS)
+        path = self.random.choice(self.own_paths)
         self.op("delete", lambda: self.repo.delete(self.name, path), gone=[path])
 
     def copy(self) -> None:
-        source, path = self.random.sample(OWN_PATHS, 2)
+        source, path = self.random.sample(self.own_paths, 2)
         self.op("copy", lambda: self.repo.copy(self.name, source, self.name, path), copied=[source, path])
 
     def move(self) -> None:
-        source, path = self.random.sample(OWN_PATHS, 2)
+        source, path = self.random.sample(self.own_paths, 2)
         self.op("move", lambda: self.repo.move(self.name, source, path), moved=[source, path])
 
     def commit(self) -> None:
@@ -138,7 +137,7 @@ class Client:
     def shared_copy(self) -> None:
         (source, path), (branch, destination) = self.place(), self.place()
         source = self.random.choice([source, self.name, f"{source}@", f"{source}~1"])
-        path = self.random.choice(OWN_PATHS) if source == self.name else path
+        path = self.random.choice(self.own_paths) if source == self.name else path
         self.op("shared copy", lambda: self.repo.copy(source, path, branch, destination))
 
     def shared_move(self) -> None:
@@ -197,7 +196,8 @@ class Client:
         self.op("shared restore", restore)
 
 
-def main() -> None:
+def work(make: Callable[[Repository, str, int, int], Client] = Client) -> None:
+    """Make a client as the command line says, and let it work until it is killed."""
     kv, objects, repo_name, name, seed, ledger = sys.argv[1:]
     file = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with Lake.open(kv, objects, safety=SAFETY) as lake:
@@ -208,8 +208,8 @@ def main() -> None:
             except RefstoreError as error:
                 if not error.retryable:
                     raise
-        Client(repo, name, int(seed), file).run()
+        make(repo, name, int(seed), file).run()
 
 
 if __name__ == "__main__":
-    main()
+    work()

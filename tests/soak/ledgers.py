@@ -6,13 +6,30 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from refstore.repository import Repository
 
-DEFINITE = {"object_not_found", "invalid_path", "nothing_to_commit", "not_found", "branch_not_found", "already_linked"}
+DEFINITE = {
+    "object_not_found", "invalid_path", "nothing_to_commit", "not_found", "branch_not_found", "already_linked",
+    "NoSuchKey", "NoSuchUpload", "PreconditionFailed", "404",
+}  # fmt: skip
 """Answers that say that nothing was done. After any other error, what was asked may have been done."""
+
+TEXT_BYTES_MAX: Final = 1000
+
+COUNTED: Final = "counted"
+COUNTED_PATH: Final = "number"
+"""The branch and the path at which clients replace a number by the next one, on condition that it is still there."""
+
+
+def describe(body: bytes) -> str:
+    """Return what a ledger says of a content: the text itself, or of a long one what tells it from others."""
+    return (
+        body.decode() if len(body) <= TEXT_BYTES_MAX else f"{len(body)} bytes with SHA-256 {sha256(body).hexdigest()}"
+    )
 
 
 @dataclass
@@ -41,16 +58,28 @@ class Expected:
         if sure and line["op"] == "commit" and line.get("answer"):
             self.commits.add(line["answer"])
 
+    def contradiction(self, line: dict[str, Any]) -> str:
+        """Return how the answer to a write that needs a free path is wrong; '': it is not."""
+        path = line.get("if_absent")
+        if path and line["state"] == "ok" and None not in self.at(path):
+            return f"{path} was written as a free path, and held {self.at(path)}"
+        if path and line.get("code") == "PreconditionFailed" and self.at(path) == {None}:
+            return f"{path} was said not to be free, and nothing was there"
+        return ""
+
 
 @dataclass
 class Told:
     expected: dict[str, Expected]
     outcomes: Counter[tuple[str, str]]
     corrupt: list[str]
+    """What no client may be told."""
+    numbers: Counter[int]
+    """How many clients were told that they wrote a number at `COUNTED_PATH`."""
 
 
 def read(ledgers: Iterable[Path]) -> Told:
-    told = Told({}, Counter(), [])
+    told = Told({}, Counter(), [], Counter())
     for ledger in ledgers:
         lines = [json.loads(line) for line in ledger.read_bytes().split(b"\n")[:-1]] if ledger.exists() else []
         mine = told.expected.setdefault(ledger.stem, Expected())
@@ -64,6 +93,10 @@ def read(ledgers: Iterable[Path]) -> Told:
                 continue
             pending = None
             told.outcomes[line["op"], line["state"] if line["state"] != "error" else line["code"]] += 1
+            if wrong := mine.contradiction(line):
+                told.corrupt.append(f"{ledger.stem}: {wrong}")
+            if line["op"] == "increment" and line["state"] == "ok":
+                told.numbers[int(line["answer"])] += 1
             if line["state"] == "ok":
                 mine.apply(line, sure=True)
             elif line["state"] == "corrupt":
@@ -80,7 +113,7 @@ def differences(repo: Repository, told: Told) -> list[str]:
     """Where the store does not hold what was acknowledged."""
     found: list[str] = []
     for client, expected in told.expected.items():
-        there = {item.path: repo.read(client, item.path).decode() for item in repo.list(client)}
+        there = {item.path: describe(repo.read(client, item.path)) for item in repo.list(client)}
         for path in sorted({*there, *expected.paths}):
             if there.get(path) not in expected.at(path):
                 may = [str(value)[:60] for value in expected.at(path)]
@@ -90,3 +123,10 @@ def differences(repo: Repository, told: Told) -> list[str]:
             f"{client}: acknowledged commit {commit} is not in its log" for commit in sorted(expected.commits - log)
         ]
     return found
+
+
+def find_lost_increments(repo: Repository, told: Told) -> list[str]:
+    """Where a number was replaced although it was not there any more."""
+    number = int(repo.read(COUNTED, COUNTED_PATH).split()[0]) if told.numbers else 0
+    found = [f"{count} clients were told that they wrote {each}" for each, count in told.numbers.items() if count > 1]
+    return found + [f"{each} was acknowledged, and {number} is there" for each in told.numbers if each > number]
