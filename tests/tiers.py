@@ -30,7 +30,10 @@ SECOND_TIER: Final = {
     "tests/soak/test_chaos.py::test_on_redis_and_s3_with_clients_reapers_and_redis_killed_and_s3_failing": (
         "a storm; tests/api/test_two_processes.py and tests/unit/test_reaper_crashes.py choose the moments"
     ),
-    "tests/soak/test_chaos.py::test_a_blob_that_is_taken_away_by_hand_is_found": (
+    "tests/soak/test_chaos.py::test_through_the_s3_gateway_which_is_killed_too": (
+        "a storm; tests/simulation/multipart_scenarios.py and tests/unit/test_reaper_crashes.py choose the moments"
+    ),
+    "tests/soak/test_chaos.py::test_what_is_taken_away_or_left_over_by_hand_is_found": (
         "tests/api/test_two_processes.py takes one away, too"
     ),
     "tests/soak/test_gc_chaos.py::test_on_redis_and_s3_with_clients_and_reapers_at_work_and_a_collector_killed": (

@@ -176,7 +176,8 @@ class S3Client(Client):
 
     def shared_upload_in_parts(self) -> None:
         (branch, path), contents = self.place(), self.part_bodies()
-        is_conditional, copied = self.random.random() < 0.3, self.random.choice([*self.own_paths, None, None])
+        is_conditional = self.random.random() < 0.3
+        copied = self.random.choice(self.own_paths) if self.random.random() < 0.3 else None
         self.op(
             "shared upload in parts",
             lambda: self.write_and_complete(branch, path, contents, if_absent=is_conditional, copied=copied),
@@ -264,39 +265,41 @@ class S3Client(Client):
             etags[number] = answer["CopyPartResult"]["ETag"]
         parts = [{"PartNumber": number, "ETag": etag} for number, etag in sorted(etags.items())]
         condition = {"IfNoneMatch": "*"} if if_absent else {}
-        complete = partial(
-            self.gateway.call,
-            "complete_multipart_upload",
-            Key=key,
-            UploadId=upload,
-            MultipartUpload={"Parts": parts},
-            **condition,
-        )
-        self.complete_until_answered(complete)
+        arguments = {"Key": key, "UploadId": upload, "MultipartUpload": {"Parts": parts}, **condition}
+        self.complete_until_answered(partial(self.complete, arguments))
 
-    def complete_until_answered(self, complete: Callable[[], dict[str, Any]]) -> None:
+    def complete(self, arguments: Mapping[str, Any]) -> str:
+        answer = self.gateway.call("complete_multipart_upload", **arguments)
+        if "ETag" not in answer:
+            raise OutcomeUnknown("the answer to a completion broke off")
+        return str(answer["ETag"])
+
+    def complete_until_answered(self, complete: Callable[[], str]) -> None:
         """Ask again until there is an answer, as S3 clients do; sometimes once more, which must answer the same."""
         begun = time.monotonic()
-        for attempt in range(COMPLETIONS):
-            try:
-                etag = complete()["ETag"]
-                break
-            except (RefstoreError, KeyError) as error:
-                if attempt == 0 and isinstance(error, RefstoreError) and error.code in ledgers.DEFINITE:
-                    raise
-                failed = error
-        else:
-            raise OutcomeUnknown(f"the completion was not answered: {failed}") from failed
+        etag = self.ask_until_answered(complete)
         if self.random.random() < 0.5:
             return
         try:
-            again = complete()["ETag"]
+            again = complete()
         except RefstoreError as error:
             if error.code == "NoSuchUpload" and time.monotonic() - begun < ANSWERS_AGAIN_SECONDS:
                 raise Corrupt(f"a completion answered {etag}, and the same call then {error}") from error
         else:
             if again != etag:
                 raise Corrupt(f"a completion answered {etag}, and the same call then {again}")
+
+    def ask_until_answered(self, complete: Callable[[], str]) -> str:
+        """Raises OutcomeUnknown, unless the first answer says that nothing was done."""
+        errors: list[RefstoreError] = []
+        while len(errors) < COMPLETIONS:
+            try:
+                return complete()
+            except RefstoreError as error:
+                if not errors and error.code in ledgers.DEFINITE:
+                    raise
+                errors.append(error)
+        raise OutcomeUnknown(f"a completion was not answered: {errors[-1]}")
 
 
 if __name__ == "__main__":

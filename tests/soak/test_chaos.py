@@ -9,7 +9,9 @@ import random
 
 import pytest
 
+from refstore.core.ids import branch_name
 from refstore.lake import Lake
+from refstore.operations import multipart
 from tests.soak import chaos
 from tests.soak.chaos import CephRgw
 
@@ -24,8 +26,8 @@ pytestmark = [
 ]
 
 
-def check(arrangement: str) -> None:
-    result = chaos.run(arrangement, SECONDS, SEED)
+def check(arrangement: str, *, through_gateway: bool = False) -> None:
+    result = chaos.run(arrangement, SECONDS, SEED, through_gateway=through_gateway)
     print(result.table())
     assert result.findings == []
 
@@ -34,24 +36,31 @@ def test_on_redis_and_s3_with_clients_reapers_and_redis_killed_and_s3_failing() 
     check("redis+rclone" if CephRgw.missing() else "redis+rgw")
 
 
+def test_through_the_s3_gateway_which_is_killed_too() -> None:
+    check("redis+rclone" if CephRgw.missing() else "redis+rgw", through_gateway=True)
+
+
 @pytest.mark.soak
+@pytest.mark.parametrize("through_gateway", [False, True], ids=["by the SDK", "through the gateway"])
 @pytest.mark.parametrize("arrangement", chaos.ARRANGEMENTS)
-def test_long(arrangement: str) -> None:
-    check(arrangement)
+def test_long(arrangement: str, through_gateway: bool) -> None:
+    check(arrangement, through_gateway=through_gateway)
 
 
-def test_a_blob_that_is_taken_away_by_hand_is_found() -> None:
-    """The audit and the ledgers can fail: one run with a fault planted at its end, and with something left over."""
+def test_what_is_taken_away_or_left_over_by_hand_is_found() -> None:
+    """The audit and the ledgers can fail: one run with faults planted at its end."""
 
     def plant(lake: Lake) -> None:
-        repo = lake.repository("soak")
+        repo = lake.repository(chaos.REPOSITORY)
         objects = repo.context.objects
         named = next(
             item.entry.address for branch, _ in repo.branches() for item in repo.list(branch) if item.entry is not None
         )
         objects.delete_many([named])
         objects.put("data/2020010100/00000000000000000000000000", b"nobody names this")
+        multipart.begin(repo.context, branch_name("main"), "never/completed", seconds=60)
 
-    result = chaos.run("sqlite+file", 4, SEED, break_it=plant)
+    result = chaos.run("sqlite+file", 4, SEED, through_gateway=True, break_it=plant)
     assert any(finding.startswith("lost: data/") for finding in result.findings)
     assert any(finding.startswith("leaked: data/2020010100/") for finding in result.findings)
+    assert "leaked: the upload of 'never/completed' on 'main'" in result.findings
