@@ -41,7 +41,7 @@ from tests.servers.s3_base import S3Server
 from tests.servers.s3_base import environment as s3_environment
 from tests.servers.s3_servers import CephRgw, RcloneS3
 from tests.soak import ledgers
-from tests.soak.chaos import Processes
+from tests.soak.storm import Processes
 
 CLIENTS = 3
 REAPERS = 2

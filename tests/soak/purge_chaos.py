@@ -44,9 +44,9 @@ from tests.servers.s3_base import S3Server
 from tests.servers.s3_base import environment as s3_environment
 from tests.servers.s3_servers import CephRgw, RcloneS3
 from tests.soak import gc_chaos, ledgers
-from tests.soak.chaos import Processes
 from tests.soak.gc_chaos import Collector, Later, Result, killed_whole
 from tests.soak.purger import EVENTS, FORGET, LINES, SAFETY, WithRows, document, text_of
+from tests.soak.storm import Processes
 from tests.spark.cluster import Cluster, cluster
 
 CLIENTS = 3

@@ -12,8 +12,9 @@ import pytest
 from refstore.core.ids import branch_name
 from refstore.lake import Lake
 from refstore.operations import multipart
+from tests.servers.s3_servers import CephRgw
 from tests.soak import chaos
-from tests.soak.chaos import CephRgw
+from tests.soak.storm import ARRANGEMENTS, REPOSITORY
 
 SECONDS = float(os.environ.get("REFSTORE_CHAOS_SECONDS", "10"))
 SEED = int(os.environ.get("REFSTORE_CHAOS_SEED", "0")) or random.SystemRandom().randrange(10**9)
@@ -42,7 +43,7 @@ def test_through_the_s3_gateway_which_is_killed_too() -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("through_gateway", [False, True], ids=["by the SDK", "through the gateway"])
-@pytest.mark.parametrize("arrangement", chaos.ARRANGEMENTS)
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 def test_long(arrangement: str, through_gateway: bool) -> None:
     check(arrangement, through_gateway=through_gateway)
 
@@ -51,7 +52,7 @@ def test_what_is_taken_away_or_left_over_by_hand_is_found() -> None:
     """The audit and the ledgers can fail: one run with faults planted at its end."""
 
     def plant(lake: Lake) -> None:
-        repo = lake.repository(chaos.REPOSITORY)
+        repo = lake.repository(REPOSITORY)
         objects = repo.context.objects
         named = next(
             item.entry.address for branch, _ in repo.branches() for item in repo.list(branch) if item.entry is not None
