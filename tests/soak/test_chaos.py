@@ -22,7 +22,7 @@ SEED = int(os.environ.get("REFSTORE_CHAOS_SEED", "0")) or random.SystemRandom().
 pytestmark = [
     pytest.mark.server,
     pytest.mark.slow,
-    pytest.mark.timeout(int(3 * SECONDS) + 240),
+    pytest.mark.timeout(int(3 * SECONDS) + 300),
     pytest.mark.xdist_group("chaos"),
 ]
 
