@@ -96,7 +96,7 @@ def read(ledgers: Iterable[Path]) -> Told:
             if wrong := mine.contradiction(line):
                 told.corrupt.append(f"{ledger.stem}: {wrong}")
             if line["op"] == "increment" and line["state"] == "ok":
-                told.numbers[int(line["answer"])] += 1
+                told.numbers.update(int(number) for number in line["answer"].split())
             if line["state"] == "ok":
                 mine.apply(line, sure=True)
             elif line["state"] == "corrupt":
