@@ -119,6 +119,14 @@ def plain(folder: Path, logs: Path) -> Generator[Server, None, None]:
 
 
 @contextmanager
+def prepared_pages(pages: Path, logs: Path) -> Generator[int, None, None]:
+    """The port of a server that has a listing's pages in memory."""
+    command = [sys.executable, "-m", "bench.prepared_pages", str(pages)]
+    with _running(command, dict(os.environ), logs, apart=True) as (port, _):
+        yield port
+
+
+@contextmanager
 def _running(
     command: list[str], environ: dict[str, str], logs: Path, apart: bool
 ) -> Generator[tuple[int, int], None, None]:
