@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from refstore.deletion_history import explain
     from refstore.operations import (
         address_info,
+        change_metadata,
         expire_staged_entries,
         log_and_diff,
         onboard,
@@ -70,6 +71,7 @@ else:
     explain = LazyModule("refstore.deletion_history.explain")
     address_info = LazyModule("refstore.operations.address_info")
     branch_operation = LazyModule("refstore.operations.branch")
+    change_metadata = LazyModule("refstore.operations.change_metadata")
     commit_operation = LazyModule("refstore.operations.commit")
     copy_operation = LazyModule("refstore.operations.copy")
     delete_operation = LazyModule("refstore.operations.delete")
@@ -297,6 +299,15 @@ class Repository:
     def move(self, branch: str, path: str, destination: str) -> Entry:
         """Copy an object within a branch, then delete its source. A crash in between leaves both names."""
         return self.move_many(branch, [copy_operation.Move(path, destination)])[0]
+
+    @_operation
+    def change_metadata(self, branch: str, path: str, change: Callable[[Entry], Entry]) -> Entry:
+        """Change what is said of the object at a path. `change` returns its entry with other metadata, or another
+        content type. What somebody writes or deletes there meanwhile is not undone.
+
+        Raises ObjectNotFound; and Contention where a commit under way has the entry: make the call again later.
+        """
+        return change_metadata.change_metadata(self.context, ids.branch_name(branch), ids.object_path(path), change)
 
     @_operation
     def move_many(self, branch: str, moves: Sequence[Move], *, to: str | None = None) -> Sequence[Entry]:

@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from .explorer import HOLDS, STATES_MAX, Found, explore
 from .mutants_creating import (
+    ChangesBlindly,
+    ChangesUnderNoReference,
+    ChangesWhileSealed,
     DeletesOnceOnly,
     DeletesWhileSealed,
     KnowsItsReferenceOnly,
@@ -295,6 +298,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(MatchesAnything, "if match: upload | overwrite | hard delete", "LIE"),
     Mutant(DeletesOnceOnly, "if match: delete | commit | reap", "LIE"),
     Mutant(DeletesWhileSealed, "if match: delete | late write | commit; reap", "LIE"),
+    Mutant(ChangesBlindly, "change | overwrite, over a commit", "LIE"),
+    Mutant(ChangesWhileSealed, "change | late write | commit; reap", "LIE"),
+    Mutant(ChangesUnderNoReference, "change | commit | reap", "UNSOUND"),
     Mutant(EntersBeforeItTakes, "multipart: complete | abort (crash) | complete (replay)", "UNSOUND"),
     Mutant(CompletesAgain, "multipart: complete | overwrite; hard delete | complete (replay)", "UNSAFE"),
     Mutant(JoinsWhateverIsAsked, "multipart: complete | complete of other parts | hard delete", "LIE"),

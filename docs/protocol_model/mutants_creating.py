@@ -121,3 +121,24 @@ class ReleasesWhatMoved(Proto):
     """Rules 6 and 20 dropped: what a conditional write replaced is released although the token moved on."""
 
     releases_only_if_current = False
+
+
+class ChangesBlindly(Proto):
+    """Rule 20 dropped: a change of what an entry says of its object is written over whatever is there."""
+
+    def write_change(self, key: tuple, replaced: Entry | None, changed: Entry) -> Steps:
+        del replaced
+        yield ("swap", key, changed)
+        return True
+
+
+class ChangesWhileSealed(Proto):
+    """Rule 20 dropped: a change trusts what it saw under a sealed token."""
+
+    refuses_while_sealed = False
+
+
+class ChangesUnderNoReference(Proto):
+    """Rule 1 dropped: a changed entry has no reference of its own."""
+
+    changes_under_a_reference = False

@@ -1,5 +1,5 @@
 """Uploads, links and deletions that may only take the place of the entry that their caller read (rule 20): of all that
-read the same entry one wins, what somebody else wrote since stays.
+read the same entry one wins, what somebody else wrote since stays. So do changes of what an entry says of its object.
 
 The entry is known by its id as long as it is staged, and by its address once a commit took it. The write expects
 exactly what lies under the current token: that entry, or nothing where the entry lies deeper. Nothing comes back, so
@@ -11,7 +11,7 @@ from __future__ import annotations
 from .calls import Do
 from .creating import Creating
 from .staging import ATTEMPTS, Source
-from .store import ONCE, TOMB, Branch, Entry, Steps
+from .store import ONCE, TOMB, Branch, Entry, Ref, Steps
 
 
 class Replacing(Creating):
@@ -69,3 +69,46 @@ class Replacing(Creating):
 
     owes_tombstones = True
     refuses_while_sealed = True
+
+    def change(self, branch: str, path: str) -> Steps:
+        """Put an entry of the same address in the place of exactly the entry that was read, and start over where
+        anything came in between. It never follows the branch to another token: what is there then is read again.
+        """
+        for _ in range(ATTEMPTS):
+            record: Branch | None = yield ("open", ("b", branch))
+            if record is None:
+                return "404"
+            there: Source | None = yield from self.look(record, path)
+            again = yield ("open", ("b", branch))
+            if again is None or again[:3] != record[:3]:
+                continue
+            if there is None:
+                return "404"
+            if there.token != record.token and record.sealed and self.refuses_while_sealed:
+                return "conflict"
+            ref = None
+            if there.token is None:
+                if (yield ("get", ("x", there.head))):
+                    return "410"
+            elif self.changes_under_a_reference:
+                ref = Ref(record.token, path, self.fresh())
+                outcome = yield from self.hold(there.address, ref, own=False)
+                if outcome == "missing" and (yield from self.committed_source(there, branch, path)):
+                    ref = None
+                elif outcome != "held":
+                    continue
+            replaced = Entry(there.address, there.id) if there.token == record.token else None
+            changed = Entry(there.address, ref.id if ref else None)
+            done = yield from self.write_change(("e", record.token, path), replaced, changed)
+            again = yield ("open", ("b", branch))
+            if done is True and again is not None and again.token == record.token:
+                yield from self.released(record.token, path, replaced)
+                return "ok"
+            if done is False and ref is not None:
+                yield from self.release(there.address, ref)  # it was never placed with that one
+        return "busy"
+
+    changes_under_a_reference = True
+
+    def write_change(self, key: tuple, replaced: Entry | None, changed: Entry) -> Steps:
+        return (yield ("cas", key, replaced, changed, ONCE))

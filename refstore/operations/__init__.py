@@ -6,6 +6,7 @@
     upload.py     upload, stage, issue and link (rules 1, 10, 11)
     blob_writes.py  write or copy the blobs of a batch
     copy.py       copy and move (rules 4, 5, 13)
+    change_metadata.py  change what an entry says of its object (rule 20)
     delete.py     delete, and reset of paths and prefixes (rules 2, 6)
     commit.py     seal, write, advance (rule 3); merge, revert and cherry-pick advance the same way
     branch.py     create, reset and delete branches (rule 3)

@@ -136,7 +136,7 @@ def _copy_once(
             refs.check_mark(ctx, commit, paths)
     token = ctx.branches.read_open(branch).record.token
     now = ctx.clock.now_ms()
-    copies = {dst: _copy_of(ctx, resolved[src].entry, now, changes.get(dst)) for src, dst in pairs}
+    copies = {dst: make_copy(ctx, resolved[src].entry, now, changes.get(dst)) for src, dst in pairs}
     staged = [
         (src, dst) for src, dst in pairs if resolved[src].token is not None and is_own(resolved[src].entry.address)
     ]
@@ -144,7 +144,7 @@ def _copy_once(
         [(copies[dst].address, Reference(token, dst, copies[dst].reference_id)) for _, dst in staged], on_empty=False
     )
     outcome = {dst: hold for (_, dst), hold in zip(staged, holds, strict=True)}
-    committed = _find_committed_sources(
+    committed = find_committed_sources(
         ctx, source, resolved, [src for src, dst in staged if outcome[dst] is AddOutcome.NO_RECORD]
     )
     placements: list[Placement] = []
@@ -197,7 +197,7 @@ def _drop_overwriting(pairs: Sequence[tuple[Path, Path]], placements: Sequence[P
     return list(ready.values())
 
 
-def _find_committed_sources(
+def find_committed_sources(
     ctx: Context, source: ResolvedRef, before: dict[Path, ResolvedEntry], paths: Sequence[Path]
 ) -> frozenset[Path]:
     """Return the sources without a reference key that still have the same entry: they are committed (rule 4)."""
@@ -208,7 +208,7 @@ def _find_committed_sources(
     return frozenset(path for path in paths if path in current and current[path] == before[path])
 
 
-def _copy_of(ctx: Context, source: Entry, now_ms: int, change: Callable[[Entry], Entry] | None) -> Entry:
+def make_copy(ctx: Context, source: Entry, now_ms: int, change: Callable[[Entry], Entry] | None) -> Entry:
     """Return the copy's entry: the source's, with a modification time and a reference of its own."""
     described = change(source) if change is not None else source
     return msgspec.structs.replace(

@@ -121,7 +121,7 @@ def _resolve_many(ctx: Context, ref: ResolvedRef, paths: Sequence[Path]) -> tupl
         # a call of its own: within one batch of Gets the KV chooses the order, and could read the branch before an
         # entry is removed, and the entry after that
         again = branches.read_open(ref.branch)
-        if _is_same_view(open_branch.record, again.record):
+        if is_same_view(open_branch.record, again.record):
             staged: dict[Path, tuple[StagedRecord, Token]] = {}
             for (token, path), value in zip(keys_read, values, strict=True):
                 if isinstance(value, bytes) and path not in staged:
@@ -344,7 +344,7 @@ def read_consistent(
     for _ in range(ATTEMPTS):
         result = read(open_branch.record)
         again = branches.read_open(name)
-        if _is_same_view(open_branch.record, again.record):
+        if is_same_view(open_branch.record, again.record):
             return result
         open_branch = again
     raise Contention(f"branch {name!r} kept moving while it was read; make the same call again")
@@ -449,6 +449,6 @@ def _committed_entries(
     }
 
 
-def _is_same_view(one: Branch, other: Branch) -> bool:
+def is_same_view(one: Branch, other: Branch) -> bool:
     """Return whether head and live tokens are equal, so that a reader may trust what it read between the two."""
     return (one.head, one.token, one.sealed_tokens) == (other.head, other.token, other.sealed_tokens)

@@ -147,7 +147,10 @@ async def _copy_entry(request: S3Request, source: Target, target: Target, attrib
     def copy(repo: Repository) -> Entry:
         check_writable(repo, target)
         change = _expect_source(request, repo, source, attributes) if has_conditions else attributes.describe
-        (entry,) = repo.copy_many(source.ref, target.ref, [Copy(source.path, target.path, change)])
+        if (source.ref, source.path) == (target.ref, target.path):
+            entry = repo.change_metadata(target.ref, target.path, change)
+        else:
+            (entry,) = repo.copy_many(source.ref, target.ref, [Copy(source.path, target.path, change)])
         if not repo.context.locations.are_announced():
             return entry
         return repo.stat_many(target.ref, [target.path]).get(target.path, entry)

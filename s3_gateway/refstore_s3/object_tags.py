@@ -1,6 +1,6 @@
 """GetObjectTagging, PutObjectTagging and DeleteObjectTagging. Tags are kept in the object's entry on the branch.
 
-To change them is to place the entry again, as a copy of the object onto itself does. No data moves.
+To change them puts another entry in the place of the one that is there. No data moves.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import msgspec
 from starlette.responses import Response
 
 from refstore.core.user_metadata import without_content_names
-from refstore.operations.copy import Copy
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
@@ -74,6 +73,6 @@ async def _set_tags(request: S3Request, target: Target, tags: dict[str, str]) ->
 
     def write(repo: Repository) -> None:
         check_writable(repo, target)
-        repo.copy_many(target.ref, target.ref, [Copy(target.path, target.path, change)])
+        repo.change_metadata(target.ref, target.path, change)
 
     await request.service.repository(target.repository, write)

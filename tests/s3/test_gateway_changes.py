@@ -11,6 +11,8 @@ import pytest
 
 from refstore.configuration.settings import S3Settings
 from refstore.core import ids
+from refstore.operations import change_metadata as change_metadata_module
+from refstore.operations import copy as copy_operation
 from refstore.records import keys as record_keys
 from refstore.service.access_keys import Role
 from refstore_s3 import object_copies
@@ -164,6 +166,49 @@ def test_tags_are_kept_with_the_object(s3: Any) -> None:
     many = [{"Key": str(number), "Value": ""} for number in range(11)]
     assert code_of(s3.put_object_tagging, **key, Tagging={"TagSet": many}) == ("InvalidTag", 400)
     assert code_of(s3.get_object_tagging, Bucket=REPOSITORY, Key="main/none") == ("NoSuchKey", 404)
+
+
+@pytest.mark.parametrize("change", ["put_object_tagging", "copy_object"])
+@pytest.mark.parametrize("is_deleted", [False, True])
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_change_of_tags_or_metadata_undoes_nothing(
+    gateway: ServedGateway,
+    s3: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+    is_deleted: bool,
+    is_committed: bool,
+) -> None:
+    """Somebody replaces or deletes the object after its entry was read, and before the changed entry is written."""
+    repo = gateway.repository
+    path = f"changed-{change}-{is_deleted}-{is_committed}"
+    repo.upload("main", path, b"old")
+    if is_committed:
+        repo.commit("main", path)
+    races = [repo.delete, lambda *key: repo.upload(*key, b"new")]
+    race = races[:1] if is_deleted else races[1:]
+    make_copy = copy_operation.make_copy
+
+    def make_then_race(*arguments: Any) -> Any:
+        entry = make_copy(*arguments)
+        if race:
+            race.pop()("main", path)
+        return entry
+
+    for module in (copy_operation, change_metadata_module):
+        monkeypatch.setattr(module, "make_copy", make_then_race)
+    key = {"Bucket": REPOSITORY, "Key": f"main/{path}"}
+    arguments = {
+        "put_object_tagging": {"Tagging": {"TagSet": [{"Key": "a", "Value": "b"}]}},
+        "copy_object": {"CopySource": key, "TaggingDirective": "REPLACE", "Tagging": "a=b"},
+    }[change]
+    if is_deleted:
+        assert code_of(getattr(s3, change), **key, **arguments) == ("NoSuchKey", 404)
+        assert not repo.stat_many("main", [path])
+        return
+    getattr(s3, change)(**key, **arguments)
+    assert s3.get_object_tagging(**key)["TagSet"] == [{"Key": "a", "Value": "b"}]
+    assert repo.read("main", path) == b"new"
 
 
 def test_what_is_known_of_the_parts_takes_no_room_from_tags(gateway: ServedGateway, s3: Any) -> None:

@@ -98,7 +98,7 @@ def mutants() -> Iterator[Mutant]:
         rule="4",
         edits=(
             Edit(
-                "refstore.operations.copy:_find_committed_sources",
+                "refstore.operations.copy:find_committed_sources",
                 "if path in current and current[path] == before[path]",
                 "if True",
             ),
@@ -305,7 +305,7 @@ def mutants() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore.operations.read:_resolve_many",
-                "if _is_same_view(open_branch.record, again.record):",
+                "if is_same_view(open_branch.record, again.record):",
                 "if True:",
             ),
         ),
@@ -317,7 +317,7 @@ def mutants() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore.operations.read:read_consistent",
-                "if _is_same_view(open_branch.record, again.record):",
+                "if is_same_view(open_branch.record, again.record):",
                 "if True:",
             ),
         ),
@@ -480,7 +480,7 @@ def marks() -> Iterator[Mutant]:
     yield Mutant(
         name="a copy of what has no reference is not pinned",
         rule="13",
-        edits=(Edit("refstore.operations.copy:_find_committed_sources", "    gc_marks.pin(ctx,", "    (ctx,"),),
+        edits=(Edit("refstore.operations.copy:find_committed_sources", "    gc_marks.pin(ctx,", "    (ctx,"),),
         caught_by="gc | move of a reference-less staged entry",
     )
     yield Mutant(
@@ -586,7 +586,7 @@ def identities() -> Iterator[Mutant]:
     yield Mutant(
         name="a copy's reference has no id of its own",
         rule="6",
-        edits=(Edit("refstore.operations.copy:_copy_of", "reference_id=ctx.ids.new_id(now_ms)", "reference_id=''"),),
+        edits=(Edit("refstore.operations.copy:make_copy", "reference_id=ctx.ids.new_id(now_ms)", "reference_id=''"),),
         caught_by="copy q->p; delete q | overwrite p | hard delete",
     )
     yield Mutant(

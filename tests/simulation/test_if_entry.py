@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from refstore.operations.read import resolve
@@ -36,6 +37,7 @@ from tests.simulation.planting import Edit, Mutant
 from tests.simulation.worlds import Start
 
 DELETING = "refstore.operations.delete:delete_if_entry"
+CHANGING = "refstore.operations.change_metadata:change_metadata"
 ONE_WINNER = one_winner("PathChanged")
 
 
@@ -61,6 +63,13 @@ def remove(expected: Entry) -> Call:
     return Call(
         (Stage("remove p", lambda tools: tools.repo.delete_if_entry("main", "p", expected)),), (Promise("main"),)
     )
+
+
+def change() -> Call:
+    def go(tools: Tools) -> None:
+        tools.repo.change_metadata("main", "p", lambda entry: msgspec.structs.replace(entry, content_type="a/b"))
+
+    return Call((Stage("change p", go),))
 
 
 def staged() -> Start:
@@ -162,6 +171,29 @@ PLANS = [
         crash="D",
         safety_only=True,
     ),
+    Plan(
+        name="M | overwrite, over a commit",
+        world=committed,
+        tasks=lambda _start: {"M": [change()], "O": [do.upload("main", ("p", "P2"))]},
+        lossy="M",
+        keeps="O",
+    ),
+    Plan(
+        name="M | overwrite | hard delete",
+        world=staged,
+        tasks=lambda _start: {"M": [change()], "O": [do.upload("main", ("p", "P2"))], "H": [HARD_DELETE]},
+        lossy="M",
+        keeps="O",
+        safety_only=True,
+    ),
+    Plan(
+        name="M | commit | reap",
+        world=staged,
+        tasks=lambda _start: {"M": [change()], "C": [do.commit("main", "c1")], "R": [REAP]},
+        lossy="M",
+        crash="M",
+        safety_only=True,
+    ),
 ]
 BY_NAME = {plan.name: plan for plan in PLANS}
 ALONE = ["A | B", "A | B over a commit", "link L | A", "D | A", "D | D over a commit"]
@@ -252,6 +284,30 @@ MUTANTS = [
                 ),
             ),
             caught_by="D | commit | reap",
+        ),
+        None,
+    ),
+    (
+        Mutant(
+            name="a change of the metadata replaces what came since",
+            rule="20",
+            edits=(
+                Edit(
+                    CHANGING,
+                    "ctx.kv.set_if(key, replaced, encode(entry), once=True)",
+                    "ctx.kv.set(key, encode(entry)) is None",
+                ),
+            ),
+            caught_by="M | overwrite, over a commit",
+        ),
+        None,
+    ),
+    (
+        Mutant(
+            name="a changed entry has no reference",
+            rule="1",
+            edits=(Edit(CHANGING, "current.token is not None and is_own(entry.address)", "False"),),
+            caught_by="M | overwrite | hard delete",
         ),
         None,
     ),
