@@ -20,6 +20,7 @@ from refstore.objects import ObjectStore, open_objects
 from refstore.objects.base import DeleteResult
 from tests.servers.s3_base import BUCKET, S3Server
 from tests.servers.s3_proxy import (
+    ChangeBody,
     CutBody,
     DropReply,
     FailKeys,
@@ -541,6 +542,51 @@ def test_two_conditional_writes_at_once_are_told_to_try_again(quick: Bench):
     with pytest.raises(ObjectsUnavailable):
         quick.store.put("b", b"mine", if_absent=True)
     assert quick.keys() == ["a"]
+
+
+def flip(body: bytes) -> bytes:
+    return bytes([body[0] ^ 1]) + body[1:]
+
+
+def puts_in_part(store: ObjectStore) -> None:
+    store.put_part("data/a", store.begin_upload("data/a"), 1, pattern(20 * MIB))
+
+
+BODIES_SENT: dict[str, Callable[[ObjectStore], object]] = {
+    "an object": lambda store: store.put("data/a", b"body"),
+    "an own file": lambda store: store.put("_refstore/a", b"body"),
+    "only if absent": lambda store: store.put("data/a", b"body", if_absent=True),
+    "from a file": lambda store: store.put("data/a", pattern(9 * MIB), if_absent=True),
+    "in parts": lambda store: store.put("data/a", pattern(9 * MIB)),
+    "a part": puts_in_part,
+}
+
+
+@pytest.mark.parametrize("sent", BODIES_SENT)
+def test_a_body_is_signed_by_what_the_server_checks(quick: Bench, sent: str):
+    BODIES_SENT[sent](quick.store)
+    for asked in quick.asked(lambda request: request.method == "PUT"):
+        headers = {name.lower(): value for name, value in asked.headers.items()}
+        assert headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD", "no second hash"
+        assert "SignedHeaders=content-md5;" in headers["authorization"]
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        pytest.param("rclone_s3_server", marks=pytest.mark.server),
+        pytest.param("rgw_server", marks=[pytest.mark.server, pytest.mark.root, pytest.mark.slow]),
+    ],
+)
+@pytest.mark.parametrize("sent", BODIES_SENT)
+def test_a_body_that_is_changed_on_its_way_is_not_stored(request: pytest.FixtureRequest, server: str, sent: str):
+    for bench in bench_before(request.getfixturevalue(server)):
+        bench.always(ChangeBody(flip), lambda asked: asked.method == "PUT")
+        with pytest.raises(ObjectsUnavailable, match="changed on its way"):
+            BODIES_SENT[sent](bench.store)
+        assert bench.keys() == []
+        bench.proxy.plan = None
+        BODIES_SENT[sent](bench.store)
 
 
 def completes(bench: Bench) -> None:

@@ -110,6 +110,13 @@ class Rewrite:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeBody:
+    """Change the request's body on its way to the server."""
+
+    change: Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """Answer with this document instead of asking the server."""
 
@@ -123,7 +130,7 @@ class WithoutRange:
     """
 
 
-Fault = Refuse | FailKeys | CutBody | DropReply | Rewrite | Reply | WithoutRange
+Fault = Refuse | FailKeys | CutBody | DropReply | Rewrite | ChangeBody | Reply | WithoutRange
 Plan = Callable[[ProxiedRequest], Fault | None]
 
 
@@ -287,6 +294,8 @@ class _Handler(BaseHTTPRequestHandler):
             request = request._replace(
                 headers={name: value for name, value in request.headers.items() if name.lower() != "range"}
             )
+        elif isinstance(fault, ChangeBody):
+            request = request._replace(body=fault.change(request.body))
         connection, response = self.server.proxy.ask(request)
         try:
             if isinstance(fault, DropReply):

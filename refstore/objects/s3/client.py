@@ -10,8 +10,8 @@ import base64
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from functools import cache
-from hashlib import md5
+from functools import cache, partial
+from hashlib import file_digest, md5
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import boto3.session
@@ -54,6 +54,8 @@ confirmation without errors.
 """
 _WITH_ETAG: Final = ("PutObject", "UploadPart", "HeadObject")
 """Operations that are confirmed by an ETag, and by no document."""
+_WITH_CONTENT: Final = ("PutObject", "UploadPart")
+_PAYLOAD_UNSIGNED: Final = Config(s3={"payload_signing_enabled": False})
 _ATTEMPTS: Final = 3
 _PAUSES_SECONDS: Final = 3.0
 """The most that boto's standard mode waits between three attempts: 1 and 2 seconds."""
@@ -160,6 +162,8 @@ def make_client(url: StoreURL, io_timeout_seconds: float) -> S3Client:
             f"{url.text()} cannot be opened: {error}; correct the URL or the AWS configuration"
         ) from error
     client.meta.events.register("before-call.s3.DeleteObjects", _add_md5)
+    for operation in _WITH_CONTENT:
+        client.meta.events.register(f"before-call.s3.{operation}", _sign_by_md5)
     for operation in _ANSWERS:
         client.meta.events.register(f"before-parse.s3.{operation}", _refuse_other_answers)
     for operation in _WITH_ETAG:
@@ -193,6 +197,20 @@ def _loader() -> Loader:
 
 
 def _add_md5(params: dict[str, Any], **_: object) -> None:
-    """Add Content-MD5 to a bulk delete, which needs a checksum. Older servers do not know the one that boto sends."""
-    digest = md5(params["body"], usedforsecurity=False).digest()
-    params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()
+    """Add Content-MD5, by which servers check a body. Older ones do not know the checksum that boto sends."""
+    body = params["body"]
+    if isinstance(body, bytes):
+        digest = md5(body, usedforsecurity=False)
+    else:
+        digest = file_digest(body, partial(md5, usedforsecurity=False))
+        body.seek(0)
+    params["headers"]["Content-MD5"] = base64.b64encode(digest.digest()).decode()
+
+
+def _sign_by_md5(params: dict[str, Any], context: dict[str, Any], **_: object) -> None:
+    """Sign an object's content by its Content-MD5, not by its SHA-256: not all servers check that one, and those that
+    do hash the body once more for it, as botocore does.
+    """
+    if "Content-MD5" not in params["headers"]:
+        _add_md5(params)
+    context["client_config"] = context["client_config"].merge(_PAYLOAD_UNSIGNED)

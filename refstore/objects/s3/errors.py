@@ -47,6 +47,7 @@ _BUSY: Final = frozenset(
         "RequestLimitExceeded",
     }
 )
+_CHANGED: Final = frozenset({"BadDigest", "XAmzContentSHA256Mismatch"})
 _FULL: Final = frozenset({"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage"})
 
 
@@ -70,6 +71,8 @@ def translate_server_error(server_error: ServerError, doing: str, needs: str = U
         return ObjectNotFound(f"{what}; name something else")
     if server_error.code in _FULL:
         return ObjectsUnavailable(f"{what}; make room or raise the quota, then try again")
+    if server_error.code in _CHANGED:
+        return ObjectsUnavailable(f"{what}; the body was changed on its way to the server, try again")
     if server_error.code in _ADVICE:
         return ObjectsRefused(f"{what}; {_ADVICE[server_error.code]}")
     if server_error.code == "KeyTooLongError":

@@ -9,9 +9,11 @@ from __future__ import annotations
 import random
 import secrets
 import tempfile
+from base64 import b64encode
 from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import md5
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar
 
@@ -62,8 +64,12 @@ class ObjectWriter:
         elif if_absent:
             self._put_conditionally(key, full, b"".join(ahead))
         else:
+            body = b"".join(ahead)
+            digest = bytes.fromhex(tally.stored_object.md5) or md5(body, usedforsecurity=False).digest()
             with self._bucket.translate_errors(f"writing {key!r}"):
-                self._bucket.client.put_object(Bucket=self._bucket.name, Key=full, Body=b"".join(ahead))
+                self._bucket.client.put_object(
+                    Bucket=self._bucket.name, Key=full, Body=body, ContentMD5=b64encode(digest).decode()
+                )
         return tally.stored_object
 
     def copy(self, source: str, key: str) -> None:
