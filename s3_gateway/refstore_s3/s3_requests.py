@@ -91,7 +91,8 @@ def _parse_headers(scope: Scope) -> Mapping[str, str]:
     """Return the headers by name in lower case; those that were sent several times are joined (RFC 9110, 5.3)."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
-        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1").strip()
+        # of latin-1 more is white space, such as the last byte of a UTF-8 "à"
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1").strip(" \t")
         headers[name] = f"{headers[name]},{value}" if name in headers else value
     return headers
 

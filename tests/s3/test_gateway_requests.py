@@ -122,6 +122,14 @@ def test_tricks_with_paths_reach_nothing(request_raw: RawClient, path: str, code
     assert request_raw("GET", path, signed_path=signed).code == code
 
 
+@pytest.mark.parametrize("text", ["voil\u00e0", "\u00c5", "x\u00a0"])
+def test_text_in_utf_8_is_kept_to_its_last_byte(gateway: ServedGateway, request_raw: RawClient, text: str) -> None:
+    sent = text.encode().decode("latin-1")
+    assert request_raw("PUT", "/lake/main/text", body=b"1", unsigned={"content-disposition": sent}).status == 200
+    assert gateway.repository.stat("main", "text").metadata == {"s3:content-disposition": text}
+    assert request_raw("HEAD", "/lake/main/text").headers["content-disposition"] == sent
+
+
 def test_a_body_needs_a_length(request_raw: RawClient) -> None:
     chunked = {"transfer-encoding": "chunked"}
     answer = request_raw("PUT", "/lake/main/x", unsigned=chunked, payload="UNSIGNED-PAYLOAD", body=b"")
