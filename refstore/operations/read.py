@@ -37,8 +37,13 @@ ATTEMPTS: Final = 64
 PAGE_BYTES_MAX: Final = 4 << 20
 """How many bytes of paths and metadata end a page, although more items were requested; a page has at least one item."""
 
-PAGE_GONE_MAX: Final = 10_000
-"""How many entries that are deleted or swept end a page, which may have no item then."""
+PAGE_DELETED_MAX: Final = 100_000
+"""How many deleted entries end a page, which may have no item then. Many, as some clients take such a page for an
+empty folder; they take up to a second.
+"""
+
+PAGE_SWEPT_MAX: Final = 10_000
+"""How many swept entries end one: the store is asked for each."""
 
 FOLDER_ROWS_MAX: Final = 100
 """How many entries of a folder a listing by folders reads through; then it skips the rest by a request of its own."""
@@ -305,10 +310,14 @@ def list_page(ctx: Context, ref: ResolvedRef, *, prefix: str, after: str, amount
         if _is_swept(marks):
             from refstore.operations.swept_entries import hide_swept
 
-            # of each folder one entry: the store is asked for every one
-            page = _page(lambda start: hide_swept(ctx, marks, source(start)), prefix, after, amount, delimiter, 1)
+            page = _page(
+                lambda start: hide_swept(ctx, marks, source(start)),
+                prefix, after, amount, delimiter, gone_max=PAGE_SWEPT_MAX, folder_rows=1,
+            )  # fmt: skip
         else:
-            page = _page(source, prefix, after, amount, delimiter)
+            page = _page(
+                source, prefix, after, amount, delimiter, gone_max=PAGE_DELETED_MAX, folder_rows=FOLDER_ROWS_MAX
+            )
     else:
         branches = ctx.branches
         value, flag = ctx.kv.get_many([branches.key(ref.branch), keys.locations_flag(ctx.repo)])
@@ -318,7 +327,7 @@ def list_page(ctx: Context, ref: ResolvedRef, *, prefix: str, after: str, amount
             metarange, rows = head_commit(ctx, branch.head).metarange, _first_rows(amount, delimiter)
             return _page(
                 lambda start: stream_entries(ctx, branch, metarange, prefix, start, rows),
-                prefix, after, amount, delimiter,
+                prefix, after, amount, delimiter, gone_max=PAGE_DELETED_MAX, folder_rows=FOLDER_ROWS_MAX,
             )  # fmt: skip
 
         page = read_consistent(ctx, ref.branch, read, branches.parse_open(ref.branch, value))
@@ -395,10 +404,12 @@ def _page(
     after: str,
     amount: int,
     delimiter: str,
-    folder_rows: int = FOLDER_ROWS_MAX,
+    *,
+    gone_max: int,
+    folder_rows: int,
 ) -> ListingPage:
-    """Return a page of what `source` has after a path. Of a folder that is shown, at most `folder_rows` more entries
-    are read.
+    """Return a page of what `source` has after a path. It ends after `gone_max` entries that are gone; of a folder that
+    is shown, at most `folder_rows` more are read.
 
     A page that ends before it is full may end within a folder that is not shown yet. So the next one skips the folder
     of `after` only where `after` is the folder itself.
@@ -420,7 +431,7 @@ def _page(
                 break  # continue after the whole folder
             if entry is None:
                 gone += 1
-                if gone >= PAGE_GONE_MAX and path != common:
+                if gone >= gone_max and path != common:
                     return ListingPage(tuple(results), has_more=True, searched_to=path)
                 continue
             if len(results) == amount or size_bytes >= PAGE_BYTES_MAX:

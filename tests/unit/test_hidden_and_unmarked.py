@@ -170,8 +170,10 @@ class TestSwept:
         assert [item.path for item in repo.list(made, delimiter="/")] == ["b/"]
         assert [item.path for item in repo.list(made, prefix="b/", delimiter="/")] == ["b/2"]
 
-    def test_a_page_ends_where_much_is_gone(self, repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(read, "PAGE_GONE_MAX", 20)
+    def test_a_page_ends_where_much_is_gone(
+        self, lake: Lake, repo: Repository, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(read, "PAGE_SWEPT_MAX", 20)
         names = [f"{number:03d}" for number in range(100)]
         repo.upload_many("main", [Upload(path=name, body=name.encode()) for name in names])
         made = repo.commit("main", "many").id
@@ -182,6 +184,8 @@ class TestSwept:
         first = repo.list_page(made)
         assert (first.results, first.has_more) == ((), True)
         assert [item.path for item in repo.list(made)] == names[-2:]
+        (shown,) = pages_of(lake, f"/repositories/sales/objects?ref={made}")
+        assert ("What was looked at so far is deleted." in shown, "Next page" in shown) == (True, True)
 
     @pytest.mark.parametrize("whole", [False, True])
     def test_its_state_has_one_name(

@@ -115,7 +115,7 @@ def test_a_page_ends_where_much_was_deleted(
     deleted: Deleted, monkeypatch: pytest.MonkeyPatch, branch: str, delimiter: str, expected: list[str]
 ) -> None:
     """Also within a folder of which everything was deleted."""
-    monkeypatch.setattr(read_operation, "PAGE_GONE_MAX", 500)
+    monkeypatch.setattr(read_operation, "PAGE_DELETED_MAX", 500)
     before = deleted.kv.cost
     page = deleted.repo.list_page(branch, amount=2, delimiter=delimiter)
     assert (page.results, page.has_more, page.next_after) == ((), True, "a/000499")
@@ -125,7 +125,7 @@ def test_a_page_ends_where_much_was_deleted(
 
 
 def test_a_page_that_ends_within_a_folder_does_not_skip_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_operation, "PAGE_GONE_MAX", 1)
+    monkeypatch.setattr(read_operation, "PAGE_DELETED_MAX", 1)
     with Lake(MemoryKV(), "memory://page-costs-within", clock=FakeClock()) as lake:
         repo = lake.create_repository("sales")
         for path in ("a/", "a/0", "a/1", "b/", "b/0", "c"):
