@@ -13,7 +13,6 @@ from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_s3.listings import XML
 from refstore_s3.object_bodies import receive_document
-from refstore_s3.object_writes import refuse_headers
 from refstore_s3.s3_errors import S3Error, explain_failure
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import S3Bucket, Target, check_path, split_key
@@ -36,7 +35,6 @@ class KeyDeletion(NamedTuple):
 
 async def delete_objects(request: S3Request) -> Response:
     bucket = await request.find_bucket(Role.WRITER)
-    refuse_headers(request)
     body = await receive_document(request, XML_BYTES_MAX)
 
     def delete(repo: Repository) -> bytes:  # in a thread: to parse the largest document takes a tenth of a second

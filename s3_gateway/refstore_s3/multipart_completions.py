@@ -27,7 +27,6 @@ from refstore_s3.listings import XML
 from refstore_s3.multipart_parts import find_upload, operate
 from refstore_s3.object_attributes import checksum_content, etag_of
 from refstore_s3.object_bodies import receive_document
-from refstore_s3.object_writes import refuse_headers
 from refstore_s3.s3_errors import S3Error, explain_failure, make_error_body
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import Target
@@ -61,7 +60,6 @@ class ExpectedObject(NamedTuple):
 
 async def complete_multipart_upload(request: S3Request) -> Response:
     target = await request.find_target(Role.WRITER)
-    refuse_headers(request)
     name = find_upload(request, target)
     condition = await read_write_condition(request, target)
     expected = _read_expected(request)

@@ -27,7 +27,6 @@ from refstore_s3.object_attributes import read_attributes
 from refstore_s3.object_bodies import CheckedBody, receive_body
 from refstore_s3.object_copies import find_source, make_contention, read_all
 from refstore_s3.object_reads import check_changed, stat_object
-from refstore_s3.object_writes import refuse_headers
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import Target, check_path
@@ -43,7 +42,6 @@ _COPY_RANGE: Final = re.compile(r"bytes=([0-9]{1,19})-([0-9]{1,19})")
 
 async def create_multipart_upload(request: S3Request) -> Response:
     target = await request.find_target(Role.WRITER)
-    refuse_headers(request)
     path = check_path(target)
     checksum = UploadChecksum.read(request.headers)
     attributes = read_attributes(request.headers) | checksum.attributes
@@ -69,7 +67,6 @@ async def upload_part(request: S3Request) -> Response:
     if "x-amz-copy-source" in request.headers:
         return await upload_part_copy(request)
     target = await request.find_target(Role.WRITER)
-    refuse_headers(request)
     name, number = find_upload(request, target), read_part_number(request)
     checked = CheckedBody(request)
     upload = await operate(request, target, lambda repo: multipart.read_open(repo.context, name))
@@ -92,7 +89,6 @@ async def upload_part(request: S3Request) -> Response:
 
 async def upload_part_copy(request: S3Request) -> Response:
     target = await request.find_target(Role.WRITER)
-    refuse_headers(request)
     name, number = find_upload(request, target), read_part_number(request)
     source = await find_source(request)
     for _ in range(ATTEMPTS):

@@ -40,7 +40,6 @@ from refstore_s3.object_attributes import (
     write_tags,
 )
 from refstore_s3.object_reads import check_changed, stat_object
-from refstore_s3.object_writes import refuse_headers
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import Target, check_path, split_key
@@ -78,7 +77,6 @@ class CopyAttributes(NamedTuple):
 
 async def copy_object(request: S3Request) -> Response:
     target = await request.find_target(Role.WRITER)
-    refuse_headers(request)
     check_path(target)
     algorithm = UploadChecksum.read(request.headers).algorithm
     source = await find_source(request)

@@ -27,44 +27,11 @@ from refstore_s3.write_conditions import (
     read_write_condition,
 )
 
-REFUSED_HEADERS: Final = (
-    "x-amz-expected-bucket-owner",
-    "x-amz-grant-full-control",
-    "x-amz-grant-read",
-    "x-amz-grant-read-acp",
-    "x-amz-grant-write",
-    "x-amz-grant-write-acp",
-    "x-amz-mfa",
-    "x-amz-object-lock-legal-hold",
-    "x-amz-object-lock-mode",
-    "x-amz-object-lock-retain-until-date",
-    "x-amz-server-side-encryption",
-    "x-amz-server-side-encryption-aws-kms-key-id",
-    "x-amz-server-side-encryption-context",
-    "x-amz-server-side-encryption-customer-algorithm",
-    "x-amz-website-redirect-location",
-    "x-amz-write-offset-bytes",
-)
-"""Headers that ask for what is not there. Their clients rely on it, so none is ignored."""
 EMPTY_ETAG: Final = '"d41d8cd98f00b204e9800998ecf8427e"'
-ACLS: Final = frozenset({"", "private", "bucket-owner-full-control", "bucket-owner-read"})
-"""Canned ACLs that ask for no more than is true anyway."""
-
-
-def refuse_headers(request: S3Request) -> None:
-    """Refuse what a request asks for that is not there. Raises S3Error."""
-    for name in REFUSED_HEADERS:
-        if name in request.headers:
-            raise S3Error("NotImplemented", f"{name} is not supported; leave it out", fields={"Header": name})
-    if request.headers.get("x-amz-acl", "") not in ACLS:
-        raise S3Error("NotImplemented", "ACLs are not supported; give access keys roles, and leave x-amz-acl out")
-    if request.headers.get("x-amz-storage-class", "STANDARD") != "STANDARD":
-        raise S3Error("NotImplemented", "storage classes are not supported; leave x-amz-storage-class out")
 
 
 async def put_object(request: S3Request) -> Response:
     target = await request.find_target(Role.WRITER)
-    refuse_headers(request)
     if is_branch_folder(request, target):
         return await _answer_folder(request, target)
     path = check_path(target)
@@ -113,7 +80,6 @@ async def _answer_folder(request: S3Request, target: Target) -> Response:
 async def delete_object(request: S3Request) -> Response:
     target = await request.find_target(Role.WRITER)
     check_version(request)
-    refuse_headers(request)
     for name in ("x-amz-if-match-last-modified-time", "x-amz-if-match-size"):
         if name in request.headers:
             raise S3Error("NotImplemented", f"{name} of a deletion is not supported; leave it out")

@@ -40,6 +40,7 @@ from refstore_api.service import Service
 from refstore_api.trusted_proxies import TrustedProxies
 from refstore_s3.authentication import Authentication, KeyAuthentication
 from refstore_s3.gateway import Gateway
+from refstore_s3.refused_headers import refuse_headers
 from refstore_s3.s3_errors import S3Error, explain_failure, make_error_body
 from refstore_s3.s3_operations import UNKNOWN, S3Operation, find_operation
 from refstore_s3.s3_requests import S3Request
@@ -112,6 +113,7 @@ class S3Application:
                 "NotImplemented" if request.method in ("GET", "HEAD", "PUT", "POST", "DELETE") else "MethodNotAllowed",
                 "this operation of S3 is not supported; docs/s3.md lists those that are",
             )
+        refuse_headers(request)
         return await operation.handler(request)
 
 

@@ -12,7 +12,9 @@ from urllib.parse import unquote
 import pytest
 
 from refstore.configuration.settings import S3Settings
+from refstore.core import ids
 from refstore.service.access_keys import Role
+from refstore.versioning.multipart_uploads import UploadName
 from refstore_s3 import multipart_completions, multipart_parts
 from refstore_s3.conditions import check_conditions
 from refstore_s3.upload_checksums import UploadChecksum
@@ -227,6 +229,18 @@ def test_what_is_wrong_with_a_completion(s3: Any) -> None:
     for number in (0, 10_001):
         assert code_of(s3.upload_part, **upload, PartNumber=number, Body=b"") == ("InvalidArgument", 400)
     assert end(s3, upload, [big], MpuObjectSize=len(BIG), ChecksumCRC32=big["ChecksumCRC32"])["ETag"] == etag_of(BIG)
+
+
+def test_other_parts_are_refused_once_some_are_joined(gateway: ServedGateway, s3: Any) -> None:
+    upload = begin(s3)
+    part = send(s3, upload, 1, b"x")
+    ctx = gateway.repository.context
+    name = UploadName(ids.branch_name("main"), ids.object_path("parts"), ids.upload_id(upload["UploadId"]))
+    registered = ctx.uploads.read(name)
+    assert registered is not None
+    ctx.references.fix_parts(name.address, registered.record.token_id, "of other parts")
+    assert code_of(end, s3=s3, upload=upload, parts=[part]) == ("OperationAborted", 409)
+    s3.abort_multipart_upload(**upload)
 
 
 def test_a_body_that_is_not_the_one_that_was_promised_is_no_part(s3: Any) -> None:

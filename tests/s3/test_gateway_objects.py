@@ -38,6 +38,7 @@ def test_an_object_is_put_read_and_deleted(gateway: ServedGateway, s3: Any) -> N
     assert gateway.repository.read("main", "folder/a b+c/ä.csv") == BODY
     head = s3.head_object(**key)
     assert (head["ContentLength"], head["ETag"]) == (len(BODY), put["ETag"])
+    assert head["ResponseMetadata"]["HTTPHeaders"]["x-amz-request-id"]
     assert s3.get_object(**key, Range="bytes=5-9")["Body"].read() == BODY[5:10]
     s3.delete_object(**key)
     assert code_of(s3.get_object, **key) == ("NoSuchKey", 404)
@@ -135,9 +136,17 @@ def test_a_wrong_secret_and_an_unknown_key_are_refused(gateway: ServedGateway) -
 
 def test_what_is_not_there_is_not_implemented(s3: Any) -> None:
     assert code_of(s3.get_bucket_policy, Bucket=REPOSITORY) == ("NotImplemented", 501)
-    put = {"Bucket": REPOSITORY, "Key": "main/x", "Body": b""}
-    assert code_of(s3.put_object, **put, ServerSideEncryption="AES256") == ("NotImplemented", 501)
-    assert code_of(s3.put_object, **put, ACL="public-read") == ("NotImplemented", 501)
+    key = {"Bucket": REPOSITORY, "Key": "main/x"}
+    for call, asked in (
+        (s3.put_object, {**key, "ServerSideEncryption": "AES256"}),
+        (s3.put_object, {**key, "ACL": "public-read"}),
+        (s3.put_object, {**key, "StorageClass": "GLACIER"}),
+        (s3.get_object, {**key, "SSECustomerAlgorithm": "AES256", "SSECustomerKey": "k" * 32}),
+        (s3.copy_object, {**key, "CopySource": key, "CopySourceSSECustomerAlgorithm": "AES256"}),
+        (s3.create_bucket, {"Bucket": REPOSITORY, "ObjectLockEnabledForBucket": True}),
+    ):
+        assert code_of(call, **asked) == ("NotImplemented", 501), asked
+    assert "Status" not in s3.get_bucket_versioning(Bucket=REPOSITORY)
 
 
 def test_the_requests_are_counted(gateway: ServedGateway, s3: Any) -> None:
