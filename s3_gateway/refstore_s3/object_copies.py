@@ -23,6 +23,7 @@ from refstore.operations.upload import Upload
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
+from refstore_api.error_responses import PreconditionFailed
 from refstore_api.object_streams import ChunkReader, open_chunks
 from refstore_s3.checksums import Checksums
 from refstore_s3.conditions import COPY_SOURCE, check_conditions
@@ -81,8 +82,7 @@ async def copy_object(request: S3Request) -> Response:
     algorithm = UploadChecksum.read(request.headers).algorithm
     source = await find_source(request)
     attributes = read_copy_attributes(request)
-    is_same = (source.repository, source.ref, source.path) == (target.repository, target.ref, target.path)
-    if is_same and attributes.metadata is None and attributes.tags is None:
+    if is_same_object(source, target) and attributes.metadata is None and attributes.tags is None:
         raise S3Error(
             "InvalidRequest", "the copy is onto itself and changes nothing; change its metadata, or name another key"
         )
@@ -99,6 +99,10 @@ async def copy_object(request: S3Request) -> Response:
         entry = await _copy_bytes(request, source, target, attributes, condition, algorithm)
     content = [("ETag", etag_of(entry)), ("LastModified", format_time(entry.mtime_ms)), *checksum_content(entry)]
     return Response(make_document("CopyObjectResult", content), media_type=XML)
+
+
+def is_same_object(source: Target, target: Target) -> bool:
+    return (source.repository, source.ref, source.path) == (target.repository, target.ref, target.path)
 
 
 async def find_source(request: S3Request) -> Target:
@@ -145,7 +149,7 @@ async def _copy_entry(request: S3Request, source: Target, target: Target, attrib
     def copy(repo: Repository) -> Entry:
         check_writable(repo, target)
         change = _expect_source(request, repo, source, attributes) if has_conditions else attributes.describe
-        if (source.ref, source.path) == (target.ref, target.path):
+        if is_same_object(source, target):
             entry = repo.change_metadata(target.ref, target.path, change)
         else:
             (entry,) = repo.copy_many(source.ref, target.ref, [Copy(source.path, target.path, change)])
@@ -186,7 +190,11 @@ async def _copy_bytes(
     condition: WriteCondition,
     algorithm: str,
 ) -> Entry:
-    """Copy by reading the bytes and uploading them. `algorithm`: of the checksum that the copy must have; '': any."""
+    """Copy by reading the bytes and uploading them. `algorithm`: of the checksum that the copy must have; '': any.
+
+    A copy onto itself replaces what it has read only.
+    """
+    replaces_source = condition == WriteCondition() and is_same_object(source, target)
     await request.service.repository(
         target.repository, lambda repo: check_writable(repo, target, if_absent=condition.if_absent)
     )
@@ -206,10 +214,15 @@ async def _copy_bytes(
                 metadata=metadata,
                 content_type=described.content_type,
                 if_absent=condition.if_absent,
-                if_entry=condition.if_entry,
+                if_entry=entry if replaces_source else condition.if_entry,
             )
-            with explain_refusals(is_conditional=condition.if_entry is not None):
-                _, copied = await request.service.upload_long(target.repository, target.ref, item)
+            try:
+                with explain_refusals(is_conditional=condition.if_entry is not None):
+                    _, copied = await request.service.upload_long(target.repository, target.ref, item)
+            except PreconditionFailed:
+                if not replaces_source:
+                    raise
+                continue
             return copied
         await check_changed(request, source)
     raise make_contention(source)

@@ -144,6 +144,23 @@ class TestCopies:
         assert ("ChecksumSHA1" in head, head["Metadata"]) == (False, {"a": "b"})
         assert code_of(s3.copy_object, **copy, ChecksumAlgorithm="MD4") == ("InvalidRequest", 400)
 
+    def test_a_checksum_is_added_to_what_is_there_then(
+        self, gateway: ServedGateway, s3: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Somebody replaces the object while it is copied onto itself."""
+        key = {"Bucket": REPOSITORY, "Key": "main/onto-itself"}
+        s3.put_object(**key, Body=b"1")
+        waiting = [b"newer"]
+
+        def check_then_replace(*arguments: Any, **options: Any) -> None:
+            check_conditions(*arguments, **options)
+            if waiting:
+                gateway.repository.upload("main", "onto-itself", waiting.pop())
+
+        monkeypatch.setattr(object_copies, "check_conditions", check_then_replace)
+        s3.copy_object(CopySource=key, **key, ChecksumAlgorithm="SHA256", MetadataDirective="REPLACE", Metadata={})
+        assert s3.get_object(**key)["Body"].read() == b"newer"
+
     def test_the_source_must_be_readable(self, gateway: ServedGateway, s3: Any) -> None:
         gateway.add_key("OTHERSONLY", Role.WRITER, (OTHER,))
         s3.put_object(Bucket=REPOSITORY, Key="main/secret", Body=b"1")
