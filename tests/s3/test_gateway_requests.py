@@ -185,6 +185,7 @@ def test_hostile_xml_is_refused(request_raw: RawClient) -> None:
 def test_methods_and_subresources_that_are_not_there_say_so(request_raw: RawClient) -> None:
     assert request_raw("GET", "/lake", "acl=").code == "NotImplemented"
     assert request_raw("GET", "/lake/main/a", "acl=&tagging=").code == "NotImplemented"
+    assert request_raw("PUT", "/lake/main/a", "x-amz-acl=public-read").code == "NotImplemented"
     assert request_raw("OPTIONS", "/lake/main/a").code == "MethodNotAllowed"
     assert request_raw("PUT", "/lake/main/a", "partNumber=1").code == "NotImplemented"
 
