@@ -21,7 +21,7 @@ GATEWAY: Final = "gateway"
 """The name of its process."""
 SERVER_KEY: Final = "the-server-key-of-the-storms-and-of-no-other"
 _FILE: Final = "gateway.json"
-_SAID: Final = "S3 clients: "
+_SAID: Final = b"S3 clients: "
 """What the service says before the gateway's URL."""
 START_SECONDS: Final = 60
 ANSWER_SECONDS: Final = 60
@@ -32,7 +32,7 @@ class Gateway:
     def __init__(self, folder: Path, lake: Lake, repository: str) -> None:
         self._folder = folder
         self._log = folder / f"{GATEWAY}.log"
-        self._starts = 0
+        self._log_bytes = 0
         self._port = free_port()
         key_id = access_keys.create_key(lake, Role.WRITER, repositories=(repository,)).key.id
         cipher = s3_secrets.SecretCipher(SERVER_KEY.encode())
@@ -42,13 +42,13 @@ class Gateway:
 
     def arguments(self) -> tuple[str, ...]:
         """Return what starts it once more."""
-        self._starts += 1
+        self._log_bytes = self._log.stat().st_size if self._log.exists() else 0
         ports = ("--host", "127.0.0.1", "--port", "0", "--s3-port", str(self._port))
         return ("-m", "refstore", "serve", *ports, "--no-reaper")
 
     def is_serving(self) -> bool:
         """Return whether it has answered since it was started last."""
-        return self._log.exists() and self._log.read_text(errors="replace").count(_SAID) >= self._starts
+        return self._log.exists() and _SAID in self._log.read_bytes()[self._log_bytes :]
 
 
 def read_access(ledger: Path) -> GatewayAccess:

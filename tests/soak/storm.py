@@ -25,6 +25,9 @@ from tests.soak.gateway import GATEWAY, Gateway
 
 ARRANGEMENTS = ("redis+rgw", "redis+rclone", "sqlite+file")
 REPOSITORY = "soak"
+STRIKES = ("client", "client", "reaper", "redis", "stop", "gateway", "stop gateway")
+STOPPED_SECONDS = (1.0, 1.0, 1.0, SAFETY.scrub_after_seconds + 5)
+"""Some for longer than anything may take: what they go on with is stale."""
 
 
 @dataclass
@@ -102,7 +105,7 @@ class Storm:
     gateway: Gateway | None
     counts: Counter[str] = field(default_factory=Counter)
     _stopped: dict[str, float] = field(default_factory=dict)
-    """Since when."""
+    """Until when."""
     _sizes: dict[str, int] = field(default_factory=dict)
     """Of the ledgers, when their clients were started."""
 
@@ -127,7 +130,7 @@ class Storm:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(self.rng.uniform(0.3, 1.2))
-            self._strike(self.rng.choice(["client", "client", "reaper", "redis", "stop", "gateway"]))
+            self._strike(self.rng.choice(STRIKES))
             self._continue_stopped()
             for each in list(self.processes.running):
                 code = self.processes.ended_by_itself(each)
@@ -159,20 +162,28 @@ class Storm:
             self.stores.redis.restart(kill=True)
             self.counts["Redis killed and started"] += 1
         elif what == "stop" and self._at_work(client):
-            self.processes.running[client].send_signal(signal.SIGSTOP)
-            self._stopped[client] = time.monotonic()
+            self._stop(client)
             self.counts["clients stopped (SIGSTOP)"] += 1
-        elif what == "gateway" and self.gateway is not None and self.gateway.is_serving():
+        elif what == "stop gateway" and self._is_serving():
+            self._stop(GATEWAY)
+            self.counts["gateways stopped (SIGSTOP)"] += 1
+        elif what == "gateway" and self.gateway is not None and self._is_serving():
             self.processes.kill(GATEWAY)
             self.counts["gateways killed (SIGKILL)"] += 1
             self.processes.start(GATEWAY, *self.gateway.arguments())
 
+    def _stop(self, name: str) -> None:
+        self.processes.running[name].send_signal(signal.SIGSTOP)
+        self._stopped[name] = time.monotonic() + self.rng.choice(STOPPED_SECONDS)
+
     def _continue_stopped(self) -> None:
-        for client, since in list(self._stopped.items()):
-            # some for longer than anything may take: what they go on with is stale
-            if time.monotonic() - since > self.rng.choice([1.0, SAFETY.scrub_after_seconds + 5]):
-                self.processes.running[client].send_signal(signal.SIGCONT)
-                del self._stopped[client]
+        for name, until in list(self._stopped.items()):
+            if time.monotonic() > until:
+                self.processes.running[name].send_signal(signal.SIGCONT)
+                del self._stopped[name]
+
+    def _is_serving(self) -> bool:
+        return self.gateway is not None and self.gateway.is_serving() and GATEWAY not in self._stopped
 
     def _at_work(self, client: str) -> bool:
         """Whether it has told something since it was started: one that is killed before it begins proves nothing."""
