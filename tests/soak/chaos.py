@@ -40,9 +40,6 @@ SETTLE_SECONDS = (
     SAFETY.scrub_after_seconds + SAFETY.grace_seconds + SAFETY.issue_seconds / 2 + REAPER.scrub_every_seconds
 )
 
-UPLOADS_SECONDS = SAFETY.scrub_after_seconds
-"""How much longer a multipart upload takes: the scrubber closes it, and forgets it when that is as old."""
-
 PROCESSED_SECONDS = 90.0
 """How long that may take; the audit says what is left then."""
 
@@ -110,11 +107,12 @@ def run(
 
 def settle(storm: Storm, say: Callable[[str], None]) -> list[str]:
     """Give the reapers the time that their rules ask for, and end them. Return what went wrong with the last one."""
-    seconds = SETTLE_SECONDS if storm.gateway is None else SETTLE_SECONDS + UPLOADS_SECONDS
-    say(f"the reapers get {seconds:.0f} s behind the last token that they process")
+    say(f"the reapers get {SETTLE_SECONDS:.0f} s behind the last token that they process")
     with Lake.open(storm.stores.kv, storm.stores.objects, safety=SAFETY) as lake:
-        wait_until_processed(lake.repository(REPOSITORY))
-    time.sleep(seconds)
+        repo = lake.repository(REPOSITORY)
+        wait_until(lambda: are_tokens_processed(repo))
+        time.sleep(SETTLE_SECONDS)
+        wait_until(lambda: not any(repo.context.uploads.scan()))
     for reaper in storm.reapers:
         storm.processes.kill(reaper, signal.SIGTERM)
     last = subprocess.run(
@@ -159,16 +157,18 @@ def find_faults(storm: Storm, lake: Lake, told: ledgers.Told) -> list[str]:
     return findings
 
 
-def wait_until_processed(repo: Repository) -> None:
+def wait_until(is_done: Callable[[], bool]) -> None:
     """On a busy machine the reapers, killed as they were, may still be starting; what they process then is young for as
     long again.
     """
     end = time.monotonic() + PROCESSED_SECONDS
-    while time.monotonic() < end:
-        retired = any(branch.retired_tokens for _, branch in repo.branches())
-        if not retired and not measure(repo.context, limit=1).tokens:
-            return
+    while not is_done() and time.monotonic() < end:
         time.sleep(0.5)
+
+
+def are_tokens_processed(repo: Repository) -> bool:
+    retired = any(branch.retired_tokens for _, branch in repo.branches())
+    return not retired and not measure(repo.context, limit=1).tokens
 
 
 def main() -> int:
