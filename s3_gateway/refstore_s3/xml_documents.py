@@ -18,6 +18,8 @@ XML_BYTES_MAX: Final = 4 << 20
 ELEMENTS_MAX: Final = 100_000
 """10,000 parts with all their checksums have 80,000."""
 DEPTH_MAX: Final = 16
+TEXT_MAX: Final = 4096
+"""Characters of one text: a key is the longest. Each copy of a text may take four bytes for each."""
 
 Content: TypeAlias = "str | int | bool | Iterable[tuple[str, Content]]"
 """What is inside an element: a text, or elements by name, in order."""
@@ -69,16 +71,24 @@ def parse_document(body: bytes, name: str) -> Element:
 
 
 class _BoundedBuilder(TreeBuilder):
-    """Build a tree without namespaces; refuse too many elements, or too deep ones, while they come."""
+    """Build a tree without namespaces; refuse too many elements, too deep ones and too long texts, while they come."""
 
     def __init__(self) -> None:
         super().__init__()
         self._elements = 0
         self._depth = 0
+        self._text = 0
+
+    def data(self, data: str, /) -> None:
+        self._text += len(data)
+        if self._text > TEXT_MAX:
+            raise MalformedDocument(f"a text of more than {TEXT_MAX} characters")
+        super().data(data)
 
     def start(self, tag: str, attrs: dict[str, str], /) -> Element:
         attrs.clear()  # no document of S3 needs one to be read
         self._elements += 1
+        self._text = 0
         self._depth += 1
         if self._elements > ELEMENTS_MAX or self._depth > DEPTH_MAX:
             raise MalformedDocument(f"more than {ELEMENTS_MAX} elements, or {DEPTH_MAX} levels")
@@ -86,6 +96,7 @@ class _BoundedBuilder(TreeBuilder):
 
     def end(self, tag: str, /) -> Element:
         self._depth -= 1
+        self._text = 0
         return super().end(tag.rpartition("}")[2])
 
 

@@ -4,8 +4,10 @@ hold while others write.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -16,6 +18,10 @@ from refstore.audit.audit_reader import entries_newest_first
 from refstore.configuration.settings import ApiSettings, S3Settings
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
+from refstore_s3 import object_bodies
+from refstore_s3.gateway import LARGE_DOCUMENTS_MAX
+from refstore_s3.s3_requests import S3Request
+from tests.api.test_limits import wait_until
 from tests.s3.served_gateway import KEY_ID, REPOSITORY, ServedGateway, serve_gateway
 from tests.s3.test_gateway_objects import code_of
 
@@ -58,6 +64,43 @@ def test_a_listing_waits_in_the_line_of_its_key(
     getattr(gateway.client(), operation)(Bucket=REPOSITORY)
     assert taken == [KEY_ID]
     assert slots.count_used() == 0
+
+
+def test_few_large_documents_of_a_key_are_held_at_a_time(
+    gateway: ServedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small ones, and those of other keys, do not wait for them."""
+    gateway.add_key("ANOTHERDELETER", Role.WRITER)
+    held: list[S3Request] = []
+    counts: list[int] = []
+    released = threading.Event()
+    receive = object_bodies.receive_document
+
+    async def receive_and_hold(request: S3Request, *arguments: Any, **options: Any) -> bytes:
+        body = await receive(request, *arguments, **options)
+        if request.principal.key_id == KEY_ID and len(body) > object_bodies.LARGE_DOCUMENT_BYTES:
+            held.append(request)
+            counts.append(len(held))
+            while not released.is_set():
+                await asyncio.sleep(0.001)
+            held.remove(request)
+        return body
+
+    def delete(key_id: str, length: int) -> Any:
+        keys = [{"Key": f"main/{number:0{length}}"} for number in range(900)]
+        return gateway.client(key_id).delete_objects(Bucket=REPOSITORY, Delete={"Objects": keys})
+
+    monkeypatch.setattr(object_bodies, "receive_document", receive_and_hold)
+    with ThreadPoolExecutor(7) as threads:
+        large = [threads.submit(delete, KEY_ID, 400) for _ in range(6)]
+        try:
+            wait_until(lambda: len(held) == LARGE_DOCUMENTS_MAX // 2)
+            assert len(delete("ANOTHERDELETER", 400)["Deleted"]) == 900
+            assert len(delete(KEY_ID, 20)["Deleted"]) == 900
+        finally:
+            released.set()
+        assert [len(each.result()["Deleted"]) for each in large] == [900] * 6
+    assert max(counts) == LARGE_DOCUMENTS_MAX // 2
 
 
 def test_an_object_has_a_largest_size(gateway: ServedGateway) -> None:

@@ -178,6 +178,8 @@ def test_hostile_xml_is_refused(request_raw: RawClient) -> None:
     assert request_raw("POST", "/lake", "delete=", body=bomb).code == "MalformedXML"
     many = b"<Delete>" + b"<Object><Key>main/x</Key></Object>" * 1001 + b"</Delete>"
     assert request_raw("POST", "/lake", "delete=", body=many).code == "MalformedXML"
+    long_text = f"<Delete><Object><Key>\U0001f600{'a' * 4096}</Key></Object></Delete>".encode()
+    assert request_raw("POST", "/lake", "delete=", body=long_text).code == "MalformedXML"
     large = b"<Delete>" + b" " * (5 << 20) + b"</Delete>"
     assert request_raw("POST", "/lake", "delete=", body=large).code == "MaxMessageLengthExceeded"
 
