@@ -27,7 +27,7 @@ PRINTED = {
     "deltalake": [r"\['s3://lake/main/delta/sales/part-.*.parquet'\]", rf"\[{ROW}\]"],
     "DuckDB": [r"\[\('s3://lake/main/duckdb/sales.parquet',\)\]", r"\[\('2026-11-21', 42\)\]"],
     "obstore": [r"\['obstore/hello.txt'\]", r'Bytes\(b"hello"\)'],
-    "pandas and s3fs": [r"\['lake/main/pandas/sales.parquet'\]", r"\[\['2026-11-21', 42\]\]"],
+    "pandas and s3fs": [r"\['lake/main/pandas/sales.csv'\]", r"\[\['2026-11-21', 42\]\]"],
     "Polars": [r"\[\('2026-11-21', 42, 's3://lake/main/polars/sales.parquet'\)\]"],
     "PyArrow": [r"\['lake/main/pyarrow/sales.parquet'\]", rf"\[{ROW}\]"],
     "PyIceberg": [r"\[\('shop', 'sales'\)\]", rf"\[{ROW}\]"],
