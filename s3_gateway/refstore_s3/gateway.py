@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from refstore.configuration.settings import S3Settings
-from refstore_api.expensive_reads import ReadSlots
 from refstore_api.service import Service
 from refstore_s3.bucket_lookup import BucketLookup
-
-LARGE_DOCUMENTS_MAX: Final = 8
-"""Large documents of clients that a process holds at a time; of one access key half of them. To hold and parse one of
-the largest takes some 30 MiB.
-"""
 
 
 class Gateway:
@@ -20,4 +12,3 @@ class Gateway:
         self.service = service
         self.settings = settings
         self.buckets = BucketLookup(service, settings)
-        self.document_slots = ReadSlots(LARGE_DOCUMENTS_MAX, LARGE_DOCUMENTS_MAX // 2)

@@ -5,7 +5,6 @@ A fault raises inside the body, so that the store discards what was written and 
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 from collections.abc import AsyncGenerator, Iterable, Iterator
@@ -14,7 +13,6 @@ from typing import Final
 
 from refstore.core.user_metadata import CONTENT_CHECKSUM
 from refstore_api import request_bodies
-from refstore_api.error_responses import TooManyRequests
 from refstore_api.request_bodies import BodyLimits
 from refstore_s3 import checksums
 from refstore_s3.checksums import ALGORITHMS, HEADER_PREFIX, Checksums
@@ -25,10 +23,6 @@ from refstore_s3.s3_requests import S3Request
 from refstore_s3.xml_documents import XML_BYTES_MAX
 
 ALGORITHM_HEADER: Final = "x-amz-sdk-checksum-algorithm"
-LARGE_DOCUMENT_BYTES: Final = 256 << 10
-"""Of documents beyond this size few are held at a time."""
-SLOT_SECONDS: Final = 30.0
-"""How long such a document waits for its turn."""
 
 
 class CheckedBody:
@@ -117,25 +111,9 @@ async def receive_body(request: S3Request, checked: CheckedBody, limits: BodyLim
 
 @asynccontextmanager
 async def receiving_document(request: S3Request, *, has_checksum: bool = True) -> AsyncGenerator[bytes, None]:
-    """Receive a document for the block, in which it is parsed. Few large ones are held at a time, and keys take turns:
-    otherwise the holder of one key could fill the memory with them. Raises as `receive_document` does.
-    """
-    declared = request_bodies.parse_content_length(request.headers.get("content-length"))
-    if declared is not None and not LARGE_DOCUMENT_BYTES < declared <= XML_BYTES_MAX:
+    """Receive a document for the block, in which it is parsed. Raises as `receive_document` does; TooManyRequests."""
+    async with request.service.documents.hold(request.to_starlette(), request.principal.key_id, XML_BYTES_MAX):
         yield await receive_document(request, XML_BYTES_MAX, has_checksum=has_checksum)
-        return
-    slots, key_id = request.gateway.document_slots, request.principal.key_id
-    try:
-        async with asyncio.timeout(SLOT_SECONDS):
-            await slots.take(key_id)
-    except (TimeoutError, TooManyRequests):
-        raise S3Error(
-            "SlowDown", f"too many documents of more than {LARGE_DOCUMENT_BYTES} bytes at a time; send fewer, or less"
-        ) from None
-    try:
-        yield await receive_document(request, XML_BYTES_MAX, has_checksum=has_checksum)
-    finally:
-        slots.release(key_id)
 
 
 async def receive_document(request: S3Request, bytes_max: int, *, has_checksum: bool = True) -> bytes:

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import pytest
+from fastapi import Request
 from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
 
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
-from refstore_api import fast_parameters, json_bodies
+from refstore_api import fast_parameters, json_bodies, large_documents
 from refstore_api.fast_parameters import FastRoute, parameter_plan
 from refstore_api.json_bodies import DEPTH_MAX, OPEN_BYTES_MAX, ROUTE_BYTES_MAX, VALUES_MAX
 from refstore_api.lazy_routes import include_all
@@ -286,6 +287,39 @@ def test_other_requests_go_on_while_a_large_body_is_parsed(
     monkeypatch.setattr(json_bodies, "check_shape", waiting)
     monkeypatch.setattr(json_bodies, "LOOP_BYTES_MAX", 1000)
     assert service.runner.run(both()) == (200, 201)
+
+
+def test_few_large_bodies_of_a_key_are_held_at_a_time(service: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones, and those of other keys, do not wait for them."""
+    other = access_keys.create_key(service.lake, Role.WRITER)
+    paths = {"paths": ["x" * 1000] * 300}
+    delete = "/repositories/alpha/branches/main/objects/delete"
+    held: list[int] = []
+    counts: list[int] = []
+    released = asyncio.Event()
+    receive = fast_parameters.receive_body
+
+    async def receive_and_hold(request: Request, bytes_max: int) -> bytes:
+        body = await receive(request, bytes_max)
+        if len(body) > large_documents.LARGE_BYTES and request.headers["authorization"] == basic():
+            held.append(len(body))
+            counts.append(len(held))
+            await released.wait()
+            held.pop()
+        return body
+
+    async def send_all() -> list[int]:
+        large = [asyncio.create_task(service.http.post(delete, json=paths)) for _ in range(6)]
+        while len(held) < large_documents.AT_ONCE // 2:
+            await asyncio.sleep(0.001)
+        others = [await service.http.post(delete, json=paths, auth=(other.key.id, other.secret))]
+        others.append(await service.http.post(delete, json={"paths": ["x"]}))
+        released.set()
+        return [each.status_code for each in [*others, *[await each for each in large]]]
+
+    monkeypatch.setattr(fast_parameters, "receive_body", receive_and_hold)
+    assert service.runner.run(send_all()) == [200] * 8
+    assert max(counts) == large_documents.AT_ONCE // 2
 
 
 def _not_called(*_args: Any, **_options: Any) -> Any:

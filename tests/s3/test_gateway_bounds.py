@@ -18,8 +18,8 @@ from refstore.audit.audit_reader import entries_newest_first
 from refstore.configuration.settings import ApiSettings, S3Settings
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
+from refstore_api import large_documents
 from refstore_s3 import object_bodies
-from refstore_s3.gateway import LARGE_DOCUMENTS_MAX
 from refstore_s3.s3_requests import S3Request
 from tests.api.test_limits import wait_until
 from tests.s3.served_gateway import KEY_ID, REPOSITORY, ServedGateway, serve_gateway
@@ -78,7 +78,7 @@ def test_few_large_documents_of_a_key_are_held_at_a_time(
 
     async def receive_and_hold(request: S3Request, *arguments: Any, **options: Any) -> bytes:
         body = await receive(request, *arguments, **options)
-        if request.principal.key_id == KEY_ID and len(body) > object_bodies.LARGE_DOCUMENT_BYTES:
+        if request.principal.key_id == KEY_ID and len(body) > large_documents.LARGE_BYTES:
             held.append(request)
             counts.append(len(held))
             while not released.is_set():
@@ -94,13 +94,13 @@ def test_few_large_documents_of_a_key_are_held_at_a_time(
     with ThreadPoolExecutor(7) as threads:
         large = [threads.submit(delete, KEY_ID, 400) for _ in range(6)]
         try:
-            wait_until(lambda: len(held) == LARGE_DOCUMENTS_MAX // 2)
+            wait_until(lambda: len(held) == large_documents.AT_ONCE // 2)
             assert len(delete("ANOTHERDELETER", 400)["Deleted"]) == 900
             assert len(delete(KEY_ID, 20)["Deleted"]) == 900
         finally:
             released.set()
         assert [len(each.result()["Deleted"]) for each in large] == [900] * 6
-    assert max(counts) == LARGE_DOCUMENTS_MAX // 2
+    assert max(counts) == large_documents.AT_ONCE // 2
 
 
 def test_an_object_has_a_largest_size(gateway: ServedGateway) -> None:

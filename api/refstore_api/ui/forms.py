@@ -51,7 +51,8 @@ class FormFields:
 
 async def read_form(request: Request, session: UserSession, bytes_max: int = BYTES_MAX) -> FormFields:
     """Return the form of a session. Raises Forbidden (not a form of this session), Invalid, BodyTooLarge."""
-    form = await read_fields(request, bytes_max)
+    async with request.app.state.service.documents.hold(request, session.principal.key_id, bytes_max):
+        form = await read_fields(request, bytes_max)
     check_form_token(form, session.form_token)
     return form
 
