@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from refstore.configuration.settings import ApiSettings
 from refstore_api.fast_parameters import FastRoute, parameter_plan
+from refstore_api.large_documents import LargeDocuments
 from refstore_api.routes import objects, staging
 from refstore_api.service import service_of
 
@@ -61,7 +62,7 @@ def application(route_class: type[APIRoute]) -> FastAPI:
     router.get("/read/{repository}")(read)
     router.put("/write/{repository}")(write)
     app = FastAPI()
-    app.state.service = SimpleNamespace(settings=ApiSettings())  # bounds of bodies
+    app.state.service = SimpleNamespace(settings=ApiSettings(), documents=LargeDocuments())  # bounds of bodies
     app.include_router(router, prefix="/v1")
     return app
 
