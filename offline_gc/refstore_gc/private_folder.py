@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 _LOCK: Final = "lock"
+_NEW_LOCK: Final = "new-lock"
 
 
 @contextmanager
@@ -24,8 +25,10 @@ def make_private_folder(prefix: str, parent: Path | None = None) -> Generator[Pa
     _remove_abandoned(prefix, parent)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
-        with (folder / _LOCK).open("wb") as lock:
+        with (folder / _NEW_LOCK).open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            # only now: others take a lock that nobody holds for one that was left
+            (folder / _NEW_LOCK).rename(folder / _LOCK)
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
