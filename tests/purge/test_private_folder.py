@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from refstore_gc.private_folder import make_private_folder
 from refstore_purge.ids_file import FOLDER_PREFIX, ids_folder
 
 KILLED = """
@@ -48,3 +51,23 @@ def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(temporary: Pat
         assert not left.exists()
         with ids_folder() as two:
             assert {one, two} == set(temporary.iterdir())
+
+
+def test_one_that_is_just_being_made_is_not_taken_for_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else makes one just before the first is locked."""
+    lock = fcntl.flock
+    waiting = [True]
+
+    def make_another_then_lock(*arguments: Any) -> None:
+        if waiting:
+            waiting.clear()
+            with make_private_folder("ids-", tmp_path):
+                pass
+        lock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", make_another_then_lock)
+    with make_private_folder("ids-", tmp_path) as folder:
+        assert folder.exists()
+        assert [each.name for each in folder.iterdir()] == ["lock"]
