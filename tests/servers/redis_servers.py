@@ -277,16 +277,14 @@ class RedisCluster:
         return True
 
     def _join(self) -> None:
-        first, *others = self.nodes
+        first = self.nodes[0]
         clients = [node.client() for node in self.nodes]
         try:
             bounds = [16_384 * index // self._masters for index in range(self._masters + 1)]
             for index, client in enumerate(clients[: self._masters]):
                 client.execute_command("CLUSTER", "ADDSLOTSRANGE", bounds[index], bounds[index + 1] - 1)
                 client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
-            for other in others:
-                clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", other.port)
-            until(lambda: self._known(clients), "the cluster")
+            until(lambda: self._introduced(clients), f"the cluster at {first.port}")
             ids = [client.execute_command("CLUSTER", "MYID") for client in clients]
             for index, client in enumerate(clients[self._masters :]):
                 master = ids[index % self._masters]
@@ -303,13 +301,22 @@ class RedisCluster:
             for client in clients:
                 client.close()
 
-    def _known(self, clients: Sequence[redis.Redis]) -> bool:
-        return all(len(_lines(client.execute_command("CLUSTER", "NODES"))) == len(clients) for client in clients)
+    def _introduced(self, clients: Sequence[redis.Redis]) -> bool:
+        """Whether each node knows all others. The first one is told again of those that it does not know: it forgets
+        whom it meets where the greeting takes longer than the node timeout.
+        """
+        for node in self.nodes:
+            if node.port not in _known_ports(clients[0]):
+                clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", node.port)
+        ports = {node.port for node in self.nodes}
+        return all(_known_ports(client) == ports for client in clients)
 
 
-def _lines(nodes: object) -> Sequence[object]:
-    """CLUSTER NODES as redis-py gives it: a dict, or the text."""
-    return list(nodes) if isinstance(nodes, dict) else str(nodes).split("\n")[:-1]
+def _known_ports(client: redis.Redis) -> set[int]:
+    """Return the ports of the nodes that a node lists, without those that it is still greeting."""
+    text = client.execute_command("CLUSTER", "NODES", NEVER_DECODE=True).decode()
+    nodes = [line.split() for line in text.splitlines()]
+    return {int(address.split("@")[0].rpartition(":")[2]) for _, address, flags, *_ in nodes if "handshake" not in flags}
 
 
 class RedisSentinels:
