@@ -316,7 +316,9 @@ def _known_ports(client: redis.Redis) -> set[int]:
     """Return the ports of the nodes that a node lists, without those that it is still greeting."""
     text = client.execute_command("CLUSTER", "NODES", NEVER_DECODE=True).decode()
     nodes = [line.split() for line in text.splitlines()]
-    return {int(address.split("@")[0].rpartition(":")[2]) for _, address, flags, *_ in nodes if "handshake" not in flags}
+    return {
+        int(address.split("@")[0].rpartition(":")[2]) for _, address, flags, *_ in nodes if "handshake" not in flags
+    }
 
 
 class RedisSentinels:
