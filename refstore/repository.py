@@ -284,7 +284,10 @@ class Repository:
         return upload_operation.link_each(self.context, ids.branch_name(branch), items)
 
     def copy(self, source: str, path: str, branch: str, destination: str | None = None) -> Entry:
-        """Give the object at `path` of the ref `source` another name on `branch`. No data is read."""
+        """Give the object at `path` of the ref `source` another name on `branch`. No data is read.
+
+        Raises InvalidPath for a copy onto itself; `change_metadata` changes what is said of an object.
+        """
         return self.copy_many(source, branch, [copy_operation.Copy(path, destination or path)])[0]
 
     def copy_many(self, source: str, branch: str, copies: Iterable[Copy]) -> Sequence[Entry]:

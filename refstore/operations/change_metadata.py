@@ -1,6 +1,7 @@
 """Change what an entry says of its object: the same address, in the place of exactly the entry that was read (rule 20).
 
-A copy onto itself by `copy.py` would replace whatever is there, also what somebody wrote after the source was read.
+`copy.py` refuses a copy onto itself: it would replace whatever is there, also what somebody wrote after the source was
+read.
 """
 
 from __future__ import annotations

@@ -61,7 +61,10 @@ class _CopiedEntry(NamedTuple):
 
 
 def copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequence[Copy]) -> list[Entry]:
-    """Copy up to a batch of paths. Raises ObjectNotFound; pairs that were copied by then stay copied."""
+    """Copy up to a batch of paths. Raises ObjectNotFound; pairs that were copied by then stay copied.
+
+    Raises InvalidPath for a copy onto itself: `change_metadata` changes what is said of an object.
+    """
     return [copied.entry for copied in _copy_many(ctx, source_ref, branch, copies)]
 
 
@@ -69,6 +72,13 @@ def _copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequen
     argument_types.check_items(copies, Copy)
     pairs = [(ids.object_path(item.source), ids.object_path(item.destination)) for item in copies]
     check_distinct([Placement(destination, None, is_referenced=False) for _, destination in pairs])
+    onto_itself = next(
+        (source for source, destination in pairs if source_ref == branch and source == destination), None
+    )
+    if onto_itself is not None:  # it would undo what somebody writes or deletes there meanwhile (rule 20)
+        raise InvalidPath(
+            f"{onto_itself!r} of {branch!r} cannot be copied or moved onto itself; give another destination"
+        )
     changes = {destination: item.change for item, (_, destination) in zip(copies, pairs, strict=True) if item.change}
     copied: dict[Path, _CopiedEntry] = {}
     overwrites: dict[Path, Address] = {}
@@ -86,9 +96,6 @@ def move_many(ctx: Context, branch: BranchName, to: BranchName, moves: Sequence[
     A crash in between leaves both names, and the address referenced.
     """
     argument_types.check_items(moves, Copy)
-    onto_itself = next((item.source for item in moves if branch == to and item.source == item.destination), None)
-    if onto_itself is not None:
-        raise InvalidPath(f"{onto_itself!r} cannot be moved onto itself; give another destination")
     copied = _copy_many(ctx, branch, to, moves)
     moved = {
         ids.object_path(item.source): copied_entry.source for item, copied_entry in zip(moves, copied, strict=True)

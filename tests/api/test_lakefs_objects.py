@@ -200,6 +200,13 @@ def test_a_copy_has_all_that_its_source_has(main: lakefs.Branch, repo: lakefs.Re
     assert other.object("dir/c").reader("r").read() == "body"
 
 
+def test_an_object_is_not_copied_onto_itself(main: lakefs.Branch) -> None:
+    source = main.object("a").upload("body")
+    with pytest.raises(BadRequestException):
+        source.copy("main", "a")
+    assert source.reader("r").read() == "body"
+
+
 def test_a_committed_object_is_copied_from_a_commit(main: lakefs.Branch, repo: lakefs.Repository) -> None:
     main.object("a").upload("old")
     commit = main.commit("old")

@@ -7,6 +7,7 @@ from refstore.errors import (
     BranchNotFound,
     Conflict,
     DirtyBranch,
+    InvalidPath,
     MergeConflict,
     NotFound,
     NothingToCommit,
@@ -189,6 +190,19 @@ def test_a_copy_has_its_own_name_for_the_same_data(repo: Repository) -> None:
     assert repo.copy("main", "a", "feature", "b").address == entry.address
     repo.delete("main", "a")
     assert repo.read("feature", "b") == b"1"
+
+
+def test_an_object_is_not_copied_or_moved_onto_itself(repo: Repository) -> None:
+    """It would undo what somebody else writes there meanwhile. What was there in a commit may come back."""
+    repo.upload("main", "a", b"1")
+    first = repo.commit("main", "c").id
+    repo.upload("main", "a", b"2")
+    for call in (lambda: repo.copy("main", "a", "main"), lambda: repo.move("main", "a", "a")):
+        with pytest.raises(InvalidPath, match="onto itself; give another destination"):
+            call()
+    assert repo.read("main", "a") == b"2"
+    repo.copy(first, "a", "main")
+    assert repo.read("main", "a") == b"1"
 
 
 def test_a_move_leaves_one_name(repo: Repository) -> None:

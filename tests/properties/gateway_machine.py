@@ -66,6 +66,8 @@ class OpenUpload:
 
 
 class GatewayMachine(Machine):
+    COPIES_ONTO_ITSELF = True
+
     def open_kv(self) -> KV:
         return MemoryKV()
 
@@ -108,7 +110,6 @@ class GatewayMachine(Machine):
     def _copy(self, source: str, path: str, branch: str, destination: str) -> Step:
         step = super()._copy(source, path, branch, destination)
         given = {"Bucket": self.bucket, "Key": f"{source}/{path}"}
-        # with new metadata an object may be copied onto itself
         more = {"CopySource": given, "MetadataDirective": "REPLACE"}
         return self._through(step, lambda: self._ask(self.s3.copy_object, branch, destination, **more))
 

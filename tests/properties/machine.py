@@ -108,6 +108,9 @@ def stage(branch: str, path: str, body: bytes | None) -> Callable[[World], bool]
 class Machine(RuleBasedStateMachine):
     """Subclasses say where data is kept."""
 
+    COPIES_ONTO_ITSELF = False
+    """Whether an object may be copied onto itself, for its metadata. If not, that is refused."""
+
     def open_kv(self) -> KV:
         raise NotImplementedError
 
@@ -168,8 +171,12 @@ class Machine(RuleBasedStateMachine):
         return Step(label, branch, lambda: self.repo.delete(branch, path), stage(branch, path, None))
 
     def _copy(self, source: str, path: str, branch: str, destination: str) -> Step:
+        is_onto_itself = (source, path) == (branch, destination)
+
         def effect(world: World) -> bool:
             if source not in world or branch not in world or path not in world[source].view():
+                return False
+            if is_onto_itself and not self.COPIES_ONTO_ITSELF:
                 return False
             world[branch].staged[destination] = world[source].view()[path]
             return True
@@ -186,10 +193,9 @@ class Machine(RuleBasedStateMachine):
             return replace(step, effect=write, having_read=None)
 
         label = f"copy {source} {path} -> {branch} {destination}"
-        step = Step(
-            label, branch, lambda: self.repo.copy(source, path, branch, destination), effect, having_read=having_read
-        )
-        return step
+        step = Step(label, branch, lambda: self.repo.copy(source, path, branch, destination), effect)
+        # what is copied onto itself stays what it is then, whatever was read before
+        return step if is_onto_itself else replace(step, having_read=having_read)
 
     def _move(self, branch: str, path: str, destination: str) -> Step:
         def effect(world: World) -> bool:

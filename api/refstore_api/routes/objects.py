@@ -371,7 +371,7 @@ async def copy_object(
     dest_path: Annotated[str, Query(min_length=1, max_length=1024)],
     body: ObjectCopyCreation,
 ) -> Response:
-    """Copy an object to another path or branch without reading its data."""
+    """Copy an object to another path or branch without reading its data. A copy onto itself is refused."""
 
     def copy(repo: Repository) -> Response:
         entry = repo.copy(body.src_ref or branch, body.src_path, branch, dest_path)
