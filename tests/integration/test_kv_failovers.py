@@ -134,7 +134,9 @@ class Rounds:
             case "upload":
                 self._addresses.append(repo.upload(branch, path, random.randbytes(8)).address)
             case "copy":
-                repo.copy(random.choice(("main", "dev")), random.choice(PATHS), branch, path)
+                source = random.choice(("main", "dev")), random.choice(PATHS)
+                if source != (branch, path):
+                    repo.copy(*source, branch, path)
             case "delete":
                 repo.delete(branch, path)
             case "commit":
