@@ -144,7 +144,6 @@ def read_table(store: ObjectStore, key: str, columns: Sequence[str] | None = Non
     file.
     """
     try:
-        # `pq.read_table` would import pyarrow.dataset, and with it pandas
         return pq.ParquetFile(BytesIO(store.read(key))).read(columns=columns, use_threads=False)
     except ObjectNotFound as error:
         raise Corrupt(f"{key} is not in {store.url}; the run that wrote it cannot be trusted, mark again") from error

@@ -230,7 +230,7 @@ def _save(folder: Path, name: str, meta: _LedgerMeta, hashes: NDArray[np.uint64]
 
 def _read(store: ObjectStore, name: str) -> tuple[LedgerEntry, Any]:
     try:
-        table = pq.read_table(io.BytesIO(store.read(name)))
+        table = pq.ParquetFile(io.BytesIO(store.read(name))).read(use_threads=False)
         metadata = table.schema.metadata
         datasets = msgspec.json.decode(metadata[_DATASETS], type=tuple[str, ...])
         kind = msgspec.convert(metadata[_KIND].decode(), IdKind)

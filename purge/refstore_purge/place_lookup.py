@@ -64,7 +64,8 @@ def read_contents(store: ObjectStore, run: str) -> list[RunContent] | None:
         body = store.read(f"{CONTENTS}{run}.parquet")
     except ObjectNotFound:
         return None
-    return [RunContent(**row) for row in pq.read_table(io.BytesIO(body)).to_pylist()]
+    table = pq.ParquetFile(io.BytesIO(body)).read(use_threads=False)
+    return [RunContent(**row) for row in table.to_pylist()]
 
 
 def refresh_places(repo: Repository, reports: Sequence[PurgeReport]) -> None:
