@@ -14,7 +14,7 @@ def test_a_cluster_greets_a_node_again_that_answers_after_the_node_timeout(tmp_p
     slow = cluster.nodes[1]
     slow.start()
     slow.pause()
-    slow.start = lambda: slow  # type: ignore[method-assign]
+    slow.start = lambda: slow  # type: ignore[method-assign]  # it runs already
     resume = threading.Timer(2.5, slow.resume)
     resume.start()
     try:
