@@ -66,7 +66,7 @@ def scan_names(ctx: Context, *, prefix: str = "") -> Iterator[ObjectName]:
     for page in split_batches(ctx.kv.scan_all(keys.commits(ctx.repo))):
         marks = CommitMarks(ctx).read_marks([CommitId(name) for name, _ in page])
         for (name, value), mark in zip(page, marks, strict=True):
-            if mark is not None and not mark.prefixes and mark.sweeping_ms:  # nobody can read or unmark it
+            if mark is not None and not mark.prefixes and mark.sweeping_ms:  # nobody can unmark it
                 if not mark.swept_ms:
                     swept.append(CommitId(name))
                 continue

@@ -5,7 +5,7 @@ find      look for the ids in each distinct content, of `erase` in its names (`r
 copies    refuse objects that have a name outside the data sets in any version
 breaker   stop where more rows would go than anybody expects
 replace   intend, write the contents again in tasks, and publish (`content_replacement.py`)
-again     look at what came meanwhile, and at what others replaced: up to three attempts
+again     look at what came meanwhile, and at what others replaced or deleted: up to three attempts
 summaries write the summary files of Parquet again (`summary_files.py`)
 """
 
@@ -37,6 +37,7 @@ PART_BYTES: Final = 4 << 30
 """How many bytes, so that a job ends well within the deadline of an operation."""
 ERASE_BATCH: Final = 1000
 BUSY: Final = "others kept changing it, or are deleting it; run the purge again"
+DISAGREED: Final = "the search found rows or metadata with ids, and the rewrite found none; report this"
 
 PartitionObject = tuple[Partition, PurgeObject]
 WriteItems = Callable[[Sequence[PartitionObject], Sequence[ReplacementAttempt]], list[ObjectResult]]
@@ -63,21 +64,27 @@ def _purge_data(run: PurgeRun, job: TaskSettings, datasets: Sequence[Dataset], p
             wanted = _exclude_copies(run, datasets, units, matched | erased) - run.state.failures.keys()
         row_search.check_breaker(run, of_rows)
         row_search.check_breaker(run, of_objects, what="objects")
-        if run.options.dry_run or not wanted:
+        gone = [
+            (unit, piece)
+            for unit in of_rows
+            for piece in unit.objects.values()
+            if run.state.results[piece.content_address].is_gone
+        ]
+        if run.options.dry_run or not (wanted or gone):
             return planned
         run.repo.context.locations.announce()
         todo = [(unit, piece) for unit in units for piece in unit.objects.values() if piece.address in wanted]
-        busy: list[PartitionObject] = []
+        unsettled = gone
         with run.steps.step("rewriting"):
             for some in run.batch_objects(
                 [item for item in todo if item[1].address not in erased], REWRITES_PER_CORE, PART_BYTES
             ):
-                busy += _replace(run, some, partial(_rewrite_items, run, job), has_index=True)
+                unsettled += _replace(run, some, partial(_rewrite_items, run, job), has_index=True)
         with run.steps.step("erasing"):
             for some in split_batches([item for item in todo if item[1].address in erased], ERASE_BATCH):
-                busy += _replace(run, some, _erase_items)
+                unsettled += _replace(run, some, _erase_items)
         if attempt == ATTEMPTS:
-            for unit, piece in busy:
+            for unit, piece in unsettled:
                 run.report_failure(unit, piece, BUSY)
             break
         with run.steps.step("listing every version"):
@@ -136,7 +143,9 @@ def _exclude_copies(
 def _replace(
     run: PurgeRun, items: Sequence[PartitionObject], write_items: WriteItems, *, has_index: bool = False
 ) -> list[PartitionObject]:
-    """Replace the contents of some objects; return those that others changed meanwhile."""
+    """Replace the contents of some objects; return those that others changed or deleted meanwhile: neither replaced,
+    nor reported as failed.
+    """
     results: dict[int, ObjectResult] = {}
 
     def write(attempts: Sequence[ReplacementAttempt]) -> list[Content | None]:
@@ -176,7 +185,7 @@ def _replace(
         run.delete_indexes(
             [(items[number][0], _object_at_attempt(items, attempt)) for number, attempt in published.items()]
         )
-    return [items[number] for number in busy]
+    return [items[number] for number in (*busy, *(number for number, done in results.items() if done.is_gone))]
 
 
 def _original_of(piece: PurgeObject) -> tuple[Address, Content]:
@@ -242,7 +251,12 @@ def _written_content(run: PurgeRun, unit: Partition, piece: PurgeObject, done: O
     """Return the content that a task has written; None if the object stays as it is."""
     if done.failure:
         run.report_failure(unit, piece, done.failure)
-    if done.failure or done.is_gone or not done.has_ids:
+    if done.failure or done.is_gone:
+        return None
+    if not done.has_ids:
+        searched = run.state.results.get(piece.content_address)
+        if searched is not None and searched.has_ids:
+            run.report_failure(unit, piece, DISAGREED)
         return None
     return Content(
         Address(done.target_address),

@@ -128,7 +128,9 @@ def _list_indexes(run: PurgeRun, datasets: Sequence[Dataset], units: Iterable[Pa
 
 
 def find_matching_objects(run: PurgeRun, job: TaskSettings, units: Sequence[Partition], attempt: int) -> set[str]:
-    """Look for the ids in what was not looked at yet; return the addresses of the objects that have rows of them."""
+    """Look for the ids in what was not looked at yet, or was not there; return the addresses of the objects that have
+    rows of them.
+    """
     with run.steps.step("looking for the ids"):
         _search_objects(run, job, units, attempt)
     return {
@@ -141,10 +143,12 @@ def find_matching_objects(run: PurgeRun, job: TaskSettings, units: Sequence[Part
 
 def _search_objects(run: PurgeRun, job: TaskSettings, units: Sequence[Partition], attempt: int) -> None:
     state = run.state
-    todo = [
-        (unit, piece) for unit in units for piece in unit.objects.values() if piece.content_address not in state.results
+    every = todo = [
+        (unit, piece)
+        for unit in units
+        for piece in unit.objects.values()
+        if (known := state.results.get(piece.content_address)) is None or known.is_gone
     ]
-    every = todo
     ruled_out = [(unit, piece) for unit, piece in todo if state.by_partition.get(unit.watermark) is False]
     state.results.update(
         {
@@ -152,7 +156,7 @@ def _search_objects(run: PurgeRun, job: TaskSettings, units: Sequence[Partition]
             for _, piece in ruled_out
         }
     )
-    todo = [(unit, piece) for unit, piece in todo if piece.content_address not in state.results]
+    todo = [(unit, piece) for unit, piece in todo if state.by_partition.get(unit.watermark) is not False]
     for some in run.batch_objects(todo, SEARCHED_PER_CORE):
         for done in purge_tasks.run_tasks(
             run.engine, job, [run.with_index(run.make_task(unit, piece), unit) for unit, piece in some]
@@ -160,6 +164,8 @@ def _search_objects(run: PurgeRun, job: TaskSettings, units: Sequence[Partition]
             state.results[done.address] = done
     for unit, piece in every:
         done, row = state.results[piece.content_address], run.report_row(unit)
+        if done.is_gone:
+            continue
         run.note_examined(unit, piece.content_address)
         if done.has_ids or done.failure:
             run.note_remaining(unit, piece, reason=done.failure)
@@ -185,7 +191,7 @@ def _record_identifier(run: PurgeRun, unit: Partition, done: ObjectResult) -> No
     if done.lacks_identifier:
         if done.failure or done.rows:
             run.state.datasets_without_identifier.add(unit.dataset.name)
-    elif not done.failure and not done.is_gone:
+    elif not done.failure:
         run.state.identified_datasets.add(unit.dataset.name)
 
 

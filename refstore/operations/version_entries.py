@@ -61,8 +61,8 @@ def read_commits(ctx: Context, named: Iterable[tuple[str, CommitId]]) -> Iterato
 
 
 def _readable_commits(ctx: Context, heads: Mapping[CommitId, str]) -> Iterator[tuple[str, CommitId, Commit]]:
-    """Yield the heads under their branches' names, then all other commits but those that are swept: nobody can read or
-    unmark these.
+    """Yield the heads under their branches' names, then all other commits but those that are swept: nobody can unmark
+    these, and what is left of them has another name.
     """
     yield from read_commits(ctx, [(branch, head) for head, branch in heads.items()])
     for page in split_batches(ctx.kv.scan_all(keys.commits(ctx.repo))):

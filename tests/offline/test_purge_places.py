@@ -421,6 +421,26 @@ class TestWhatIsBeingDeleted:
         world.ctx.kv.set(key, encode(Mark(now, now, "a-mark", sweeping_ms=now, swept_ms=now)))
         assert now_of(world, made) == []
 
+    def test_what_only_a_swept_commit_names_below_a_data_set_goes_with_the_name_that_keeps_it(
+        self, world: World, purge: Purge
+    ) -> None:
+        """It can still be read at the swept commit, until the data set of the other name is purged."""
+        commit(world, EVENT)
+        swept = world.repo.get_branch("main").head
+        world.repo.move("main", EVENT, "elsewhere/x")
+        world.repo.commit("main", "moved out of the data set")
+        now = world.clock.now_ms()
+        mark = Mark(now, now, "a-mark", sweeping_ms=now, swept_ms=now)
+        world.ctx.kv.set(keys.mark(world.ctx.repo, swept), encode(mark))
+        assert purge().is_final
+        assert world.repo.read(swept, EVENT) == BODY
+        elsewhere = {**DOCUMENT["datasets"][0], "name": "elsewhere", "prefix": "elsewhere/"}
+        document = {**DOCUMENT, "datasets": [*DOCUMENT["datasets"], elsewhere]}
+        world.repo.onboard_purge(json.dumps(document), by="tests")
+        made = purge()
+        assert kinds(made.places) == [("backups", "elsewhere", 1)]
+        assert world.repo.read(swept, EVENT) == world.repo.read("main", "elsewhere/x") == b"guest,at\nann,1\n"
+
     def test_a_bucket_that_keeps_versions_is_never_final(
         self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -7,6 +7,7 @@ import json
 import random
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -197,6 +198,57 @@ class TestWhatIsLeft:
         assert record is not None
         assert record.replacement_count == 2
         assert world.data() >= {each.content.address for each in record.backups}
+
+    def test_what_another_run_replaces_before_the_look_is_purged_in_the_next_attempt(
+        self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """And its old content is deleted: the look takes longer than backups are kept."""
+        world.commit_files({PATH: events("ann", "bob", "cid")})
+        onboard(world.repo, mode="rewrite")
+        planned = world.repo.resolve("main", PATH).entry.address
+        real = purge_tasks.run_tasks
+        others: list[object] = []
+
+        def meanwhile(engines: Any, job: Any, works: Any) -> Any:
+            if not others:
+                others.append(rewrite_at(world.repo, "main", PATH, events("bob", "cid"), run="other"))
+                world.ctx.objects.delete_many([planned])
+            return real(engines, job, works)
+
+        monkeypatch.setattr(purge_tasks, "run_tasks", meanwhile)
+        made = purge("bob")
+        assert made.is_whole, made
+        assert [(row.objects, row.rewritten_objects, row.rows_changed) for row in made.rows] == [(1, 1, 1)]
+        assert guests_at(world.repo, "main") == ["cid"]
+
+    def test_a_named_object_that_is_not_there_is_left(self, world: World, purge: Purge) -> None:
+        world.commit_files({PATH: events("ann", "bob")})
+        onboard(world.repo, mode="rewrite")
+        world.ctx.objects.delete_many([world.repo.resolve("main", PATH).entry.address])
+        made = purge("bob")
+        assert [(row.objects, row.failed_objects) for row in made.rows] == [(0, 1)]
+        assert [(left.path, left.reason) for left in made.skipped_objects] == [(PATH, purge_versions.BUSY)]
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [({"is_gone": True}, purge_versions.BUSY), ({"matched_rows": 0}, purge_versions.DISAGREED)],
+    )
+    def test_what_the_search_found_and_no_task_rewrites_is_left(
+        self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], reason: str
+    ) -> None:
+        world.commit_files({PATH: events("ann", "bob")})
+        onboard(world.repo, mode="rewrite")
+        real = purge_tasks.run_tasks
+
+        def failing(engines: Any, job: Any, works: Any) -> Any:
+            done = real(engines, job, works)
+            return [msgspec.structs.replace(each, **changes) for each in done] if works[0].target_address else done
+
+        monkeypatch.setattr(purge_tasks, "run_tasks", failing)
+        made = purge("bob")
+        assert [(row.rewritten_objects, row.failed_objects) for row in made.rows] == [(0, 1)]
+        assert [(left.path, left.reason) for left in made.skipped_objects] == [(PATH, reason)]
+        assert guests_at(world.repo, "main") == ["ann", "bob"]
 
     def test_what_takes_longer_than_an_operation_is_left(
         self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
