@@ -222,7 +222,7 @@ class RedisCluster:
             "--cluster-enabled",
             "yes",
             "--cluster-node-timeout",
-            "1000",
+            "2000",
             "--cluster-allow-replica-migration",
             "no",
             *options,
@@ -397,7 +397,7 @@ class _Sentinel(RedisServer):
             "bind 127.0.0.1",
             f"dir {self.directory}",
             f"sentinel monitor {name} 127.0.0.1 {master_port} 2",
-            f"sentinel down-after-milliseconds {name} 1000",
+            f"sentinel down-after-milliseconds {name} 2000",
             f"sentinel failover-timeout {name} 3000",
             *([f"sentinel auth-pass {name} {password}"] if password else []),
         ]
