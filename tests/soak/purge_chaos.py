@@ -34,6 +34,7 @@ import pyarrow.parquet as pq
 
 from examples.demo.short_durations import environment
 from refstore.errors import Gone, NothingToCommit
+from refstore.gc_marks.commit_marks import CommitMarks
 from refstore.lake import Lake
 from refstore.operations.committed_names import landed_commits
 from refstore.repository import Repository
@@ -221,9 +222,12 @@ def differences(there: Content, told: dict[str, Told]) -> Iterator[str]:
 
 
 def versions(repo: Repository) -> Content:
-    """The same of every commit that can be read."""
+    """The same of every commit that is not swept. What is left of those that are has another name, which may lie
+    outside the data sets.
+    """
     found: Content = {}
-    for commit, _ in landed_commits(repo.context):
+    swept = {commit for commit, mark in CommitMarks(repo.context).scan() if mark.sweeping_ms and not mark.prefixes}
+    for commit in [commit for commit, _ in landed_commits(repo.context) if commit not in swept]:
         with contextlib.suppress(Gone):
             for item in repo.list(commit):
                 if item.entry is not None:
@@ -236,6 +240,14 @@ def to_go(there: Content) -> tuple[int, int]:
     texts = {address: text for (_, path), (address, text) in there.items() if is_inside(path)}
     rows = [sum(row[1] in FORGET for row in json.loads(text)) for text in texts.values()]
     return sum(map(bool, rows)), sum(rows)
+
+
+def rows_left(there: Content) -> Iterator[str]:
+    """Where rows of the ids are."""
+    for (at, path), (address, text) in there.items():
+        rows = [row for row in json.loads(text) if row[1] in FORGET]
+        if rows and is_inside(path):
+            yield f"rows of the ids are left at {at} {path}, in {address}: {rows}"
 
 
 # ---- the run
@@ -393,9 +405,7 @@ def run(
             findings += _the_last_run(repo, purger, runs, mode)
             findings += [finding for each in told.values() for finding in each.findings]
             there = content(repo)
-            left = to_go(there | versions(repo) if mode == "rewrite" else there)
-            if left[1]:
-                findings.append(f"{left[1]} rows of the ids are left")
+            findings += rows_left(there | versions(repo) if mode == "rewrite" else there)
             findings += differences(there, told)
             repo.set_retention(gc_chaos.COMMITTED_AT_ONCE)
         set_agreed(kv, COLLECTOR)
