@@ -36,7 +36,10 @@ REWRITES_PER_CORE: Final = 32
 PART_BYTES: Final = 4 << 30
 """How many bytes, so that a job ends well within the deadline of an operation."""
 ERASE_BATCH: Final = 1000
-BUSY: Final = "others kept changing it, or are deleting it; run the purge again"
+BUSY: Final = (
+    "others kept changing it, or its content is not there; run the purge again, and if that does not help, ask "
+    "`refstore why` about its path"
+)
 DISAGREED: Final = "the search found rows or metadata with ids, and the rewrite found none; report this"
 
 PartitionObject = tuple[Partition, PurgeObject]
