@@ -64,7 +64,8 @@ REST_SECONDS = 0.5
 NIGHT_SECONDS = 3
 """Between two runs of the offline job."""
 START_SECONDS = 120
-AGAIN_SECONDS = 200
+AGAIN_SECONDS = 400
+"""On a machine that has much else to do a run, in three attempts, takes a minute and more."""
 ANOTHER_SECONDS = 40
 """So much time has to be left for a third purge and more to be started."""
 TRIES = 5
@@ -449,8 +450,8 @@ def _is_among_others(said: dict[str, Any]) -> bool:
 
 
 def _told(purger: Collector) -> dict[str, Any]:
-    said = purger.told.get(timeout=START_SECONDS)
-    return purger.told.get(timeout=START_SECONDS) if said["state"] == "ready" else said
+    said = purger.told.get(timeout=AGAIN_SECONDS)
+    return purger.told.get(timeout=AGAIN_SECONDS) if said["state"] == "ready" else said
 
 
 def _the_last_run(repo: Repository, purger: Collector, runs: list[dict[str, Any]], mode: str) -> Iterator[str]:

@@ -38,13 +38,15 @@ from refstore.errors import RefstoreError
 from refstore.lake import Lake
 from refstore.operations.upload import Upload
 from refstore.repository import Repository
-from tests.durations import COLLECTOR
+from tests.durations import MAIN_JOB
 from tests.soak import collector
 from tests.soak.client import Client
 from tests.soak.collector import tell
 
-SAFETY = replace(COLLECTOR, issue_seconds=60)
-"""On a busy machine a task takes longer than a client. The offline job does not wait for this one."""
+SAFETY = replace(MAIN_JOB, issue_seconds=60)
+"""On a busy machine a task takes longer than a client, and a rewrite has to end within the deadline. The offline
+job does not wait for what was issued.
+"""
 PAUSE_SECONDS = 0.15
 REST_SECONDS = 1.5
 """A branch that has staged changes all the time is never purged."""

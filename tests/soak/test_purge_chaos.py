@@ -18,7 +18,7 @@ SEED = int(os.environ.get("REFSTORE_CHAOS_SEED", "0")) or random.SystemRandom().
 pytestmark = [
     pytest.mark.server,
     pytest.mark.slow,
-    pytest.mark.timeout(int(3 * SECONDS) + 600),
+    pytest.mark.timeout(int(3 * SECONDS) + 1200),
     pytest.mark.xdist_group("purge-chaos"),
 ]
 
