@@ -128,9 +128,7 @@ def _list_indexes(run: PurgeRun, datasets: Sequence[Dataset], units: Iterable[Pa
 
 
 def find_matching_objects(run: PurgeRun, job: TaskSettings, units: Sequence[Partition], attempt: int) -> set[str]:
-    """Look for the ids in what was not looked at yet, or was not there; return the addresses of the objects that have
-    rows of them.
-    """
+    """Look for the ids in what was not looked at yet; return the addresses of the objects that have rows of them."""
     with run.steps.step("looking for the ids"):
         _search_objects(run, job, units, attempt)
     return {
@@ -143,12 +141,10 @@ def find_matching_objects(run: PurgeRun, job: TaskSettings, units: Sequence[Part
 
 def _search_objects(run: PurgeRun, job: TaskSettings, units: Sequence[Partition], attempt: int) -> None:
     state = run.state
-    every = todo = [
-        (unit, piece)
-        for unit in units
-        for piece in unit.objects.values()
-        if (known := state.results.get(piece.content_address)) is None or known.is_gone
+    todo = [
+        (unit, piece) for unit in units for piece in unit.objects.values() if piece.content_address not in state.results
     ]
+    every = todo
     ruled_out = [(unit, piece) for unit, piece in todo if state.by_partition.get(unit.watermark) is False]
     state.results.update(
         {
@@ -156,7 +152,7 @@ def _search_objects(run: PurgeRun, job: TaskSettings, units: Sequence[Partition]
             for _, piece in ruled_out
         }
     )
-    todo = [(unit, piece) for unit, piece in todo if state.by_partition.get(unit.watermark) is not False]
+    todo = [(unit, piece) for unit, piece in todo if piece.content_address not in state.results]
     for some in run.batch_objects(todo, SEARCHED_PER_CORE):
         for done in purge_tasks.run_tasks(
             run.engine, job, [run.with_index(run.make_task(unit, piece), unit) for unit, piece in some]
