@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +16,7 @@ import pytest
 from refstore.errors import Conflict, Gone
 from refstore_purge import purge_run, purge_tasks, purge_versions, verify
 from refstore_purge.purge_run import PurgeOptions
+from refstore_purge.purge_tasks import ObjectResult
 from tests.offline.purge_runs import Purge
 from tests.offline.world import World
 from tests.purge import datasets
@@ -148,6 +150,19 @@ def _contents(world: World, cases: list[datasets.Case], refs: list[str]) -> dict
     }
 
 
+def change_rewrites(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[list[ObjectResult]], list[ObjectResult]]
+) -> None:
+    """Let the runs of this test get what `change` makes of the results of each rewrite."""
+    real = purge_tasks.run_tasks
+
+    def run_tasks(engines: Any, job: Any, works: Any) -> list[ObjectResult]:
+        done = real(engines, job, works)
+        return change(done) if works[0].target_address else done
+
+    monkeypatch.setattr(purge_tasks, "run_tasks", run_tasks)
+
+
 class TestWhatIsLeft:
     def test_an_object_with_a_name_elsewhere_in_any_version(self, world: World, purge: Purge) -> None:
         world.commit_files({PATH: events("ann", "bob")})
@@ -238,13 +253,7 @@ class TestWhatIsLeft:
     ) -> None:
         world.commit_files({PATH: events("ann", "bob")})
         onboard(world.repo, mode="rewrite")
-        real = purge_tasks.run_tasks
-
-        def failing(engines: Any, job: Any, works: Any) -> Any:
-            done = real(engines, job, works)
-            return [msgspec.structs.replace(each, **changes) for each in done] if works[0].target_address else done
-
-        monkeypatch.setattr(purge_tasks, "run_tasks", failing)
+        change_rewrites(monkeypatch, lambda done: [msgspec.structs.replace(each, **changes) for each in done])
         made = purge("bob")
         assert [(row.rewritten_objects, row.failed_objects) for row in made.rows] == [(0, 1)]
         assert [(left.path, left.reason) for left in made.skipped_objects] == [(PATH, reason)]
@@ -255,15 +264,12 @@ class TestWhatIsLeft:
     ) -> None:
         world.commit_files({PATH: events("ann", "bob")})
         onboard(world.repo, mode="rewrite")
-        real = purge_tasks.run_tasks
 
-        def slow(engines: Any, job: Any, works: Any) -> Any:
-            done = real(engines, job, works)
-            if works[0].target_address:
-                world.clock.sleep(world.ctx.safety.operation_deadline_seconds + 1)
+        def wait(done: list[ObjectResult]) -> list[ObjectResult]:
+            world.clock.sleep(world.ctx.safety.operation_deadline_seconds + 1)
             return done
 
-        monkeypatch.setattr(purge_versions.purge_tasks, "run_tasks", slow)
+        change_rewrites(monkeypatch, wait)
         made = purge("bob")
         assert [row.failed_objects for row in made.rows] == [1]
         assert "within its deadline" in made.skipped_objects[0].reason
