@@ -38,7 +38,7 @@ from tests.durations import AT_ONCE, COLLECTOR
 from tests.purge.tracking import PARTITION, PREFIX, event, onboard, parquet
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, BrowserContext, Locator, Page
 
 SECRET = "a-secret-that-only-these-tests-know"
 KEYS = {role.name.lower(): f"UI-{role.name}" for role in Role}
@@ -232,7 +232,7 @@ class Visitor:
         self.go("/sign-in")
         self.page.get_by_label("Access key id").fill(key_id)
         self.page.get_by_label("Secret").fill(secret)
-        self.page.get_by_role("button", name="Sign in").click()
+        self.press("Sign in")
 
     def go(self, path: str) -> int:
         """Go to a page below `/ui`, and return the status of the answer."""
@@ -241,10 +241,15 @@ class Visitor:
         return answer.status
 
     def press(self, name: str) -> None:
-        self.page.get_by_role("button", name=name).click()
+        self.click(self.page.get_by_role("button", name=name))
 
     def follow(self, name: str) -> None:
-        self.page.get_by_role("link", name=name).first.click()
+        self.click(self.page.get_by_role("link", name=name).first)
+
+    def click(self, what: Locator) -> None:
+        """Click on what leads to another page, and wait for that: Playwright would go on with the old one."""
+        with self.page.expect_event("domcontentloaded"):
+            what.click()
 
     @property
     def heading(self) -> str:

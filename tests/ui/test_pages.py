@@ -189,7 +189,7 @@ def test_the_page_of_an_address_says_what_it_is_to_a_purged_object(visit: Callab
     visitor.go(f"/repositories/{repo.name}/address?address={content}")
     assert f"it is the content of the object {identity}" in visitor.text()
     assert "orphan" not in visitor.text()
-    visitor.page.get_by_role("link", name=identity).click()
+    visitor.follow(identity)
     assert f"the run run-1 has put its content at {content}" in visitor.text()
     visitor.go(f"/repositories/{repo.name}/object?ref=main&path=a")
     assert f"the run run-1 has put its content at {content}" in visitor.text()
