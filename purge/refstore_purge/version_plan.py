@@ -2,8 +2,8 @@
 and in the trash.
 
 Commits that nothing leads to any more count, too, until they are swept: they can be read by their ids, and expired ones
-can be unmarked. So do objects that a restore could bring back, until the reaper deletes them. An object of
-a swept commit that is still there has another name, and belongs to the data set of that name.
+can be unmarked. So do objects that a restore could bring back, until the reaper deletes them. An object of a
+swept commit that is still there has another name, and belongs to the data set of that name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Failovers and restored copies on real servers: nothing named is deleted, no witnessed loss is missed, and a planned
 switch stops nothing for good.
 
-Each round goes by its seed (`REFSTORE_FAILOVER_SEED`, and the next ones): steps, perhaps lost, then a loss or a switch.
-`make soak` runs 250 rounds of each arrangement, `make test-all` 5.
+The steps of each round go by its seed (`REFSTORE_FAILOVER_SEED`, and the next ones), and some of them may be lost. How
+each round ends goes by the first seed: one loses a commit, one switches, the others lose something or switch.
+`make test-all` runs 10 rounds of each arrangement, `make soak` 250, and that of `make test-release` 5.
 """
 
 from __future__ import annotations

@@ -196,16 +196,14 @@ class TestWhatIsLeft:
     ) -> None:
         world.commit_files({PATH: events("ann", "bob", "cid")})
         onboard(world.repo, mode="rewrite")
-        real = purge_tasks.run_tasks
         others: list[object] = []
 
-        def meanwhile(engines: Any, job: Any, works: Any) -> Any:
-            done = real(engines, job, works)
-            if works[0].target_address and not others:
+        def replace_once(done: list[ObjectResult]) -> list[ObjectResult]:
+            if not others:
                 others.append(rewrite_at(world.repo, "main", PATH, events("bob", "cid"), run="other"))
             return done
 
-        monkeypatch.setattr(purge_versions.purge_tasks, "run_tasks", meanwhile)
+        change_rewrites(monkeypatch, replace_once)
         made = purge("bob")
         assert made.is_whole, made
         assert guests_at(world.repo, "main") == ["cid"]

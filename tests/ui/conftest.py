@@ -247,7 +247,7 @@ class Visitor:
         self.click(self.page.get_by_role("link", name=name).first)
 
     def click(self, what: Locator) -> None:
-        """Click on what leads to another page, and wait for that: Playwright would go on with the old one."""
+        """Click on what leads to another page, and wait until its text is there: Playwright's click does not."""
         with self.page.expect_event("domcontentloaded"):
             what.click()
 
