@@ -14,6 +14,7 @@ from refstore_reaper.blob_deletion import delete_blobs
 from refstore_reaper.deletion import due_addresses, mark_deleting, remove_keys, settle
 from refstore_reaper.reference_release import process_committed, process_deleted, publish_markers
 from refstore_reaper.scrub import scrub_references, scrub_tokens
+from refstore_reaper.unnamed_references import release_unnamed
 
 
 class NoJournal:
@@ -62,4 +63,5 @@ def scrub_all(repo: Repository) -> None:
     ctx = repo.context
     for shard in range(keys.SHARDS):
         scrub_references(ctx, shard)
+        release_unnamed(ctx, shard, check_servers=lambda: None)
     scrub_tokens(ctx)

@@ -116,7 +116,7 @@ class Background(Branching):
         addresses = yield ("scan", ("r",))
         tokens = yield ("scan", ("t",))
         uploads = yield ("scan", ("u",))
-        calls = [("scrub_address", key[1]) for key in addresses]
+        calls = [(name, key[1]) for key in addresses for name in ("scrub_address", "release_unnamed")]
         calls += [("scrub_token", key[1]) for key in tokens]
         calls += [("scrub_upload", key[1]) for key in uploads]
         return Do((*calls, ("hard_delete",)))
@@ -161,6 +161,44 @@ class Background(Branching):
             yield ("set", ("d", address), True)
 
     waits = True
+
+    def release_unnamed(self, address: str, *guard: object) -> Steps:
+        """Release the references whose entry does not name the address, under a token that is current: their writer
+        died before the entry, or whoever replaced the entry died before the release.
+
+        They must be old: no entry is on its way then. The entry is read before the branch: no commit can have read what
+        stands under a token that is current afterwards. `guard`: what `may_release` asks for.
+        """
+        old = yield ("get", ("r", address))
+        if not (listed(old) and old[1]):
+            return
+        if self.waits_for_entries:
+            yield ("barrier",)  # the references in `old` are older than the longest operation
+        held = yield ("get", ("r", address))
+        unnamed = []
+        for ref in sorted(old[1] & held[1], key=str) if listed(held) else ():
+            if (yield from self.is_unnamed(address, ref)):
+                unnamed.append(ref)  # noqa: PERF401  # a comprehension cannot yield
+        if unnamed and (yield from self.may_release(*guard)):
+            yield from self.release_as_read(address, held, unnamed)
+
+    def is_unnamed(self, address: str, ref: Ref) -> Steps:
+        entry = yield ("get", ("e", ref.token, ref.path))
+        if isinstance(entry, Entry) and entry.address == address:
+            return False
+        record = yield ("open", ("b", branch_of(ref.token)))
+        return record is not None and record.token == ref.token
+
+    def may_release(self) -> Steps:
+        return True
+        yield
+
+    def release_as_read(self, address: str, held: tuple, unnamed: list[Ref]) -> Steps:
+        """Into grace, and never straight to deletion: from there it can be restored."""
+        left = held[1] - {*unnamed}
+        if (yield ("cas", ("r", address), held, refs(*left))) and not left:
+            yield from self.hint(address, unnamed[-1])
+
     area_first = True
     forgets_unseen = False
 

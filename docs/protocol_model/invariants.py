@@ -4,7 +4,7 @@ S  no live entry (current or sealed token of an existing branch) and no reachabl
    commit is marked that landed and has not expired
 R  a live entry with a reference has it on the list, or its address is committed; one without is committed; a live token
    is registered, unprocessed, and lives once (what S rests on; not demanded of the seed's protocol or of mutants)
-L  every blob left is named by a live entry or a commit that landed, or held by a live token, or issued
+L  every blob left is named by a live entry or a commit that landed, or held by a sealed token, or issued
 K  nothing else is left either: no entry, reference, marker, hint or registry key of a token that is over
 C  callers were told the truth: a commit landed if and only if its caller was told so; an address was linked once; of
    placements that may only go where nothing is, no two were told ok of one path without something between that takes
@@ -31,6 +31,7 @@ from .store import (
     Location,
     Ref,
     Store,
+    branch_of,
     is_issued,
     is_uploading,
     listed,
@@ -173,15 +174,27 @@ def leaked(store: Store, leaves: Iterable[str] = ()) -> str | None:
             if address in leaves and is_issued(store.kv.get(("r", address))):
                 continue  # written, and not recorded: it expires
             return f"LEAK: {address} is left: {store.kv.get(('r', upload))}"
-        held = store.kv.get(("r", identities.get(address, address)))
+        identity = identities.get(address, address)
+        held = store.kv.get(("r", identity))
         if (
             is_issued(held)
             or (held is None and address in leaves)
-            or (listed(held) and any(ref.token in tokens for ref in held[1]))
+            or (listed(held) and any(ref.token in tokens and not is_unnamed(store, identity, ref) for ref in held[1]))
         ):
             continue
         return f"LEAK: {address} is left: {held}"
     return None
+
+
+def is_unnamed(store: Store, address: str, ref: Ref) -> bool:
+    """Whether the reference's token is current, and its entry does not name the address."""
+    record = store.kv.get(("b", branch_of(ref.token)))
+    entry = store.kv.get(("e", ref.token, ref.path))
+    return (
+        isinstance(record, Branch)
+        and record.token == ref.token
+        and not (isinstance(entry, Entry) and entry.address == address)
+    )
 
 
 def marked_wrongly(store: Store, expired: Iterable[str]) -> str | None:
@@ -201,6 +214,7 @@ def littered(store: Store) -> str | None:
             or (kind in ("e", "t") and key[1] not in tokens)
             or value in (EMPTY, DEAD, DEAD_PARTS)
             or (kind == "r" and listed(value) and any(ref.token not in tokens for ref in value[1]))
+            or (kind == "r" and listed(value) and any(is_unnamed(store, key[1], ref) for ref in value[1]))
             or (kind == "d" and not is_issued(store.kv.get(("r", key[1]))))
             or (kind in ("u", "p") and not is_uploading(store.kv.get(("r", key[1]))))
             or (isinstance(value, Location) and (value.current not in store.blobs or value.intent or value.left))

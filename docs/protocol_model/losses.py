@@ -336,12 +336,18 @@ class Losses(Offline):
     def scrub_all(self, identities: tuple[int, ...]) -> Steps:
         addresses = yield ("scan", ("r",))
         tokens = yield ("scan", ("t",))
-        calls = [("scrub_address", key[1], identities) for key in addresses]
+        calls = [(name, key[1], identities) for key in addresses for name in ("scrub_address", "release_unnamed")]
         return Do((*calls, *(("scrub_token", key[1], identities) for key in tokens)))
 
     def scrub_address(self, address: str, identities: tuple[int, ...] | None = None) -> Steps:
         if identities is None or (yield from self.identities()) == identities:
             yield from super().scrub_address(address)
+
+    def may_release(self, identities: tuple[int, ...]) -> Steps:
+        """Behind the reads: an entry that was lost since the pass began looks as if it had never come. Its release
+        would explain the loss to whoever settles.
+        """
+        return (yield from self.identities()) == identities
 
     def scrub_token(self, token: str, identities: tuple[int, ...] | None = None) -> Steps:
         if identities is None or (yield from self.identities()) == identities:

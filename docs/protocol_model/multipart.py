@@ -184,16 +184,19 @@ class Multipart(Replacing):
         yield ("rm", pending(address))
 
     waits_for_parts = True
+    waits_for_entries = True
 
     def scrub_upload(self, address: str) -> Steps:
         """Remove what was written late to an upload that is over, then forget it, as a token is forgotten (rule 9).
 
-        It may be about to be issued while its record is young. What is old and not issued is closed first; then its
-        late writers are waited for.
+        It may be about to be issued while its record is young, and about to be entered while its address was taken a
+        short time ago. What is old and not issued is closed first; then its late writers are waited for.
         """
         state = yield ("get", ("u", address))
-        yield ("barrier",)  # `state` is older than the longest operation
-        if state is None or is_issued((yield ("get", ("r", address)))):
+        if state is None or (self.waits_for_entries and is_issued((yield ("get", ("r", address))))):
+            return
+        yield ("barrier",)  # `state`, and that it is not issued, is older than the longest operation
+        if is_issued((yield ("get", ("r", address)))):
             return
         if state == OPEN:
             if not (yield ("cas", ("u", address), OPEN, CLOSED)):

@@ -175,3 +175,11 @@ class ExplainsByAnyRelease(Losses):
 
     def is_explained(self, address: str, ref: Ref, held: object) -> Steps:
         return held in (EMPTY, DEAD) or (yield from super().is_explained(address, ref, held))
+
+
+class ReleasesUnderOtherServers(Losses):
+    """The scrubber does not look whether the servers that showed it no entry are those with which its pass began."""
+
+    def may_release(self, identities: tuple[int, ...]) -> Steps:
+        return True
+        yield

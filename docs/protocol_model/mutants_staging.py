@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from .offline import Proto
 from .staging import ATTEMPTS, Item, Source
-from .store import DEAD, DELETED, EMPTY, ISSUED, LOST, NEW, Ref, Steps, each, listed, refs
+from .store import DEAD, DELETED, EMPTY, ISSUED, LOST, NEW, Entry, Ref, Steps, branch_of, each, listed, refs
 
 
 class NaiveOverwrite(Proto):
@@ -201,6 +201,66 @@ class ScrubsYoung(Proto):
 
     area_first = False
     waits = False
+
+
+class KeepsUnnamed(Proto):
+    """Rule 9 dropped: references of a live token stay until the token is processed."""
+
+    def release_unnamed(self, address: str, *guard: object) -> Steps:
+        return
+        yield
+
+
+class NeverWaitsForEntries(Proto):
+    """Rule 9 dropped: a reference is released, and an upload closed, however young the reference is."""
+
+    waits_for_entries = False
+
+
+class ReadsTheBranchBeforeTheEntry(Proto):
+    """Rule 9 dropped: a token that was current before its entry was read may be sealed when the entry is replaced."""
+
+    def is_unnamed(self, address: str, ref: Ref) -> Steps:
+        record = yield ("open", ("b", branch_of(ref.token)))
+        entry = yield ("get", ("e", ref.token, ref.path))
+        is_named = isinstance(entry, Entry) and entry.address == address
+        return not is_named and record is not None and record.token == ref.token
+
+
+class ReleasesSealed(Proto):
+    """Rule 9 dropped: references of sealed tokens are released, too."""
+
+    def is_unnamed(self, address: str, ref: Ref) -> Steps:
+        entry = yield ("get", ("e", ref.token, ref.path))
+        if isinstance(entry, Entry) and entry.address == address:
+            return False
+        record = yield ("open", ("b", branch_of(ref.token)))
+        return record is not None and ref.token in (record.token, *record.sealed)
+
+
+class WritesOverTheList(Proto):
+    """Rule 9 dropped: the list is written without the condition that it is as it was read."""
+
+    def release_as_read(self, address: str, held: tuple, unnamed: list[Ref]) -> Steps:
+        yield ("set", ("r", address), refs(*(held[1] - {*unnamed})))
+        yield from self.hint(address, unnamed[-1])
+
+
+class DeletesUnnamed(Proto):
+    """Rule 9 dropped: what has lost its last reference so has no grace window."""
+
+    def release_as_read(self, address: str, held: tuple, unnamed: list[Ref]) -> Steps:
+        left = held[1] - {*unnamed}
+        if (yield ("cas", ("r", address), held, refs(*left) if left else DEAD)) and not left:
+            yield from self.hint(address, unnamed[-1])
+
+
+class PutsBackAsItWas(Proto):
+    """Rule 13 dropped: an entry that is put back has the reference that it had, which may have been released."""
+
+    def put_back(self, token: str, item: Item, old: Entry | str | None) -> Steps:
+        mine = item.written(token)[2]
+        yield ("cas", ("e", token, item.path), mine, None if old in (LOST, mine) else old)
 
 
 class ForgetsUnseen(Proto):

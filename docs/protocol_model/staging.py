@@ -125,18 +125,29 @@ class Staging(Retry):
             yield from self.release(old.address, Ref(token, path, old.id))
 
     def enter(
-        self, branch: str, items: list[Item], token: str, *, own: bool, entered: list[Entered] | None = None
+        self,
+        branch: str,
+        items: list[Item],
+        token: str,
+        *,
+        own: bool,
+        entered: list[Entered] | None = None,
+        source: str | None = None,
     ) -> Steps:
         """Write the entries, whose references stand, then ONE token check for all (rule 2).
 
         Where the token moved on, or a swap's reply was lost: a new reference for what is left, and again. "again":
         start from the source (copies only); "lost": the address is gone and the caller must upload again. `entered`
-        takes the entries that stood under the branch's current token.
+        takes the entries that stood under the branch's current token. `source`: the commit that they were copied from.
         """
         if not items:
             return "ok"
         for _ in range(ATTEMPTS):
             olds = yield from each(*(item.written(token) for item in items))
+            if source is not None and (yield ("get", ("x", source))):
+                for item, old in zip(items, olds, strict=True):
+                    yield from self.put_back(token, item, old)
+                return "410"
             record = yield ("open", ("b", branch))
             if record is None:
                 return "404"
@@ -157,6 +168,23 @@ class Staging(Retry):
                 return "ok"
             items, token = left, record.token
         return "busy"
+
+    def put_back(self, token: str, item: Item, old: Entry | str | None) -> Steps:
+        """Take an entry away whose commit was marked meanwhile, and put back what it replaced, under a new reference:
+        while it was not there, the scrubber may have released the one that it had (rule 9). Without a key it is
+        committed if it has content: whoever deletes a blob deletes its key last.
+        """
+        mine = item.written(token)[2]
+        if old in (LOST, mine):
+            old = None
+        if isinstance(old, Entry) and old.id is not None:
+            ref = Ref(token, item.path, self.fresh())
+            outcome = yield from self.hold(old.address, ref, own=True)
+            if outcome == "held":
+                old = old._replace(id=ref.id)
+            elif outcome != "missing" or not (yield ("head", old.address)):
+                old = None
+        yield ("cas", ("e", token, item.path), mine, old)
 
     def place_again(self, branch: str, item: Item, before: str, now: str, *, own: bool) -> Steps:
         """A new reference for an entry that has to be written again; the old one stays until its token is processed."""
@@ -393,7 +421,7 @@ class Staging(Retry):
         if record is None:
             return "404"
         address = tree[source_path]
-        return (yield from self.enter(branch, [Item(path, address, None)], record.token, own=False))
+        return (yield from self.enter(branch, [Item(path, address, None)], record.token, own=False, source=commit))
 
     checks_landed = True
 

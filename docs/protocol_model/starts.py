@@ -107,6 +107,21 @@ def sealed(committed: dict[str, str] | None = None) -> Store:
     )
 
 
+def unnamed() -> Store:
+    """The writer of P0 died between its reference and its entry."""
+    store = world(("main", "p", "P0"))
+    return Store({key: value for key, value in store.kv.items() if key[0] != "e"}, store.blobs)
+
+
+def over(store: Store, path: str, address: str) -> Store:
+    """With an upload staged on main."""
+    ref = Ref("main:0", path, "")
+    return store.having(
+        [(("e", ref.token, path), Entry(address, ref.id)), (("r", address), refs(ref)), (("d", address), True)],
+        [address],
+    )
+
+
 def unmarked(kind: type) -> Store:
     """The committer of c1 died between its advance and its landed mark."""
     return run(STORES["staged"], kind("start."), ("commit", "main", "c1")).apply(("del", ("l", "c1")))[0]
@@ -125,6 +140,8 @@ STORES: dict[str, Store] = {
     "empty": world(),
     "staged": world(("main", "p", "P0")),
     "staged-feat": world(("feat", "q", "P0")),
+    "unnamed": unnamed(),
+    "unnamed-ending": unnamed().having([(("~clock",), ENDING)]),
     "unhinted": world(("main", "p", "P0"), hinted=False),
     "shared": world(("main", "p", "P0"), ("feat", "q", "P0")),
     "pair": world(("main", "p", "P0"), ("main", "q", "P0")),
@@ -149,6 +166,7 @@ STORES: dict[str, Store] = {
     "history-shared": shared({"z": "P6"}),
     "history-appended": appended(),
     "history-grace": history().having([(("r", "P5"), EMPTY), (("d", "P5"), True)], ["P5"]),
+    "history-over": over(history(), "z", "P7"),
     "history-staged": history().having([(("e", "feat:0", "z"), Entry("P0", None))]),
 }
 

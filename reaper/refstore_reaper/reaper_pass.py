@@ -46,7 +46,7 @@ from refstore.versioning import due_hints
 from refstore.versioning.due_hints import DueHint
 from refstore.versioning.manifest import AnyEntry, CommitLanded
 from refstore.versioning.markers import COMMITTED_CAUSE_PREFIX, REPOSITORY_DELETED_CAUSE
-from refstore_reaper import backlog, reference_release, repository_removal, scrub
+from refstore_reaper import backlog, reference_release, repository_removal, scrub, unnamed_references
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
 from refstore_reaper.blob_deletion import AsyncDeleter
 from refstore_reaper.breaker import Breaker, Reason
@@ -405,12 +405,16 @@ class ReaperPass:
         elif what == UPLOADS:
             done = scrub.scrub_uploads(self._ctx, on_error=on_error, go_on=self._is_not_stopped)
         else:
-            done = scrub.scrub_references(
-                self._ctx,
-                int(what, 16),
-                on_corrupt=on_error,
-                go_on=self._is_not_stopped,
-            )
+            done = scrub.scrub_references(self._ctx, int(what, 16), on_corrupt=on_error, go_on=self._is_not_stopped)
+            if done.finished:
+                self._tally.count(scrubbed=done.references, hints=done.hints)
+                done = unnamed_references.release_unnamed(
+                    self._ctx,
+                    int(what, 16),
+                    check_servers=self._tools.guard.check_servers,
+                    on_corrupt=on_error,
+                    go_on=self._is_not_stopped,
+                )
         self._tally.count(scrubbed=done.references, hints=done.hints, dead_tokens=done.tokens)
         self._tally.more |= not done.finished
         return done.finished and not done.failed

@@ -5,14 +5,16 @@
 - A staging area whose token is long dead is removed, and the token forgotten.
 - What is left of a multipart upload that is long over is removed, and the upload forgotten (rule 23).
 
-The scrubber ignores records that changed within the time of the longest operation. The order of reading matters: the
+`unnamed_references.py` removes what crashed operations left under tokens that are live.
+
+The scrubber ignores what was made within the time of the longest operation. The order of reading matters: the
 **branch first, then the committed markers, then the deleted ones**, in which a token's fate is recorded. In any other
 order a token can be missed, and its references dropped while a commit takes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -26,9 +28,15 @@ from refstore.records import keys
 from refstore.records.branch_records import Branch, TokenRecord
 from refstore.records.encoding import decode, encode
 from refstore.records.multipart_records import MultipartUpload
-from refstore.records.reference_records import Issued, Listed, ReferenceRecord, decode_reference
+from refstore.records.reference_records import Issued, Listed, Reference, ReferenceRecord, decode_reference
 from refstore.versioning import due_hints
-from refstore.versioning.address_state import Unnamed, after_release, changed_ms, may_delete_at_ms
+from refstore.versioning.address_state import (
+    Unnamed,
+    after_release,
+    changed_ms,
+    may_delete_at_ms,
+    reference_time_ms,
+)
 from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName
 from refstore_reaper.readable_records import OnCorrupt, raise_error, readable
 
@@ -50,9 +58,7 @@ class ScrubResult(NamedTuple):
     """Whether the shard was scrubbed completely."""
 
 
-class _OldAddress(NamedTuple):
-    """An address that has not changed within the time of the longest operation."""
-
+class ReadAddress(NamedTuple):
     address: Address
     value: bytes
     record: ReferenceRecord
@@ -78,13 +84,12 @@ def scrub_references(
             return ScrubResult(dropped, hinted, 0, finished=False)
         after = page[-1][0]
         before = ctx.clock.now_ms() - int(ctx.waits.scrub_after_seconds * 1000)
-        old = [
-            _OldAddress(Address(name), value, record)
+        read = [
+            ReadAddress(Address(name), value, record)
             for name, value, record in readable(page, decode_reference, on_corrupt)
-            if changed_ms(record) < before
         ]
-        hinted += _write_missing_hints(ctx, old)
-        dropped += _drop_dead_references(ctx, old)
+        hinted += _write_missing_hints(ctx, [item for item in read if changed_ms(item.record) < before])
+        dropped += _drop_dead_references(ctx, read, before)
     return ScrubResult(dropped, hinted, 0)
 
 
@@ -136,8 +141,8 @@ def scrub_uploads(
         ]
         states = ctx.references.get_many([item.name.address for item in old])
         for item, state in zip(old, states, strict=True):
-            if isinstance(state, Issued):
-                continue
+            if isinstance(state, Issued) or (isinstance(state, Listed) and state.changed_ms >= before):
+                continue  # it is open, or its address was taken a short time ago, and its entry may be on its way
             if not go_on():
                 return ScrubResult(0, 0, forgotten, failed, finished=False)
             try:
@@ -185,23 +190,44 @@ def dead_tokens(ctx: Context, tokens: Iterable[Token]) -> set[Token]:
     return {token for token, value in zip(candidates, values, strict=True) if value is ABSENT}
 
 
-def _drop_dead_references(ctx: Context, old: Sequence[_OldAddress]) -> int:
-    now = ctx.clock.now_ms()
-    listed = [(address, value, record) for address, value, record in old if isinstance(record, Listed)]
-    dead = dead_tokens(ctx, {ref.token for _, _, record in listed for ref in record.references})
+def old_references(item: ReadAddress, before: int) -> set[Reference]:
+    """Return the references of an address that were made before that time. A list that changes all the time has old
+    ones, too; only where an id does not say when it was made, the last change of the list counts.
+    """
+    if not isinstance(item.record, Listed):
+        return set()
+    made_ms = {ref: reference_time_ms(item.address, ref) for ref in item.record.references}
+    return {ref for ref, at_ms in made_ms.items() if (item.record.changed_ms if at_ms is None else at_ms) < before}
+
+
+def _drop_dead_references(ctx: Context, addresses: Sequence[ReadAddress], before: int) -> int:
+    old = {item.address: references for item in addresses if (references := old_references(item, before))}
+    dead = dead_tokens(ctx, {ref.token for references in old.values() for ref in references})
     _register(ctx, dead)
+    useless = {address: {ref for ref in references if ref.token in dead} for address, references in old.items()}
+    return sum(drop_references(ctx, addresses, useless).values())
+
+
+def drop_references(
+    ctx: Context, addresses: Sequence[ReadAddress], useless: Mapping[Address, Collection[Reference]]
+) -> dict[Address, int]:
+    """Drop references from the lists that are still as they were read, and return how many of which address. What lost
+    its last one enters its grace window.
+    """
+    now = ctx.clock.now_ms()
     writes: list[SetIf] = []
     planned: list[tuple[Address, int, ReferenceRecord]] = []
-    for address, value, record in listed:
-        left = tuple(ref for ref in record.references if ref.token not in dead)
-        if len(left) < len(record.references):
+    for address, value, record in addresses:
+        drop = useless.get(address)
+        if drop and isinstance(record, Listed):
+            left = tuple(ref for ref in record.references if ref not in drop)
             after = after_release(left, record.references[-1], SCRUBBED_CAUSE, None, now)
             writes.append(SetIf(keys.reference(ctx.repo, address), value, encode(after)))
             planned.append((address, len(record.references) - len(left), after))
     won = ctx.kv.set_if_many(writes) if writes else []
     dropped = [plan for plan, ok in zip(planned, won, strict=True) if ok]
     due_hints.write(ctx.kv, ctx.repo, _due_times(ctx, [(address, after) for address, _, after in dropped]))
-    return sum(count for _, count, _ in dropped)
+    return {address: count for address, count, _ in dropped}
 
 
 def _register(ctx: Context, dead: Iterable[Token]) -> None:
@@ -220,7 +246,7 @@ def _register(ctx: Context, dead: Iterable[Token]) -> None:
         ctx.kv.set_many([(keys.token(ctx.repo, token), record) for token in left])
 
 
-def _write_missing_hints(ctx: Context, old: Sequence[_OldAddress]) -> int:
+def _write_missing_hints(ctx: Context, old: Sequence[ReadAddress]) -> int:
     """Write the due hints that a crash left out. Return how many."""
     hints = _due_times(ctx, [(address, record) for address, _, record in old])
     missing = [

@@ -22,6 +22,11 @@ def _names(view: AddressInfo, *, is_purged: bool) -> str:
             return "a run of the purge has staged it on a hidden branch, and commits it, or it goes with that branch"
         case AddressState.REFERENCED, ReferenceState.STAGED:
             return "it is staged, and nothing deletes it"
+        case AddressState.REFERENCED, ReferenceState.UNNAMED:
+            return (
+                "no entry names it: its write is under way, or died; in the latter case its grace window begins when "
+                "the reaper has scrubbed, or has processed the token"
+            )
         case AddressState.REFERENCED, ReferenceState.COMMITTED:
             return "a commit keeps it; the reaper has not processed that commit yet"
         case AddressState.REFERENCED, ReferenceState.DELETED | ReferenceState.ORPHANED:

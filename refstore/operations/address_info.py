@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from refstore.context import Context
 from refstore.core import ids
 from refstore.core.ids import Address, BranchName, CommitId, Path, Token, branch_of
+from refstore.kv.base import ABSENT
 from refstore.operations.committed_names import CommittedName, committed_name
 from refstore.operations.purge_roles import AddressRole, role_of_content
 from refstore.operations.read import have_content
@@ -21,11 +22,17 @@ from refstore.records import keys
 from refstore.records.branch_records import Branch, DeletedToken
 from refstore.records.encoding import decode_optional
 from refstore.records.reference_records import Deleting, Emptied, Issued, Listed, Reference
+from refstore.records.staging_records import Entry, decode_staged
+from refstore.versioning.address_state import reference_time_ms
 from refstore.versioning.markers import commit_of
 
 
 class ReferenceState(Enum):
     STAGED = "staged"
+    UNNAMED = "not named"
+    """Its token is live, and the entry at its path does not name the address: the write is under way, or it died. The
+    scrubber takes it when it is old (rule 9); under a sealed token it goes with the token.
+    """
     COMMITTED = "committed"
     """A commit took the entry; the reaper has not processed it yet."""
     DELETED = "deleted"
@@ -104,7 +111,13 @@ class AddressInfo(NamedTuple):
     """What committed history says of an address that has no reference."""
 
 
-_PRECEDENCE: Final = (ReferenceState.COMMITTED, ReferenceState.STAGED, ReferenceState.DELETED, ReferenceState.ORPHANED)
+_PRECEDENCE: Final = (
+    ReferenceState.COMMITTED,
+    ReferenceState.STAGED,
+    ReferenceState.UNNAMED,
+    ReferenceState.DELETED,
+    ReferenceState.ORPHANED,
+)
 
 
 def address_info(ctx: Context, address: str) -> AddressInfo:
@@ -163,7 +176,7 @@ def _describe_unreferenced(ctx: Context, address: Address) -> AddressInfo:
 
 def _describe_reference(ctx: Context, address: Address, reference: Reference) -> AddressReference:
     state, decided_ms = _reference_state(ctx, address, reference)
-    made_ms = ids.id_time_ms(reference.id) if reference.id else ids.address_time_ms(address)
+    made_ms = reference_time_ms(address, reference)
     last_modified_ms = max((at for at in (made_ms, decided_ms) if at is not None), default=None)
     return AddressReference(branch_of(reference.token), reference.path, reference.token, state, last_modified_ms)
 
@@ -171,12 +184,16 @@ def _describe_reference(ctx: Context, address: Address, reference: Reference) ->
 def _reference_state(ctx: Context, address: Address, reference: Reference) -> tuple[ReferenceState, int | None]:
     """Return a reference's state, and when its token's fate was decided (None where no record says).
 
-    The branch is read first, then the markers, in the order of rule 9.
+    The entry is read first: its token may move on, and then the entry goes. Then the branch is read, and then the
+    markers, in the order of rule 9.
     """
     token = reference.token
+    value = ctx.kv.get(keys.entry(ctx.repo, token, reference.path))
     record = ctx.branches.read(branch_of(token))
     if isinstance(record, Branch) and token in record.live_tokens:
-        return ReferenceState.STAGED, None
+        entry = None if value is ABSENT else decode_staged(value)
+        is_named = isinstance(entry, Entry) and entry.address == address
+        return (ReferenceState.STAGED if is_named else ReferenceState.UNNAMED), None
     for retired in record.retired_tokens if record is not None else ():
         if retired.token == token:
             taken_by = commit_of(retired.fate)

@@ -19,9 +19,9 @@ from refstore.context import Context
 from refstore.core import deadline
 from refstore.core.ids import Address, BranchName, CommitId, Path, Token, is_own
 from refstore.errors import AlreadyExists, Contention, InvalidPath, OutcomeUnknown, PathChanged
-from refstore.kv.base import ABSENT, Absent, Exchange, Get, Result, SetIf
+from refstore.kv.base import ABSENT, Absent, Exchange, Get, Result, set_ifs
 from refstore.kv.unknown_outcomes import UnknownOutcomes
-from refstore.operations.read import ResolvedEntry, is_unchanged, resolve_beneath, resolve_many
+from refstore.operations.read import ResolvedEntry, have_content, is_unchanged, resolve_beneath, resolve_many
 from refstore.operations.refs import ResolvedRef, marked_error
 from refstore.records import keys
 from refstore.records.branch_records import Branch
@@ -122,7 +122,7 @@ def place(
             placements = [item.with_new_reference(ctx.ids.new_id(ctx.clock.now_ms())) for item in placements]
         else:
             old = cast("list[bytes | Absent]", results[: len(writes)])
-            _undo_if_marked(ctx, writes, old, sources or {}, results[len(writes) : -1])
+            _undo_if_marked(ctx, token, placements, old, sources or {}, results[len(writes) : -1])
             open_branch = branches.parse_open(branch, results[-1])
             if open_branch.record.token == token:
                 references.release(_releases_of_overwritten(token, placements, old), guess=True)
@@ -394,23 +394,45 @@ def check_distinct(placements: Sequence[Placement]) -> None:
 
 def _undo_if_marked(
     ctx: Context,
-    writes: Sequence[Exchange],
+    token: Token,
+    placements: Sequence[Placement],
     replaced: Sequence[bytes | Absent],
     sources: Mapping[CommitId, Sequence[Path]],
     marks: Sequence[Result],
 ) -> None:
-    """Undo entries that were copied from a commit that was marked meanwhile (rule 13). Raises Gone.
-
-    An entry that replaced itself had landed before, and its reply was lost. What it replaced then is not known, so
-    nothing stays staged at its path.
-    """
+    """Undo entries that were copied from a commit that was marked meanwhile (rule 13). Raises Gone."""
     for (commit, paths), mark in zip(sources.items(), marks, strict=True):
         if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):
-            with deadline.lift():  # an operation that comes this late may have outlived the wait of the marking run
-                ctx.kv.set_if_many(
-                    [
-                        SetIf(op.key, op.value, ABSENT if old == op.value else old)
-                        for op, old in zip(writes, replaced, strict=True)
-                    ]
-                )
+            # an operation that comes this late may have outlived the wait of the marking run, so its undo has a time of
+            # its own
+            with deadline.lift(), deadline.limit_operation(ctx.clock, ctx.safety.operation_deadline_seconds):
+                _put_back(ctx, token, placements, replaced)
             raise marked_error(commit, decode(mark, Mark))
+
+
+def _put_back(ctx: Context, token: Token, placements: Sequence[Placement], replaced: Sequence[bytes | Absent]) -> None:
+    """Put back what the placements replaced, each entry under a new reference: while it was not there, the scrubber may
+    have released the one that it had (rule 9).
+
+    An address without a key is committed if it has content, because whoever deletes an object deletes its key last. An
+    entry that replaced itself had landed before, and its reply was lost. What it replaced then is not known, so nothing
+    stays staged at its path.
+    """
+    now = ctx.clock.now_ms()
+    values = [ABSENT if old == item.encoded_entry else old for item, old in zip(placements, replaced, strict=True)]
+    entries: dict[int, Entry] = {}
+    for index, value in enumerate(values):
+        record = None if value is ABSENT else decode_staged(value)
+        if isinstance(record, Entry) and is_own(record.address):
+            entries[index] = msgspec.structs.replace(record, reference_id=ctx.ids.new_id(now))
+    references = [
+        (entry.address, Reference(token, placements[index].path, entry.reference_id))
+        for index, entry in entries.items()
+    ]
+    for (index, entry), outcome in zip(entries.items(), ctx.references.add(references, on_empty=True), strict=True):
+        if outcome is AddOutcome.LISTED:
+            values[index] = encode(entry)
+        elif outcome is not AddOutcome.NO_RECORD or not have_content(ctx, [entry.address])[0]:
+            values[index] = ABSENT
+    names = keys.entries(ctx.repo, token, [item.path for item in placements])
+    ctx.kv.set_if_many(set_ifs(names, [item.encoded_entry for item in placements], values))

@@ -20,7 +20,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from refstore.core.ids import Token
+from refstore.core import ids
+from refstore.core.ids import Address, Token
 from refstore.records.reference_records import Deleting, Emptied, Issued, Listed, Reference, ReferenceRecord
 from refstore.records.staging_records import Entry
 
@@ -80,6 +81,13 @@ def changed_ms(state: ReferenceRecord) -> int:
     if isinstance(state, Listed):
         return state.changed_ms
     return state.expires_ms if isinstance(state, Issued) else state.since_ms
+
+
+def reference_time_ms(address: Address, reference: Reference) -> int | None:
+    """Return when the operation was under way that made the reference; None if its id does not tell. The first
+    reference of an address has no id, and is made with the address.
+    """
+    return ids.id_time_ms(reference.id) if reference.id else ids.address_time_ms(address)
 
 
 def begin_deletion(state: Emptied | Issued, now_ms: int, delays: DeletionDelays) -> Deleting | None:

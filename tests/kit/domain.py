@@ -292,7 +292,7 @@ class RepositoryDomain:
         )
         if self._leaves:
             found.leaked = [leaked for leaked in found.leaked if leaked.state != NO_KEY]
-        found.garbage += self._left_of_uploads(contents, blobs)
+        found.garbage += [*found.unnamed, *self._left_of_uploads(contents, blobs)]
         findings = (
             found.findings() if not self.safety_only else [f"lost: {what}, named by {by}" for what, by in found.lost]
         )

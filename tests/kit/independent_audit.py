@@ -102,6 +102,10 @@ class Audit:
     lost: list[Lost] = field(default_factory=list[Lost])
     leaked: list[Leaked] = field(default_factory=list[Leaked])
     garbage: list[Garbage] = field(default_factory=list[Garbage])
+    unnamed: list[Garbage] = field(default_factory=list[Garbage])
+    """References under a branch's current token whose entry does not name the address: their writers are under way, or
+    died. None are left when the scrubber has run behind the longest operation.
+    """
     unreadable: list[Unreadable] = field(default_factory=list[Unreadable])
 
     @property
@@ -143,6 +147,8 @@ class _Auditor:
         self._found = Audit(repo)
         self._live: set[str] = set()
         """Tokens."""
+        self._current: set[str] = set()
+        """Those of them that are not sealed."""
         self._named: dict[str, str] = {}
         """Address -> by what; taken out again as the listing shows that it is there."""
         self._offline: set[str] = set()
@@ -173,6 +179,7 @@ class _Auditor:
                 self._found.branches += 1
                 heads.append((record[1], f"the head of branch {name!r}"))
                 self._live.update((record[2], *record[3]))
+                self._current.add(record[2])
                 for token in (record[2], *record[3]):
                     self._entries(name, token)
             elif record[0] == CLOSED_BRANCH:
@@ -340,6 +347,9 @@ class _Auditor:
                         for token, path, *_ in references:
                             if token not in self._live:
                                 self._garbage(folder, address, f"a reference of {path!r} under {token}, which is dead")
+                            elif token in self._current and not self._carries(token, path, address):
+                                why = f"a reference of {path!r} under {token}, whose entry names something else"
+                                self._found.unnamed.append(Garbage(Key(f"{self._repo}/{folder}", address), why))
                     case [11, since_ms, *_] if since_ms + self._grace_ms > self._now_ms:
                         pass  # in its grace window
                     case [12, _, expires_ms, *_] if expires_ms > self._now_ms:
@@ -355,6 +365,11 @@ class _Auditor:
             for name, _ in self._pairs(f"due/{shard:02x}"):
                 if int(name.partition("/")[0]) <= self._now_ms:
                     self._garbage(f"due/{shard:02x}", name, "a hint that was not followed")
+
+    def _carries(self, token: str, path: str, address: str) -> bool:
+        value = self._kv.get(Key(f"{self._repo}/staging/{token}", path))
+        record = None if value is ABSENT else decoded(value)
+        return record is not None and record[0] == ENTRY and record[1] == address
 
     # ---- reading
 

@@ -19,7 +19,7 @@ from refstore.records.branch_records import CommittedTokens, DeletedToken
 from refstore.versioning import due_hints
 from refstore.versioning.due_hints import DueHint
 from refstore.versioning.markers import REPOSITORY_DELETED_CAUSE
-from refstore_reaper import deletion, reference_release, scrub
+from refstore_reaper import deletion, reference_release, scrub, unnamed_references
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
 from refstore_reaper.breaker import Breaker, Permit
 from refstore_reaper.deletion import BatchDeleter
@@ -61,6 +61,11 @@ def scrub_references() -> tuple[Stage, ...]:
     return (Stage("scrub-references", _scrub_references),)
 
 
+def release_unnamed() -> tuple[Stage, ...]:
+    """Only where the clock moves: without ages, the reference of every upload under way counts as old."""
+    return (Stage("release-unnamed", _release_unnamed),)
+
+
 def scrub_tokens() -> tuple[Stage, ...]:
     return (Stage("scrub-tokens", _scrub_tokens),)
 
@@ -74,6 +79,7 @@ def settle() -> tuple[Stage, ...]:
         Stage("close", _close),
         *reap(),
         *scrub_references(),
+        *release_unnamed(),
         *scrub_tokens(),
         *scrub_uploads(),
         *hard_delete(),
@@ -151,6 +157,10 @@ def _deleter(tools: Tools) -> BatchDeleter:
 
 def _scrub_references(tools: Tools) -> None:
     scrub.scrub_references(tools.ctx, 0)
+
+
+def _release_unnamed(tools: Tools) -> None:
+    unnamed_references.release_unnamed(tools.ctx, 0, check_servers=lambda: None)
 
 
 def _scrub_tokens(tools: Tools) -> None:

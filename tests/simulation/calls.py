@@ -191,6 +191,7 @@ HARD_DELETE_ANY = Call(reaping.hard_delete(any_hint=True))
 """Looks at hints that are not due yet, too: a hint decides nothing."""
 SCRUB = Call((*reaping.scrub_references(), *reaping.hard_delete()))
 SCRUB_REFERENCES = Call(reaping.scrub_references())
+SCRUB_UNNAMED = Call((*reaping.release_unnamed(), *reaping.hard_delete()))
 SCRUB_TOKENS = Call(reaping.scrub_tokens())
 SCRUB_UPLOADS = Call(reaping.scrub_uploads())
 

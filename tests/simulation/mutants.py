@@ -15,6 +15,7 @@ from tests.simulation.purge_mutants import purged
 PLACING = "refstore.operations.stage_entries"
 REFERENCES = "refstore.versioning.references:References"
 STATES = "refstore.versioning.address_state"
+UNNAMED = "refstore_reaper.unnamed_references"
 
 
 def mutants() -> Iterator[Mutant]:
@@ -709,8 +710,50 @@ def registry_and_hints() -> Iterator[Mutant]:
     yield Mutant(
         name="a reference is scrubbed however young it is",
         rule="9",
-        edits=(Edit("refstore_reaper.scrub:scrub_references", "if changed_ms(record) < before", "if True"),),
+        edits=(Edit("refstore_reaper.scrub:old_references", "< before}", "< before or True}"),),
         caught_by="clock past grace: upload | reset; process; scrub; clock; hard delete",
+    )
+    yield Mutant(
+        name="references of a live token stay until the token is processed",
+        rule="9",
+        edits=(Edit(f"{UNNAMED}:release_unnamed", "            if not unnamed:", "            if True:"),),
+        caught_by="unnamed: upload (crash) | scrub",
+    )
+    yield Mutant(
+        name="a reference is released however young it is",
+        rule="9",
+        edits=(Edit(f"{UNNAMED}:release_unnamed", "before = ctx.clock", "before = (1 << 62) + ctx.clock"),),
+        caught_by="unnamed: upload (crash) | scrub",
+    )
+    yield Mutant(
+        name="the branch is read before the entries",
+        rule="9",
+        edits=(
+            Edit(
+                f"{UNNAMED}:_find_unnamed",
+                "    pairs = [",
+                "    early = _current_tokens(ctx, {branch_of(ref.token) for refs in old.values() for ref in refs})\n"
+                "    pairs = [",
+            ),
+            Edit(
+                f"{UNNAMED}:_find_unnamed",
+                "_current_tokens(ctx, {branch_of(ref.token) for _, ref in left})",
+                "early",
+            ),
+        ),
+        caught_by="unnamed: overwrite | scrub | commit",
+    )
+    yield Mutant(
+        name="references of sealed tokens are released",
+        rule="9",
+        edits=(
+            Edit(
+                f"{UNNAMED}:_current_tokens",
+                "{record.token for record in records if isinstance(record, Branch)}",
+                "{token for record in records if isinstance(record, Branch) for token in record.live_tokens}",
+            ),
+        ),
+        caught_by="unnamed: overwrite | scrub | commit",
     )
     yield Mutant(
         name="the scrubber leaves no hints",

@@ -23,6 +23,7 @@ from tests.simulation.calls import (
     SCRUB,
     SCRUB_REFERENCES,
     SCRUB_TOKENS,
+    SCRUB_UNNAMED,
     SCRUB_UPLOADS,
     Call,
     stages_of,
@@ -47,6 +48,7 @@ BACKGROUND = {
     SCRUB,
     SCRUB_REFERENCES,
     SCRUB_TOKENS,
+    SCRUB_UNNAMED,
     SCRUB_UPLOADS,
 }
 

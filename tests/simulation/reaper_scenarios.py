@@ -21,6 +21,7 @@ from tests.simulation.calls import (
     RESET,
     SCRUB,
     SCRUB_TOKENS,
+    SCRUB_UNNAMED,
     UPLOAD_Q,
 )
 from tests.simulation.plans import EXPIRED_MS, Calls, Plan, plan
@@ -29,8 +30,11 @@ from tests.simulation.worlds import Start, after_reset, committed_m1, grace, iss
 AGES = Safety(grace_seconds=600, issue_seconds=600)
 """As in production, but for the window: an operation may take longer than grace."""
 
+NO_GRACE = Safety(grace_seconds=0, issue_seconds=600)
+
 EVERYTHING: Calls = [SCRUB, SCRUB_TOKENS]
 TOKENS: Calls = [SCRUB_TOKENS]
+UNNAMED: Calls = [SCRUB_UNNAMED]
 
 
 def zero_grace() -> Iterator[Plan]:
@@ -142,9 +146,10 @@ def clocks() -> Iterator[Plan]:
         world: Callable[[Safety], Start],
         tasks: Callable[[Start], Mapping[str, Calls]],
         crash: str = "",
+        safety: Safety = AGES,
         **more: object,
     ) -> Plan:
-        return plan(name, lambda: world(AGES), tasks, crash, clock_moves=True, group="clocks", **more)
+        return plan(name, lambda: world(safety), tasks, crash, clock_moves=True, group="clocks", **more)
 
     def bare(safety: Safety) -> Start:
         return Start(safety).staged("main", "p", "P0", hinted=False)
@@ -223,6 +228,53 @@ def clocks() -> Iterator[Plan]:
             "T": hours(start),
         },
         "ND",
+    )
+    yield aged(
+        "unnamed: upload (crash) | scrub",
+        bare,
+        lambda start: {"U": [UPLOAD_Q], "S": UNNAMED, "T": hours(start)},
+        "U",
+        keeps="U",
+    )
+    yield aged(
+        "unnamed: overwrite | scrub | commit",
+        bare,
+        lambda start: {"T": hours(start), "U": [OVERWRITE], "S": UNNAMED, "C": [COMMIT]},
+        safety=NO_GRACE,
+        keeps="U",
+    )
+    yield aged(
+        "unnamed: overwrite (crash) | scrub | copy p->feat",
+        bare,
+        lambda start: {"U": [OVERWRITE], "S": UNNAMED, "K": [COPY], "T": hours(start)},
+        "UK",
+        keeps="K",
+    )
+    yield aged(
+        "unnamed: delete p (crash) | scrub | restore",
+        bare,
+        lambda start: {
+            "D": [DELETE_P],
+            "S": UNNAMED,
+            "E": [do.restore("main", "z", start.addresses["P0"])],
+            "T": hours(start),
+        },
+        "DE",
+        keeps="E",
+    )
+    yield aged(
+        "unnamed: move p->q (crash) | scrub",
+        bare,
+        lambda start: {"M": [do.move("main", "p", "q")], "S": UNNAMED, "T": hours(start)},
+        "M",
+        keeps="M",
+    )
+    yield aged(
+        "unnamed: issue; link (crash) | scrub",
+        bare,
+        lambda start: {"L": [do.issue_and_link("main", "q")], "S": UNNAMED, "T": minutes(start), "V": hours(start)},
+        "L",
+        safety_only=True,  # what is put after its address was reaped is the offline job's
     )
 
 
