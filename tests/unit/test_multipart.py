@@ -26,7 +26,7 @@ from refstore.errors import (
     ObjectsUnavailable,
     UploadNotFound,
 )
-from refstore.kv.base import Op, SetIf
+from refstore.kv.base import Exchange, Op, SetIf
 from refstore.operations import complete_upload, list_uploads, multipart
 from refstore.operations.complete_upload import PART_BYTES_MIN, RequestedPart
 from refstore.records import keys
@@ -545,3 +545,18 @@ def counting(world: UploadWorld) -> Generator[list[int]]:
         monkey.setattr(inner, method, counted)
     yield calls
     monkey.undo()
+
+
+def test_an_upload_is_not_closed_while_its_entry_may_be_on_its_way(world: UploadWorld) -> None:
+    name = world.begin()
+    part = world.write(name, 1, b"x")
+    world.clock.advance(SCRUB_AFTER_SECONDS + 1)
+    world.kv.crash_at(lambda op: isinstance(op, Exchange) and "/staging/main:" in op.key.partition)
+    with pytest.raises(Crash):
+        world.complete(name, [part])
+    world.run_pass(scrub=True)
+    registered = world.repo.context.uploads.read(name)
+    assert registered is not None
+    assert not registered.record.closed_ms
+    world.settle()
+    assert world.left() == []
