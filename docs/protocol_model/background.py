@@ -116,9 +116,10 @@ class Background(Branching):
         addresses = yield ("scan", ("r",))
         tokens = yield ("scan", ("t",))
         uploads = yield ("scan", ("u",))
-        calls = [(name, key[1]) for key in addresses for name in ("scrub_address", "release_unnamed")]
+        calls = [("scrub_address", key[1]) for key in addresses]
         calls += [("scrub_token", key[1]) for key in tokens]
         calls += [("scrub_upload", key[1]) for key in uploads]
+        calls += [("release_unnamed", key[1]) for key in addresses]
         return Do((*calls, ("hard_delete",)))
 
     fate_order = "branch committed deleted"

@@ -336,8 +336,9 @@ class Losses(Offline):
     def scrub_all(self, identities: tuple[int, ...]) -> Steps:
         addresses = yield ("scan", ("r",))
         tokens = yield ("scan", ("t",))
-        calls = [(name, key[1], identities) for key in addresses for name in ("scrub_address", "release_unnamed")]
-        return Do((*calls, *(("scrub_token", key[1], identities) for key in tokens)))
+        calls = [("scrub_address", key[1], identities) for key in addresses]
+        calls += [("scrub_token", key[1], identities) for key in tokens]
+        return Do((*calls, *(("release_unnamed", key[1], identities) for key in addresses)))
 
     def scrub_address(self, address: str, identities: tuple[int, ...] | None = None) -> Steps:
         if identities is None or (yield from self.identities()) == identities:

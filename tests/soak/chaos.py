@@ -5,8 +5,8 @@
 
 Everything that can be decided beforehand is decided by the seed, which is printed. When the time is over, the clients
 are killed, the servers are left in peace, and the reapers get the time that their rules ask for. Then: nothing named is
-gone, nothing unnamed is left (the audit, written apart from the product's reading), and what was acknowledged on each
-client's own branch is there to the byte.
+gone, nothing unnamed is left, on branches that nobody ever commits either (the audit, written apart from the product's
+reading), and what was acknowledged on each client's own branch is there to the byte.
 """
 
 from __future__ import annotations
@@ -137,6 +137,7 @@ def find_faults(storm: Storm, lake: Lake, told: ledgers.Told) -> list[str]:
         grace_seconds=SAFETY.grace_seconds,
     )
     findings = [*seen.findings(), *told.corrupt]
+    findings += [f"left on a live branch: {key.name}: {why}" for key, why in seen.unnamed]
     if not seen.lost:
         findings += ledgers.differences(repo, told)
         findings += ledgers.find_lost_increments(repo, told)

@@ -9,11 +9,13 @@ import random
 
 import pytest
 
-from refstore.core.ids import branch_name
+from refstore.core.ids import branch_name, new_address, object_path
 from refstore.lake import Lake
 from refstore.operations import multipart
+from refstore.records.reference_records import Reference
 from tests.servers.s3_servers import CephRgw
 from tests.soak import chaos
+from tests.soak.client import NEVER_COMMITTED
 from tests.soak.storm import ARRANGEMENTS, REPOSITORY
 
 SECONDS = float(os.environ.get("REFSTORE_CHAOS_SECONDS", "10"))
@@ -57,9 +59,14 @@ def test_what_is_taken_away_or_left_over_by_hand_is_found() -> None:
         # after a short storm the clients may have left nothing that is named
         objects.delete_many([repo.upload("main", "by hand", b"named").address])
         objects.put("data/2020010100/00000000000000000000000000", b"nobody names this")
+        # what a client leaves that died between a reference and its entry, on a branch that nobody commits
+        ctx = repo.context
+        (branch,) = [record for name, record in repo.branches() if name == NEVER_COMMITTED[0]]
+        ctx.references.create([(new_address(ctx.ids, ctx.clock.now_ms()), Reference(branch.token, object_path("x")))])
         multipart.begin(repo.context, branch_name("main"), "never/completed", seconds=60)
 
     result = chaos.run("sqlite+file", 4, SEED, through_gateway=True, break_it=plant)
     assert any(finding.startswith("lost: data/") for finding in result.findings)
     assert any(finding.startswith("leaked: data/2020010100/") for finding in result.findings)
     assert "leaked: the upload of 'never/completed' on 'main'" in result.findings
+    assert any(finding.startswith("left on a live branch: data/") for finding in result.findings)

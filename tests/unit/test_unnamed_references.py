@@ -28,10 +28,6 @@ def is_entry(op: Op) -> bool:
     return isinstance(op, Exchange | SetIf) and "/staging/main:" in op.key.partition
 
 
-def is_reference(op: Op) -> bool:
-    return isinstance(op, SetIf) and "/references/" in op.key.partition
-
-
 def die(world: World, at: Callable[[Op], bool], act: Callable[[], object], *, behind: bool = False) -> None:
     """Run an operation of a client that dies before, or behind, its first step that matches."""
     world.kv.crash_at(at, behind=behind)
