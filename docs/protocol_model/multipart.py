@@ -193,10 +193,10 @@ class Multipart(Replacing):
         short time ago. What is old and not issued is closed first; then its late writers are waited for.
         """
         state = yield ("get", ("u", address))
-        if state is None or (self.waits_for_entries and is_issued((yield ("get", ("r", address))))):
-            return
-        yield ("barrier",)  # `state`, and that it is not issued, is older than the longest operation
-        if is_issued((yield ("get", ("r", address)))):
+        before = yield ("get", ("r", address))
+        yield ("barrier",)  # `state` and `before` are older than the longest operation
+        held = yield ("get", ("r", address))
+        if state is None or is_issued(held) or (self.waits_for_entries and listed(held) and not listed(before)):
             return
         if state == OPEN:
             if not (yield ("cas", ("u", address), OPEN, CLOSED)):

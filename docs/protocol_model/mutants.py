@@ -229,7 +229,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(ScrubDeletedEarly, "commit | scrub | reap", HOLDS),
     Mutant(ScrubsYoung, "registry: commit (crash) | upload | scrub", "LIE"),
     Mutant(KeepsUnnamed, "unnamed: upload (crash) | scrub", "LEAK"),
-    Mutant(NeverWaitsForEntries, "unnamed: upload (crash) | scrub", "UNSAFE"),
+    Mutant(NeverWaitsForEntries, "unnamed: upload (crash) | release of its reference", "UNSAFE"),
     Mutant(NeverWaitsForEntries, "unnamed: complete (crash) | scrub | complete (replay)", "LIE"),
     Mutant(ReadsTheBranchBeforeTheEntry, "unnamed: overwrite (crash) | scrub | commit; reap", "UNSAFE"),
     Mutant(ReleasesSealed, "unnamed: overwrite (crash) | scrub | commit; reap", "UNSAFE"),
