@@ -9,6 +9,7 @@
                    deletion
     background.py  reaper, hard deletion, scrubber
     offline.py     the offline gc of committed history: marking, unmark, sweep; tags
+    incremental.py a run of it that goes on from what the run before recorded
     locations.py   rows that leave every version: where content lies after a purge
     losses.py      a KV, or a shard of it, that loses writes: positions, witnesses, the manifest, settling
     calls.py       calls as data

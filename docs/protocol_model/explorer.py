@@ -271,7 +271,7 @@ class Constants:
                 self._keys.add(("b",))
         if not commits:
             self._keys.add(("mc",))
-        self._kinds = frozenset() if names & COLLECTING else frozenset(("x", "gc", "g", "pin"))
+        self._kinds = frozenset() if names & COLLECTING else frozenset(("x", "gc", "g", "pin", "base"))
         if not names & UPLOADING_IN_PARTS:
             self._keys.add(("u",))
         if "create_tag" not in names:
@@ -289,7 +289,9 @@ class Constants:
 
 
 COMMITTING = frozenset(("commit", "merge", "cherry_pick", "revert"))
-COLLECTING = frozenset(("gc", "gc_given_up", "mark", "sweep", "sweep_all", "unmark", "unmark_run"))
+COLLECTING = frozenset((
+    "gc", "gc_again", "gc_given_up", "mark", "mark_again", "sweep", "sweep_all", "unmark", "unmark_run"
+))  # fmt: skip
 LOSING = frozenset(("lose", "put_back", "switch"))
 UPLOADING_IN_PARTS = frozenset((
     "begin_upload", "write_part", "complete_upload", "complete_if_absent", "abort_upload", "expire_upload"

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .calls import Do
+from .incremental import Incremental
 from .locations import Locations, addresses
 from .offline import STANDING, SWEEPING, SWEPT, Mark, Offline, Proto
 from .scenarios import Scenario
@@ -234,6 +235,31 @@ class Losses(Offline):
             witnessed.append((shard, (number or 0) + 1))
         yield ("set", ("~w", deleter), Witness(tuple(witnessed), identities))
         return (yield from self.identities()) == identities
+
+    keeps_positions = True
+
+    def forget_deleters(self) -> Steps:
+        """Remove the witnesses of others, as a later one of this deleter stands for them."""
+        return Do((("guarded", ("forget_others",)),))
+        yield
+
+    def forget_others(self, identities: tuple[int, ...]) -> Steps:
+        """Their positions go much later: one that stalled may write its witness yet, and then the KV must hold it."""
+        others = [key for key in (yield ("scan", ("~w",))) if key[1] != self.me]
+        if not (yield from self.fence(self.me, identities)):
+            return
+        for key in others:
+            yield ("del", key)
+        positions = []
+        for shard in self.positions():
+            for key in (yield ("scan", ("at", shard))):
+                positions.append((key, (yield ("get", key))))
+        if self.keeps_positions:
+            yield ("barrier",)
+        witnesses = {key[1] for key in (yield ("scan", ("~w",)))}
+        for key, number in positions:
+            if key[2] not in witnesses:
+                yield ("cas", key, number, None)
 
     # ---- a pass
 
@@ -542,9 +568,11 @@ class PurgingWithLosses(Locations, Losses):
 
 
 def protocol_of(scenario: Scenario) -> type[Offline]:
-    """The protocol with rules 21 and 22 only where something may be lost, or is purged: elsewhere they would add steps
-    that show nothing.
+    """The protocol with rules 21 and 22 only where something may be lost, or is purged, and with incremental runs where
+    there are some: elsewhere they would add steps that show nothing.
     """
+    if scenario.goes_on:
+        return Incremental
     if scenario.purges:
         return PurgingWithLosses if scenario.shards else Purging
     return Losses if scenario.shards else Proto

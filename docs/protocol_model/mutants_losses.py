@@ -177,9 +177,17 @@ class ExplainsByAnyRelease(Losses):
         return held in (EMPTY, DEAD) or (yield from super().is_explained(address, ref, held))
 
 
-class ReleasesUnderOtherServers(Losses):
-    """The scrubber does not look whether the servers that showed it no entry are those with which its pass began."""
+class ForgetsPositionsAtOnce(Losses):
+    """A forgotten deleter's positions go with its witness. One that stalled before it wrote its witness creates a
+    witness anew that the KV does not hold, so everybody takes the KV for one that went back.
+    """
 
-    def may_release(self, identities: tuple[int, ...]) -> Steps:
-        return True
-        yield
+    keeps_positions = False
+
+
+class ForgetsForNoLaterOne(Losses):
+    """Witnesses are removed, and none that is later stands for them."""
+
+    def forget_others(self, identities: tuple[int, ...]) -> Steps:
+        for key in (yield ("scan", ("~w",))):
+            yield ("del", key)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from .incremental import Incremental
 from .offline import Proto
 from .store import Steps
 
@@ -139,3 +140,18 @@ class GivesUpLandedFirst(Proto):
     """Whether a commit landed is read before its branch."""
 
     given_up_order = "landed branch"
+
+
+class GcReadsLaterIds(Incremental):
+    """A run that goes on from another one reads the commits whose ids come after all that were read then."""
+
+    def read_anew(self, kept: set[str], before: frozenset[str]) -> set[str]:
+        return {commit for commit in kept if commit > max(before, default="")}
+
+
+class GivesUpNoRecord(Proto):
+    """Who takes the flag of a run that has no record yet leaves it without one: nobody knows that it is over."""
+
+    def give_up(self, run: str) -> Steps:
+        if (yield ("get", ("g", run))) is not None:
+            yield from super().give_up(run)

@@ -52,6 +52,8 @@ class Scenario:
     """The parts of the KV that may lose writes apart from each other, as `store.in_shard` reads them."""
     purges: bool = False
     """Whether content may lie elsewhere than its identity says."""
+    goes_on: bool = False
+    """Whether a run of the gc goes on from the run before it."""
     safety_only: bool = False
     """Leaks are not looked for: the scenario makes what only the offline job can know."""
 
@@ -103,6 +105,7 @@ def scenario(group: str, name: str, origin: str, procs: str, options: str = "") 
         leaves=tuple(chosen["leaves"].split("+")) if "leaves" in chosen else (),
         shards=shards,
         purges="purge " in f"{origin} {procs}" or "purge_all " in f"{origin} {procs}",
+        goes_on="gc_again" in f"{origin} {procs}",
         safety_only="safety" in chosen,
     )
 
