@@ -39,6 +39,12 @@ BLOCKED_POSITION: Final = 1 << 53
 WITNESS_KEPT_SECONDS: Final = 86_400
 """Witnesses of deleters that have written none for so long are removed, once a later witness stands for them."""
 
+POSITION_KEPT_SECONDS: Final = 30 * WITNESS_KEPT_SECONDS
+"""Positions without a witness are removed when they are so old. A deleter that was stopped between the two, as a
+process or with its machine, creates its witness anew when it goes on; the KV must hold that then, or it would look as if
+it had gone back.
+"""
+
 _log = event_log.get_logger(__name__)
 
 
@@ -180,8 +186,8 @@ class Fence:
         ]
 
     def forget_ended_deleters(self) -> None:
-        """Remove the witnesses of deleters that ended long ago, as a new one of this deleter stands for them; their
-        positions; and notes of other servers. Only in a pass.
+        """Remove the witnesses of deleters that ended long ago, as a new one of this deleter stands for them; much
+        later their positions; and notes of other servers. Only in a pass.
         """
         before = self._clock.now_ms() - WITNESS_KEPT_SECONDS * 1000
         old = [
@@ -192,14 +198,14 @@ class Fence:
         if old:
             self.pass_through()  # else its own may be older than theirs
             self._store().delete_many([_witness_key(witness.deleter) for witness in old])
-        known = self.witnesses()
+        known, orphans_before = self.witnesses(), self._clock.now_ms() - POSITION_KEPT_SECONDS * 1000
         orphans = [
-            Key(partition, deleter)
+            SetIf(Key(partition, deleter), value, ABSENT)
             for partition in self._servers
             for deleter, value in self._kv.scan_all(partition)
-            if deleter not in known and decode(value, Position).at_ms < before
+            if deleter not in known and decode(value, Position).at_ms < orphans_before
         ]
-        self._kv.delete_many(orphans)
+        self._kv.set_if_many(orphans)
         self._forget_servers()
 
     def block(self) -> int:

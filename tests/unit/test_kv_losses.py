@@ -15,6 +15,7 @@ from refstore.kv.memory import MemoryKV
 from refstore.kv_recovery import manifest_backfill, reconciliation
 from refstore.kv_recovery.fence import SERVERS_FOLDER, WITNESSES_FOLDER, DryRunGuard, Fence
 from refstore.kv_recovery.manifest_check import describe_entry
+from refstore.objects.base import Body, StoredObject
 from refstore.operations import refs
 from refstore.operations.upload import Link
 from refstore.records import keys
@@ -297,15 +298,23 @@ def test_a_commit_whose_entry_cannot_be_written_is_not_acknowledged(losing: Losi
     assert world.repo.get_branch("main").head in confirmed
 
 
-def test_witnesses_of_deleters_that_ended_are_forgotten(losing: Losing) -> None:
+def a_fence(losing: Losing, deleter: str) -> Fence:
     world = losing.world
-    first = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, "d1")
+    return Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, deleter)
+
+
+def test_witnesses_of_deleters_that_ended_are_forgotten_and_their_positions_later(losing: Losing) -> None:
+    world = losing.world
+    first, second = a_fence(losing, "d1"), a_fence(losing, "d2")
     first.begin(lambda: None)
     world.clock.advance(2 * 86_400)
-    second = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, "d2")
     second.begin(lambda: None)
     second.forget_ended_deleters()
     assert losing.witnesses() == [f"{WITNESSES_FOLDER}d2.json"]
+    assert world.kv.get(Key("positions", "d1")) is not ABSENT
+    world.clock.advance(30 * 86_400)
+    second.begin(lambda: None)
+    second.forget_ended_deleters()
     assert world.kv.get(Key("positions", "d1")) is ABSENT
     first.begin(lambda: None)  # it was only asleep: it begins anew
     first.pass_through()
@@ -313,13 +322,34 @@ def test_witnesses_of_deleters_that_ended_are_forgotten(losing: Losing) -> None:
     assert set(losing.witnesses()) == {f"{WITNESSES_FOLDER}d1-1.json", f"{WITNESSES_FOLDER}d2.json"}
 
 
+def test_a_deleter_that_was_stopped_before_its_witness_creates_one_that_the_kv_holds(losing: Losing) -> None:
+    """Its witness was forgotten meanwhile. Taken for a KV that went back, it would stop deletion everywhere."""
+    world = losing.world
+    first, second = a_fence(losing, "d1"), a_fence(losing, "d2")
+    first.begin(lambda: None)
+    put = world.lake.own_store.put
+
+    def stall(key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
+        if key == f"{WITNESSES_FOLDER}d1.json":
+            world.clock.advance(2 * 86_400)
+            second.begin(lambda: None)
+            second.forget_ended_deleters()
+            assert losing.witnesses() == [f"{WITNESSES_FOLDER}d2.json"]
+        return put(key, body, if_absent=if_absent)
+
+    world.lake.own_store.put = stall  # type: ignore[method-assign]  # its process is stopped in here
+    first.pass_through()
+    world.lake.own_store.put = put  # type: ignore[method-assign]  # as it was
+    second.begin(lambda: None)
+    first.begin(lambda: None)
+    assert len(losing.witnesses()) == 2
+
+
 def test_a_deleter_that_is_forgotten_within_its_pass_deletes_nothing_and_begins_anew(losing: Losing) -> None:
     world = losing.world
-    first, second = (
-        Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, name) for name in ("d1", "d2")
-    )
+    first, second = a_fence(losing, "d1"), a_fence(losing, "d2")
     first.begin(lambda: None)
-    world.clock.advance(2 * 86_400)
+    world.clock.advance(31 * 86_400)
     first.begin(lambda: None)
     second.begin(lambda: None)
     second.forget_ended_deleters()
@@ -331,12 +361,10 @@ def test_a_deleter_that_is_forgotten_within_its_pass_deletes_nothing_and_begins_
 
 def test_positions_that_a_crash_left_without_a_witness_go(losing: Losing) -> None:
     world = losing.world
-    first, second = (
-        Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, name) for name in ("d1", "d2")
-    )
+    first, second = a_fence(losing, "d1"), a_fence(losing, "d2")
     first.begin(lambda: None)
     world.lake.own_store.delete_many([f"{WITNESSES_FOLDER}d1.json"])  # `forget_ended_deleters` died after this
-    world.clock.advance(2 * 86_400)
+    world.clock.advance(31 * 86_400)
     second.begin(lambda: None)
     second.forget_ended_deleters()
     assert [name for name, _ in world.kv.scan_all("positions")] == ["d2"]
@@ -346,9 +374,7 @@ def test_positions_that_a_crash_left_without_a_witness_go(losing: Losing) -> Non
 
 def test_witnesses_are_forgotten_for_a_later_one_only(losing: Losing) -> None:
     world = losing.world
-    first, second = (
-        Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, name) for name in ("d1", "d2")
-    )
+    first, second = a_fence(losing, "d1"), a_fence(losing, "d2")
     first.begin(lambda: None)
     first.pass_through()
     world.clock.advance(60)
