@@ -36,8 +36,6 @@ from refstore_gc.untyped_arrow import pa, pc, pq
 UNITS_PER_FILE: Final = 50
 """500,000 deletions at most: some 150 MB while they are sorted."""
 JOURNAL_FILE_ROWS: Final = 500_000
-JOURNAL_LAG_MS: Final = 2 * 3_600_000
-"""A segment of the journal is indexed when it is so old: clocks may be apart, and a put may land late."""
 JOURNAL_SEGMENTS: Final = 20_000
 """Indexed at once; the next time goes on."""
 _THREADS: Final = 8
@@ -123,7 +121,7 @@ def _index_missing(ctx: Context, indexed_runs: frozenset[str]) -> IndexResult:
                 note = Unreadable(run.record.swept_ms, text)
                 write_file(ctx.objects, deletion_index.sweep_file(run.mark_id, 0, 1), [], [note])
     for gap in deletion_index.read_index(ctx.objects).journal_gaps:
-        segments += _index_journal(ctx, Period(gap.from_ms, min(gap.to_ms, ctx.clock.now_ms() - JOURNAL_LAG_MS)))
+        segments += _index_journal(ctx, Period(gap.from_ms, min(gap.to_ms, ctx.clock.now_ms() - journal_format.INDEXED_AFTER_MS)))
     return IndexResult(added, lost, segments, len(deletion_index.read_index(ctx.objects).files))
 
 

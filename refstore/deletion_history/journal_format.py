@@ -31,6 +31,8 @@ from refstore.records import keys
 PREFIX: Final = "_refstore/journal/"
 BEGAN: Final = ".began.jsonl.gz"
 ENDED: Final = ".ended.jsonl.gz"
+INDEXED_AFTER_MS: Final = 2 * 3_600_000
+"""How old a segment is by its name when it is indexed: clocks may be apart, and a put may land late."""
 
 _UNREADABLE: Final = (zlib.error, EOFError, OSError, ObjectNotFound, msgspec.MsgspecError)
 

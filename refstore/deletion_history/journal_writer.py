@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from refstore.core import event_log
 from refstore.core.clock import Clock
 from refstore.core.ids import Address
-from refstore.deletion_history.journal_format import BEGAN, ENDED, Header, NotDeleted, PendingDelete, day_of
+from refstore.deletion_history.journal_format import (
+    BEGAN,
+    ENDED,
+    INDEXED_AFTER_MS,
+    Header,
+    NotDeleted,
+    PendingDelete,
+    day_of,
+)
 from refstore.errors import RefstoreError
 from refstore.objects.base import DeleteResult, ObjectStore
 from refstore.records import keys
@@ -26,6 +34,13 @@ _COMPRESSION: Final = 1
 _encoder = msgspec.json.Encoder()
 
 _log = event_log.get_logger(__name__)
+
+
+class _OpenSegment(NamedTuple):
+    name: str
+    """Of both segments of a batch, without the ending."""
+    began_seconds: float
+    """Monotonic."""
 
 
 class JournalWriter:
@@ -39,17 +54,20 @@ class JournalWriter:
         self._reaper = reaper
         self._clock = clock
         self._numbers = numbers
-        self._open: dict[Address, str] = {}
+        self._open: dict[Address, _OpenSegment] = {}
 
     def record_start(self, batch: Sequence[PendingDelete]) -> None:
         """Write the first segment of a batch. Raises ObjectsUnavailable."""
-        now = self._clock.now_ms()
-        name = f"{day_of(now)}/{keys.format_due_time(now)}-{self._reaper}-{next(self._numbers):06d}"
-        self._put(name + BEGAN, Header("began", now, self._reaper, len(batch)), batch)
-        self._open[batch[0].address] = name
+        while True:
+            now = self._clock.now_ms()
+            name = f"{day_of(now)}/{keys.format_due_time(now)}-{self._reaper}-{next(self._numbers):06d}"
+            segment = _OpenSegment(name, self._clock.monotonic_seconds())
+            self._put(name + BEGAN, Header("began", now, self._reaper, len(batch)), batch)
+            if not self._may_be_indexed(segment):
+                break  # else the process was stopped, and the index may have taken the time of the name without it
+        self._open[batch[0].address] = segment
 
     def record_end(self, batch: Sequence[PendingDelete], confirmed: DeleteResult) -> None:
-        name = self._open.pop(batch[0].address)
         missing, failed = len(confirmed.missing_keys), len(confirmed.failed_keys)
         header = Header(
             "ended", self._clock.now_ms(), self._reaper, len(batch), len(confirmed.deleted_keys), missing, failed
@@ -58,15 +76,25 @@ class JournalWriter:
         lines += [
             NotDeleted(address, failed=reason or "no reason was given") for address, reason in confirmed.failed_keys
         ]
+        segment = self._open.pop(batch[0].address)
         try:
-            self._put(name + ENDED, header, lines)
+            if self._may_be_indexed(segment):  # as interrupted
+                self.record_start(batch)
+                segment = self._open.pop(batch[0].address)
+            self._put(segment.name + ENDED, header, lines)
         except RefstoreError as error:
             _log.error(
                 "journal_segment_not_written",
-                segment=name + ENDED,
+                segment=segment.name + ENDED,
                 deleted=len(confirmed.deleted_keys),
                 error=str(error),
             )
+
+    def _may_be_indexed(self, segment: _OpenSegment) -> bool:
+        """Return whether the index may have been through with the time in the segment's name. Half of the time is for
+        clocks that are apart.
+        """
+        return (self._clock.monotonic_seconds() - segment.began_seconds) * 1000 >= INDEXED_AFTER_MS / 2
 
     def _put(self, key: str, header: Header, lines: Sequence[msgspec.Struct]) -> None:
         body = _encoder.encode_lines([header, *lines])

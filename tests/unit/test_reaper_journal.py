@@ -13,8 +13,9 @@ from refstore.deletion_history.explain import explain_address as why
 from refstore.deletion_history.journal_format import BEGAN, ENDED, PREFIX, PendingDelete
 from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.errors import AddressNotFound, InvalidName, ObjectsUnavailable
-from refstore.objects.base import DeleteResult
+from refstore.objects.base import Body, DeleteResult, StoredObject
 from refstore.operations.address_info import AddressState
+from refstore_gc import deletion_index_writer
 from tests.reaper_world import GRACE_SECONDS, Crash, World
 
 
@@ -195,3 +196,36 @@ def test_two_batches_may_be_open_at_once(world: World) -> None:
         for item in one + two
     }
     assert outcomes == {one[0].address: ["deleted"], two[0].address: ["missing"]}
+
+
+@pytest.mark.parametrize("stopped_in", [BEGAN, "the deletion"])
+def test_a_segment_that_comes_when_its_time_is_indexed_is_written_again(world: World, stopped_in: str) -> None:
+    """The reaper is stopped for three hours, and another host indexes the journal meanwhile."""
+    pen = JournalWriter(world.objects, "r", world.clock, iter(range(1, 100)))
+    address = Address("data/2025112106/" + "1" * 26)
+    batch = [PendingDelete(address, Token("main:t"), Path("p"), "reset", 1)]
+    put = world.objects.inner.put
+
+    def stop() -> None:
+        world.objects.inner.put = put
+        world.clock.advance(3 * 3600)
+        other = JournalWriter(world.objects, "other", world.clock, iter(range(1, 100)))
+        world.clock.jump(-2.5 * 3600)
+        other.record_start(doomed("data/2025112107/" + "2" * 26))
+        world.clock.jump(2.5 * 3600)
+        assert deletion_index_writer.index_missing(world.repo.context).journal_segments >= 1
+
+    def put_later(key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
+        if key.endswith(stopped_in):
+            stop()
+        return put(key, body, if_absent=if_absent)
+
+    world.objects.inner.put = put_later
+    pen.record_start(batch)
+    if stopped_in != BEGAN:
+        stop()
+    pen.record_end(batch, DeleteResult((address,), (), ()))
+    for _ in range(2):
+        assert "deleted" in [event.outcome for event in why(world.repo.context, address).deletions]
+        world.clock.advance(3 * 3600)
+        deletion_index_writer.index_missing(world.repo.context)
