@@ -34,12 +34,18 @@ def complete_report(repo: Repository, report: PurgeReport) -> None:
 
 
 def _find_landed_commits(repo: Repository, report: PurgeReport) -> list[PublishedCommit]:
-    """Return the commits of the run that its report does not have yet."""
+    """Return the commits of the run that its report does not have yet.
+
+    A branch is followed to the head that the run had looked at. Dates do not tell how far: who commits upon the run's
+    commit may give a date.
+    """
     known = {each.commit for each in report.published_commits}
     found: list[PublishedCommit] = []
     for branch in sorted({branch for each in report.pending_replacements for branch in each.branches}):
         with suppress(RefstoreError):  # the branch is gone
-            for commit in repo.log(branch, first_parent=True, since_ms=report.began_ms):
+            for commit in repo.log(branch, first_parent=True):
+                if commit.id == report.heads.get(branch):
+                    break
                 if commit.record.metadata.get(METADATA) == report.run and commit.id not in known:
                     paths = sum(1 for _ in repo.diff(commit.record.parents[0], commit.id))
                     found.append(PublishedCommit(branch, commit.id, paths))

@@ -59,6 +59,7 @@ def purge_heads(run: PurgeRun, job: TaskSettings, datasets: Sequence[Dataset], p
                 rewritten = _rewrite_objects(run, job, units, left, publication)
             for unit, piece in summaries:
                 publication.add_summary(piece, partial(_write_summary, run, unit, piece, rewritten))
+            state.report.heads = planned.heads
             run.announce_replacements(rewritten)
             with run.steps.step("publishing"):
                 published, refused = publication.publish(

@@ -140,6 +140,8 @@ class PurgeReport(msgspec.Struct, kw_only=True):
     pending_replacements: list[Replacement] = []
     """What is being published while this is written. If the run ends then, `killed_runs.py` finds out what came of it.
     """
+    heads: dict[str, str] = {}
+    """The head of each branch that is published to, as the run looked at it: its commit lies upon that."""
     published_commits: list[PublishedCommit] = []
     skipped_objects: list[SkippedObject] = []
     skipped_count: int = 0

@@ -450,6 +450,23 @@ def test_a_run_that_was_killed_says_what_it_had_done(
     assert states[:2] == ["done", "done"]
 
 
+def test_a_commit_of_a_killed_run_is_found_below_one_with_an_old_date(
+    world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(world, random.Random(7))
+    with monkeypatch.context() as patched:
+        kill(patched, BranchPublication, "merge_commit", call=1, before=False)
+        with pytest.raises(Killed):
+            purged(world, engines)
+    told = purge_report.read_report(world.repo)
+    branch = told.pending_replacements[0].branches[0]
+    world.repo.upload(branch, "other", b"1")
+    world.repo.commit(branch, "from another system", date_ms=1)
+    world.clock.sleep(3 * DEAD_MS / 1000)
+    (published,) = purge_report.read_report(world.repo).published_commits
+    assert world.repo.get_commit(branch)[1].parents == (published.commit,)
+
+
 def test_a_run_that_lasts_is_running_and_one_that_failed_counts_what_it_did(
     world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
