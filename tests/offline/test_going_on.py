@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -219,6 +220,28 @@ def test_it_lists_and_reads_only_what_changed(tmp_path: Path, engines: Engines) 
     third = gc_run.mark(world.ctx, engines, GcOptions())
     assert third.baseline_mark_id == second.mark_id
     assert (third.marked.objects, third.sources) == (0, {"trees": 0, "listings": 0, "ranges": 0})
+    world.close()
+
+
+class StoppedBeforeItsFlag(ids.RandomIds):
+    """The ids of a process that made its mark's id three days before it went on."""
+
+    def __init__(self) -> None:
+        self._went_on = False
+
+    def new_id(self, at_ms: int) -> str:
+        begun_ms, self._went_on = at_ms if self._went_on else at_ms - int(3 * DAY * 1000), True
+        return super().new_id(begun_ms)
+
+
+def test_it_goes_on_from_the_run_that_finished_last_and_not_from_the_last_id(tmp_path: Path, engines: Engines) -> None:
+    world, first = a_world_of_a_few_days(tmp_path, engines)
+    second = gc_run.mark(replace(world.ctx, ids=StoppedBeforeItsFlag()), engines, GcOptions())
+    assert (second.mark_id < first.mark_id, second.baseline_mark_id) == (True, first.mark_id)
+    third = gc_run.mark(world.ctx, engines, GcOptions())
+    assert third.baseline_mark_id == second.mark_id
+    Marks(world.ctx).decisions.unmark(second.mark_id)
+    assert gc_run.mark(world.ctx, engines, GcOptions()).complete_reason == f"mark {second.mark_id} was unmarked"
     world.close()
 
 

@@ -29,7 +29,7 @@ def usable(run: RunContext) -> tuple[Baseline | None, str]:
     if run.options.includes_foreign:
         return None, "foreign objects are searched everywhere"
     store, full_days, now_ms = run.repository.objects, run.options.complete_every_days, run.repository.clock.now_ms()
-    finished = [mark for mark in Marks(run.repository).runs.scan() if mark.record.finished_ms]
+    finished = _finished_marks(run)
     if not finished:
         return None, "there is no earlier run"
     try:
@@ -38,8 +38,11 @@ def usable(run: RunContext) -> tuple[Baseline | None, str]:
         return None, "the last run recorded nothing"
     except Corrupt as error:
         return None, str(error)
-    for mark in finished:
-        if mark.mark_id >= baseline.complete_mark_id and mark.state not in OPEN_STATES | {RunState.SWEPT}:
+    order = [mark.mark_id for mark in finished]
+    if baseline.complete_mark_id not in order:
+        return None, f"the KV does not know mark {baseline.complete_mark_id} any more"
+    for mark in finished[order.index(baseline.complete_mark_id) :]:
+        if mark.state not in OPEN_STATES | {RunState.SWEPT}:
             return None, f"mark {mark.mark_id} was unmarked"
     if now_ms - baseline.complete_run_ms >= full_days * 86_400_000:
         return None, f"everything was last listed {(now_ms - baseline.complete_run_ms) / 86_400_000:.1f} days ago"
@@ -89,9 +92,16 @@ def remove_unused(run: RunContext, mark: OfflineRun, *, recorded: bool, before: 
     elif before is not None:
         remove_run_files(store, before.mark_id, KEPT)
         return
-    finished = [each.mark_id for each in Marks(run.repository).runs.scan() if each.record.finished_ms]
-    for mark_id in [each for each in finished if each != mark.mark_id][-LAYERS_MAX - 1 :]:
-        remove_run_files(store, mark_id, FILE, FOLDER, KEPT)
+    for each in [each for each in _finished_marks(run) if each.mark_id != mark.mark_id][-LAYERS_MAX - 1 :]:
+        remove_run_files(store, each.mark_id, FILE, FOLDER, KEPT)
+
+
+def _finished_marks(run: RunContext) -> list[OfflineRun]:
+    """Return the marks that were finished, in that order. Their ids say when they were begun: a process that was
+    stopped before it took the flag may finish after one that was begun later.
+    """
+    finished = [mark for mark in Marks(run.repository).runs.scan() if mark.record.finished_ms]
+    return sorted(finished, key=lambda mark: mark.record.finished_ms)
 
 
 def _baseline_key(mark_id: str) -> str:
