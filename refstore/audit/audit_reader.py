@@ -54,6 +54,22 @@ def entries_newest_first(kv: KV, store: ObjectStore) -> Iterator[NumberedAuditEn
         yield _take_newest(store, heap)
 
 
+def entries_since(
+    kv: KV, store: ObjectStore, since_ms: int, *, clock_skew_seconds: float
+) -> Iterator[NumberedAuditEntry]:
+    """Yield the confirmed entries that were written since then, the newest first, and those that cannot be read.
+
+    Behind an older one a newer one may come: its process's clock was set back in between, by as much as clocks may be
+    apart.
+    """
+    for read in entries_newest_first(kv, store):
+        written_ms = read.entry.written_ms if read.entry is not None else since_ms
+        if written_ms < since_ms - clock_skew_seconds * 1000:
+            return
+        if written_ms >= since_ms:
+            yield read
+
+
 def _take_newest(store: ObjectStore, heap: list[tuple[int, str, int, NumberedAuditEntry]]) -> NumberedAuditEntry:
     """Take the newest entry from the heap, and add the one before it in its chain."""
     minus_ms, chain, number, read = heapq.heappop(heap)

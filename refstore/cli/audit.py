@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from refstore.audit.audit_entries import AuditEntry, format_timestamp
-from refstore.audit.audit_reader import NumberedAuditEntry, entries_newest_first
+from refstore.audit.audit_reader import NumberedAuditEntry, entries_since
 from refstore.audit.audit_verification import AuditFinding, AuditVerification
 from refstore.cli.common import emit, invocation_of, open_lake, progress
 from refstore.cli.rows import milliseconds
@@ -93,7 +93,7 @@ def log(
     Example: refstore audit log --since 2026-11-21 --action "key.*"
              refstore audit log --repository sales --limit 0 --json
     """
-    since_ms = milliseconds(since)
+    since_ms = milliseconds(since) or 0
     unreadable: list[str] = []
 
     def matches(read: NumberedAuditEntry) -> bool:
@@ -110,13 +110,13 @@ def log(
 
     def choose_entries(reads: Iterator[NumberedAuditEntry]) -> Iterator[AuditEntry]:
         for read in reads:
-            if since_ms is not None and read.entry is not None and read.entry.written_ms < since_ms:
-                return
             if matches(read) and read.entry is not None:
                 yield read.entry
 
     with open_lake(ctx, only_read=True) as lake:
-        entries = islice(choose_entries(entries_newest_first(lake.kv, lake.own_store)), limit or None)
+        skew = lake.durations.waits.clock_skew_seconds
+        reads = entries_since(lake.kv, lake.own_store, since_ms, clock_skew_seconds=skew)
+        entries = islice(choose_entries(reads), limit or None)
         emit(ctx, (_whole(entry) if invocation_of(ctx).json else _entry_row(entry) for entry in entries))
     if unreadable:
         typer.echo(

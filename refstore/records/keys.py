@@ -22,9 +22,6 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
                                       locations               LocationsFlag      (there are records of the next kind)
     <repo>/locations/<shard>          <physical address>      Location           (where its content lies)
     <repo>/gc                         on                      GcFlag             (a run of marking is on)
-                                      indexed/<mark id>       (empty or `lost`)  (its deletions are in the index)
-                                      journal/indexed         key of a segment   (as far as the journal is in the index)
-                                      journal/damaged/<key>   (empty)            (a segment that could not be indexed)
     <repo>/gc/runs                    <mark id>               GcRun
     <repo>/gc/pins                    <mark id>/<address>     (empty)            (that run must keep the address)
     <repo>/gc/marked/<mark id>        <commit id>             (or `complete`)    (that run marked it; and unmarked it)

@@ -11,7 +11,7 @@ import pytest
 
 from refstore.audit import AuditLog, audit_reader
 from refstore.audit.audit_entries import PREFIX, decode_entry, encode_entry, entry_key, sha256_of
-from refstore.audit.audit_reader import entries_newest_first
+from refstore.audit.audit_reader import entries_newest_first, entries_since
 from refstore.audit.audit_verification import DAMAGE, READ_BATCH, AuditVerification, FindingKind
 from refstore.core.ids import RandomIds
 from refstore.core.safety import FixedDurations, Safety
@@ -171,6 +171,16 @@ def test_the_newest_entries_come_first(log: Log, monkeypatch: pytest.MonkeyPatch
     times = [read.entry.written_ms for read in entries_newest_first(log.kv, log.store) if read.entry]
     assert len(times) == COUNT + 12
     assert times == sorted(times, reverse=True)
+
+
+def test_an_entry_before_which_the_clock_was_set_back_is_found_by_its_time(log: Log) -> None:
+    log.clock.advance(3600)
+    since_ms = log.clock.now_ms()
+    log.write(log.own, 1)
+    log.clock.jump(-30)
+    log.write(log.own, 1)
+    reads = entries_since(log.kv, log.store, since_ms, clock_skew_seconds=60)
+    assert [read.number for read in reads] == [COUNT + 1]
 
 
 def test_a_short_answer_reads_little(log: Log) -> None:
