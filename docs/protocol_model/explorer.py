@@ -274,7 +274,7 @@ class Constants:
         self._kinds = frozenset() if names & COLLECTING else frozenset(("x", "gc", "g", "pin", "base"))
         if not names & UPLOADING_IN_PARTS:
             self._keys.add(("u",))
-        if "create_tag" not in names:
+        if not names & {"create_tag", "delete_tag"}:
             self._kinds |= {"tag"}
         if "tick" not in names:
             self._kinds |= {"~clock"}

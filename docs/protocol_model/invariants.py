@@ -70,7 +70,7 @@ def live_entries(store: Store) -> Iterator[tuple[tuple, Entry]]:
 def reachable_commits(store: Store) -> set[str]:
     """Heads and tags, marked or not, and their unmarked ancestors."""
     heads = {record.head for _, record in branches(store)} | {
-        value for key, value in store.kv.items() if key[0] == "tag"
+        value.commit for key, value in store.kv.items() if key[0] == "tag"
     }
     found: set[str] = set()
     todo = list(heads)

@@ -31,6 +31,7 @@ from .store import (
     Location,
     Ref,
     Steps,
+    Tag,
     Witness,
     branch_of,
     each,
@@ -111,23 +112,21 @@ class Losses(Offline):
                 todo += record.parents[:1]
         return False
 
-    def create_tag(self, tag: str, commit: str) -> Steps:
-        verdict = yield from super().create_tag(tag, commit)
-        if verdict == "ok":
-            yield ("set", ("~t", tag, commit), True)
-        return verdict
+    def record_tag(self, name: str, tag: Tag) -> Steps:
+        yield ("set", ("~t", name, *tag), True)
 
-    def delete_tag(self, tag: str) -> Steps:
-        """The manifest says so first: without the entry a tag that is not there is a tag that was lost."""
-        commit = yield ("get", ("tag", tag))
-        yield ("set", ("~untagged", tag, commit), True)
-        return (yield from super().delete_tag(tag))
+    def record_untagged(self, name: str, tag: Tag) -> Steps:
+        """Without the entry a tag that is not there is a tag that was lost."""
+        yield ("set", ("~untagged", name, *tag), True)
 
     def tags_known(self) -> Steps:
         for key in (yield ("scan", ("~t",))):
-            if (yield ("get", ("tag", key[1]))) != key[2] and not (yield ("get", ("~untagged", *key[1:]))):
+            if (yield ("get", ("tag", key[1]))) != key[2:] and not (yield from self.was_untagged(key)):
                 return False
         return True
+
+    def was_untagged(self, key: Key) -> Steps:
+        return (yield ("get", ("~untagged", *key[1:])))
 
     def manifest_known(self) -> Steps:
         if not (yield from self.tags_known()):
@@ -418,7 +417,7 @@ class Losses(Offline):
         """
         if self.waits_to_settle:
             yield ("barrier",)  # operations that read what was lost have ended
-        if not (yield from self.entries_known(others_answer=True)):
+        if not (yield from self.ended_known()):
             return "went back"
         identities = yield from self.identities()
         for key in (yield ("scan", ("md",))):
@@ -437,6 +436,10 @@ class Losses(Offline):
         if (yield from self.identities()) == identities and (yield from self.fence(self.me, identities)):
             return Do((name, *rest, identities) for name, *rest in then)
         return None
+
+    def ended_known(self) -> Steps:
+        """Whether the KV knows what the operations have acknowledged that ended meanwhile."""
+        return (yield from self.manifest_known()) and (yield from self.entries_known(others_answer=True))
 
     def settle_commits(self) -> Steps:
         """Put what a commit has taken beyond the reaper, wherever on its way it is found."""

@@ -177,6 +177,14 @@ class ExplainsByAnyRelease(Losses):
         return held in (EMPTY, DEAD) or (yield from super().is_explained(address, ref, held))
 
 
+class ReleasesUnderOtherServers(Losses):
+    """The scrubber does not look whether the servers that showed it no entry are those with which its pass began."""
+
+    def may_release(self, identities: tuple[int, ...]) -> Steps:
+        return True
+        yield
+
+
 class ForgetsPositionsAtOnce(Losses):
     """A forgotten deleter's positions go with its witness. One that stalled before it wrote its witness creates a
     witness anew that the KV does not hold, so everybody takes the KV for one that went back.
@@ -191,3 +199,17 @@ class ForgetsForNoLaterOne(Losses):
     def forget_others(self, identities: tuple[int, ...]) -> Steps:
         for key in (yield ("scan", ("~w",))):
             yield ("del", key)
+
+
+class ExplainsAnyTag(Losses):
+    """That a tag was deleted explains the loss of any tag of its name and commit, also of one that was made again."""
+
+    def was_untagged(self, key: Key) -> Steps:
+        return bool((yield ("scan", ("~untagged", *key[1:3]))))
+
+
+class LooksBeforeItWaits(Losses):
+    """Who settles has looked at the manifest before the operations ended that read what was lost, and not behind."""
+
+    def ended_known(self) -> Steps:
+        return (yield from self.entries_known(others_answer=True))

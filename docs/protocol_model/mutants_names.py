@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from .offline import Proto
-from .store import Branch, Steps
+from .store import Branch, Steps, Tag
 
 
 class BranchesLookFirst(Proto):
@@ -39,6 +39,6 @@ class KeepsRefusedTags(Proto):
     """Rule 19 dropped: a tag whose name a branch has stays, and its creator is told no."""
 
     def create_tag(self, tag: str, commit: str) -> Steps:
-        if not (yield ("cas", ("tag", tag), None, commit)):
+        if not (yield ("cas", ("tag", tag), None, Tag(commit, self.fresh()))):
             return "409"
         return (yield from self.tag_may_stay(tag, commit))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from .background import Background
 from .calls import Do
-from .store import Branch, Entry, Steps, branch_of, each
+from .store import Branch, Entry, Steps, Tag, branch_of, each
 
 MARKING, STANDING, SWEEPING, SWEPT, ABANDONED = "marking", "standing", "sweeping", "swept", "abandoned"
 
@@ -205,9 +205,9 @@ class Offline(Background):
             if isinstance(record, Branch):
                 found.append(record.head)
         for key in (yield ("scan", ("tag",))):
-            commit = yield ("get", key)
-            if commit:
-                found.append(commit)
+            tag = yield ("get", key)
+            if tag is not None:
+                found.append(tag.commit)
         return found
 
     # ---- unmark, sweep
@@ -294,12 +294,20 @@ class Offline(Background):
             return tree
         if (yield from self.has_branch(tag)):  # so that a creator that dies leaves no tag where a branch had the name
             return "409"
-        if not (yield ("cas", ("tag", tag), None, commit)):
+        ours = Tag(commit, self.fresh())
+        if not (yield ("cas", ("tag", tag), None, ours)):
             return "409"
         verdict = yield from self.tag_may_stay(tag, commit)
-        if verdict != "ok":
-            yield ("cas", ("tag", tag), commit, None)
+        if verdict == "ok":
+            yield from self.record_tag(tag, ours)
+        else:
+            yield ("cas", ("tag", tag), ours, None)
         return verdict
+
+    def record_tag(self, name: str, tag: Tag) -> Steps:
+        """Before it is acknowledged, where the KV may lose it (losses.py)."""
+        return
+        yield
 
     def tag_may_stay(self, tag: str, commit: str) -> Steps:
         """What is looked at behind the tag."""
@@ -307,9 +315,18 @@ class Offline(Background):
             return "410"
         return "409" if (yield from self.has_branch(tag)) else "ok"
 
-    def delete_tag(self, tag: str) -> Steps:
-        yield ("del", ("tag", tag))
-        return "ok"
+    def delete_tag(self, name: str) -> Steps:
+        """Delete the tag that is there now, and no other one that comes in its place."""
+        tag = yield ("get", ("tag", name))
+        if tag is None:
+            return "404"
+        yield from self.record_untagged(name, tag)
+        return "ok" if (yield ("cas", ("tag", name), tag, None)) else "409"
+
+    def record_untagged(self, name: str, tag: Tag) -> Steps:
+        """Likewise, before it is deleted."""
+        return
+        yield
 
 
 class Proto(Offline):

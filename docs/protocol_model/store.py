@@ -15,7 +15,7 @@ join P parts numbers -> whether P is there: made of its parts, if they are all t
 ("d", address)     due hint                 ("gc",)             the gc run that marks now
 ("mc", commit)     its tokens               ("g", run)          its record
 ("md", token)      deleted marker           ("pin", run, address) what it must keep
-("tag", name)      commit
+("tag", name)      Tag
 ("on",)           content may lie elsewhere than its identity says
 ("loc", identity) Location: where its content lies
 ("~clock",)       what the clocks show, in the scenarios of times: ENDING, then OVER
@@ -27,7 +27,7 @@ changes) · back shard held QUIETLY (the identity stays) · switch shard (only t
 
 ("at", shard, deleter) a deleter's position      ("~id", shard)   the identity of the server that answers for a shard
 ("~w", deleter)   its witness, in the object store    ("~m", commit)   manifest entry: acknowledged, not confirmed yet
-("~t", tag, commit), ("~untagged", tag, commit), ("~gone", branch, incarnation): the same of tags and deletions
+("~t", tag, commit, id), ("~untagged", tag, commit, id), ("~gone", branch, incarnation): the same of tags and deletions
 ("~run", run)     the identities that a gc run saw
 ("~a", commit)    the same, confirmed             ("~blobs",)      what was there at the start
 ("~l", identity)  manifest entry: where its content lay when a run was acknowledged
@@ -91,6 +91,12 @@ class Branch(NamedTuple):
 class Closed(NamedTuple):
     retired: tuple[tuple[str, str], ...]
     born: str
+
+
+class Tag(NamedTuple):
+    commit: str
+    id: str
+    """New for every tag: one that was deleted explains nothing of another one."""
 
 
 class Commit(NamedTuple):

@@ -353,7 +353,8 @@ class RecordRestore:
         tag = decode_optional(raw, Tag)
         if tag is None:
             return CommitId("")
-        value = encode(Tag(tag.commit, ctx.clock.now_ms()))
+        now = ctx.clock.now_ms()
+        value = encode(Tag(tag.commit, now, ctx.ids.new_id(now)))
         if not self._dry_run and ctx.kv.set_if(key, raw, value):
             ctx.manifest.add_record(key, value, f"tag {name!r} counts as a new one")
         return tag.commit

@@ -27,7 +27,8 @@ def create_tag(ctx: Context, name: TagName, source: str) -> CommitId:
     refs.check_mark(ctx, commit)
     _check_no_branch(ctx, name)
     key = keys.tag(ctx.repo, name)
-    ours = encode(Tag(commit, ctx.clock.now_ms()))
+    now = ctx.clock.now_ms()
+    ours = encode(Tag(commit, now, ctx.ids.new_id(now)))
     if not ctx.kv.set_if(key, ABSENT, ours):
         raise AlreadyExists(f"tag already exists: {name!r}; a tag does not move, delete it first")
     try:

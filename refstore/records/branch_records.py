@@ -77,6 +77,8 @@ class Tag(Record, frozen=True, tag=32):
 
     commit: CommitId
     created_ms: int = 0
+    id: str = ""
+    """New for every tag: the entry that one was removed explains nothing of another one."""
 
 
 BranchRecord = Branch | ClosedBranch

@@ -7,14 +7,14 @@ from contextlib import suppress
 
 import pytest
 
-from refstore.core.ids import Address, CommitId, RepositoryName
+from refstore.core.ids import Address, CommitId, RepositoryName, TagName
 from refstore.core.safety import CopyMode
 from refstore.errors import CorruptRecord, KVReconciling, KVSettling, KVWentBack, ObjectsUnavailable
 from refstore.kv.base import ABSENT, Key, Op, Server, SetIf
 from refstore.kv.memory import MemoryKV
 from refstore.kv_recovery import manifest_backfill, reconciliation
 from refstore.kv_recovery.fence import SERVERS_FOLDER, WITNESSES_FOLDER, DryRunGuard, Fence
-from refstore.kv_recovery.manifest_check import describe_entry
+from refstore.kv_recovery.manifest_check import check_repository, describe_entry
 from refstore.objects.base import Body, StoredObject
 from refstore.operations import refs
 from refstore.operations.upload import Link
@@ -296,6 +296,20 @@ def test_a_commit_whose_entry_cannot_be_written_is_not_acknowledged(losing: Losi
     assert len(losing.manifest(CONFIRMED_FOLDER)) == 1
     confirmed = world.objects.inner.read(losing.manifest(CONFIRMED_FOLDER)[0]).decode()
     assert world.repo.get_branch("main").head in confirmed
+
+
+def test_that_a_tag_was_deleted_explains_no_loss_of_one_that_was_made_again(losing: Losing) -> None:
+    """Within one millisecond, and of the same commit."""
+    world = losing.world
+    world.upload("main", "a")
+    world.repo.commit("main", "a")
+    world.repo.create_tag("v1", "main")
+    world.repo.delete_tag("v1")
+    world.repo.create_tag("v1", "main")
+    ctx = world.repo.context
+    world.kv.delete(keys.tag(ctx.repo, TagName("v1")))
+    with pytest.raises(KVWentBack, match="tag 'v1'"):
+        check_repository(ctx)
 
 
 def a_fence(losing: Losing, deleter: str) -> Fence:
