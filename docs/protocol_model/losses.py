@@ -249,14 +249,14 @@ class Losses(Offline):
             return
         for key in others:
             yield ("del", key)
-        positions = []
+        positions = {}
         for shard in self.positions():
             for key in (yield ("scan", ("at", shard))):
-                positions.append((key, (yield ("get", key))))
+                positions[key] = yield ("get", key)
         if self.keeps_positions:
             yield ("barrier",)
         witnesses = {key[1] for key in (yield ("scan", ("~w",)))}
-        for key, number in positions:
+        for key, number in positions.items():
             if key[2] not in witnesses:
                 yield ("cas", key, number, None)
 

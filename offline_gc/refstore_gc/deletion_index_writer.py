@@ -121,7 +121,9 @@ def _index_missing(ctx: Context, indexed_runs: frozenset[str]) -> IndexResult:
                 note = Unreadable(run.record.swept_ms, text)
                 write_file(ctx.objects, deletion_index.sweep_file(run.mark_id, 0, 1), [], [note])
     for gap in deletion_index.read_index(ctx.objects).journal_gaps:
-        segments += _index_journal(ctx, Period(gap.from_ms, min(gap.to_ms, ctx.clock.now_ms() - journal_format.INDEXED_AFTER_MS)))
+        segments += _index_journal(
+            ctx, Period(gap.from_ms, min(gap.to_ms, ctx.clock.now_ms() - journal_format.INDEXED_AFTER_MS))
+        )
     return IndexResult(added, lost, segments, len(deletion_index.read_index(ctx.objects).files))
 
 

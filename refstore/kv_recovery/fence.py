@@ -40,9 +40,8 @@ WITNESS_KEPT_SECONDS: Final = 86_400
 """Witnesses of deleters that have written none for so long are removed, once a later witness stands for them."""
 
 POSITION_KEPT_SECONDS: Final = 30 * WITNESS_KEPT_SECONDS
-"""Positions without a witness are removed when they are so old. A deleter that was stopped between the two, as a
-process or with its machine, creates its witness anew when it goes on; the KV must hold that then, or it would look as if
-it had gone back.
+"""Positions without a witness are removed when they are so old. A deleter that was stopped between the two creates its
+witness anew when it goes on. If the KV did not hold the position then, it would look as if it had gone back.
 """
 
 _log = event_log.get_logger(__name__)

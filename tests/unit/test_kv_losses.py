@@ -351,9 +351,9 @@ def test_a_deleter_that_was_stopped_before_its_witness_creates_one_that_the_kv_h
             assert losing.witnesses() == [f"{WITNESSES_FOLDER}d2.json"]
         return put(key, body, if_absent=if_absent)
 
-    world.lake.own_store.put = stall  # type: ignore[method-assign]  # its process is stopped in here
+    world.lake.own_store.put = stall  # its process is stopped in here
     first.pass_through()
-    world.lake.own_store.put = put  # type: ignore[method-assign]  # as it was
+    world.lake.own_store.put = put
     second.begin(lambda: None)
     first.begin(lambda: None)
     assert len(losing.witnesses()) == 2

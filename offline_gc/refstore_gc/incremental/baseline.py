@@ -55,8 +55,8 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     cutoff_ms: int
     """Objects that were written later, by the store's clock, were ignored."""
     horizon: str
-    """Addresses that sort before this were listed by the cutoff, or are left to the next complete run. The rest is listed
-    again.
+    """Addresses that sort before this were listed by the cutoff, or are left to the next complete run. The rest is
+    listed again.
     """
     layers: list[RecordLayer]
     former_kv_files: list[str]
