@@ -199,7 +199,7 @@ class TestCopyAndMove:
         filled.ok("cp", "sales/main/b/3", "sales/dev/d")
         assert paths(filled.json("ls", "sales", "dev", "-r")) == ["a", "b/1", "b/2", "b/3", "c/3", "d"]
         address = filled.json("stat", "sales", "dev", "d")["address"]
-        named = filled.json("why", "sales", address)["named_by"]
+        named = filled.json("why", "sales", address)["references"]
         assert [name.partition(",")[0] for name in named] == [
             "main b/3 (staged",
             "dev b/3 (staged",

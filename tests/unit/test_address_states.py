@@ -192,7 +192,7 @@ class TestWithoutReferences:
 def test_the_command_tells_state_commit_and_times(sales: Command) -> None:
     address = sales.json("upload", "sales", "main", "-", "a", stdin=b"1")["address"]
     found = sales.json("why", "sales", address)
-    (named,) = found["named_by"]
+    (named,) = found["references"]
     assert (found["state"], found["expires"]) == ("referenced", None)
     assert re.fullmatch(r"main a \(staged, \d{4}-.*Z\)", named)
     commit = sales.json("commit", "sales", "main", "-m", "a")["commit"]
