@@ -48,8 +48,10 @@ class ShortWay(ObjectStore):
         self._sink(key, body)
         return StoredObject(len(body), sha256(body).hexdigest())
 
-    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        return self._store.get(key, start=start, end=end)
+    def get(
+        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
+    ) -> Iterator[bytes]:
+        return self._store.get(key, start=start, end=end, size_bytes=size_bytes)
 
     def head(self, key: str) -> ObjectInfo:
         return self._store.head(key)

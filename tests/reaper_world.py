@@ -121,9 +121,11 @@ class WatchedObjects(ObjectStore):
         self.check()
         return self.inner.put(key, body, if_absent=if_absent)
 
-    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def get(
+        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
+    ) -> Iterator[bytes]:
         self.check()
-        return self.inner.get(key, start=start, end=end)
+        return self.inner.get(key, start=start, end=end, size_bytes=size_bytes)
 
     def head(self, key: str) -> ObjectInfo:
         self.check()

@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from refstore.context import Context
 from refstore.core.ids import is_own
 from refstore.errors import Gone, ObjectNotFound
-from refstore.operations.read import verify_chunks
+from refstore.operations.read import open_content
 from refstore.records.staging_records import Entry
 from refstore_api.service import Service
 
@@ -73,18 +73,18 @@ class ChunkReader:
                 close()
 
 
-def open_chunks(context: Context, entry: Entry, start: int, end: int) -> ChunkReader | None:
+def open_chunks(context: Context, entry: Entry, start: int, end: int, *, is_copied: bool = False) -> ChunkReader | None:
     """Open the bytes of this very entry; None: its data is gone. By its path, another object's bytes could come under
-    this one's headers.
+    this one's headers. `is_copied`: as of `open_content`.
 
-    Raises ForeignNotAllowed, Gone for foreign objects.
+    Raises CorruptObject; ForeignNotAllowed, Gone for foreign objects.
     """
     check_erased(entry)
     if not is_own(entry.address):
         return ChunkReader(context.foreign.get(entry.address, entry.size_bytes, start, end), end - start)
     with suppress(ObjectNotFound):
-        chunks = context.objects.get(entry.address, start=start, end=end)
-        chunks = verify_chunks(context, chunks, entry, start, end, f"the object at {entry.address}")
+        what = f"the object at {entry.address}"
+        chunks = open_content(context, entry, start, end, what, is_copied=is_copied)
         return ChunkReader(chunks, end - start)
     return None
 

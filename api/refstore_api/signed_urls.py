@@ -29,6 +29,8 @@ class SignedUrlGrant(NamedTuple):
     repository: str
     address: Address
     action: SignedAction
+    size_bytes: int
+    """Of the object that is read."""
 
 
 class SignedUrl(NamedTuple):
@@ -45,9 +47,12 @@ def sign_url(
     act: SignedAction,
     *,
     seconds: int,
+    size_bytes: int = 0,
     if_absent: bool = False,
 ) -> SignedUrl:
-    """Sign a URL for one object. `if_absent`: one that writes only where nothing is. Those of the service do anyway."""
+    """Sign a URL for one object. `size_bytes`: of an object that is read. `if_absent`: one that writes only where
+    nothing is. Those of the service do anyway.
+    """
     expires = ctx.clock.now_ms() // 1000 + seconds
     try:
         url = (
@@ -65,6 +70,7 @@ def sign_url(
         "repo": ctx.repo,
         "address": address,
         "act": act,
+        "size": size_bytes,
     }
     token = signed_tokens.sign(claims, service.lake.current_signing_keys()[0])
     base = service.settings.public_url.rstrip("/") or str(request.base_url).rstrip("/")
@@ -77,7 +83,9 @@ def verify_token(service: Service, token: str, act: SignedAction) -> tuple[Signe
         signing = service.lake.current_signing_keys()  # it may ask the KV, whose failure says nothing about the token
     try:
         claims = signed_tokens.verify(token, signing, audience=AUDIENCE, required=["sub"])
-        grant = SignedUrlGrant(str(claims["sub"]), own_address(str(claims["address"])), claims["act"])
+        grant = SignedUrlGrant(
+            str(claims["sub"]), own_address(str(claims["address"])), claims["act"], int(claims["size"])
+        )
         expires, repo_id = int(claims["exp"]), str(claims["repo"])
     except UnknownSigningKey as error:
         raise InvalidToken("the URL was not signed with a key in use here; get a new one") from error

@@ -138,8 +138,10 @@ class ReadOnlyObjects(ObjectStore):
         del key, if_absent
         return StoredObject(sum(len(chunk) for chunk in chunks_of(body)), "")
 
-    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        return self._objects.get(key, start=start, end=end)
+    def get(
+        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
+    ) -> Iterator[bytes]:
+        return self._objects.get(key, start=start, end=end, size_bytes=size_bytes)
 
     def head(self, key: str) -> ObjectInfo:
         return self._objects.head(key)

@@ -20,7 +20,7 @@ import pytest
 
 from refstore.conformance.interleavings import Interleaving, switching_often
 from refstore.core.clock import SystemClock
-from refstore.errors import AlreadyExists, Invalid, InvalidPath, ObjectNotFound, ObjectsUnavailable
+from refstore.errors import AlreadyExists, CorruptObject, Invalid, InvalidPath, ObjectNotFound, ObjectsUnavailable
 from refstore.objects import ObjectStore, child, open_objects
 from refstore.objects.base import DeleteResult
 
@@ -193,10 +193,9 @@ class ObjectStoreSuite:
     def test_a_copy_is_an_object_of_its_own(self, store: ObjectStore) -> None:
         store.put("data/a b/é", b"first")
         store.put("copy", b"what the copy replaces")
-        store.copy("data/a b/é", "copy")
+        assert store.copy("data/a b/é", "copy")[:2] == ("copy", 5)
         store.put("data/a b/é", b"second")
         assert store.read("copy") == b"first"
-        assert store.head("copy")[:2] == ("copy", 5)
         with pytest.raises(ObjectNotFound):
             store.copy("nothing", "copy")
         assert store.read("copy") == b"first"
@@ -302,6 +301,19 @@ class ObjectStoreSuite:
             assert b"".join(store.get("a", start=start, end=end)) == b""
         with pytest.raises(Invalid):
             store.get("a", start=1)
+
+    @pytest.mark.parametrize("size_bytes", [0, 9, 11])
+    def test_an_object_of_another_length_is_not_read(self, store: ObjectStore, size_bytes: int) -> None:
+        store.put("a", b"0123456789")
+        for start, end in ((0, None), (0, 9), (0, 11), (0, 0), (2, 4), (9, None), (10, None), (11, 12)):
+            with pytest.raises(CorruptObject, match=f"10 bytes.* {size_bytes} "):
+                store.get("a", start=start, end=end, size_bytes=size_bytes)
+        assert b"".join(store.get("a", size_bytes=10)) == b"0123456789"
+        assert b"".join(store.get("a", start=2, end=4, size_bytes=10)) == b"23"
+        store.put("empty", b"")
+        with pytest.raises(CorruptObject):
+            store.get("empty", size_bytes=1)
+        assert b"".join(store.get("empty", size_bytes=0)) == b""
 
     # -- what is not there
 
@@ -560,20 +572,25 @@ class ObjectStoreSuite:
         bodies = [b"".join(pattern(3 * MIB)), b"", b"tail"]
         for number, body in enumerate(bodies):
             store.put(f"parts/{number}", body)
-        sources = [f"parts/{number}" for number in range(len(bodies))]
+        sources = [(f"parts/{number}", len(body)) for number, body in enumerate(bodies)]
         assert store.join("whole", sources).size_bytes == sum(map(len, bodies))
         assert store.read("whole") == b"".join(bodies)
-        assert store.join("whole", ["parts/2"]).size_bytes == sum(map(len, bodies)), "it stays as it was joined first"
+        assert store.join("whole", [("parts/2", 4)]).size_bytes == sum(map(len, bodies)), (
+            "it stays as it was joined first"
+        )
         with pytest.raises(ObjectNotFound):
-            store.join("other", ["parts/2", "parts/9"])
-        assert [info.key for info in store.list()] == [*sources, "whole"]
+            store.join("other", [("parts/2", 4), ("parts/9", 4)])
+        for size_bytes in (3, 5):
+            with pytest.raises(CorruptObject):
+                store.join("other", [("parts/1", 0), ("parts/2", size_bytes)])
+        assert [info.key for info in store.list()] == [*(key for key, _ in sources), "whole"]
 
     def test_an_upload_in_parts(self, store: ObjectStore) -> None:
         upload = store.begin_upload("a")
         if not upload:
             for attempt in (
                 lambda: store.put_part("a", "u", 1, b"x"),
-                lambda: store.copy_part("a", "u", 1, "b", 0, 1),
+                lambda: store.copy_part("a", "u", 1, "b", 0, 1, size_bytes=1),
                 lambda: store.complete_upload("a", "u", []),
             ):
                 with pytest.raises(Invalid, match="join"):
@@ -588,9 +605,11 @@ class ObjectStoreSuite:
         first = store.put_part("a", upload, one, (chunk for chunk in (b"x" * MIB, b"y" * (4 * MIB))))
         again = store.put_part("a", upload, three, iter((b"the ", b"tail")))
         if self.numbers_parts_freely:
-            copied = store.copy_part("a", upload, two, "source", 1, 5 * MIB + 1)
+            copied = store.copy_part("a", upload, two, "source", 1, 5 * MIB + 1, size_bytes=len(source))
         else:
             copied = store.put_part("a", upload, two, source[1 : 5 * MIB + 1])
+        with pytest.raises(CorruptObject):
+            store.copy_part("a", upload, two, "source", 1, 5 * MIB + 1, size_bytes=len(source) + 1)
         assert (first.size_bytes, again.size_bytes, copied.size_bytes) == (5 * MIB, 8, 5 * MIB)
         assert again.etag == hashlib.md5(b"the tail", usedforsecurity=False).hexdigest()
         with pytest.raises(ObjectNotFound):

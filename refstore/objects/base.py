@@ -162,18 +162,23 @@ class ObjectStore(ABC):
         (`conditional_put`).
         """
 
-    def copy(self, source: str, key: str) -> None:
-        """Write the object at `source` to `key`, too, under the operation's deadline; in the store where it can. Raises
-        ObjectNotFound.
+    def copy(self, source: str, key: str) -> ObjectInfo:
+        """Write the object at `source` to `key`, too, under the operation's deadline; in the store where it can. Return
+        what is there then. Raises ObjectNotFound; CorruptObject: the copy is not as long as its source.
         """
         self.put(key, deadline.check_each(self.get(source)))
+        return self.head(key)
 
     @abstractmethod
-    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def get(
+        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
+    ) -> Iterator[bytes]:
         """Return the bytes [start, end) of one version of the object, in chunks. An `end` past the size means the size.
+        `size_bytes`: of the whole object, as the caller knows it.
 
-        The call itself, before any chunk is read, raises ObjectNotFound, and Invalid where `start` is past the size or
-        after `end`. The result has a `close`, for callers that do not read it to its end.
+        The call itself, before any chunk is read, raises ObjectNotFound; CorruptObject where the object has another
+        size; and Invalid where `start` is past the size or after `end`. The chunks are all of these bytes, or raise.
+        The result has a `close`, for callers that do not read it to its end.
         """
 
     @abstractmethod
@@ -272,11 +277,13 @@ class ObjectStore(ABC):
         del upload, number, body
         raise Invalid(f"{self.url} has no multipart uploads; put the parts of {key!r} as objects, and join them")
 
-    def copy_part(self, key: str, upload: str, number: int, source: str, start: int, end: int) -> StoredPart:
-        """Write the bytes [start, end) of the object at `source` as a part, in the store. Raises ObjectNotFound: the
-        source, or the upload, is not there.
+    def copy_part(
+        self, key: str, upload: str, number: int, source: str, start: int, end: int, *, size_bytes: int
+    ) -> StoredPart:
+        """Write the bytes [start, end) of the object at `source`, which has `size_bytes`, as a part, in the store.
+        Raises ObjectNotFound: the source, or the upload, is not there; CorruptObject: the source has another size.
         """
-        del upload, number, source, start, end
+        del upload, number, source, start, end, size_bytes
         raise Invalid(f"{self.url} has no multipart uploads; put the parts of {key!r} as objects, and join them")
 
     def complete_upload(self, key: str, upload: str, parts: Sequence[tuple[int, str]]) -> ObjectInfo:
@@ -286,13 +293,15 @@ class ObjectStore(ABC):
         del upload, parts
         raise Invalid(f"{self.url} has no multipart uploads; put the parts of {key!r} as objects, and join them")
 
-    def join(self, key: str, sources: Sequence[str]) -> ObjectInfo:
-        """Write the contents of the sources, one after the other, as one object, under the operation's deadline and
-        without holding them. An object that is there already stays, as of `complete_upload`. Raises ObjectNotFound.
+    def join(self, key: str, sources: Sequence[tuple[str, int]]) -> ObjectInfo:
+        """Write the contents of the sources (key, size), one after the other, as one object, under the operation's
+        deadline and without holding them. An object that is there already stays, as of `complete_upload`. Raises
+        ObjectNotFound; CorruptObject: a source has another size, and nothing is written.
         """
         found = _head_or_none(self, key)
         if found is None:
-            chunks = (chunk for source in sources for chunk in deadline.check_each(self.get(source)))
+            parts = (self.get(source, size_bytes=size_bytes) for source, size_bytes in sources)
+            chunks = (chunk for part in parts for chunk in deadline.check_each(part))
             with suppress(AlreadyExists):
                 self.put(key, chunks, if_absent=True)
         return found or self.head(key)

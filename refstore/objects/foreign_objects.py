@@ -21,7 +21,7 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from refstore.core.redaction import redact_url
-from refstore.errors import Gone, InvalidName, InvalidSettings, ObjectNotFound, StoreMisconfigured
+from refstore.errors import CorruptObject, Gone, InvalidName, InvalidSettings, ObjectNotFound, StoreMisconfigured
 from refstore.objects.base import ObjectStore
 from refstore.objects.local import LocalObjects
 from refstore.objects.named_stores import CONNECTION_OPTIONS
@@ -235,9 +235,7 @@ class ForeignStores:
         """
         store, key = self.find_store(_resolve_location(url), folder)
         try:
-            found = store.head(key)
-            if found.size_bytes == size_bytes:
-                return store.get(key, start=start, end=end)
+            return store.get(key, start=start, end=end, size_bytes=size_bytes)
         except ObjectNotFound:
             raise Gone(
                 f"{url} does not exist any more; it is a foreign object, which refstore never deletes: its owners "
@@ -245,10 +243,11 @@ class ForeignStores:
             ) from None
         except StoreMisconfigured as error:  # its owners replaced the file by a link, or withdrew the permission
             raise Gone(f"{url} cannot be read any more ({error}); it is a foreign object: ask its owners") from error
-        raise Gone(
-            f"{url} has {found.size_bytes} bytes, and had {size_bytes} when it was recorded; it is a foreign object "
-            "that its owners changed: import or stage it again"
-        )
+        except CorruptObject as error:
+            raise Gone(
+                f"{url} has another size; it had {size_bytes} when it was recorded. It is a foreign object that its "
+                "owners changed: import or stage it again"
+            ) from error
 
     def presign_get(self, url: str, *, expires_seconds: int, folder: ForeignLocation) -> str:
         """Return a URL that reads the object without credentials. Raises Invalid if the store has no presigned URLs."""

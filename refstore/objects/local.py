@@ -57,7 +57,7 @@ from refstore.objects.base import (
     StoredObject,
     chunks_of,
 )
-from refstore.objects.byte_ranges import check_range, clip_range
+from refstore.objects.byte_ranges import check_length, check_range, clip_range
 from refstore.objects.local_errors import short_reason, translate_error, translate_errors
 from refstore.objects.local_walk import (
     make_directory,
@@ -137,8 +137,10 @@ class LocalObjects(ObjectStore):
                     self._publish_staged(root, modes, staging, name, key, if_absent)
         return tally.stored_object
 
-    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        chunks = self._read_chunks(key, start, end)
+    def get(
+        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
+    ) -> Iterator[bytes]:
+        chunks = self._read_chunks(key, start, end, size_bytes)
         # Run it until the file is open: this call raises its errors, and closing the iterator closes the file.
         next(chunks)
         return chunks
@@ -195,19 +197,20 @@ class LocalObjects(ObjectStore):
                     failed += outcome.failed_keys
         return DeleteResult(tuple(deleted), tuple(missing), tuple(failed))
 
-    def join(self, key: str, sources: Sequence[str]) -> ObjectInfo:
+    def join(self, key: str, sources: Sequence[tuple[str, int]]) -> ObjectInfo:
         """Let the kernel copy the files, as one object, so that no byte passes through this process."""
         check_key(key)
-        check_keys(sources)
+        check_keys([source for source, _ in sources])
         with suppress(ObjectNotFound):
             return self.head(key)
         joining = partial(translate_errors, f"joining {key!r}", self._root)
         with self._open_root() as root:
             modes = modes_for(os.fstat(root))
             with self._stage_file(root, modes) as (staging, name, file):
-                for source in sources:
+                for source, size_bytes in sources:
                     with self._open_file(source) as part, joining():
-                        _copy_file(part, file)
+                        check_length(source, size_bytes, os.fstat(part).st_size)
+                        _copy_file(part, file, size_bytes)
                 with joining(), suppress(AlreadyExists):
                     if self._fsync:
                         os.fsync(file)
@@ -347,12 +350,14 @@ class LocalObjects(ObjectStore):
             self._anchored[directory] = now
             directory = directory_above
 
-    def _read_chunks(self, key: str, start: int, end: int | None) -> Iterator[bytes]:
+    def _read_chunks(self, key: str, start: int, end: int | None, size_bytes: int | None) -> Iterator[bytes]:
         """Yield an empty chunk once the file is open, then the chunks of the file."""
         check_key(key)
         check_range(key, start, end)
         with self._open_file(key) as file:
-            first, last = clip_range(key, start, end, _require_regular(key, os.fstat(file)).st_size)
+            found_bytes = _require_regular(key, os.fstat(file)).st_size
+            check_length(key, size_bytes, found_bytes)
+            first, last = clip_range(key, start, end, found_bytes)
             yield b""
             while first < last:
                 with translate_errors(f"reading {key!r}", self._root):
@@ -465,9 +470,9 @@ def _write(file: int, chunk: bytes) -> None:
         left = left[os.write(file, left) :]
 
 
-def _copy_file(source: int, target: int) -> None:
+def _copy_file(source: int, target: int, size_bytes: int) -> None:
     """Append the file, a piece at a time, so that the operation's deadline is kept."""
-    left = os.fstat(source).st_size
+    left = size_bytes
     while left:
         deadline.check()
         if not has_reserved_bytes(target):

@@ -24,7 +24,7 @@ from refstore.objects.base import (
     StoredObject,
     chunks_of,
 )
-from refstore.objects.byte_ranges import clip_range
+from refstore.objects.byte_ranges import check_length, clip_range
 from refstore.objects.object_keys import check_key, check_keys, check_prefix
 
 if TYPE_CHECKING:
@@ -63,8 +63,11 @@ class MemoryObjects(ObjectStore):
             self._objects[key] = _MemoryObject(content, self._clock.now_ms())
         return tally.stored_object
 
-    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def get(
+        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
+    ) -> Iterator[bytes]:
         body = self._find(key).body
+        check_length(key, size_bytes, len(body))
         first, last = clip_range(key, start, end, len(body))
         return (body[at : min(at + CHUNK_BYTES, last)] for at in range(first, last, CHUNK_BYTES))
 

@@ -73,9 +73,9 @@ class StoredFile(io.RawIOBase):
 
 
 def open_object(store: ObjectStore, key: str, size_bytes: int, *, ahead_bytes: int = AHEAD_BYTES) -> StoredFile:
-    """Return the object as a file. Nothing is requested yet."""
+    """Return the object as a file. Nothing is requested yet. Reads raise CorruptObject where it has another size."""
 
     def read_range(start: int, end: int) -> Iterator[bytes]:
-        return store.get(key, start=start, end=end)
+        return store.get(key, start=start, end=end, size_bytes=size_bytes)
 
     return StoredFile(read_range, size_bytes, ahead_bytes=ahead_bytes, is_remote=store.is_remote)

@@ -35,14 +35,9 @@ def put_all(ctx: Context, blobs: Sequence[tuple[Address, upload_bodies.UploadBod
 
 def copy_all(ctx: Context, copies: Sequence[tuple[Address, Address]]) -> list[ObjectInfo]:
     """Copy each (source, destination) in the store, and return what the store has at the destinations. Raises
-    ObjectNotFound.
+    ObjectNotFound, CorruptObject.
     """
-
-    def copy(source: Address, destination: Address) -> ObjectInfo:
-        ctx.objects.copy(source, destination)
-        return ctx.objects.head(destination)
-
-    return _run_all([partial(copy, source, destination) for source, destination in copies])
+    return _run_all([partial(ctx.objects.copy, source, destination) for source, destination in copies])
 
 
 def _run_all(writes: Sequence[Callable[[], T]]) -> list[T]:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from refstore.context import Context
-from refstore.errors import Conflict, Contention, InvalidParts, ObjectNotFound, RefstoreError
+from refstore.errors import Conflict, Contention, CorruptObject, InvalidParts, ObjectNotFound, RefstoreError
 from refstore.objects.base import ObjectInfo
 from refstore.operations import read, upload
 from refstore.operations.multipart import PARTS_MAX, close, end_upload, newest_parts, upload_not_found
@@ -75,7 +75,7 @@ def complete(
     registered = _record_parts(ctx, registered, digest)
     try:
         info = _join(ctx, registered, chosen)
-    except ObjectNotFound as error:
+    except (ObjectNotFound, CorruptObject) as error:
         missing = InvalidParts(f"{error}; begin the upload again", fault="missing")
         return _find_completed(ctx, name, digest, otherwise=missing)
     return _link(ctx, registered, fixed, info, metadata, planned)
@@ -95,12 +95,14 @@ def _record_parts(ctx: Context, registered: RegisteredUpload, digest: str) -> Re
 
 
 def _join(ctx: Context, registered: RegisteredUpload, parts: Sequence[WrittenPart]) -> ObjectInfo:
-    """Join the parts, and return what the store has then. Raises ObjectNotFound, and InvalidParts: not all is there."""
+    """Join the parts, and return what the store has then. Raises ObjectNotFound, CorruptObject, and
+    InvalidParts: not all is there.
+    """
     address, store_upload = registered.name.address, registered.record.store_upload
     if store_upload:
         info = ctx.objects.complete_upload(address, store_upload, [(item.number, item.part.etag) for item in parts])
     else:
-        info = ctx.objects.join(address, [item.address for item in parts])
+        info = ctx.objects.join(address, [(item.address, item.part.size_bytes) for item in parts])
     size_bytes = sum(item.part.size_bytes for item in parts)
     if info.size_bytes != size_bytes:
         raise InvalidParts(

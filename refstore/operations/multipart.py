@@ -28,6 +28,7 @@ from refstore.records import keys
 from refstore.records.encoding import decode
 from refstore.records.multipart_records import MultipartUpload, UploadedPart
 from refstore.records.reference_records import Issued, decode_reference
+from refstore.records.staging_records import Entry
 from refstore.versioning.address_state import PART_RELEASED, UPLOAD_ABORTED
 from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName, WrittenPart
 
@@ -101,10 +102,10 @@ def write_part(
     return written
 
 
-def copy_part(ctx: Context, name: UploadName, number: int, source: Address, start: int, end: int) -> WrittenPart | None:
-    """Write the bytes [start, end) of the repository's object at `source` as a part, in the store; None: the store has
-    no uploads, so write the part. By its path, another object than the caller looked at could be copied. Raises
-    UploadNotFound, ObjectNotFound.
+def copy_part(ctx: Context, name: UploadName, number: int, source: Entry, start: int, end: int) -> WrittenPart | None:
+    """Write the bytes [start, end) of the repository's object as a part, in the store; None: the store has no uploads,
+    so write the part. By its path, another object than the caller looked at could be copied. Raises UploadNotFound,
+    ObjectNotFound, CorruptObject.
     """
     registered = read_open(ctx, name)
     check_number(number)
@@ -113,9 +114,17 @@ def copy_part(ctx: Context, name: UploadName, number: int, source: Address, star
     if start >= end:
         return write_part(ctx, name, number, b"")
     try:
-        stored = ctx.objects.copy_part(name.address, registered.record.store_upload, number, source, start, end)
+        stored = ctx.objects.copy_part(
+            name.address,
+            registered.record.store_upload,
+            number,
+            source.address,
+            start,
+            end,
+            size_bytes=source.size_bytes,
+        )
     except ObjectNotFound:
-        ctx.objects.head(source)  # raises if it is the source that is gone
+        ctx.objects.head(source.address)  # raises if it is the source that is gone
         raise upload_not_found(name) from None
     written = WrittenPart(number, name.address, UploadedPart(stored.size_bytes, stored.etag, ctx.clock.now_ms()))
     ctx.uploads.write_part(name.upload_id, written)

@@ -245,8 +245,7 @@ def _require(found: dict[Path, T], ref: ResolvedRef, path: Path) -> T:
 def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None) -> Iterator[bytes]:
     """Return the object's bytes. The path is resolved again if the blob was deleted before the read (rule 12).
 
-    Raises Gone where the object was swept, or where its foreign owner removed or changed it. The chunks raise
-    CorruptObject where a whole object does not arrive as it was uploaded.
+    Raises Gone where the object was swept, or where its foreign owner removed or changed it; and as `open_content`.
     """
     for _ in range(ATTEMPTS):
         resolved, content = _resolve_content(ctx, refs.resolve(ctx, ref), path)
@@ -256,8 +255,7 @@ def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None)
             raise Gone(f"{path!r} on {ref!r} was erased by the purge {content.run}")
         stored = content if content is not None else resolved.entry
         try:
-            chunks = ctx.objects.get(stored.address, start=start, end=end)
-            return verify_chunks(ctx, chunks, stored, start, end, f"{path!r} on {ref!r}")
+            return open_content(ctx, stored, start, end, f"{path!r} on {ref!r}")
         except ObjectNotFound:
             if _resolve_content(ctx, refs.resolve(ctx, ref), path) == (resolved, content):
                 if resolved.commit is not None and (mark := refs.swept_mark(ctx, resolved.commit, path)) is not None:
@@ -269,25 +267,28 @@ def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None)
     raise Contention(f"{path!r} on {ref!r} kept changing while it was read; make the same call again")
 
 
-def verify_chunks(
-    ctx: Context, chunks: Iterator[bytes], stored: Entry | Content, start: int, end: int | None, what: str
+def open_content(
+    ctx: Context, stored: Entry | Content, start: int, end: int | None, what: str, *, is_copied: bool = False
 ) -> Iterator[bytes]:
-    """Return the chunks of an own object, checked while they are read if they are the whole of one that can be checked.
-    `what`: the object, as an error names it.
+    """Return the bytes of an own object, whose length is compared whatever is read of it. A whole one is hashed as well
+    while it is read, if it comes over a network, or if its bytes are stored again under a checksum that vouches for
+    them (`is_copied`). `what`: the object, as an error names it.
+
+    Raises ObjectNotFound; CorruptObject where the length differs. The chunks raise it where the checksum does.
     """
+    try:
+        chunks = ctx.objects.get(stored.address, start=start, end=end, size_bytes=stored.size_bytes)
+    except CorruptObject as error:
+        raise CorruptObject(f"{what} is damaged: {error}") from error
     is_whole = start == 0 and (end is None or end >= stored.size_bytes)
-    return (
-        verify_body(chunks, stored.size_bytes, stored.checksum, what)
-        if is_whole and is_verifiable(ctx, stored)
-        else chunks
-    )
+    if is_whole and has_own_checksum(stored) and (is_copied or ctx.objects.is_remote):
+        return verify_body(chunks, stored.size_bytes, stored.checksum, what)
+    return chunks
 
 
-def is_verifiable(ctx: Context, stored: Entry | Content) -> bool:
-    """Return whether readers check the whole object: it comes over a network, and refstore computed its checksum (those
-    with an MD5; a linker may give any).
-    """
-    return ctx.objects.is_remote and bool(stored.md5) and is_own(stored.address)
+def has_own_checksum(stored: Entry | Content) -> bool:
+    """Return whether refstore computed the object's checksum (those with an MD5; a linker may give any)."""
+    return bool(stored.md5) and is_own(stored.address)
 
 
 def _resolve_content(ctx: Context, ref: ResolvedRef, path: Path) -> tuple[ResolvedEntry, Content | None]:

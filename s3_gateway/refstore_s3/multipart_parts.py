@@ -117,12 +117,12 @@ def _copy(
     algorithm = UploadChecksum.kept_by(multipart.read_open(ctx, name).record).algorithm
     if not algorithm and from_ctx.repo == ctx.repo and is_own(entry.address):
         try:
-            written = multipart.copy_part(ctx, name, number, entry.address, *bounds)
+            written = multipart.copy_part(ctx, name, number, entry, *bounds)
         except ObjectNotFound:
             return None
         if written is not None:
             return written
-    reader = open_chunks(from_ctx, entry, *bounds)
+    reader = open_chunks(from_ctx, entry, *bounds, is_copied=True)
     if reader is None:
         return None
     running = Checksums([algorithm] if algorithm else [])

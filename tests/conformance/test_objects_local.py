@@ -560,5 +560,5 @@ def test_files_are_joined_where_the_kernel_copies_none(tmp_path: Path, monkeypat
     store.put("a", b"a" * 100_000)
     store.put("b", b"b")
     monkeypatch.setattr(os, "copy_file_range", refuse)
-    assert store.join("joined", ["a", "b", "a"]).size_bytes == 200_001
+    assert store.join("joined", [("a", 100_000), ("b", 1), ("a", 100_000)]).size_bytes == 200_001
     assert store.read("joined") == b"a" * 100_000 + b"b" + b"a" * 100_000

@@ -105,8 +105,10 @@ class FailingObjects(ObjectStore):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         return self._step(lambda: self.inner.put(key, body, if_absent=if_absent))
 
-    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        return self._step(lambda: self.inner.get(key, start=start, end=end))
+    def get(
+        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
+    ) -> Iterator[bytes]:
+        return self._step(lambda: self.inner.get(key, start=start, end=end, size_bytes=size_bytes))
 
     def head(self, key: str) -> ObjectInfo:
         return self._step(lambda: self.inner.head(key))

@@ -147,9 +147,11 @@ class FaultyObjects(ObjectStore):
             raise ObjectsUnavailable(_LOST)
         return done
 
-    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def get(
+        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
+    ) -> Iterator[bytes]:
         self._read()
-        return self._objects.get(key, start=start, end=end)
+        return self._objects.get(key, start=start, end=end, size_bytes=size_bytes)
 
     def head(self, key: str) -> ObjectInfo:
         self._read()

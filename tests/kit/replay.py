@@ -21,6 +21,7 @@ from refstore.core.clock import Clock
 from refstore.errors import KVUnavailable, ObjectNotFound, ObjectsUnavailable
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
 from refstore.objects.base import Body, BodyDigest, DeleteResult, ObjectInfo, ObjectStore, StoredObject, chunks_of
+from refstore.objects.byte_ranges import check_length
 from tests.kit.calls import (
     Barrier,
     Count,
@@ -137,13 +138,16 @@ class ReplayObjects(ObjectStore):
         tally.add(whole)
         return tally.stored_object
 
-    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def get(
+        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
+    ) -> Iterator[bytes]:
         if is_private(key, may_lose=self._may_lose):
             if key not in self._private:
                 raise ObjectNotFound(f"there is no object at {key!r}")
             body = self._private[key]
         else:
             body = cast(bytes, self._replay.ask(Look(key, body=True)))
+        check_length(key, size_bytes, len(body))
         return iter((body[start:end],))
 
     def head(self, key: str) -> ObjectInfo:

@@ -27,8 +27,10 @@ class StoreWithUploads(ObjectStore):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         return self._objects.put(key, body, if_absent=if_absent)
 
-    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        return self._objects.get(key, start=start, end=end)
+    def get(
+        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
+    ) -> Iterator[bytes]:
+        return self._objects.get(key, start=start, end=end, size_bytes=size_bytes)
 
     def head(self, key: str) -> ObjectInfo:
         return self._objects.head(key)

@@ -12,6 +12,7 @@ from refstore.core.clock import Clock
 from refstore.errors import AlreadyExists, ObjectNotFound
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Server, Set, SetIf
 from refstore.objects.base import Body, BodyDigest, DeleteResult, ObjectInfo, ObjectStore, StoredObject, chunks_of
+from refstore.objects.byte_ranges import check_length
 from tests.kit.calls import positions_of
 from tests.kit.steps import SERVERS, body_of, info_of, stored
 
@@ -81,8 +82,12 @@ class DictObjects(ObjectStore):
         tally.add(whole)
         return tally.stored_object
 
-    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        return iter((body_of(self._find(key))[start:end],))
+    def get(
+        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
+    ) -> Iterator[bytes]:
+        body = body_of(self._find(key))
+        check_length(key, size_bytes, len(body))
+        return iter((body[start:end],))
 
     def head(self, key: str) -> ObjectInfo:
         return info_of(key, self._find(key))

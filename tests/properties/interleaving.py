@@ -90,9 +90,11 @@ class SteppedObjects(ObjectStore):
         self._stepper.step()
         return self._objects.put(key, body, if_absent=if_absent)
 
-    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def get(
+        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
+    ) -> Iterator[bytes]:
         self._stepper.step()
-        return self._objects.get(key, start=start, end=end)
+        return self._objects.get(key, start=start, end=end, size_bytes=size_bytes)
 
     def head(self, key: str) -> ObjectInfo:
         self._stepper.step()

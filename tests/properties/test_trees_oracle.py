@@ -41,9 +41,9 @@ class ReadCounting(MemoryObjects):
         super().__init__()
         self.reads: list[str] = []
 
-    def get(self, key: str, *, start: int = 0, end: int | None = None):
+    def get(self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None):
         self.reads.append(key)
-        return super().get(key, start=start, end=end)
+        return super().get(key, start=start, end=end, size_bytes=size_bytes)
 
 
 class World:

@@ -187,9 +187,11 @@ def test_a_short_answer_reads_little(log: Log) -> None:
     asked: list[str] = []
 
     class Counted(MemoryObjects):
-        def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        def get(
+            self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
+        ) -> Iterator[bytes]:
             asked.append(key)
-            return log.store.get(key, start=start, end=end)
+            return log.store.get(key, start=start, end=end, size_bytes=size_bytes)
 
     assert next(entries_newest_first(log.kv, Counted())).entry is not None
     assert len(asked) <= 2

@@ -202,9 +202,11 @@ class Counting(LocalObjects):
         self.requests = 0
         self.bytes = 0
 
-    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def get(
+        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
+    ) -> Iterator[bytes]:
         self.requests += 1
-        chunks = list(super().get(key, start=start, end=end))
+        chunks = list(super().get(key, start=start, end=end, size_bytes=size_bytes))
         self.bytes += sum(map(len, chunks))
         return iter(chunks)
 

@@ -233,9 +233,11 @@ def test_parts_that_became_shorter_are_not_linked(world: UploadWorld) -> None:
     objects = world.repo.context.objects
     (stored,) = (key for key in world.blobs() if key.startswith(("data/", UPLOADS)) and objects.read(key) == b"tail")
     objects.put(stored, b"ta")
-    for _ in range(2):  # what was joined stands at the address for the second call
-        with pytest.raises(InvalidParts, match=f"has {len(BIG) + 2} bytes, and its parts had {len(BIG) + 4}"):
+    found, expected = (len(BIG) + 2, len(BIG) + 4) if world.store_has_uploads else (2, 4)
+    for _ in range(2):  # what such a store has joined stands at the address for the second call
+        with pytest.raises(InvalidParts, match=f"has {found} bytes.* had {expected}\\b.*begin the upload again"):
             world.complete(name, parts)
+    assert world.store_has_uploads == (len(BIG) + 2 in [len(objects.read(key)) for key in world.blobs()])
     with pytest.raises(ObjectNotFound):
         world.repo.read("main", "a/b")
     multipart.abort(world.repo.context, name)
@@ -448,7 +450,7 @@ def test_a_body_that_fails_leaves_no_part(world: UploadWorld) -> None:
 def test_a_store_without_uploads_copies_no_parts() -> None:
     """The conformance suite of the stores copies into the uploads of those that have them."""
     world = UploadWorld(store_has_uploads=False)
-    source = world.repo.upload("main", "source", b"0123456789").address
+    source = world.repo.upload("main", "source", b"0123456789")
     name = world.begin()
     assert multipart.copy_part(world.repo.context, name, 1, source, 0, 10) is None
     multipart.abort(world.repo.context, name)

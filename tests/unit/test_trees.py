@@ -54,11 +54,13 @@ class Watched(MemoryObjects):
             raise ObjectsUnavailable("the store does not answer; make the same call again")
         return super().put(key, body, if_absent=if_absent)
 
-    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def get(
+        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
+    ) -> Iterator[bytes]:
         self.reads.append(key)
         if 0 <= self.fail_at_read < len(self.reads):
             raise ObjectsUnavailable("the store does not answer; make the same call again")
-        return super().get(key, start=start, end=end)
+        return super().get(key, start=start, end=end, size_bytes=size_bytes)
 
     def forget(self) -> None:
         self.puts.clear()

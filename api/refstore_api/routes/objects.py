@@ -410,4 +410,6 @@ def _sign_read_url(service: Service, request: Request, context: Context, entry: 
     if not is_own(entry.address):
         url = context.foreign.presign_get(entry.address, expires_seconds=SIGNED_SECONDS)
         return signed_urls.SignedUrl(url, context.clock.now_ms() // 1000 + SIGNED_SECONDS) if url else None
-    return signed_urls.sign_url(service, request, context, entry.address, "get", seconds=SIGNED_SECONDS)
+    return signed_urls.sign_url(
+        service, request, context, entry.address, "get", seconds=SIGNED_SECONDS, size_bytes=entry.size_bytes
+    )

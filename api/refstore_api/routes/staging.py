@@ -7,6 +7,7 @@ there, as `?token=`. Our own clients may send it as `staging.token`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
@@ -15,7 +16,7 @@ from starlette.responses import Response
 from refstore.context import Context
 from refstore.core import deadline, ids
 from refstore.errors import AlreadyExists, AlreadyLinked, Invalid
-from refstore.objects.base import ObjectInfo, ObjectStore, StoredObject, chunks_of
+from refstore.objects.base import StoredObject, chunks_of
 from refstore.operations.upload import Link
 from refstore.records.reference_records import Issued
 from refstore.repository import Repository
@@ -146,15 +147,12 @@ async def get_signed(
 ) -> Response:
     """Read one object by a signed URL."""
 
-    def find() -> tuple[ObjectStore, ObjectInfo]:
-        grant, context = signed_urls.verify_token(service, token, "get")
-        return context.objects, context.objects.head(grant.address)
-
-    objects, info = await service.run(find)
-    size_bytes = info.size_bytes
+    grant, context = await service.run(partial(signed_urls.verify_token, service, token, "get"))
+    size_bytes = grant.size_bytes
     part = headers.parse_range(range_, size_bytes)
     start, end = part or (0, size_bytes)
-    reader = await service.run(lambda: ChunkReader(objects.get(info.key, start=start, end=end)))
+    read = partial(context.objects.get, grant.address, start=start, end=end, size_bytes=size_bytes)
+    reader = await service.run(lambda: ChunkReader(read()))
     fields = {
         "Content-Type": headers.DEFAULT_TYPE,
         "Accept-Ranges": "bytes",

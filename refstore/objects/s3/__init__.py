@@ -77,11 +77,13 @@ class S3Objects(ObjectStore):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         return self._writer.put(key, body, if_absent=if_absent)
 
-    def copy(self, source: str, key: str) -> None:
-        self._writer.copy(source, key)
+    def copy(self, source: str, key: str) -> ObjectInfo:
+        return self._writer.copy(source, key)
 
-    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        chunks = read_object(self._bucket, key, start, end)
+    def get(
+        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
+    ) -> Iterator[bytes]:
+        chunks = read_object(self._bucket, key, start, end, size_bytes)
         # Run it until the response is open: this call raises its errors, and closing the iterator closes the response.
         next(chunks)
         return chunks
@@ -129,8 +131,10 @@ class S3Objects(ObjectStore):
     def put_part(self, key: str, upload: str, number: int, body: Body) -> StoredPart:
         return multipart.put_part(self._bucket, key, upload, number, body)
 
-    def copy_part(self, key: str, upload: str, number: int, source: str, start: int, end: int) -> StoredPart:
-        return multipart.copy_part(self._bucket, key, upload, number, source, start, end)
+    def copy_part(
+        self, key: str, upload: str, number: int, source: str, start: int, end: int, *, size_bytes: int
+    ) -> StoredPart:
+        return multipart.copy_part(self._bucket, key, upload, number, source, start, end, size_bytes)
 
     def complete_upload(self, key: str, upload: str, parts: Sequence[tuple[int, str]]) -> ObjectInfo:
         return multipart.complete_upload(self._bucket, key, upload, parts)

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from botocore.exceptions import ClientError
 
 from refstore.core import deadline
 from refstore.errors import ObjectNotFound, ObjectsRefused, ObjectsUnavailable
 from refstore.objects.base import Body, ObjectInfo, StoredPart, chunks_of
+from refstore.objects.byte_ranges import check_length
 from refstore.objects.s3.client import FAILURES, Bucket, parse_server_error
 from refstore.objects.s3.object_reader import head_object
 from refstore.objects.s3.object_writer import abort_upload, list_uploads, translate_disk_errors
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import CopySourceTypeDef
 
 _HELD_BYTES: Final = 16 << 20
 """A part up to this size is sent from memory."""
@@ -50,15 +54,23 @@ def put_part(bucket: Bucket, key: str, upload: str, number: int, body: Body) -> 
     return StoredPart(size_bytes, sent["ETag"].strip('"'))
 
 
-def copy_part(bucket: Bucket, key: str, upload: str, number: int, source: str, start: int, end: int) -> StoredPart:
+def copy_part(
+    bucket: Bucket, key: str, upload: str, number: int, source: str, start: int, end: int, size_bytes: int
+) -> StoredPart:
+    """Copy a range of the source that has `size_bytes`: some servers copy what there is of a range."""
+    origin: CopySourceTypeDef = {"Bucket": bucket.name, "Key": bucket.full_key(source)}
+    with bucket.translate_errors(f"looking at {source!r}"):
+        found = bucket.client.head_object(**origin)
+    check_length(source, size_bytes, found["ContentLength"])
     try:
         answer = bucket.client.upload_part_copy(
             Bucket=bucket.name,
             Key=bucket.full_key(key),
             UploadId=upload,
             PartNumber=number,
-            CopySource={"Bucket": bucket.name, "Key": bucket.full_key(source)},
+            CopySource=origin,
             CopySourceRange=f"bytes={start}-{end - 1}",
+            CopySourceIfMatch=found["ETag"],
         )
     except FAILURES as error:
         raise _translate(bucket, error, f"copying part {number} of {key!r}", key) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -10,7 +11,7 @@ from urllib3.exceptions import HTTPError
 
 from refstore.errors import ObjectsUnavailable
 from refstore.objects.base import CHUNK_BYTES, ObjectInfo
-from refstore.objects.byte_ranges import check_range, clip_range
+from refstore.objects.byte_ranges import check_length, check_range, clip_range
 from refstore.objects.s3 import errors
 from refstore.objects.s3.client import FAILURES, Bucket, parse_server_error
 
@@ -26,20 +27,27 @@ class _GetResponse(NamedTuple):
     etag: str
     stop: int
     """The byte after the last byte of the body."""
+    size_bytes: int
+    """Of the whole object."""
 
 
-def read_object(bucket: Bucket, key: str, start: int, end: int | None) -> Iterator[bytes]:
-    """Yield an empty chunk once the server has answered, then the chunks of the object."""
+def read_object(bucket: Bucket, key: str, start: int, end: int | None, size_bytes: int | None) -> Iterator[bytes]:
+    """Yield an empty chunk once the server has answered, then the chunks of the object. `size_bytes`: its size, as the
+    caller knows it.
+    """
     check_range(key, start, end)
     answer = None if end == start else _open_response(bucket, key, start, end, None)
     if answer is None:
-        first, last = clip_range(key, start, end, head_object(bucket, key).size_bytes)
+        found_bytes = head_object(bucket, key).size_bytes
+        check_length(key, size_bytes, found_bytes)
+        first, last = clip_range(key, start, end, found_bytes)
         if first < last:
             raise _object_changed(bucket, key)
         yield b""
         return
-    (body, etag, stop), at, resumes = answer, start, 0
+    (body, etag, stop, found_bytes), at, resumes = answer, start, 0
     try:
+        check_length(key, size_bytes, found_bytes)
         yield b""
         while at < stop:
             broken: Exception | None = None
@@ -59,7 +67,7 @@ def read_object(bucket: Bucket, key: str, start: int, end: int | None) -> Iterat
                     " check the network and the proxies between, then read it again"
                 ) from broken
             answer = _open_response(bucket, key, at, stop, etag)
-            if answer is None or answer[1:] != (etag, stop):
+            if answer is None or answer[1:] != (etag, stop, found_bytes):
                 if answer is not None:
                     answer.body.close()
                 raise _object_changed(bucket, key) from broken
@@ -97,12 +105,17 @@ def _open_response(bucket: Bucket, key: str, start: int, end: int | None, etag: 
             f"{bucket.url} gave an answer for {key!r} that no S3 server gives; check whether a proxy answers instead"
         )
     bucket.seen = True
-    if ranged and not answer.get("ContentRange", "").startswith(f"bytes {start}-"):
-        answer["Body"].close()
-        raise ObjectsUnavailable(
-            f"{bucket.url} answered {byte_range} of {key!r} with another range; check whether a proxy ignores ranges"
-        )
-    return _GetResponse(answer["Body"], answer["ETag"], start + answer["ContentLength"])
+    stop = size_bytes = start + answer["ContentLength"]
+    if ranged:
+        match = re.fullmatch(rf"bytes {start}-\d+/(\d+)", answer.get("ContentRange", ""))
+        size_bytes = int(match[1]) if match else 0
+        if match is None or stop != (size_bytes if end is None else min(end, size_bytes)):
+            answer["Body"].close()
+            raise ObjectsUnavailable(
+                f"{bucket.url} answered {byte_range} of {key!r} with another range; check whether a proxy ignores "
+                "ranges"
+            )
+    return _GetResponse(answer["Body"], answer["ETag"], stop, size_bytes)
 
 
 def head_object(bucket: Bucket, key: str) -> ObjectInfo:

@@ -22,7 +22,8 @@ from botocore.exceptions import ClientError
 from refstore.core import deadline, event_log
 from refstore.core.clock import Clock
 from refstore.errors import AlreadyExists, InvalidSettings, ObjectNotFound, ObjectsUnavailable, RefstoreError
-from refstore.objects.base import Body, BodyDigest, StoredObject, chunks_of
+from refstore.objects.base import Body, BodyDigest, ObjectInfo, StoredObject, chunks_of
+from refstore.objects.byte_ranges import check_length
 from refstore.objects.s3 import errors
 from refstore.objects.s3.client import FAILURES, Bucket, parse_server_error
 from refstore.objects.s3.object_reader import head_object
@@ -72,8 +73,10 @@ class ObjectWriter:
                 )
         return tally.stored_object
 
-    def copy(self, source: str, key: str) -> None:
-        """Copy within the bucket: one request, or for a large object one for each part. Raises ObjectNotFound."""
+    def copy(self, source: str, key: str) -> ObjectInfo:
+        """Copy within the bucket: one request, or for a large object one for each part. Raises ObjectNotFound; and
+        CorruptObject, because some servers copy only a part of what they are asked for.
+        """
         bucket, full = self._bucket, self._bucket.full_key(key)
         origin: CopySourceTypeDef = {"Bucket": bucket.name, "Key": bucket.full_key(source)}
         with bucket.translate_errors(f"looking at {source!r}"):
@@ -82,7 +85,14 @@ class ObjectWriter:
         if size_bytes <= COPY_PART_BYTES:
             with bucket.translate_errors(f"copying {source!r} to {key!r}"):
                 self._bucket.client.copy_object(Bucket=bucket.name, Key=full, CopySource=origin, CopySourceIfMatch=etag)
-            return
+        else:
+            self._copy_parts(key, origin, size_bytes, etag)
+        info = head_object(bucket, key)
+        check_length(key, size_bytes, info.size_bytes)
+        return info
+
+    def _copy_parts(self, key: str, origin: CopySourceTypeDef, size_bytes: int, etag: str) -> None:
+        bucket, full = self._bucket, self._bucket.full_key(key)
         part_bytes = max(COPY_PART_BYTES, -(-size_bytes // PARTS_MAX))
 
         def send(upload: str, number: int, start: int) -> str:
