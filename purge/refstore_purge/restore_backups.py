@@ -165,12 +165,16 @@ def _restore(
     ctx: Context, candidates: Sequence[tuple[Address, Content]], done: RestoreSummary, *, dry_run: bool
 ) -> None:
     wanted = [content.address for _, content in candidates if not content.is_erased]
-    there = {info.key for info in ctx.objects.head_many(wanted) if info is not None}
+    found = {info.key: info.size_bytes for info in ctx.objects.head_many(wanted) if info is not None}
     restored: list[LocatedIdentity] = []
     try:
         for identity, content in candidates:
-            if not content.is_erased and content.address not in there:
+            if not content.is_erased and content.address not in found:
                 _record_failure(done, identity, f"the backup at {content.address} is gone")
+                continue
+            if not content.is_erased and found[content.address] != content.size_bytes:
+                size = f"has {found[content.address]} bytes, and had {content.size_bytes}"
+                _record_failure(done, identity, f"the backup at {content.address} is damaged: it {size}")
                 continue
             if not dry_run:
                 try:
