@@ -343,8 +343,9 @@ class Repository:
     def get(self, ref: str, path: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """Return the bytes from `start` up to, not including, `end` in chunks; foreign objects are read, too.
 
-        Raises ObjectNotFound or Gone before the first chunk. A whole object from S3 is checked while it is read: before
-        its last chunk, CorruptObject is raised if it is not what was uploaded. A part is not checked.
+        Raises ObjectNotFound or Gone before the first chunk, and CorruptObject if the object is not as long as it was.
+        A whole object from S3 is hashed while it is read: before its last chunk, CorruptObject is raised if it is not
+        what was uploaded.
         """
         return read_operation.open_object(self.context, ref, ids.object_path(path), start, end)
 

@@ -21,7 +21,7 @@ def cat(
     *,
     allow_foreign: AllowForeign = None,
 ) -> None:
-    """Write one object to standard output. An object from S3 is checked: wrong bytes end with 6, before the last ones.
+    """Write one object to standard output. A damaged one ends with 6: if its length differs, or bytes from S3 do.
 
     \b
     Example: refstore cat sales main 2026/11/21.csv | head -3

@@ -369,12 +369,14 @@ def test_an_object_that_is_deleted_while_it_is_read(bench: Bench):
         list(chunks)
 
 
-def test_a_proxy_that_ignores_ranges_is_found_out(quick: Bench):
+@pytest.mark.parametrize("fault", [WithoutRange(), Rewrite(lambda body: body[:1])], ids=["whole", "shorter"])
+def test_a_proxy_that_answers_another_range_is_found_out(quick: Bench, fault: Fault):
     quick.direct.put("a", b"0123456789")
-    quick.always(WithoutRange(), get_object)
-    with pytest.raises(ObjectsUnavailable, match="ignores ranges"):
-        quick.store.get("a", start=3, end=5)
-    assert quick.store.read("a") == b"0123456789"
+    quick.always(fault, get_object)
+    for size_bytes in (None, 10):
+        with pytest.raises(ObjectsUnavailable, match="ignores ranges"):
+            quick.store.get("a", start=3, end=5, size_bytes=size_bytes)
+    assert quick.direct.read("a") == b"0123456789"
 
 
 # -- listing
