@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from botocore.exceptions import BotoCoreError
 from hypothesis import given
 from hypothesis import strategies as st
+from urllib3.exceptions import HTTPError
 
 from refstore.core.safety import Safety
 from refstore.errors import CorruptObject, RefstoreError
@@ -223,6 +225,20 @@ def test_the_gateway_reads(gateway: ServedGateway) -> None:
         for options in ({}, {"Range": "bytes=0-"}, {"Range": "bytes=5-9"}, {"PartNumber": 1}):
             assert code_of(s3.get_object, **SOURCE, **options) == ("InternalError", 500)
         assert s3.head_object(**SOURCE)["ContentLength"] == SIZE
+
+
+def test_a_client_of_the_gateway_does_not_take_other_bytes_for_the_object(gateway: ServedGateway, store: Store) -> None:
+    """The answer has begun when the last chunk differs, so the connection ends before it."""
+    s3, body = gateway.client(), BODY * 4
+    gateway.repository.upload("main", "a", body)
+    damage(gateway.repository, body[:-1] + b"x")
+    answer = s3.get_object(**SOURCE)
+    assert answer["ContentLength"] == len(body)
+    if store.is_folder:  # reads of a folder are not hashed
+        assert answer["Body"].read() != body
+        return
+    with pytest.raises((HTTPError, BotoCoreError)):
+        answer["Body"].read()
 
 
 @pytest.mark.parametrize("options", COPIES.values(), ids=COPIES)
