@@ -546,9 +546,9 @@ def test_large_objects_are_read_in_pieces(lake: Lake, monkeypatch: pytest.Monkey
     get = LocalObjects.get
     sizes: list[int] = []
 
-    def counted(store: LocalObjects, key: str, *, start: int = 0, end: int | None = None) -> Any:
+    def counted(store: LocalObjects, key: str, *, start: int = 0, end: int | None = None, **more: Any) -> Any:
         sizes.append((end or 0) - start)
-        return get(store, key, start=start, end=end)
+        return get(store, key, start=start, end=end, **more)
 
     monkeypatch.setattr(LocalObjects, "get", counted)
     monkeypatch.setattr(worker_processes, "call", lambda work: work())  # in this process, to count
