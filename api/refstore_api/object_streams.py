@@ -73,9 +73,9 @@ class ChunkReader:
                 close()
 
 
-def open_chunks(context: Context, entry: Entry, start: int, end: int, *, is_copied: bool = False) -> ChunkReader | None:
+def open_chunks(context: Context, entry: Entry, start: int, end: int) -> ChunkReader | None:
     """Open the bytes of this very entry; None: its data is gone. By its path, another object's bytes could come under
-    this one's headers. `is_copied`: as of `open_content`.
+    this one's headers.
 
     Raises CorruptObject; ForeignNotAllowed, Gone for foreign objects.
     """
@@ -84,7 +84,7 @@ def open_chunks(context: Context, entry: Entry, start: int, end: int, *, is_copi
         return ChunkReader(context.foreign.get(entry.address, entry.size_bytes, start, end), end - start)
     with suppress(ObjectNotFound):
         what = f"the object at {entry.address}"
-        chunks = open_content(context, entry, start, end, what, is_copied=is_copied)
+        chunks = open_content(context, entry, start, end, what)
         return ChunkReader(chunks, end - start)
     return None
 

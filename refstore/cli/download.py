@@ -126,7 +126,7 @@ def _fetch_all(
 def _fetch(repo: Repository, ref: str, path: str, entry: Entry, goal: Path, *, bar: ProgressBar) -> int:
     """Download one object into one file; return its size. Raises CorruptObject if it differs from the upload."""
     bar.describe(path[-60:])
-    is_checked = repo.context.objects.is_remote and read.has_own_checksum(entry)  # by `get`
+    is_checked = read.has_own_checksum(entry)  # by `get`
     digest = hashlib.sha256()
     size = 0
     with local_errors(), replace_file(goal) as file:

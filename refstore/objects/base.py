@@ -228,7 +228,7 @@ class ObjectStore(ABC):
 
     @property
     def is_remote(self) -> bool:
-        """Whether bytes come over a network, where one may change on its way: whole objects are checked then."""
+        """Whether bytes come over a network: larger pieces are read then."""
         return True
 
     @property

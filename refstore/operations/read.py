@@ -267,12 +267,9 @@ def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None)
     raise Contention(f"{path!r} on {ref!r} kept changing while it was read; make the same call again")
 
 
-def open_content(
-    ctx: Context, stored: Entry | Content, start: int, end: int | None, what: str, *, is_copied: bool = False
-) -> Iterator[bytes]:
+def open_content(ctx: Context, stored: Entry | Content, start: int, end: int | None, what: str) -> Iterator[bytes]:
     """Return the bytes of an own object, whose length is compared whatever is read of it. A whole one is hashed as well
-    while it is read, if it comes over a network, or if its bytes are stored again under a checksum that vouches for
-    them (`is_copied`). `what`: the object, as an error names it.
+    while it is read. `what`: the object, as an error names it.
 
     Raises ObjectNotFound; CorruptObject where the length differs. The chunks raise it where the checksum does.
     """
@@ -281,7 +278,7 @@ def open_content(
     except CorruptObject as error:
         raise CorruptObject(f"{what} is damaged: {error}") from error
     is_whole = start == 0 and (end is None or end >= stored.size_bytes)
-    if is_whole and has_own_checksum(stored) and (is_copied or ctx.objects.is_remote):
+    if is_whole and has_own_checksum(stored):
         return verify_body(chunks, stored.size_bytes, stored.checksum, what)
     return chunks
 

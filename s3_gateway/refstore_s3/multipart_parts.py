@@ -122,7 +122,7 @@ def _copy(
             return None
         if written is not None:
             return written
-    reader = open_chunks(from_ctx, entry, *bounds, is_copied=True)
+    reader = open_chunks(from_ctx, entry, *bounds)
     if reader is None:
         return None
     running = Checksums([algorithm] if algorithm else [])

@@ -201,7 +201,7 @@ async def _copy_bytes(
     for _ in range(ATTEMPTS):
         context, entry = await stat_object(request, source)
         check_conditions(request.headers, entry, prefix=COPY_SOURCE)
-        reader = await request.service.run(partial(open_chunks, context, entry, 0, entry.size_bytes, is_copied=True))
+        reader = await request.service.run(partial(open_chunks, context, entry, 0, entry.size_bytes))
         if reader is not None:
             described = attributes.describe(entry)
             metadata, body = dict(described.metadata), read_all(reader)
