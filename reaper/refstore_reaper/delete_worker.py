@@ -6,18 +6,16 @@ time is waiting, which a thread can do.
 
 The worker deletes one batch at a time, answers what the store confirmed, and keeps no state. It ends with its parent,
 however that ends, after the current batch. It imports little (no logging, no msgspec), so that it starts within a
-tenth of a second. A child of `multiprocessing` or `concurrent.futures` would import the whole command line.
+tenth of a second.
 """
 
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 from collections.abc import Sequence
-from multiprocessing.connection import Connection, Pipe
 from typing import Final
 
+from refstore.core.child_processes import Connection, Pipe, PythonProcess
 from refstore.errors import ObjectsUnavailable, RefstoreError
 from refstore.objects import open_objects
 from refstore.objects.base import DeleteResult, ObjectStore
@@ -30,7 +28,7 @@ class DeleteWorker:
     """Deletes batches in the process, which starts with the first batch. For one thread at a time."""
 
     def __init__(self) -> None:
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: PythonProcess | None = None
         """None before the first batch, and after one that failed."""
         self._pipe: Connection | None = None
 
@@ -56,8 +54,7 @@ class DeleteWorker:
         """End the process after the current batch."""
         if self.process is not None and self._pipe is not None:
             self._pipe.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(END_SECONDS)
+            self.process.join(END_SECONDS)
             self._kill()
 
     def _start(self) -> Connection:
@@ -66,13 +63,8 @@ class DeleteWorker:
         # niceness would count for nothing.
         self._pipe, worker_end = Pipe()
         with worker_end:
-            self.process = subprocess.Popen(  # noqa: S603  # this very Python
-                [sys.executable, "-m", __name__, str(worker_end.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # standard error: nothing that is printed there may end up in our own output
-                pass_fds=[worker_end.fileno()],
-                process_group=0,
-            )
+            # to standard error: nothing that is printed there may end up in our own output
+            self.process = PythonProcess(serve, worker_end, stdout=2, process_group=0)
         return self._pipe
 
     def _kill(self) -> None:
@@ -98,7 +90,3 @@ def serve(pipe: Connection) -> None:
             except RefstoreError as error:
                 answer = str(error)
             pipe.send(answer)
-
-
-if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])))

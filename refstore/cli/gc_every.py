@@ -13,7 +13,6 @@ store refuses the job there, its operator may allow before the next pass.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -23,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
@@ -35,6 +34,7 @@ from refstore.cli.gc_tables import emit_summaries
 from refstore.configuration import configured_lake
 from refstore.configuration.settings import OfflineSettings, Settings
 from refstore.core import event_log
+from refstore.core.child_processes import Connection, Pipe, PythonProcess, when_parent_ends
 from refstore.core.redaction import redact_text
 from refstore.errors import Invalid, MissingExtra, NotFound, RefstoreError, RunUnderWay
 from refstore.gc_marks import OPEN_STATES, Marks
@@ -99,12 +99,10 @@ def run_every(ctx: typer.Context, seconds: float, request: PassRequest) -> None:
 
 def _run_pass(request: PassRequest, stop: threading.Event, metrics: GcMetrics | None) -> int:
     """Run one pass in a process, and return its exit code. On `stop`, end it. Abandon the run of one that died."""
-    context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="refstore-gc-", ignore_cleanup_errors=True) as folder:
-        receiving, sending = context.Pipe(duplex=False)
-        process = context.Process(target=work, args=(request, sending, folder), name="refstore-gc")
-        process.start()
-        sending.close()
+        receiving, sending = Pipe(duplex=False)
+        with sending:
+            process = PythonProcess(work, request, sending, folder)
         with suppress(EOFError, OSError):
             while not stop.is_set():
                 if receiving.poll(LOOK_SECONDS):
@@ -118,14 +116,14 @@ def _run_pass(request: PassRequest, stop: threading.Event, metrics: GcMetrics | 
             process.kill()
             process.join()
         receiving.close()
-    if process.exitcode not in (0, *map(exit_code, _PERMANENT)):
+    if process.returncode not in (0, *map(exit_code, _PERMANENT)):
         _abandon(request, f"{socket.gethostname()}:{process.pid}")
         if not stop.is_set():
-            words = f"the process of the pass ended with {process.exitcode}, killed for its memory perhaps"
+            words = f"the process of the pass ended with {process.returncode}, killed for its memory perhaps"
             _log.error("run_failed", repository="all", code="pass_ended", error=f"{words}; the next pass begins anew")
             if metrics is not None:
                 metrics.count_error("", "pass_ended")
-    return process.exitcode or 0
+    return process.returncode or 0
 
 
 def _abandon(request: PassRequest, owner: str) -> None:
@@ -176,17 +174,11 @@ def work(request: PassRequest, sending: Connection, folder: str) -> None:
     from refstore.configuration import logs
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # typed at a terminal it comes here too: the loop says when to end
-    parent = multiprocessing.parent_process()
-
-    def follow() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
+    when_parent_ends(partial(os._exit, 1))
 
     def count(name: str, *arguments: object, **options: object) -> None:
         sending.send((name, arguments, options))
 
-    threading.Thread(target=follow, name="refstore-parent", daemon=True).start()
     tempfile.tempdir = folder
     logs.configure_logs(request.settings.log, sys.stderr, service=True)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import socket
@@ -23,11 +22,10 @@ from refstore.cli.common import open_lake, settings_of, warn_of_open_folders
 from refstore.cli.errors import exit_code
 from refstore.configuration.settings import Settings
 from refstore.core import event_log
+from refstore.core.child_processes import PythonProcess, when_parent_ends
 from refstore.errors import InvalidSettings, MissingExtra, RefstoreError
 
 if TYPE_CHECKING:
-    from multiprocessing.process import BaseProcess
-
     from refstore_api.server import CompanionApplication
 
 app = typer.Typer()
@@ -270,11 +268,9 @@ def _reap(settings: Settings, folder: Path, over: threading.Event) -> None:
 
 def keep_reaping(settings: Settings, folder: Path, over: threading.Event) -> None:
     """Keep a reaper running in a process of its own: if it ends, start another."""
-    context = multiprocessing.get_context("spawn")
     while not over.is_set():
-        process = context.Process(target=_reaper, args=(settings, folder), name="refstore-reaper")
         try:
-            process.start()
+            process = PythonProcess(_reaper, settings, folder)
         except OSError as error:  # no memory, or too many processes, for a moment: the service still needs a reaper
             _log.error("reaper_process_not_started", error=repr(error), restart_seconds=RESTART_SECONDS)
             over.wait(RESTART_SECONDS)
@@ -282,7 +278,7 @@ def keep_reaping(settings: Settings, folder: Path, over: threading.Event) -> Non
         while process.is_alive() and not over.wait(CHECK_SECONDS):
             pass
         if not over.is_set():
-            _log.error("reaper_process_ended", exit_code=process.exitcode, restart_seconds=RESTART_SECONDS)
+            _log.error("reaper_process_ended", exit_code=process.returncode, restart_seconds=RESTART_SECONDS)
             over.wait(RESTART_SECONDS)
         process.terminate()
         process.join(BATCH_SECONDS)
@@ -304,14 +300,7 @@ def _reaper(settings: Settings, folder: Path) -> None:
     # an interrupt typed at the terminal comes here too: the service says when to end
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logs.configure_logs(settings.log, sys.stderr, service=True)
-    parent = multiprocessing.parent_process()
-
-    def follow() -> None:
-        if parent is not None:
-            parent.join()
-            over.set()
-
-    threading.Thread(target=follow, name="refstore-parent", daemon=True).start()
+    when_parent_ends(over.set)
     with lowered_priority(NICE):
         try:
             _reap(settings, folder, over)
@@ -320,19 +309,11 @@ def _reaper(settings: Settings, folder: Path) -> None:
             sys.exit(exit_code(type(error)))
 
 
-def _start_of_reads(settings: Settings) -> Callable[[socket.socket], BaseProcess] | None:
+def _start_of_reads(settings: Settings) -> Callable[[socket.socket], PythonProcess] | None:
     """How a process that answers starts the one for its expensive reads; None: it makes them in threads."""
     if settings.kv.startswith("memory:"):
         return None
-
-    def start(process_end: socket.socket) -> BaseProcess:
-        process = multiprocessing.get_context("spawn").Process(
-            target=_reads, args=(settings, process_end), name="refstore-reads"
-        )
-        process.start()
-        return process
-
-    return start
+    return partial(PythonProcess, _reads, settings)
 
 
 def _reads(settings: Settings, process_end: socket.socket) -> None:
@@ -361,14 +342,7 @@ def _worker(settings: Settings, sockets: _Sockets, folder: Path | None) -> None:
     logs.configure_logs(settings.log, sys.stderr, service=True)
     if settings.api.tls_certificate:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server runs: the certificate that it reads then is new
-    parent = multiprocessing.parent_process()
-
-    def follow() -> None:
-        if parent is not None:
-            parent.join()
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=follow, name="refstore-parent", daemon=True).start()
+    when_parent_ends(partial(os.kill, os.getpid(), signal.SIGTERM))
     server.serve_requests(
         settings,
         sockets.api,
@@ -382,7 +356,6 @@ def _many(settings: Settings, sockets: _Sockets, folder: Path | None, started: A
     """Answer with several processes over one socket. One that dies is replaced; all end when this one is to end."""
     from refstore_api import server
 
-    context = multiprocessing.get_context("spawn")
     over = threading.Event()
 
     def end(_number: int, _frame: object) -> None:
@@ -390,12 +363,8 @@ def _many(settings: Settings, sockets: _Sockets, folder: Path | None, started: A
 
     handlers = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
 
-    def start() -> Any:
-        process = context.Process(target=_worker, args=(settings, sockets, folder), name="refstore-api")
-        process.start()
-        return process
-
-    processes: list[Any] = []
+    start = partial(PythonProcess, _worker, settings, sockets, folder)
+    processes: list[PythonProcess] = []
 
     def reload(_number: int, _frame: object) -> None:
         for process in processes:

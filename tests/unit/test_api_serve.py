@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import multiprocessing
 import os
 import re
 import signal
@@ -382,11 +381,11 @@ def test_a_role_that_there_is_not_is_refused(refstore: Command) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """The worker processes; not the helper that Python starts beside them."""
+    """The worker processes."""
     found = [
         int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
     ]
-    return sorted(child for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes())
+    return sorted(child for child in found if b"refstore.cli.serve" in Path(f"/proc/{child}/cmdline").read_bytes())
 
 
 def lives(pid: int) -> bool:
@@ -408,14 +407,14 @@ def test_a_reaper_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Monk
     """As when there is no memory for a moment."""
     over, tried = threading.Event(), 0
 
-    def start(_process: object) -> None:
+    def start(*_: object) -> None:
         nonlocal tried
         tried += 1
         if tried == 3:
             over.set()
         raise OSError(errno.EAGAIN, "no more processes")
 
-    monkeypatch.setattr(multiprocessing.get_context("spawn").Process, "start", start)
+    monkeypatch.setattr(serve, "PythonProcess", start)
     monkeypatch.setattr(serve, "RESTART_SECONDS", 0.001)
     serve.keep_reaping(Settings(data=None, kv="sqlite:///nowhere/kv", objects="file:///nowhere"), Path("nowhere"), over)
     assert tried == 3

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import shutil
-import subprocess
+import subprocess  # noqa: TID251  # for Java
 import sys
 import tempfile
 import threading
@@ -45,6 +45,7 @@ _DEFAULTS: Final = {
     "spark.sql.adaptive.enabled": "false",  # partitions are cut by the listing; none may be merged or split
     "spark.python.worker.reuse": "true",
     "spark.speculation": "false",
+    "spark.executorEnv.PYTHONSAFEPATH": "1",  # Java starts Python by `-m`, which would import from the working folder
 }
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _NOISE: Final = (
@@ -102,6 +103,7 @@ def start_session(master: str, conf: Mapping[str, str]) -> SparkSession:
         _locate_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ["PYTHONSAFEPATH"] = "1"  # for what the driver's Java starts by itself
     submitted_settings = _spark_submit_settings() if submitted else {}
     settings = {**_DEFAULTS, **(_LOOPBACK if is_local else {}), **submitted_settings, **conf}
     if is_local:

@@ -6,9 +6,7 @@ may crash: that costs its piece of work, and nothing else. So what is called in 
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 import threading
 from collections import deque
@@ -16,12 +14,11 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from typing import Any, Final, TypeVar
 
 from refstore.configuration import logs
 from refstore.core import python_gc
+from refstore.core.child_processes import NOWHERE, Connection, Pipe, PythonProcess
 from refstore.errors import Unavailable
 
 A = TypeVar("A")
@@ -41,7 +38,7 @@ class CrashedError(Exception):
     """The process that did the work ended each time, such as by a crash of native code, or for want of memory."""
 
     def __init__(self, exit_code: int | None) -> None:
-        """`exit_code`: as of `subprocess.Popen`: below 0 a signal's number."""
+        """`exit_code`: below 0 a signal's number."""
         super().__init__(exit_code)
         self.exit_code = exit_code
 
@@ -52,15 +49,7 @@ class Worker:
     def __init__(self, imported_ahead: Sequence[str] = ()) -> None:
         ours, theirs = Pipe()
         with theirs:
-            # no child of `multiprocessing`: that runs the caller's main module again, or forks beside other threads
-            self.process = subprocess.Popen(  # noqa: S603  # this Python, with a number
-                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # Spark's has its files, too
-            )
-        ours.send((logs.current_setup(), imported_ahead))
+            self.process = PythonProcess(_work, theirs, logs.current_setup(), imported_ahead, stdout=NOWHERE)
         self._connection = ours
         self._is_ready = False
         self._is_working = False
@@ -102,11 +91,9 @@ class Worker:
         if not (self._is_working or self.has_ended):
             self.process.kill()  # it has nothing to lose, and Python takes a tenth of a second to end by itself
         self._connection.close()
-        try:
-            return self.process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait()
+        self.process.join(_STOP_SECONDS)
+        self.process.kill()
+        return self.process.wait()
 
 
 # ---- the workers of this process
@@ -211,16 +198,16 @@ def _call(work: Callable[[], T], _: None) -> list[T]:
     return [work()]
 
 
-def _work(connection: Connection) -> None:
+def _work(connection: Connection, log_setup: logs.LogSetup, imported_ahead: Sequence[str]) -> None:
     """Do what is sent, in the worker's own process, until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the starter, which ends this process, too
     with suppress(EOFError, OSError), python_gc.collect_seldom():
-        (settings, service), imported_ahead = connection.recv()
+        settings, service = log_setup
         logs.configure_logs(settings, sys.stderr, service=service)
         for module in imported_ahead:
             with suppress(ImportError):  # what needs it says so
                 import_module(module)
-        import_module("refstore_gc.engines.worker_processes").become_worker()  # this module's name is __main__ here
+        become_worker()
         connection.send(True)
         while True:
             work, item = connection.recv()
@@ -230,7 +217,3 @@ def _work(connection: Connection) -> None:
             except Exception as error:  # noqa: BLE001  # raised by the starter
                 answer = [], error
             connection.send(answer)
-
-
-if __name__ == "__main__":
-    _work(Connection(int(sys.argv[1])))
