@@ -116,7 +116,7 @@ def open(  # noqa: A001  # refstore.open
 
     `kv` is a URL such as `redis://host:6379/0` or `sqlite:///path`; `objects` one such as `s3://bucket/prefix` or
     `file:///folder`. What is not given comes from the environment (`REFSTORE_DATA`, ...), from one TOML file (`config`,
-    `REFSTORE_CONFIG`, `./refstore.toml`, ...) or from the defaults, as for every command.
+    `REFSTORE_CONFIG`, or that of the user's configuration directory) or from the defaults, as for every command.
 
     `safety`: durations that safety rests on, all of them or some by their names. Those that other processes rely on
     must be the ones that the lake's processes have agreed on; what is not given is taken from there.

@@ -11,10 +11,11 @@ app = typer.Typer()
 
 @app.command("config")
 def config(ctx: typer.Context) -> None:
-    """Show every setting in force, and where it came from.
+    """Show which settings file is in force, every setting, and where it came from.
 
     A value comes from the command line, then from REFSTORE_* variables, then from one TOML file (--config,
-    REFSTORE_CONFIG, ./refstore.toml, or refstore.toml in your configuration directory). Passwords and keys are hidden.
+    REFSTORE_CONFIG, or refstore/refstore.toml in your configuration directory, such as ~/.config). The first row names
+    the file. Passwords and keys are hidden.
     `refstore durations show` shows the durations that all processes of a lake have agreed on, which hold where none of
     these sources has them.
 

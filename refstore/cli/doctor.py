@@ -72,7 +72,7 @@ def doctor(
 def _checks(ctx: typer.Context, *, write: bool) -> Iterator[Check]:
     loaded = loaded_of(ctx)
     settings = loaded.settings
-    where = str(loaded.file) if loaded.file else "no file; environment, command line and defaults"
+    where = str(loaded.file.path) if loaded.file.path else "no file; environment, command line and defaults"
     yield Check("settings", "warning" if loaded.warnings else "ok", where, "; ".join(loaded.warnings))
     yield _versions()
     yield _java()

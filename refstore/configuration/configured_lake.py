@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from refstore.configuration.settings import Settings
-from refstore.configuration.settings_loader import LoadedSettings, candidate_files, load_settings
+from refstore.configuration.settings_loader import LoadedSettings, load_settings
 from refstore.core.file_modes import make_folder
 from refstore.core.user_folders import config_folder, data_folder
 from refstore.errors import InvalidSettings, NotFound
@@ -19,11 +19,8 @@ from refstore.lake import Lake
 
 
 def find_settings(flags: Mapping[str, object], *, given_as: str = "") -> LoadedSettings:
-    """Load the settings in force from `flags`, the environment, and the first TOML file that exists. Raises
-    InvalidSettings.
-    """
-    files = candidate_files(Path.cwd(), config_folder())
-    return load_settings(flags, os.environ, files, default_data=data_folder(), given_as=given_as)
+    """Load the settings in force from `flags`, the environment, and one TOML file. Raises InvalidSettings."""
+    return load_settings(flags, os.environ, config_folder(), default_data=data_folder(), given_as=given_as)
 
 
 def open_lake(

@@ -4,8 +4,7 @@ Every command, and `refstore.open`, finds its values in the same way. The first 
 
     1. the command line       --data DIR, or --kv URL --objects URL, --log-level, ...; the arguments of `refstore.open`
     2. the environment        REFSTORE_DATA, REFSTORE_KV, REFSTORE_GRACE_SECONDS, REFSTORE_REAPER_LEASE_SECONDS, ...
-    3. one TOML file          --config, REFSTORE_CONFIG, ./refstore.toml, the user's own; the first that exists, and
-                              never two merged
+    3. one TOML file          --config, REFSTORE_CONFIG, or that of the user's configuration directory; never two merged
     4. the default
 
 The stores are one choice: `data`, or `kv` and `objects` together, all from the same source. With the KV of one lake and
@@ -35,15 +34,14 @@ from refstore.configuration.object_store_settings import (
     store_variables,
 )
 from refstore.configuration.settings import Settings, embedded_urls
+from refstore.configuration.settings_file import CONFIG, CONFIG_VARIABLE, SettingsFile, read_settings_file
 from refstore.configuration.settings_table import ENVIRONMENT_PREFIX, SECTIONS, SETTINGS, Setting, store_setting
 from refstore.core.redaction import redact_url
 from refstore.core.suggestions import find_nearest
 from refstore.errors import InvalidSettings
 
-CONFIG: Final = "config"
 COMMITTER: Final = "REFSTORE_COMMITTER"
 """No setting: who makes the commits of the command."""
-FILE_NAME: Final = "refstore.toml"
 
 _ORCHESTRATORS: Final = (f"{ENVIRONMENT_PREFIX}PORT", f"{ENVIRONMENT_PREFIX}SERVICE_")
 """Variables that Kubernetes sets if a service is called refstore."""
@@ -84,15 +82,16 @@ class LoadedSettings:
     settings: Settings
     origins: Mapping[str, Origin]
     """By setting name, such as `reaper.lease_seconds`, for every setting."""
-    file: Path | None
-    """The TOML file that was read; None: none."""
+    file: SettingsFile
+    """The TOML file that was read."""
     warnings: tuple[str, ...]
-    """Variables that look like a mistyped setting. They are no errors, because orchestrators set `REFSTORE_PORT` and
-    the like by themselves.
+    """That everybody may write the file; variables that look like a mistyped setting. They are no errors, because
+    orchestrators set `REFSTORE_PORT` and the like by themselves.
     """
 
     def rows(self) -> Iterator[SettingRow]:
-        """Yield every setting, with secrets hidden."""
+        """Yield the file, then every setting, with secrets hidden."""
+        yield SettingRow(CONFIG, str(self.file.path) if self.file.path else None, self.file.origin)
         for name in (*SETTINGS, *(name for name in self.origins if name not in SETTINGS)):
             setting = SETTINGS.get(name) or store_setting(name)
             yield SettingRow(name, setting.display_value(self.value(name)), str(self.origins[name]))
@@ -113,22 +112,22 @@ _SettingSource = Mapping[str, tuple[object, Origin]]
 def load_settings(
     flags: Mapping[str, object],
     environ: Mapping[str, str],
-    files: Sequence[Path] = (),
+    user_folder: Path | None = None,
     *,
     default_data: Path,
     given_as: str = "",
 ) -> LoadedSettings:
     """Load the settings in force. Raises InvalidSettings, with the source, the key and the allowed values.
 
-    `flags`: by setting name (and `config`), None for a flag that was not given. `files`: where a TOML file may be, the
-    preferred one first, if neither `--config` nor `REFSTORE_CONFIG` names one. A named file must exist. `given_as`:
-    what messages call the source of `flags`, if it is not the command line.
+    `flags`: by setting name (and `config`), None for a flag that was not given. `user_folder`: the user's configuration
+    directory, where a TOML file may be if neither `--config` nor `REFSTORE_CONFIG` names one. A named file must exist.
+    `given_as`: what messages call the source of `flags`, if it is not the command line.
     """
     allowed = {CONFIG, *SETTINGS}
     check_names((name for name in flags if name.startswith(f"{SECTION}.")), given_as or "command line")
     if unknown := {name for name in flags if not is_store_setting(name)} - allowed:
         raise InvalidSettings(f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(sorted(allowed))}")
-    file = _find_file(flags, environ, files, given_as)
+    file = read_settings_file(flags, environ, user_folder, given_as)
     variables = {setting.name: setting.variable for setting in SETTINGS.values()} | store_variables(environ)
     sources: list[_SettingSource] = [
         {
@@ -141,7 +140,7 @@ def load_settings(
             for name, variable in variables.items()
             if environ.get(variable)  # shells use an empty variable for "not set"
         },
-        {name: (value, Origin("file", str(file))) for name, value in _read_file(file).items()} if file else {},
+        {name: (value, Origin("file", str(file.path))) for name, value in _parse_file(file).items()},
     ]
     values: dict[str, object] = {}
     origins: dict[str, Origin] = {}
@@ -156,51 +155,19 @@ def load_settings(
         values[name] = value if origin.kind == "default" else _convert_value(setting, value, origin)
         origins[name] = origin
     _choose_stores(sources, default_data, values, origins)
-    return LoadedSettings(_build_settings(values, origins), origins, file, tuple(_find_suspicious(environ)))
+    warnings = (*file.warnings, *_find_suspicious(environ))
+    return LoadedSettings(_build_settings(values, origins), origins, file, warnings)
 
 
-def candidate_files(directory: Path, user_directory: Path) -> tuple[Path, ...]:
-    """Return where to look for a TOML file if none is named."""
-    return (directory / FILE_NAME, user_directory / FILE_NAME)
-
-
-def _find_file(
-    flags: Mapping[str, object], environ: Mapping[str, str], files: Sequence[Path], given_as: str
-) -> Path | None:
-    named_file = flags.get(CONFIG) or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
-    if named_file:
-        path = Path(str(named_file)).expanduser()
-        if not _is_file(path):
-            source = "REFSTORE_CONFIG"
-            if flags.get(CONFIG):
-                source = f"config ({given_as})" if given_as else "--config"
-            raise InvalidSettings(f"{source} names {path}, which is not a file; write it, or leave {source} out")
-        return path
-    return next((path for path in files if _is_file(path)), None)
-
-
-def _is_file(path: Path) -> bool:
-    """Return whether the file exists. Raises InvalidSettings if that is unknown, because an existing file must not be
-    ignored.
-    """
-    try:
-        return path.is_file()
-    except OSError as error:
-        raise InvalidSettings(
-            f"{path} cannot be accessed ({error.strerror}); make its folder readable, or name another file"
-        ) from error
-
-
-def _read_file(file: Path) -> dict[str, object]:
+def _parse_file(read: SettingsFile) -> dict[str, object]:
     """Return the file's settings by name. An unknown key is an error, because it may be a misspelt safety duration."""
+    file = read.path
+    if file is None:
+        return {}
     import tomllib
 
     try:
-        document = cast(dict[str, object], tomllib.loads(file.read_text("utf-8")))
-    except OSError as error:
-        raise InvalidSettings(
-            f"{file} cannot be read ({error.strerror}); make it readable, or name another with --config"
-        ) from error
+        document = cast(dict[str, object], tomllib.loads(read.content.decode()))
     except ValueError as error:
         raise InvalidSettings(f"{file} is not TOML in UTF-8 ({error}); correct it") from error
     settings: dict[str, object] = {}
@@ -309,7 +276,7 @@ def _build_settings(values: Mapping[str, Any], origins: Mapping[str, Origin]) ->
 
 
 def _find_suspicious(environ: Mapping[str, str]) -> Iterator[str]:
-    variables = {ENVIRONMENT_PREFIX + "CONFIG", COMMITTER, *(setting.variable for setting in SETTINGS.values())}
+    variables = {CONFIG_VARIABLE, COMMITTER, *(setting.variable for setting in SETTINGS.values())}
     variables |= {*store_variables(environ).values()}
     for name in sorted(environ):
         if not name.startswith(ENVIRONMENT_PREFIX) or name in variables or name.startswith(_ORCHESTRATORS):

@@ -46,7 +46,7 @@ def test_the_example_of_settings_is_read(tmp_path: Path) -> None:
     assert tomllib.loads(text) == {}
     written = tmp_path / "refstore.toml"
     written.write_text(re.sub(r"^# (?=[\[a-z0-9_]+(?:\]| =))", "", text, flags=re.MULTILINE))
-    settings = load_settings({}, {"REFSTORE_CONFIG": str(written)}, [], default_data=tmp_path).settings
+    settings = load_settings({}, {"REFSTORE_CONFIG": str(written)}, default_data=tmp_path).settings
     assert (settings.kv, settings.reaper.rate_per_second) == ("redis://redis:6379/0", 500)
 
 

@@ -77,55 +77,67 @@ class TestConfig:
         lines = outcome.out.splitlines()
         assert outcome.code == 0
         assert lines[0].split() == ["setting", "value", "origin"]
-        assert [line.split()[0] for line in lines[1:]] == [*SETTINGS]
-        assert lines[1].split(maxsplit=2) == ["data", "/srv/lake", "command line"]
+        assert [line.split()[0] for line in lines[1:]] == ["config", *SETTINGS]
+        assert lines[1].split(maxsplit=1) == ["config", f"there is no {tmp_path / 'home'}/refstore/refstore.toml"]
+        assert lines[2].split(maxsplit=2) == ["data", "/srv/lake", "command line"]
         assert outcome.err == ""
 
     def test_json(self, refstore) -> None:
         rows = json.loads(refstore("config", "--json", "--kv", "redis://u:pw@h", "--objects", "s3://b").out)
-        assert rows[:3] == [
+        assert rows[1:4] == [
             {"setting": "data", "value": None, "origin": "default"},
             {"setting": "kv", "value": "redis://u:***@h", "origin": "command line"},
             {"setting": "objects", "value": "s3://b", "origin": "command line"},
         ]
 
     def test_where_it_looks(self, refstore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The whole chain, through the command: the user's file, the directory's, a variable, a flag."""
+        """The whole chain, through the command: the user's file, a variable, a flag; never the working folder."""
 
         def seen(*args: str) -> tuple[str, str]:
             rows = {row["setting"]: row for row in json.loads(refstore("config", "--json", *args).out)}
+            in_force.append((rows["config"]["value"], rows["config"]["origin"]))
             return rows["log.level"]["value"], rows["log.level"]["origin"]
 
-        assert seen() == ("info", "default")
-        theirs = tmp_path / "home" / "refstore" / "refstore.toml"
-        theirs.parent.mkdir(parents=True)
-        theirs.write_text("[log]\nlevel = 'debug'\n")
-        assert seen() == ("debug", str(theirs))
+        in_force: list[tuple[str | None, str]] = []
         here = tmp_path / "refstore.toml"
         here.write_text("[log]\nlevel = 'warning'\n")
+        here.chmod(0o600)
+        own = tmp_path / "home" / "refstore" / "refstore.toml"
+        assert seen() == ("info", "default")
+        own.parent.mkdir(0o700, parents=True)
+        own.write_text("[log]\nlevel = 'debug'\n")
+        own.chmod(0o600)
+        assert seen() == ("debug", str(own))
+        monkeypatch.setenv("REFSTORE_CONFIG", str(here))
         assert seen() == ("warning", str(here))
-        monkeypatch.setenv("REFSTORE_CONFIG", str(theirs))
-        assert seen() == ("debug", str(theirs))
-        assert seen("--config", str(here)) == ("warning", str(here))
+        assert seen("--config", str(own)) == ("debug", str(own))
         monkeypatch.setenv("REFSTORE_LOG_LEVEL", "error")
         assert seen() == ("error", "environment REFSTORE_LOG_LEVEL")
         assert seen("--log-level", "info") == ("info", "command line")
+        by_variable = (str(here), "environment REFSTORE_CONFIG")
+        assert in_force == [
+            (None, f"there is no {own}"),
+            (str(own), "configuration directory"),
+            by_variable,
+            (str(own), "command line"),
+            by_variable,
+            by_variable,
+        ]
 
-    @pytest.mark.parametrize("place", ["here", "the user's", "--config"])
+    @pytest.mark.parametrize("place", ["the user's", "--config"])
     def test_a_folder_that_it_may_not_look_into(
         self, refstore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
     ) -> None:
         """What may stand there must not be taken for nothing: other durations would be in force."""
-        files = {"here": tmp_path, "the user's": tmp_path / "home" / "refstore", "--config": tmp_path / "other"}
-        shut = files[place] / "refstore.toml"
-        looked = Path.stat
+        shut = tmp_path / "home" / "refstore" if place == "the user's" else tmp_path / "other" / "refstore.toml"
+        opened = os.open
 
-        def stat(path: Path, **how: bool) -> os.stat_result:
+        def open_(path: str | Path, *how: Any, **more: Any) -> int:
             if path == shut:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-            return looked(path, **how)
+            return opened(path, *how, **more)
 
-        monkeypatch.setattr(Path, "stat", stat)
+        monkeypatch.setattr(os, "open", open_)
         outcome = refstore("config", *(["--config", str(shut)] if place == "--config" else []))
         assert outcome.code == 2
         assert f"{shut} cannot be accessed (Permission denied)" in outcome.err
@@ -159,7 +171,7 @@ class TestOptions:
         "args", [("--data", "/x", "config"), ("config", "--data", "/x"), ("--data", "/y", "config", "--data", "/x")]
     )
     def test_before_and_after_the_command(self, refstore, args: tuple[str, ...]) -> None:
-        assert json.loads(refstore("--json", *args).out)[0]["value"] == "/x"
+        assert json.loads(refstore("--json", *args).out)[1]["value"] == "/x"
 
     @pytest.mark.parametrize("name", cli.COMMANDS)
     def test_every_command_takes_them_and_none_redefines_them(self, name: str) -> None:

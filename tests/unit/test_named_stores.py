@@ -98,7 +98,7 @@ def load_stores(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "refstore.toml"
         file.write_text(text)
-        return load_settings(flags or {}, environ or {}, (file,), default_data=Path("/lake"))
+        return load_settings(flags or {}, environ or {}, file.parent, default_data=Path("/lake"))
 
 
 def test_each_setting_of_a_store_comes_from_the_first_source_that_has_it() -> None:

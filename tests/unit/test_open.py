@@ -42,8 +42,12 @@ def test_without_arguments_it_opens_the_lake_of_the_environment(
     assert made_in(refstore.open()).startswith(f"file://{tmp_path}/lake/objects/")
 
 
-def test_without_arguments_it_opens_the_lake_of_a_file(tmp_path: Path) -> None:
-    Path("refstore.toml").write_text(f"data = '{tmp_path}/lake'\n")
+def test_without_arguments_it_opens_the_lake_of_the_users_file(tmp_path: Path) -> None:
+    folder = tmp_path / "user" / "refstore"
+    folder.mkdir(0o700, parents=True)
+    (folder / "refstore.toml").write_text(f"data = '{tmp_path}/lake'\n")
+    (folder / "refstore.toml").chmod(0o600)
+    Path("refstore.toml").write_text("data = 'not-this-one'\n")
     assert made_in(refstore.open()).startswith(f"file://{tmp_path}/lake/objects/")
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
-from typing import get_origin
+from typing import Any, get_origin
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import refstore
 from refstore.configuration.settings import ApiSettings, ReaperSettings, Settings, embedded_urls
-from refstore.configuration.settings_loader import LoadedSettings, candidate_files, load_settings
+from refstore.configuration.settings_loader import LoadedSettings, load_settings
 from refstore.configuration.settings_table import SETTINGS
 from refstore.core.redaction import redact_text, redact_url
 from refstore.core.safety import Safety
@@ -25,9 +26,9 @@ SECRET = "s" * 32
 
 
 def loaded(
-    flags: dict[str, object] | None = None, environ: dict[str, str] | None = None, files: tuple[Path, ...] = ()
+    flags: dict[str, object] | None = None, environ: dict[str, str] | None = None, user_folder: Path | None = None
 ) -> LoadedSettings:
-    return load_settings(flags or {}, environ or {}, files, default_data=HOME)
+    return load_settings(flags or {}, environ or {}, user_folder, default_data=HOME)
 
 
 @pytest.fixture
@@ -35,16 +36,28 @@ def toml(tmp_path: Path):
     def write(text: str, name: str = "refstore.toml") -> Path:
         file = tmp_path / name
         file.write_text(text, "utf-8")
+        file.chmod(0o644)
         return file
 
     return write
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """The file of the user's configuration directory, which nobody else may write."""
+    folder = tmp_path / "config"
+    folder.mkdir(0o700)
+    file = folder / "refstore.toml"
+    file.write_text("[log]\nlevel = 'debug'\n")
+    file.chmod(0o600)
+    return file
 
 
 def test_defaults() -> None:
     found = loaded()
     assert found.settings == Settings(data=HOME, kv="sqlite:///default/kv.sqlite", objects="file:///default/objects")
     assert found.settings.safety == Safety()
-    assert found.file is None
+    assert found.file.path is None
     assert {str(origin) for origin in found.origins.values()} == {"default"}
 
 
@@ -54,7 +67,12 @@ def test_each_place_wins_over_the_next(toml) -> None:
     flags: dict[str, object] = {"log.level": "error"}
     seen = [
         (found.settings.log.level, str(found.origins["log.level"]))
-        for found in (loaded(flags, environ, (file,)), loaded({}, environ, (file,)), loaded({}, {}, (file,)), loaded())
+        for found in (
+            loaded(flags, environ, file.parent),
+            loaded({}, environ, file.parent),
+            loaded({}, {}, file.parent),
+            loaded(),
+        )
     ]
     assert seen == [
         ("error", "command line"),
@@ -109,7 +127,7 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
             if text == "true" or (text.replace(".", "").isdigit() and "host" not in name)
             else f"'{text}'"
         )
-        by_file = loaded({}, {}, (toml(f"{f'[{section}]' if section else ''}\n{key} = {literal}\n"),))
+        by_file = loaded({}, {}, toml(f"{f'[{section}]' if section else ''}\n{key} = {literal}\n").parent)
         assert str(by_file.origins[name]).endswith("refstore.toml")
         if name != "data":
             assert by_variable.value(name) == by_file.value(name) != loaded().value(name)
@@ -178,9 +196,9 @@ class TestStores:
     def test_the_first_place_that_names_any_decides_alone(self, toml) -> None:
         file = toml("data = '/from/file'\n")
         environ = {"REFSTORE_KV": "redis://h", "REFSTORE_OBJECTS": "s3://b"}
-        assert loaded({"data": "/flag"}, environ, (file,)).settings.kv == "sqlite:///flag/kv.sqlite"
-        assert loaded({}, environ, (file,)).settings.data is None
-        assert loaded({}, {}, (file,)).settings.data == Path("/from/file")
+        assert loaded({"data": "/flag"}, environ, file.parent).settings.kv == "sqlite:///flag/kv.sqlite"
+        assert loaded({}, environ, file.parent).settings.data is None
+        assert loaded({}, {}, file.parent).settings.data == Path("/from/file")
 
     @pytest.mark.parametrize(
         ("flags", "message"),
@@ -201,10 +219,10 @@ class TestStores:
         """The KV of one lake with the objects of another looks like a lake full of blobs that nothing names."""
         file = toml("kv = 'redis://one'\nobjects = 's3://one'\n")
         with pytest.raises(InvalidSettings, match=r"kv \(environment REFSTORE_KV\) is given without objects"):
-            loaded({}, {"REFSTORE_KV": "redis://other"}, (file,))
+            loaded({}, {"REFSTORE_KV": "redis://other"}, file.parent)
 
     def test_a_file_means_its_own_directory(self, toml, tmp_path: Path) -> None:
-        assert loaded({}, {}, (toml("data = 'lake'\n"),)).settings.data == tmp_path / "lake"
+        assert loaded({}, {}, toml("data = 'lake'\n").parent).settings.data == tmp_path / "lake"
 
     def test_a_flag_means_the_directory_it_is_given_in(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
@@ -212,21 +230,19 @@ class TestStores:
 
 
 class TestFile:
-    def test_the_first_there_is_and_only_that(self, toml, tmp_path: Path) -> None:
-        first, second = (
-            toml("[log]\nlevel = 'error'\n", "a.toml"),
-            toml("[log]\nlevel = 'debug'\nformat = 'json'\n", "b.toml"),
-        )
-        found = loaded({}, {}, (tmp_path / "none.toml", first, second))
-        assert (found.settings.log.level, found.settings.log.format, found.file) == ("error", "auto", first)
-
-    def test_one_that_is_named_goes_before_those_that_are_looked_for(self, toml) -> None:
-        named, other, found_there = (
-            toml(f"[log]\nlevel = '{level}'\n", f"{level}.toml") for level in ("error", "debug", "warning")
-        )
+    def test_one_that_is_named_wins_over_the_users_and_only_one_is_read(self, toml) -> None:
+        named, other = (toml(f"[log]\nlevel = '{level}'\n", f"{level}.toml") for level in ("error", "debug"))
+        own = toml("[log]\nlevel = 'warning'\nformat = 'json'\n")
         environ = {"REFSTORE_CONFIG": str(other)}
-        assert loaded({"config": str(named)}, environ, (found_there,)).file == named
-        assert loaded({}, environ, (found_there,)).file == other
+        seen = [
+            (found.file.path, found.settings.log.level, found.settings.log.format)
+            for found in (
+                loaded({"config": str(named)}, environ, own.parent),
+                loaded({}, environ, own.parent),
+                loaded({}, {}, own.parent),
+            )
+        ]
+        assert seen == [(named, "error", "auto"), (other, "debug", "auto"), (own, "warning", "json")]
 
     @pytest.mark.parametrize(
         ("flags", "environ"), [({"config": "/none.toml"}, {}), ({}, {"REFSTORE_CONFIG": "/none.toml"})]
@@ -261,17 +277,79 @@ class TestFile:
     )
     def test_what_is_wrong_is_named_with_what_is_allowed(self, toml, text: str, message: str) -> None:
         with pytest.raises(InvalidSettings, match=message) as raised:
-            loaded({}, {}, (toml(text),))
+            loaded({}, {}, toml(text).parent)
         assert "refstore.toml" in str(raised.value)
 
     def test_bytes_that_are_no_text(self, tmp_path: Path) -> None:
         file = tmp_path / "refstore.toml"
         file.write_bytes(b"data = '\xff'")
         with pytest.raises(InvalidSettings, match="is not TOML in UTF-8"):
-            loaded({}, {}, (file,))
+            loaded({}, {}, file.parent)
 
-    def test_where_it_is_looked_for(self) -> None:
-        assert candidate_files(Path("/here"), Path("/me")) == (Path("/here/refstore.toml"), Path("/me/refstore.toml"))
+    @pytest.mark.parametrize(("mode", "folder_mode"), [(0o664, 0o700), (0o646, 0o700), (0o600, 0o770), (0o600, 0o1707)])
+    def test_the_users_own_that_others_may_write_is_refused(self, own, mode: int, folder_mode: int) -> None:
+        own.chmod(mode)
+        own.parent.chmod(folder_mode)
+        place = own if mode & 0o022 else own.parent
+        with pytest.raises(InvalidSettings, match=f"others may write {place}, .*run: chmod go-w {place}$"):
+            loaded({}, {}, own.parent)
+        place.chmod(0o700)
+        assert loaded({}, {}, own.parent).file.path == own
+
+    @pytest.mark.parametrize("place", ["the file", "its folder"])
+    def test_the_users_own_that_belongs_to_another_is_refused(
+        self, own, monkeypatch: pytest.MonkeyPatch, place: str
+    ) -> None:
+        another = own if place == "the file" else own.parent
+        if os.geteuid() == 0:
+            os.chown(another, 12345, -1)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: 0)
+        with pytest.raises(
+            InvalidSettings, match=r"belongs to the user .*name a file with --config or REFSTORE_CONFIG"
+        ):
+            loaded({}, {}, own.parent)
+
+    def test_the_users_own_may_be_a_link_to_a_file_that_is_theirs(self, own, toml) -> None:
+        target = own.rename(own.with_name("settings.toml"))
+        own.symlink_to(target)
+        assert loaded({}, {}, own.parent).settings.log.level == "debug"
+        target.chmod(0o666)
+        with pytest.raises(InvalidSettings, match="others may write"):
+            loaded({}, {}, own.parent)
+
+    def test_what_was_opened_is_checked_not_what_has_its_name(self, own, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Others put a good file in the place of theirs between the two steps."""
+        own.chmod(0o666)
+        opened = os.open
+
+        def open_and_replace(path: str | Path, *how: Any, **more: Any) -> int:
+            descriptor = opened(path, *how, **more)
+            if str(path) == own.name:
+                own.unlink()
+                own.write_text("")
+                own.chmod(0o600)
+            return descriptor
+
+        monkeypatch.setattr(os, "open", open_and_replace)
+        with pytest.raises(InvalidSettings, match="others may write"):
+            loaded({}, {}, own.parent)
+
+    def test_one_that_is_named_is_taken_with_a_warning_if_everybody_may_write_it(self, own) -> None:
+        for mode, folder_mode, warned in ((0o666, 0o700, 1), (0o664, 0o777, 0), (0o600, 0o700, 0)):
+            own.chmod(mode)
+            own.parent.chmod(folder_mode)
+            for flags, environ in (({"config": str(own)}, {}), ({}, {"REFSTORE_CONFIG": str(own)})):
+                found = loaded(flags, environ)
+                assert found.settings.log.level == "debug"
+                assert [f"everybody may write {own}" in warning for warning in found.warnings] == [True] * warned
+
+    def test_a_folder_or_a_pipe_is_no_file(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "refstore.toml")
+        assert loaded({}, {}, tmp_path).file.path is None
+        for place in (tmp_path, tmp_path / "refstore.toml"):
+            with pytest.raises(InvalidSettings, match=f"--config names {place}, which is not a file"):
+                loaded({"config": str(place)})
 
 
 class TestRules:
@@ -367,7 +445,7 @@ class TestSecrets:
         assert rows["objects"].value == "s3://b?secret_key=***&region=x"
         assert rows["signing_keys"].value == ["k1:***", "k2:***"]
         assert rows["purge_key"].value == "***"
-        assert [*rows] == [*SETTINGS]
+        assert [*rows] == ["config", *SETTINGS]
         assert found.settings.kv == "redis://user:hunter2@h:1/0"
         assert found.settings.parsed_signing_keys == (
             SigningKey("k1", f"hunter2{SECRET}".encode()),
@@ -396,7 +474,7 @@ class TestSecrets:
 
     def test_a_file_with_a_wrong_key_does_not_show_it(self, toml) -> None:
         with pytest.raises(InvalidSettings, match="is not valid; it must be a list of kid:secret texts") as raised:
-            loaded({}, {}, (toml("signing_keys = 'hunter2'"),))
+            loaded({}, {}, toml("signing_keys = 'hunter2'").parent)
         assert "hunter2" not in str(raised.value)
 
     @pytest.mark.parametrize(
