@@ -91,7 +91,7 @@ class LoadedSettings:
 
     def rows(self) -> Iterator[SettingRow]:
         """Yield the file, then every setting, with secrets hidden."""
-        yield SettingRow(CONFIG, str(self.file.path) if self.file.path else None, self.file.origin)
+        yield SettingRow(CONFIG, str(self.file.path.absolute()) if self.file.path else None, self.file.origin)
         for name in (*SETTINGS, *(name for name in self.origins if name not in SETTINGS)):
             setting = SETTINGS.get(name) or store_setting(name)
             yield SettingRow(name, setting.display_value(self.value(name)), str(self.origins[name]))

@@ -1,8 +1,8 @@
 """Start processes of Python. No other module of the product may (`banned-api` in pyproject.toml).
 
 `python -c` and `python -m` look for modules in the working folder first, and there may lie what somebody downloaded: a
-`multiprocessing.py` would run as this user. So each process here runs in safe-path mode (`-P`), and has the module path
-of the process that started it. `multiprocessing` and `concurrent.futures` cannot be told to start one so.
+file with the name of any module would run as this user. So each process here runs in safe-path mode (`-P`), and has the
+module path of the process that started it. `multiprocessing` and `concurrent.futures` cannot be told to start one so.
 """
 
 from __future__ import annotations

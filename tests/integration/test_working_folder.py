@@ -78,9 +78,9 @@ class WorkingFolder:
     def run(self, *arguments: str) -> str:
         process = self.start(*arguments)
         out, err = process.communicate(timeout=SECONDS)
+        self.check(arguments)
         assert process.returncode == 0 or arguments in MAY_REFUSE, err
         assert "Traceback" not in err
-        self.check(arguments)
         return out
 
     def serve(self, until: Callable[[str], bool], *arguments: str) -> None:
@@ -104,7 +104,9 @@ class WorkingFolder:
         self.check(arguments)
 
     def check(self, what: object) -> None:
-        assert sorted(mark.name for mark in self.marks.iterdir()) == [], f"{what} ran code of the working folder"
+        assert not (ran := sorted(mark.name for mark in self.marks.iterdir())), (
+            f"{what} ran {ran} of the working folder"
+        )
 
 
 @pytest.fixture
@@ -161,6 +163,7 @@ def test_every_command(working_folder: WorkingFolder) -> None:
         ("import", "sales", "dev", data, "raw/", "-m", "raw"),
         ("stage", "sales", "dev", "one", f"{working_folder.data.as_uri()}/001", "--size-bytes", "1"),
         ("rm", "sales", "dev", "one"),
+        ("reset", "sales", "dev", "--yes"),
         ("issue", "sales", "dev", "issued", "--json"),
         LINK,
         ("log", "sales", "main"),
