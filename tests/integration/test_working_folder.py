@@ -17,8 +17,7 @@ import pytest
 
 from refstore import cli
 from refstore.core.child_processes import PythonProcess
-from refstore.core.safety import Safety
-from tests.durations import COLLECTOR
+from tests.durations import AT_ONCE, set_agreed
 
 SECONDS = 300.0
 REFSTORE = Path(sys.executable).with_name("refstore")
@@ -56,9 +55,9 @@ class WorkingFolder:
             (self.path / script).chmod(0o755)
         for name, text in FILES.items():
             (self.path / name).write_text(text)
+        self.lake = folder / "lake"
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("REFSTORE_")} | {
-            **{f"REFSTORE_{name.upper()}": str(getattr(COLLECTOR, name)) for name in Safety.__slots__},
-            "REFSTORE_DATA": str(folder / "lake"),
+            "REFSTORE_DATA": str(self.lake),
             "REFSTORE_REAPER_RESERVE_MIB": "0",
             "REFSTORE_IMPORT_FROM": self.data.as_uri() + "/",
             "HOME": str(folder / "home"),
@@ -102,6 +101,10 @@ class WorkingFolder:
             process.wait()
         assert "Traceback" not in log.read_text()
         self.check(arguments)
+
+    def wait_for_nobody(self) -> None:
+        """Let the offline job begin at once."""
+        set_agreed(f"sqlite://{self.lake}/kv.sqlite", AT_ONCE)
 
     def check(self, what: object) -> None:
         assert not (ran := sorted(mark.name for mark in self.marks.iterdir())), (
@@ -177,8 +180,6 @@ def test_every_command(working_folder: WorkingFolder) -> None:
         ("trash", "sales"),
         RESTORE,
         ("retention", "set", "sales", f"{data}/rules.json"),
-        ("gc", "run", "--all"),
-        ("expire", "--all"),
         ("purge", "onboard", "sales", f"{data}/purge.json"),
         ("purge", "run", "sales", "--ids", f"{data}/ids.csv", "--yes"),
         ("purge", "verify", "sales", "--ids", f"{data}/ids.csv"),
@@ -192,15 +193,19 @@ def test_every_command(working_folder: WorkingFolder) -> None:
         ("completion", "bash"),
     ]
     services = {
-        ("gc", "run", "--all", "--every", "1h"): says("gc_pass_ended"),
         ("serve", "--port", "0"): says("refstore serves", '"reaper_started"'),
         ("serve", "--port", "0", "--workers", "2"): says("refstore serves", '"reaper_started"'),
     }
-    assert {command[0] for command in [*commands, *services]} == {*cli.COMMANDS}
+    nightly = [("expire", "--all"), ("gc", "run", "--all")]
+    assert {command[0] for command in [*commands, *services, *nightly]} == {*cli.COMMANDS}
     for command in commands:
         run(*command)
     for command, until in services.items():
         working_folder.serve(until, *command)
+    working_folder.wait_for_nobody()
+    for command in nightly:
+        run(*command)
+    working_folder.serve(says("gc_pass_ended"), "gc", "run", "--all", "--every", "1h")
 
 
 @pytest.mark.slow
@@ -210,5 +215,6 @@ def test_spark(working_folder: WorkingFolder) -> None:
     working_folder.run("repo", "create", "sales")
     working_folder.run("upload", "sales", "main", str(working_folder.data / "../hostile/refstore.toml"), "a")
     working_folder.run("commit", "sales", "main", "-m", "one")
+    working_folder.wait_for_nobody()
     answer = working_folder.run("gc", "mark", "--all", "--engine", "spark", "--json")
     assert len(json.loads(answer)["runs"]) == 1
