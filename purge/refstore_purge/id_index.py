@@ -13,12 +13,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
+from refstore.errors import Corrupt
 from refstore.objects.base import ObjectStore
 from refstore.objects.stored_file import open_object
 from refstore.purge_document.document import Dataset
@@ -40,6 +41,8 @@ CHUNK_ROWS: Final = 1_000_000
 
 _COLUMN: Final = "hash"
 _ROWS: Final = b"refstore.rows"
+_DIGEST: Final = b"refstore.digest"
+"""Of what the footer says of the rows and the row groups; the pages have checksums."""
 
 
 class IndexKey(NamedTuple):
@@ -88,6 +91,16 @@ def _sort_unique(parts: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
     return found[np.append(True, found[1:] != found[:-1])] if len(found) else found
 
 
+class _RowGroup(NamedTuple):
+    rows: int
+    low: int
+    high: int
+
+
+def _digest(rows: int, groups: Iterable[_RowGroup]) -> bytes:
+    return hashlib.sha256(msgspec.json.encode((rows, list(groups)))).digest()
+
+
 class HashCollector:
     """Ids that collect the hashes of what is compared with them. Implements `formats.base.IdMatcher`."""
 
@@ -119,16 +132,19 @@ class HashCollector:
         self._merge()
         if self.is_full:
             return None
-        schema = pa.schema([(_COLUMN, pa.int64())], metadata={_ROWS: str(rows).encode()})
-        column = pa.array(self._found[0].astype(np.int64) if self._found else [], pa.int64())
+        hashes = self._found[0].astype(np.int64) if self._found else np.zeros(0, np.int64)
+        groups = [hashes[start : start + GROUP_ROWS] for start in range(0, len(hashes), GROUP_ROWS)]
+        digest = _digest(rows, [_RowGroup(len(group), int(group[0]), int(group[-1])) for group in groups])
+        schema = pa.schema([(_COLUMN, pa.int64())], metadata={_ROWS: str(rows).encode(), _DIGEST: digest})
         out = io.BytesIO()
         pq.write_table(
-            pa.table([column], schema=schema),
+            pa.table([hashes], schema=schema),
             out,
             row_group_size=GROUP_ROWS,
             use_dictionary=False,
             compression="none",
             column_encoding={_COLUMN: "DELTA_BINARY_PACKED"},
+            write_page_checksum=True,
         )
         return out.getvalue()
 
@@ -150,22 +166,29 @@ class IndexAnswer(NamedTuple):
 
 def look_up(store: ObjectStore, key: str, size_bytes: int, wanted: NDArray[np.uint64]) -> IndexAnswer:
     """Return whether an object may have one of the ids whose hashes, sorted, are given. Raises ObjectNotFound,
-    ObjectsUnavailable, and what pyarrow raises for an index that is damaged.
+    ObjectsUnavailable, Corrupt, and what pyarrow raises for an index that is damaged.
     """
     source = open_object(store, key, size_bytes, ahead_bytes=AHEAD_BYTES)
-    file = pq.ParquetFile(source, pre_buffer=False)
-    rows = int(file.schema_arrow.metadata[_ROWS])
-    for number in range(file.metadata.num_row_groups):
-        bounds = file.metadata.row_group(number).column(0).statistics
-        if bounds is None:  # it has no rows
-            continue
-        first, end = np.searchsorted(wanted, np.array([bounds.min, bounds.max + 1], dtype=np.uint64))
+    file = pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
+    rows, groups = int(file.schema_arrow.metadata[_ROWS]), list(_row_groups(file.metadata))
+    if file.schema_arrow.metadata[_DIGEST] != _digest(rows, groups):
+        raise Corrupt(f"{key} is not what was written; it is not used, and goes with its object")
+    for number, group in enumerate(groups):
+        first, end = np.searchsorted(wanted, np.array([group.low, group.high + 1], dtype=np.uint64))
         if first == end:
             continue
         there = file.read_row_group(number).column(0).to_numpy().astype(np.uint64)
         if np.isin(wanted[first:end], there, assume_unique=True).any():
             return IndexAnswer(True, rows, source.requested_bytes)
     return IndexAnswer(False, rows, source.requested_bytes)
+
+
+def _row_groups(metadata: Any) -> Iterator[_RowGroup]:
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if group.num_rows:
+            bounds = group.column(0).statistics
+            yield _RowGroup(group.num_rows, bounds.min, bounds.max)
 
 
 def read_sizes(store: ObjectStore, folder: str) -> dict[str, int]:

@@ -10,7 +10,6 @@ import ctypes
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
@@ -145,6 +144,8 @@ def run_task(job: TaskSettings, work: ObjectTask) -> ObjectResult:
     try:
         return worker_processes.call(partial(run_in_process, job, work))
     except worker_processes.CrashedError as error:
+        if work.index_bytes:  # it may have been the index that is damaged
+            return run_task(job, msgspec.structs.replace(work, index_bytes=0))
         return ObjectResult(address=work.address, failure=crash_reason(error))
 
 
@@ -196,16 +197,16 @@ def _search_object(
     """Look for the ids in the index, and if that does not rule them out, in the object."""
     from refstore_purge import id_index
 
-    index_read = 0
+    index_read, is_indexed = 0, False
     if job.hash_key and work.index_bytes and ids.index_hashes is not None:
-        with suppress(Exception):  # an index that cannot be read saves nothing, and does no harm
+        with suppress(Exception):  # an index that cannot be read is written again
             answer = id_index.look_up(store, work.index_key, work.index_bytes, ids.index_hashes)
             index_read = answer.read_bytes
+            is_indexed = True
             if not answer.may_match:
                 return ObjectResult(address=work.address, rows=answer.rows, decided_by="index", read_bytes=index_read)
-    collector = id_index.HashCollector(ids, job.hash_key) if job.hash_key and not work.index_bytes else None
-    task = replace(work.format_task, is_indexed=collector is not None)
-    found = load_format(work.format).find(cast(BinaryIO, source), task, collector or ids)
+    collector = id_index.HashCollector(ids, job.hash_key) if job.hash_key and not is_indexed else None
+    found = load_format(work.format).find(cast(BinaryIO, source), work.format_task, collector or ids)
     written = 0
     is_told = collector is not None and found.decided_by == "column" and found.has_identifier
     body = collector.to_bytes(found.rows) if collector is not None and is_told else None

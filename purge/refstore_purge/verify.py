@@ -58,8 +58,7 @@ PLACES: Final = 5
 RETRIES_MAX: Final = 3
 """How often an object is read, at most, that another run replaces meanwhile."""
 IGNORE_STATISTICS: Final = (
-    "the statistics of the file exclude ids that are in it, so a run does not see them; run again with "
-    "--ignore-statistics"
+    "the statistics of the file exclude ids that are in it; if a run left them, run again with --ignore-statistics"
 )
 
 

@@ -1,7 +1,7 @@
 """Count the rows of Parquet and ORC for `verify`, by plain readers of the columns that matter.
 
 Whole row groups and stripes are read, whatever their statistics say. Those of Parquet are looked at afterwards, where
-rows were found: if they exclude them, a run does not see them.
+rows were found: if they exclude them, a run that believed them did not see them.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def _bounds(chunk: Any) -> StatisticsBounds | None:
     statistics = chunk.statistics if chunk.is_stats_set else None
     if statistics is None:
         return None
-    if statistics.has_null_count and statistics.null_count == chunk.num_values:
+    if statistics.has_null_count and statistics.null_count == chunk.num_values and not statistics.has_min_max:
         return StatisticsBounds(None, None)
     try:
         if not statistics.has_min_max:

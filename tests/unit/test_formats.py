@@ -197,7 +197,7 @@ FORMS: dict[str, tuple[Callable[[], bytes], str]] = {
     "sweep record": (_sweep_record, "1ac8698000927e71276c01f651361eba74877d9ad586a431d5b1de9e1843d3e8"),
     "index of deletions": (_deletion_index, "49a0924942221bf06bd00ca2ff893a256f45bfaf99529e20efd20fe1aa3f41a2"),
     "signed token": (_token, "c0cdfb8cb4ab5216f845b541bb28e122eae4e9f0dab2bf36f5825a0cb8138991"),
-    "purge index": (_purge_index, "338ae7777c20e76674c72932097ebde4d45bd68b38c2d085b9168902d6c20322"),
+    "purge index": (_purge_index, "a6febdd97863e4dc5db8568b4f0b48119312cacb4ab944b13be1c6050f9f34a9"),
     "purge ledger": (_purge_ledger, "ba2e816ffe75e19e8e45d92276587c254461935e2595f068a49a63c69e03c433"),
 }
 

@@ -68,10 +68,6 @@ class FormatTask:
     """Whether every row matches, because the identifier is a partition's value; then no column has it."""
     ignores_statistics: bool = False
     """Whether the column is read also where statistics say that none of the ids is in it."""
-    is_indexed: bool = False
-    """Whether all values at the identifier, and what the metadata have, are compared, unless statistics tell that none
-    of the ids is in the whole object.
-    """
 
 
 class SearchResult(NamedTuple):

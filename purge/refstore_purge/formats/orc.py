@@ -25,6 +25,7 @@ from refstore_purge.formats.base import (
     SearchResult,
     name_of,
 )
+from refstore_purge.formats.believed_statistics import orc_bounds, rule_out
 from refstore_purge.formats.nested_columns import check_schema, match_rows, set_null
 from refstore_purge.formats.unclosed_file import UnclosedFile
 from refstore_purge.untyped_pandas import orc, pa
@@ -49,19 +50,13 @@ def find(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
                 file.nrows, file.nrows, "partition", key_values.count_entries_with_ids([file.metadata], ids)
             )
         leaf = None if task.matches_every_row else _plain_leaf(file, reader, task)
-        stripes = [
-            number
-            for number in range(file.nstripes)
-            if leaf is None or task.ignores_statistics or _may_match(reader, number, leaf, ids)
-        ]
-        if stripes and task.is_indexed:
-            stripes = list(range(file.nstripes))
+        is_ruled_out = leaf is not None and not task.ignores_statistics and rule_out(orc_bounds(reader, leaf), ids)
         columns = _deciding_columns(task, leaf)
         matched = 0
-        for number in stripes:
+        for number in range(0 if is_ruled_out else file.nstripes):
             batch = file.read_stripe(number, columns=columns)
             matched += int(np.count_nonzero(match_rows(batch, task, ids)))
-        by = "partition" if task.matches_every_row else "column" if stripes else "statistics"
+        by = "partition" if task.matches_every_row else "statistics" if is_ruled_out else "column"
         return SearchResult(file.nrows, matched, by, key_values.count_entries_with_ids([file.metadata], ids))
 
 
@@ -153,20 +148,6 @@ def _plain_leaf(file: Any, reader: Any, task: FormatTask) -> int | None:
     if pa.types.is_nested(type_):
         return None
     return int(reader.schema.find_column_id(name_of(task.identifier)))
-
-
-def _may_match(reader: Any, stripe: int, column: int, ids: IdMatcher) -> bool:
-    try:
-        statistics: Mapping[str, Any] = reader.read_stripe(stripe)[column].statistics
-    except (UnicodeDecodeError, IndexError):  # strings that are none; a file without a row index
-        return True
-    if statistics.get("number_of_values") == 0:
-        return False
-    low, high = statistics.get("minimum"), statistics.get("maximum")
-    # long strings have bounds instead, and then these two are those of the other row groups
-    if low is None or high is None or "lower_bound" in statistics or "upper_bound" in statistics:
-        return True
-    return ids.may_match(low, high)
 
 
 def _options(file: Any, reader: Any) -> dict[str, Any]:

@@ -78,29 +78,20 @@ def find(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
         if task.matches_every_row and not task.set_null:
             entries = key_values.count_entries_with_ids(pairs_of(file.footer), ids)
             return SearchResult(file.rows, file.rows, "partition", entries)
-        groups = [number for number in range(len(file.groups)) if file.may_have(number, ids)]
-        matched = _count_matching_rows(file, groups, task, ids)
-        if groups and task.is_indexed:
-            others = [number for number in range(len(file.groups)) if number not in groups]
-            if _count_matching_rows(file, others, task, ids):
-                raise PurgeError(
-                    f"column {name_of(task.identifier)!r} has an id that its statistics rule out; run again with "
-                    "--ignore-statistics"
-                )
-        by = "partition" if task.matches_every_row else "column" if groups else "statistics"
+        is_ruled_out = file.is_ruled_out(ids)
+        matched = 0 if is_ruled_out else _count_matching_rows(file, task, ids)
+        by = "partition" if task.matches_every_row else "statistics" if is_ruled_out else "column"
         return SearchResult(file.rows, matched, by, key_values.count_entries_with_ids(pairs_of(file.footer), ids))
 
 
-def _count_matching_rows(file: ParquetFile, groups: Sequence[int], task: FormatTask, ids: IdMatcher) -> int:
-    """Return how many rows of some row groups match. Raises PurgeError."""
-    if not groups:
-        return 0
+def _count_matching_rows(file: ParquetFile, task: FormatTask, ids: IdMatcher) -> int:
+    """Return how many rows match. Raises PurgeError."""
     matched = rows = 0
     columns = leaves_of(file.typed, task)
-    for batch in file.typed.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=columns):
+    for batch in file.typed.iter_batches(batch_size=BATCH_ROWS, columns=columns):
         matched += int(np.count_nonzero(match_rows(batch, task, ids)))
         rows += len(batch)
-    _check_rows(rows, sum(file.groups[number][RowGroupField.ROWS] for number in groups), name_of(task.identifier))
+    _check_rows(rows, file.rows, name_of(task.identifier))
     return matched
 
 
@@ -178,7 +169,7 @@ def _match_group(
 ) -> NDArray[np.bool_]:
     """Return for each row of a row group whether it matches."""
     rows = np.full(file.groups[number][RowGroupField.ROWS], task.matches_every_row)
-    if not task.matches_every_row and file.may_have(number, ids):
+    if not task.matches_every_row:
         table = file.typed.read_row_group(number, columns=leaves_of(file.typed, replace(task, set_null=())))
         found = [match_rows(batch, replace(task, set_null=()), ids) for batch in table.to_batches()]
         _check_rows(len(table), len(rows), name_of(task.identifier))

@@ -13,11 +13,13 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 from refstore_purge.formats.base import OtherMeansError
 from refstore_purge.formats.parquet_footer import (
+    BOUNDS,
     MAGIC,
     ColumnChunkField,
     ColumnMetadataField,
     RowGroupField,
     SchemaElementField,
+    StatisticsField,
     ThriftList,
     ThriftStruct,
     read_struct,
@@ -62,8 +64,7 @@ INDEXES: Final = (
     (ColumnChunkField.OFFSET_INDEX, ColumnChunkField.OFFSET_INDEX_BYTES),
 )
 """The fields with the place and the size of each index of a chunk's pages."""
-BOUNDS: Final = (1, 2, 5, 6, 7, 8)
-"""The fields of `Statistics` with the lowest and the highest value, and whether they are exact."""
+BOUND_FIELDS: Final = (*BOUNDS, StatisticsField.IS_MAX_EXACT, StatisticsField.IS_MIN_EXACT)
 
 
 class ChunkStorage(NamedTuple):
@@ -209,7 +210,7 @@ def restore_chunk_schema(
     statistics = metadata.get(ColumnMetadataField.STATISTICS)
     has_bounds = before.has_bounds and leaf.has_order
     if statistics is not None and not has_bounds:
-        metadata.change(ColumnMetadataField.STATISTICS, statistics.copy_without(*BOUNDS))
+        metadata.change(ColumnMetadataField.STATISTICS, statistics.copy_without(*BOUND_FIELDS))
     stays = (before.has_column_index and leaf.has_order, before.has_offset_index)
     found = chunk.copy_without(*chain(*(index for index, kept in zip(INDEXES, stays, strict=True) if not kept)))
     found.change(ColumnChunkField.METADATA, metadata)

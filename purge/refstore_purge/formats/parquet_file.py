@@ -9,7 +9,15 @@ from typing import Any, BinaryIO, Final
 
 from refstore.objects.stored_file import StoredFile
 from refstore_purge.formats import key_values
-from refstore_purge.formats.base import FormatTask, IdMatcher, OtherMeansError, PurgeError, is_alike
+from refstore_purge.formats.base import (
+    FormatTask,
+    IdMatcher,
+    OtherMeansError,
+    PurgeError,
+    find_column_type,
+    is_alike,
+)
+from refstore_purge.formats.believed_statistics import parquet_bounds, rule_out
 from refstore_purge.formats.parquet_chunks import ChunkSource, chunk_extent
 from refstore_purge.formats.parquet_footer import (
     ColumnChunkField,
@@ -22,7 +30,7 @@ from refstore_purge.formats.parquet_footer import (
     ThriftStruct,
     read_footer,
 )
-from refstore_purge.formats.parquet_identifier import find_plain_leaf, may_match
+from refstore_purge.formats.parquet_identifier import find_plain_leaf
 from refstore_purge.formats.parquet_schema import REPEATED, SchemaNode, make_view, read_schema_tree
 from refstore_purge.formats.parquet_structs import ThriftType
 from refstore_purge.untyped_pandas import pa, pq
@@ -51,7 +59,6 @@ class ParquetFile:
         roots = [node for node in self.root.children if any(is_alike(node.name, name) for name in names)]
         self.typed: Any = self.open_view(roots, range(len(self.groups)), is_plain=False) if roots else None
         self._task = task
-        self._leaf = find_plain_leaf(self.typed, task) if roots else None
 
     @property
     def schema(self) -> Any:
@@ -76,11 +83,13 @@ class ParquetFile:
                         "all row groups; write it as plain values, or see to it by other means"
                     )
 
-    def may_have(self, number: int, ids: IdMatcher) -> bool:
-        """Return whether a row group may have one of the ids, as far as the statistics of its column tell."""
-        if self._leaf is None or self._task.ignores_statistics:
-            return True
-        return may_match(self.typed.metadata.row_group(number).column(self._leaf), ids)
+    def is_ruled_out(self, ids: IdMatcher) -> bool:
+        """Return whether statistics that are believed tell that the file has none of the ids."""
+        leaf = None if self._task.ignores_statistics else find_plain_leaf(self.root, self._task)
+        if leaf is None:
+            return False
+        type_ = find_column_type(self.schema, self._task.identifier, self._task.map_part)
+        return rule_out(parquet_bounds(self.footer, leaf, type_), ids)
 
     def open_view(self, roots: Sequence[SchemaNode], groups: Sequence[int], *, is_plain: bool) -> Any:
         """Open some columns of some row groups, as `make_view` says. Raises PurgeError."""

@@ -108,6 +108,24 @@ class ColumnMetadataField(IntEnum):
     SIZES = 16
 
 
+class StatisticsField(IntEnum):
+    """Fields of `Statistics`."""
+
+    MAX = 1
+    """As old writers wrote it, whatever the order of the type; so is `MIN`."""
+    MIN = 2
+    NULLS = 3
+    DISTINCT = 4
+    MAX_VALUE = 5
+    MIN_VALUE = 6
+    IS_MAX_EXACT = 7
+    IS_MIN_EXACT = 8
+
+
+BOUNDS: Final = (StatisticsField.MIN, StatisticsField.MAX, StatisticsField.MIN_VALUE, StatisticsField.MAX_VALUE)
+"""The fields of statistics that have a value."""
+
+
 class ThriftStruct:
     """A struct of Thrift: its fields by number, each with its kind."""
 

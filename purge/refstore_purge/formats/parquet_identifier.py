@@ -1,38 +1,20 @@
-"""Which columns of a Parquet file have the identifier, and which row groups may have an id."""
+"""Which columns of a Parquet file have the identifier."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from refstore_purge.formats.base import FormatTask, IdMatcher, PurgeError, name_of
+from refstore_purge.formats.base import FormatTask, PurgeError, name_of
+from refstore_purge.formats.parquet_schema import REPEATED, SchemaNode
 from refstore_purge.untyped_pandas import pa
 
 
-def find_plain_leaf(file: Any, task: FormatTask) -> int | None:
+def find_plain_leaf(root: SchemaNode, task: FormatTask) -> SchemaNode | None:
     """Return the column of an identifier that lies in no list or map, so that its statistics are those of rows."""
-    wanted = name_of(task.identifier)
-    schema = file.schema
-    if task.matches_every_row or _has_dots(file):
-        return None
-    for number in range(len(schema)):
-        column = schema.column(number)
-        if column.path == wanted and column.max_repetition_level == 0:
-            return number
-    return None
-
-
-def may_match(chunk: Any, ids: IdMatcher) -> bool:
-    """Return whether the statistics of a column chunk let it have one of the ids."""
-    statistics = chunk.statistics if chunk.is_stats_set else None
-    if statistics is None:
-        return True
-    if statistics.has_null_count and statistics.null_count == chunk.num_values:
-        return False
-    try:
-        return not statistics.has_min_max or ids.may_match(statistics.min, statistics.max)
-    except UnicodeDecodeError:  # strings that are none
-        return True
+    leaves = () if task.matches_every_row else root.leaves()
+    found = [leaf for leaf in leaves if leaf.path == task.identifier and REPEATED not in leaf.levels]
+    return found[0] if len(found) == 1 else None
 
 
 def leaves_of(file: Any, task: FormatTask) -> Sequence[str]:

@@ -53,6 +53,7 @@ class PhysicalType(IntEnum):
 class ConvertedType(IntEnum):
     """Some of the enum `ConvertedType`."""
 
+    UTF8 = 0
     DECIMAL = 5
     UINT_8 = 11
     UINT_16 = 12
@@ -130,9 +131,14 @@ class SchemaNode:
         return found[0]
 
     @property
+    def logical_type(self) -> int | None:
+        """The field of the union `LogicalType` that a column has."""
+        return _logical(self.element)
+
+    @property
     def is_unsigned(self) -> bool:
         """Whether it has integers without a sign."""
-        if _logical(self.element) == LogicalType.INTEGER:
+        if self.logical_type == LogicalType.INTEGER:
             return not self.element[SchemaElementField.LOGICAL][LogicalType.INTEGER].get(IS_SIGNED, True)
         return self.element.get(SchemaElementField.CONVERTED) in _UNSIGNED
 
@@ -141,7 +147,7 @@ class SchemaNode:
         """Whether the values of a column, as pyarrow compares what it reads, have the order of the column's type: else
         lowest and highest values that it writes would mislead readers.
         """
-        logical, converted = _logical(self.element), self.element.get(SchemaElementField.CONVERTED)
+        logical, converted = self.logical_type, self.element.get(SchemaElementField.CONVERTED)
         physical = self.element.get(SchemaElementField.TYPE)
         if physical == PhysicalType.INT96 or converted == ConvertedType.INTERVAL:
             return False

@@ -8,24 +8,26 @@ edited: it is made again, of the footers that the files have now.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from refstore_purge.formats import key_values
 from refstore_purge.formats.base import FormatTask, IdMatcher, PurgeError
 from refstore_purge.formats.parquet_chunks import FileAssembly
 from refstore_purge.formats.parquet_file import make_footer, pairs_of, translate_read_errors
 from refstore_purge.formats.parquet_footer import (
+    BOUNDS,
     ColumnChunkField,
     ColumnMetadataField,
     FileField,
     RowGroupField,
+    SchemaElementField,
     ThriftStruct,
     read_footer,
     write_footer,
 )
 from refstore_purge.formats.parquet_identifier import is_subsequence
+from refstore_purge.formats.parquet_schema import PhysicalType, SchemaNode, read_schema_tree
 from refstore_purge.formats.parquet_structs import ThriftType
-from refstore_purge.untyped_pandas import pq
 
 RowGroups = Sequence[tuple[int, ...]]
 """Of each row group what tells it from that of another file: its rows and bytes, and where its columns begin."""
@@ -58,9 +60,7 @@ def read_summary(source: BinaryIO, task: FormatTask) -> ParquetSummary:
             if not path:
                 raise PurgeError("it has rows of its own, and is no summary of other files; give it another name")
             groups.setdefault(path.decode("utf-8", "surrogateescape"), []).append(_row_group_key(group))
-        source.seek(0)
-        bounds = frozenset(_identifiers(pq.read_metadata(source), task))
-        return ParquetSummary(dict(groups), bounds, list(pairs_of(footer)))
+        return ParquetSummary(dict(groups), frozenset(_identifiers(footer, task)), list(pairs_of(footer)))
 
 
 def row_groups_of(source: BinaryIO) -> RowGroups:
@@ -110,39 +110,30 @@ def _row_group_key(group: ThriftStruct) -> tuple[int, ...]:
     )
 
 
-def _identifiers(metadata: Any, task: FormatTask) -> Iterator[bytes]:
-    """Yield the lowest and the highest identifier of each row group, as texts. Where other columns are set to null, ids
-    stay in theirs.
+def _identifiers(footer: ThriftStruct, task: FormatTask) -> Iterator[bytes]:
+    """Yield the lowest and the highest identifier of each row group, as texts: also those that no reader would believe.
+    Where other columns are set to null, ids stay in theirs.
     """
     if task.set_null and not any(task.identifier[: len(null)] == null for null in task.set_null):
         return
-    leaves = _leaves(metadata, task)
-    for number in range(metadata.num_row_groups):
+    leaves = _leaves(read_schema_tree(footer), task)
+    for group in footer[FileField.ROW_GROUPS]:
         for leaf in leaves:
-            chunk = metadata.row_group(number).column(leaf)
-            statistics = chunk.statistics if chunk.is_stats_set else None
-            if statistics is None or not statistics.has_min_max:
-                continue
-            try:
-                bounds = (statistics.min_raw, statistics.max_raw)
-                bounds = (statistics.min, statistics.max) if isinstance(bounds[0], int) else bounds
-            except UnicodeDecodeError:
-                continue
-            yield from (_text(bound) for bound in bounds)
+            metadata = group[RowGroupField.COLUMNS][leaf.first_leaf][ColumnChunkField.METADATA]
+            statistics = metadata.get(ColumnMetadataField.STATISTICS, ThriftStruct())
+            yield from (_text(statistics[field], leaf) for field in BOUNDS if field in statistics)
 
 
-def _text(value: Any) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    return str(value).encode(errors="replace")
+def _text(bound: bytes, leaf: SchemaNode) -> bytes:
+    if leaf.element[SchemaElementField.TYPE] not in (PhysicalType.INT32, PhysicalType.INT64):
+        return bound
+    return str(int.from_bytes(bound, "little", signed=not leaf.is_unsigned)).encode()
 
 
-def _leaves(metadata: Any, task: FormatTask) -> list[int]:
-    """Return the numbers of the identifier's leaves; of a map those of its keys or of its values."""
-    names = [metadata.schema.column(number).path.split(".") for number in range(metadata.num_columns)]
-    root = task.identifier[0]
-    mine = [number for number, path in enumerate(names) if path[0] == root]
-    chosen = [number for number in mine if is_subsequence(task.identifier, names[number])]
+def _leaves(root: SchemaNode, task: FormatTask) -> list[SchemaNode]:
+    """Return the identifier's columns; of a map those of its keys or of its values."""
+    mine = [leaf for leaf in root.leaves() if leaf.path[0] == task.identifier[0]]
+    chosen = [leaf for leaf in mine if is_subsequence(task.identifier, leaf.path)]
     if len(chosen) > 1:
-        chosen = [number for number in chosen if task.map_part in names[number]] or chosen
+        chosen = [leaf for leaf in chosen if task.map_part in leaf.path] or chosen
     return chosen
