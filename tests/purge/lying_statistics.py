@@ -1,0 +1,286 @@
+"""Parquet and ORC files whose statistics lie: bounds that leave out values which are there.
+
+Each lie can be seen without reading the column: it is told by a writer that nobody knows to be right, or it contradicts
+itself or the rest of the file. (Of a known writer a lie that contradicts nothing is seen only in the column itself: that
+is what `--ignore-statistics` is for.)
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import orc
+
+from refstore_purge.formats.base import IdKind
+from refstore_purge.formats.parquet_footer import (
+    ColumnChunkField,
+    ColumnMetadataField,
+    FileField,
+    RowGroupField,
+    StatisticsField,
+    ThriftList,
+    ThriftStruct,
+)
+from refstore_purge.formats.parquet_structs import ThriftType
+from tests.purge.test_parquet_kept import edited
+
+WORDS: Final = ["ann", "bob", "cid", "dan", "eve", "zoe"]
+KNOWN: Final = [
+    b"parquet-cpp-arrow version 26.0.1",
+    b"parquet-cpp-arrow version 12.0.0-SNAPSHOT",
+    b"parquet-mr version 1.13.1 (build db4183109d5b734ec5930d870cdae161e408ddba)",
+    b"DuckDB version v1.4.0 (build b8a06e4a22)",
+]
+UNKNOWN: Final = [
+    b"Polars",
+    b"fastparquet-python version 2026.9.0 (build 0)",
+    b"parquet-rs version 53.0.0",
+    b"parquet-cpp version 1.5.1-SNAPSHOT",
+    b"parquet-cpp-arrow version 11.0.0",
+    b"parquet-mr version 1.8.1 (build 4aba4dae7bb0d4edbcf7923ae1339f28fd3f7fcf)",
+    b"parquet-mr version 1.10.0",
+    b"parquet-mr",
+    b"DuckDB",
+    b"DuckDB version v1.2.2 (build 7c039464e4)",
+    b"not parquet-mr version 1.13.1",
+    b"parquet-mr version 1.13.1, changed by somebody",
+    b"",
+]
+
+
+class LyingFile(NamedTuple):
+    what: str
+    format: str
+    kind: IdKind
+    type: Any
+    identifier: str
+    body: bytes
+    values: list[Any]
+    """What stands at the identifier, row by row."""
+
+
+class _Chunk(NamedTuple):
+    """What a lie is told of."""
+
+    statistics: ThriftStruct
+    values: int
+    low: bytes
+    high: bytes
+    """Bounds that are ordered, and not those of the values."""
+
+    def claim(self, *, low: bytes | None, high: bytes | None, nulls: int | None = 0) -> None:
+        """Say this, and nothing else."""
+        fields = (StatisticsField.MIN_VALUE, low), (StatisticsField.MAX_VALUE, high), (StatisticsField.NULLS, nulls)
+        for field, value in fields:
+            if value is not None:
+                self.statistics.set(field, ThriftType.I64 if isinstance(value, int) else ThriftType.STRING, value)
+
+    def claim_bounds(self, nulls: int | None = 0) -> None:
+        self.claim(low=self.low, high=self.high, nulls=nulls)
+
+
+def _claim_with(field: StatisticsField, kind: ThriftType, value: Any) -> Callable[[_Chunk], None]:
+    def lie(chunk: _Chunk) -> None:
+        chunk.claim_bounds()
+        chunk.statistics.set(field, kind, value(chunk) if callable(value) else value)
+
+    return lie
+
+
+def _claim_old_bounds(chunk: _Chunk) -> None:
+    chunk.claim(low=None, high=None)
+    chunk.statistics.set(StatisticsField.MIN, ThriftType.STRING, chunk.low)
+    chunk.statistics.set(StatisticsField.MAX, ThriftType.STRING, chunk.high)
+
+
+FAULTS: Final[dict[str, Callable[[_Chunk], None]]] = {
+    "nulls alone, beside bounds": lambda chunk: chunk.claim_bounds(nulls=chunk.values),
+    "nulls alone, beside the lowest": lambda chunk: chunk.claim(low=chunk.low, high=None, nulls=chunk.values),
+    "more nulls than rows": lambda chunk: chunk.claim_bounds(nulls=chunk.values * 3 + 1),
+    "more nulls than rows, and no bounds": lambda chunk: chunk.claim(low=None, high=None, nulls=chunk.values + 1),
+    "fewer nulls than none": lambda chunk: chunk.claim_bounds(nulls=-1),
+    "nulls that are not counted": lambda chunk: chunk.claim_bounds(nulls=None),
+    "the lowest alone": lambda chunk: chunk.claim(low=chunk.low, high=None),
+    "the highest alone": lambda chunk: chunk.claim(low=None, high=chunk.high),
+    "no bounds": lambda chunk: chunk.claim(low=None, high=None),
+    "the lowest above the highest": lambda chunk: chunk.claim(low=chunk.high, high=chunk.low),
+    "bounds of old writers alone": _claim_old_bounds,
+    "another lowest of old writers": _claim_with(StatisticsField.MIN, ThriftType.STRING, lambda chunk: chunk.high),
+    "another highest of old writers": _claim_with(StatisticsField.MAX, ThriftType.STRING, lambda chunk: chunk.low),
+    "a lowest that is cut off": _claim_with(StatisticsField.IS_MIN_EXACT, ThriftType.BOOL, value=False),
+    "a highest that is cut off": _claim_with(StatisticsField.IS_MAX_EXACT, ThriftType.BOOL, value=False),
+    "no distinct value": _claim_with(StatisticsField.DISTINCT, ThriftType.I64, 0),
+    "too many distinct values": _claim_with(StatisticsField.DISTINCT, ThriftType.I64, lambda chunk: chunk.values + 1),
+}
+"""What contradicts itself, by whomever it is written."""
+
+_ORDERS: Final[dict[str, Callable[[ThriftStruct], object]]] = {
+    "no order of columns": lambda footer: footer.copy_without(FileField.COLUMN_ORDERS),
+    "an unknown order": lambda footer: footer.change(
+        FileField.COLUMN_ORDERS, ThriftList(ThriftType.STRUCT, [_union(2)] * len(footer[FileField.COLUMN_ORDERS]))
+    ),
+}
+
+
+def _union(field: int) -> ThriftStruct:
+    made = ThriftStruct()
+    made.set(field, ThriftType.STRUCT, ThriftStruct())
+    return made
+
+
+_INTEGERS: Final[list[tuple[Any, list[int]]]] = [
+    (pa.int8(), [-128, -2, 0, 1, 5, 127]),
+    (pa.int32(), [-(2**31), -2, 0, 1, 5, 2**31 - 1]),
+    (pa.int64(), [-(2**63), -2, 0, 1, 5, 2**63 - 1]),
+    (pa.uint8(), [0, 1, 5, 130, 255]),
+    (pa.uint64(), [0, 1, 5, 2**63 + 3, 2**64 - 1]),
+]
+_TYPES: Final[list[tuple[IdKind, Any, list[Any]]]] = [
+    ("string", pa.string(), WORDS),
+    ("string", pa.large_string(), [*WORDS, "", "größe"]),
+    ("string", pa.dictionary(pa.int32(), pa.string()), WORDS),
+    ("binary", pa.binary(), [b"", b"\0", b"\x7f", b"\x80", b"\xff\xff"]),
+    ("binary", pa.binary(16), [bytes([first]) * 16 for first in (0, 1, 127, 128, 255)]),
+    *(("integer", type_, numbers) for type_, numbers in _INTEGERS),
+]
+
+
+def lying_parquet(rng: random.Random) -> LyingFile:
+    """Return a file of at most two row groups, of which one or both lie."""
+    kind, type_, pool = rng.choice(_TYPES)
+    values = [None if rng.random() < 0.2 else rng.choice(pool) for _ in range(rng.randrange(1, 7))]
+    is_nested = rng.random() < 0.3
+    column = pa.array(values, type_)
+    if is_nested:
+        column = pa.StructArray.from_arrays([column], ["id"])
+    table = pa.table({"n": range(len(values)), "guest": column})
+    out = io.BytesIO()
+    pq.write_table(table, out, row_group_size=3, store_schema=rng.random() < 0.8, write_page_index=rng.random() < 0.3)
+    bounds = sorted(rng.sample(pool, 2))
+    what = rng.choice([*FAULTS, *_ORDERS, "an unknown writer"])
+    liars = rng.choice([[0], [0, 1], [1]])
+
+    def lie(footer: ThriftStruct) -> Any:
+        writer = rng.choice(UNKNOWN if what == "an unknown writer" else KNOWN)
+        footer.change(FileField.CREATED_BY, writer)
+        if not writer:
+            footer = footer.copy_without(FileField.CREATED_BY)
+        for number, group in enumerate(footer[FileField.ROW_GROUPS]):
+            metadata = group[RowGroupField.COLUMNS][1][ColumnChunkField.METADATA]
+            low, high = (_encode(bound, metadata, type_) for bound in bounds)
+            metadata.set(ColumnMetadataField.STATISTICS, ThriftType.STRUCT, ThriftStruct())
+            chunk = _Chunk(metadata[ColumnMetadataField.STATISTICS], metadata[ColumnMetadataField.VALUES], low, high)
+            if number in liars and what in FAULTS:
+                FAULTS[what](chunk)
+            elif what in FAULTS:
+                _tell_truth(chunk, values[number * 3 : number * 3 + 3], metadata, type_)
+            else:
+                rng.choice([*FAULTS.values(), _Chunk.claim_bounds])(chunk)
+        made = _ORDERS[what](footer) if what in _ORDERS else None
+        return made if isinstance(made, ThriftStruct) else footer
+
+    body = edited(out.getvalue(), lie)
+    return LyingFile(what, "parquet", kind, type_, "guest.id" if is_nested else "guest", body, values)
+
+
+def _encode(value: Any, metadata: ThriftStruct, type_: Any) -> bytes:
+    """Return a bound as Parquet stores it."""
+    if isinstance(value, int):
+        size = 4 if metadata[ColumnMetadataField.TYPE] == 1 else 8
+        return value.to_bytes(size, "little", signed=pa.types.is_signed_integer(type_))
+    return value.encode() if isinstance(value, str) else value
+
+
+def _tell_truth(chunk: _Chunk, values: list[Any], metadata: ThriftStruct, type_: Any) -> None:
+    there = [value for value in values if value is not None]
+    low, high = (_encode(bound, metadata, type_) for bound in (min(there), max(there))) if there else (None, None)
+    chunk.claim(low=low, high=high, nulls=len(values) - len(there))
+
+
+# ---- ORC
+
+
+class _OrcClaim(NamedTuple):
+    """What an ORC file says of a column of strings of three letters: in the row index, and once more in the footer."""
+
+    count: int
+    low: str
+    high: str
+    has_null: bool
+
+    def to_bytes(self, left_out: str = "") -> bytes:
+        """Return it as a message of the same length. `left_out`: a part that is sent as a field that nobody knows."""
+        tags = {"count": b"\x08", "low": b"\x0a", "high": b"\x12", "has_null": b"\x50"}
+        others = {"count": b"\x78", "low": b"\x7a", "high": b"\x7a", "has_null": b"\x78"}
+        tag = {part: (others if part == left_out else tags)[part] for part in tags}
+        return b"".join(
+            (
+                *(tag["count"], bytes([self.count]), b"\x22\x0c"),
+                *(tag["low"], b"\x03", self.low.encode(), tag["high"], b"\x03", self.high.encode(), b"\x18\x06"),
+                *(tag["has_null"], bytes([self.has_null])),
+            )
+        )
+
+
+_CLAIM: Final = re.compile(rb"\x08.\x22\x0c\x0a\x03...\x12\x03...\x18.\x50.", re.DOTALL)
+_WRITER: Final = b"\x48\x01\x62"
+"""In the footer: the writer, C++, and the tag of what follows."""
+_VERSION: Final = b"\x30\x06\x82\xf4\x03\x03ORC"
+"""The end of the postscript: the version of the writer."""
+ORC_FAULTS: Final = [
+    *("no values", "a count that is left out", "a lowest that is left out", "more values than rows"),
+    *("the lowest above the highest", "nulls denied or claimed", "the row index alone", "the footer alone"),
+    *("another writer", "an old writer"),
+]  # fmt: skip
+
+
+def lying_orc(rng: random.Random) -> LyingFile:
+    there = rng.choices(WORDS, k=rng.randrange(1, 6))
+    values: list[Any] = rng.sample([*there, *[None] * rng.randrange(3)], k=len(there)) + [None] * rng.randrange(2)
+    if not any(values):
+        values[0] = "bob"
+    out = io.BytesIO()
+    with orc.ORCWriter(out, compression="uncompressed", dictionary_key_size_threshold=0.0) as writer:
+        writer.write(pa.table({"guest": values}))
+    body = out.getvalue()
+    what = rng.choice(ORC_FAULTS)
+    known = [value for value in values if value is not None]
+    truth = _OrcClaim(len(known), min(known), max(known), len(known) < len(values))
+    low, high = rng.choice([pair for pair in [("aaa", "aaa"), ("bob", "cid"), ("zzz", "zzz")] if pair != truth[1:3]])
+    lie = truth._replace(low=low, high=high)
+    told = lie.to_bytes()
+    match what:
+        case "no values":
+            told = lie._replace(count=0).to_bytes()
+        case "a count that is left out":
+            told = lie.to_bytes("count")
+        case "a lowest that is left out":
+            told = lie.to_bytes("low")
+        case "more values than rows":
+            told = lie._replace(count=len(values) + 1).to_bytes()
+        case "the lowest above the highest":
+            told = lie._replace(low="zzz", high="aaa").to_bytes()
+        case "nulls denied or claimed":
+            told = lie._replace(has_null=not lie.has_null).to_bytes()
+        case _:
+            pass
+    index, stripe, footer = (match.span() for match in _CLAIM.finditer(body))
+    places = {"the row index alone": [index], "the footer alone": [footer]}.get(what, [index, stripe, footer])
+    for start, end in places:
+        body = body[:start] + told + body[end:]
+    if what == "another writer":
+        body = _replaced(body, _WRITER, b"\x48\x02\x62")
+    if what == "an old writer":
+        body = _replaced(body, _VERSION, b"\x30\x00\x82\xf4\x03\x03ORC")
+    return LyingFile(what, "orc", "string", pa.string(), "guest", body, values)
+
+
+def _replaced(body: bytes, old: bytes, new: bytes) -> bytes:
+    assert body.count(old) == 1
+    return body.replace(old, new)
