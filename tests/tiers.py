@@ -45,6 +45,9 @@ SECOND_TIER: Final = {
     "tests/corpus/test_corpus_of_spark.py": (
         "another writer, and another reader of the same files; tests/corpus/test_corpus.py has the corpus whole"
     ),
+    "tests/offline/test_purge_final.py::test_what_verify_finds_in_files_of_the_corpus": (
+        "the scenario with many more files; the first tier has it with files whose statistics lie"
+    ),
     "tests/deploy/test_container.py::test_the_images_steps_work_in_a_plain_folder": "it installs what is shipped",
     "tests/s3/test_ceph_s3_tests.py::test_a_case_passes": (
         "one scenario each with one client more; the first tier has the gateway's own tests of the same operations"

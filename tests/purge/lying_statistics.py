@@ -1,8 +1,8 @@
 """Parquet and ORC files whose statistics lie: bounds that leave out values which are there.
 
 Each lie can be seen without reading the column: it is told by a writer that nobody knows to be right, or it contradicts
-itself or the rest of the file. (Of a known writer a lie that contradicts nothing is seen only in the column itself: that
-is what `--ignore-statistics` is for.)
+itself or the rest of the file. (Of a known writer a lie that contradicts nothing is seen in the column alone: that is
+what `--ignore-statistics` is for.)
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ class LyingFile(NamedTuple):
     body: bytes
     values: list[Any]
     """What stands at the identifier, row by row."""
+    denied: Any
+    """The one that is there by no statistics."""
 
 
 class _Chunk(NamedTuple):
@@ -72,7 +74,7 @@ class _Chunk(NamedTuple):
     values: int
     low: bytes
     high: bytes
-    """Bounds that are ordered, and not those of the values."""
+    """Bounds that are ordered, and leave out what is denied."""
 
     def claim(self, *, low: bytes | None, high: bytes | None, nulls: int | None = 0) -> None:
         """Say this, and nothing else."""
@@ -152,7 +154,7 @@ _TYPES: Final[list[tuple[IdKind, Any, list[Any]]]] = [
 
 
 def lying_parquet(rng: random.Random) -> LyingFile:
-    """Return a file of at most two row groups, of which one or both lie."""
+    """Return a file of at most two row groups, of which those lie that have the value which is denied."""
     kind, type_, pool = rng.choice(_TYPES)
     values = [None if rng.random() < 0.2 else rng.choice(pool) for _ in range(rng.randrange(1, 7))]
     is_nested = rng.random() < 0.3
@@ -162,9 +164,10 @@ def lying_parquet(rng: random.Random) -> LyingFile:
     table = pa.table({"n": range(len(values)), "guest": column})
     out = io.BytesIO()
     pq.write_table(table, out, row_group_size=3, store_schema=rng.random() < 0.8, write_page_index=rng.random() < 0.3)
-    bounds = sorted(rng.sample(pool, 2))
+    denied = rng.choice([value for value in values if value is not None] or pool)
+    bounds = sorted(_neighbours(rng, pool, denied))
     what = rng.choice([*FAULTS, *_ORDERS, "an unknown writer"])
-    liars = rng.choice([[0], [0, 1], [1]])
+    liars = [number for number in (0, 1) if denied in values[number * 3 : number * 3 + 3]]
 
     def lie(footer: ThriftStruct) -> Any:
         writer = rng.choice(UNKNOWN if what == "an unknown writer" else KNOWN)
@@ -176,17 +179,21 @@ def lying_parquet(rng: random.Random) -> LyingFile:
             low, high = (_encode(bound, metadata, type_) for bound in bounds)
             metadata.set(ColumnMetadataField.STATISTICS, ThriftType.STRUCT, ThriftStruct())
             chunk = _Chunk(metadata[ColumnMetadataField.STATISTICS], metadata[ColumnMetadataField.VALUES], low, high)
-            if number in liars and what in FAULTS:
-                FAULTS[what](chunk)
-            elif what in FAULTS:
-                _tell_truth(chunk, values[number * 3 : number * 3 + 3], metadata, type_)
+            if number in liars:
+                FAULTS.get(what, _Chunk.claim_bounds)(chunk)
             else:
-                rng.choice([*FAULTS.values(), _Chunk.claim_bounds])(chunk)
+                _tell_truth(chunk, values[number * 3 : number * 3 + 3], metadata, type_)
         made = _ORDERS[what](footer) if what in _ORDERS else None
         return made if isinstance(made, ThriftStruct) else footer
 
     body = edited(out.getvalue(), lie)
-    return LyingFile(what, "parquet", kind, type_, "guest.id" if is_nested else "guest", body, values)
+    return LyingFile(what, "parquet", kind, type_, "guest.id" if is_nested else "guest", body, values, denied)
+
+
+def _neighbours(rng: random.Random, pool: list[Any], denied: Any) -> list[Any]:
+    """Return two values of the pool below, or above, the one that is denied."""
+    sides = [[value for value in pool if value < denied], [value for value in pool if value > denied]]
+    return rng.sample(rng.choice([side for side in sides if len(side) > 1]), 2)
 
 
 def _encode(value: Any, metadata: ThriftStruct, type_: Any) -> bytes:
@@ -252,8 +259,8 @@ def lying_orc(rng: random.Random) -> LyingFile:
     what = rng.choice(ORC_FAULTS)
     known = [value for value in values if value is not None]
     truth = _OrcClaim(len(known), min(known), max(known), len(known) < len(values))
-    low, high = rng.choice([pair for pair in [("aaa", "aaa"), ("bob", "cid"), ("zzz", "zzz")] if pair != truth[1:3]])
-    lie = truth._replace(low=low, high=high)
+    outside = rng.choice(["aaa", "zzz"])
+    lie = truth._replace(low=outside, high=outside)
     told = lie.to_bytes()
     match what:
         case "no values":
@@ -277,8 +284,8 @@ def lying_orc(rng: random.Random) -> LyingFile:
     if what == "another writer":
         body = _replaced(body, _WRITER, b"\x48\x02\x62")
     if what == "an old writer":
-        body = _replaced(body, _VERSION, b"\x30\x00\x82\xf4\x03\x03ORC")
-    return LyingFile(what, "orc", "string", pa.string(), "guest", body, values)
+        body = _replaced(body, _VERSION, b"\x30\x05\x82\xf4\x03\x03ORC")
+    return LyingFile(what, "orc", "string", pa.string(), "guest", body, values, rng.choice(known))
 
 
 def _replaced(body: bytes, old: bytes, new: bytes) -> bytes:
