@@ -72,7 +72,9 @@ IncludingCopies = Annotated[
 ]
 IgnoreStatistics = Annotated[
     bool,
-    typer.Option("--ignore-statistics", help="Read the ids' column also where statistics of files exclude them."),
+    typer.Option(
+        "--ignore-statistics", help="Read the ids' column also where statistics that are believed exclude them."
+    ),
 ]
 Share = Annotated[
     float, typer.Option(min=0, max=1, metavar="N", help="Stop if more than this share of the rows would go.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -13,9 +13,13 @@ from tests.corpus import by_spark, readers
 from tests.corpus.checking import check
 from tests.corpus.expected import COMPARED, READ_BY_SPARK, REFUSED
 from tests.corpus.groups import GROUPS
+from tests.corpus.test_statistics import lies
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
+
+BELIEVED_OF_SPARK: Final = 100
+"""Of how many columns of Parquet and ORC statistics are believed, at least."""
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +45,14 @@ def test_files_of_spark(spark: Any, tmp_path: Path) -> None:
     wrong = [told for case in by_spark.cases(spark, tmp_path) for told in check(case, tmp_path, counts, REFUSED)]
     assert not wrong, "\n".join(wrong)
     assert {reader: counts[reader] for reader, least in COMPARED["Spark"].items() if counts[reader] < least} == {}
+
+
+def test_statistics_of_spark_that_a_run_believes_are_right(spark: Any, tmp_path: Path) -> None:
+    believed: Counter[str] = Counter()
+    path = tmp_path / "file"
+    wrong = [told for case in by_spark.cases(spark, tmp_path) for told in lies(case, path, believed)]
+    assert not wrong, "\n".join(wrong)
+    assert believed.total() >= BELIEVED_OF_SPARK
 
 
 @pytest.mark.parametrize("group", [group for group in GROUPS if group in READ_BY_SPARK])
