@@ -17,11 +17,19 @@ from refstore.operations.purge_roles import HIDDEN_BRANCHES
 from refstore_gc.purge_cleanup import ABANDONED_MS
 from refstore_purge import id_index, publish, purge_heads, purge_report, purge_run, verify
 from refstore_purge import purge_plan as planning
+from refstore_purge.formats.parquet_footer import (
+    ColumnChunkField,
+    ColumnMetadataField,
+    FileField,
+    RowGroupField,
+    ThriftStruct,
+)
 from refstore_purge.purge_run import PurgeOptions
 from tests.kit.logged_events import collecting_events
 from tests.offline.purge_runs import Purge, purge_on
 from tests.offline.world import World
 from tests.purge import datasets
+from tests.purge.test_parquet_kept import edited
 from tests.purge.tracking import PARTITION, PATH, PREFIX, event, events, guestids, guests_at, onboard, parquet, rows_at
 
 if TYPE_CHECKING:
@@ -412,6 +420,12 @@ def test_no_id_stands_in_what_a_run_leaves_behind(
             assert secret.encode() not in file.read_bytes(), file
 
 
+def change_type(footer: ThriftStruct) -> None:
+    """Let pyarrow end its process at a footer."""
+    chunk = footer[FileField.ROW_GROUPS][0][RowGroupField.COLUMNS][0]
+    chunk[ColumnChunkField.METADATA].change(ColumnMetadataField.TYPE, 6)
+
+
 class TestIndex:
     KEY = b"a key of at least thirty-two characters"
 
@@ -446,11 +460,16 @@ class TestIndex:
         assert purge("guest-3-1", purge_key=b"another key of at least thirty-two characters").rows[3].by_index == 0
         assert kept[0] not in {info.key for info in world.ctx.objects.list(id_index.FOLDER)}
 
-    def test_an_index_that_is_damaged_is_not_believed(self, world: World, purge: Purge) -> None:
+    def test_an_index_that_is_damaged_is_not_believed_and_made_again(self, world: World, purge: Purge) -> None:
         world.commit_files({PATH: events("bob", "ann", "cid")})
         onboard(world.repo)
         purge("b", dry_run=True, purge_key=self.KEY)
         (info,) = world.ctx.objects.list(id_index.FOLDER)
-        world.ctx.objects.put(info.key, b"no Parquet at all")
+        body = world.ctx.objects.read(info.key)
+        for damaged in (b"no Parquet at all", edited(body, change_type)):
+            world.ctx.objects.put(info.key, damaged)
+            assert purge("b", dry_run=True, purge_key=self.KEY).rows[0].index_bytes == len(body)
+            assert world.ctx.objects.read(info.key) == body
+            world.ctx.objects.put(info.key, damaged)
         assert purge("bob", purge_key=self.KEY).published_commits
         assert guests_at(world.repo, "main") == ["ann", "cid"]
