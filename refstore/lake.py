@@ -268,12 +268,14 @@ class Lake:
         metadata: dict[str, str] | None = None,
         grace_seconds: int | None = None,
         given_namespace: str = "",
+        is_bucket: bool = False,
     ) -> Repository:
         """Create an empty repository. Raises AlreadyExists, Conflict (the namespace is taken), InvalidName.
 
         `namespace`: the URL that the repository's data lives under; by default a folder in the lake's object store.
         `grace_seconds`: how long a deleted object can be restored; by default `Safety.grace_seconds`.
         `given_namespace`: the namespace as a client of lakeFS's called it, which the API shows instead of the URL.
+        `is_bucket`: whether an S3 client creates it as a bucket.
 
         The name is written last: no client sees the repository before, and a failure gives the namespace back. The
         namespace stays claimed after a crash, or if the KV does not confirm whether the name was written.
@@ -289,7 +291,7 @@ class Lake:
             namespace or child(self.objects_url, repo), self.object_stores, self.objects_url
         )
         grace = -1 if grace_seconds is None else grace_seconds
-        record = RepositoryRecord(repo, url, branch, now, metadata or {}, grace, given_namespace=given_namespace)
+        record = RepositoryRecord(repo, url, branch, now, metadata or {}, grace, 0, "", given_namespace, is_bucket)
         check_new(url, self.objects_url)
         with ExitStack() as undo:
             undo.callback(self._undo_kv, url, repo)
@@ -382,9 +384,7 @@ class Lake:
     def set_metadata(
         self, name: str, *, put: Mapping[str, str] | None = None, remove: Iterable[str] = ()
     ) -> RepositoryRecord:
-        """Change a repository's metadata, and return its record. Raises RepositoryNotFound, Contention, Invalid (the
-        metadata is too large).
-        """
+        """Change a repository's metadata, and return its record. Raises RepositoryNotFound, Contention, Invalid."""
         checked = ids.repository_name(name)
         key = keys.repository(checked)
         gone = set(remove)

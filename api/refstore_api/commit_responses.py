@@ -63,6 +63,7 @@ def _commit(commit_id: CommitId, commit: Commit, status: MarkStatus) -> models.C
         creation_date=commit.created_ms // 1000,
         meta_range_id=commit.metarange,
         metadata=commit.metadata,
+        notes=commit.notes or None,
         generation=commit.generation,
     )
     mark = status.mark

@@ -184,6 +184,10 @@ class CommitModel(Model):
     creation_date: int
     meta_range_id: str
     metadata: dict[str, str] = {}
+    notes: dict[str, str] | None = None
+    """refstore's own: what it says itself of the commit, such as the run of a purge (`purge`), how many names an import
+    left out (`skipped`), or the rule that removed entries (`rule`, `prefix`, `days`).
+    """
     generation: int = 0
     version: int = 1
     state: str | None = None

@@ -15,6 +15,7 @@ from refstore.context import Context
 from refstore.core.ids import Address, is_own, own_address
 from refstore.errors import InvalidToken
 from refstore.objects.foreign_objects import unreadable_reason
+from refstore.records.s3_attributes import content_of
 from refstore.records.staging_records import Entry
 from refstore_api.headers import content_type_of
 from refstore_api.json_responses import make_fields_response
@@ -74,6 +75,12 @@ def make_object_response(
     return make_fields_response(object_fields(ctx, path, entry, user_metadata=user_metadata, signed=signed), status)
 
 
+def _multipart_etag(entry: Entry) -> str:
+    """Return the ETag of an object that came in parts; '' for another one."""
+    content = content_of(entry.s3)
+    return content.etag if content is not None else ""
+
+
 class ObjectFields(msgspec.Struct, gc=False, omit_defaults=True):
     """Hold what an answer shows of an object, under the names that `ObjectStats` documents.
 
@@ -102,7 +109,7 @@ def object_fields(
         path,
         "object",
         signed.url if signed else physical_url(ctx, entry.address),
-        entry.md5 or entry.checksum,
+        entry.md5 or _multipart_etag(entry) or entry.checksum,
         entry.mtime_ms // 1000,
         entry.size_bytes,
         content_type_of(entry),

@@ -13,7 +13,7 @@ from refstore.core.batches import split_batches
 from refstore.core.ids import Address, own_address
 from refstore.errors import RefstoreError
 from refstore.repository import Repository
-from refstore_purge.publish import METADATA
+from refstore_purge.publish import PURGE_NOTE
 from refstore_purge.purge_report import PartitionRow, PublishedCommit, PurgeReport, Replacement
 
 
@@ -46,7 +46,7 @@ def _find_landed_commits(repo: Repository, report: PurgeReport) -> list[Publishe
             for commit in repo.log(branch, first_parent=True):
                 if commit.id == report.heads.get(branch):
                     break
-                if commit.record.metadata.get(METADATA) == report.run and commit.id not in known:
+                if commit.record.notes.get(PURGE_NOTE) == report.run and commit.id not in known:
                     paths = sum(1 for _ in repo.diff(commit.record.parents[0], commit.id))
                     found.append(PublishedCommit(branch, commit.id, paths))
     return found

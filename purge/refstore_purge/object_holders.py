@@ -27,7 +27,7 @@ from refstore.records.reference_records import Deleting, Issued
 from refstore.records.staging_records import Entry
 from refstore.retention.rules import Rules
 from refstore.versioning import due_hints
-from refstore_purge.publish import METADATA
+from refstore_purge.publish import PURGE_NOTE
 
 
 class HolderKind(IntEnum):
@@ -71,7 +71,7 @@ def scan_names(ctx: Context, *, prefix: str = "") -> Iterator[ObjectName]:
                     swept.append(CommitId(name))
                 continue
             commit = decode(value, Commit)
-            if name not in hidden_heads or METADATA not in commit.metadata:  # else a run made it for the hidden branch
+            if name not in hidden_heads or PURGE_NOTE not in commit.notes:  # else a run made it for the hidden branch
                 for path, entry in entries_of_commit(ctx, CommitId(name), commit, prefix, seen):
                     yield ObjectName(HolderKind.COMMIT, name, path, entry)
     yield from _names_on_branches(ctx, HolderKind.HIDDEN, hidden, prefix, seen)

@@ -15,22 +15,24 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import BinaryIO, Final, cast
 
+from refstore.core import deadline, ids
 from refstore.core.batches import split_batches
 from refstore.errors import BranchNotFound, Conflict, DirtyBranch, NothingToCommit
-from refstore.operations.commit import CommitInfo
+from refstore.operations import commit as commit_operation
+from refstore.operations.commit import CommitInfo, CommitOptions
 from refstore.operations.copy import Copy
 from refstore.operations.purge_roles import HIDDEN_BRANCHES
-from refstore.operations.upload import Link
+from refstore.operations.upload import Link, Upload
 from refstore.repository import Repository
 from refstore_purge.purge_plan import BranchPath, PurgeObject
 from refstore_purge.purge_report import PublishedCommit
 from refstore_purge.purge_tasks import ObjectResult
 
-METADATA: Final = "refstore.purge"
-"""The field of a commit's metadata that names the run."""
+PURGE_NOTE: Final = "purge"
+"""The note of a commit that names the run."""
 WAITS_SECONDS: Final = (0.5, 1, 2, 4, 8)
 """How long to wait between tries while a branch has staged changes."""
 
@@ -85,6 +87,7 @@ class BranchPublication:
                 md5=done.md5,
                 metadata=piece.metadata,
                 content_type=piece.content_type,
+                s3=piece.s3,
             )
             addresses += [
                 entry.address for entry in self._repo.link_many(self._open_hidden_branch(first.branch), [link])
@@ -110,7 +113,6 @@ class BranchPublication:
         published: list[PublishedCommit] = []
         refused: dict[str, str] = {}
         commits: dict[str, str] = {}
-        metadata = {METADATA: self._run}
         # in order, because a first name is on the first of its branches
         for branch in sorted({*self._paths, *self._copies, *self._summaries}):
             hidden = self._open_hidden_branch(branch)
@@ -122,9 +124,11 @@ class BranchPublication:
             paths = self._paths.get(branch, 0) + len(copies) + self._write_summaries(branch)
             if not paths:
                 continue
-            commits[branch] = self._repo.commit(hidden, message, metadata=metadata).id
+            options = CommitOptions(message=message).with_notes({PURGE_NOTE: self._run})
+            with self._limit_operation():
+                commits[branch] = commit_operation.commit(self._repo.context, ids.branch_name(hidden), options).id
             try:
-                landed = self.merge_commit(commits[branch], branch, message, metadata)
+                landed = self.merge_commit(commits[branch], branch, options)
             except NothingToCommit:
                 continue
             except (Conflict, BranchNotFound) as error:
@@ -140,23 +144,34 @@ class BranchPublication:
         for path, piece, write in self._summaries.get(branch, []):
             with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
                 if write(branch, BranchPath(self._hidden[branch], path), cast(BinaryIO, target)):
-                    self._repo.upload(
-                        self._hidden[branch],
-                        path,
-                        cast(BinaryIO, target),
+                    item = Upload(
+                        path=path,
+                        body=cast(BinaryIO, target),
                         metadata=piece.metadata,
                         content_type=piece.content_type,
+                        s3=lambda piece=piece: piece.s3,
                     )
+                    self._repo.upload_many(self._hidden[branch], [item])
                     written += 1
         return written
 
-    def merge_commit(self, commit: str, branch: str, message: str, metadata: dict[str, str]) -> CommitInfo:
+    def merge_commit(self, commit: str, branch: str, options: CommitOptions) -> CommitInfo:
         """Merge a commit into a branch; while that has staged changes, wait for whoever made them, but not for long."""
+        context, name = self._repo.context, ids.branch_name(branch)
+
+        def merge() -> CommitInfo:
+            with self._limit_operation():
+                return commit_operation.merge(context, name, commit, options, squash=True)
+
         for seconds in WAITS_SECONDS:
             with suppress(DirtyBranch):
-                return self._repo.merge(branch, commit, message=message, squash=True, metadata=metadata)
-            self._repo.context.clock.sleep(seconds)
-        return self._repo.merge(branch, commit, message=message, squash=True, metadata=metadata)
+                return merge()
+            context.clock.sleep(seconds)
+        return merge()
+
+    def _limit_operation(self) -> AbstractContextManager[None]:
+        context = self._repo.context
+        return deadline.limit_operation(context.clock, context.safety.operation_deadline_seconds)
 
     def close(self) -> None:
         """Delete the hidden branches; what they committed stays where it was merged."""

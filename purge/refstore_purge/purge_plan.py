@@ -18,6 +18,7 @@ from refstore.core.ids import is_own
 from refstore.errors import BranchNotFound
 from refstore.purge_document.document import ERASE, Dataset
 from refstore.records.location_records import Content
+from refstore.records.s3_attributes import S3Attributes, join_attributes
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_purge import table_formats
@@ -48,6 +49,8 @@ class PurgeObject(msgspec.Struct):
     """Of its content."""
     metadata: dict[str, str]
     content_type: str
+    s3: S3Attributes | None
+    """Without the description of the content, which is replaced."""
     names: list[BranchPath]
     """Of an object in many versions: the first one."""
     content_address: str = ""
@@ -144,7 +147,14 @@ class PurgePlanner:
             known = self._units.setdefault((dataset.prefix, partition), Partition(dataset, partition, {}))
             self._places[entry.address] = known
             known.objects[entry.address] = PurgeObject(
-                entry.address, entry.size_bytes, entry.metadata, entry.content_type, [], entry.address, value
+                entry.address,
+                entry.size_bytes,
+                entry.metadata,
+                entry.content_type,
+                join_attributes(entry.s3, None),
+                [],
+                entry.address,
+                value,
             )
         elif known.objects[entry.address].identifier_value != value:
             place = f"in partition {known.partition!r}" if known.partition else "elsewhere in it"

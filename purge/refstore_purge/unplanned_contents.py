@@ -139,7 +139,7 @@ class _ContentToExamine(NamedTuple):
     def purge_object(self) -> PurgeObject:
         content = self.content
         names = [BranchPath(content.ref, content.path)]
-        return PurgeObject(content.identity, self.size_bytes, {}, "", names, content.address)
+        return PurgeObject(content.identity, self.size_bytes, {}, "", None, names, content.address)
 
 
 def _examine_contents(run: PurgeRun, job: TaskSettings, contents: Sequence[_UnplannedContent]) -> None:

@@ -59,6 +59,7 @@ def commit_row(commit_id: CommitId, commit: Commit) -> dict[str, object]:
         "message": commit.message,
         "parents": list(commit.parents),
         "metadata": commit.metadata,
+        "notes": commit.notes,
     }
 
 

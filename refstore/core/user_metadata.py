@@ -1,5 +1,5 @@
-"""Metadata of users: its bound on a repository or a commit, because it is read whenever they are; and which names of an
-object's metadata describe its content.
+"""Metadata of users: its bounds, and the names that are ours. What we say ourselves of an object, a commit or a
+repository stands in fields of its record, where no caller can write it.
 """
 
 from __future__ import annotations
@@ -8,27 +8,20 @@ from collections.abc import Mapping
 from typing import Final
 
 from refstore.core import argument_types
-from refstore.errors import Invalid
+from refstore.errors import Invalid, InvalidPath
 
 METADATA_BYTES_MAX: Final = 64 << 10
-"""Bytes of all keys and values of one repository or commit, in UTF-8."""
+"""Bytes of all keys and values of one repository or commit, in UTF-8: it is read whenever they are."""
 
-CONTENT_ETAG: Final = "s3:etag"
-CONTENT_CHECKSUM: Final = "s3:checksum-"
-CONTENT_PARTS: Final = "s3:parts"
-"""What S3 clients are told of an object's bytes. No HTTP header has such a name, so no user gives one by mistake."""
+OBJECT_METADATA_BYTES_MAX: Final = 8192
+"""Of one object; S3 allows 2 KiB, lakeFS bounds it by its request size."""
 
-
-def without_content_names(metadata: dict[str, str]) -> dict[str, str]:
-    """Return the metadata without what describes the content: for an object whose content was replaced."""
-    if not any(describes_content(name) for name in metadata):
-        return metadata
-    return {name: value for name, value in metadata.items() if not describes_content(name)}
-
-
-def describes_content(name: str) -> bool:
-    """Return whether the name is one of what S3 clients are told of the bytes."""
-    return name in (CONTENT_ETAG, CONTENT_PARTS) or name.startswith(CONTENT_CHECKSUM)
+TRANSACTION: Final = "refstore.transaction"
+"""The one name of ours that callers give: by it a commit says its transaction type, whether it replaces everything or
+adds to it.
+"""
+_OURS: Final = ("s3:", "refstore.")
+"""What our names begin with, in any case."""
 
 
 def metadata_bytes(metadata: Mapping[str, str]) -> int:
@@ -39,11 +32,34 @@ def metadata_bytes(metadata: Mapping[str, str]) -> int:
 
 
 def check_user_metadata(metadata: Mapping[str, str], owner: str) -> None:
-    """Raise Invalid where the metadata is too large, or is not all text. `owner` names its owner in the message."""
-    argument_types.check_metadata(metadata, "metadata")
+    """Check the metadata of a repository or a commit. `owner` names it in the message. Raises Invalid."""
+    _check_names(metadata)
     size_bytes = metadata_bytes(metadata)
     if size_bytes > METADATA_BYTES_MAX:
         raise Invalid(
             f"the metadata of {owner} has {size_bytes} bytes, and may have {METADATA_BYTES_MAX} (keys and values "
             "together); keep large things in an object"
         )
+
+
+def check_object_metadata(metadata: Mapping[str, str]) -> None:
+    """Check the metadata of an object. Raises Invalid, InvalidPath."""
+    if metadata == {}:
+        return
+    _check_names(metadata)
+    size_bytes = metadata_bytes(metadata)
+    if size_bytes > OBJECT_METADATA_BYTES_MAX:
+        raise InvalidPath(
+            f"metadata of {size_bytes} bytes is more than {OBJECT_METADATA_BYTES_MAX}; keep large things in an object"
+        )
+
+
+def _check_names(metadata: Mapping[str, str]) -> None:
+    """Refuse what is not text, and names of ours: a reader must not take them for what refstore wrote."""
+    argument_types.check_metadata(metadata, "metadata")
+    for name in metadata:
+        if name.lower().startswith(_OURS) and name != TRANSACTION:
+            raise Invalid(
+                f"the metadata has the name {name[:80]!r}, and names that begin with {' or '.join(map(repr, _OURS))} "
+                "are refstore's own; give it another name"
+            )

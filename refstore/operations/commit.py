@@ -14,8 +14,9 @@ committed already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypedDict
 
@@ -76,6 +77,8 @@ class CommitOptions:
     date_is_only_shown: bool = False
     """Whether retention counts the commit as made now, as the date is not from somebody who may let data expire."""
     allow_empty: bool = False
+    notes: dict[str, str] = field(default_factory=dict[str, str], init=False)
+    """What refstore itself says of the commit: no caller gives it (`with_notes`)."""
 
     def __post_init__(self) -> None:
         """Raises Invalid."""
@@ -85,6 +88,12 @@ class CommitOptions:
         if self.date_ms is not None:
             argument_types.check_whole_number(self.date_ms, "date_ms")
         user_metadata.check_user_metadata(self.metadata, "the commit")
+
+    def with_notes(self, notes: Mapping[str, str]) -> CommitOptions:
+        """Return the same options with what refstore says of the commit."""
+        noted = copy(self)
+        object.__setattr__(noted, "notes", dict(notes))
+        return noted
 
 
 def commit(ctx: Context, branch: BranchName, options: CommitOptions) -> CommitInfo:
@@ -316,6 +325,7 @@ def write_commit(
         metadata=dict(options.metadata),
         generation=graph.next_generation(refs.get_commit(ctx, parent) for parent in parents),
         recorded_ms=now_ms if options.date_is_only_shown and options.date_ms is not None else None,
+        notes=options.notes,
     )
     new = graph.commit_id(record)
     ctx.kv.set(keys.commit(ctx.repo, new), encode(record))

@@ -7,7 +7,7 @@ answers the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from itertools import pairwise
@@ -24,6 +24,7 @@ from refstore.operations.refs import ResolvedRef
 from refstore.operations.stage_entries import Placement, find_refused
 from refstore.records.multipart_records import MultipartUpload
 from refstore.records.reference_records import Emptied, Issued, Listed, Reference
+from refstore.records.s3_attributes import S3Attributes, join_attributes
 from refstore.records.staging_records import Entry
 from refstore.versioning.address_state import changed_ms
 from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName, WrittenPart
@@ -40,6 +41,10 @@ class RequestedPart(NamedTuple):
     """As the part's writing answered it, without quotes."""
 
 
+def _keep_given(upload: MultipartUpload, _parts: Sequence[WrittenPart]) -> S3Attributes | None:
+    return join_attributes(upload.s3, None)
+
+
 def complete(
     ctx: Context,
     name: UploadName,
@@ -47,10 +52,10 @@ def complete(
     *,
     if_absent: bool = False,
     if_entry: Entry | None = None,
-    describe: Callable[[MultipartUpload, Sequence[WrittenPart]], Mapping[str, str]] | None = None,
+    describe: Callable[[MultipartUpload, Sequence[WrittenPart]], S3Attributes | None] = _keep_given,
 ) -> Entry:
     """Join the parts, put the object at its path, and return its entry. A repeated call that had landed answers the
-    same. `describe`: the metadata of the object, from the upload's and its parts; what it raises refuses the call.
+    same. `describe`: the S3 attributes of the object, from the upload and its parts; what it raises refuses the call.
 
     Raises UploadNotFound, InvalidParts, AlreadyExists, PathChanged, BranchNotFound; Contention: another such call is
     under way.
@@ -68,7 +73,7 @@ def complete(
     planned = Placement(name.path, None, is_referenced=True, if_absent=if_absent, if_entry=if_entry)
     for error in find_refused(ctx, name.branch, [planned]).values():
         raise error
-    metadata = dict(describe(registered.record, chosen) if describe is not None else registered.record.metadata)
+    s3 = describe(registered.record, chosen)
     fixed = ctx.references.fix_parts(name.address, registered.record.token_id, digest)
     if fixed is None:
         return _find_completed(ctx, name, digest)
@@ -78,7 +83,7 @@ def complete(
     except (ObjectNotFound, CorruptObject) as error:
         missing = InvalidParts(f"{error}; begin the upload again", fault="missing")
         return _find_completed(ctx, name, digest, otherwise=missing)
-    return _link(ctx, registered, fixed, info, metadata, planned)
+    return _link(ctx, registered, fixed, info, s3, planned)
 
 
 def _record_parts(ctx: Context, registered: RegisteredUpload, digest: str) -> RegisteredUpload:
@@ -118,7 +123,7 @@ def _link(
     registered: RegisteredUpload,
     fixed: bytes,
     info: ObjectInfo,
-    metadata: dict[str, str],
+    s3: S3Attributes | None,
     planned: Placement,
 ) -> Entry:
     """Take the address, once, and write the entry. Only who has taken it does."""
@@ -127,7 +132,16 @@ def _link(
     reference = Reference(token, name.path, ctx.ids.new_id(ctx.clock.now_ms()))
     if not ctx.references.link([(name.address, record.token_id, reference)], [fixed])[0]:
         return _find_completed(ctx, name, record.parts_digest)
-    entry = Entry(name.address, info.size_bytes, "", info.mtime_ms, metadata, record.content_type, reference.id)
+    entry = Entry(
+        name.address,
+        info.size_bytes,
+        "",
+        info.mtime_ms,
+        record.metadata,
+        record.content_type,
+        reference.id,
+        s3=s3,
+    )
     placement = msgspec.structs.replace(planned, entry=entry)
     refused = upload.place_each(ctx, name.branch, token, [placement], witness=ctx.safety.witness == "always")
     with suppress(RefstoreError):  # it has landed, or was refused: the scrubber ends what is left open here

@@ -23,7 +23,7 @@ import msgspec
 
 from refstore import gc_marks
 from refstore.context import Context
-from refstore.core import argument_types, ids
+from refstore.core import argument_types, ids, user_metadata
 from refstore.core.ids import Address, BranchName, CommitId, Path, is_own
 from refstore.errors import Conflict, Contention, InvalidPath, ObjectNotFound
 from refstore.operations import refs
@@ -32,6 +32,7 @@ from refstore.operations.read import ResolvedEntry, resolve_many
 from refstore.operations.refs import ResolvedRef
 from refstore.operations.stage_entries import Placement, TokenMoved, check_distinct, place
 from refstore.records.reference_records import Reference
+from refstore.records.s3_attributes import content_of, join_attributes
 from refstore.records.staging_records import Entry
 from refstore.versioning.address_state import AddOutcome
 
@@ -45,7 +46,9 @@ class Copy(NamedTuple):
     source: str
     destination: str
     change: Callable[[Entry], Entry] | None = None
-    """Returns the source's entry with the metadata and the content type of the copy, or raises; None: as they are."""
+    """Returns the source's entry with the metadata, the content type and the S3 attributes of the copy, or raises;
+    None: as they are. The copy keeps the description of the content, which is the same.
+    """
 
 
 class Move(Copy):
@@ -216,12 +219,17 @@ def find_committed_sources(
 
 
 def make_copy(ctx: Context, source: Entry, now_ms: int, change: Callable[[Entry], Entry] | None) -> Entry:
-    """Return the copy's entry: the source's, with a modification time and a reference of its own."""
-    described = change(source) if change is not None else source
+    """Return the copy's entry: the source's, with a modification time and a reference of its own. Raises Invalid."""
+    described = source
+    if change is not None:
+        described = change(source)
+        user_metadata.check_object_metadata(described.metadata)
+        ids.content_type(described.content_type)
     return msgspec.structs.replace(
         source,
         mtime_ms=now_ms,
         reference_id=ctx.ids.new_id(now_ms),
         metadata=described.metadata,
         content_type=described.content_type,
+        s3=join_attributes(described.s3, content_of(source.s3)),
     )

@@ -144,7 +144,7 @@ def _remove_page(
     )
     try:
         commit_operation.commit_removal(
-            ctx, branch, CommitOptions(message=message, committer=COMMITTER, metadata=commit_metadata(rule)), paths_of
+            ctx, branch, CommitOptions(message=message, committer=COMMITTER).with_notes(make_notes(rule)), paths_of
         )
     except NothingToCommit:
         return page, False
@@ -175,9 +175,9 @@ def _entry_made_ms(address: Address) -> int | None:
     return address_time_ms(address) if is_own(address) else None
 
 
-def commit_metadata(rule: LatestViewRule) -> dict[str, str]:
-    """Return the commit's metadata, which says why it was made."""
-    return {"refstore.rule": "all", "refstore.rule.prefix": rule.prefix, "refstore.rule.days": str(rule.days)}
+def make_notes(rule: LatestViewRule) -> dict[str, str]:
+    """Return the notes of the commit, which say why it was made."""
+    return {"rule": "all", "prefix": rule.prefix, "days": str(rule.days)}
 
 
 def open_branches(ctx: Context) -> list[BranchName]:

@@ -44,8 +44,8 @@ lands.
 SOURCES_MAX: Final = 1000
 """How many sources one import may have."""
 
-SKIPPED_METADATA_KEY: Final = "refstore.skipped"
-"""The key of a commit's metadata that says how many names of the sources are not in it."""
+SKIPPED_NOTE: Final = "skipped"
+"""The note of a commit that says how many names of the sources are not in it."""
 
 
 class ImportResult(NamedTuple):
@@ -100,7 +100,7 @@ def import_objects(
     `only_allowed`: sources must lie below `import_from`, or this raises ForeignNotAllowed; otherwise they may lie
     anywhere but in a namespace of this lake, as the caller names them itself. `about_to_land` is called with the
     commit's id before the branch is moved. The commit says how many names were left out, in its message and its
-    metadata.
+    notes.
 
     Raises Invalid (there is no source, or a source or destination is none), ObjectNotFound (a source holds nothing),
     DirtyBranch, NothingToCommit, BranchNotFound, Unavailable, Contention. Nothing is changed then.
@@ -139,11 +139,8 @@ def _with_skipped_count(options: CommitOptions, count: int) -> CommitOptions:
     if not count:
         return options
     names = "1 name of the source was" if count == 1 else f"{count:,} names of the source were"
-    return replace(
-        options,
-        message=f"{options.message} ({names} left out)",
-        metadata={**options.metadata, SKIPPED_METADATA_KEY: str(count)},
-    )
+    noted = replace(options, message=f"{options.message} ({names} left out)")
+    return noted.with_notes({SKIPPED_NOTE: str(count)})
 
 
 def prepare_sources(ctx: Context, sources: Sequence[ImportSource], *, only_allowed: bool) -> list[_ImportListing]:

@@ -16,18 +16,18 @@ from typing import Final
 import msgspec
 
 from refstore.context import Context
-from refstore.core import deadline, ids
+from refstore.core import deadline, ids, user_metadata
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, BranchName
 from refstore.errors import InvalidParts, ObjectNotFound, RefstoreError, UploadNotFound
 from refstore.kv.base import ABSENT
 from refstore.kv.unknown_outcomes import UnknownOutcomes
 from refstore.objects.base import Body, StoredPart, chunks_of
-from refstore.operations import upload
 from refstore.records import keys
 from refstore.records.encoding import decode
 from refstore.records.multipart_records import MultipartUpload, UploadedPart
 from refstore.records.reference_records import Issued, decode_reference
+from refstore.records.s3_attributes import S3Attributes
 from refstore.records.staging_records import Entry
 from refstore.versioning.address_state import PART_RELEASED, UPLOAD_ABORTED
 from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName, WrittenPart
@@ -47,18 +47,19 @@ def begin(
     seconds: float,
     metadata: Mapping[str, str] | None = None,
     content_type: str = "",
+    s3: S3Attributes | None = None,
 ) -> RegisteredUpload:
     """Begin an upload that may be completed within `seconds`. Raises BranchNotFound."""
     checked = ids.object_path(path)
     details = dict(metadata or {})
-    upload.check_metadata(details)
+    user_metadata.check_object_metadata(details)
     ids.content_type(content_type)
     unknown = UnknownOutcomes(ctx.clock)
     while True:  # `unknown` ends it
         ctx.branches.read_open(branch)
         now = ctx.clock.now_ms()
         name = UploadName(branch, checked, ids.upload_id_of(ids.new_address(ctx.ids, now)))
-        record = MultipartUpload(ctx.ids.new_id(now), now, now + int(seconds * 1000), details, content_type)
+        record = MultipartUpload(ctx.ids.new_id(now), now, now + int(seconds * 1000), details, content_type, s3=s3)
         registered = ctx.uploads.register(name, record)
         issued = Issued(record.token_id, record.expires_ms, branch, checked, in_parts=True)
         with unknown.tolerate():  # begin another one then: this one may have begun, and expires unused

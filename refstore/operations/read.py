@@ -28,6 +28,7 @@ from refstore.records.commit_records import Commit
 from refstore.records.encoding import decode_optional
 from refstore.records.location_records import Content
 from refstore.records.mark_records import Mark
+from refstore.records.s3_attributes import attributes_bytes, join_attributes
 from refstore.records.staging_records import Entry, StagedRecord, decode_staged, without_reference
 from refstore.versioning.branches import OpenBranch
 
@@ -195,7 +196,7 @@ def _with_current_content(ctx: Context, entries: Sequence[Entry]) -> list[Entry]
             size_bytes=content.size_bytes,
             checksum=content.checksum,
             md5=content.md5,
-            metadata=user_metadata.without_content_names(entry.metadata),
+            s3=join_attributes(entry.s3, None),
             # clients that compare sizes and times must not take what a purge wrote for the file that they hold
             mtime_ms=content.written_ms or entry.mtime_ms,
         )
@@ -434,12 +435,16 @@ def _page(
                 continue
             if len(results) == amount or size_bytes >= PAGE_BYTES_MAX:
                 return ListingPage(tuple(results), has_more=True)
-            size_bytes += len(common or path) + (0 if common else user_metadata.metadata_bytes(entry.metadata))
+            size_bytes += len(common or path) + (0 if common else _user_bytes(entry))
             if common:
                 folded, passed = common, 0
             results.append(ListedPath(common, None) if common else ListedPath(path, entry))
         else:
             return ListingPage(tuple(results), has_more=False)
+
+
+def _user_bytes(entry: Entry) -> int:
+    return user_metadata.metadata_bytes(entry.metadata) + attributes_bytes(entry.s3)
 
 
 def _common_prefix(path: str, prefix: str, delimiter: str) -> str:

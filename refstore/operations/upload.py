@@ -44,6 +44,7 @@ from refstore.operations.stage_entries import (
     place_conditionally,
 )
 from refstore.records.reference_records import Deleting, Issued, Reference
+from refstore.records.s3_attributes import S3Attributes
 from refstore.records.staging_records import Entry
 from refstore.versioning.issuance import IssuedAddressClaims
 from refstore.versioning.references import Release
@@ -54,8 +55,9 @@ LINKED_AS_COPY_CAUSE: Final = "linked as a copy"
 BATCH: Final = 1000
 """How many objects of a bulk call share their round trips. More would delay a batch's first object."""
 
-METADATA_BYTES_MAX: Final = 8192
-"""User metadata of one object, keys and values together; S3 allows 2 KiB, lakeFS bounds it by its request size."""
+
+def _no_attributes() -> None:
+    return None
 
 
 class Upload(msgspec.Struct, frozen=True):
@@ -72,6 +74,8 @@ class Upload(msgspec.Struct, frozen=True):
     """Whether it is refused where something is at the path already (AlreadyExists)."""
     if_entry: Entry | None = None
     """The entry, as it was read, whose place it may take: it is refused if another one is there (PathChanged)."""
+    s3: Callable[[], S3Attributes | None] = _no_attributes
+    """Of the S3 gateway: asked for when the body was read."""
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -114,6 +118,8 @@ class Link(msgspec.Struct, frozen=True):
     """Whether it is refused where something is at the path already (AlreadyExists)."""
     if_entry: Entry | None = None
     """The entry, as it was read, whose place it may take: it is refused if another one is there (PathChanged)."""
+    s3: S3Attributes | None = None
+    """Given only by who puts other content in the place of an object."""
 
 
 UploadItem = TypeVar("UploadItem", Upload, Link)
@@ -191,7 +197,7 @@ def _plan_placements(items: Sequence[Upload | Link]) -> list[Placement]:
     ]
     check_distinct(planned)
     for item in items:
-        check_metadata(item.metadata)
+        user_metadata.check_object_metadata(item.metadata)
         ids.content_type(item.content_type)
         if item.if_absent and item.if_entry is not None:
             raise Invalid(f"{item.path!r} cannot be absent and have an entry; give if_absent or if_entry")
@@ -286,7 +292,7 @@ def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list
     namespaces = Namespaces.read(ctx.kv, ctx.objects.url)
     now = ctx.clock.now_ms()
     for item in items:
-        check_metadata(item.metadata)
+        user_metadata.check_object_metadata(item.metadata)
         ids.content_type(item.content_type)
         ids.object_size(item.size_bytes)
         namespaces.check_object(item.url)
@@ -470,6 +476,7 @@ def _make_linked_entry(item: Link, address: Address, info: ObjectInfo, reference
         item.content_type,
         reference_id,
         item.md5,
+        item.s3,
     )
 
 
@@ -488,15 +495,12 @@ def _reserve(ctx: Context, token: Token, paths: Sequence[Path]) -> list[tuple[Ad
 def _make_entry(address: Address, stored: StoredObject, item: Upload, now_ms: int) -> Entry:
     mtime = now_ms if item.mtime_ms is None else item.mtime_ms
     return Entry(
-        address, stored.size_bytes, stored.checksum, mtime, dict(item.metadata), item.content_type, md5=stored.md5
+        address,
+        stored.size_bytes,
+        stored.checksum,
+        mtime,
+        dict(item.metadata),
+        item.content_type,
+        md5=stored.md5,
+        s3=item.s3(),
     )
-
-
-def check_metadata(metadata: dict[str, str]) -> None:
-    """Check the user metadata of an object. Raises InvalidPath."""
-    if metadata == {}:
-        return
-    argument_types.check_metadata(metadata, "metadata")
-    size = user_metadata.metadata_bytes(metadata)
-    if size > METADATA_BYTES_MAX:
-        raise InvalidPath(f"metadata of {size} bytes is more than {METADATA_BYTES_MAX}; keep large things in an object")

@@ -24,6 +24,8 @@ class Commit(Record, frozen=True, tag=30):
     """Longest distance from a root commit."""
     recorded_ms: int | None = None
     """When it was really made, where the date is only shown; None: the date counts."""
+    notes: dict[str, str] = {}
+    """What refstore itself says of the commit: `purge` is the run that made it. No caller gives them."""
 
     @property
     def retention_date_ms(self) -> int:

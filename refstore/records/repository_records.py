@@ -25,6 +25,8 @@ class RepositoryRecord(Record, frozen=True, tag=40):
     """The write id of the rules set last: a deletion that checked for legal holds before then finds another record."""
     given_namespace: str = ""
     """The namespace as a lakeFS client gave it (`local://...`), shown by the API instead of the URL; '': none."""
+    is_bucket: bool = False
+    """Whether an S3 client created it as a bucket, which is its default branch (`s3.create_buckets`)."""
 
 
 class ClearedRepository(Record, frozen=True, tag=45):

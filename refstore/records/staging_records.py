@@ -9,6 +9,7 @@ import msgspec
 
 from refstore.core.ids import Address
 from refstore.records.encoding import UNREADABLE, Record, corrupt_record, decode_with
+from refstore.records.s3_attributes import S3Attributes
 
 
 class Entry(Record, frozen=True, tag=1):
@@ -19,11 +20,14 @@ class Entry(Record, frozen=True, tag=1):
     checksum: str
     mtime_ms: int
     metadata: dict[str, str] = {}
+    """The user's. Names of ours never stand there (`refstore/core/user_metadata.py`)."""
     content_type: str = ""
     reference_id: str = ""
     """The id of the reference that this entry was placed with; '' once it is committed, and where it needs none."""
     md5: str = ""
     """Hex MD5 of the content, where it is known, for S3 clients; refstore decides nothing by it."""
+    s3: S3Attributes | None = None
+    """What the S3 gateway keeps of the object; None: nothing."""
 
 
 class Tombstone(Record, frozen=True, tag=2):

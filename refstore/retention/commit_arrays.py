@@ -14,12 +14,11 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from refstore.core.ids import CommitId
+from refstore.core.user_metadata import TRANSACTION
 from refstore.errors import CorruptRecord
 
 NONE: Final = -1
 """The number of no commit."""
-TRANSACTION: Final = "refstore.transaction"
-"""The metadata key by which a commit says its transaction type: whether it replaces everything or adds to it."""
 SNAPSHOT: Final = "SNAPSHOT"
 """The value by which a commit begins a view. Any other value, by convention APPEND, continues the view before it."""
 _DATE_MS_MAX: Final = 2**62

@@ -1,7 +1,7 @@
 """Find the repository, and for a pinned bucket the branch, that a bucket's name stands for.
 
 Buckets are pinned by a setting: `s3.buckets` names their branches, and with `s3.create_buckets` a bucket that an S3
-client created is its repository's default branch. That is kept in the repository's metadata, and counts only while the
+client created is its repository's default branch. That is kept in the repository's record, and counts only while the
 setting is on.
 """
 
@@ -20,8 +20,6 @@ from refstore_api.service import Service
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.targets import S3Bucket
 
-CREATED: Final = "s3:created-bucket"
-"""The name in a repository's metadata that says that an S3 client created it as a bucket."""
 LOOKUP_SECONDS: Final = 5.0
 LOOKUPS_MAX: Final = 1024
 
@@ -90,5 +88,5 @@ class BucketLookup:
         return self._make(name, self._service.lake.repository(name).record)
 
     def _make(self, name: str, record: RepositoryRecord) -> S3Bucket:
-        is_pinned = self._is_created_pinned and CREATED in record.metadata
+        is_pinned = self._is_created_pinned and record.is_bucket
         return S3Bucket(name, name, record.default_branch if is_pinned else "")

@@ -10,7 +10,6 @@ from refstore.errors import AlreadyExists, InvalidName, NotFound
 from refstore.operations.repository_contents import names_objects
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
-from refstore_s3.bucket_lookup import CREATED
 from refstore_s3.listings import OWNER, XML, format_time, make_token, read_amount, read_token
 from refstore_s3.object_bodies import receive_document
 from refstore_s3.s3_errors import S3Error
@@ -91,7 +90,7 @@ async def create_bucket(request: S3Request) -> Response:
         lake = request.service.lake
         namespace = choose_namespace(lake, "", request.service.settings.namespaces)
         try:
-            lake.create_repository(name, namespace=namespace, metadata={CREATED: "1"})
+            lake.create_repository(name, namespace=namespace, is_bucket=True)
         except AlreadyExists:
             raise S3Error("BucketAlreadyOwnedByYou", f"the bucket {name!r} was created at this moment") from None
         except InvalidName as error:

@@ -11,12 +11,12 @@ from xml.etree.ElementTree import Element
 
 from starlette.responses import Response, StreamingResponse
 
-from refstore.core.user_metadata import CONTENT_CHECKSUM
 from refstore.errors import InvalidParts, RefstoreError
 from refstore.operations import complete_upload
 from refstore.operations.complete_upload import RequestedPart
 from refstore.operations.multipart import PARTS_MAX
 from refstore.records.multipart_records import MultipartUpload
+from refstore.records.s3_attributes import ContentDescription, S3Attributes, content_of
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
@@ -47,12 +47,13 @@ class ExpectedObject(NamedTuple):
     checksums: dict[str, str]
     size: str
 
-    def check(self, metadata: dict[str, str], parts: Sequence[WrittenPart]) -> None:
+    def check(self, content: ContentDescription | None, parts: Sequence[WrittenPart]) -> None:
         """Raises S3Error, before anything is joined."""
-        for algorithm, text in self.checksums.items():
-            known = metadata.get(CONTENT_CHECKSUM + algorithm, text)
-            if known != text:
-                raise S3Error("BadDigest", f"the object's {algorithm.upper()} would be {known}; compare the parts' own")
+        if content is not None and content.checksum:
+            text = self.checksums.get(content.algorithm, content.checksum)
+            if text != content.checksum:
+                name = content.algorithm.upper()
+                raise S3Error("BadDigest", f"the object's {name} would be {content.checksum}; compare the parts' own")
         size_bytes = sum(item.part.size_bytes for item in parts)
         if self.size and self.size != str(size_bytes):
             raise S3Error("InvalidRequest", f"the object would have {size_bytes} bytes, not {self.size[:20]}")
@@ -65,14 +66,14 @@ async def complete_multipart_upload(request: S3Request) -> Response:
     expected = _read_expected(request)
     requested, part_checksums = await _receive_requested_parts(request)
 
-    def describe_checked(upload: MultipartUpload, parts: Sequence[WrittenPart]) -> dict[str, str]:
+    def describe_checked(upload: MultipartUpload, parts: Sequence[WrittenPart]) -> S3Attributes | None:
         for item in parts:
             for algorithm, text in part_checksums.get(item.number, {}).items():
                 if item.part.checksums.get(algorithm, text) != text:
                     raise S3Error("InvalidPart", f"part {item.number} has another {algorithm.upper()}; list the parts")
-        metadata = describe(upload, parts)
-        expected.check(metadata, parts)
-        return metadata
+        attributes = describe(upload, parts)
+        expected.check(content_of(attributes), parts)
+        return attributes
 
     def complete(repo: Repository) -> Entry:
         try:

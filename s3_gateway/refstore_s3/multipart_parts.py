@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
@@ -14,6 +14,7 @@ from refstore.core.ids import is_own
 from refstore.errors import InvalidName, InvalidPath, NotFound, ObjectNotFound, UploadNotFound
 from refstore.operations import multipart
 from refstore.operations.copy import ATTEMPTS
+from refstore.records.s3_attributes import join_attributes
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore.versioning.multipart_uploads import UploadName, WrittenPart
@@ -25,7 +26,7 @@ from refstore_s3.conditions import COPY_SOURCE, check_conditions
 from refstore_s3.listings import XML, format_time
 from refstore_s3.object_attributes import read_attributes
 from refstore_s3.object_bodies import CheckedBody, receive_body
-from refstore_s3.object_copies import find_source, make_contention, read_all
+from refstore_s3.object_copies import find_source, make_contention, read_all, update
 from refstore_s3.object_reads import check_changed, stat_object
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
@@ -44,7 +45,8 @@ async def create_multipart_upload(request: S3Request) -> Response:
     target = await request.find_target(Role.WRITER)
     path = check_path(target)
     checksum = UploadChecksum.read(request.headers)
-    attributes = read_attributes(request.headers) | checksum.attributes
+    given = read_attributes(request.headers)
+    s3 = join_attributes(given.s3, checksum.description)
     content_type = ids.content_type(request.headers.get("content-type", ""))
     seconds = request.gateway.settings.multipart_seconds
 
@@ -52,7 +54,7 @@ async def create_multipart_upload(request: S3Request) -> Response:
         try:
             branch = ids.branch_name(target.ref)
             return multipart.begin(
-                repo.context, branch, path, seconds=seconds, metadata=attributes, content_type=content_type
+                repo.context, branch, path, seconds=seconds, metadata=given.metadata, content_type=content_type, s3=s3
             ).name
         except (NotFound, InvalidName):
             check_writable(repo, target)
@@ -130,7 +132,7 @@ def _copy(
     def checksums() -> dict[str, str]:
         return {algorithm: running.base64(algorithm)} if algorithm else {}
 
-    return multipart.write_part(ctx, name, number, _update(running, read_all(reader)), checksums=checksums)
+    return multipart.write_part(ctx, name, number, update(running, read_all(reader)), checksums=checksums)
 
 
 async def abort_multipart_upload(request: S3Request) -> Response:
@@ -178,12 +180,6 @@ def part_headers(written: WrittenPart) -> dict[str, str]:
 def checksum_content(written: WrittenPart) -> list[tuple[str, str]]:
     """Return the elements of a part's checksums."""
     return [(f"Checksum{name.upper()}", text) for name, text in written.part.checksums.items()]
-
-
-def _update(running: Checksums, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    for chunk in chunks:
-        running.update(chunk)
-        yield chunk
 
 
 def _read_copy_range(request: S3Request, size_bytes: int) -> tuple[int, int]:

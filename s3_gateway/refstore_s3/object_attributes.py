@@ -1,7 +1,8 @@
-"""Keep what S3 knows of an object beyond an entry's own fields: headers, tags, checksums, and the ETag of multipart.
+"""Read what S3 keeps of an object, and show it: metadata (`x-amz-meta-NAME` is NAME), headers, tags, checksums, and the
+ETag of multipart.
 
-They stand in the entry's metadata, under names that no HTTP header can have (`s3:...`), beside the user's metadata
-(`x-amz-meta-NAME` is NAME). What describes the content is not there any more where a purge replaced the content.
+All but the metadata stands in the entry's field `s3`. What describes the content is not there any more where a purge
+replaced the content.
 """
 
 from __future__ import annotations
@@ -10,25 +11,17 @@ import re
 from collections.abc import Mapping
 from email.utils import formatdate
 from functools import lru_cache
-from typing import Final
-from urllib.parse import parse_qsl, urlencode
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl
 
-from refstore.core.user_metadata import (
-    CONTENT_CHECKSUM,
-    CONTENT_ETAG,
-    describes_content,
-    metadata_bytes,
-    without_content_names,
-)
-from refstore.operations.upload import METADATA_BYTES_MAX
+from refstore.core.user_metadata import OBJECT_METADATA_BYTES_MAX, check_object_metadata, metadata_bytes
+from refstore.records.s3_attributes import S3Attributes, attributes_bytes, content_of
 from refstore.records.staging_records import Entry
 from refstore_api import headers as api_headers
-from refstore_s3.checksums import ALGORITHMS, HEADER_PREFIX
+from refstore_s3.checksums import HEADER_PREFIX
 from refstore_s3.s3_errors import S3Error
 
 META: Final = "x-amz-meta-"
-CHECKSUM_TYPE: Final = CONTENT_CHECKSUM + "type"
-TAGS: Final = "s3:tags"
 KEPT_HEADERS: Final = ("cache-control", "content-disposition", "content-encoding", "content-language", "expires")
 DEFAULT_TYPE: Final = "binary/octet-stream"
 TAGS_MAX: Final = 10
@@ -37,52 +30,56 @@ TAG_VALUE_MAX: Final = 256
 CHECKSUMS_BYTES: Final = 256
 """Room for the checksums, which are known when the body was read."""
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
-_ETAG = re.compile(r"[A-Za-z0-9-]{1,128}")
 _VALUE: Final = re.compile(r"[\x20-\x7e\t\x80-\U0010ffff]{0,4096}")
 _BREAKS: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 
 
-def read_attributes(headers: Mapping[str, str]) -> dict[str, str]:
-    """Read the attributes that a request gives a new object. Raises S3Error."""
-    attributes: dict[str, str] = {}
+class GivenAttributes(NamedTuple):
+    """What a request gives to an object."""
+
+    metadata: dict[str, str]
+    headers: dict[str, str]
+    tags: dict[str, str]
+
+    @classmethod
+    def of_entry(cls, entry: Entry) -> GivenAttributes:
+        given = entry.s3 or S3Attributes()
+        return cls(entry.metadata, given.headers, given.tags)
+
+    @property
+    def s3(self) -> S3Attributes | None:
+        return S3Attributes(None, self.headers, self.tags) if self.headers or self.tags else None
+
+    def check_size(self) -> None:
+        """Raise S3Error where they are more than an entry holds beside the checksums."""
+        size_bytes = metadata_bytes(self.metadata) + attributes_bytes(self.s3)
+        if size_bytes > OBJECT_METADATA_BYTES_MAX - CHECKSUMS_BYTES:
+            raise S3Error(
+                "MetadataTooLarge",
+                f"the metadata and tags have {size_bytes} bytes, and may have "
+                f"{OBJECT_METADATA_BYTES_MAX - CHECKSUMS_BYTES}; keep large things in an object",
+            )
+
+
+def read_attributes(headers: Mapping[str, str]) -> GivenAttributes:
+    """Read the attributes that a request gives a new object. Raises S3Error; Invalid for a name of ours."""
+    given = GivenAttributes({}, {}, parse_tags(headers.get("x-amz-tagging", "")))
     for name, value in headers.items():
         if name.startswith(META) and len(name) > len(META):
-            attributes[name[len(META) :]] = _decode(value)
+            given.metadata[name[len(META) :]] = _decode(value)
         elif name in KEPT_HEADERS:
             kept = _without_chunking(value) if name == "content-encoding" else value
             if kept:
-                attributes[f"s3:{name}"] = _decode(kept)
-    if tags := headers.get("x-amz-tagging"):
-        attributes[TAGS] = write_tags(parse_tags(tags))
-    check_size(attributes)
-    return attributes
-
-
-def check_size(attributes: Mapping[str, str]) -> None:
-    """Raise S3Error where the attributes that requests give are more than an entry holds beside the checksums."""
-    size_bytes = metadata_bytes(attributes)
-    if size_bytes > METADATA_BYTES_MAX - CHECKSUMS_BYTES:
-        raise S3Error(
-            "MetadataTooLarge",
-            f"the metadata and tags have {size_bytes} bytes, and may have {METADATA_BYTES_MAX - CHECKSUMS_BYTES}; keep "
-            "large things in an object",
-        )
-
-
-def user_attributes(entry: Entry) -> dict[str, str]:
-    """Return the attributes that a copy may replace: those that a request gives."""
-    return without_content_names(entry.metadata)
-
-
-def content_attributes(entry: Entry) -> dict[str, str]:
-    """Return the attributes that describe the content, which a copy keeps."""
-    return {name: value for name, value in entry.metadata.items() if describes_content(name)}
+                given.headers[name] = _decode(kept)
+    given.check_size()
+    check_object_metadata(given.metadata)
+    return given
 
 
 def etag_of(entry: Entry) -> str:
     """Return the ETag, with its quotes."""
-    etag = entry.metadata.get(CONTENT_ETAG, "")
-    return f'"{etag}"' if etag and _ETAG.fullmatch(etag) else api_headers.etag_of(entry)
+    content = content_of(entry.s3)
+    return f'"{content.etag}"' if content is not None and content.etag else api_headers.etag_of(entry)
 
 
 def content_type_of(entry: Entry) -> str:
@@ -91,15 +88,11 @@ def content_type_of(entry: Entry) -> str:
 
 def checksum_headers(entry: Entry) -> dict[str, str]:
     """Return the headers of the checksums that are known."""
-    found: dict[str, str] = {}
-    for algorithm in ALGORITHMS:
-        value = entry.metadata.get(CONTENT_CHECKSUM + algorithm, "")
-        if value and _is_sendable(value):
-            found[HEADER_PREFIX + algorithm] = value
-    if found:
-        kind = entry.metadata.get(CHECKSUM_TYPE, "FULL_OBJECT")
-        found[HEADER_PREFIX + "type"] = kind if kind in ("FULL_OBJECT", "COMPOSITE") else "FULL_OBJECT"
-    return found
+    content = content_of(entry.s3)
+    if content is None or not content.checksum:
+        return {}
+    kind = "COMPOSITE" if content.is_composite else "FULL_OBJECT"
+    return {HEADER_PREFIX + content.algorithm: content.checksum, HEADER_PREFIX + "type": kind}
 
 
 def has_checksum(entry: Entry, algorithm: str) -> bool:
@@ -122,19 +115,15 @@ def object_headers(entry: Entry) -> dict[str, str]:
         "Accept-Ranges": "bytes",
         "Content-Type": content_type_of(entry),
     }
-    tags = 0
-    for name, value in entry.metadata.items():
-        if name == TAGS:
-            tags = len(parse_qsl(value, keep_blank_values=True))
-        elif not _is_sendable(value):
-            continue
-        elif name.startswith("s3:"):
-            if name[3:] in KEPT_HEADERS:
-                headers[name[3:].title()] = _encode(value)
-        elif _NAME.fullmatch(name):
+    given = GivenAttributes.of_entry(entry)
+    for name, value in given.headers.items():
+        if _is_sendable(value):
+            headers[name.title()] = _encode(value)
+    for name, value in given.metadata.items():
+        if _NAME.fullmatch(name) and _is_sendable(value):
             headers[META + name] = _encode(value)
-    if tags:
-        headers["x-amz-tagging-count"] = str(tags)
+    if given.tags:
+        headers["x-amz-tagging-count"] = str(len(given.tags))
     return headers
 
 
@@ -170,14 +159,6 @@ def check_tags(pairs: list[tuple[str, str]]) -> dict[str, str]:
                 f"the key of a tag has 1 to {TAG_KEY_MAX} characters, and its value at most {TAG_VALUE_MAX}",
             )
     return tags
-
-
-def write_tags(tags: Mapping[str, str]) -> str:
-    return urlencode(tags)
-
-
-def tags_of(entry: Entry) -> dict[str, str]:
-    return dict(parse_qsl(entry.metadata.get(TAGS, ""), keep_blank_values=True))
 
 
 def _without_chunking(encoding: str) -> str:

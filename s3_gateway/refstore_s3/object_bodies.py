@@ -11,13 +11,12 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from refstore.core.user_metadata import CONTENT_CHECKSUM
+from refstore.records.s3_attributes import ContentDescription
 from refstore_api import request_bodies
 from refstore_api.request_bodies import BodyLimits
 from refstore_s3 import checksums
 from refstore_s3.checksums import ALGORITHMS, HEADER_PREFIX, Checksums
 from refstore_s3.chunked_bodies import LENGTH_HEADER, make_decoder
-from refstore_s3.object_attributes import CHECKSUM_TYPE
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.xml_documents import XML_BYTES_MAX
@@ -31,16 +30,13 @@ class CheckedBody:
     def __init__(
         self,
         request: S3Request,
-        attributes: dict[str, str] | None = None,
         *,
         has_object: bool = True,
         has_checksum: bool = True,
     ) -> None:
-        """`attributes`: of the object; its checksum is added when the body was read. `has_object`: whether the
-        body is one, whose length must be known. `has_checksum`: whether the headers' checksums are of the body. Raises
-        S3Error for promises that no body can keep.
+        """`has_object`: whether the body is one, whose length must be known. `has_checksum`: whether the headers'
+        checksums are of the body. Raises S3Error for promises that no body can keep.
         """
-        self._attributes = attributes
         verified = request.proven.verified
         self._is_chunked = verified.payload.is_chunked
         if has_object:
@@ -67,6 +63,11 @@ class CheckedBody:
         """Return the checksum of the body that was read, by its algorithm."""
         return {self.algorithm: self._checksums.base64(self.algorithm)} if self.algorithm else {}
 
+    @property
+    def description(self) -> ContentDescription | None:
+        """What is known of the body when it was read; None: nothing."""
+        return next((ContentDescription(*each) for each in self.checksum_texts().items()), None)
+
     def read(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the decoded body, and check it. Raises S3Error, at the latest after the last chunk."""
         for chunk in chunks:
@@ -89,9 +90,6 @@ class CheckedBody:
         if self._trailer:
             expected[self.algorithm] = checksums.parse(self.algorithm, trailers.get(self._trailer, ""))
         self._checksums.check(expected)
-        if self._attributes is not None:
-            for algorithm, text in self.checksum_texts().items():
-                self._attributes |= {CONTENT_CHECKSUM + algorithm: text, CHECKSUM_TYPE: "FULL_OBJECT"}
 
     def _check_length_is_known(self, request: S3Request) -> None:
         if "content-length" not in request.headers and not (self._is_chunked and LENGTH_HEADER in request.headers):

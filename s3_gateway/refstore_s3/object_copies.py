@@ -7,7 +7,7 @@ else may have made (rule 20 of docs/protocol.md). So is one that needs a checksu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -16,10 +16,10 @@ import msgspec
 from starlette.responses import Response
 
 from refstore.core import ids
-from refstore.core.user_metadata import CONTENT_CHECKSUM, without_content_names
 from refstore.errors import Contention
 from refstore.operations.copy import ATTEMPTS, Copy
 from refstore.operations.upload import Upload
+from refstore.records.s3_attributes import ContentDescription, S3Attributes, content_of, join_attributes
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
@@ -29,16 +29,12 @@ from refstore_s3.checksums import Checksums
 from refstore_s3.conditions import COPY_SOURCE, check_conditions
 from refstore_s3.listings import XML, format_time
 from refstore_s3.object_attributes import (
-    CHECKSUM_TYPE,
-    TAGS,
+    GivenAttributes,
     checksum_content,
-    content_attributes,
     etag_of,
     has_checksum,
     parse_tags,
     read_attributes,
-    user_attributes,
-    write_tags,
 )
 from refstore_s3.object_reads import check_changed, stat_object
 from refstore_s3.s3_errors import S3Error
@@ -58,22 +54,24 @@ class SourceChanged(Exception):
 class CopyAttributes(NamedTuple):
     """What a copy is described by: the source's, or the request's."""
 
-    metadata: dict[str, str] | None
-    """None: the source's."""
+    given: GivenAttributes | None
+    """Metadata and headers; None: the source's."""
     content_type: str
-    tags: str | None
+    tags: dict[str, str] | None
     """None: the source's."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self.given is None and self.tags is None
 
     def describe(self, source: Entry) -> Entry:
         """Return the source's entry with the metadata and the content type of the copy."""
-        own = user_attributes(source)
-        tags = own.get(TAGS, "") if self.tags is None else self.tags
-        kept = own if self.metadata is None else self.metadata
-        metadata = {name: value for name, value in kept.items() if name != TAGS} | content_attributes(source)
-        if tags:
-            metadata[TAGS] = tags
-        content_type = source.content_type if self.metadata is None else self.content_type
-        return msgspec.structs.replace(source, metadata=metadata, content_type=content_type)
+        own = GivenAttributes.of_entry(source)
+        tags = own.tags if self.tags is None else self.tags
+        given = (own if self.given is None else self.given)._replace(tags=tags)
+        content_type = source.content_type if self.given is None else self.content_type
+        s3 = join_attributes(given.s3, content_of(source.s3))
+        return msgspec.structs.replace(source, metadata=given.metadata, content_type=content_type, s3=s3)
 
 
 async def copy_object(request: S3Request) -> Response:
@@ -82,7 +80,7 @@ async def copy_object(request: S3Request) -> Response:
     algorithm = UploadChecksum.read(request.headers).algorithm
     source = await find_source(request)
     attributes = read_copy_attributes(request)
-    if is_same_object(source, target) and attributes.metadata is None and attributes.tags is None:
+    if is_same_object(source, target) and attributes.is_empty:
         raise S3Error(
             "InvalidRequest", "the copy is onto itself and changes nothing; change its metadata, or name another key"
         )
@@ -124,14 +122,13 @@ async def find_source(request: S3Request) -> Target:
 
 def read_copy_attributes(request: S3Request) -> CopyAttributes:
     """Raises S3Error."""
-    metadata: dict[str, str] | None = None
-    tags: str | None = None
+    given: GivenAttributes | None = None
+    tags: dict[str, str] | None = None
     if _read_directive(request, "x-amz-metadata-directive") == "REPLACE":
-        metadata = read_attributes(request.headers)
-        metadata.pop(TAGS, None)
+        given = read_attributes(request.headers)
     if _read_directive(request, "x-amz-tagging-directive") == "REPLACE":
-        tags = write_tags(parse_tags(request.headers.get("x-amz-tagging", "")))
-    return CopyAttributes(metadata, ids.content_type(request.headers.get("content-type", "")), tags)
+        tags = parse_tags(request.headers.get("x-amz-tagging", ""))
+    return CopyAttributes(given, ids.content_type(request.headers.get("content-type", "")), tags)
 
 
 def _read_directive(request: S3Request, name: str) -> str:
@@ -204,14 +201,15 @@ async def _copy_bytes(
         reader = await request.service.run(partial(open_chunks, context, entry, 0, entry.size_bytes))
         if reader is not None:
             described = attributes.describe(entry)
-            metadata, body = dict(described.metadata), read_all(reader)
+            body, running = read_all(reader), None
             if algorithm and not has_checksum(entry, algorithm):
-                metadata = without_content_names(metadata)
-                body = _add_checksum(body, algorithm, metadata)
+                running = Checksums([algorithm])
+                body = update(running, body)
             item = Upload(
                 path=target.path,
                 body=body,
-                metadata=metadata,
+                metadata=described.metadata,
+                s3=partial(_describe_bytes, described, algorithm, running),
                 content_type=described.content_type,
                 if_absent=condition.if_absent,
                 if_entry=entry if replaces_source else condition.if_entry,
@@ -239,13 +237,18 @@ def read_all(reader: ChunkReader) -> Iterator[bytes]:
         reader.close()
 
 
-def _add_checksum(chunks: Iterator[bytes], algorithm: str, metadata: dict[str, str]) -> Iterator[bytes]:
-    """Yield the chunks, and add their checksum to the metadata behind the last one."""
-    running = Checksums([algorithm])
+def update(running: Checksums, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the chunks, and add each to the checksums."""
     for chunk in chunks:
         running.update(chunk)
         yield chunk
-    metadata |= {CONTENT_CHECKSUM + algorithm: running.base64(algorithm), CHECKSUM_TYPE: "FULL_OBJECT"}
+
+
+def _describe_bytes(described: Entry, algorithm: str, running: Checksums | None) -> S3Attributes | None:
+    """Return the attributes of a copy by bytes. `running`: the checksum that the source did not have; None: it had."""
+    if running is None:
+        return described.s3
+    return join_attributes(described.s3, ContentDescription(algorithm, running.base64(algorithm)))
 
 
 def make_contention(source: Target) -> Contention:

@@ -50,7 +50,7 @@ async def get_object_attributes(request: S3Request) -> Response:
 
 
 def _parts_content(entry: Entry, marker: int, amount: int) -> list[tuple[str, Content]]:
-    parts = read_parts(entry.metadata)
+    parts = read_parts(entry)
     if not parts:
         return []
     shown = [part for part in parts if part.number > marker][:amount]

@@ -1,25 +1,26 @@
-"""Keep what is known of the parts that an object was joined from, so that a GET may ask for one of them.
-
-    s3:parts                sizes, as COUNTxSIZE,... in order
-    s3:checksum-parts       the checksums of the parts, by the algorithm of the object's own
-
-They are kept where they are short enough for the object's metadata.
+"""Keep what is known of the parts that an object was joined from, so that a GET may ask for one of them: the sizes, and
+the checksums by the algorithm of the object's own. They are kept where they are short enough for the object's entry.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from refstore.core.user_metadata import CONTENT_CHECKSUM, CONTENT_PARTS, metadata_bytes
-from refstore.operations.upload import METADATA_BYTES_MAX
-from refstore_s3.checksums import ALGORITHMS
+import msgspec
 
-PART_CHECKSUMS: Final = CONTENT_CHECKSUM + "parts"
-_SIZES: Final = re.compile(r"[0-9]{1,5}x[0-9]{1,16}(,[0-9]{1,5}x[0-9]{1,16})*")
-_CHECKSUM: Final = re.compile(r"[A-Za-z0-9+/]{1,86}={0,2}")
+from refstore.core.user_metadata import OBJECT_METADATA_BYTES_MAX, metadata_bytes
+from refstore.operations.multipart import PARTS_MAX
+from refstore.records.multipart_records import MultipartUpload
+from refstore.records.s3_attributes import (
+    ContentDescription,
+    S3Attributes,
+    attributes_bytes,
+    content_of,
+    join_attributes,
+)
+from refstore.records.staging_records import Entry
 
 
 class ObjectPart(NamedTuple):
@@ -31,26 +32,33 @@ class ObjectPart(NamedTuple):
     checksum: str
 
 
-def add_parts(attributes: Mapping[str, str], sizes_bytes: Sequence[int], checksums: Sequence[str]) -> dict[str, str]:
-    """Return the attributes of an object with what is known of its parts. `checksums`: of each; empty: none."""
-    sizes = ",".join(f"{len(list(run))}x{size}" for size, run in groupby(sizes_bytes))
-    found = dict(attributes)
-    for name, text in ((CONTENT_PARTS, sizes), (PART_CHECKSUMS, ",".join(checksums))):
-        if text and metadata_bytes(found) + len(name) + len(text) <= METADATA_BYTES_MAX:
-            found[name] = text
-    return found
+def add_parts(
+    upload: MultipartUpload, content: ContentDescription, sizes_bytes: Sequence[int], checksums: Sequence[str]
+) -> S3Attributes | None:
+    """Return the attributes of an upload's object with what is known of its parts. `checksums`: of each, or none."""
+    room = OBJECT_METADATA_BYTES_MAX - metadata_bytes(upload.metadata)
+    attributes = join_attributes(upload.s3, content)
+    runs = tuple((len(list(run)), size) for size, run in groupby(sizes_bytes))
+    for known in (
+        msgspec.structs.replace(content, part_runs=runs),
+        msgspec.structs.replace(content, part_runs=runs, part_checksums=tuple(checksums)),
+    ):
+        longer = join_attributes(upload.s3, known)
+        if attributes_bytes(longer) > room:
+            break
+        attributes = longer
+    return attributes
 
 
-def read_parts(metadata: Mapping[str, str]) -> list[ObjectPart]:
+def read_parts(entry: Entry) -> list[ObjectPart]:
     """Return the parts that an object was joined from; none where nothing is known of them."""
-    text = metadata.get(CONTENT_PARTS, "")
-    if not _SIZES.fullmatch(text):
+    content = content_of(entry.s3)
+    # counted before they are expanded: a few bytes can stand for any number of parts
+    if content is None or sum(max(count, 0) for count, _ in content.part_runs) > PARTS_MAX:
         return []
-    runs = [(int(count), int(size)) for count, _, size in (run.partition("x") for run in text.split(","))]
-    sizes = [size for count, size in runs for _ in range(min(count, 10_000))]
-    algorithm = next((each for each in ALGORITHMS if CONTENT_CHECKSUM + each in metadata), "")
-    checksums = metadata.get(PART_CHECKSUMS, "").split(",")
-    if len(checksums) != len(sizes) or not all(map(_CHECKSUM.fullmatch, checksums)):
+    sizes = [size for count, size in content.part_runs for _ in range(count)]
+    algorithm, checksums = content.algorithm, content.part_checksums
+    if len(checksums) != len(sizes):
         algorithm, checksums = "", [""] * len(sizes)
     parts: list[ObjectPart] = []
     start = 0

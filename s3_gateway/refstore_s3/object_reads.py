@@ -120,7 +120,7 @@ def read_range(request: S3Request, entry: Entry) -> ByteRange | None:
         raise S3Error("InvalidRequest", "a range and a part number exclude each other; send one")
     if not re.fullmatch(r"[0-9]{1,5}", part_number) or not 1 <= int(part_number) <= 10_000:
         raise S3Error("InvalidArgument", "partNumber must be a number from 1 to 10000")
-    parts = read_parts(entry.metadata)
+    parts = read_parts(entry)
     if int(part_number) > max(len(parts), 1):
         raise S3Error("InvalidPart", f"the object has {max(len(parts), 1)} parts; ask for one of them, or for a range")
     start, size_bytes = parts[int(part_number) - 1][1:3] if parts else (0, entry.size_bytes)
@@ -130,7 +130,7 @@ def read_range(request: S3Request, entry: Entry) -> ByteRange | None:
 def answer_headers(request: S3Request, entry: Entry, part: ByteRange | None) -> dict[str, str]:
     """Return the headers of an answer with the object. Raises S3Error."""
     fields = object_headers(entry)
-    parts = read_parts(entry.metadata) if "partNumber" in request.query else []
+    parts = read_parts(entry) if "partNumber" in request.query else []
     if parts:
         fields["x-amz-mp-parts-count"] = str(len(parts))
     whole = part is None or (part.start == 0 and part.end == entry.size_bytes)

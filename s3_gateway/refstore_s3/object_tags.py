@@ -8,12 +8,11 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from refstore.core.user_metadata import without_content_names
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_s3.listings import XML
-from refstore_s3.object_attributes import TAGS, check_size, check_tags, tags_of, write_tags
+from refstore_s3.object_attributes import GivenAttributes, check_tags
 from refstore_s3.object_bodies import receive_document
 from refstore_s3.object_reads import check_version, stat_object
 from refstore_s3.s3_errors import S3Error
@@ -29,7 +28,8 @@ async def get_object_tagging(request: S3Request) -> Response:
     target = await request.find_target(Role.READER)
     check_version(request)
     _, entry = await stat_object(request, target)
-    tags = [("Tag", [("Key", key), ("Value", value)]) for key, value in sorted(tags_of(entry).items())]
+    given = GivenAttributes.of_entry(entry)
+    tags = [("Tag", [("Key", key), ("Value", value)]) for key, value in sorted(given.tags.items())]
     return Response(make_document("Tagging", [("TagSet", tags)]), media_type=XML)
 
 
@@ -65,11 +65,9 @@ async def _find_writable(request: S3Request) -> Target:
 
 async def _set_tags(request: S3Request, target: Target, tags: dict[str, str]) -> None:
     def change(entry: Entry) -> Entry:
-        metadata = {name: value for name, value in entry.metadata.items() if name != TAGS}
-        if tags:
-            metadata[TAGS] = write_tags(tags)
-        check_size(without_content_names(metadata))
-        return msgspec.structs.replace(entry, metadata=metadata)
+        given = GivenAttributes.of_entry(entry)._replace(tags=tags)
+        given.check_size()
+        return msgspec.structs.replace(entry, s3=given.s3)
 
     def write(repo: Repository) -> None:
         check_writable(repo, target)

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from refstore.core import ids
 from refstore.errors import InvalidName, NotFound
 from refstore.operations.upload import Upload
+from refstore.records.s3_attributes import join_attributes
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
@@ -38,9 +39,9 @@ async def put_object(request: S3Request) -> Response:
     condition = await read_write_condition(request, target)
     if condition.refusal is not None:
         raise condition.refusal
-    attributes = read_attributes(request.headers)
+    given = read_attributes(request.headers)
     content_type = ids.content_type(request.headers.get("content-type", ""))
-    checked = CheckedBody(request, attributes)
+    checked = CheckedBody(request)
     if not request_bodies.is_small(request.to_starlette()):
         await request.service.repository(
             target.repository, lambda repo: check_writable(repo, target, if_absent=condition.if_absent)
@@ -49,10 +50,11 @@ async def put_object(request: S3Request) -> Response:
     item = Upload(
         path=path,
         body=body,
-        metadata=attributes,
+        metadata=given.metadata,
         content_type=content_type,
         if_absent=condition.if_absent,
         if_entry=condition.if_entry,
+        s3=lambda: join_attributes(given.s3, checked.description),
     )
     upload = request.service.upload if isinstance(body, list) else request.service.upload_long
     try:

@@ -1,6 +1,6 @@
 """Decide how an object that comes in parts is described: its ETag, and the checksum that its upload was begun for.
 
-An upload keeps algorithm and type in its metadata until it is completed.
+An upload keeps algorithm and type in its attributes until it is completed.
 """
 
 from __future__ import annotations
@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from refstore.core.user_metadata import CONTENT_CHECKSUM, CONTENT_ETAG
+import msgspec
+
 from refstore.records.multipart_records import MultipartUpload
+from refstore.records.s3_attributes import ContentDescription, S3Attributes, content_of
 from refstore.versioning.multipart_uploads import WrittenPart
 from refstore_s3 import checksums
 from refstore_s3.checksums import ALGORITHMS, COMPOSITE, FULL_OBJECT
-from refstore_s3.object_attributes import CHECKSUM_TYPE
 from refstore_s3.object_parts import add_parts
 from refstore_s3.s3_errors import S3Error
 
-UPLOAD_ALGORITHM: Final = "s3:upload-algorithm"
-UPLOAD_TYPE: Final = "s3:upload-type"
 ALGORITHM_HEADER: Final = "x-amz-checksum-algorithm"
 TYPE_HEADER: Final = "x-amz-checksum-type"
 
@@ -50,12 +49,15 @@ class UploadChecksum(NamedTuple):
 
     @classmethod
     def kept_by(cls, upload: MultipartUpload) -> UploadChecksum:
-        return cls(upload.metadata.get(UPLOAD_ALGORITHM, ""), upload.metadata.get(UPLOAD_TYPE, ""))
+        content = content_of(upload.s3)
+        if content is None:
+            return cls("", "")
+        return cls(content.algorithm, "COMPOSITE" if content.is_composite else "FULL_OBJECT")
 
     @property
-    def attributes(self) -> dict[str, str]:
+    def description(self) -> ContentDescription | None:
         """What the upload keeps of it."""
-        return {UPLOAD_ALGORITHM: self.algorithm, UPLOAD_TYPE: self.kind} if self.algorithm else {}
+        return ContentDescription(self.algorithm, is_composite=self.kind == "COMPOSITE") if self.algorithm else None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -67,14 +69,14 @@ class UploadChecksum(NamedTuple):
         return [("ChecksumAlgorithm", self.algorithm.upper()), ("ChecksumType", self.kind)] if self.algorithm else []
 
 
-def describe(upload: MultipartUpload, parts: Sequence[WrittenPart]) -> dict[str, str]:
+def describe(upload: MultipartUpload, parts: Sequence[WrittenPart]) -> S3Attributes | None:
     """Return the attributes of the object: the upload's, and what follows from the parts."""
-    kept = {name: value for name, value in upload.metadata.items() if name not in (UPLOAD_ALGORITHM, UPLOAD_TYPE)}
     checksum = UploadChecksum.kept_by(upload)
     combined = _combine_parts(checksum, parts)
     etag = checksums.multipart_etag([_md5_of(item.part.etag) for item in parts])
-    texts = [item.part.checksums[checksum.algorithm] for item in parts] if combined else []
-    return add_parts({**kept, CONTENT_ETAG: etag, **combined}, [item.part.size_bytes for item in parts], texts)
+    texts = [item.part.checksums[checksum.algorithm] for item in parts] if combined.checksum else []
+    content = msgspec.structs.replace(combined, etag=etag)
+    return add_parts(upload, content, [item.part.size_bytes for item in parts], texts)
 
 
 def _md5_of(etag: str) -> bytes:
@@ -86,16 +88,16 @@ def _md5_of(etag: str) -> bytes:
     return digest if len(digest) == 16 else etag.encode()
 
 
-def _combine_parts(checksum: UploadChecksum, parts: Sequence[WrittenPart]) -> dict[str, str]:
+def _combine_parts(checksum: UploadChecksum, parts: Sequence[WrittenPart]) -> ContentDescription:
     """Return the object's checksum; nothing where a part has none."""
     algorithm = checksum.algorithm
     texts = [item.part.checksums.get(algorithm, "") for item in parts]
     if not algorithm or not all(texts):
-        return {}
+        return ContentDescription()
     digests = [checksums.parse(algorithm, text) for text in texts]
     if checksum.kind == "FULL_OBJECT":
         sized = zip(digests, [item.part.size_bytes for item in parts], strict=True)
         text = checksums.encode(checksums.combine(algorithm, sized))
     else:
         text = checksums.compose(algorithm, digests)
-    return {CONTENT_CHECKSUM + algorithm: text, CHECKSUM_TYPE: checksum.kind}
+    return ContentDescription(algorithm, text, checksum.kind == "COMPOSITE")

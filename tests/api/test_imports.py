@@ -147,7 +147,7 @@ def test_lakefs_clients_are_shown_how_many_names_were_left_out(local_service: Ru
     assert (done.completed, done.error, done.ingested_objects) == (True, None, len(FILES))
     assert done.commit is not None
     assert done.commit.message == "my data (2 names of the source were left out)"
-    assert done.commit.metadata == {"foo": "bar", "refstore.skipped": "2"}
+    assert done.commit.metadata == {"foo": "bar"}
     assert branch.get_commit().message == done.commit.message
 
 

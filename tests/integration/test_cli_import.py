@@ -29,7 +29,7 @@ def test_a_folder_is_imported_with_message_and_metadata(sales: Command, landing:
     answer = sales.json("import", *words, "-m", "landing zone", "--meta", "job=7", "--committer", "ann")
     head = sales.json("log", "sales", "-n", "1")[0]
     assert (head["message"], head["committer"]) == ("landing zone (1 name of the source was left out)", "ann")
-    assert head["metadata"] == {"job": "7", "refstore.skipped": "1"}
+    assert (head["metadata"], head["notes"]) == ({"job": "7"}, {"skipped": "1"})
     assert answer == {
         "branch": "main",
         "destination": words[-1] if len(words) == 4 else "in/",

@@ -12,10 +12,11 @@ import pytest
 
 from refstore.core import ids
 from refstore.core.ids import CommitId
+from refstore.core.user_metadata import TRANSACTION
 from refstore.errors import NothingToCommit
 from refstore.gc_marks import Marks
 from refstore.records import keys
-from refstore.retention.commit_arrays import SNAPSHOT, TRANSACTION
+from refstore.retention.commit_arrays import SNAPSHOT
 from refstore.versioning.commits import object_names
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions

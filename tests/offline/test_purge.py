@@ -52,7 +52,7 @@ def test_the_example_of_seed_002(world: World, both_engines: Engines) -> None:
     (published,) = made.published_commits
     head = world.repo.get_commit("main")
     assert (published.branch, published.commit, published.paths) == ("main", head.id, 1)
-    assert head.record.metadata["refstore.purge"] == made.run
+    assert head.record.notes["purge"] == made.run
     assert [(row.partition, row.objects, row.matched_objects, row.rewritten_objects) for row in made.rows] == [
         (PARTITION, 1, 1, 1),
         (PARTITION[:-1] + "1", 1, 0, 0),

@@ -27,7 +27,7 @@ from refstore_purge import (
     purge_versions,
     restore_backups,
 )
-from refstore_purge.publish import METADATA, BranchPublication
+from refstore_purge.publish import PURGE_NOTE, BranchPublication
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.restore_backups import RestoreScope
@@ -133,7 +133,7 @@ def landed(world: World, run_id: str) -> list[tuple[str, int]]:
         if record.is_hidden:
             continue
         for commit in world.repo.log(branch, first_parent=True):
-            if commit.record.metadata.get(METADATA) == run_id:
+            if commit.record.notes.get(PURGE_NOTE) == run_id:
                 changed = len(list(world.repo.diff(commit.record.parents[0], commit.id)))
                 found.append((commit.id, changed))
     return found

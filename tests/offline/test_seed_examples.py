@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from refstore.retention.commit_arrays import SNAPSHOT, TRANSACTION
+from refstore.core.user_metadata import TRANSACTION
+from refstore.retention.commit_arrays import SNAPSHOT
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.simulate import simulate_mark

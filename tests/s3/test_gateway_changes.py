@@ -13,7 +13,9 @@ from refstore.configuration.settings import S3Settings
 from refstore.core import ids
 from refstore.operations import change_metadata as change_metadata_module
 from refstore.operations import copy as copy_operation
+from refstore.operations.upload import Upload
 from refstore.records import keys as record_keys
+from refstore.records.s3_attributes import ContentDescription, S3Attributes
 from refstore.service.access_keys import Role
 from refstore_s3 import object_copies
 from refstore_s3.conditions import check_conditions
@@ -229,14 +231,15 @@ def test_a_change_of_tags_or_metadata_undoes_nothing(
 
 
 def test_what_is_known_of_the_parts_takes_no_room_from_tags(gateway: ServedGateway, s3: Any) -> None:
-    gateway.repository.upload("main", "joined", b"1", metadata={"s3:checksum-parts": "x" * 8000})
+    content = ContentDescription("crc32", "x", part_checksums=("x" * 8000,))
+    gateway.repository.upload_many("main", [Upload("joined", b"1", s3=lambda: S3Attributes(content))])
     key = {"Bucket": REPOSITORY, "Key": "main/joined"}
     tags = [{"Key": "a", "Value": "b" * 200}]
     s3.put_object_tagging(**key, Tagging={"TagSet": tags})
     assert s3.get_object_tagging(**key)["TagSet"] == tags
     s3.delete_object_tagging(**key)
     assert s3.get_object_tagging(**key)["TagSet"] == []
-    assert gateway.repository.stat("main", "joined").metadata == {"s3:checksum-parts": "x" * 8000}
+    assert gateway.repository.stat("main", "joined").s3 == S3Attributes(content)
 
 
 def test_many_keys_are_deleted_each_with_its_result(gateway: ServedGateway, s3: Any) -> None:

@@ -309,11 +309,11 @@ def _over() -> AbstractContextManager[None]:
     from tests.simulation.planting import Edit, Mutant
 
     target = "refstore_purge.publish:BranchPublication.merge_commit"
-    merge = "return self._repo.merge(branch, commit, message=message, squash=True, metadata=metadata"
+    merge = "return merge()"
     edits = (
         Edit(target, "for seconds in WAITS_SECONDS:", "for seconds in [3]:"),  # for those who change something
-        Edit(target, f"        with suppress(DirtyBranch):\n            {merge})\n", ""),
-        Edit(target, f"{merge})", f"{merge}, strategy='source-wins')"),
+        Edit(target, f"        with suppress(DirtyBranch):\n            {merge}\n", ""),
+        Edit(target, "options, squash=True", "options, squash=True, strategy='source-wins'"),
     )
     return Mutant(name="a purge writes over others", rule="purge", edits=edits, caught_by="the audit").planted()
 

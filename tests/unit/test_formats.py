@@ -30,6 +30,7 @@ from refstore.kv.sqlite import open_sqlite
 from refstore.objects import open_objects
 from refstore.objects.base import DeleteResult, ObjectStore
 from refstore.objects.memory import MemoryObjects
+from refstore.records.s3_attributes import ContentDescription, S3Attributes
 from refstore.records.staging_records import Entry as ObjectEntry
 from refstore.versioning import manifest
 from refstore.versioning.commits import added_addresses, columns, metaranges, ranges
@@ -49,8 +50,13 @@ RANGE = RangeRow("a", "b", "c" * 64, 2, 10)
 PURGE_KEY = id_index.IndexKey.derive(b"k" * 32)
 
 
+ATTRIBUTES = S3Attributes(
+    ContentDescription("crc32", "x", False, "1-3", ((2, 5), (1, 3))), {"expires": "0"}, {"a": "1"}
+)
+
+
 def _range() -> bytes:
-    entry = ObjectEntry(ADDRESS, 5, "ab" * 32, NOW_MS, {"b": "2", "a": "1"}, "text/csv", "", "d" * 32)
+    entry = ObjectEntry(ADDRESS, 5, "ab" * 32, NOW_MS, {"b": "2", "a": "1"}, "text/csv", "", "d" * 32, ATTRIBUTES)
     return ranges.encode(ranges.rows_of(["a", "b"], [entry, ObjectEntry(ADDRESS, 6, "", NOW_MS)]))
 
 
@@ -186,7 +192,7 @@ def _purge_ledger() -> bytes:
 
 
 FORMS: dict[str, tuple[Callable[[], bytes], str]] = {
-    "range": (_range, "502a402f603d442b715146ff44be24e70fb1591fb8944ace068bd028793278d2"),
+    "range": (_range, "9c80173ee8e2498950c9c6d5196fe018eca989db0511c2a835028dc2cf9a45fa"),
     "metarange": (_metarange, "26cbae8a504aa43d2376ce0a187ae8f04521e9cf29655d39a87ccf0f3ddc6d06"),
     "listing": (_listing, "9c111ca5c85c1126194966b3777d823bc0e02697596cca27c057edff1b83fb65"),
     "manifest entries": (_manifest, "dbe5cb51aa3a53a482f93386629b4735bb6ecc2557d5cb3588bdb305ce588fad"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from refstore.core.ids import Address
 from refstore.errors import CorruptRange, Invalid
+from refstore.records.s3_attributes import ContentDescription, S3Attributes
 from refstore.records.staging_records import Entry
 from refstore.versioning.commits import columns, metaranges, object_names, ranges
 from refstore.versioning.commits.columns import Rows
@@ -51,6 +52,11 @@ def written(rows: Rows) -> tuple[str, bytes]:
         Entry(Address("s3://bucket/é key?x=1#y"), 0, "", -1, {}, ""),
         Entry(Address(""), -1, "", 0, {"": ""}, ""),
         Entry(Address("data/2026112107/" + "z" * 26), 1, "c" * 64, 0, md5="d" * 32),
+        Entry(
+            Address("data/2026112107/" + "z" * 26),
+            *(8, "", 0),
+            s3=S3Attributes(ContentDescription("crc32", "x", True, "1-2", ((2, 3), (1, 2)), ("x", "y")), {"a": "1"}),
+        ),
     ],
 )
 def test_an_entry_comes_back_as_it_was(entry: Entry) -> None:
@@ -112,6 +118,8 @@ def test_an_md5_that_is_known_now_makes_no_other_entry() -> None:
     assert columns.compare_values(without, known, ranges.COMPARED) == [True, True]
     assert [rows.num_rows for rows in columns.drop_equal(without, known, ranges.COMPARED)] == [0, 0]
     assert columns.compare_values(without, rows_of(["a", "b"], content_type="x/y"), ranges.COMPARED) == [False, False]
+    described = rows_of(["a", "b"], s3=S3Attributes(headers={"expires": "0"}))
+    assert columns.compare_values(without, described, ranges.COMPARED) == [False, False]
 
 
 # ---- what is refused, although its hash is right
@@ -159,7 +167,7 @@ def test_one_bit_that_is_another_is_refused(decode: Decode) -> None:
 
 def test_the_addresses_alone_are_those_of_the_rows() -> None:
     rows = columns.rows_of(
-        ranges.LAYOUT, (["a", "b"], ["x", "y"], [1, 2], ["c", "d"], [2, 3], ["", ""], ["", ""], ["", "e"])
+        ranges.LAYOUT, (["a", "b"], ["x", "y"], [1, 2], ["c", "d"], [2, 3], ["", ""], ["", ""], ["", ""], ["", "e"])
     )
     assert ranges.decode_addresses(*written(rows)).to_pylist() == ["x", "y"]
 
@@ -171,8 +179,9 @@ def test_what_is_no_parquet_is_refused(decode: Decode) -> None:
             decode(object_names.new_id(ranges.hash_hex(body), SUFFIX), body)
 
 
-def test_metadata_that_is_no_json_is_refused() -> None:
-    rows = columns.rows_of(ranges.LAYOUT, (["a"], ["x"], [1], ["c"], [2], ["{"], [""], [""]))
+@pytest.mark.parametrize(("metadata", "s3"), [("{", ""), ("", "["), ("", '[["crc32","x",false,"",[["9","1"]]]]')])
+def test_metadata_that_cannot_be_decoded_is_refused(metadata: str, s3: str) -> None:
+    rows = columns.rows_of(ranges.LAYOUT, (["a"], ["x"], [1], ["c"], [2], [metadata], [""], [s3], [""]))
     with pytest.raises(CorruptRange, match="metadata"):
         ranges.entries_of(rows)
 

@@ -10,7 +10,9 @@ from refstore.core.ids import Address
 from refstore.errors import Gone
 from refstore.kv.base import Absent, Key
 from refstore.operations import read
+from refstore.operations.upload import Upload
 from refstore.records.location_records import Content
+from refstore.records.s3_attributes import ContentDescription, S3Attributes
 from refstore.versioning.locations import WrittenContent
 from tests.purging import announce, content_of, intend, rewrite
 from tests.reaper_world import World
@@ -51,16 +53,14 @@ def test_what_describes_the_content_is_not_shown_of_other_content() -> None:
     """S3 clients take an ETag or a checksum for that of the bytes that they get."""
     world = World()
     repo = world.repo
-    repo.upload(
-        "main", "a", b"1", metadata={"s3:etag": "1-2", "s3:checksum-crc32": "x", "s3:tags": "a=1", "owner": "ann"}
-    )
+    uploaded = S3Attributes(ContentDescription("crc32", "x", etag="1-2"), {}, {"a": "1"})
+    repo.upload_many("main", [Upload("a", b"1", {"owner": "ann"}, s3=lambda: uploaded)])
     rewrite(repo, "main", "a", b"fewer rows")
-    kept = {"s3:tags": "a=1", "owner": "ann"}
-    assert repo.stat("main", "a").metadata == kept
+    kept = {"owner": "ann"}, S3Attributes(None, {}, {"a": "1"})
     ((_, listed),) = repo.list("main")
     assert listed is not None
-    assert listed.metadata == kept
-    assert "s3:etag" in repo.resolve("main", "a").entry.metadata
+    assert [(entry.metadata, entry.s3) for entry in (repo.stat("main", "a"), listed)] == [kept, kept]
+    assert repo.resolve("main", "a").entry.s3 == uploaded
 
 
 def test_an_intent_alone_changes_nothing() -> None:

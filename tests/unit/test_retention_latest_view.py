@@ -88,7 +88,7 @@ def test_the_commit_says_which_rule_it_was(repo: Repository, clock: FakeClock) -
     _, record = repo.get_commit("main")
     assert record.committer == "refstore"
     assert record.message == "Remove what was made more than 10 days ago below 'logs/'"
-    assert record.metadata == {"refstore.rule": "all", "refstore.rule.prefix": "logs/", "refstore.rule.days": "10"}
+    assert record.notes == {"rule": "all", "prefix": "logs/", "days": "10"}
 
 
 def test_it_can_be_taken_back_by_a_revert(repo: Repository, clock: FakeClock) -> None:

@@ -60,8 +60,16 @@ def _content(entry: Entry, contents: Mapping[Address, Content]) -> Content:
 
 
 def _have_same_metadata(left: Entry, right: Entry) -> bool:
-    return (left.metadata, left.content_type) == (right.metadata, right.content_type)
+    return (left.metadata, left.content_type, left.s3) == (right.metadata, right.content_type, right.s3)
 
 
 def _metadata_key(entry: Entry) -> tuple[object, ...]:
-    return entry.address, entry.size_bytes, entry.checksum, entry.mtime_ms, entry.metadata, entry.content_type
+    return (
+        entry.address,
+        entry.size_bytes,
+        entry.checksum,
+        entry.mtime_ms,
+        entry.metadata,
+        entry.content_type,
+        entry.s3,
+    )

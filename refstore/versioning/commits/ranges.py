@@ -28,6 +28,7 @@ import msgspec
 
 from refstore.core.ids import Address
 from refstore.errors import CorruptRange, Invalid
+from refstore.records.s3_attributes import S3Attributes
 from refstore.records.staging_records import Entry
 from refstore.versioning.commits import columns, object_names
 from refstore.versioning.commits.columns import Column, ColumnKind, Layout, Rows, UnreadableColumns
@@ -43,6 +44,7 @@ LAYOUT: Final = Layout(
         ("mtime_ms", ColumnKind.INTEGER),
         ("metadata", ColumnKind.FEW),  # a JSON object with sorted keys; '' for none
         ("content_type", ColumnKind.FEW),
+        ("s3", ColumnKind.TEXT),  # a JSON array (`refstore/records/s3_attributes.py`); '' for none
         ("md5", ColumnKind.DIGITS),
     ),
 )
@@ -66,6 +68,7 @@ BISECTED_PATHS_MAX: Final = 4
 
 _json = msgspec.json.Encoder(order="sorted")
 _metadata = msgspec.json.Decoder(dict[str, str])
+_s3 = msgspec.json.Decoder(S3Attributes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,7 @@ def rows_of(paths: Sequence[str], entries: Sequence[Entry]) -> Rows:
                 [entry.mtime_ms for entry in entries],
                 [_json.encode(entry.metadata).decode() if entry.metadata else "" for entry in entries],
                 [entry.content_type for entry in entries],
+                [_json.encode(entry.s3).decode() if entry.s3 is not None else "" for entry in entries],
                 [entry.md5 for entry in entries],
             ),
         )
@@ -145,14 +149,15 @@ def addresses_of(rows: Rows) -> list[Address]:
 def entries_of(rows: Rows) -> list[Entry]:
     """Make entries of rows. Raises CorruptRange."""
     values = (rows.column(at).to_pylist() for at in range(1, len(LAYOUT.fields)))
-    addresses, sizes, checksums, mtimes, metadata, content_types, md5s = values
+    addresses, sizes, checksums, mtimes, metadata, content_types, s3, md5s = values
     try:
         decoded = [_metadata.decode(each) if each else {} for each in metadata]
+        attributes = [_s3.decode(each) if each else None for each in s3]
     except msgspec.DecodeError as error:
         raise CorruptRange(
             f"the metadata of an entry cannot be decoded ({error}); restore its range from a backup"
         ) from error
-    return list(map(Entry, addresses, sizes, checksums, mtimes, decoded, content_types, repeat(""), md5s))
+    return list(map(Entry, addresses, sizes, checksums, mtimes, decoded, content_types, repeat(""), md5s, attributes))
 
 
 def items_of(rows: Rows) -> list[tuple[str, Entry]]:
