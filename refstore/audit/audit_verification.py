@@ -107,17 +107,23 @@ class AuditVerification:
     def _verify_chain(self, chain: str, raw: bytes) -> Iterator[AuditFinding]:
         self.chains += 1
         # listed before the head is read, which a process may move on meanwhile
-        last = max(
-            (parsed[1] for info in self._store.list(f"{PREFIX}{chain}/") if (parsed := parse_key(info.key))), default=0
-        )
+        last = max(self._list_numbers(chain), default=0)
         try:
             head = decode_optional(self._kv.get(keys.audit_head(chain)), AuditHead) or decode(raw, AuditHead)
         except Corrupt as error:
             yield AuditFinding(FindingKind.HEAD, chain, 0, str(error))
             return
         yield from self._verify_backward(chain, head)
-        for number in range(head.number + 1, last + 1):
-            yield from self._find_beyond_head(chain, number, head)
+        # those that are listed, and not each number up to the last one, which anybody may have put into a name
+        for number in self._list_numbers(chain, after=entry_key(chain, head.number)):
+            if number <= last:
+                yield from self._find_beyond_head(chain, number, head)
+
+    def _list_numbers(self, chain: str, *, after: str = "") -> Iterator[int]:
+        """Yield the numbers of a chain's entries in the store."""
+        for info in self._store.list(f"{PREFIX}{chain}/", after=after):
+            if (parsed := parse_key(info.key)) is not None:
+                yield parsed[1]
 
     def _verify_backward(self, chain: str, head: AuditHead) -> Iterator[AuditFinding]:
         """Verify the entries up to the head, the last one first."""

@@ -17,8 +17,8 @@ OBJECT_METADATA_BYTES_MAX: Final = 8192
 """Of one object; S3 allows 2 KiB, lakeFS bounds it by its request size."""
 
 TRANSACTION: Final = "refstore.transaction"
-"""The one name of ours that callers give: by it a commit says its transaction type, whether it replaces everything or
-adds to it.
+"""The one name of ours that callers give, to commits: by it a commit says its transaction type, whether it replaces
+everything or adds to it.
 """
 _OURS: Final = ("s3:", "refstore.")
 """What our names begin with, in any case."""
@@ -31,9 +31,11 @@ def metadata_bytes(metadata: Mapping[str, str]) -> int:
     return sum(len(text.encode(errors="replace")) for pair in metadata.items() for text in pair)
 
 
-def check_user_metadata(metadata: Mapping[str, str], owner: str) -> None:
-    """Check the metadata of a repository or a commit. `owner` names it in the message. Raises Invalid."""
-    _check_names(metadata)
+def check_user_metadata(metadata: Mapping[str, str], owner: str, *, given: str = "") -> None:
+    """Check the metadata of a repository or a commit. `owner` names it in the message, `given` is the name of ours that
+    callers may give. Raises Invalid.
+    """
+    _check_names(metadata, given)
     size_bytes = metadata_bytes(metadata)
     if size_bytes > METADATA_BYTES_MAX:
         raise Invalid(
@@ -54,11 +56,11 @@ def check_object_metadata(metadata: Mapping[str, str]) -> None:
         )
 
 
-def _check_names(metadata: Mapping[str, str]) -> None:
+def _check_names(metadata: Mapping[str, str], given: str = "") -> None:
     """Refuse what is not text, and names of ours: a reader must not take them for what refstore wrote."""
     argument_types.check_metadata(metadata, "metadata")
     for name in metadata:
-        if name.lower().startswith(_OURS) and name != TRANSACTION:
+        if name.lower().startswith(_OURS) and name != given:
             raise Invalid(
                 f"the metadata has the name {name[:80]!r}, and names that begin with {' or '.join(map(repr, _OURS))} "
                 "are refstore's own; give it another name"

@@ -87,7 +87,7 @@ class CommitOptions:
         argument_types.check_flag(self.allow_empty, "allow_empty")
         if self.date_ms is not None:
             argument_types.check_whole_number(self.date_ms, "date_ms")
-        user_metadata.check_user_metadata(self.metadata, "the commit")
+        user_metadata.check_user_metadata(self.metadata, "the commit", given=user_metadata.TRANSACTION)
 
     def with_notes(self, notes: Mapping[str, str]) -> CommitOptions:
         """Return the same options with what refstore says of the commit."""

@@ -113,6 +113,11 @@ ATTACKS: dict[str, tuple[Callable[[Log], object], list[tuple[FindingKind, str, i
         lambda log: [log.add(log.chain, COUNT + 1, "0" * 64), log.add(log.chain, COUNT + 2, "0" * 64)],
         [(FindingKind.FORGED, "own", COUNT + 1), (FindingKind.FORGED, "own", COUNT + 2)],
     ),
+    # to look at each number up to it would keep whoever verifies busy for ever
+    "one of a huge number added": (
+        lambda log: log.add(log.chain, 10**12 - 1, "0" * 64),
+        [(FindingKind.FORGED, "own", 10**12 - 1)],
+    ),
     "one that links added at the end": (
         lambda log: log.add(log.chain, COUNT + 1, last_hash(log)),
         [(FindingKind.BEYOND, "own", COUNT + 1)],
