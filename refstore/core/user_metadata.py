@@ -26,8 +26,6 @@ _OURS: Final = ("s3:", "refstore.")
 
 def metadata_bytes(metadata: Mapping[str, str]) -> int:
     """Return the bytes of all keys and values in UTF-8."""
-    if not metadata:  # nearly every object of a listing has none
-        return 0
     return sum(len(text.encode(errors="replace")) for pair in metadata.items() for text in pair)
 
 

@@ -435,16 +435,14 @@ def _page(
                 continue
             if len(results) == amount or size_bytes >= PAGE_BYTES_MAX:
                 return ListingPage(tuple(results), has_more=True)
-            size_bytes += len(common or path) + (0 if common else _user_bytes(entry))
+            size_bytes += len(common or path)
+            if not common and (entry.metadata or entry.s3 is not None):  # nearly every object of a listing has neither
+                size_bytes += user_metadata.metadata_bytes(entry.metadata) + attributes_bytes(entry.s3)
             if common:
                 folded, passed = common, 0
             results.append(ListedPath(common, None) if common else ListedPath(path, entry))
         else:
             return ListingPage(tuple(results), has_more=False)
-
-
-def _user_bytes(entry: Entry) -> int:
-    return user_metadata.metadata_bytes(entry.metadata) + attributes_bytes(entry.s3)
 
 
 def _common_prefix(path: str, prefix: str, delimiter: str) -> str:

@@ -14,6 +14,8 @@ import pytest
 
 from refstore.errors import Conflict, Invalid, NotFound, RefstoreError
 from refstore.operations.purge_roles import HIDDEN_BRANCHES
+from refstore.operations.upload import Upload
+from refstore.records.s3_attributes import ContentDescription, S3Attributes
 from refstore_gc.purge_cleanup import ABANDONED_MS
 from refstore_purge import id_index, publish, purge_heads, purge_report, purge_run, verify
 from refstore_purge import purge_plan as planning
@@ -34,6 +36,23 @@ from tests.purge.tracking import PARTITION, PATH, PREFIX, event, events, guestid
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
+
+
+def test_a_rewritten_object_keeps_what_was_given_and_not_what_described_its_content(world: World, purge: Purge) -> None:
+    """The ETag of the rows that went would let If-Match pass for the rows that stay."""
+    content = ContentDescription("crc32", "AAAAAA==", etag="e-2", part_runs=((2, 5),))
+    given = {"expires": "0"}, {"team": "blue"}
+    other = f"{PREFIX}datepartition=2017-02-16-00/is_guest=1/part-0.parquet"
+    for path, guest in ((PATH, "bob"), (other, "eve")):
+        body = parquet([event(guest, 1), event("ann", 2)])
+        world.repo.upload_many("main", [Upload(path, body, {"a": "b"}, s3=lambda: S3Attributes(content, *given))])
+    world.repo.commit("main", "both")
+    onboard(world.repo)
+    purge("bob")
+    assert rows_at(world.repo, "main", PATH) == [event("ann", 2)]
+    rewritten, kept = world.repo.stat("main", PATH), world.repo.stat("main", other)
+    assert (rewritten.metadata, rewritten.s3) == ({"a": "b"}, S3Attributes(None, *given))
+    assert (kept.metadata, kept.s3) == ({"a": "b"}, S3Attributes(content, *given))
 
 
 def test_the_example_of_seed_002(world: World, both_engines: Engines) -> None:
