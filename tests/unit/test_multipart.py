@@ -32,6 +32,7 @@ from refstore.operations.complete_upload import PART_BYTES_MIN, RequestedPart
 from refstore.records import keys
 from refstore.records.encoding import decode, encode
 from refstore.records.reference_records import Issued
+from refstore.records.s3_attributes import ContentDescription, S3Attributes, join_attributes
 from refstore.records.staging_records import Entry
 from refstore.versioning.address_state import UPLOAD_EXPIRED
 from refstore.versioning.multipart_uploads import UploadName
@@ -111,15 +112,26 @@ def test_an_object_is_made_of_its_parts(world: UploadWorld) -> None:
 
 
 def test_the_object_is_described_by_its_parts(world: UploadWorld) -> None:
-    name = world.begin(metadata={"k": "v"})
+    given = S3Attributes(headers={"expires": "0"})
+    name = world.begin(metadata={"k": "v"}, s3=given)
     part = world.write(name, 1, b"x")
     entry = world.complete(
         name,
         [part],
-        describe=lambda record, parts: {**record.metadata, "sizes": str([p.part.size_bytes for p in parts])},
+        describe=lambda record, parts: join_attributes(
+            record.s3, ContentDescription(part_runs=tuple((1, item.part.size_bytes) for item in parts))
+        ),
     )
-    assert entry.metadata == {"k": "v", "sizes": "[1]"}
-    assert world.repo.stat("main", "a/b").metadata == entry.metadata
+    assert entry.s3 == S3Attributes(ContentDescription(part_runs=((1, 1),)), {"expires": "0"})
+    assert entry.metadata == {"k": "v"}
+    assert world.repo.stat("main", "a/b") == entry
+
+
+def test_an_object_that_nobody_describes_keeps_what_its_upload_was_given(world: UploadWorld) -> None:
+    given = S3Attributes(ContentDescription("crc32"), {"expires": "0"})
+    name = world.begin(metadata={"k": "v"}, s3=given)
+    entry = world.complete(name, [world.write(name, 1, b"x")])
+    assert (entry.s3, entry.metadata) == (S3Attributes(headers={"expires": "0"}), {"k": "v"})
 
 
 def test_a_repeated_completion_answers_the_same(world: UploadWorld) -> None:
