@@ -163,7 +163,7 @@ class TestTheComparisonCanFail:
             findings = comparing.compare(git, history, done, every, silent).findings
         assert any(finding.startswith(f"lost: {lost}") for finding in findings)
         assert any(finding.startswith(f"files: {plain.named['one']} 'a'") for finding in findings)
-        assert sum("2 other bytes" in finding for finding in findings) == 3, "b is in all three"
+        assert sum("corrupt_object: 'b'" in finding for finding in findings) == 3, "b is in all three"
         assert any(finding.startswith("left over: data/2026010100/") for finding in findings)
 
 

@@ -321,7 +321,7 @@ class TestAnswers:
         command(lambda ctx: common.emit(ctx, [Pair(1, Path("/x")), Tag("c", 5)]))
         assert json.loads(refstore("probe", "--json").out) == [
             {"left": 1, "right": "/x"},
-            {"commit": "c", "created_ms": 5},
+            {"commit": "c", "created_ms": 5, "id": ""},
         ]
         command(lambda ctx: common.emit(ctx, {"pair": Pair(1, Path("/x"))}))
         assert json.loads(refstore("probe", "--json").out) == {"pair": {"left": 1, "right": "/x"}}

@@ -40,14 +40,14 @@ def test_a_dropped_rule_is_noticed(mutant: mutants.Mutant) -> None:
 
 
 def test_the_seeds_protocol_loses_data_and_leaks() -> None:
-    verdicts = [
-        explore(scenario, mutants.SeedProto, strict=False, states_max=8_000).verdict
-        for scenario in EVERY
-        if scenario.group == scenarios.FIRST
-    ]
-    assert len(verdicts) == 28
-    assert sum(verdict.startswith("UNSAFE") for verdict in verdicts) == 2
-    assert sum(verdict.startswith("LEAK") for verdict in verdicts) == 7
+    first = [scenario for scenario in EVERY if scenario.group == scenarios.FIRST]
+    assert len(first) == 28
+    for verdict, count in (("UNSAFE", 2), ("LEAK", 13)):
+        shown = [
+            explore(scenario, mutants.SeedProto, strict=False, seek=verdict, states_max=8_000).verdict
+            for scenario in first
+        ]
+        assert sum(each.startswith(verdict) for each in shown) == count
 
 
 def test_small_scenarios_are_visited_whole() -> None:

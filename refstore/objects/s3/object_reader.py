@@ -18,6 +18,7 @@ from refstore.objects.s3.client import FAILURES, Bucket, parse_server_error
 if TYPE_CHECKING:
     from botocore.response import StreamingBody
 
+_CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
 _RESUMES_MAX: Final = 4
 """How often one `get` resumes."""
 
@@ -107,9 +108,9 @@ def _open_response(bucket: Bucket, key: str, start: int, end: int | None, etag: 
     bucket.seen = True
     stop = size_bytes = start + answer["ContentLength"]
     if ranged:
-        match = re.fullmatch(rf"bytes {start}-\d+/(\d+)", answer.get("ContentRange", ""))
-        size_bytes = int(match[1]) if match else 0
-        if match is None or stop != (size_bytes if end is None else min(end, size_bytes)):
+        match = _CONTENT_RANGE.fullmatch(answer.get("ContentRange", ""))
+        first, size_bytes = map(int, match.groups()) if match else (-1, 0)
+        if first != start or stop != (size_bytes if end is None else min(end, size_bytes)):
             answer["Body"].close()
             raise ObjectsUnavailable(
                 f"{bucket.url} answered {byte_range} of {key!r} with another range; check whether a proxy ignores "
