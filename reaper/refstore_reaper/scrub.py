@@ -5,7 +5,7 @@
 - A staging area whose token is long dead is removed, and the token forgotten.
 - What is left of a multipart upload that is long over is removed, and the upload forgotten (rule 23).
 
-`unnamed_references.py` removes what crashed operations left under tokens that are live.
+`unnamed_references.py` removes what crashed operations left under tokens that are current.
 
 The scrubber ignores what was made within the time of the longest operation. The order of reading matters: the
 **branch first, then the committed markers, then the deleted ones**, in which a token's fate is recorded. In any other
@@ -59,6 +59,8 @@ class ScrubResult(NamedTuple):
 
 
 class ReadAddress(NamedTuple):
+    """An address with the record of its references, as it was read."""
+
     address: Address
     value: bytes
     record: ReferenceRecord

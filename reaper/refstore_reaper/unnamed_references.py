@@ -1,7 +1,7 @@
-"""Release the references of live tokens that no entry carries (rule 9).
+"""Release the references of current tokens whose entry does not name their address (rule 9).
 
 A writer died between its reference and its entry; or whoever replaced an entry died before it released the reference of
-the old one. The token is live, perhaps for years, so nothing else would find what was left. In this order:
+the old one. The token is current, perhaps for years, so nothing else would find what was left. In this order:
 
 1. The lists are read. A reference counts that is older than the longest operation: no entry of it is on its way.
 2. The entries at the references' paths are read. One that does not name the address leaves its reference unnamed.

@@ -1,4 +1,4 @@
-"""References of a live token that no entry carries are released when they are old, on a branch that nobody commits."""
+"""Old references of a current token are released if their entry does not name the address, though nobody commits."""
 
 from __future__ import annotations
 
