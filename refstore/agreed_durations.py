@@ -22,7 +22,7 @@ from refstore.audit import AuditLog
 from refstore.core import deadline, event_log
 from refstore.core.clock import Clock, format_utc
 from refstore.core.ids import Ids
-from refstore.core.safety import SHARED, Safety
+from refstore.core.safety import SHARED, SHORTEST, Safety, is_for_trying
 from refstore.errors import Contention, DurationsDiffer, InvalidSettings
 from refstore.kv.base import ABSENT, KV, Absent
 from refstore.records import keys
@@ -156,8 +156,8 @@ def change_durations(
 ) -> DurationChange:
     """Change agreed durations. Those that are not in `new_seconds` stay.
 
-    The KV must have durations. Raises InvalidSettings (an unknown name, or durations that contradict each other),
-    AuditUnavailable, Contention.
+    The KV must have durations. Raises InvalidSettings (an unknown name, durations that are shorter than `SHORTEST` or
+    contradict each other, a lake that was made for trying), AuditUnavailable, Contention.
     """
     if unknown := sorted(set(new_seconds) - set(SHARED)):
         raise InvalidSettings(
@@ -236,6 +236,15 @@ def _combine_durations(counting: tuple[SharedDurations, ...], own: Safety, pick:
 
 def _plan_record(record: DurationsRecord, clock: Clock, ids: Ids, new_seconds: Mapping[str, float]) -> DurationsRecord:
     """Return the record after the change. Raises InvalidSettings."""
+    if is_for_trying(record.current):
+        raise InvalidSettings(
+            "this lake was made with durations for trying, and keeps them; make another lake for data that must last"
+        )
+    if short := [name for name, seconds in SHORTEST.items() if new_seconds.get(name, seconds) < seconds]:
+        raise InvalidSettings(
+            "; ".join(f"{name} is {new_seconds[name]:g}, and {SHORTEST[name]:g} s is the shortest" for name in short)
+            + ". For trying refstore out, make a new lake with: refstore repo create NAME --for-trying --data DIR"
+        )
     agreed = record.current._replace(**{name: float(value) for name, value in new_seconds.items()})
     Safety(**agreed._asdict(), recheck_after_seconds=0)  # raises where they contradict each other
     if agreed == record.current:

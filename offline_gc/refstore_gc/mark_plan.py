@@ -12,7 +12,7 @@ from typing import Final
 
 from refstore.context import Context
 from refstore.core.ids import CommitId
-from refstore.core.safety import Safety
+from refstore.core.safety import Safety, is_for_trying
 from refstore.errors import StoreMisconfigured
 from refstore.gc_marks import LiveCommit, Marks, barrier_seconds
 from refstore.objects.base import ObjectStore
@@ -138,6 +138,9 @@ def listing_horizon(waits: Safety, cutoff_ms: int) -> str:
 
 
 def minimum_age_seconds(ctx: Context, requested_seconds: float | None) -> float:
-    """Return how old garbage must be: at least the longest operation, whose objects may not be named yet."""
-    seconds = MIN_AGE_SECONDS if requested_seconds is None else requested_seconds
-    return max(seconds, barrier_seconds(ctx.waits))
+    """Return how old garbage must be: at least the longest operation, whose objects may not be named yet.
+
+    A day by default; no more than that operation in a lake that is for trying, where everything is young.
+    """
+    default_seconds = 0.0 if is_for_trying(ctx.waits) else MIN_AGE_SECONDS
+    return max(default_seconds if requested_seconds is None else requested_seconds, barrier_seconds(ctx.waits))

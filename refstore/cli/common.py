@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import unquote
@@ -33,6 +34,7 @@ from refstore.configuration.settings import Settings
 from refstore.configuration.settings_loader import LoadedSettings
 from refstore.core import event_log
 from refstore.core.file_modes import find_exposed
+from refstore.core.safety import FOR_TRYING, SHARED
 from refstore.core.visible_text import make_streams_visible, make_visible_line, own_stream
 from refstore.errors import NotFound
 
@@ -85,14 +87,22 @@ def open_lake(
     check_durations: bool = True,
     check_identity: bool = True,
     allow_foreign: Sequence[str] = (),
+    for_trying: bool = False,
 ) -> Generator[Lake, None, None]:
     """Open the lake of the settings for the block. `create`: make the embedded default if it is missing; otherwise
-    raise NotFound. The others: as in `refstore.configuration.configured_lake.open_lake`.
+    raise NotFound. `for_trying`: with durations for trying, which the lake must have or not have any yet. The others:
+    as in `refstore.configuration.configured_lake.open_lake`.
     """
     from refstore.audit import act_as, local_actor
     from refstore.configuration import configured_lake
 
     settings = settings_of(ctx)
+    if for_trying:
+        settings = replace(
+            settings,
+            safety=FOR_TRYING,
+            safety_origins=dict.fromkeys(SHARED, "--for-trying"),
+        )
     with (
         act_as(local_actor("cli", ctx.command_path)),
         configured_lake.open_lake(

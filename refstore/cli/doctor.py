@@ -16,6 +16,7 @@ from refstore import __version__
 from refstore.cli.common import emit, loaded_of, open_lake
 from refstore.core.file_modes import find_exposed
 from refstore.core.redaction import redact_text, redact_url
+from refstore.core.safety import is_for_trying
 from refstore.core.units import format_age
 from refstore.errors import RefstoreError, Unavailable
 from refstore.monitoring import figures
@@ -114,7 +115,12 @@ def _stores(lake: Lake, *, write: bool) -> Iterator[Check]:
     yield _time_check("kv", lambda: len(figures.read_all_figures(lake.kv)), "repositories have figures")
     try:
         agreed = lake.durations.waits
-        yield Check("durations", "ok", f"an operation may take {agreed.operation_deadline_seconds:g} s")
+        found = f"an operation may take {agreed.operation_deadline_seconds:g} s"
+        if is_for_trying(agreed):
+            advice = "keep nothing here that must last; a lake for data is made without --for-trying"
+            yield Check("durations", "warning", f"this lake is for trying: {found}", advice)
+        else:
+            yield Check("durations", "ok", found)
     except RefstoreError as error:
         yield Check("durations", "error", *_parts(error))
     store = lake.own_store

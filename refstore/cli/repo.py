@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from refstore.agreed_durations import read_record
 from refstore.cli.branch import branch_row
 from refstore.cli.common import emit, open_lake
 from refstore.cli.confirmation import confirm
@@ -14,6 +15,8 @@ from refstore.cli.parameters import DryRun, Name, Yes
 from refstore.cli.rows import format_when, pairs
 from refstore.core.ids import RepositoryName
 from refstore.core.redaction import redact_url
+from refstore.core.safety import is_for_trying
+from refstore.errors import InvalidSettings
 from refstore.operations import rules_document
 from refstore.operations.deleted_names import deleted_name_hold
 from refstore.records.repository_records import RepositoryRecord
@@ -45,16 +48,28 @@ def create(
     with_sample_data: Annotated[
         bool, typer.Option("--sample-data", help="Commit sample data to try things out; its README.md explains it.")
     ] = False,
+    for_trying: Annotated[
+        bool,
+        typer.Option(
+            "--for-trying", help="Make a new lake, of short durations: a mark and its sweep take half a minute."
+        ),
+    ] = False,
 ) -> None:
     """Create a repository: empty, or with sample data on its default branch.
 
+    The sample data has a history of four months, so that retention rules and purges can be tried. With --for-trying
+    the lake is made, too, with durations that are for nothing else: an operation ends after 20 s, and there is no
+    least age of garbage. A lake keeps them, and `refstore doctor` and the page say so.
+
     \b
     Example: refstore repo create sales
-             refstore repo create quickstart --sample-data
+             refstore repo create try --sample-data --for-trying --data ./try
              refstore repo create sales --namespace s3://bucket/sales --grace-seconds 3600
              refstore repo create old --namespace "s3://cold/old?endpoint=archive"
     """
-    with open_lake(ctx, create=True) as lake:
+    if for_trying:
+        _check_new_lake(ctx)
+    with open_lake(ctx, create=True, for_trying=for_trying) as lake:
         created = lake.create_repository(
             name, namespace=namespace, default_branch=default_branch, metadata=pairs(meta), grace_seconds=grace_seconds
         )
@@ -128,3 +143,15 @@ def _row(name: RepositoryName, record: RepositoryRecord) -> dict[str, object]:
         "namespace": redact_url(record.namespace),
         "created": format_when(record.created_ms),
     }
+
+
+def _check_new_lake(ctx: typer.Context) -> None:
+    """Raise InvalidSettings for a lake that has repositories, or other durations than those for trying."""
+    with open_lake(ctx, create=True, only_read=True, check_durations=False) as lake:
+        record = read_record(lake.kv)
+        is_new = record is None and next(iter(lake.repositories()), None) is None
+        if not is_new and (record is None or not is_for_trying(record.current)):
+            raise InvalidSettings(
+                "--for-trying makes a lake, and this one exists with other durations; name another folder with --data, "
+                "or leave the option out"
+            )

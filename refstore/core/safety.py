@@ -7,6 +7,7 @@ processes rely on those in `SHARED`. All processes that share a KV run with the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args
 
@@ -32,6 +33,14 @@ SHARED: Final = (
 """The fields of `Safety` that other processes rely on. The rest is a process's own: `recheck_after_seconds` only has to
 be short enough for the agreed `scrub_after_seconds`, and `grace_seconds` protects a convenience, not data.
 """
+
+
+SHORTEST: Final[Mapping[str, float]] = {
+    "operation_deadline_seconds": 60.0,
+    "io_timeout_seconds": IO_SECONDS_MIN,
+    "clock_skew_seconds": 1.0,
+}
+"""The shortest durations that the processes of a lake can change to."""
 
 
 WitnessMode = Literal["commits", "always"]
@@ -136,3 +145,21 @@ class FixedDurations:
 
     def refresh(self) -> None:
         """Do nothing."""
+
+
+FOR_TRYING: Final = Safety(
+    operation_deadline_seconds=20,
+    io_timeout_seconds=5,
+    clock_skew_seconds=1,
+    recheck_after_seconds=0,
+    scrub_after_seconds=30,
+    issue_seconds=60,
+)
+"""The durations of a lake that is made for trying out refstore: a mark and its sweep take half a minute. Slower
+operations fail in it, so a lake has these from its beginning, or never.
+"""
+
+
+def is_for_trying(durations: object) -> bool:
+    """Return whether these durations, of `Safety` or as the KV has them, are those of a lake that is for trying."""
+    return all(getattr(durations, name) == getattr(FOR_TRYING, name) for name in SHARED)

@@ -2,7 +2,9 @@
 
 Everything is made up here, from a fixed seed, so nobody's licence applies and every repository gets the same:
 `lakes.parquet` with the columns that the tutorials' queries name, a `README.md` that goes through them, where the data
-is from (`data/`), and small pictures (`images/`). The lakes, their countries and their depths mean nothing.
+is from (`data/`), and small pictures (`images/`). The lakes, their countries and their depths mean nothing. Before
+that, some commits of the past write guests' visits to the lakes (`data/visits/`), so that there is a history to try
+retention and purges on.
 """
 
 from __future__ import annotations
@@ -21,9 +23,14 @@ from refstore.repository import Repository
 from refstore.versioning.commits.columns import pa, pq
 
 MESSAGE: Final = "Add sample data"
+HISTORY_DAYS: Final = (120, 90, 60, 30)
+"""How many days ago the commits before the last one say they were made."""
+VISITS: Final = "data/visits/visits.parquet"
+GUESTS: Final = 50
 LAKES: Final = 100_000
 IMAGES: Final = 29
 
+_PARQUET: Final = "application/vnd.apache.parquet"
 _SEED: Final = 20261122
 _COUNTRIES: Final = {
     "Canada": 300, "Russia": 220, "United States of America": 150, "Sweden": 60, "Finland": 55, "Norway": 45,
@@ -52,8 +59,9 @@ _HEIGHT: Final = 40
 _README: Final = """\
 # Sample data
 
-`lakes.parquet` lists {lakes:,} lakes: `Hylak_id`, `Lake_name`, `Country` and `Depth_m`. All of it is made up (see
-`data/lakes.source.md`), so that there is something to query, to change and to undo.
+`lakes.parquet` lists {lakes:,} lakes: `Hylak_id`, `Lake_name`, `Country` and `Depth_m`. `data/visits/` has guests'
+visits to them, which earlier commits wrote. All of it is made up (see `data/lakes.source.md`), so that there is
+something to query, to change, to undo and to delete.
 Any client of lakeFS's API reads it, such as DuckDB with `lakefs-spec`:
 
 ```python
@@ -107,7 +115,12 @@ They say nothing of any real lake. Nobody's rights are in it; do with it what yo
 
 
 def add_sample_data(repo: Repository, *, committer: str = "") -> CommitId:
-    """Upload the sample data to the default branch, and commit it."""
+    """Upload the sample data to the default branch, and commit it after a history of four months."""
+    now_ms = repo.context.clock.now_ms()
+    for number, days in enumerate(HISTORY_DAYS, start=1):
+        repo.upload(repo.default_branch, VISITS, visits_parquet(number), content_type=_PARQUET)
+        date_ms = now_ms - days * 86_400_000
+        repo.commit(repo.default_branch, f"Add visits of month {number}", committer=committer, date_ms=date_ms)
     for _ in repo.upload_many(repo.default_branch, sample_uploads(repo.name, repo.default_branch)):
         pass
     return repo.commit(repo.default_branch, MESSAGE, committer=committer).id
@@ -123,7 +136,7 @@ def sample_uploads(repository: str, branch: str) -> list[Upload]:
             Upload(path=f"images/lake-{n:02d}.png", body=sample_image(n), content_type="image/png")
             for n in range(1, IMAGES + 1)
         ),
-        Upload(path="lakes.parquet", body=lakes_parquet(), content_type="application/vnd.apache.parquet"),
+        Upload(path="lakes.parquet", body=lakes_parquet(), content_type=_PARQUET),
     ]
 
 
@@ -144,6 +157,22 @@ def lakes_parquet() -> bytes:
     )
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def visits_parquet(months: int) -> bytes:
+    """Return the visits of so many months, each guest's to one lake a month, as a Parquet file."""
+    rows = [(month, guest) for month in range(1, months + 1) for guest in range(1, GUESTS + 1)]
+    rng = Random(_SEED)  # noqa: S311  # the same numbers each time, no secret
+    table = pa.table(
+        {
+            "month": make_array([month for month, _ in rows], pa.int64()),
+            "guest": make_array([f"guest-{guest}" for _, guest in rows], pa.string()),
+            "Hylak_id": make_array([rng.randint(1, LAKES) for _ in rows], pa.int64()),
+        }
+    )
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
     return sink.getvalue()
 
 

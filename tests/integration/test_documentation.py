@@ -23,6 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 import refstore
 from refstore import cli
 from refstore.cli.options import Invocation
+from refstore.core.safety import FOR_TRYING, SHARED
 from tests.git import need_git
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -223,9 +224,8 @@ def test_the_blocks_of_the_readme_run_one_after_the_other(tmp_path: Path) -> Non
         "HOME": str(tmp_path),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "REFSTORE_API_PORT": str(port),
-        "REFSTORE_OPERATION_DEADLINE_SECONDS": "10",
-        "REFSTORE_IO_TIMEOUT_SECONDS": "5",
-        "REFSTORE_CLOCK_SKEW_SECONDS": "1",
+        **{f"REFSTORE_{name.upper()}": str(getattr(FOR_TRYING, name)) for name in SHARED},
+        "REFSTORE_RECHECK_AFTER_SECONDS": "5",
         "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
@@ -246,6 +246,8 @@ def test_the_blocks_of_the_readme_run_one_after_the_other(tmp_path: Path) -> Non
     assert "['2026/11/21.json', '2026/11/22.json', 'latest.json']" in shown
     assert [line.split() for line in shown if line.endswith(" 42")] == [["0", "2026-11-21", "42"]] * 2, "pandas"
     assert "The lake has exactly the objects of git's active commits, byte for byte, and no others." in out
+    assert sum("swept" in line.split() and "visits" in line for line in shown) == 2, "the two oldest commits"
+    assert "looked at 2 objects in 4 versions: nothing is left" in shown
     assert any(line.split()[:2] == ["reaper.rate_per_second", "500.0"] and "refstore.toml" in line for line in shown)
 
 

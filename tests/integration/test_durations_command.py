@@ -14,6 +14,7 @@ import pytest
 
 from refstore.agreed_durations import read_record
 from refstore.configuration.settings import Settings, embedded_urls
+from refstore.core.safety import FOR_TRYING, SHARED
 from refstore.errors import DurationsDiffer
 from refstore.lake import Lake
 from refstore.records import keys
@@ -178,6 +179,9 @@ def test_a_change(refstore: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         ("issue_seconds", "is no change; write NAME=DURATION"),
         ("issue_seconds=soon", "issue_seconds 'soon' is no interval"),
         ("grace_seconds=5", "grace_seconds: not a duration that processes agree on"),
+        ("operation_deadline_seconds=59", "operation_deadline_seconds is 59, and 60 s is the shortest"),
+        ("io_timeout_seconds=14", "io_timeout_seconds is 14, and 15 s is the shortest"),
+        ("clock_skew_seconds=0", "clock_skew_seconds is 0, and 1 s is the shortest"),
         ("operation_deadline_seconds=1d", "must be at least operation_deadline_seconds + io_timeout_seconds"),
     ],
 )
@@ -190,3 +194,34 @@ def test_what_is_no_change(sales: Command, argument: str, message: str) -> None:
 def test_a_shorter_request_asks_for_a_new_start(sales: Command) -> None:
     assert "start every process again" in sales.ok("durations", "set", "io_timeout_seconds=20").err
     assert "start every process again" not in sales.ok("durations", "set", "io_timeout_seconds=70").err
+
+
+class TestALakeForTrying:
+    def test_it_has_short_durations_from_its_making_on_and_says_so(self, refstore: Command) -> None:
+        refstore.ok("repo", "create", "sales", "--for-trying")
+        agreed = {row["setting"]: row["agreed_seconds"] for row in refstore.json("durations", "show")}
+        assert agreed == {f"safety.{name}": getattr(FOR_TRYING, name) for name in SHARED}
+        checks = {row["check"]: row for row in refstore("doctor", "--json").json}
+        assert checks["durations"]["state"] == "warning"
+        assert "this lake is for trying" in checks["durations"]["found"]
+        refstore.ok("repo", "create", "more", "--for-trying")
+
+    def test_its_garbage_may_be_as_young_as_an_operation(self, refstore: Command) -> None:
+        refstore.ok("repo", "create", "sales", "--for-trying")
+        assert refstore.json("gc", "simulate", "sales")["runs"][0]["min_age_seconds"] == 31
+        refstore.ok("repo", "create", "stock", "--data", "other")
+        assert refstore.json("gc", "simulate", "stock", "--data", "other")["runs"][0]["min_age_seconds"] == 86_400
+
+    def test_it_keeps_them(self, refstore: Command) -> None:
+        refstore.ok("repo", "create", "sales", "--for-trying")
+        ran = refstore("durations", "set", "operation_deadline_seconds=1h", "scrub_after_seconds=2h")
+        assert ran.code == 2
+        assert "was made with durations for trying, and keeps them" in ran.err
+
+    def test_no_other_lake_gets_them(self, refstore: Command, lake: Lake) -> None:
+        for _ in range(2):  # with its durations, and with records of a KV that has lost them
+            ran = refstore("repo", "create", "try", "--for-trying")
+            assert ran.code == 2
+            assert "this one exists with other durations" in ran.err
+            lake.kv.delete(keys.DURATIONS)
+        assert [row["repository"] for row in refstore.json("repo", "list")] == ["sales"]

@@ -157,8 +157,8 @@ def test_a_change_lasts_until_the_last_operation_of_a_process_that_has_not_read_
 
 def test_an_age_for_the_scrubber_covers_whatever_may_run_meanwhile(world: World) -> None:
     """Of both durations neither was long enough for the deadline of one and the requests of the other."""
-    world.process(Safety(operation_deadline_seconds=1000, io_timeout_seconds=10, scrub_after_seconds=1100))
-    world.change(operation_deadline_seconds=10, io_timeout_seconds=1000)
+    world.process(Safety(operation_deadline_seconds=1000, io_timeout_seconds=10, scrub_after_seconds=1120))
+    world.change(operation_deadline_seconds=60, io_timeout_seconds=1000)
     assert world.process().waits.scrub_after_seconds == 1000 + 1000 + 60
 
 
@@ -176,11 +176,11 @@ def test_a_process_may_start_with_either_until_the_change_is_over(world: World) 
 
 def test_a_change_may_be_taken_back_at_once(world: World) -> None:
     process = world.process()
-    first_ms = world.change(operation_deadline_seconds=10)
+    first_ms = world.change(operation_deadline_seconds=60)
     world.clock.advance(100)
     assert world.change(operation_deadline_seconds=3600) >= first_ms
     process.refresh()
-    assert (process.safety.operation_deadline_seconds, process.waits.operation_deadline_seconds) == (10, 3600)
+    assert (process.safety.operation_deadline_seconds, process.waits.operation_deadline_seconds) == (60, 3600)
     world.pass_change()
     assert process.safety.operation_deadline_seconds == 3600
 
@@ -264,10 +264,11 @@ def test_a_lake_works_with_what_was_agreed(tmp_path: Path) -> None:
     with Lake.open(kv, objects, clock=clock) as lake:
         ctx = lake.repository("sales").context
         assert ctx.safety.operation_deadline_seconds == MAIN_JOB.operation_deadline_seconds
-        change_durations(lake.kv, clock, lake.ids, lake.audit, {"operation_deadline_seconds": 1})
+        longer = {"operation_deadline_seconds": 60, "scrub_after_seconds": 100}
+        change_durations(lake.kv, clock, lake.ids, lake.audit, longer)
         clock.advance(REREAD_SECONDS)
-        assert ctx.safety.operation_deadline_seconds == 1
-        assert ctx.waits.operation_deadline_seconds == MAIN_JOB.operation_deadline_seconds
+        assert ctx.waits.operation_deadline_seconds == 60
+        assert ctx.safety.operation_deadline_seconds == MAIN_JOB.operation_deadline_seconds
     with pytest.raises(DurationsDiffer, match="io_timeout_seconds is 60"):
         Lake.open(kv, objects, safety=Safety(), clock=clock)
 

@@ -18,7 +18,12 @@ def test_the_data_is_what_the_tutorials_name_and_committed() -> None:
         assert list(repo.diff("trunk")) == []
         found = dict(repo.list("trunk"))
         images = [path for path in found if path.startswith("images/")]
-        assert sorted(set(found) - set(images)) == ["README.md", "data/lakes.source.md", "lakes.parquet"]
+        assert sorted(set(found) - set(images)) == [
+            "README.md",
+            "data/lakes.source.md",
+            sample_data.VISITS,
+            "lakes.parquet",
+        ]
         assert len(images) == 29
         assert all(found[path].size_bytes < 2000 for path in images)
         assert found["lakes.parquet"].size_bytes >= 512 << 10
@@ -36,3 +41,17 @@ def test_every_repository_gets_the_same_lakes() -> None:
     assert "Denmark" in table["Country"].to_pylist()
     assert table["Hylak_id"].to_pylist()[:2] == [1, 2]
     assert len({sample_data.sample_image(number) for number in range(1, 30)}) == 29
+
+
+def test_the_history_is_of_the_past_and_each_commit_replaces_the_visits_before() -> None:
+    with Lake(MemoryKV(), "memory://sample-data") as lake:
+        repo = lake.create_repository("quickstart")
+        sample_data.add_sample_data(repo)
+        now_ms = lake.clock.now_ms()
+        commits = [commit for _, commit in repo.log("main")][1:-1]
+        assert [round((now_ms - each.created_ms) / 86_400_000) for each in commits] == [30, 60, 90, 120]
+        rows = [
+            pq.read_table(io.BytesIO(repo.read(ref, sample_data.VISITS))).num_rows
+            for ref in ("main", "main~2", "main~3", "main~4")
+        ]
+        assert rows == [200, 150, 100, 50]

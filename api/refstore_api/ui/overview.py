@@ -16,7 +16,7 @@ from refstore.records.figure_records import Amount
 from refstore.records.repository_records import RepositoryRecord
 from refstore_api.service import ServiceOf
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.pages import render, settlement_text
+from refstore_api.ui.pages import durations_text, render, settlement_text
 from refstore_api.ui.sessions import ReaderSession, UserSession
 
 router = APIRouter(prefix=PATH)
@@ -54,6 +54,7 @@ async def show(
             request,
             "overview.html",
             settling=settlement_text(service.lake),
+            trying=durations_text(service.lake),
             rows=chosen[first : first + PAGE],
             count=len(chosen),
             repositories=len(rows),

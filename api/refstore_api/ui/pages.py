@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
 from refstore import __version__
+from refstore.core.safety import is_for_trying
 from refstore.core.units import format_age, format_countdown, format_duration, format_size
 from refstore.core.visible_text import make_visible
 from refstore.errors import RefstoreError
@@ -71,6 +72,15 @@ def settlement_text(lake: Lake) -> str:
     with suppress(RefstoreError):
         wait = lake.settlement_wait()
         return wait.describe(lake.clock.now_ms()) if wait is not None else ""
+    return ""
+
+
+def durations_text(lake: Lake) -> str:
+    """Return that the lake is for trying; '' for any other lake, or where the KV does not say."""
+    with suppress(RefstoreError):
+        waits = lake.durations.waits
+        if is_for_trying(waits):
+            return f"this lake is for trying: an operation may take {waits.operation_deadline_seconds:g} s"
     return ""
 
 

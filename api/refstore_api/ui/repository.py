@@ -27,7 +27,7 @@ from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.pages import render, settlement_text
+from refstore_api.ui.pages import durations_text, render, settlement_text
 from refstore_api.ui.sessions import ReaderSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}", route_class=EncodedNameRoute)
@@ -79,6 +79,7 @@ async def show(
             request,
             "repository.html",
             settling=settlement_text(service.lake),
+            trying=durations_text(service.lake),
             repository=repo.name,
             default_branch=repo.default_branch,
             created_ms=repo.record.created_ms,
