@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
-# Install refstore with all that it can use into a folder of its own: by the hashes of requirements-image.lock, and the
-# project without dependencies. The Containerfile runs it; so does a test, in a plain folder.
+# Install refstore into a folder of its own: install.sh [--with-spark] FOLDER
+# Packages are installed by the hashes of requirements-image.lock, and the project without dependencies. Spark is two
+# thirds of them, needs a Java, and is for lakes that one machine cannot collect. The Containerfile runs this; so does a
+# test, in a plain folder.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
+with_spark=
+if [[ ${1:-} == --with-spark ]]; then with_spark=yes; shift; fi
+if (($# != 1)) || [[ $1 == -* ]]; then echo "usage: ${0##*/} [--with-spark] FOLDER" >&2; exit 2; fi
 target=$1
 python=${PYTHON:-python3}
 scratch=$(mktemp -d)
@@ -17,7 +22,9 @@ else
   "$python" -m venv "$target"
   install=("$target/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir)
 fi
-"${install[@]}" --require-hashes -r requirements-image.lock
+cp requirements-image.lock "$scratch/packages.lock"
+[[ -n $with_spark ]] || sed -i '/^\(pyspark\|py4j\)==/,/[^\\]$/d' "$scratch/packages.lock"
+"${install[@]}" --require-hashes -r "$scratch/packages.lock"
 "${install[@]}" --no-build-isolation --no-deps .
 install -m 0755 deploy/container/healthy.py "$target/bin/refstore-healthy"
 sed -i "1s|.*|#!$target/bin/python|" "$target/bin/refstore-healthy"

@@ -83,7 +83,7 @@ def test_the_images_steps_work_in_a_plain_folder(tmp_path: Path) -> None:
                 copy(ROOT / each, goal)
     installed = tmp_path / "refstore"
     (step,) = [rest for name, rest in instructions(1) if name == "RUN"]
-    assert step == "deploy/container/install.sh /opt/refstore"
+    assert step == "deploy/container/install.sh ${SPARK:+--with-spark} /opt/refstore"
     subprocess.run(
         [source / "deploy/container/install.sh", installed],
         check=True,

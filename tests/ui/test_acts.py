@@ -96,6 +96,22 @@ def test_a_writer_restores_what_was_chosen(visit: Visit, site: Site, javascript:
     assert [item.path for item in repo.list("main")] == ["lost/0", "lost/2"]
 
 
+def test_a_writer_chooses_all_that_a_page_shows_in_the_order_of_paths(
+    visit: Visit, site: Site, javascript: bool
+) -> None:
+    repo = lossy(site)
+    visitor = visit("writer", javascript=javascript)
+    visitor.go(f"/repositories/{repo.name}/trash")
+    shown = visitor.page.get_by_role("checkbox").all()
+    assert [each.get_attribute("aria-label") for each in shown] == [f"Restore lost/{number}" for number in range(3)]
+    visitor.follow("Choose all on this page")
+    visitor.page.get_by_label("Restore lost/1", exact=True).uncheck()
+    visitor.press("Restore the chosen ones")
+    assert visitor.fact("Restored") == "2 objects, 200 B"
+    visitor.press("Restore")
+    assert [item.path for item in repo.list("main")] == ["lost/0", "lost/2"]
+
+
 def test_a_writer_restores_everything_below_a_prefix_to_another_branch(visit: Visit, site: Site) -> None:
     repo = lossy(site)
     repo.create_branch("rescue", "main")

@@ -108,6 +108,37 @@ def test_axe_finds_nothing_serious_on_any_page(
         assert wider <= 0, path
 
 
+BROKEN_WORDS = """
+() => {
+  const broken = [];
+  for (const cell of document.querySelectorAll("td, th")) {
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      for (const word of texts.currentNode.data.matchAll(/(?<![0-9A-Za-z])[A-Za-z]{2,24}(?![0-9A-Za-z])/g)) {
+        const range = document.createRange();
+        range.setStart(texts.currentNode, word.index);
+        range.setEnd(texts.currentNode, word.index + word[0].length);
+        const lines = new Set([...range.getClientRects()].map((each) => Math.round(each.top)));
+        if (lines.size > 1) broken.push(word[0]);
+      }
+    }
+  }
+  return broken;
+}
+"""
+"""Return the words of tables that stand on two lines. Ids and paths are no words; they may be broken."""
+
+
+def test_no_word_of_a_table_is_broken_in_the_middle(visit: Callable[..., Visitor], places: dict[str, str]) -> None:
+    visitor = visit("operator", width=1280)
+    found = {}
+    for path in (*FOR_ALL, *FOR_OPERATORS):
+        visitor.go(path.format(**places))
+        if words := visitor.page.evaluate(BROKEN_WORDS):
+            found[path] = words
+    assert not found
+
+
 def test_pages_can_be_used_in_the_dark(visit: Callable[..., Visitor], places: dict[str, str]) -> None:
     visitor = visit("operator")
     visitor.page.emulate_media(color_scheme="dark")

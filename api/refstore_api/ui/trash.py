@@ -59,6 +59,7 @@ async def list_trash(
     branch: Annotated[str, Query(max_length=255)] = "",
     prefix: Annotated[str, Query(max_length=4096)] = "",
     after: Annotated[str, Query(max_length=4096)] = "",
+    chosen: bool = False,
 ) -> Response:
     def work(repo: Repository) -> Response:
         found = list(islice(repo.list_trash(branch=branch or None, prefix=prefix, after=after), PAGE + 1))
@@ -66,7 +67,9 @@ async def list_trash(
             request,
             "trash.html",
             repository=repo.name,
-            items=found[:PAGE],
+            items=sorted(found[:PAGE], key=lambda item: (item.branch, item.path, -item.since_ms)),
+            chosen=chosen,
+            page_size=PAGE,
             branch=branch,
             prefix=prefix,
             after=after,
