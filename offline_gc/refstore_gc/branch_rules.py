@@ -16,7 +16,7 @@ from refstore_gc.run_summary import BranchRuleResult, ObjectCount
 
 def apply_branch_rules(ctx: Context, rules: Rules | None = None, *, dry_run: bool = False) -> BranchRuleResult:
     """`rules`: instead of the repository's own. Raises CorruptRecord, CorruptRange: something cannot be read."""
-    effective = rules or rules_document.rules_in_force(ctx)
+    effective = rules or rules_document.rules_to_expire_by(ctx)
     done = _expire_staged(ctx, effective, dry_run=dry_run)
     if not effective.allow_deletion_from_latest_view:
         return done

@@ -44,7 +44,7 @@ class MarkDecision:
 def decide_marks(ctx: Context, *, rules: Rules | None = None, grace_days: float | None = None) -> MarkDecision:
     """Decide what to mark. `rules` replace the repository's own. Raises CorruptRecord (rules, or commits)."""
     if rules is None:
-        rules = rules_document.rules_in_force(ctx)
+        rules = rules_document.rules_to_expire_by(ctx)
     history, refs = rules_document.read_history(ctx)
     made = make_plan(history, refs, rules, ctx.clock.now_ms())
     grace_ms = int((rules.grace_days if grace_days is None else grace_days) * DAY_MS)

@@ -48,13 +48,13 @@ def begin_sweep(ctx: Context, marks: Marks, mark_id: str) -> SweepStart:
             return SweepStart(run, None)
         # it was confirmed, or became due, a moment ago: what today's rules keep is excluded, as where a sweep is made
         # again
-    rules = rules_document.rules_in_force(ctx)
+    rules = rules_document.rules_to_expire_by(ctx)
     history, refs = rules_document.read_history(ctx)
     plan = make_plan(history, refs, rules, ctx.clock.now_ms())
     if is_due:
         marks.commits.unmark_run(mark_id, partial(is_kept, plan))
     run = marks.sweeps.begin(mark_id)
-    latest = rules_document.rules_in_force(ctx)  # a hold that was set while the history was read
+    latest = rules_document.rules_to_expire_by(ctx)  # a hold that was set while the history was read
     if latest != rules:
         plan = make_plan(history, refs, latest, ctx.clock.now_ms())
     return SweepStart(run, plan, latest.digest() != run.record.rules_digest)

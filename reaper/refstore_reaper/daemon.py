@@ -36,6 +36,7 @@ from refstore.errors import (
 from refstore.kv_recovery.fence import Fence
 from refstore.kv_recovery.manifest_check import check_lake, check_repository
 from refstore.kv_recovery.settlement import settle_repository
+from refstore.kv_recovery.superseded_records import settle_superseded_keys, settle_superseded_records
 from refstore.lake import Lake
 from refstore.objects import store_urls
 from refstore.records import keys
@@ -107,6 +108,8 @@ class Reaper:
         self._reserves = DiskReserves(lake, reserve_mib)
         self._backoffs: dict[RepositoryId, Backoff] = {}
         self._reported: dict[RepositoryId, float] = {}
+        self._keys_settled_under: dict[str, str] | None = None
+        """The servers of the KV under which revoked access keys were looked for."""
         self._warned_of_versions: set[tuple[str, str | None]] = set()
         self._started_ms = lake.clock.now_ms()
         self._scrub_requested_ms = self._started_ms if scrub_now else None
@@ -193,14 +196,34 @@ class Reaper:
                 self._metrics.record_settling(max(1.0, (error.until_ms - self._clock.now_ms()) / 1000))
             _log.error("nothing_is_deleted", code=error.code, error=str(error))
             tally.fail("", "kv", error)
+            if isinstance(error, KVSettling | KVWentBack) and self._fence.servers != self._keys_settled_under:
+                self._settle_keys(tally)
             if isinstance(error, KVWentBack) and not isinstance(error, KVReconciling):
                 self._stop_all(tally)
             return False
         self._metrics.record_settling(0)
         return True
 
+    def _settle_keys(self, tally: Tally) -> None:
+        """Revoke access keys that an older copy of the KV brought back, without waiting for the settlement. If this
+        fails, the next pass does it. Raises KVUnavailable.
+        """
+        try:
+            for item in settle_superseded_keys(self._lake):
+                _log.warning("access_key_settled", id=item.name, outcome=item.outcome)
+        except RefstoreError as error:
+            if isinstance(error, KVUnavailable):
+                raise
+            tally.fail("", "kv", error)
+        else:
+            self._keys_settled_under = self._fence.servers
+
     def _settle(self) -> None:
         """Settle every repository after other servers of the KV answer. Raises KVWentBack, Corrupt, Unavailable."""
+        for item in settle_superseded_records(self._lake):
+            _log.warning(
+                "older_record_settled", repository=item.repository, kind=item.kind, name=item.name, outcome=item.outcome
+            )
         for name, record in self._lake.all_repositories():
             ctx = self._lake.context(name, record)
             if not record.closed_ms:

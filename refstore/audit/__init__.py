@@ -6,6 +6,8 @@ chain.py               the chain of entries that a process writes
 audit_log.py           the calls that record an act, before it or after it
 audit_verification.py  the search for missing or changed entries
 audit_reader.py        the entries, newest first
+audit_acceptance.py    the entries that the KV lost, which an operator accepts
+record_history.py      the states that a record of the KV has had
 """
 
 from __future__ import annotations

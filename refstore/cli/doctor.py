@@ -14,6 +14,7 @@ import typer
 
 from refstore import __version__
 from refstore.cli.common import emit, loaded_of, open_lake
+from refstore.core.clock import format_utc
 from refstore.core.file_modes import find_exposed
 from refstore.core.redaction import redact_text, redact_url
 from refstore.core.safety import is_for_trying
@@ -23,6 +24,7 @@ from refstore.monitoring import figures
 
 if TYPE_CHECKING:
     from refstore.context import Context
+    from refstore.kv_recovery.kv_verification import KvVerification
     from refstore.lake import Lake
 
 app = typer.Typer()
@@ -34,6 +36,7 @@ SLOW_SECONDS: Final = 0.5
 """A store that takes longer to answer one small call is told."""
 PACKAGES: Final = ("redis", "boto3", "fastapi", "pyspark", "pyarrow")
 NAMES_SHOWN: Final = 5
+RECONCILE: Final = "see all of it with `refstore kv verify`, then settle it with `refstore kv reconcile`"
 PROBE: Final = "_refstore/doctor/"
 State = Literal["ok", "warning", "error"]
 EXIT_CODES: Final = {"ok": 0, "warning": 4, "error": 6}
@@ -71,6 +74,8 @@ def doctor(
 
 
 def _checks(ctx: typer.Context, *, write: bool) -> Iterator[Check]:
+    from refstore.kv_recovery.kv_verification import verify_lake
+
     loaded = loaded_of(ctx)
     settings = loaded.settings
     where = str(loaded.file.path) if loaded.file.path else "no file; environment, command line and defaults"
@@ -81,8 +86,9 @@ def _checks(ctx: typer.Context, *, write: bool) -> Iterator[Check]:
         with open_lake(ctx, only_read=True) as lake:
             yield from _stores(lake, write=write)
             yield _reapers(lake)
-            yield _deletion(lake)
-            yield from _repositories(lake)
+            seen = verify_lake(lake)
+            yield _deletion(lake, seen)
+            yield from _repositories(lake, seen)
     except RefstoreError as error:
         yield _failed_check("lake", error)
     places = [settings.data] if settings.data is not None else []
@@ -227,18 +233,22 @@ def _reapers(lake: Lake) -> Check:
     return Check("reapers", "ok", f"{len(alive)} alive")
 
 
-def _deletion(lake: Lake) -> Check:
+def _deletion(lake: Lake, seen: KvVerification) -> Check:
     try:
         wait = lake.settlement_wait()
     except RefstoreError as error:
         return _failed_check("deletion", error)
+    if seen.witnesses or seen.lost_items:
+        positions = [f"what was written until {format_utc(item.witnessed_ms)}" for item in seen.witnesses[-1:]]
+        named = "; ".join([*positions, *(item.description for item in seen.lost_items[:NAMES_SHOWN])])
+        return Check("deletion", "error", f"it is stopped, because the KV has lost {named}", RECONCILE)
     if wait is None:
         return Check("deletion", "ok", "no change of the KV's servers holds it back")
     what, _, meanwhile = wait.describe(lake.clock.now_ms()).partition("; ")
     return Check("deletion", "warning", what, f"wait; {meanwhile}")
 
 
-def _repositories(lake: Lake) -> Iterator[Check]:
+def _repositories(lake: Lake, seen: KvVerification) -> Iterator[Check]:
     known, now_ms = figures.read_all_figures(lake.kv), lake.clock.now_ms()
     count, silent = 0, False
     for name, record in lake.repositories():
@@ -250,7 +260,10 @@ def _repositories(lake: Lake) -> Iterator[Check]:
         if silent and not is_local:
             continue  # each would take the whole time that a store has to answer
         try:
-            yield from _shared_names(lake.context(name, record))  # which looks whose the namespace is
+            context = lake.context(name, record)  # which looks whose the namespace is
+            yield from _shared_names(context)
+            yield from _withheld_rules(context)
+            yield from _losses(context, seen)
         except RefstoreError as error:
             yield _failed_check(f"repository {name}", error)
             silent |= isinstance(error, Unavailable) and not is_local
@@ -271,6 +284,26 @@ def _shared_names(context: Context) -> Iterator[Check]:
             "a ref of that name means the branch; create a tag of another name at the commit that `refstore tag list` "
             "shows, then delete the hidden one",
         )
+
+
+def _withheld_rules(context: Context) -> Iterator[Check]:
+    """Tell whose rules wait for an operator. Raises Corrupt, Unavailable."""
+    from refstore.operations import rules_document
+
+    own = rules_document.get_rules(context)
+    if own is not None and own.withheld:
+        advice = f"look at the audit log, and set the rules that you want: refstore retention set {context.name} FILE"
+        yield Check(f"repository {context.name}", "error", f"nothing expires: {own.withheld}", advice)
+
+
+def _losses(context: Context, seen: KvVerification) -> Iterator[Check]:
+    """Tell what the KV is known to have lost of a repository. Raises Corrupt, Unavailable."""
+    from refstore.kv_recovery.kv_verification import find_known_losses
+
+    if lost := find_known_losses(context, seen):
+        named = "; ".join(f"{item.description}: {item.reason}" for item in lost[:NAMES_SHOWN])
+        more = f"; and {len(lost) - NAMES_SHOWN} more" if len(lost) > NAMES_SHOWN else ""
+        yield Check(f"repository {context.name}", "error", f"the KV has lost {named}{more}", RECONCILE)
 
 
 def _time_check(what: str, call: Callable[[], int], found: str) -> Check:

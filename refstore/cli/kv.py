@@ -16,7 +16,7 @@ from refstore.cli.rows import format_when
 from refstore.errors import KVWentBack
 from refstore.kv_recovery import kv_rebuild, manifest_backfill, reconciliation
 from refstore.kv_recovery.kv_verification import KvVerification, verify_kv
-from refstore.kv_recovery.record_restore import RestoredRecord
+from refstore.kv_recovery.lake_parts import RestoredRecord
 from refstore.lake import Lake
 
 app = typer.Typer(no_args_is_help=True)
@@ -38,7 +38,8 @@ def kv() -> None:
 def verify(ctx: typer.Context) -> None:
     """Compare the KV with the object store: where it went back, and what may be lost. Changes nothing.
 
-    It reads the whole manifest, and looks for every staged object. Ends with 0 if nothing is missing, else with 6.
+    It reads the whole manifest and the whole audit log, and looks for every staged object. Ends with 0 if nothing is
+    missing and no access key, retention rule or purge document is older than the audit log says, else with 6.
 
     \b
     Example: refstore kv verify
@@ -73,6 +74,10 @@ def reconcile(
     A branch that is behind is moved on; one that has moved elsewhere stays, and its lost commits become a new branch
     lost/NAME-COMMIT. Before deletion goes on, reconcile waits for the longest operation that began before. Nothing is
     deleted meanwhile. It may be interrupted, and run again.
+
+    Where the audit log has newer access keys or rules than the KV, what keeps more holds: revoked keys are revoked
+    again, keys with a new secret open nothing until they get another, legal holds and pins are put back, and where
+    older rules may let more expire nothing expires until you set rules again. All sessions end.
 
     Staged objects that are missing cannot be put back: reconcile names them and ends with 6. Bring them back from a
     backup of the object store, or give them up with --accept.
@@ -138,7 +143,8 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
     """Make an empty KV from the object store: repositories, commits, branches and tags.
 
     Stop every client first. What is staged is lost, and with it access keys, retention rules, marks of the offline job,
-    issued addresses, and changed metadata of repositories. Deleted branches and repositories stay deleted.
+    issued addresses, and changed metadata of repositories. Legal holds and pins are put back from the audit log.
+    Deleted branches and repositories stay deleted.
 
     \b
     Example: refstore kv rebuild --dry-run
@@ -160,12 +166,14 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
                 **counts,
                 "not_restored": [item._asdict() for item in made.not_restored],
                 "missing_metaranges": [item._asdict() for item in made.missing_trees],
+                "settled_records": [item._asdict() for item in made.settled_records],
                 "not_rebuilt": list(kv_rebuild.NOT_REBUILT),
             },
         )
     else:
         emit(ctx, counts)
         _lines("left", [f"{item.kind} {item.name} of {item.repository}: {item.outcome}" for item in made.not_restored])
+        _lines("from the audit log", [_restored_text(item) for item in made.settled_records])
         _lines(
             "without its metarange",
             [f"commit {item.commit} of {item.repository}: {item.metarange}" for item in made.missing_trees],
@@ -214,6 +222,7 @@ def _as_json(found: KvVerification) -> dict[str, object]:
         "lost_items": [item._asdict() for item in found.lost_items],
         "missing_objects": [item._asdict() for item in found.missing_objects],
         "missing_metaranges": [item._asdict() for item in found.missing_trees],
+        "superseded_records": [item._asdict() for item in found.superseded_records],
         "reappeared_items": [item._asdict() for item in found.reappeared_items],
         "manifest_gaps": [item._asdict() for item in found.manifest_gaps],
         "stopped_repositories": found.stopped_repositories,
@@ -254,6 +263,7 @@ def _show(found: KvVerification, *, advise: bool = True) -> None:
     _lines(
         "deleted, and there again", [f"{item.repository}: {item.kind} {item.name}" for item in found.reappeared_items]
     )
+    _lines("older than the audit log", [_restored_text(item) for item in found.superseded_records])
     for item in found.manifest_gaps:
         typer.echo(
             f"not in the manifest: {item.repository}: {item.commits} commits, {item.branches} branches, "
@@ -299,7 +309,7 @@ def _tell(
         return
     would = "would be: " if dry_run else ""
     for item in done:
-        typer.echo(f"{would}{item.repository}: {item.kind} {item.name}: {item.outcome}")
+        typer.echo(f"{would}{_restored_text(item)}")
     settled = answer["settled"]
     if dry_run:
         typer.echo("This was a dry run: nothing was changed.", err=True)
@@ -320,6 +330,11 @@ def _tell(
             "what is named above with `refstore kv reconcile --accept`.",
             err=True,
         )
+
+
+def _restored_text(item: RestoredRecord) -> str:
+    where = f"{item.repository}: " * bool(item.repository)
+    return f"{where}{item.kind}{f' {item.name}' * bool(item.name)}: {item.outcome}"
 
 
 def _lines(title: str, lines: list[str]) -> None:

@@ -70,6 +70,8 @@ def get(ctx: typer.Context, repo_name: Name) -> None:
             emit(ctx, {**_row(repo, stored_rules), "document": msgspec.json.decode(stored_rules.document)})
         else:
             print(stored_rules.document, end="" if stored_rules.document.endswith("\n") else "\n")
+            if stored_rules.withheld:
+                typer.echo(f"Nothing expires by these rules: {stored_rules.withheld}. Set rules again.", err=True)
 
 
 @app.command("set")
@@ -401,6 +403,7 @@ def _row(repo: Repository, stored_rules: rules_document.RetentionRules) -> dict[
         "by": stored_rules.set_by,
         "digest": stored_rules.rules.digest(),
         "extended": stored_rules.rules.is_extended,
+        "withheld": stored_rules.withheld,
     }
 
 

@@ -87,12 +87,16 @@ def serve(
     except ModuleNotFoundError as error:
         raise MissingExtra("api", "refstore serve") from error
     from refstore.cli.first_key import see_to_first_key
+    from refstore.kv_recovery.kv_verification import have_servers_changed
+    from refstore.kv_recovery.superseded_records import settle_superseded_keys
 
     settings = settings_of(ctx, service=True)
     options = {"host": host, "port": port, "workers": workers, "tls_certificate": tls_certificate, "tls_key": tls_key}
     settings = _check_settings(settings, {name: value for name, value in options.items() if value is not None}, s3_port)
     has_tls = Certificate.from_settings(settings.api) is not None
     with open_lake(ctx, create=True) as lake:
+        if have_servers_changed(lake):  # as after a restore of the KV, which may have brought revoked keys back
+            settle_superseded_keys(lake)
         key_id, secret = see_to_first_key(lake, settings.data, os.environ)
     _check_s3(settings)
     warn_of_open_folders(settings)

@@ -2,7 +2,7 @@
 objects lie (rules 21 and 22).
 
 Names of repositories are written last, and then the lake's id, so that nobody finds one that is not complete. What was
-staged is lost, and everything else that the manifest does not have; `NOT_REBUILT` says what.
+staged is lost, and everything else that neither the manifest nor the audit log has; `NOT_REBUILT` says what.
 """
 
 from __future__ import annotations
@@ -16,16 +16,24 @@ from refstore import lake_identity
 from refstore.context import Context
 from refstore.errors import Conflict, NotFound
 from refstore.kv_recovery.kv_verification import MissingTree, find_missing_trees
-from refstore.kv_recovery.lake_parts import SILENT, Entries, LakeAccess, Watcher, fence_of, index_entries
+from refstore.kv_recovery.lake_parts import (
+    SILENT,
+    Entries,
+    LakeAccess,
+    RestoredRecord,
+    Watcher,
+    fence_of,
+    index_entries,
+)
 from refstore.kv_recovery.manifest_check import is_removed
 from refstore.kv_recovery.record_restore import (
     NAMESPACE_NOT_OWNED,
     RecordRestore,
-    RestoredRecord,
     claim_namespace,
     own_context,
     write_repository_record,
 )
+from refstore.kv_recovery.superseded_records import settle_superseded_records
 from refstore.namespaces import folder_url
 from refstore.records import keys
 from refstore.records.encoding import decode, encode
@@ -35,12 +43,12 @@ from refstore.versioning.manifest import RepositoryCreated
 NOT_REBUILT: Final = (
     "staged changes of every branch, deleted objects in their grace window, and addresses that were issued",
     "access keys: make new ones with `refstore keys create`",
-    "retention rules, pins and legal holds: set them before the offline job runs again",
+    "retention rules but for the pins and legal holds of the newest ones: set them again; until then nothing expires",
     "marks and runs of the offline job: expired commits count as active again; swept ones name objects that are gone",
     "metadata of repositories that was changed since they were made",
     "the purge document: onboard it again",
-    "imports under way, the agreed durations, and the key that signs issued addresses, if none is configured",
-    "the heads of the audit log: `refstore audit verify` calls the older entries forged",
+    "imports under way, and the key that signs issued addresses, if none is configured",
+    "the heads of the audit log: accept the older entries with `refstore audit accept`",
 )
 
 
@@ -56,6 +64,8 @@ class RebuildResult:
     tags: int = 0
     not_restored: list[RestoredRecord] = field(default_factory=list[RestoredRecord])
     """What could not be made, and why."""
+    settled_records: list[RestoredRecord] = field(default_factory=list[RestoredRecord])
+    """What the audit log knows: legal holds and pins were put back, and access keys are lost."""
     missing_trees: list[MissingTree] = field(default_factory=list[MissingTree])
     """Commits whose metaranges are not in the store; they were made all the same."""
 
@@ -134,6 +144,7 @@ def _rebuild_repositories(
         fence = fence_of(lake, f"rebuild-{lake.ids.new_id(lake.clock.now_ms())}")
         fence.replace_lost(lambda: None)  # nothing is staged, so there is nothing to settle
         fence.unblock()
+        made.settled_records = settle_superseded_records(lake)
         # last: until then no other process opens the lake
         lake_identity.unify_ids(lake.kv, lake.own_store, lake.ids.new_id(lake.clock.now_ms()))
     made.repositories = len(complete)

@@ -1,7 +1,7 @@
 """Find out from where to where the KV went back, and what may be lost. It changes nothing.
 
-The whole manifest is compared with the KV, the entries that deleters have witnessed included. What the KV names is
-looked for in the object store: staged objects, and the metaranges of commits.
+The whole manifest is compared with the KV, the entries that deleters have witnessed included, and so is the audit log.
+What the KV names is looked for in the object store: staged objects, and the metaranges of commits.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from refstore.kv_recovery.lake_parts import (
     SILENT,
     Entries,
     LakeAccess,
+    RestoredRecord,
     Watcher,
     fence_of,
     index_entries,
@@ -32,6 +33,7 @@ from refstore.kv_recovery.manifest_check import (
     find_lost_repositories,
     read_in_batches,
 )
+from refstore.kv_recovery.superseded_records import settle_superseded_records
 from refstore.operations.read import have_content
 from refstore.records import keys
 from refstore.records.branch_records import Branch, decode_branch
@@ -123,6 +125,8 @@ class KvVerification:
     reappeared_items: list[ReappearedItem] = field(default_factory=list[ReappearedItem])
     missing_objects: list[MissingObject] = field(default_factory=list[MissingObject])
     missing_trees: list[MissingTree] = field(default_factory=list[MissingTree])
+    superseded_records: list[RestoredRecord] = field(default_factory=list[RestoredRecord])
+    """What the audit log says that is newer than the KV, and what `reconcile` would do."""
     manifest_gaps: list[ManifestGap] = field(default_factory=list[ManifestGap])
     stopped_repositories: list[RepositoryName] = field(default_factory=list[RepositoryName])
     """Repositories whose hard deletion is stopped because the KV went back."""
@@ -140,7 +144,12 @@ class KvVerification:
     def has_losses(self) -> bool:
         """Whether something is missing, so that deletion is stopped, or something cannot be read."""
         return bool(
-            self.witnesses or self.unreadable_witnesses or self.lost_items or self.missing_objects or self.missing_trees
+            self.witnesses
+            or self.unreadable_witnesses
+            or self.lost_items
+            or self.missing_objects
+            or self.missing_trees
+            or self.superseded_records
         )
 
     @property
@@ -156,6 +165,7 @@ class KvVerification:
             or self.unreadable_witnesses
             or self.lost_items
             or any(item.kind != "repository" for item in self.reappeared_items)
+            or self.superseded_records
             or self.stopped_repositories
             or self.reconcile_began_ms
             or not self.has_settled_servers
@@ -166,6 +176,8 @@ def verify_kv(lake: LakeAccess, *, watcher: Watcher = SILENT) -> KvVerification:
     """Look at the whole lake. Raises CorruptObject, CorruptRecord, KVUnavailable, ObjectsUnavailable."""
     found = KvVerification()
     _verify_witnesses(lake, found)
+    watcher.describe("comparing the KV with the audit log")
+    found.superseded_records = settle_superseded_records(lake, dry_run=True)
     entries = index_entries(lake.manifest.read_all())
     missing = find_lost_repositories(lake.kv, lake.manifest, entries.values())
     for item in missing:
@@ -194,6 +206,25 @@ def verify_kv(lake: LakeAccess, *, watcher: Watcher = SILENT) -> KvVerification:
         if state is not None and state.tripped_ms and state.reason == BREAKER_REASON:
             found.stopped_repositories.append(ctx.name)
     return found
+
+
+def verify_lake(lake: LakeAccess) -> KvVerification:
+    """Look at the witnesses, and at which repositories are lost, alone. Raises Corrupt, Unavailable."""
+    found = KvVerification()
+    _verify_witnesses(lake, found)
+    entries = lake.manifest.read_all() if found.witnesses else lake.manifest.read_waiting()
+    for item in find_lost_repositories(lake.kv, lake.manifest, index_entries(entries).values()):
+        found.lost_items.append(LostItem("", describe_entry(item.entry), item.reason))
+    return found
+
+
+def find_known_losses(ctx: Context, seen: KvVerification) -> list[LostItem]:
+    """Return what the KV is known to have lost of a repository, without looking for staged objects: what waits in the
+    manifest, and all of that if positions were lost. `seen`: as `verify_lake` returns it. Raises Corrupt, Unavailable.
+    """
+    entries = index_entries(ctx.manifest.read_all() if seen.witnesses else ctx.manifest.read_waiting())
+    lost = find_lost_entries(ctx, [*entries.values()], explained_by=entries if seen.witnesses else None)
+    return [LostItem(ctx.name, describe_entry(item.entry), item.reason) for item in lost]
 
 
 def find_missing_objects(ctx: Context, watcher: Watcher) -> Iterator[MissingObject]:

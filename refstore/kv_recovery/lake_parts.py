@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from refstore.audit import AuditLog
 from refstore.context import Context
@@ -41,6 +41,20 @@ class LakeAccess(Protocol):
     def context(self, name: RepositoryName, record: RepositoryRecord) -> Context: ...
 
     def all_repositories(self) -> Iterator[tuple[RepositoryName, RepositoryRecord]]: ...
+
+
+class RestoredRecord(NamedTuple):
+    """What became of something that the KV did not know, or had in an older state."""
+
+    repository: RepositoryName | str
+    """'' for a record of the whole lake."""
+    kind: str
+    """`commit`, `branch`, `tag`, `content`, `object`, `repository`; `access key`, `retention rules`, `purge document`
+    or `durations`.
+    """
+    name: str
+    outcome: str
+    commit: str = ""
 
 
 class Watcher(Protocol):

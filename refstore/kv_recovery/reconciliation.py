@@ -1,7 +1,8 @@
 """Settle a lake whose KV went back in time, so that deletion goes on.
 
     1. block      stop hard deletion in every repository, and let no deleter begin a pass
-    2. put back   what the manifest has (`record_restore.py`)
+    2. put back   what the manifest has (`record_restore.py`); settle what is older than the audit log says
+                  (`superseded_records.py`), and end all sessions
     3. give up    what cannot be put back, if an operator accepts that
     4. wait       until the operations that began before have ended, as they may rest on what was lost
     5. settle     every repository, and put beyond the reaper what commits added; witness what the KV holds now, and
@@ -24,6 +25,7 @@ from refstore.kv_recovery.kv_verification import have_servers_changed
 from refstore.kv_recovery.lake_parts import (
     SILENT,
     LakeAccess,
+    RestoredRecord,
     Watcher,
     fence_of,
     index_entries,
@@ -34,13 +36,13 @@ from refstore.kv_recovery.record_restore import (
     NAMESPACE_NOT_OWNED,
     PAGE,
     RecordRestore,
-    RestoredRecord,
     claim_namespace,
     own_context,
     protect_commits,
     write_repository_record,
 )
 from refstore.kv_recovery.settlement import settle_repository
+from refstore.kv_recovery.superseded_records import end_sessions, settle_superseded_records
 from refstore.records import keys
 from refstore.records.encoding import decode_optional, encode
 from refstore.records.reaper_records import BreakerState
@@ -57,12 +59,12 @@ def restore_lost_records(lake: LakeAccess, *, dry_run: bool = False, watcher: Wa
     Raises AuditUnavailable, Corrupt, Unavailable.
     """
     if dry_run:
-        return _restore_repositories(lake, watcher, dry_run=True)
+        return _restore_all(lake, watcher, dry_run=True)
     with lake.audit.change("kv.reconcile") as draft:
         for ctx in open_repositories(lake):
             _stop_deletion(ctx)
         _new_fence(lake).block()
-        done = _restore_repositories(lake, watcher, dry_run=False)
+        done = _restore_all(lake, watcher, dry_run=False)
         draft.after = {
             "restored_records": len(done),
             "named": [f"{item.repository}: {item.kind} {item.name}: {item.outcome}" for item in done[:NAMED_MAX]],
@@ -118,6 +120,12 @@ def _protect_commits(ctx: Context, watcher: Watcher) -> None:
         values = read_in_batches(ctx.kv, [keys.commit(ctx.repo, commit) for commit in page])
         protect_commits(ctx, [commit for commit, value in zip(page, values, strict=True) if value is not ABSENT])
         watcher.advance(len(page))
+
+
+def _restore_all(lake: LakeAccess, watcher: Watcher, *, dry_run: bool) -> list[RestoredRecord]:
+    done = _restore_repositories(lake, watcher, dry_run=dry_run)
+    done += settle_superseded_records(lake, dry_run=dry_run)  # behind them: commits that were pinned are there again
+    return done + end_sessions(lake, dry_run=dry_run)
 
 
 def _restore_repositories(lake: LakeAccess, watcher: Watcher, *, dry_run: bool) -> list[RestoredRecord]:

@@ -18,18 +18,18 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from refstore.context import Context
 from refstore.core import ids
 from refstore.core.batches import split_batches
-from refstore.core.ids import Address, BranchName, CommitId, Path, RepositoryName, Token, branch_of
+from refstore.core.ids import Address, BranchName, CommitId, Path, Token, branch_of
 from refstore.errors import AlreadyExists, CommitNotFound, CorruptRange, Gone, WrongStore
 from refstore.kv.base import ABSENT
 from refstore.kv_recovery.kv_verification import find_reappeared, is_tag
-from refstore.kv_recovery.lake_parts import Entries, LakeAccess, Watcher
+from refstore.kv_recovery.lake_parts import Entries, LakeAccess, RestoredRecord, Watcher
 from refstore.kv_recovery.manifest_check import find_lost_entries, is_removed
 from refstore.kv_recovery.settlement import delete_added_references, relist_reference
 from refstore.namespaces import folder_url
@@ -68,17 +68,6 @@ PATH_BYTES: Final = 900
 
 BranchGroup = tuple[BranchName, str]
 """A branch and its id."""
-
-
-class RestoredRecord(NamedTuple):
-    """What became of something that the KV did not know."""
-
-    repository: RepositoryName
-    kind: str
-    """`commit`, `branch`, `tag`, `content`, `object` or `repository`."""
-    name: str
-    outcome: str
-    commit: str = ""
 
 
 class RecordRestore:

@@ -47,5 +47,5 @@ def find_settlement_wait(
     return SettlementWait(
         waits.operations_end_ms(seen_ms),
         f"other servers of the KV answer than before, as after its restart ({seen}), and operations that began before "
-        "may be under way; nothing is deleted meanwhile, and nothing is lost",
+        "may be under way; nothing is deleted meanwhile, and then a reaper looks whether writes were lost",
     )

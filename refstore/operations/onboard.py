@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from refstore.audit.record_history import RecordHistory, as_logged
 from refstore.context import Context
 from refstore.errors import Contention, CorruptRecord, InvalidPurge, NotFound
-from refstore.kv.base import Absent
+from refstore.kv.base import ABSENT, Absent
 from refstore.operations import branch
 from refstore.purge_document.document import PurgeDocument, read_document
 from refstore.records import keys
@@ -45,6 +46,29 @@ def onboard(ctx: Context, text: str, *, by: str) -> OnboardedDocument:
     raise Contention(f"others kept changing the purge document of {ctx.name!r}; make the same call again")
 
 
+def withdraw_older(ctx: Context, history: RecordHistory, *, dry_run: bool) -> str:
+    """Remove the document of a KV that was restored from an older copy, so that nothing is purged by it. Return what
+    was done; '' where the KV has the newest document. Raises AuditUnavailable, Contention, Unavailable.
+    """
+    key = keys.purge_document(ctx.repo)
+    for _ in range(ATTEMPTS):
+        raw = ctx.kv.get(key)
+        values = _audit_values(raw)
+        changes = history.follow(as_logged(values)) if values is not None else []
+        last = changes[-1] if changes else (history.find_lost() if values is None else None)
+        if last is None:
+            return ""
+        did = "withdrawn" if values is not None else "lost"
+        outcome = f"{did}, it is older than {last.describe()}; onboard the document again that you want"
+        if dry_run:
+            return outcome
+        with ctx.audit.change("purge.onboard", repository=ctx.name, before=last.act.after) as draft:
+            draft.happened = raw is ABSENT or ctx.kv.set_if(key, raw, ABSENT)
+        if draft.happened:
+            return outcome
+    raise Contention(f"others kept changing the purge document of {ctx.name!r}; make the same call again")
+
+
 def get_document(ctx: Context) -> OnboardedDocument:
     """Return the document in force. Raises NotFound (nothing is onboarded), CorruptRecord; then nothing is purged."""
     record = decode_optional(ctx.kv.get(keys.purge_document(ctx.repo)), PurgeRecord)
@@ -68,4 +92,6 @@ def _audit_values(raw: bytes | Absent) -> dict[str, object] | None:
         record = decode_optional(raw, PurgeRecord)
     except CorruptRecord:
         return {"unreadable": True}
-    return {"document": record.document, "set_by": record.set_by} if record is not None else None
+    if record is None:
+        return None
+    return {"document": record.document, "set_by": record.set_by, "write_id": record.write_id}

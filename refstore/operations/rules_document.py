@@ -8,14 +8,15 @@ that is left: a branch that is made while the branches are read.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from refstore.audit.record_history import RecordHistory, as_logged
 from refstore.context import Context
 from refstore.core import ids
 from refstore.core.ids import CommitId
-from refstore.errors import Conflict, ConsentNeeded, Contention, CorruptRecord, InvalidRules, NotFound
+from refstore.errors import Conflict, ConsentNeeded, Contention, CorruptRecord, InvalidRules, KVWentBack, NotFound
 from refstore.kv.base import ABSENT, Absent
 from refstore.operations import branch
 from refstore.operations import tag as tag_operation
@@ -26,7 +27,15 @@ from refstore.records.encoding import decode, decode_optional, encode
 from refstore.records.repository_records import RetentionRecord
 from refstore.retention.active_commits import Refs
 from refstore.retention.commit_arrays import CommitHistory, CommitHistoryBuilder, CommitRow, TransactionType
-from refstore.retention.rule_changes import NO_RULES, UNREADABLE, check_consent
+from refstore.retention.rule_changes import (
+    NO_RULES,
+    UNREADABLE,
+    ChangeKind,
+    add_protection,
+    check_consent,
+    compare_rules,
+    may_delete_more,
+)
 from refstore.retention.rules import GcRules, ParsedRules, Rules, read_rules, render_rules, replace_gc_rules
 
 ATTEMPTS: Final = 16
@@ -43,6 +52,8 @@ class RetentionRules(NamedTuple):
     rules: Rules
     set_ms: int
     set_by: str
+    withheld: str = ""
+    """Why nothing expires by them until an operator has set rules again. '': they are in force."""
 
 
 def get_rules(ctx: Context) -> RetentionRules | None:
@@ -56,6 +67,19 @@ def get_rules(ctx: Context) -> RetentionRules | None:
 def rules_in_force(ctx: Context) -> Rules:
     """Return the rules in force; empty ones, by which nothing expires, if there are none. Raises CorruptRecord."""
     own = get_rules(ctx)
+    return own.rules if own is not None else Rules()
+
+
+def rules_to_expire_by(ctx: Context) -> Rules:
+    """Return the rules in force, for a job that lets something expire. Raises CorruptRecord, and KVWentBack where they
+    are withheld.
+    """
+    own = get_rules(ctx)
+    if own is not None and own.withheld:
+        raise KVWentBack(
+            f"nothing expires in {ctx.name!r}: {own.withheld}; look with `refstore retention get {ctx.name}` and "
+            "`refstore audit log`, then set the rules that you want with `refstore retention set`"
+        )
     return own.rules if own is not None else Rules()
 
 
@@ -114,10 +138,90 @@ def pin_commits(ctx: Context, commits: Iterable[CommitId], *, by: str) -> Retent
         pins = msgspec.structs.replace(rules.pins, commits=tuple(dict.fromkeys((*rules.pins.commits, *pinned))))
         document = render_rules(msgspec.structs.replace(rules, pins=pins))
         parsed = parse_rules(ctx, document)
-        done = _replace(ctx, "rules.pin", raw, _new_record(ctx, document, by), parsed.rules)
+        record = _new_record(ctx, document, by, withheld=old.withheld if old is not None else "")
+        done = _replace(ctx, "rules.pin", raw, record, parsed.rules)
         if done is not None:
             return done
     raise _contention(ctx)
+
+
+def put_back_protection(ctx: Context, history: RecordHistory, *, dry_run: bool) -> str:
+    """Let the rules of a KV that was restored from an older copy keep what the audit log says that newer ones kept.
+    Return what was done; '' where the KV has the newest rules.
+
+    Legal holds and pins are added. The rest stays as it is in the KV, and is withheld from the offline job where it may
+    let more expire than the newest rules did. Raises AuditUnavailable, Contention, Unavailable.
+    """
+    key = keys.retention_rules(ctx.repo)
+    for _ in range(ATTEMPTS):
+        raw = ctx.kv.get(key)
+        values = _audit_values(raw)
+        changes = history.follow(as_logged(values)) if values is not None else []
+        last = changes[-1] if changes else (history.find_lost() if values is None else None)
+        if last is None:
+            return ""
+        try:
+            own, logged = _decode_document(raw), read_logged_rules(last.act.after)
+        except InvalidRules as error:
+            return f"left: rules cannot be read ({error}); set them again"
+        except KeyError:
+            return "left: the audit log has no whole copy of the newest rules; set them again"
+        kept, lost_pins = _drop_unknown_pins(ctx, add_protection(own, logged))
+        withheld = ""
+        if may_delete_more(own, logged):
+            withheld = (
+                f"its rules are those of an older KV, and may let more expire than the newest ones ({last.describe()})"
+            )
+        outcome = "; ".join(
+            filter(
+                None,
+                (
+                    f"older than {last.describe()}",
+                    ", ".join(
+                        f"put back {each.name}" for each in compare_rules(own, kept) if each.change is ChangeKind.ADDED
+                    ),
+                    f"pins of commits that are not there: {', '.join(lost_pins)}" if lost_pins else "",
+                    "nothing expires until rules are set again" if withheld else "",
+                ),
+            )
+        )
+        if dry_run:
+            return outcome
+        read_as = decode(raw, RetentionRecord).read_as if isinstance(raw, bytes) else {}
+        record = _new_record(ctx, render_rules(kept), "kv reconcile", read_as, withheld)
+        with ctx.audit.change(
+            "rules.put-back", repository=ctx.name, before=last.act.after, after=_audit_values(encode(record))
+        ) as draft:
+            draft.happened = ctx.kv.set_if(key, raw, encode(record))
+            if draft.happened:
+                _confirm_written(ctx, record, kept)
+        if draft.happened:
+            return outcome
+    raise _contention(ctx)
+
+
+def read_logged_rules(logged: Mapping[str, Any] | None) -> Rules:
+    """Return the rules of an entry of the audit log; NO_RULES where they were deleted. Raises InvalidRules; KeyError if
+    the entry has not all of the document.
+    """
+    return read_rules(logged["document"]).rules if logged is not None else NO_RULES
+
+
+def _decode_document(raw: bytes | Absent) -> Rules:
+    """Return the rules as they were set, with their filters as they were written. Raises InvalidRules."""
+    try:
+        record = decode_optional(raw, RetentionRecord)
+    except CorruptRecord as error:
+        raise InvalidRules(str(error)) from error
+    return read_rules(record.document).rules if record is not None else NO_RULES
+
+
+def _drop_unknown_pins(ctx: Context, rules: Rules) -> tuple[Rules, list[str]]:
+    """Return the rules without pins of commits that the KV does not know, and these."""
+    landed = {row.id for row in _read_rows(ctx, map(CommitId, rules.pins.commits)) if row.has_landed}
+    lost = [commit for commit in rules.pins.commits if commit not in landed]
+    known = tuple(commit for commit in rules.pins.commits if commit in landed)
+    return msgspec.structs.replace(rules, pins=msgspec.structs.replace(rules.pins, commits=known)), lost
 
 
 def delete_rules(ctx: Context, *, remove: Collection[str] = ()) -> RetentionRules:
@@ -241,7 +345,8 @@ def _read_record(ctx: Context) -> tuple[bytes | Absent, RetentionRules | None]:
     record = decode_optional(raw, RetentionRecord)
     if record is None:
         return raw, None
-    return raw, RetentionRules(record.document, _decode_rules(ctx, raw), record.set_ms, record.set_by)
+    rules = _decode_rules(ctx, raw)
+    return raw, RetentionRules(record.document, rules, record.set_ms, record.set_by, record.withheld)
 
 
 def _decode_rules(ctx: Context, raw: bytes | Absent) -> Rules:
@@ -257,9 +362,11 @@ def _decode_rules(ctx: Context, raw: bytes | Absent) -> Rules:
         ) from error
 
 
-def _new_record(ctx: Context, document: str, by: str, read_as: Mapping[str, str] | None = None) -> RetentionRecord:
+def _new_record(
+    ctx: Context, document: str, by: str, read_as: Mapping[str, str] | None = None, withheld: str = ""
+) -> RetentionRecord:
     now = ctx.clock.now_ms()
-    return RetentionRecord(document, now, by, ctx.ids.new_id(now), dict(read_as or {}))
+    return RetentionRecord(document, now, by, ctx.ids.new_id(now), dict(read_as or {}), withheld)
 
 
 def _replace(
@@ -280,7 +387,14 @@ def _audit_values(raw: bytes | Absent) -> dict[str, object] | None:
     except CorruptRecord:
         return {"unreadable": True}
     return (
-        {"document": record.document, "set_by": record.set_by, "set_ms": record.set_ms} if record is not None else None
+        {
+            "document": record.document,
+            "set_by": record.set_by,
+            "set_ms": record.set_ms,
+            "write_id": record.write_id,
+        }
+        if record is not None
+        else None
     )
 
 
@@ -298,5 +412,5 @@ def _confirm_written(ctx: Context, record: RetentionRecord, rules: Rules) -> Ret
             raise
         changed = msgspec.structs.replace(repository, rules_id=record.write_id)
         if ctx.kv.set_if(keys.repository(ctx.name), raw, encode(changed)):
-            return RetentionRules(record.document, rules, record.set_ms, record.set_by)
+            return RetentionRules(record.document, rules, record.set_ms, record.set_by, record.withheld)
     raise Contention(f"others kept changing repository {ctx.name!r}; make the same call again")

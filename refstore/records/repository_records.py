@@ -54,6 +54,8 @@ class RetentionRecord(Record, frozen=True, tag=41):
     """Differs in every version of the record, so that a retried write recognises its own."""
     read_as: dict[str, str] = {}
     """Filter prefixes that were split as `branch/path` when the document was set, and the branch of each."""
+    withheld: str = ""
+    """Why nothing expires by these rules until an operator has set rules again. '': they are in force."""
 
 
 class ImportSource(NamedTuple):

@@ -10,6 +10,7 @@ without it names it. The names:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
@@ -17,7 +18,7 @@ from typing import Final
 import msgspec
 
 from refstore.errors import ConsentNeeded
-from refstore.retention.rules import Pins, Rules
+from refstore.retention.rules import PathRule, Pins, Rules
 
 NO_RULES: Final = Rules(pins=Pins(tags=False))
 """What a first document is compared with: where there are no rules, nothing expires, and no pin was set."""
@@ -80,6 +81,49 @@ def check_consent(old: Rules, new: Rules, remove: Collection[str]) -> None:
             "each that is to go in the parameter remove",
             unnamed,
         )
+
+
+def add_protection(rules: Rules, other: Rules) -> Rules:
+    """Return the rules with the legal holds and pins that the other ones have, too."""
+    own = {hold.prefix for hold in rules.legal_holds}
+    holds = (*rules.legal_holds, *(hold for hold in other.legal_holds if hold.prefix not in own))
+    commits = tuple(dict.fromkeys((*rules.pins.commits, *other.pins.commits)))
+    tags: bool | tuple[str, ...] = rules.pins.tags is True or other.pins.tags is True
+    if not tags:
+        tags = tuple(dict.fromkeys((*_tag_globs(rules), *_tag_globs(other)))) or False
+    return msgspec.structs.replace(rules, legal_holds=holds, pins=Pins(tags, commits))
+
+
+def may_delete_more(rules: Rules, other: Rules) -> bool:
+    """Return whether the rules may let something expire that the other ones keep, legal holds and pins aside. Where
+    that takes more than a comparison of numbers, they may.
+    """
+    days, other_days = _days(rules), _days(other)
+    if set(days.values()) == {math.inf} and not _enabled(rules):
+        return False  # nothing expires
+    return (
+        days.keys() != other_days.keys()
+        or any(days[name] < other_days[name] for name in days)
+        or (bool(_enabled(rules)) and _enabled(rules) != _enabled(other))
+        or rules.keep_last < other.keep_last
+        or rules.grace_days < other.grace_days
+        or (rules.keep_latest_view is not True and rules.keep_latest_view != other.keep_latest_view)
+        or (rules.allow_deletion_from_latest_view and not other.allow_deletion_from_latest_view)
+    )
+
+
+def _days(rules: Rules) -> dict[str, float]:
+    """Return the days that each branch rule keeps, and (under '') the default."""
+    default = math.inf if rules.default_retention_days is None else rules.default_retention_days
+    return {"": default, **{rule.branch_id: rule.retention_days for rule in rules.branches}}
+
+
+def _enabled(rules: Rules) -> list[PathRule]:
+    return [msgspec.structs.replace(rule, description="") for rule in rules.path_rules]
+
+
+def _tag_globs(rules: Rules) -> tuple[str, ...]:
+    return () if isinstance(rules.pins.tags, bool) else rules.pins.tags
 
 
 def _differences(

@@ -10,12 +10,13 @@ that were issued for it end, too. A key may expire. Its tokens can be ended with
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -105,7 +106,7 @@ def create_key(
     record = _new_record(
         store.clock, role, repositories, description, _check_secret(key_id, new_key_secret), expires_ms
     )
-    with store.audit.change("key.create", target=key_id, after=_audit_values(record)):
+    with store.audit.change("key.create", target=key_id, after=audit_values(record)):
         if not store.kv.set_if(keys.access_key(key_id), ABSENT, encode(record)):
             raise AlreadyExists(f"access key {key_id!r} exists already; choose another id, or revoke it first")
     return NewKey(display_key(key_id, record), new_key_secret)
@@ -257,13 +258,58 @@ def revoke_key(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
     """
     for _ in range(_ATTEMPTS):
         raw, record = _read_key(store.kv, id)
-        with store.audit.change("key.revoke", target=id, before=_audit_values(record)) as draft:
+        with store.audit.change("key.revoke", target=id, before=audit_values(record)) as draft:
             draft.happened = store.kv.set_if(keys.access_key(id), raw, ABSENT)
             if draft.happened:
                 store.kv.delete(keys.access_key_use(id))
         if draft.happened:
             return display_key(id, record)
     raise _contention(id)
+
+
+def restrict_to_logged(record: AccessKeyRecord, logged: Mapping[str, Any], now_ms: int) -> AccessKeyRecord:
+    """Return an older copy of a key with what the audit log says of its newest state, where that ends something.
+
+    Nothing is valid for longer than it was, in the copy or by the log. A secret that was replaced since ends when the
+    rotation said, or now; the new one is lost, so no secret opens the key until it is given another one. All bearer
+    tokens end.
+    """
+    ends = {each["created_ms"]: each["ends_ms"] for each in logged["s3_secrets"]}
+    s3_secrets = tuple(
+        each._replace(ends_ms=_earlier_end(each.ends_ms, ends[each.created_ms]))
+        for each in record.s3_secrets
+        if each.created_ms in ends
+    )
+    restricted = msgspec.structs.replace(
+        record,
+        role=min(record.role, Role[logged["role"].upper()]),
+        expires_ms=_earlier_end(record.expires_ms, logged["expires_ms"]),
+        token_generation=max(record.token_generation, logged["token_generation"]) + 1,
+        s3_secrets=s3_secrets,
+        write_id=_new_write_id(),
+    )
+    own, previous = _salt_mark(record.salt), record.previous_secret
+    if own == logged["secret_mark"]:
+        if previous is not None and _salt_mark(previous.salt) == logged["old_secret_mark"]:
+            previous = previous._replace(ends_ms=_earlier_end(previous.ends_ms, logged["old_secret_ends_ms"]))
+        return msgspec.structs.replace(restricted, previous_secret=previous)
+    ends_ms = logged["old_secret_ends_ms"] if own == logged["old_secret_mark"] else now_ms
+    return msgspec.structs.replace(
+        restricted,
+        salt=secrets.token_bytes(_SALT_BYTES),
+        hash=secrets.token_bytes(len(record.hash)),  # of no secret
+        previous_secret=SecretHash(record.salt, record.hash, ends_ms or now_ms),
+    )
+
+
+def has_lost_secret(record: AccessKeyRecord, logged: Mapping[str, Any]) -> bool:
+    """Return whether the key has another secret by the audit log than in this copy of it."""
+    return _salt_mark(record.salt) != logged["secret_mark"]
+
+
+def _earlier_end(one_ms: int, other_ms: int) -> int:
+    """Return the earlier of two ends; 0 is none."""
+    return min(one_ms, other_ms) if one_ms and other_ms else one_ms or other_ms
 
 
 def new_id() -> str:
@@ -291,7 +337,7 @@ def change_key(
     """Change the key's record, with an entry in the audit log. Raises NotFound, Contention."""
     for _ in range(_ATTEMPTS):
         raw, record = _read_key(store.kv, id_)
-        changed = change(record)
+        changed = msgspec.structs.replace(change(record), write_id=_new_write_id())
         if _replace_key(store, action, id_, raw, changed):
             return changed
     raise _contention(id_)
@@ -309,24 +355,38 @@ def _replace_key(store: KeyStore, action: str, id_: str, raw: bytes | Absent, ne
     """Replace the key's record if it has not changed since it was read. Return whether it was replaced."""
     before = decode_optional(raw, AccessKeyRecord)
     with store.audit.change(
-        action, target=id_, before=_audit_values(before) if before is not None else None, after=_audit_values(new)
+        action, target=id_, before=audit_values(before) if before is not None else None, after=audit_values(new)
     ) as draft:
         draft.happened = store.kv.set_if(keys.access_key(id_), raw, encode(new))
     return draft.happened
 
 
-def _audit_values(record: AccessKeyRecord) -> Mapping[str, object]:
-    """Return the key as the audit log shows it, without its secrets and their hashes."""
+def audit_values(record: AccessKeyRecord) -> dict[str, object]:
+    """Return the key as the audit log shows it, without its secrets and their hashes. A salt says nothing of its
+    secret, and differs with each: its mark tells which secret the key had.
+    """
+    previous = record.previous_secret
     return {
+        "write_id": record.write_id,
+        "secret_mark": _salt_mark(record.salt),
+        "old_secret_mark": _salt_mark(previous.salt) if previous is not None else "",
         "role": Role(record.role).name.lower(),
         "repositories": list(record.repositories),
         "description": record.description,
         "created_ms": record.created_ms,
         "expires_ms": record.expires_ms,
-        "old_secret_ends_ms": record.previous_secret.ends_ms if record.previous_secret is not None else 0,
+        "old_secret_ends_ms": previous.ends_ms if previous is not None else 0,
         "token_generation": record.token_generation,
         "s3_secrets": [{"created_ms": each.created_ms, "ends_ms": each.ends_ms} for each in record.s3_secrets],
     }
+
+
+def _new_write_id() -> str:
+    return secrets.token_hex(8)
+
+
+def _salt_mark(salt: bytes) -> str:
+    return hashlib.sha256(salt).hexdigest()[:16]
 
 
 def _not_found(id_: str) -> NotFound:
@@ -361,7 +421,10 @@ def _new_record(
 ) -> AccessKeyRecord:
     salt = secrets.token_bytes(_SALT_BYTES)
     only = tuple(sorted({ids.repository_name(name) for name in repositories}))
-    return AccessKeyRecord(salt, _hash_secret(salt, secret), int(role), clock.now_ms(), only, description, expires_ms)
+    hashed = _hash_secret(salt, secret)
+    return AccessKeyRecord(
+        salt, hashed, int(role), clock.now_ms(), only, description, expires_ms, write_id=_new_write_id()
+    )
 
 
 def _hash_secret(salt: bytes, secret: str) -> bytes:

@@ -5,86 +5,23 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from refstore.configuration.settings import embedded_urls
 from refstore.context import Context
 from refstore.core.ids import CommitId, TagName
 from refstore.kv_recovery.fence import RECONCILE_WITNESS, WITNESSES_FOLDER
-from refstore.lake import Lake
 from refstore.records import keys
 from refstore.records.branch_records import Tag
 from refstore.records.encoding import encode
 from refstore.versioning.manifest import CONFIRMED_FOLDER, WAITING_FOLDER
 from tests.commands import Command
-
-SHORT = {
-    "REFSTORE_OPERATION_DEADLINE_SECONDS": "3",
-    "REFSTORE_IO_TIMEOUT_SECONDS": "0.1",
-    "REFSTORE_CLOCK_SKEW_SECONDS": "0",
-    "REFSTORE_RECHECK_AFTER_SECONDS": "0.1",
-    "REFSTORE_SCRUB_AFTER_SECONDS": "3.5",
-    "REFSTORE_GRACE_SECONDS": "0",
-    "REFSTORE_REAPER_BREAKER_SHARE": "1",
-}
-
-
-class Losing:
-    """A lake on SQLite whose KV can be copied and put back."""
-
-    def __init__(self, refstore: Command) -> None:
-        self.run = refstore
-        self.root = refstore.folder / "lake"
-        self.copied = refstore.folder / "copy"
-
-    def copy(self) -> None:
-        self.copied.mkdir()
-        for file in self.root.glob("kv.sqlite*"):
-            shutil.copy2(file, self.copied)
-
-    def put_back(self) -> None:
-        self.lose()
-        for file in self.copied.iterdir():
-            shutil.copy2(file, self.root)
-
-    def lose(self) -> None:
-        for file in self.root.glob("kv.sqlite*"):
-            file.unlink()
-
-    def lake(self) -> Lake:
-        return Lake.open(*embedded_urls(self.root))
-
-    def commit(self, branch: str, path: str, body: bytes = b"x") -> str:
-        self.run.ok("upload", "sales", branch, "-", path, stdin=body)
-        made: str = self.run.json("commit", "sales", branch, "-m", path)["commit"]
-        return made
-
-    def head(self, branch: str) -> str:
-        return next(row["commit"] for row in self.run.json("branch", "list", "sales") if row["branch"] == branch)
-
-    def blobs(self) -> set[Path]:
-        return set((self.root / "objects").glob("*/data/*/*"))
-
-    def contents(self) -> dict[str, Any]:
-        """What must be the same in a KV that was made anew: commits, landed marks, tags, and heads."""
-        with self.lake() as lake:
-            found: dict[str, Any] = {}
-            for name, record in lake.repositories():
-                ctx = lake.context(name, record)
-                for partition in (keys.commits(ctx.repo), keys.landed_commits(ctx.repo), keys.tags(ctx.repo)):
-                    found[partition] = list(ctx.kv.scan_all(partition))
-                found[name] = [(branch, each.head, each.id) for branch, each in ctx.branches.scan_open()]
-            return found
+from tests.unit.losing_lake import Losing, make_losing_lake
 
 
 @pytest.fixture
 def losing(refstore: Command, monkeypatch: pytest.MonkeyPatch) -> Losing:
-    for name, value in SHORT.items():
-        monkeypatch.setenv(name, value)
-    refstore.ok("repo", "create", "sales")
-    return Losing(refstore)
+    return make_losing_lake(refstore, monkeypatch)
 
 
 def test_a_whole_kv_misses_nothing(losing: Losing) -> None:
