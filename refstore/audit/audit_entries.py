@@ -20,6 +20,8 @@ from refstore.errors import CorruptObject
 VERSION: Final = 1
 PREFIX: Final = "_refstore/audit/"
 """A prefix in the lake's own object store, which no repository may use as its namespace (`namespaces.check_new`)."""
+ACCEPT_ACTION: Final = "audit.accept"
+"""The action of an entry by which an operator accepted others (`audit_acceptance.py`)."""
 VALUE_BYTES_MAX: Final = 256 * 1024
 """The size limit of `before` and `after`. The entry replaces a larger value by its size, hash and beginning."""
 ENTRY_BYTES_MAX: Final = 4 * VALUE_BYTES_MAX

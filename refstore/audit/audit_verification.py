@@ -16,8 +16,10 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from refstore.audit.audit_entries import (
+    ACCEPT_ACTION,
     ENTRY_BYTES_MAX,
     PREFIX,
+    Act,
     AuditEntry,
     EntryPosition,
     decode_act,
@@ -37,6 +39,7 @@ from refstore.records.lake_records import AuditHead, WaitingAct
 READ_BATCH: Final = 64
 BEYOND_HEAD_MAX: Final = 1
 """How many entries a crash can leave: a process that could not write its head leaves its chain (`chain.py`)."""
+ACCEPT: Final = "If you restored or rebuilt the KV, look at such entries and accept them with: refstore audit accept"
 
 
 class FindingKind(Enum):
@@ -55,6 +58,8 @@ class FindingKind(Enum):
     """Its process died before the entry was confirmed, and so before the act; no damage."""
     WAITING = "waiting"
     """The entry waits for the store; no damage."""
+    ACCEPTED = "accepted gap"
+    """An operator accepted entries that the KV did not know; no damage."""
 
 
 DAMAGE: Final = frozenset(
@@ -144,6 +149,8 @@ class AuditVerification:
                 yield finding
             elif entry is not None:
                 self._record_outcome(EntryPosition(chain, number), entry, ended)
+                if entry.act.action == ACCEPT_ACTION and entry.act.outcome in ("done", "unknown"):
+                    yield AuditFinding(FindingKind.ACCEPTED, chain, number, _describe_acceptance(entry.act))
             expected = entry.previous if entry is not None else None
         if gap:
             yield _missing_finding(chain, 1, gap, head.number)
@@ -171,7 +178,7 @@ class AuditVerification:
                 FindingKind.FORGED,
                 chain,
                 number,
-                f"the KV knows of {head.number} entries; this one was added, or the KV is older than the store",
+                f"the KV knows of {head.number} entries; this one was added, or the KV is older. {ACCEPT}",
             )
 
     def _find_unknown_chains(self) -> Iterator[AuditFinding]:
@@ -190,7 +197,7 @@ class AuditVerification:
                 FindingKind.FORGED,
                 chain,
                 0,
-                f"the KV knows nothing of its {count} entries; they were added, or the KV lost its head",
+                f"the KV knows nothing of its {count} entries; they were added, or the KV lost its head. {ACCEPT}",
             )
 
     def _find_waiting(self) -> Iterator[AuditFinding]:
@@ -259,6 +266,15 @@ def _verify_entry(
             FindingKind.CHANGED, chain, number, "it is not what was written; restore it from a copy of the store"
         ), entry
     return None, entry
+
+
+def _describe_acceptance(act: Act) -> str:
+    chains = (act.after or {}).get("chains", [])
+    count = sum(each["last"] - each["first"] + 1 for each in chains)
+    named = ", ".join(f"{each['chain']}/{each['first']}-{each['last']}" for each in chains[:5])
+    more = ", ..." if len(chains) > 5 else ""
+    who = f"{act.actor.kind}:{act.actor.id}"
+    return f"{who} accepted {count} entries that the KV did not know, at {act.time}: {named}{more}"
 
 
 def _missing_finding(chain: str, first: int, last: int, head: int) -> AuditFinding:

@@ -9,10 +9,13 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from refstore.audit.audit_entries import AuditEntry, format_timestamp
+from refstore.audit.audit_acceptance import UnknownEntries, accept_entries, find_unknown_entries
+from refstore.audit.audit_entries import Act, AuditEntry, format_timestamp
 from refstore.audit.audit_reader import NumberedAuditEntry, entries_since
 from refstore.audit.audit_verification import AuditFinding, AuditVerification
 from refstore.cli.common import emit, invocation_of, open_lake, progress
+from refstore.cli.confirmation import confirm
+from refstore.cli.parameters import DryRun, Yes
 from refstore.cli.rows import milliseconds
 
 app = typer.Typer(no_args_is_help=True)
@@ -69,6 +72,35 @@ def _count_text(count: int, one: str, several: str) -> str:
     return one if count == 1 else f"{count} {several}"
 
 
+@app.command("accept")
+def accept(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) -> None:
+    """Accept the entries that the KV does not know, because an older copy of it was restored, or it was rebuilt.
+
+    It lists them and asks. Then it writes to the log that you accepted them, and `audit verify` verifies them as all
+    others: it ends with 0 if nothing else is wrong, and lists the acceptance from then on. Only entries that follow
+    what the KV knows, each with the hash of the one before, are accepted. Look whether you know them: whoever can write
+    to the object store could have added them.
+
+    \b
+    Example: refstore audit accept --dry-run
+             refstore audit accept --yes
+    """
+    with open_lake(ctx, only_read=dry_run) as lake:
+        with progress("reading the audit log") as bar:
+            found: list[UnknownEntries] = []
+            for each in find_unknown_entries(lake.kv, lake.own_store):
+                found.append(each)
+                bar.advance()
+        acts = [(each.chain, number, act) for each in found for number, act in enumerate(each.acts, each.first)]
+        emit(ctx, ({"chain": chain, "number": number, **_act_row(act)} for chain, number, act in acts), is_check=True)
+        if acts and not dry_run:
+            confirm(ctx, f"{len(acts)} entries will be accepted as written by refstore", yes=yes)
+            accept_entries(lake.kv, lake.audit, found)
+    if not invocation_of(ctx).json:
+        would = "would be accepted" if dry_run else "were accepted"
+        typer.echo(f"{_count_text(len(acts), '1 entry', 'entries')} {would}.", err=True)
+
+
 @app.command("log")
 def log(
     ctx: typer.Context,
@@ -117,7 +149,7 @@ def log(
         skew = lake.durations.waits.clock_skew_seconds
         reads = entries_since(lake.kv, lake.own_store, since_ms, clock_skew_seconds=skew)
         entries = islice(choose_entries(reads), limit or None)
-        emit(ctx, (_whole(entry) if invocation_of(ctx).json else _entry_row(entry) for entry in entries))
+        emit(ctx, (_whole(entry) if invocation_of(ctx).json else _act_row(entry.act) for entry in entries))
     if unreadable:
         typer.echo(
             f"refstore: entries that cannot be read: {', '.join(unreadable)}; see: refstore audit verify", err=True
@@ -135,8 +167,7 @@ def _finding_row(finding: AuditFinding) -> dict[str, object]:
     }
 
 
-def _entry_row(entry: AuditEntry) -> dict[str, object]:
-    act = entry.act
+def _act_row(act: Act) -> dict[str, object]:
     return {
         "time": act.time,
         "actor": f"{act.actor.kind}:{act.actor.id}",

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from refstore.audit import AuditLog, audit_reader
+from refstore.audit.audit_acceptance import accept_entries, find_unknown_entries
 from refstore.audit.audit_entries import PREFIX, decode_entry, encode_entry, entry_key, sha256_of
 from refstore.audit.audit_reader import entries_newest_first, entries_since
 from refstore.audit.audit_verification import DAMAGE, READ_BATCH, AuditVerification, FindingKind
@@ -142,7 +143,8 @@ def test_what_was_done_to_the_log_is_named(log: Log, attack: str) -> None:
 
 
 def test_only_some_findings_are_damage() -> None:
-    assert set(FindingKind) - DAMAGE == {FindingKind.UNKNOWN, FindingKind.BEYOND, FindingKind.WAITING}
+    harmless = {FindingKind.UNKNOWN, FindingKind.BEYOND, FindingKind.WAITING, FindingKind.ACCEPTED}
+    assert set(FindingKind) - DAMAGE == harmless
 
 
 def test_a_long_chain_is_read_in_parts(log: Log) -> None:
@@ -207,3 +209,42 @@ def test_what_cannot_be_read_is_told_and_the_rest_shown(log: Log) -> None:
     reads = list(entries_newest_first(log.kv, log.store))
     assert [read.number for read in reads if read.entry is None] == [4]
     assert len(reads) == COUNT + 2
+
+
+def accept(log: Log) -> int:
+    return accept_entries(log.kv, log.process(), list(find_unknown_entries(log.kv, log.store)))
+
+
+@pytest.mark.parametrize("attack", ["the head of an older copy", "the head lost"])
+def test_what_an_older_kv_does_not_know_is_accepted_once(log: Log, attack: str) -> None:
+    ATTACKS[attack][0](log)
+    assert accept(log) == (2 if attack == "the head of an older copy" else COUNT)
+    found = list(AuditVerification(log.kv, log.store).findings())
+    assert [finding.kind for finding in found] == [FindingKind.ACCEPTED]
+    assert log.chain in found[0].message
+    assert not found[0].is_damage
+    assert list(find_unknown_entries(log.kv, log.store)) == []
+    shown = [read.entry.act.target for read in entries_newest_first(log.kv, log.store) if read.entry is not None]
+    assert f"b{COUNT - 1}" in shown, "the log shows what was accepted"
+    log.change(COUNT, target="other")
+    assert FindingKind.CHANGED in {kind for kind, _, _ in log.named()}, "what was accepted is verified as all others"
+
+
+def test_what_does_not_follow_is_not_accepted(log: Log) -> None:
+    ATTACKS["the head of an older copy"][0](log)
+    log.change(10, target="other")  # it follows entry 9, and is the newest: nothing tells
+    log.add(log.chain, 11, "0" * 64)
+    log.add(log.chain, 10**12 - 1, "0" * 64)
+    assert accept(log) == 2
+    assert [(kind, number) for kind, _, number in log.named() if kind is not FindingKind.ACCEPTED] == [
+        (FindingKind.FORGED, 11),
+        (FindingKind.FORGED, 10**12 - 1),
+    ]
+
+
+@pytest.mark.parametrize("attack", ["one deleted", "one changed", "the tail cut", "a foreign file", "the head damaged"])
+def test_other_damage_is_not_accepted(log: Log, attack: str) -> None:
+    act, expected = ATTACKS[attack]
+    act(log)
+    assert accept(log) == 0
+    assert log.named() == expected

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from refstore.audit.record_history import read_histories
+from refstore.errors import AlreadyExists
+from refstore.kv_recovery.superseded_records import settle_superseded_records
 from refstore.lake import Lake
+from refstore.records import keys
+from refstore.records.encoding import encode
 from refstore.records.lake_records import SecretHash
 from refstore.retention.rules import Rules, read_rules
 from refstore.service import access_keys, s3_secrets
@@ -306,3 +313,142 @@ def test_durations_are_set_again(losing: Losing) -> None:
     done = losing.run.json("kv", "reconcile", "--clients-stopped")["restored_records"]
     assert [row["kind"] for row in done] == ["durations"]
     losing.run.ok("kv", "verify")
+
+
+def test_the_audit_log_is_whole_again_once_its_gap_is_accepted(losing: Losing) -> None:
+    """The issue: `audit verify` ended with 6 for ever after an honest restore."""
+    run = losing.run
+    run.ok("keys", "create")
+    losing.copy()
+    id_ = run.json("keys", "create")["access_key_id"]
+    run.ok("keys", "revoke", id_, "--yes")
+    losing.put_back()
+    run.ok("kv", "reconcile", "--clients-stopped")
+    ran = run("audit", "verify")
+    assert ran.code == 6
+    assert "refstore audit accept" in ran.out
+    assert id_ not in run.ok("audit", "log").out
+    named = run.json("audit", "accept", "--dry-run")
+    assert {(row["action"], row["target"]) for row in named} == {("key.create", id_), ("key.revoke", id_)}
+    assert run("audit", "accept").code == 2, "without a terminal it needs --yes"
+    assert run("audit", "verify").code == 6
+    assert "4 entries were accepted" in run.ok("audit", "accept", "--yes").err
+    for _ in range(2):
+        ran = run.ok("audit", "verify")
+        assert "accepted gap" in ran.out
+    assert id_ in run.ok("audit", "log").out
+    assert run.json("audit", "accept", "--yes") == []
+    assert [row["outcome"] for row in run.json("audit", "log", "--action", "audit.accept")] == ["done", "begun"]
+
+
+@pytest.mark.parametrize("reaped", [False, True], ids=["waiting", "confirmed"])
+def test_doctor_names_what_is_known_to_be_lost(losing: Losing, reaped: bool) -> None:
+    """The issue: it said of a KV that lost commits that nothing is lost, and named no repository."""
+    run = losing.run
+    losing.commit("main", "a")
+    run.ok("reaper", "--once")
+    losing.copy()
+    lost = losing.commit("main", "b")
+    run.ok("repo", "create", "other")
+    if reaped:
+        run.ok("reaper", "--once")
+    losing.put_back()
+    found = {check["check"]: check for check in run("doctor", "--json").json if check["state"] == "error"}
+    assert lost[:12] in found["repository sales"]["found"]
+    assert "repository 'other'" in found["deletion"]["found"]
+    for check in found.values():
+        assert "refstore kv reconcile" in check["advice"]
+    assert "nothing is lost" not in run("doctor").out
+    run.ok("kv", "reconcile", "--clients-stopped")
+    assert not [check for check in run("doctor", "--json").json if check["state"] == "error"]
+
+
+def test_rules_of_an_earlier_repository_of_the_name_are_not_put_back(losing: Losing) -> None:
+    set_rules(losing, HOLD)
+    with losing.lake() as lake:
+        ctx = lake.repository("sales").context
+        lake.kv.delete(keys.retention_rules(ctx.repo))
+        assert [item.kind for item in settle_superseded_records(lake, dry_run=True)] == ["retention rules"]
+        changed = read_histories(lake.kv, lake.own_store)["rules", "sales", ""].last_done
+        assert changed is not None
+        made_again = replace(lake.repository("sales").record, created_ms=changed.written_ms + 1)
+        lake.kv.set(keys.repository(ctx.name), encode(made_again))
+        assert settle_superseded_records(lake, dry_run=True) == []
+
+
+def test_a_healthy_lake_has_nothing_to_settle(losing: Losing) -> None:
+    """Whatever was changed, in whatever order, and whether or not it was done."""
+    with losing.lake() as lake:
+        for id_ in ("one", "two", "gone"):
+            access_keys.create_key(lake, Role.WRITER, id=id_)
+        for _ in range(3):
+            s3_secrets.make_s3_secret(lake, CIPHER, "one", overlap_ms=0)
+            s3_secrets.end_s3_secrets(lake, "one")
+            access_keys.rotate_secret(lake, "two", overlap_ms=0)
+            access_keys.end_tokens(lake, "two")
+        access_keys.revoke_key(lake, "gone")
+        access_keys.create_key(lake, Role.READER, id="gone")
+        with pytest.raises(AlreadyExists):
+            access_keys.create_key(lake, Role.READER, id="gone")
+        record = access_keys.find_key(lake.kv, "two")
+        assert record is not None
+        died = lake.audit.change("key.rotate", target="two", before=access_keys.audit_values(record), after={"x": 1})
+        with suppress(KeyboardInterrupt), died:
+            raise KeyboardInterrupt
+        access_keys.rotate_secret(lake, "two", overlap_ms=0)  # its caller made the call again
+    for days in (7, 30, 7):
+        set_rules(losing, {"default_retention_days": days})
+    losing.run.ok("retention", "delete", "sales", "--yes", "--remove", "tag:*")
+    set_rules(losing, HOLD)
+    for skew in ("0.2", "0.1", "0.2"):
+        losing.run.ok("durations", "set", f"clock_skew_seconds={skew}")
+    with losing.lake() as lake:
+        assert settle_superseded_records(lake, dry_run=True) == []
+
+
+def test_a_reaper_revokes_at_once_and_settles_when_it_may(losing: Losing) -> None:
+    """A commit was lost as well, so it deletes nothing; and no key waits for an operator."""
+    run = losing.run
+    losing.commit("main", "a")
+    run.ok("reaper", "--once")
+    with losing.lake() as lake:
+        secret = access_keys.create_key(lake, Role.OPERATOR, id="key").secret
+    losing.copy()
+    losing.commit("main", "b")
+    run.ok("keys", "revoke", "key", "--yes")
+    set_rules(losing, HOLD)
+    losing.put_back()
+    assert run("reaper", "--once").code in (5, 6)
+    with losing.lake() as lake:
+        assert not is_valid(lake, "key", secret)
+        assert lake.repository("sales").retention() is None, "rules wait until operations have ended"
+
+
+def test_what_a_reaper_settles_by_itself(losing: Losing) -> None:
+    """Nothing of the manifest is lost, so no operator is needed, and the holds are back before anything is deleted."""
+    run = losing.run
+    run.ok("reaper", "--once")
+    losing.copy()
+    set_rules(losing, HOLD)
+    losing.put_back()
+    assert any(run("reaper", "--once").code == 0 for _ in range(1000))  # 5: it waits for operations
+    assert parse(rules(losing)["document"]) == parse(HOLD)
+
+
+def test_the_service_revokes_before_it_answers(losing: Losing, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = losing.run
+    run.ok("reaper", "--once")
+    with losing.lake() as lake:
+        secret = access_keys.create_key(lake, Role.OPERATOR, id="key").secret
+    losing.copy()
+    run.ok("keys", "revoke", "key", "--yes")
+    losing.put_back()
+    answered: list[bool] = []
+
+    def answer(*_args: object, **_options: object) -> None:
+        with losing.lake() as lake:
+            answered.append(is_valid(lake, "key", secret))
+
+    monkeypatch.setattr("refstore_api.server.serve_requests", answer)
+    run.ok("serve", "--port", "0", "--no-reaper")
+    assert answered == [False]
