@@ -66,7 +66,7 @@ class RecordHistory:
     def last_done(self) -> RecordChange | None:
         return next((change for change in reversed(self._changes) if change.is_done), None)
 
-    def since(self, at_ms: int) -> RecordHistory:
+    def drop_before(self, at_ms: int) -> RecordHistory:
         """Return the history without what was written before."""
         return RecordHistory(change for change in self._changes if change.written_ms >= at_ms)
 

@@ -75,9 +75,8 @@ def reconcile(
     lost/NAME-COMMIT. Before deletion goes on, reconcile waits for the longest operation that began before. Nothing is
     deleted meanwhile. It may be interrupted, and run again.
 
-    Where the audit log has newer access keys or rules than the KV, what keeps more holds: revoked keys are revoked
-    again, keys with a new secret open nothing until they get another, legal holds and pins are put back, and where
-    older rules may let more expire nothing expires until you set rules again. All sessions end.
+    Where the audit log has newer access keys or rules than the KV, what keeps more holds: no revoked key or old secret
+    opens anything, and legal holds and pins are back. All sessions end.
 
     Staged objects that are missing cannot be put back: reconcile names them and ends with 6. Bring them back from a
     backup of the object store, or give them up with --accept.
@@ -99,12 +98,12 @@ def reconcile(
                 reconciliation.restore_lost_records(lake, dry_run=dry_run, watcher=bar) if not found.is_settled else []
             )
             left = found if found.is_settled or dry_run else verify_kv(lake, watcher=bar)
+        not_restored = _as_json(left) if left.has_unrestorable_losses else None
         answer: dict[str, object] = {
             "restored_records": [item._asdict() for item in done],
-            "not_restored": _as_json(left) if left.has_unrestorable_losses else None,
-            "settled": None,
-            "id_written": False,
+            "not_restored": not_restored,
         }
+        answer |= {"settled": None, "id_written": False}
         if not dry_run:
             settle = partial(reconciliation.settle_lake, lake, accept=accept, clients_stopped=clients_stopped)
             if not found.is_settled and _may_settle(ctx, left, accept=accept, yes=yes):

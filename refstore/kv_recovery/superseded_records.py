@@ -48,7 +48,9 @@ def settle_superseded_records(lake: LakeAccess, *, dry_run: bool = False) -> lis
         if not record.closed_ms:
             made_ms = record.created_ms - int(lake.durations.waits.clock_skew_seconds * 1000)
             own = {
-                kind: histories.get((kind, name, ""), NO_HISTORY).since(made_ms)  # before, its name was another one's
+                kind: histories.get((kind, name, ""), NO_HISTORY).drop_before(
+                    made_ms
+                )  # before, its name was another one's
                 for kind in ("rules", "purge")
             }
             done += _settle_repository(lake.context(name, record), own, dry_run=dry_run)

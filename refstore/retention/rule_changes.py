@@ -98,13 +98,13 @@ def may_delete_more(rules: Rules, other: Rules) -> bool:
     """Return whether the rules may let something expire that the other ones keep, legal holds and pins aside. Where
     that takes more than a comparison of numbers, they may.
     """
-    days, other_days = _days(rules), _days(other)
-    if set(days.values()) == {math.inf} and not _enabled(rules):
+    days, other_days = _days_by_rule(rules), _days_by_rule(other)
+    if set(days.values()) == {math.inf} and not _bare_path_rules(rules):
         return False  # nothing expires
     return (
         days.keys() != other_days.keys()
         or any(days[name] < other_days[name] for name in days)
-        or (bool(_enabled(rules)) and _enabled(rules) != _enabled(other))
+        or (bool(_bare_path_rules(rules)) and _bare_path_rules(rules) != _bare_path_rules(other))
         or rules.keep_last < other.keep_last
         or rules.grace_days < other.grace_days
         or (rules.keep_latest_view is not True and rules.keep_latest_view != other.keep_latest_view)
@@ -112,13 +112,13 @@ def may_delete_more(rules: Rules, other: Rules) -> bool:
     )
 
 
-def _days(rules: Rules) -> dict[str, float]:
+def _days_by_rule(rules: Rules) -> dict[str, float]:
     """Return the days that each branch rule keeps, and (under '') the default."""
     default = math.inf if rules.default_retention_days is None else rules.default_retention_days
     return {"": default, **{rule.branch_id: rule.retention_days for rule in rules.branches}}
 
 
-def _enabled(rules: Rules) -> list[PathRule]:
+def _bare_path_rules(rules: Rules) -> list[PathRule]:
     return [msgspec.structs.replace(rule, description="") for rule in rules.path_rules]
 
 
