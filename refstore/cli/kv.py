@@ -98,12 +98,7 @@ def reconcile(
                 reconciliation.restore_lost_records(lake, dry_run=dry_run, watcher=bar) if not found.is_settled else []
             )
             left = found if found.is_settled or dry_run else verify_kv(lake, watcher=bar)
-        not_restored = _as_json(left) if left.has_unrestorable_losses else None
-        answer: dict[str, object] = {
-            "restored_records": [item._asdict() for item in done],
-            "not_restored": not_restored,
-        }
-        answer |= {"settled": None, "id_written": False}
+        answer = _begin_answer(done, left)
         if not dry_run:
             settle = partial(reconciliation.settle_lake, lake, accept=accept, clients_stopped=clients_stopped)
             if not found.is_settled and _may_settle(ctx, left, accept=accept, yes=yes):
@@ -118,6 +113,15 @@ def reconcile(
             _tell(found, left, done, answer, dry_run=dry_run)
         if left.has_unrestorable_losses and not dry_run and answer["settled"] is None:
             raise typer.Exit(exit_code(KVWentBack))
+
+
+def _begin_answer(done: list[RestoredRecord], left: KvVerification) -> dict[str, object]:
+    return {
+        "restored_records": [item._asdict() for item in done],
+        "not_restored": _as_json(left) if left.has_unrestorable_losses else None,
+        "settled": None,
+        "id_written": False,
+    }
 
 
 def _confirm_identity(ctx: typer.Context, lake: Lake, *, yes: bool) -> None:

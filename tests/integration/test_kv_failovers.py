@@ -25,9 +25,11 @@ from refstore.core.safety import Safety, WitnessMode
 from refstore.errors import Invalid, KVSettling, KVWentBack, RefstoreError
 from refstore.kv_recovery import reconciliation
 from refstore.kv_recovery.fence import WITNESSES_FOLDER
+from refstore.kv_recovery.kv_verification import verify_kv
 from refstore.lake import Lake
 from refstore.records.staging_records import Entry, decode_staged_many
 from refstore.repository import Repository
+from refstore.service import access_keys
 from refstore.versioning.manifest import WAITING_FOLDER
 from refstore_reaper.daemon import Reaper
 from tests.durations import unchecked_lake
@@ -255,3 +257,42 @@ def test_rounds_of_losses_and_switches(arrangement: str, witness: WitnessMode, t
     finally:
         kv.close()
     assert rounds.noticed > 0
+
+
+@pytest.mark.parametrize("arrangement", ["sqlite", "redis"])
+def test_a_failover_brings_no_revoked_key_back(arrangement: str, tmp_path: Path) -> None:
+    """A copy of the KV is put back; the reaper's first pass revokes, and `reconcile` puts the hold back."""
+    kv = ARRANGEMENTS[arrangement](tmp_path / "kv", Random(SEED))  # a repeatable test, no secret
+    clock = ShiftedClock()
+
+    def open_lake() -> Lake:
+        return unchecked_lake(kv.url, f"file://{tmp_path}/objects?fsync=0", safety=SAFETY, clock=clock)
+
+    def reap(lake: Lake) -> set[str]:
+        with Reaper(lake, SETTINGS, asynchronous=False) as reaper:
+            return {error.code for error in reaper.run_once(lambda: False).errors}
+
+    try:
+        with open_lake() as lake:
+            lake.create_repository("sales", grace_seconds=0)
+            reap(lake)
+            access_keys.create_key(lake, access_keys.Role.OPERATOR, id="key")
+        kv.mark()
+        with open_lake() as lake:
+            access_keys.revoke_key(lake, "key")
+            lake.repository("sales").set_retention('{"legal_holds": [{"prefix": "a/"}]}')
+        kv.lose()
+        with open_lake() as lake:
+            assert access_keys.find_key(lake.kv, "key") is not None
+            assert reap(lake) == {KVSettling.code}
+            assert access_keys.find_key(lake.kv, "key") is None
+            assert {item.kind for item in verify_kv(lake).superseded_records} == {"retention rules"}
+            reconciliation.restore_lost_records(lake)
+            reconciliation.settle_lake(lake, accept=False, clients_stopped=True)
+            own = lake.repository("sales").retention()
+            assert own is not None
+            assert [hold.prefix for hold in own.rules.legal_holds] == ["a/"]
+            assert not verify_kv(lake).has_losses
+            assert reap(lake) == set()
+    finally:
+        kv.close()
