@@ -64,7 +64,7 @@ class KeyAuthentication:
         signed = request.to_sign
         claims = signature_v4.read_claims(signed)
         key_id = claims.credential.key_id
-        if "x-amz-security-token" in request.headers or "X-Amz-Security-Token" in request.query:
+        if "x-amz-security-token" in request.headers:
             raise S3Error("InvalidToken", "session tokens are not supported; sign with an access key's S3 secret")
         if not access_keys.is_id(key_id):
             raise _unknown_key()

@@ -20,6 +20,7 @@ from awscrt import checksums  # pyright: ignore[reportMissingTypeStubs]  # it ha
 from refstore_s3.s3_errors import S3Error
 
 HEADER_PREFIX: Final = "x-amz-checksum-"
+SDK_ALGORITHM_HEADER: Final = "x-amz-sdk-checksum-algorithm"
 
 
 class _Crc(NamedTuple):

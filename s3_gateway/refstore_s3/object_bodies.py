@@ -9,19 +9,16 @@ import hashlib
 import hmac
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import asynccontextmanager
-from typing import Final
 
 from refstore.records.s3_attributes import ContentDescription
 from refstore_api import request_bodies
 from refstore_api.request_bodies import BodyLimits
 from refstore_s3 import checksums
-from refstore_s3.checksums import ALGORITHMS, HEADER_PREFIX, Checksums
+from refstore_s3.checksums import ALGORITHMS, HEADER_PREFIX, SDK_ALGORITHM_HEADER, Checksums
 from refstore_s3.chunked_bodies import LENGTH_HEADER, make_decoder
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.xml_documents import XML_BYTES_MAX
-
-ALGORITHM_HEADER: Final = "x-amz-sdk-checksum-algorithm"
 
 
 class CheckedBody:
@@ -138,9 +135,11 @@ def _read_checksum(request: S3Request) -> tuple[str, dict[str, bytes]]:
                 raise S3Error("InvalidRequest", "the request has more than one checksum; send one")
             algorithm = each
             expected[each] = checksums.parse(each, text)
-    chosen = headers.get(ALGORITHM_HEADER, "").lower()
+    chosen = headers.get(SDK_ALGORITHM_HEADER, "").lower()
     if chosen and chosen not in ALGORITHMS:
-        raise S3Error("InvalidRequest", f"{ALGORITHM_HEADER} is {chosen[:20]!r}; use one of {', '.join(ALGORITHMS)}")
+        raise S3Error(
+            "InvalidRequest", f"{SDK_ALGORITHM_HEADER} is {chosen[:20]!r}; use one of {', '.join(ALGORITHMS)}"
+        )
     if chosen and algorithm and chosen != algorithm:
-        raise S3Error("InvalidRequest", f"{ALGORITHM_HEADER} names another algorithm than the checksum; send one")
+        raise S3Error("InvalidRequest", f"{SDK_ALGORITHM_HEADER} names another algorithm than the checksum; send one")
     return algorithm, expected

@@ -1,9 +1,14 @@
-"""Parse a request of an S3 client: bucket and key, in the path or in the host, and its query and headers."""
+"""Parse a request of an S3 client: bucket and key, in the path or in the host, and its query and headers.
+
+Signers of URLs put headers of S3 into the query, so a field `x-amz-NAME` of a query is that header, for all who read
+headers. A header has the value that was signed (decision 0195).
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
@@ -12,13 +17,20 @@ from starlette.types import Receive, Scope
 from refstore.service.access_keys import Role
 from refstore_api.principals import Principal
 from refstore_api.service import Service
+from refstore_s3.checksums import ALGORITHMS, HEADER_PREFIX, SDK_ALGORITHM_HEADER, Checksums
 from refstore_s3.s3_errors import S3Error
-from refstore_s3.signature_v4 import SignedRequest, parse_query
+from refstore_s3.signature_v4 import SIGNATURE_FIELDS, SignedRequest, canonical_value, parse_query
 from refstore_s3.targets import S3Bucket, Target, split_key
 
 if TYPE_CHECKING:
     from refstore_s3.authentication import AuthenticatedRequest
     from refstore_s3.gateway import Gateway
+
+
+_EXACT_HEADERS: Final = ("if-", "x-amz-copy-source", "x-amz-if-")
+"""What the names of conditions begin with, and of all that chooses a copy's source."""
+_EMPTY_CHECKSUMS: Final = {HEADER_PREFIX + name: (name, Checksums((name,)).base64(name)) for name in ALGORITHMS}
+_HEADER_TEXT: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
 class S3Request:
@@ -30,8 +42,8 @@ class S3Request:
         self.receive = receive
         self.gateway = gateway
         self.method: str = scope["method"]
-        self.headers = _parse_headers(scope)
         self.query = _parse_query(scope)
+        self.headers = _parse_headers(scope, self.query)
         self.bucket_name, self.key = _parse_address(scope, self.headers.get("host", ""), gateway.settings.domain)
         self.proof: AuthenticatedRequest | None = None
         """Who sends the request, once that is proven."""
@@ -87,14 +99,47 @@ class S3Request:
         return self.target
 
 
-def _parse_headers(scope: Scope) -> Mapping[str, str]:
-    """Return the headers by name in lower case; those that were sent several times are joined (RFC 9110, 5.3)."""
+def _parse_headers(scope: Scope, query: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the headers by name in lower case, with those of the query; those that were sent several times are joined
+    (RFC 9110, 5.3). Raises S3Error.
+    """
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
-        # of latin-1 more is white space, such as the last byte of a UTF-8 "à"
-        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1").strip(" \t")
+        name, canonical = raw_name.decode("latin-1").lower(), canonical_value(raw_value)
+        if name.startswith(_EXACT_HEADERS) and canonical != raw_value.strip(b" \t"):
+            raise S3Error(
+                "InvalidArgument",
+                f"{name} has several blanks side by side, of which a signature keeps one; encode them as %20",
+                fields={"ArgumentName": name},
+            )
+        value = canonical.decode("latin-1")
         headers[name] = f"{headers[name]},{value}" if name in headers else value
+    for name, value in _read_query_headers(query).items():
+        if headers.setdefault(name, value) != value:
+            raise S3Error("InvalidArgument", f"{name} differs between the query and the header; send it once")
     return headers
+
+
+def _read_query_headers(query: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that stand in the query. Raises S3Error.
+
+    A signer that has no body yet may add the checksum of an empty one, beside the name of its algorithm. It says
+    nothing of the body that is sent, and is left out.
+    """
+    headers: dict[str, str] = {}
+    for field, text in query.items():
+        name, value = field.lower(), text.encode().decode("latin-1")
+        if not name.startswith("x-amz-") or field in SIGNATURE_FIELDS:
+            continue
+        if name in headers:
+            raise S3Error("InvalidArgument", f"the query has {name} in two spellings; send it once")
+        if not _HEADER_TEXT.fullmatch(value):
+            raise S3Error(
+                "InvalidArgument", f"{name} is no text that a header can hold; leave its control characters out"
+            )
+        headers[name] = value
+    chosen = headers.get(SDK_ALGORITHM_HEADER, "").lower()
+    return {name: value for name, value in headers.items() if _EMPTY_CHECKSUMS.get(name) != (chosen, value)}
 
 
 def _parse_query(scope: Scope) -> Mapping[str, str]:

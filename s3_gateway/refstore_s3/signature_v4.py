@@ -41,6 +41,8 @@ _AUTHORIZATION: Final = re.compile(r"AWS4-HMAC-SHA256[ \t]+(?P<fields>.+)", re.A
 _SINGLE: Final = frozenset({b"authorization", b"content-length", b"date", b"host"})
 """Headers that may stand in a request once, beside all `x-amz-` headers and all signed ones."""
 _QUERY_FIELDS: Final = ("X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders", "X-Amz-Signature")
+SIGNATURE_FIELDS: Final = frozenset({"X-Amz-Algorithm", *_QUERY_FIELDS})
+"""The fields of a presigned URL that are the signature; each other `x-amz-` field is a header."""
 
 
 class PayloadKind(Enum):
@@ -167,7 +169,7 @@ def canonical_request(request: SignedRequest, signed_headers: str, payload: str)
     """Return the text of which a hash is signed: the same for every spelling of a request, and for no other request."""
     values: dict[bytes, list[bytes]] = {}
     for name, value in request.headers:
-        values.setdefault(name, []).append(b" ".join(value.split()))
+        values.setdefault(name, []).append(canonical_value(value))
     names = signed_headers.encode("latin-1").split(b";")
     lines = [b"%s:%s" % (name, b",".join(values.get(name, []))) for name in names]
     return b"\n".join(
@@ -181,6 +183,13 @@ def canonical_request(request: SignedRequest, signed_headers: str, payload: str)
             payload.encode("latin-1"),
         )
     )
+
+
+def canonical_value(value: bytes) -> bytes:
+    """Return the value of a header as it is signed. Its white space may be changed without breaking the signature, so
+    it says nothing.
+    """
+    return b" ".join(value.split())
 
 
 def canonical_path(raw_path: bytes) -> bytes:
@@ -289,7 +298,8 @@ def _claims_of_query(parameters: Mapping[str, str], headers: Mapping[bytes, str]
     if not _SECONDS.fullmatch(seconds) or not 1 <= int(seconds) <= PRESIGNED_SECONDS_MAX:
         raise S3Error(code, f"X-Amz-Expires must be a number of seconds from 1 to {PRESIGNED_SECONDS_MAX}.")
     _check_timestamp(parameters["X-Amz-Date"], credential, code)
-    told = {parameters.get("X-Amz-Content-Sha256"), headers.get(b"x-amz-content-sha256")} - {None}
+    told = {value for name, value in parameters.items() if name.lower() == "x-amz-content-sha256"}
+    told |= {headers.get(b"x-amz-content-sha256")} - {None}
     if len(told) > 1:
         raise S3Error("InvalidArgument", "x-amz-content-sha256 differs between the query and the header. Send it once.")
     payload = next(iter(told), None) or PayloadKind.UNSIGNED.value
@@ -318,11 +328,12 @@ def _timestamp_of(date: str) -> str:
         return date
     try:
         parsed = parsedate_to_datetime(date)
-    except ValueError:
+        at = (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):  # a year or an offset beyond what there is
         raise S3Error(
             "AccessDenied", "The header Date is no date of HTTP. Send x-amz-date as YYYYMMDDTHHMMSSZ."
         ) from None
-    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    return at.strftime("%Y%m%dT%H%M%SZ")
 
 
 def _check_timestamp(timestamp: str, credential: Credential, code: str) -> None:

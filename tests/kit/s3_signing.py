@@ -59,7 +59,14 @@ class S3Signer(NamedTuple):
         )
         return {**signed, "authorization": f"AWS4-HMAC-SHA256 {', '.join(fields)}"}
 
-    def presign(self, method: str, path: str, query: Sequence[str] = (), expires: str = "900") -> str:
+    def presign(
+        self,
+        method: str,
+        path: str,
+        query: Sequence[str] = (),
+        expires: str = "900",
+        payload: str = "UNSIGNED-PAYLOAD",
+    ) -> str:
         """Return the query of a presigned URL of `s3.example.org`. `query`: encoded pairs."""
         pairs = [
             *query,
@@ -69,8 +76,8 @@ class S3Signer(NamedTuple):
             f"X-Amz-Expires={expires}",
             "X-Amz-SignedHeaders=host",
         ]
-        text = "&".join(sorted(pairs))
-        lines = self._lines(method, path, text, {"host": "s3.example.org"}, "UNSIGNED-PAYLOAD")
+        text = "&".join(sorted(pairs, key=lambda pair: pair.split("=", 1)))
+        lines = self._lines(method, path, text, {"host": "s3.example.org"}, payload)
         return f"{text}&X-Amz-Signature={self.sign_text(*lines)}"
 
     def encode_chunks(self, seed: str, chunks: Iterable[bytes], trailers: Mapping[str, str] | None = None) -> bytes:
