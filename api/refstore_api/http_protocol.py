@@ -18,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from refstore.configuration.settings import ApiSettings
 from refstore.core import event_log
 from refstore_api.connection_slots import ConnectionSlots, ProxyNetworks, connection_slots, plain_address
+from refstore_api.host_header import TARGET_HOST, host_of_target
 from refstore_api.request_bodies import DROPPED_BODY, has_body
 
 HEAD_BYTES_MAX: Final = 64 << 10
@@ -147,6 +148,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_upgrade = parser.should_upgrade()
         if self._is_upgrade:
             self.app = self._answer_last_request
+        named = host_of_target(self.url)
+        if named is not None:
+            self.scope["extensions"] = {TARGET_HOST: named}
         super().on_headers_complete()
         if self._is_upgrade:
             self.cycle.keep_alive = False
@@ -196,7 +200,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = True  # the head of the answer has said "close"
 
         if has_body(scope["headers"]):
-            scope["extensions"] = {DROPPED_BODY: {}}
+            scope["extensions"] = {**scope.get("extensions", {}), DROPPED_BODY: {}}
         await application(scope, receive, sending)
 
     def _count_bytes(self, size_bytes: int) -> None:

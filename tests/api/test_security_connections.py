@@ -376,6 +376,37 @@ def test_a_request_has_one_host(attacked: Running, version: str, fields: list[st
         assert status(answer_of(connection)) == expected
 
 
+@pytest.mark.parametrize(
+    ("target", "host", "expected"),
+    [
+        ("http://lake:8000/healthcheck", "lake:8000", 204),
+        ("HTTP://LAKE/healthcheck?a", "lake", 204),
+        ("http://[::1]:8000/healthcheck", "[::1]:8000", 204),
+        ("http://evil.test/healthcheck", "lake", 400),
+        ("https://evil.test:443/healthcheck", "lake", 400),
+        ("http://lake:8001/healthcheck", "lake:8000", 400),
+        ("http://lake@evil.test/healthcheck", "lake", 400),
+        ("http://evil@lake/healthcheck", "lake", 400),
+        ("http://evil.test", "lake", 400),
+        ("http://evil.test?/healthcheck", "lake", 400),
+        ("http:///healthcheck", "lake", 400),
+        ("evil.test:80", "lake", 400),
+    ],
+)
+def test_a_target_names_no_other_host(attacked: Running, target: str, host: str, expected: int) -> None:
+    """A program in front may choose by the one, and check the other."""
+    with connect(attacked) as connection:
+        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        assert status(answer_of(connection)) == expected
+
+
+def test_a_target_of_a_request_that_asks_for_an_upgrade_names_no_other_host(attacked: Running) -> None:
+    lines = "Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    with connect(attacked) as connection:
+        connection.sendall(f"GET http://evil.test/healthcheck HTTP/1.1\r\nHost: lake\r\n{lines}".encode())
+        assert status(connection.recv(65536)) == 400
+
+
 def test_connections_of_one_address_and_in_all_are_bounded(attacked: Running) -> None:
     wait_until(lambda: is_answered(attacked, ATTACKER))
     lines = refusals(attacked)

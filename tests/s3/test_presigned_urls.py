@@ -42,7 +42,9 @@ def is_there(gateway: ServedGateway, path: str) -> bool:
 
 
 RECORDED: Final = {
-    "JavaScript, GetObject": ("GET", ["X-Amz-Content-Sha256=UNSIGNED-PAYLOAD", "x-amz-checksum-mode=ENABLED", "x-id=GetObject"]),
+    "JavaScript, GetObject": (
+        "GET", ["X-Amz-Content-Sha256=UNSIGNED-PAYLOAD", "x-amz-checksum-mode=ENABLED", "x-id=GetObject"]
+    ),
     "JavaScript, PutObject": (
         "PUT",
         ["X-Amz-Content-Sha256=UNSIGNED-PAYLOAD", OF_NOTHING, "x-amz-sdk-checksum-algorithm=CRC32", "x-id=PutObject"],

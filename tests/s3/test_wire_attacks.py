@@ -137,6 +137,9 @@ SIGNATURES: Final = {
     "a further slash": attack(
         lambda s, b: put(s, b)._replace(target=f"//{b}/main/precious").encode(), "SignatureDoesNotMatch"
     ),
+    "another host in the target": attack(
+        lambda s, b: put(s, b)._replace(target=f"http://evil.test/{b}/main/precious").encode(), "InvalidRequest"
+    ),
     "a query that was not signed": attack(
         lambda s, b: sign(s, "DELETE", f"/{b}/main/none")._replace(target=f"/{b}/main/none?uploadId=x").encode(),
         "SignatureDoesNotMatch",

@@ -129,7 +129,10 @@ def sign_in_url(request: Request) -> str:
 def safe_next(request: Request, wanted: str) -> str:
     """Return the page to go to after a sign-in: the one that was asked for, if it is one of these pages."""
     base = base_path_of(request)
-    parts = urlsplit(wanted)
+    try:
+        parts = urlsplit(wanted)
+    except ValueError:  # such as `//[`
+        return base
     is_own = not parts.scheme and not parts.netloc and (parts.path == base or parts.path.startswith(f"{base}/"))
     return wanted if is_own and "\\" not in wanted and wanted.isprintable() else base
 
