@@ -37,9 +37,10 @@
     │   │   └── KVRefused          it refuses this process's user or password; an operator must act
     │   ├── OutcomeUnknown     a write may or may not have landed, and only the caller can tell what to do about it
     │   ├── ObjectsUnavailable
-    │   │   └── ObjectsRefused     it refuses this process's credentials, clock or requests; an operator must act
-    │   ├── AuditUnavailable   the audit log cannot be written, so nothing was changed; once the object store is back,
-                               again
+    │   │   ├── ObjectsRefused     it refuses this process's credentials, clock or requests; an operator must act
+    │   │   └── ManifestBehind     the change was made, the manifest lacks it; do not make the call again
+    │   ├── AuditUnavailable   the audit log cannot be written, so nothing was changed
+    │   │   └── AuditRefused       its store refuses this process; an operator must act
     │   ├── KVSettling         other servers of the KV answer than before; deletion waits until it was looked for losses
     │   └── DeadlineExceeded   the operation's own time is up; what it did is safe to do again
     ├── StoreMisconfigured a server is set up so that data could be lost; an operator must act (500)
@@ -71,7 +72,11 @@ class RefstoreError(Exception):
 
     code: ClassVar[str] = "refstore"
     retryable: ClassVar[bool] = False
-    """Whether the very same call may be made again with some hope."""
+    """Whether the very same call may be made again with some hope. A program may repeat by it, so it is False where an
+    operator must act first.
+    """
+    may_have_landed: ClassVar[bool] = False
+    """Whether what the call was to do may have happened all the same: the audit log then says `unknown`."""
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle it whatever its `__init__` takes: the processes of a pool send errors to each other."""
@@ -242,11 +247,13 @@ class ConsentNeeded(Conflict):
 class Contention(Conflict):
     code = "contention"
     retryable = True
+    may_have_landed = True
 
 
 class Unavailable(RefstoreError):
     code = "unavailable"
     retryable = True
+    may_have_landed = True
 
 
 class KVUnavailable(Unavailable):
@@ -262,6 +269,7 @@ class KVUnavailable(Unavailable):
 
 class KVRefused(KVUnavailable):
     code = "kv_refused"
+    retryable = False
 
 
 class OutcomeUnknown(Unavailable):
@@ -271,18 +279,29 @@ class OutcomeUnknown(Unavailable):
 class ObjectsUnavailable(Unavailable):
     code = "objects_unavailable"
 
-    def __init__(self, message: str, *, happened: str = "") -> None:
-        super().__init__(message)
-        self.happened = happened
-        """What the call did all the same, with what follows from it; '': nothing that counts."""
-
 
 class ObjectsRefused(ObjectsUnavailable):
     code = "objects_refused"
+    retryable = False
+
+
+class ManifestBehind(ObjectsUnavailable):
+    code = "manifest_behind"
+    retryable = False
+
+    def __init__(self, message: str, *, happened: str) -> None:
+        super().__init__(message)
+        self.happened = happened
+        """What the call did, with what follows from it."""
 
 
 class AuditUnavailable(Unavailable):
     code = "audit_unavailable"
+
+
+class AuditRefused(AuditUnavailable):
+    code = "audit_refused"
+    retryable = False
 
 
 class KVSettling(Unavailable):

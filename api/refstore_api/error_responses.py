@@ -159,7 +159,7 @@ def make_error_response(error: RefstoreError) -> Response:
 
 def message_of(error: RefstoreError) -> str:
     """Return what the caller is told."""
-    if isinstance(error, errors.ObjectsUnavailable) and error.happened:
+    if isinstance(error, errors.ManifestBehind):
         return f"{error.happened}; {ASK}"
     return message_of_stored(error.code, str(error))
 
@@ -203,7 +203,7 @@ def install_error_handlers(app: FastAPI) -> None:
 def _headers(error: RefstoreError, status: int) -> Mapping[str, str] | None:
     if status == 401:
         return {"WWW-Authenticate": 'Basic realm="refstore"'}
-    if status == 503 or isinstance(error, (TooManyImports, TooManyRequests)):
+    if (status == 503 and error.retryable) or isinstance(error, (TooManyImports, TooManyRequests)):
         return {"Retry-After": RETRY_AFTER_SECONDS}
     if isinstance(error, TooManyWrongSecrets):
         return {"Retry-After": str(error.retry_after_seconds)}

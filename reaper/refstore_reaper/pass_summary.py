@@ -6,9 +6,12 @@ from dataclasses import dataclass, field, fields
 from typing import Final, NamedTuple
 
 from refstore.errors import (
+    AuditRefused,
     Corrupt,
     InvalidSettings,
+    KVRefused,
     MissingExtra,
+    ObjectsRefused,
     RefstoreError,
     StoreMisconfigured,
     Unavailable,
@@ -98,7 +101,7 @@ class PassSummary:
 
     @property
     def is_misconfigured(self) -> bool:
-        """Whether a store refuses because of its settings: an operator must look."""
+        """Whether a store refuses, because of its settings or of ours: an operator must look."""
         return any(error.code in _MISCONFIGURED for error in self.errors)
 
     @property
@@ -144,5 +147,7 @@ _COUNTED: Final = tuple(item.name for item in fields(PassSummary) if item.name n
 
 
 _CORRUPT: Final = codes_of(Corrupt)
-_MISCONFIGURED: Final = codes_of(StoreMisconfigured) | codes_of(InvalidSettings) | codes_of(MissingExtra)
+_MISCONFIGURED: Final = frozenset().union(
+    *map(codes_of, (StoreMisconfigured, InvalidSettings, MissingExtra, KVRefused, ObjectsRefused, AuditRefused))
+)
 _UNAVAILABLE: Final = codes_of(Unavailable)

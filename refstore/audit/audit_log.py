@@ -35,7 +35,15 @@ from refstore.core.clock import Clock
 from refstore.core.ids import Ids
 from refstore.core.redaction import redact_text
 from refstore.core.safety import Durations
-from refstore.errors import AuditUnavailable, Contention, Corrupt, KVUnavailable, ObjectsUnavailable, RefstoreError
+from refstore.errors import (
+    AuditRefused,
+    AuditUnavailable,
+    Contention,
+    Corrupt,
+    KVUnavailable,
+    ObjectsUnavailable,
+    RefstoreError,
+)
 from refstore.kv.base import ABSENT, KV, Key
 from refstore.objects.base import ObjectStore
 from refstore.records import keys
@@ -103,7 +111,8 @@ class AuditLog:
         except (KVUnavailable, AuditUnavailable):
             raise
         except RefstoreError as error:
-            raise AuditUnavailable(
+            kind = AuditUnavailable if error.retryable else AuditRefused
+            raise kind(
                 f"the audit log cannot be written ({redact_text(str(error))}), so nothing was changed; repair the "
                 "lake's object store, then make the same call again"
             ) from error
@@ -286,7 +295,7 @@ def _with_outcome(act: Act, draft: EntryDraft, error: Exception | None) -> Act:
     """Return the act with its outcome. An act that may have taken effect before an error is not called failed."""
     outcome: ActOutcome = "done" if draft.happened else "failed"
     if error is not None and not draft.landed:
-        outcome = "failed" if isinstance(error, RefstoreError) and not error.retryable else "unknown"
+        outcome = "failed" if isinstance(error, RefstoreError) and not error.may_have_landed else "unknown"
     code = "" if draft.happened else Contention.code
     if error is not None:
         code = error.code if isinstance(error, RefstoreError) else "unexpected"

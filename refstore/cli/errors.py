@@ -6,7 +6,8 @@
     3    something that the call names does not exist
     4    the current state does not allow it, or the object was deleted; look, then decide
     5    the same call may be made again, later
-    6    corrupt data, or an installation or a server that is set up wrong; an operator must look
+    6    corrupt data, a store that refuses this process, or an installation or a server that is set up wrong; an
+         operator must look
     130  interrupted
     141  the reader of the output went away
 
@@ -27,6 +28,7 @@ import typer
 from refstore.core.disk_space import describe_full_disk, is_full
 from refstore.core.redaction import redact_text
 from refstore.errors import (
+    AuditRefused,
     Conflict,
     ConsentNeeded,
     Contention,
@@ -34,9 +36,12 @@ from refstore.errors import (
     ForeignNotAllowed,
     Gone,
     Invalid,
+    KVRefused,
+    ManifestBehind,
     MergeConflict,
     MissingExtra,
     NotFound,
+    ObjectsRefused,
     RefstoreError,
     StoreMisconfigured,
     Unavailable,
@@ -54,6 +59,10 @@ EXIT_CODES: Final[Mapping[type[RefstoreError], int]] = {
     Conflict: 4,
     Contention: 5,  # a Conflict, but one where the same call may be made again
     Unavailable: 5,
+    KVRefused: 6,  # these are Unavailable, but the same call is refused until an operator has acted
+    ObjectsRefused: 6,
+    AuditRefused: 6,
+    ManifestBehind: 4,  # the change was made: the same call would be another one
     StoreMisconfigured: 6,
     ForeignNotAllowed: 6,
     MissingExtra: 6,

@@ -23,7 +23,15 @@ from typing import Final, NamedTuple, TypedDict
 from refstore.context import Context
 from refstore.core import argument_types, user_metadata
 from refstore.core.ids import BranchName, CommitId, Token
-from refstore.errors import BranchNotFound, DirtyBranch, Invalid, NothingToCommit, ObjectsUnavailable, Unavailable
+from refstore.errors import (
+    BranchNotFound,
+    DirtyBranch,
+    Invalid,
+    ManifestBehind,
+    NothingToCommit,
+    ObjectsUnavailable,
+    Unavailable,
+)
 from refstore.operations import refs
 from refstore.operations.content_comparison import ContentComparison
 from refstore.operations.read import read_consistent
@@ -276,8 +284,7 @@ def _advance_branch(ctx: Context, branch: BranchName, base: CommitId, sealed: tu
 
 
 def _publish_commit(ctx: Context, branch: BranchName, branch_id: str, made: CommitInfo) -> None:
-    """Write the commit to the manifest, then publish its marker. Raises ObjectsUnavailable: the commit landed all the
-    same.
+    """Write the commit to the manifest, then publish its marker. Raises ManifestBehind: the commit landed all the same.
 
     Publishing is best effort, because the next operation or the reaper repeats it.
     """
@@ -288,9 +295,7 @@ def _publish_commit(ctx: Context, branch: BranchName, branch_id: str, made: Comm
             f"commit {made.id} is on branch {branch!r}; look at the branch's log, and do not commit again: the reaper "
             "writes it to the manifest"
         )
-        raise ObjectsUnavailable(
-            f"{happened}. Until then it is lost if the KV is ({error})", happened=happened
-        ) from error
+        raise ManifestBehind(f"{happened}. Until then it is lost if the KV is ({error})", happened=happened) from error
     with suppress(Unavailable):
         ctx.markers.publish(ctx.branches, branch, own=made.id)
 

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from refstore.core.ids import Address, BranchName, CommitId, Path, RepositoryId, RepositoryName, Token
-from refstore.errors import CorruptObject, ObjectsUnavailable, Unavailable
+from refstore.errors import CorruptObject, ManifestBehind, ObjectsUnavailable, Unavailable
 from refstore.kv.base import KV, Key
 from refstore.objects.base import ObjectStore
 from refstore.objects.parallel_reads import read_many
@@ -225,7 +225,7 @@ class Manifest:
 
     def add_landed(self, entry: AnyEntry, what: str) -> None:
         """Write an entry of what the KV has. `what`: says so, such as "tag 'v1' was created". Raises
-        ObjectsUnavailable, which says that it happened all the same: the entry waits in the KV then.
+        ManifestBehind: it happened all the same, and the entry waits in the KV.
         """
         try:
             self.add(entry)
@@ -235,7 +235,7 @@ class Manifest:
                 self._kv.set(self._unwritten_key(entry), _encoder.encode(entry))
             except Unavailable:
                 follows = "look, and write it with `refstore kv record`"
-            raise ObjectsUnavailable(
+            raise ManifestBehind(
                 f"{what}, but could not be written to the manifest, so it is lost if the KV is ({error}); {follows}",
                 happened=f"{what}; {follows}",
             ) from error

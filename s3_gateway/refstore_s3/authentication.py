@@ -1,7 +1,9 @@
 """Prove who sends a request by its signature, before its body is read and before any store is asked but for the key.
 
 The S3 secrets of an access key are looked up once and then cached for `KEY_SECONDS`. Signatures that do not hold are
-counted as wrong secrets are (`login_throttle.py`). A caller whose signature held lately does not wait.
+counted as wrong secrets are (`login_throttle.py`). From where a key's signature held before, however long ago, a right
+one is let in at any time, so that nobody can lock out a key that is seldom used. All others wait behind too many wrong
+ones, whether theirs is right or not.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from refstore.service import access_keys, s3_secrets
 from refstore.service.access_keys import Role
 from refstore.service.s3_secrets import S3Caller
 from refstore_api.auth import KEY_SECONDS, WRONG_SECRETS_MAX, hide_faults
+from refstore_api.error_responses import TooManyWrongSecrets
 from refstore_api.key_last_use import KeyLastUse
-from refstore_api.login_throttle import LoginCaller, LoginThrottle
+from refstore_api.login_throttle import LoginCaller, LoginThrottle, site_of
 from refstore_api.principals import Principal
 from refstore_api.service import Service
 from refstore_s3 import signature_v4
@@ -27,9 +30,11 @@ from refstore_s3.signature_v4 import SignatureClaims, SignedRequest, VerifiedReq
 
 KEYS_MAX: Final = 4096
 """Access keys that are cached."""
-PROVEN_SECONDS: Final = 300.0
-"""How long an address whose signature held does not wait for others that guess from there."""
-PROVEN_MAX: Final = 8192
+NOTED_SECONDS: Final = 150.0
+"""How often the use of a key is told to `key_last_use.py`, for each caller."""
+PROVEN_KEYS_MAX: Final = 4096
+PROVEN_SITES_MAX: Final = 64
+"""Of one key, so that the holder of a key cannot push out others by using many addresses."""
 
 
 class AuthenticatedRequest(NamedTuple):
@@ -56,7 +61,8 @@ class KeyAuthentication:
         self._service = service
         self._read_secrets = read_secrets
         self._keys: OrderedDict[str, tuple[S3Caller, float]] = OrderedDict()
-        self._proven: OrderedDict[LoginCaller, float] = OrderedDict()
+        self._proven: OrderedDict[str, OrderedDict[bytes, float]] = OrderedDict()
+        """When the use of a key was noted last, by the sites from which its signature held."""
         self._guesses = LoginThrottle(service.lake.clock, WRONG_SECRETS_MAX)
         self._uses = KeyLastUse(service.lake)
 
@@ -70,13 +76,14 @@ class KeyAuthentication:
             raise _unknown_key()
         request.claimed_key = key_id
         caller = LoginCaller(key_id, address)
-        if self._proven.get(caller, 0.0) <= time.monotonic():
-            self._guesses.check(caller)
+        too_many = self._find_too_many(caller)
         try:
             record, verified = await self._verify(signed, claims)
         except S3Error as error:
             if error.code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
                 self._guesses.record_wrong_secret(caller)
+                if too_many is not None:
+                    raise too_many from None
             raise
         if self._is_new(caller):
             self._service.run_later(lambda: self._uses.record_use(key_id, record.created_ms))
@@ -85,6 +92,16 @@ class KeyAuthentication:
         return AuthenticatedRequest(
             Principal(key_id, Role(record.role), record.repositories, record.created_ms), verified
         )
+
+    def _find_too_many(self, caller: LoginCaller) -> TooManyWrongSecrets | None:
+        """Return what a wrong signature is answered with after too many. Raises it if none held from there before."""
+        try:
+            self._guesses.check(caller)
+        except TooManyWrongSecrets as error:
+            if site_of(caller.address) not in self._proven.get(caller.key_id, ()):
+                raise
+            return error
+        return None
 
     async def _verify(self, signed: SignedRequest, claims: SignatureClaims) -> tuple[AccessKeyRecord, VerifiedRequest]:
         """Verify the signature with the secrets that are cached, and if it does not hold, with those that are stored
@@ -114,15 +131,19 @@ class KeyAuthentication:
         return signature_v4.verify(signed, known.secrets, self._service.lake.clock.now_ms(), claims)
 
     def _is_new(self, caller: LoginCaller) -> bool:
-        """Remember that a signature of the caller held; return whether that was long ago, or never."""
-        now = time.monotonic()
-        if self._proven.get(caller, 0.0) > now + PROVEN_SECONDS / 2:
-            return False
-        self._proven[caller] = now + PROVEN_SECONDS
-        self._proven.move_to_end(caller)
-        while len(self._proven) > PROVEN_MAX:
+        """Remember that a signature of the caller held; return whether the use of the key is to be noted."""
+        sites = self._proven.setdefault(caller.key_id, OrderedDict())
+        self._proven.move_to_end(caller.key_id)
+        site, now = site_of(caller.address), time.monotonic()
+        is_new = sites.get(site, -NOTED_SECONDS) + NOTED_SECONDS <= now
+        if is_new:
+            sites[site] = now
+        sites.move_to_end(site)
+        while len(sites) > PROVEN_SITES_MAX:
+            sites.popitem(last=False)
+        while len(self._proven) > PROVEN_KEYS_MAX:
             self._proven.popitem(last=False)
-        return True
+        return is_new
 
 
 def _unknown_key() -> S3Error:

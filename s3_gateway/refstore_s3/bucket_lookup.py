@@ -40,18 +40,23 @@ class BucketLookup:
         self._pinned = {each.name: S3Bucket(*each) for each in settings.pinned_buckets}
         self._found: OrderedDict[str, tuple[S3Bucket, float]] = OrderedDict()
 
-    async def find(self, name: str) -> S3Bucket:
-        """Return the bucket. Whether its repository is there is checked by whoever reads or writes it. Raises
-        S3Error, RepositoryNotFound.
-        """
+    def parse(self, name: str) -> S3Bucket:
+        """Return what a name says by itself, which is enough to check rights: the repository. Raises S3Error."""
         if (pinned := self._pinned.get(name)) is not None:
             return pinned
         try:
             ids.repository_name(name)
         except InvalidName as error:
             raise S3Error("InvalidBucketName", str(error)) from None
-        if not self._is_created_pinned:
-            return S3Bucket(name, name)
+        return S3Bucket(name, name)
+
+    async def find(self, parsed: S3Bucket) -> S3Bucket:
+        """Return the bucket. Whether its repository is there is checked by whoever reads or writes it. Raises
+        RepositoryNotFound.
+        """
+        name = parsed.name
+        if not self._is_created_pinned or name in self._pinned:
+            return parsed
         found, until = self._found.get(name, (None, 0.0))
         if found is None or time.monotonic() >= until:
             found = await self._service.run(lambda: self._read(name))

@@ -118,7 +118,7 @@ def to_s3_error(error: RefstoreError) -> S3Error:
     """Return what the client is told of an error of refstore's; the reasons of the operator's stores are not told."""
     code = next((code for kind, code in CODES if isinstance(error, kind)), "InternalError")
     headers: dict[str, str] = {}
-    if STATUS[code] == 503:
+    if STATUS[code] == 503 and error.retryable:
         headers["Retry-After"] = error_responses.RETRY_AFTER_SECONDS
     if isinstance(error, error_responses.TooManyWrongSecrets):
         headers["Retry-After"] = str(error.retry_after_seconds)

@@ -88,10 +88,16 @@ class S3Request:
 
     async def find_bucket(self, role: Role) -> S3Bucket:
         """Return the bucket that the request names, if its key has the role there. Raises S3Error, Forbidden."""
-        if self.bucket is None:
-            self.bucket = await self.gateway.buckets.find(self.bucket_name)
-        self.check_role(role, self.bucket.repository)
+        self.bucket = self.gateway.buckets.parse(self.bucket_name)  # for the log, too, where it is refused
+        self.bucket = await self.check_bucket(self.bucket, role)
         return self.bucket
+
+    async def check_bucket(self, parsed: S3Bucket, role: Role) -> S3Bucket:
+        """Return the bucket, if the key has the role there. That is checked before it is looked up: a key of other
+        repositories does not learn which names are taken (decision 0196). Raises Forbidden, RepositoryNotFound.
+        """
+        self.check_role(role, parsed.repository)
+        return await self.gateway.buckets.find(parsed)
 
     async def find_target(self, role: Role) -> Target:
         """Return what the request's key names, likewise."""

@@ -207,7 +207,7 @@ def test_resume_says_in_json_too_that_there_is_nothing_to_resume(sales: Command)
     assert sales.json("reaper", "resume", "sales") == {"repository": "sales", "until": None, "objects": None}
 
 
-@pytest.mark.parametrize(("kind", "code"), [(StoreMisconfigured, 6), (ObjectsRefused, 5)])
+@pytest.mark.parametrize(("kind", "code"), [(StoreMisconfigured, 6), (ObjectsRefused, 6)])
 def test_a_store_that_lets_nobody_in_is_an_operators_to_mend(
     sales: Command, monkeypatch: pytest.MonkeyPatch, kind: type[RefstoreError], code: int
 ) -> None:

@@ -237,12 +237,12 @@ class TestEveryVersion:
         with monkeypatch.context() as patch:
             patch.setattr(LocalObjects, "delete_many", refuse)
             cleaned = refstore("purge", "clean", "sales", "--yes")
-            assert (cleaned.code, "AccessDenied; allow these credentials DeleteObject" in cleaned.err) == (5, True)
+            assert (cleaned.code, "AccessDenied; allow these credentials DeleteObject" in cleaned.err) == (6, True)
             night = refstore("gc", "run", "sales", "--json")
             assert night.code == 5
             assert night.json["runs"][0]["purge_cleanup"]["failed_objects"] == 1
             assert "DeleteObject" in night.json["runs"][0]["purge_cleanup"]["failures"][0]
-            assert exit_code(ObjectsRefused) == 5
+            assert exit_code(ObjectsRefused) == 6
         assert refstore.json("purge", "clean", "sales", "--yes")["pending_deletions"]["objects"] == 1
         assert list(scan_backups(lake.ctx)) == []
 

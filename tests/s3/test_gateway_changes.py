@@ -312,3 +312,26 @@ class TestBuckets:
         assert code_of(s3.delete_bucket, Bucket="pinned") == ("AccessDenied", 403)
         assert s3.create_bucket(Bucket="pinned")["Location"] == "/pinned"  # it is there already
         assert s3.get_bucket_location(Bucket=REPOSITORY)["LocationConstraint"] is None
+
+    def test_a_key_of_one_repository_does_not_learn_which_other_names_are_taken(self, gateway: ServedGateway) -> None:
+        gateway.lake.create_repository("taken").upload("main", "a", b"1")
+        gateway.add_key("ONE", Role.OPERATOR, (REPOSITORY,))
+        client = gateway.client("ONE")
+        own = {"Bucket": REPOSITORY, "Key": "main/copied"}
+        answers = [
+            (
+                code_of(client.head_bucket, Bucket=name),
+                code_of(client.get_bucket_location, Bucket=name),
+                code_of(client.list_objects_v2, Bucket=name),
+                code_of(client.head_object, Bucket=name, Key="main/a"),
+                code_of(client.get_object, Bucket=name, Key="main/a"),
+                code_of(client.put_object, Bucket=name, Key="main/a", Body=b""),
+                code_of(client.copy_object, **own, CopySource=f"{name}/main/a"),
+                code_of(client.create_bucket, Bucket=name),
+                code_of(client.delete_bucket, Bucket=name),
+            )
+            for name in ("taken", "free")
+        ]
+        assert answers[0] == answers[1]
+        assert {status for _, status in answers[0]} == {403}
+        assert code_of(gateway.client().head_bucket, Bucket="free") == ("404", 404)

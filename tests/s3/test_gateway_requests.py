@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import time
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from defusedxml import ElementTree
 
 from refstore.configuration.settings import S3Settings
 from refstore.records.s3_attributes import S3Attributes
+from refstore.service.access_keys import Role
 from tests.kit.s3_signing import EMPTY, S3Signer
 from tests.s3.served_gateway import KEY_ID, REPOSITORY, SECRET, ServedGateway, serve_gateway
 from tests.s3.test_gateway_objects import code_of
@@ -208,6 +210,23 @@ def test_guesses_are_counted(gateway: ServedGateway) -> None:
         codes.add(code_of(gateway.client("GUESSED", f"wrong-{number}").list_buckets)[0])
     assert codes == {"InvalidAccessKeyId", "SlowDown"}
     assert gateway.client().list_buckets()["Buckets"]
+
+
+def test_wrong_signatures_do_not_lock_out_a_key_that_was_quiet(
+    gateway: ServedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long ago its signature held; and whoever guesses there still learns nothing after ten wrong ones."""
+    gateway.add_key("QUIET", Role.READER)
+    gateway.add_key("UNPROVEN", Role.READER)
+    assert gateway.client("QUIET").list_buckets()["Buckets"]
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 30 * 24 * 3600)
+    monkeypatch.setattr("refstore_s3.authentication.time", later)
+    for key_id in ("QUIET", "UNPROVEN"):
+        codes = [code_of(gateway.client(key_id, f"wrong-{number}").list_buckets)[0] for number in range(12)]
+        assert codes == ["SignatureDoesNotMatch"] * 10 + ["SlowDown"] * 2
+    assert gateway.client("QUIET").list_buckets()["Buckets"]
+    assert code_of(gateway.client("QUIET", "wrong").list_buckets)[0] == "SlowDown"
+    assert code_of(gateway.client("UNPROVEN").list_buckets)[0] == "SlowDown", "else it would tell which guess is right"
 
 
 def test_a_store_without_urls_of_its_own_is_read_through_the_service(gateway: ServedGateway) -> None:

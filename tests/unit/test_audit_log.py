@@ -17,7 +17,17 @@ from refstore.audit.audit_entries import PREFIX, VALUE_BYTES_MAX, AuditEntry
 from refstore.audit.audit_reader import entries_newest_first
 from refstore.audit.audit_verification import AuditVerification, FindingKind
 from refstore.configuration.settings import ReaperSettings
-from refstore.errors import AuditUnavailable, Conflict, InvalidName, KVUnavailable
+from refstore.errors import (
+    AuditRefused,
+    AuditUnavailable,
+    Conflict,
+    Contention,
+    InvalidName,
+    KVRefused,
+    KVUnavailable,
+    ObjectsRefused,
+    RefstoreError,
+)
 from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Op, Result, Server, SetIf
 from refstore.kv.memory import MemoryKV
@@ -302,6 +312,26 @@ def test_an_act_that_is_refused_says_so(world: World) -> None:
         world.lake.delete_repository("sales")
     act = world.entries("repository.delete")[-1].act
     assert (act.outcome, act.error) == ("failed", "conflict")
+
+
+@pytest.mark.parametrize("kind", [KVRefused, ObjectsRefused, KVUnavailable, Contention])
+def test_an_act_that_may_have_landed_is_not_called_failed(world: World, kind: type[RefstoreError]) -> None:
+    """Also where nobody is to make the call again: a store may take the first of its writes, and refuse the next."""
+    with pytest.raises(kind), world.lake.audit.change("rules.set"):
+        raise kind("the password is wrong; correct it")
+    assert world.entries("rules.set")[-1].act.outcome == "unknown"
+
+
+def test_a_store_that_refuses_the_entry_is_for_an_operator(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that repeats by `retryable` would go on for ever, here as with the store's own error."""
+
+    def refuse(*_args: object, **_options: object) -> None:
+        raise ObjectsRefused("the key is wrong; correct it")
+
+    monkeypatch.setattr(FaultyObjects, "put", refuse)
+    with pytest.raises(AuditRefused, match="nothing was changed") as raised:
+        access_keys.create_key(world.lake, Role.READER)
+    assert not raised.value.retryable
 
 
 def test_what_is_not_there_leaves_no_entry(world: World) -> None:

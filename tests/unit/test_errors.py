@@ -44,11 +44,13 @@ CODES = {
     "Contention": ("contention", 5),
     "Unavailable": ("unavailable", 5),
     "KVUnavailable": ("kv_unavailable", 5),
-    "KVRefused": ("kv_refused", 5),
+    "KVRefused": ("kv_refused", 6),
     "OutcomeUnknown": ("outcome_unknown", 5),
     "ObjectsUnavailable": ("objects_unavailable", 5),
-    "ObjectsRefused": ("objects_refused", 5),
+    "ObjectsRefused": ("objects_refused", 6),
+    "ManifestBehind": ("manifest_behind", 4),
     "AuditUnavailable": ("audit_unavailable", 5),
+    "AuditRefused": ("audit_refused", 6),
     "KVSettling": ("kv_settling", 5),
     "DeadlineExceeded": ("deadline_exceeded", 5),
     "StoreMisconfigured": ("store_misconfigured", 6),
@@ -90,6 +92,13 @@ def test_the_docstring_draws_every_error(name: str) -> None:
 def test_what_may_be_made_again_exits_so(kind: type[RefstoreError]) -> None:
     """A script that retries on 5 retries what is retryable, and nothing else."""
     assert (exit_code(kind) == 5) == kind.retryable
+
+
+@pytest.mark.parametrize("kind", tree().values(), ids=lambda kind: kind.__name__)
+def test_what_may_have_landed_is_said_apart_from_what_may_be_made_again(kind: type[RefstoreError]) -> None:
+    """The audit log calls an act `failed` only if nothing of it can have happened: a store may refuse its last step."""
+    assert kind.may_have_landed == issubclass(kind, (errors.Unavailable, errors.Contention))
+    assert kind.may_have_landed or not kind.retryable
 
 
 def test_an_error_of_an_application_takes_its_group() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from refstore.core.clock import Clock
-from refstore.errors import ObjectsRefused, RefstoreError
+from refstore.errors import RefstoreError
 
 ROUNDS_MAX: Final = 4
 WHOLE_ROUNDS_MAX: Final = 2
@@ -30,7 +30,7 @@ class KeyRefusal(NamedTuple):
 
 def refusal_of(error: RefstoreError) -> KeyRefusal:
     """Return the refusal of a key whose whole request failed. Who is refused now is refused in a second, too."""
-    return KeyRefusal(str(error), is_retryable=error.retryable and not isinstance(error, ObjectsRefused), cause=error)
+    return KeyRefusal(str(error), is_retryable=error.retryable, cause=error)
 
 
 class BulkOutcome(NamedTuple):
