@@ -25,6 +25,7 @@ from typing import Final
 
 import typer
 
+from refstore.cli.options import explain_stray_word
 from refstore.core.disk_space import describe_full_disk, is_full
 from refstore.core.redaction import redact_text
 from refstore.errors import (
@@ -87,7 +88,7 @@ def report(error: Exception, *, json: bool, debug: bool) -> int:
             code, status, message = (
                 "usage",
                 error.exit_code,
-                f"{error.format_message().removesuffix('.')}{_where_to_look(error)}",
+                f"{error.format_message().removesuffix('.')}{_explain_extra(error)}{_where_to_look(error)}",
             )
         case OSError() if is_full(error.errno):  # of a file that refstore's stores do not know, such as the output
             code, status, retryable = Unavailable.code, EXIT_CODES[Unavailable], True
@@ -126,6 +127,13 @@ def _full(error: OSError) -> str:
     folder = Path(error.filename).absolute().parent
     existing = next((each for each in (folder, *folder.parents) if each.exists()), folder)
     return f"writing {error.filename} failed: {describe_full_disk(existing, error.errno or 0)}"
+
+
+def _explain_extra(error: typer.TyperException) -> str:
+    """Say what a word that no command has asked for may be: click says only that it is there."""
+    context = getattr(error, "ctx", None)
+    is_extra = context is not None and error.format_message().startswith("Got unexpected extra argument")
+    return explain_stray_word(context) if is_extra else ""
 
 
 def _where_to_look(error: typer.TyperException) -> str:

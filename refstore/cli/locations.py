@@ -19,6 +19,8 @@ from typing import Any, Final, NamedTuple, NoReturn
 import typer
 from typer.core import TyperCommand
 
+from refstore.cli.options import explain_stray_word
+
 SCHEMES: Final = ("lakefs://", "refstore://")
 _MANY: Final = re.compile(r"\{(.+)\}\.\.\.")
 """How click shows an argument with several words."""
@@ -80,7 +82,7 @@ def words(ctx: typer.Context, arguments: Sequence[str], form: str, *, whole: boo
     if form.endswith("..."):
         return parts
     if len(parts) > len(required) + len(optional):
-        fail(ctx, form, f"{parts[len(required) + len(optional)]!r} is one word too many")
+        fail_of_stray_word(ctx, form, parts[len(required) + len(optional)])
     return parts + [""] * (len(required) + len(optional) - len(parts))
 
 
@@ -93,6 +95,10 @@ def words_with_target(ctx: typer.Context, arguments: list[str], form: str) -> li
 
 def fail(ctx: typer.Context, form: str, what: str) -> NoReturn:
     ctx.fail(f"{what}; the form is: {ctx.command_path} {form}.")
+
+
+def fail_of_stray_word(ctx: typer.Context, form: str, word: str) -> NoReturn:
+    fail(ctx, form, f"{word!r} is one word too many{explain_stray_word(ctx)}")
 
 
 def _location_words(word: str, *, whole: bool) -> list[str]:

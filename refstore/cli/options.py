@@ -110,6 +110,20 @@ def _make_parameters() -> tuple[Any, ...]:
     return tuple(parameter for parameter in typer.main.get_command(app).params if parameter.name != "help")
 
 
+def explain_stray_word(ctx: Any) -> str:
+    """Name the command's own options that take a value: a word too many is most often one without its name."""
+    shared = {parameter.name for parameter in _make_parameters()}
+    named = [
+        f"{parameter.opts[0]} {parameter.metavar or str(parameter.name).upper()}"
+        for parameter in ctx.command.params
+        if parameter.param_type_name == "option"
+        and parameter.name not in shared
+        and not parameter.is_flag
+        and not parameter.hidden
+    ]
+    return f"; if it is the value of an option, name that: {', '.join(named)}" if named else ""
+
+
 def add_to(command: TyperCommand | TyperGroup) -> None:
     """Add the options to a command, or to a group and everything below it, and use plain help: rich's takes three times
     as long.

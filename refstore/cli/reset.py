@@ -53,14 +53,18 @@ def reset(
                 ),
             )
             return
-        if path is None:
-            what = f"the changes below {prefix!r}" if prefix else f"{count_uncommitted(repo, name)} uncommitted changes"
-            confirm(ctx, f"{what} on branch {name!r} will be discarded", yes=yes)
+        if path is None and not yes:
+            count = count_uncommitted(repo, name, prefix or "")
+            if count == "0":  # what is staged from now on was not asked about, so it stays
+                emit(ctx, {"branch": name, "reset": "nothing was staged"})
+                return
+            below = f" below {prefix!r}" if prefix else ""
+            confirm(ctx, f"{count} uncommitted changes{below} on branch {name!r} will be discarded", yes=yes)
         repo.reset(name, path=path, prefix=prefix)
         emit(ctx, {"branch": name, "reset": path if path is not None else prefix or "all that was staged"})
 
 
-def count_uncommitted(repo: Repository, name: str) -> str:
-    staging = repo.context.staging
-    count = sum(1 for _ in islice(staging.scan_merged(repo.get_branch(name).live_tokens), COUNTED_MAX))
+def count_uncommitted(repo: Repository, name: str, prefix: str = "") -> str:
+    changes = repo.context.staging.scan_merged(repo.get_branch(name).live_tokens, prefix=prefix)
+    count = sum(1 for _ in islice(changes, COUNTED_MAX))
     return f"{count} or more" if count == COUNTED_MAX else str(count)

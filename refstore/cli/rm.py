@@ -58,6 +58,9 @@ def _remove_prefix(ctx: typer.Context, repo: Repository, branch: str, prefix: st
         listed_entries = ((item.path, item.entry) for item in repo.list(branch, prefix=prefix))
         emit(ctx, ({"path": path, "size_bytes": entry.size_bytes if entry else None} for path, entry in listed_entries))
         return
+    if not yes and next(iter(repo.list(branch, prefix=prefix)), None) is None:
+        emit(ctx, {"branch": branch, "deleted": 0})
+        return
     confirm(ctx, f"everything that starts with {prefix!r} on branch {branch!r} will be deleted", yes=yes)
     emit(ctx, {"branch": branch, "deleted": repo.delete_prefix(branch, prefix)})
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from refstore.cli.common import emit, invocation_of, open_lake
-from refstore.cli.locations import PlacedCommand, fail, is_location, location, place, without_scheme
+from refstore.cli.locations import PlacedCommand, fail, fail_of_stray_word, is_location, location, place, without_scheme
 from refstore.cli.rows import entry_row, format_when
 from refstore.core import ids
 from refstore.core.ids import Address, RepositoryId
@@ -76,11 +76,9 @@ def _place(ctx: typer.Context, given: Sequence[str]) -> tuple[str, str, str, str
         _, ref, path = location(f"{repo_name}/{rest[0]}")
         rest = [ref, path]
     if len(rest) != 2 or not all(rest):
-        fail(
-            ctx,
-            FORM,
-            "an address, or a ref and a path, is missing" if len(rest) < 2 else f"{rest[-1]!r} is one word too many",
-        )
+        if len(rest) > 2:
+            fail_of_stray_word(ctx, FORM, rest[-1])
+        fail(ctx, FORM, "an address, or a ref and a path, is missing")
     return repo_name, "", rest[0], rest[1]
 
 

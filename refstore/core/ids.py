@@ -180,7 +180,7 @@ def own_address(text: str) -> Address:
     if not _OWN_ADDRESS.fullmatch(text):
         raise InvalidName(
             f"{text[:120]!r} is not a physical address of this repository, which looks like data/<hour>/<id>; "
-            "for a path, use refstore stat or refstore why"
+            "for a path, use repo.stat or repo.why_path (`refstore stat`, `refstore why`)"
         )
     return Address(text)
 

@@ -75,7 +75,7 @@ def get_document(ctx: Context) -> OnboardedDocument:
     if record is None:
         raise NotFound(
             f"nothing is onboarded for the purge in {ctx.name!r}; describe its data sets in a document (docs/purge.md) "
-            f"and set it with: refstore purge onboard {ctx.name} FILE"
+            f"and set it with repo.onboard_purge, or: refstore purge onboard {ctx.name} FILE"
         )
     try:
         document, warnings = read_document(record.document)

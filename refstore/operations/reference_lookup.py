@@ -96,6 +96,6 @@ def _not_restorable(address: Address, record: ReferenceRecord | None) -> Refstor
     if isinstance(record, Issued):
         return AddressNotFound(f"{address} was issued and never linked; link it instead")
     return Gone(
-        f"{address} is not in its grace window: it is committed, or deleted, or about to be; ask `refstore why` about "
-        "it"
+        f"{address} is not in its grace window: it is committed, or deleted, or about to be; ask repo.why(address), or "
+        "`refstore why`"
     )

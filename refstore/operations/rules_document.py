@@ -280,8 +280,8 @@ def _contention(ctx: Context) -> Contention:
 
 def no_rules_error(ctx: Context) -> NotFound:
     return NotFound(
-        f"repository {ctx.name!r} has no retention rules, so nothing that was committed expires; set some with:"
-        f" refstore retention set {ctx.name} FILE"
+        f"repository {ctx.name!r} has no retention rules, so nothing that was committed expires; set some with"
+        f" repo.set_retention, or: refstore retention set {ctx.name} FILE"
     )
 
 

@@ -133,6 +133,7 @@ class TestBranches:
         assert [(row["change"], row["path"]) for row in rows] == [("changed", "a"), ("added", "t/1"), ("added", "t/2")]
         assert paths(sales.json("reset", "sales", "main", "--prefix", "t/", "--dry-run")) == ["t/1", "t/2"]
         assert paths(sales.json("reset", "sales", "main", "--path", "t/1", "--dry-run")) == ["t/1"]
+        assert "2 uncommitted changes below 't/'" in sales("reset", "sales", "main", "--prefix", "t/").err
         sales.ok("reset", "sales", "main", "--path", "t/1")
         assert paths(sales.json("diff", "sales", "main")) == ["a", "t/2"]
         assert sales("reset", "sales", "main", "--prefix", "t/").code == 2
@@ -141,6 +142,18 @@ class TestBranches:
         sales.ok("branch", "reset", "sales", "main", "--yes")
         assert sales.json("diff", "sales", "main") == []
         assert sales.ok("cat", "sales", "main", "a").out == "1"
+
+    def test_nothing_is_asked_where_there_is_nothing_to_discard(self, sales: Command) -> None:
+        put(sales, "main", "a", "1")
+        commit(sales, "main", "a")
+        put(sales, "main", "t/1", "new")
+        assert sales.json("reset", "sales", "main", "--prefix", "none/")["reset"] == "nothing was staged"
+        assert sales.json("rm", "sales", "main", "--prefix", "none/")["deleted"] == 0
+        assert paths(sales.json("diff", "sales", "main")) == ["t/1"]
+        sales.ok("reset", "sales", "main", "--yes")
+        assert sales.json("reset", "sales", "main")["reset"] == "nothing was staged"
+        assert sales("reset", "sales", "none").code == 3
+        assert sales("rm", "sales", "main", "--prefix", "a").code == 2
 
     def test_a_path_and_a_prefix(self, sales: Command) -> None:
         assert sales("reset", "sales", "main", "--path", "a", "--prefix", "b").code == 2

@@ -30,6 +30,30 @@ from refstore.records.branch_records import Tag
 SECRET = "s" * 32
 
 
+def commands_with_values() -> list[tuple[tuple[str, ...], list[Any]]]:
+    """Each command that takes a bounded number of words, with its own options that take a value."""
+    shared = {"data", "kv", "objects", "config", "log_level", "log_format", "output"}
+    found: list[tuple[tuple[str, ...], list[Any]]] = []
+
+    def add(command: Any, words: tuple[str, ...]) -> None:
+        for name, inner in getattr(command, "commands", {}).items():
+            add(inner, (*words, name))
+        takes_any = any(
+            each.param_type_name == "argument" and each.nargs == -1 and not str(each.metavar).startswith("REPO")
+            for each in command.params
+        )
+        values = [
+            each for each in command.params
+            if each.param_type_name == "option" and not each.is_flag and each.name not in shared and not each.hidden
+        ]  # fmt: skip
+        if values and not takes_any and not hasattr(command, "commands") and words != ("rm",):
+            found.append((words, values))
+
+    for name in cli.COMMANDS:
+        add(cli.import_command(name), (name,))
+    return found
+
+
 class Outcome(NamedTuple):
     code: int
     out: str
@@ -282,6 +306,22 @@ class TestErrors:
         assert message in outcome.err
         assert "Traceback" not in outcome.err
         assert message in json.loads(refstore("--json", *args).err)["message"]
+
+    @pytest.mark.parametrize("words", [words for words, _ in commands_with_values()], ids=" ".join)
+    def test_a_stray_word_is_told_which_options_take_a_value(self, refstore, words: tuple[str, ...]) -> None:
+        """Most often it is the value of an option without the option's name."""
+        options = dict(commands_with_values())[words]
+        needed = [text for option in options if option.required for text in (option.opts[0], "1")]
+        outcome = refstore(*words, *needed, *[f"word-{number}" for number in range(9)])
+        assert outcome.code == 2
+        assert re.search("one word too many|unexpected extra argument", outcome.err)
+        for option in options:
+            assert f"{option.opts[0]} " in outcome.err
+
+    def test_a_branch_that_is_created_from_a_stray_word(self, refstore) -> None:
+        assert "'main' is one word too many; if it is the value of an option, name that: --from REF" in (
+            refstore("branch", "create", "sales", "dev", "main").err
+        )
 
     def test_a_reader_that_went_away(self, tmp_path: Path) -> None:
         """`refstore ... | head -1`: no message, no traceback."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import array
 import io
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 import refstore
 from refstore import Copy, Link, Move, Stage, Upload, errors
 from refstore.errors import BranchNotFound, Invalid, LakeClosed, NotFound, RefstoreError, TagNotFound
+from refstore.operations.restore import RestoreRequest
 
 Call = Callable[[Any], object]
 
@@ -48,6 +50,7 @@ BODIES: dict[str, tuple[Any, str]] = {
 }
 
 CALLS: dict[str, tuple[Call, str]] = {
+    "a path to restore": (lambda r: r.restore("main", "a"), r"use repo\.stat or repo\.why_path"),
     "one name for several": (lambda r: r.set_retention("{}", remove="hold:contracts/"), r"remove.*give \[remove\]"),
     "a number in metadata": (lambda r: r.upload("main", "b", b"", metadata={"a": 1}), r"metadata\['a'\] is 1"),
     "a key of metadata": (lambda r: r.upload("main", "b", b"", metadata={1: "a"}), "the key 1"),
@@ -103,6 +106,23 @@ class TestMistakes:
         assert list(repo.diff("main")) == []
         assert repo.get_branch("main").head == head
         assert [name for name, _ in repo.branches()] == ["main"]
+
+    def test_an_error_names_the_call_of_the_sdk_that_helps(self, repo: refstore.Repository) -> None:
+        address = repo.stat("main", "a").address
+        repo.upload("main", "a", b"2")
+        repo.commit("main", "second")
+        calls: list[tuple[Call, str]] = [
+            (lambda r: r.restore("main", address), r"ask repo\.why\(address\)"),
+            (lambda r: r.restore_each("main", [RestoreRequest(address)])[0].error, r"repo\.why"),
+            (lambda r: r.delete_retention(), r"repo\.set_retention"),
+            (lambda r: r.purge_document(), r"repo\.onboard_purge"),
+        ]
+        for call, named in calls:
+            try:
+                said = str(call(repo))
+            except RefstoreError as error:
+                said = str(error)
+            assert re.search(named, said), said
 
     def test_metadata_of_a_repository(self, lake: refstore.Lake) -> None:
         wrong: Any = {"a": 1}
