@@ -30,8 +30,9 @@ def check_host(scope: Scope) -> None:
     Raises Invalid.
     """
     hosts = [value for name, value in scope["headers"] if name == b"host"]
-    named = (scope.get("extensions") or {}).get(TARGET_HOST)
-    if named is not None and hosts and hosts[0].lower() != named.lower():
+    extensions: dict[str, dict[str, bytes]] = scope.get("extensions") or {}
+    target = extensions.get(TARGET_HOST)
+    if target is not None and hosts and hosts[0].lower() != target["host"].lower():
         raise Invalid("the request's target names another host than its Host header; send the path alone, or the same")
     if len(hosts) == 1 and _HOST.fullmatch(hosts[0]):
         return

@@ -150,7 +150,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.app = self._answer_last_request
         named = host_of_target(self.url)
         if named is not None:
-            self.scope["extensions"] = {TARGET_HOST: named}
+            self.scope["extensions"] = {TARGET_HOST: {"host": named}}
         super().on_headers_complete()
         if self._is_upgrade:
             self.cycle.keep_alive = False

@@ -147,7 +147,9 @@ _COUNTED: Final = tuple(item.name for item in fields(PassSummary) if item.name n
 
 
 _CORRUPT: Final = codes_of(Corrupt)
-_MISCONFIGURED: Final = frozenset().union(
-    *map(codes_of, (StoreMisconfigured, InvalidSettings, MissingExtra, KVRefused, ObjectsRefused, AuditRefused))
+_MISCONFIGURED: Final = frozenset(
+    code
+    for kind in (StoreMisconfigured, InvalidSettings, MissingExtra, KVRefused, ObjectsRefused, AuditRefused)
+    for code in codes_of(kind)
 )
 _UNAVAILABLE: Final = codes_of(Unavailable)

@@ -45,6 +45,13 @@ SIGNATURE_FIELDS: Final = frozenset({"X-Amz-Algorithm", *_QUERY_FIELDS})
 """The fields of a presigned URL that are the signature; each other `x-amz-` field is a header."""
 
 
+_VERSION_4: Final = (
+    " The AWS CLI does after: aws configure set default.s3.signature_version s3v4; boto3, and what is built on it, with"
+    ' Config(signature_version="s3v4").'
+)
+"""Their setting for URLs, which they sign by version 2 where the endpoint is not Amazon's."""
+
+
 class PayloadKind(Enum):
     """How the body is sent, and what of it is signed: the values of `x-amz-content-sha256`."""
 
@@ -258,7 +265,7 @@ def read_claims(request: SignedRequest) -> SignatureClaims:
         raise S3Error("AccessDenied", "The request is not signed. Give the client an access key and its S3 secret.")
     matched = _AUTHORIZATION.fullmatch(authorization)
     if matched is None:
-        raise S3Error("InvalidRequest", f"This way of signing is not supported. Please use {ALGORITHM}.")
+        raise S3Error("InvalidRequest", f"This way of signing is not supported. Please use {ALGORITHM}.{_VERSION_4}")
     return _claims_of_header(matched["fields"], headers)
 
 

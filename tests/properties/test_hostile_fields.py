@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import base64
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl, quote, quote_from_bytes, urlsplit
+from urllib.parse import quote, quote_from_bytes, urlsplit
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -42,22 +43,24 @@ from tests.kit.s3_signing import S3Signer
 EXAMPLES: Final = 250
 Pairs = Sequence[tuple[str, bytes]]
 
-HOSTILE: Final = tuple(
-    text.encode()
-    for text in (
-        "", " ", "-1", "0", "1", "1" * 20, "9" * 30, "9" * 5000, "-" + "9" * 30, "1e999", "NaN", "٣", "0x10", "1_0", "true",
-        "Fri, 31 Dec 9999 23:59:59 -0100", "Sat, 01 Jan 0001 00:00:00 +0100", "9999-12-31T23:59:59-23:59",
-        "0001-01-01T00:00:00+23:59", "Fri, 24 May 2013 00:00:00 +99999999999", "2013", "20130524T000000Z", "9" * 8 + "T000000Z",
-        "//[", "http://[", "http://[::1", "//[]/ui", "http://a:b", "///", "/ui//[", "\\", "%", "%zz", "%ff", "é", "\U0001f600",
-        "*", '"', '"a", *', "W/", ",", ";", "=", "a=b", "a=1&a=2", "bytes=", "bytes=5-1", "bytes=0-" + "9" * 19, "bytes=-0",
-        "Basic", "Basic =", "Basic " + "A" * 9, "Basic Og==", "Bearer", "Bearer .", "Bearer a.b.c", "Bearer e30.e30.e30",
-        "AWS4-HMAC-SHA256", "AWS a:b", "null", "[]", "{}", "<a", "main", "main~" + "9" * 30, "main~1^9", "..", "../..", "a/b",
-        "/lake/main/a", "lake", "lake/", "/", "?", "lake/main/a?versionId=null", "COPY", "REPLACE", "ENABLED", "CRC32",
-        "AAAAAA==", "text/html; charset=nope", "multipart/form-data", "multipart/form-data; boundary=", "application/json",
+HOSTILE: Final = (
+    *(text.encode() for text in (
+        "", " ", "-1", "0", "1", "1" * 20, "9" * 30, "9" * 5000, "-" + "9" * 30, "1e999", "NaN", "٣", "0x10", "1_0",
+        "true", "Fri, 31 Dec 9999 23:59:59 -0100", "Sat, 01 Jan 0001 00:00:00 +0100", "9999-12-31T23:59:59-23:59",
+        "0001-01-01T00:00:00+23:59", "Fri, 24 May 2013 00:00:00 +99999999999", "2013", "20130524T000000Z",
+        "9" * 8 + "T000000Z", "//[", "http://[", "http://[::1", "//[]/ui", "http://a:b", "///", "/ui//[", "\\", "%",
+        "%zz", "%ff", "é", "\U0001f600", "*", '"', '"a", *', "W/", ",", ";", "=", "a=b", "a=1&a=2", "bytes=",
+        "bytes=5-1", "bytes=0-" + "9" * 19, "bytes=-0", "Basic", "Basic =", "Basic " + "A" * 9, "Basic Og==",
+        "Bearer", "Bearer .", "Bearer a.b.c", "Bearer e30.e30.e30", "AWS4-HMAC-SHA256", "AWS a:b", "null", "[]",
+        "{}", "<a", "main", "main~" + "9" * 30, "main~1^9", "..", "../..", "a/b", "/lake/main/a", "lake", "lake/",
+        "/", "?", "lake/main/a?versionId=null", "COPY", "REPLACE", "ENABLED", "CRC32", "AAAAAA==",
+        "text/html; charset=nope", "multipart/form-data", "multipart/form-data; boundary=", "application/json",
         "application/x-www-form-urlencoded", "application/x-www-form-urlencoded; charset=utf-16", "chunked", "gzip",
-        "100-continue", "STREAMING-UNSIGNED-PAYLOAD-TRAILER", "UNSIGNED-PAYLOAD", "127.0.0.1", "fe80::1%a", "\x01", "a\tb", "a  b",
-    )
-) + (b"\xff", b"\xe9", b"\x80\x81", b"a\x00b")  # fmt: skip
+        "100-continue", "STREAMING-UNSIGNED-PAYLOAD-TRAILER", "UNSIGNED-PAYLOAD", "127.0.0.1", "fe80::1%a", "\x01",
+        "a\tb", "a  b",
+    )),
+    b"\xff", b"\xe9", b"\x80\x81", b"a\x00b",
+)  # fmt: skip
 
 
 class Answered(NamedTuple):
@@ -271,15 +274,16 @@ API_PATHS: Final = tuple(
     for path in (
         "repositories", "repositories/lake", "repositories/lake/branches", "repositories/lake/refs/main/objects",
         "repositories/lake/refs/main/objects/ls", "repositories/lake/refs/main/objects/stat", "user", "auth/login",
-        "repositories/lake/refs/main/commits", "repositories/lake/branches/main/objects", "repositories/lake/refs/main/diff/main",
-        "repositories/lake/branches/main/commits", "repositories/lake/branches/main/staging/backing", "healthcheck", "none",
+        "repositories/lake/refs/main/commits", "repositories/lake/branches/main/objects",
+        "repositories/lake/refs/main/diff/main", "repositories/lake/branches/main/commits",
+        "repositories/lake/branches/main/staging/backing", "healthcheck", "none",
     )
 )  # fmt: skip
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    asked=st.sampled_from(PAGES), name=st.sampled_from(["lake", "none", "0", "9" * 30, "a\u0001b", "é", "main", "..", "%"]),
+    asked=st.sampled_from(PAGES), name=st.sampled_from(["lake", "none", "0", "9" * 30, "a\u0001b", "é", "main", ".."]),
     fields=pairs(PAGE_FIELDS), headers=pairs(HEADERS), form=pairs(PAGE_FIELDS),
 )  # fmt: skip
 @example(("GET", "/ui/sign-in"), "", [("next", b"//[")], [], [])
@@ -323,13 +327,12 @@ def test_nobody_makes_a_page_fail(
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     method=st.sampled_from([*METHODS, "PATCH"]), path=st.sampled_from(API_PATHS), fields=pairs(PAGE_FIELDS),
-    headers=pairs(HEADERS), body=st.sampled_from((*BODIES, b"{}", b"[", b'{"a":' * 200, b"null", b"1" * 5000)), is_known=st.booleans(),
+    headers=pairs(HEADERS), body=st.sampled_from((*BODIES, b"{}", b"[", b'{"a":' * 200, b"null", b"1" * 5000)),
+    is_known=st.booleans(),
 )  # fmt: skip
 def test_nobody_makes_the_api_fail(
     service: Application, method: str, path: str, fields: Pairs, headers: Pairs, body: bytes, is_known: bool
 ) -> None:
-    import base64
-
     known = {"host": b"lake.test"}
     if is_known:
         known["authorization"] = b"Basic " + base64.b64encode(f"{KEY_ID}:{SECRET}".encode())

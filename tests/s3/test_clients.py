@@ -13,6 +13,8 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from obstore.store import S3Store
 
 from refstore.repository import Repository
 from tests.api.conftest import KEY_ID
+from tests.integration.test_documentation import ROOT
 from tests.s3.s3_service import REGION, S3_SECRET, S3Service
 from tests.servers.s3_servers import _program
 
@@ -117,6 +120,49 @@ def test_aws_cli(s3: S3Service, repo: Repository, tmp_path: Path) -> None:
     assert paths(repo) == ["large", "large copy", "moved.txt"]
     head = json.loads(aws("s3api", "head-object", "--bucket", repo.name, "--key", "main/moved.txt"))
     assert head["ETag"].strip('"') == hashlib.md5(b"a.txt", usedforsecurity=False).hexdigest()
+
+
+def test_urls_that_the_clients_sign(s3: S3Service, repo: Repository, tmp_path: Path) -> None:
+    """By default by version 2: the answer names the setting, which docs/s3.md has in each client's section."""
+    repo.upload("main", "a", b"signed for")
+    page, configuration = (ROOT / "docs/s3.md").read_text(), tmp_path / "aws.ini"
+    params = {"Bucket": repo.name, "Key": "main/a"}
+
+    def aws_url() -> str:
+        return run(
+            s3, _program("aws"), "s3", "presign", f"s3://{repo.name}/main/a", AWS_CONFIG_FILE=str(configuration)
+        ).strip()
+
+    def s3fs_url(**options: object) -> str:
+        keys = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": S3_SECRET, "region_name": REGION}
+        fs = s3fs.S3FileSystem(
+            endpoint_url=s3.url, client_kwargs={**keys, "verify": s3.verify}, skip_instance_cache=True, **options
+        )
+        return str(fs.sign(f"{repo.name}/main/a"))
+
+    ways: dict[str, tuple[Callable[[], str], Callable[[], str], str]] = {
+        "AWS CLI": (aws_url, aws_url, "aws configure set default.s3.signature_version s3v4"),
+        "boto3": (
+            lambda: s3.client().generate_presigned_url("get_object", Params=params),
+            lambda: s3.client(signature_version="s3v4").generate_presigned_url("get_object", Params=params),
+            'Config(signature_version="s3v4")',
+        ),
+        "pandas and s3fs": (
+            s3fs_url,
+            lambda: s3fs_url(config_kwargs={"signature_version": "s3v4"}),
+            'config_kwargs={"signature_version": "s3v4"}',
+        ),
+    }
+    for client, (default, told, setting) in ways.items():
+        refused = requests.get(default(), verify=s3.verify, timeout=60)
+        assert refused.status_code == 400, client
+        if client != "pandas and s3fs":
+            assert setting in unescape(refused.text)
+        assert setting in page.partition(f"\n### {client}\n")[2].partition("\n### ")[0]
+        if client == "AWS CLI":
+            command = ("configure", "set", "default.s3.signature_version", "s3v4")
+            run(s3, _program("aws"), *command, AWS_CONFIG_FILE=str(configuration))
+        assert requests.get(told(), verify=s3.verify, timeout=60).content == b"signed for", client
 
 
 def test_s3fs(s3: S3Service, repo: Repository) -> None:

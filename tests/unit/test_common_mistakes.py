@@ -108,9 +108,7 @@ class TestMistakes:
         assert [name for name, _ in repo.branches()] == ["main"]
 
     def test_an_error_names_the_call_of_the_sdk_that_helps(self, repo: refstore.Repository) -> None:
-        address = repo.stat("main", "a").address
-        repo.upload("main", "a", b"2")
-        repo.commit("main", "second")
+        address = repo.stat("main", "a").address[:-9] + "000000000"  # long gone
         calls: list[tuple[Call, str]] = [
             (lambda r: r.restore("main", address), r"ask repo\.why\(address\)"),
             (lambda r: r.restore_each("main", [RestoreRequest(address)])[0].error, r"repo\.why"),
