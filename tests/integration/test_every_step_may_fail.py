@@ -385,6 +385,6 @@ def test_a_store_that_stays_away_is_a_typed_error(case: Case, where: str) -> Non
     else:
         with pytest.raises(Unavailable) as caught:
             case.run(world, prepared)
-        assert caught.value.code in {"kv_unavailable", "objects_unavailable"}
+        assert caught.value.code in {"kv_unavailable", "objects_unavailable", "manifest_behind"}
     world.kv.plan, world.objects.plan = Plan(), Plan()
     check(world)

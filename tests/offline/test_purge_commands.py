@@ -237,7 +237,7 @@ class TestEveryVersion:
         with monkeypatch.context() as patch:
             patch.setattr(LocalObjects, "delete_many", refuse)
             cleaned = refstore("purge", "clean", "sales", "--yes")
-            assert (cleaned.code, "AccessDenied; allow these credentials DeleteObject" in cleaned.err) == (6, True)
+            assert (cleaned.code, "AccessDenied; allow these credentials DeleteObject" in cleaned.err) == (5, True)
             night = refstore("gc", "run", "sales", "--json")
             assert night.code == 5
             assert night.json["runs"][0]["purge_cleanup"]["failed_objects"] == 1
