@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 from .incremental import Incremental
-from .offline import Proto
-from .store import Steps
+from .offline import SWEPT, Mark, Proto
+from .store import Steps, each
 
 
 class HeadsUnchecked(Proto):
@@ -128,6 +128,32 @@ class GcCompleteForEver(Proto):
             known.update((yield ("get", key)).complete)
         found = yield from super().complete(expired, candidates)
         return tuple(commit for commit in expired if commit in known or commit in found)
+
+
+class GcUnmarksSwept(Proto):
+    """What a sweep took nothing of is unmarked behind the sweep: a later mark's sweep has counted on it meanwhile."""
+
+    def unmark_untouched(self, run: str) -> Steps:
+        return
+        yield
+
+    def sweep(self, run: str) -> Steps:
+        yield from super().sweep(run)
+        record = yield ("get", ("g", run))
+        dropped = yield from self.dropped(run, record)
+        for commit in (yield from self.complete(record.commits, tuple({*record.candidates} - dropped))):
+            yield ("cas", ("x", commit), Mark(run, SWEPT), None)
+
+
+class GcForgetsUntouched(Proto):
+    """What a sweep unmarks, because it takes nothing of it, leaves the run's list as well."""
+
+    def unmark_untouched(self, run: str) -> Steps:
+        yield from super().unmark_untouched(run)
+        record = yield ("get", ("g", run))
+        marks = yield from each(*(("get", ("x", commit)) for commit in record.commits))
+        left = tuple(commit for commit, mark in zip(record.commits, marks, strict=True) if mark is not None)
+        yield ("cas", ("g", run), record, record._replace(commits=left))
 
 
 class TagsLookOnce(Proto):

@@ -255,16 +255,7 @@ class Offline(Background):
         heads = yield from self.heads()
         for commit in record.commits:
             yield ("cas", ("x", commit), Mark(run, STANDING), None if commit in heads else Mark(run, SWEEPING))
-        dropped: set[str] = set()
-        disregarded = (run, *record.disregards)
-        for marked_by in disregarded if self.rechecks_older else (run,):
-            other = record if marked_by == run else (yield ("get", ("g", marked_by)))
-            for commit in other.commits if self.rechecks else ():
-                mark = yield ("get", ("x", commit))
-                gone = mark is not None and mark.state != STANDING and mark.run in disregarded
-                if not (gone or (mark is not None and not self.rechecks_whose)):
-                    tree = yield ("get", ("c", commit))
-                    dropped.update(address for _, address in tree.tree)
+        dropped = yield from self.dropped(run, record)
         if not (yield from self.may_sweep(run)):
             return
         for address in record.candidates:
@@ -273,6 +264,32 @@ class Offline(Background):
         for commit in record.commits:
             yield ("cas", ("x", commit), Mark(run, SWEEPING), Mark(run, SWEPT))
         yield ("cas", ("g", run), record, record._replace(state=SWEPT))
+
+    def dropped(self, run: str, record: Run, own_state: str = SWEEPING) -> Steps:
+        """What commits name that the look disregarded, and that no sweep of these runs takes. `own_state`: STANDING, as
+        long as the run's own marks say so.
+        """
+        found: set[str] = set()
+        disregarded = (run, *record.disregards)
+        for marked_by in disregarded if self.rechecks_older else (run,):
+            other = record if marked_by == run else (yield ("get", ("g", marked_by)))
+            for commit in other.commits if self.rechecks else ():
+                mark = yield ("get", ("x", commit))
+                gone = mark is not None and mark.state != STANDING and mark.run in disregarded
+                gone = gone or mark == Mark(run, own_state)
+                if not (gone or (mark is not None and not self.rechecks_whose)):
+                    tree = yield ("get", ("c", commit))
+                    found.update(address for _, address in tree.tree)
+        return found
+
+    def unmark_untouched(self, run: str) -> Steps:
+        """Before a sweep begins: unmark the commits of which it would take nothing. They stay in the run's list."""
+        record = yield ("get", ("g", run))
+        if record is None or record.state != STANDING:
+            return
+        dropped = yield from self.dropped(run, record, STANDING)
+        for commit in (yield from self.complete(record.commits, tuple({*record.candidates} - dropped))):
+            yield ("cas", ("x", commit), Mark(run, STANDING), None)
 
     def may_stand(self, run: str) -> Steps:
         """Likewise, after the look."""

@@ -100,11 +100,9 @@ def find_nothing_to_delete(question: NothingToDeleteQuery, engine: Engine) -> No
         known = NothingToDeleteCommits()
     new = {commit: metarange for commit, metarange in question.commits.items() if commit not in again}
     ranges = _ranges_of_commits(layout, new, kept | known.read_ranges)
-    if sum(ranges.row_counts.values()) > ROWS_HERE:
-        garbage_ranges = _garbage_ranges(engine, layout, ranges, garbage_keys)
-        complete = {commit for commit, own in ranges.by_commit.items() if garbage_ranges.isdisjoint(own)}
+    complete, read = _find_commits(layout, engine, ranges, garbage_keys)
+    if read is None:
         return NothingToDeleteCommits(commits=complete | again)
-    complete, read = _find_commits(layout, ranges, garbage_keys)
     files = [*known.files, _write_keys(layout, read.values(), "")] if read else known.files
     # of those only: what others share with a kept tree would be read in vain when that tree expires
     shared = {each for commit in complete for each in ranges.shared_by_commit[commit]}
@@ -115,6 +113,15 @@ def find_nothing_to_delete(question: NothingToDeleteQuery, engine: Engine) -> No
         read_ranges=known.read_ranges | read.keys(),
         files=files,
     )
+
+
+def find_commits_without(
+    layout: RunLayout, engine: Engine, commits: Mapping[CommitId, str], garbage_keys: AddressKeys
+) -> set[CommitId]:
+    """Return those of `commits`, given with their metaranges, that name none of the sorted `garbage_keys`. Raises
+    Corrupt.
+    """
+    return _find_commits(layout, engine, _ranges_of_commits(layout, commits, ()), garbage_keys)[0]
 
 
 def _keys(store: ObjectStore, layout: RunLayout, files: Sequence[str]) -> AddressKeys:
@@ -166,11 +173,14 @@ def _ranges_of_commits(layout: RunLayout, commits: Mapping[CommitId, str], kept:
 
 
 def _find_commits(
-    layout: RunLayout, ranges: _CommitRanges, garbage_keys: AddressKeys
-) -> tuple[set[CommitId], dict[str, AddressKeys]]:
-    """Return the complete commits, and the keys of the ranges that were read for them. It reads a few ranges of each
-    commit at a time, because the first may decide.
+    layout: RunLayout, engine: Engine, ranges: _CommitRanges, garbage_keys: AddressKeys
+) -> tuple[set[CommitId], dict[str, AddressKeys] | None]:
+    """Return the complete commits, and the keys of the ranges that were read for them; None: tasks read them. It reads
+    a few ranges of each commit at a time, because the first may decide.
     """
+    if sum(ranges.row_counts.values()) > ROWS_HERE:
+        of_tasks = _garbage_ranges(engine, layout, ranges, garbage_keys)
+        return {commit for commit, own in ranges.by_commit.items() if of_tasks.isdisjoint(own)}, None
     keys: dict[str, AddressKeys] = {}
     garbage_ranges: set[str] = set()
     undecided = dict(ranges.by_commit)

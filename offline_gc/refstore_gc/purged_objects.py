@@ -11,7 +11,7 @@ gets no new content. The record goes last.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import Final
 
@@ -42,21 +42,27 @@ def delete_dead_identities(
 
     Call it after the sweep of what was listed, behind the fence; made again it goes on. Raises Corrupt, Unavailable.
     """
+    journal = JournalWriter(ctx.objects, f"gc-{layout.mark_id}-{secrets.token_hex(4)}", ctx.clock, count())
+    done = PurgedObjects()
+    for identities in find_unexcluded_identities(ctx, files, excluded):
+        for page in split_batches(identities, PAGE):
+            done += _delete(ctx, journal, page)
+    return done
+
+
+def find_unexcluded_identities(ctx: Context, files: Sequence[str], excluded: LiveCommits) -> Iterator[list[Address]]:
+    """Yield the identities in each file that no excluded commit names."""
     if not files or not ctx.locations.are_announced():
-        return PurgedObjects()
+        return
     named_again = {
         address
         for metarange in excluded.metaranges()
         for addresses in ctx.trees.addresses(metarange)
         for address in addresses
     }
-    journal = JournalWriter(ctx.objects, f"gc-{layout.mark_id}-{secrets.token_hex(4)}", ctx.clock, count())
-    done = PurgedObjects()
     for key in files:
         addresses: list[str] = read_table(ctx.objects, key, ["address"]).column("address").to_pylist()
-        for page in split_batches([Address(each) for each in addresses if each not in named_again], PAGE):
-            done += _delete(ctx, journal, page)
-    return done
+        yield [Address(each) for each in addresses if each not in named_again]
 
 
 def _delete(ctx: Context, journal: JournalWriter, identities: Sequence[Address]) -> PurgedObjects:

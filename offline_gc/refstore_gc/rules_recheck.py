@@ -13,6 +13,7 @@ cannot be read end the sweep, and nothing is deleted.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
@@ -38,8 +39,12 @@ class SweepStart(NamedTuple):
     """Whether these rules differ from those of the mark."""
 
 
-def begin_sweep(ctx: Context, marks: Marks, mark_id: str) -> SweepStart:
-    """Begin the sweep of what today's rules do not keep. Raises what `Sweeps.begin` raises, and CorruptRecord."""
+def begin_sweep(
+    ctx: Context, marks: Marks, mark_id: str, before_begin: Callable[[SweepStart], None] = lambda _: None
+) -> SweepStart:
+    """Begin the sweep of what today's rules do not keep. `before_begin` is called when its commits can be unmarked for
+    the last time. Raises what `Sweeps.begin` raises, and CorruptRecord.
+    """
     mark = marks.runs.get(mark_id)
     is_due = mark.state is RunState.MARKED and mark.record.deletes_at_ms <= ctx.clock.now_ms()
     if not is_due and mark.state is not RunState.SWEEPING:
@@ -53,6 +58,7 @@ def begin_sweep(ctx: Context, marks: Marks, mark_id: str) -> SweepStart:
     plan = make_plan(history, refs, rules, ctx.clock.now_ms())
     if is_due:
         marks.commits.unmark_run(mark_id, partial(is_kept, plan))
+        before_begin(SweepStart(mark, plan, rules.digest() != mark.record.rules_digest))
     run = marks.sweeps.begin(mark_id)
     latest = rules_document.rules_to_expire_by(ctx)  # a hold that was set while the history was read
     if latest != rules:

@@ -171,6 +171,12 @@ class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.outcomes.get(TAGGED_OUTCOME, ObjectCount())
 
     @property
+    def deleted_count(self) -> ObjectCount:
+        """What is gone, as the store confirmed it."""
+        gone = (DELETED_OUTCOME, DELETED_BY_BUCKET_OUTCOME, KEPT_AS_VERSION_OUTCOME)
+        return sum((self.outcomes.get(outcome, ObjectCount()) for outcome in gone), ObjectCount())
+
+    @property
     def failed_objects(self) -> int:
         return self.outcomes.get(FAILED_OUTCOME, ObjectCount()).objects + self.purged_objects.failed_objects
 

@@ -1,22 +1,31 @@
 """Sweep a mark, in the order of rule 14 of the protocol.
 
-    the rules of today -> begin -> commits that are excluded -> the fence -> delete or tag -> finish
+    the rules of today -> commits that lose nothing are unmarked -> begin -> commits that are excluded -> the fence
+    -> delete or tag -> finish
 
 A sweep that dies goes on where it stopped.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import closing
+from functools import partial
 
 import msgspec
+import numpy as np
 
 from refstore.context import Context
+from refstore.core.arrow_arrays import make_array
+from refstore.core.ids import CommitId
 from refstore.gc_marks import Marks, OfflineRun, RunState
 from refstore.gc_marks.sweep_records import outcome_key
+from refstore.records.commit_records import Commit
 from refstore_gc import deletion_index_writer, gc_figures, kv_guard, purged_objects, rules_recheck
+from refstore_gc.address_codec import encode_addresses
 from refstore_gc.engines.choice import Engines
 from refstore_gc.live_in_commits import LiveCommits
+from refstore_gc.nothing_to_delete import find_commits_without
 from refstore_gc.run_context import GcOptions, new_run
 from refstore_gc.run_layout import make_layout
 from refstore_gc.run_progress import ReportProgress, ignore_progress
@@ -32,7 +41,8 @@ from refstore_gc.run_summary import (
     write_summary,
 )
 from refstore_gc.summary_totals import summarize_sweep
-from refstore_gc.sweep_tasks import check_tagged_units, sweep_units
+from refstore_gc.sweep_tasks import check_tagged_units, find_unexcluded, sweep_units
+from refstore_gc.untyped_arrow import pa
 
 
 def sweep(
@@ -63,14 +73,16 @@ def sweep(
     if marks.runs.get(mark_id).state in (RunState.MARKED, RunState.SWEEPING):
         seen = read_manifest(ctx.objects, mark_id).servers
         kv_guard.abandon_if_servers_changed(marks, mark_id, seen, fence)
-    begun = rules_recheck.begin_sweep(ctx, marks, mark_id)
+    begun = rules_recheck.begin_sweep(
+        ctx, marks, mark_id, partial(_unmark_untouched, ctx, marks, engines, report_progress)
+    )
     if begun.run.state is RunState.SWEPT:
         return read_summary(ctx.objects, mark_id)
     summary, manifest = read_summary(ctx.objects, mark_id), read_manifest(ctx.objects, mark_id)
     mode = mode or ("tag" if manifest.mode == "tag" else "delete")
     layout, engine = make_layout(ctx, mark_id, manifest.seed), engines.for_objects(summary.marked.objects)
     run = new_run(ctx, engine, GcOptions(mode=mode), report_progress, layout, controlled_as="sweep")
-    excluded = _find_excluded(marks, begun.run)
+    excluded = _gather(marks.sweeps.excluded_commits(begun.run))
     excluded_count = len([*excluded.commits()])
     by_rules = rules_recheck.exclude_kept_commits(marks, begun, excluded)
     fence.pass_through()
@@ -86,12 +98,39 @@ def sweep(
     return _record_outcome(ctx, begun.run, summary, manifest, swept)
 
 
-def _find_excluded(marks: Marks, swept_run: OfflineRun) -> LiveCommits:
-    """Return the commits whose objects the sweep must leave."""
-    excluded = LiveCommits()
-    for commit_id, commit in marks.sweeps.excluded_commits(swept_run):
-        excluded.add(commit_id, commit, None)
-    return excluded
+def _unmark_untouched(
+    ctx: Context, marks: Marks, engines: Engines, report_progress: ReportProgress, start: rules_recheck.SweepStart
+) -> None:
+    """Unmark the commits of which the sweep would delete nothing, because others that were unmarked, or a legal hold,
+    keep all that they name. They can be read and copied, and the next run marks them again (rule 14).
+    """
+    excluded = _gather(marks.sweeps.will_exclude(start.run))
+    rules_recheck.exclude_kept_commits(marks, start, excluded)
+    if next(excluded.metaranges(), None) is None:
+        return  # the mark's own run has found which commits lose nothing, and nothing was taken off the mark since
+    mark_id, markers = start.run.mark_id, ctx.markers
+    manifest = read_manifest(ctx.objects, mark_id)
+    layout = make_layout(ctx, mark_id, manifest.seed)
+    engine = engines.for_objects(read_summary(ctx.objects, mark_id).marked.objects)
+    run = new_run(ctx, engine, GcOptions(), report_progress, layout)
+    with closing(run.steps), run.steps.step("looking for commits that lose nothing"):
+        purged = purged_objects.find_unexcluded_identities(ctx, manifest.dead_identities, excluded)
+        garbage_keys = [
+            find_unexcluded(run, manifest.units, excluded),
+            *(encode_addresses(make_array(identities, pa.string()), layout.seed) for identities in purged),
+        ]
+        landed = (each for each in marks.mark_run.may_be_complete(start.run) if markers.has_landed(each))
+        metaranges = {commit: record.metarange for commit, record in marks.commits.read_commits(landed)}
+        untouched = find_commits_without(layout, engine, metaranges, np.unique(np.concatenate(garbage_keys)))
+    marks.sweeps.unmark_untouched(start.run, untouched)
+
+
+def _gather(commits: Iterable[tuple[CommitId, Commit]]) -> LiveCommits:
+    """Return commits whose objects a sweep must leave."""
+    found = LiveCommits()
+    for commit_id, commit in commits:
+        found.add(commit_id, commit, None)
+    return found
 
 
 def _check_bucket_deletions(
@@ -111,7 +150,7 @@ def _check_bucket_deletions(
             begun = rules_recheck.begin_sweep(ctx, marks, tagged.mark_id)
             if begun.run.state is RunState.SWEPT:  # by another process, meanwhile
                 return read_summary(ctx.objects, tagged.mark_id)
-            excluded = _find_excluded(marks, begun.run)
+            excluded = _gather(marks.sweeps.excluded_commits(begun.run))
             rules_recheck.exclude_kept_commits(marks, begun, excluded)
             fence.pass_through()
             purged = purged_objects.delete_dead_identities(ctx, run.layout, manifest.dead_identities, excluded)
@@ -133,6 +172,7 @@ def _record_outcome(
     """Write down how far a sweep is: to be tried again, tagged and waiting for the bucket, or over."""
     marks, mark_id = Marks(ctx), swept_run.mark_id
     counts = {name: count.objects for name, count in swept.outcomes.items()}
+    counts["deleted_objects"] = swept.deleted_count.objects
     if not swept.failed_objects:
         files = [outcome_key(unit.key) for unit in manifest.units]
         deletion_index_writer.index_sweep(ctx, mark_id, files, swept.at_ms)

@@ -9,9 +9,9 @@ The bucket deletes what was tagged. `check_tagged_units` asks the store what it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -43,6 +43,8 @@ from refstore_gc.run_summary import (
 )
 from refstore_gc.untyped_arrow import pa, pc
 
+T = TypeVar("T")
+
 
 class OutcomeCount(NamedTuple):
     """A count of what became of a unit's objects."""
@@ -69,13 +71,26 @@ def sweep_units(
 
     `excluded`: the commits whose addresses and trees are named again.
     """
+    return list(_join_units(run, units, excluded, partial(sweep_bucket, run.layout, mode)))
+
+
+def find_unexcluded(run: RunContext, units: Sequence[UnitRow], excluded: LiveCommits) -> AddressKeys:
+    """Return the keys of what `sweep_units` would delete, sorted. Nothing is deleted or tagged here."""
+    found = list(_join_units(run, units, excluded, partial(_find_unexcluded, run.layout)))
+    return np.unique(np.concatenate(found)) if found else np.empty(0, np.uint64)
+
+
+def _join_units(
+    run: RunContext, units: Sequence[UnitRow], excluded: LiveCommits, work: Callable[[list[Batch]], Iterable[T]]
+) -> Iterable[T]:
+    """Bring each unit together with the keys of what `excluded` commits name."""
     layout, cuts = run.layout, BucketBounds.from_addresses([unit.first_address for unit in units[1:]])
     flows = [
         Flow(unit_batches([unit.key for unit in units])),
         Flow(_tree_batches(layout, cuts, excluded)),
         *live_in_commits.commit_flows(layout, cuts, excluded.sources()),
     ]
-    return list(run.engine.join(flows, cuts.buckets, partial(sweep_bucket, layout, mode))) if units else []
+    return run.engine.join(flows, cuts.buckets, work) if units else []
 
 
 def _tree_batches(layout: RunLayout, cuts: BucketBounds, commits: LiveCommits) -> list[Batch]:
@@ -87,6 +102,22 @@ def _tree_batches(layout: RunLayout, cuts: BucketBounds, commits: LiveCommits) -
 
 def sweep_bucket(layout: RunLayout, mode: SweepMode, batches: Iterable[Batch]) -> Iterator[OutcomeCount]:
     """Delete, or tag, the addresses of the unit of one bucket."""
+    units, named_again = _sort_batches(batches)
+    for unit in units:
+        yield from sweep_unit(layout, unit, named_again, mode)
+
+
+def _find_unexcluded(layout: RunLayout, batches: Iterable[Batch]) -> Iterator[AddressKeys]:
+    """Yield the keys of the unit of one bucket that nothing names again."""
+    units, named_again = _sort_batches(batches)
+    store = open_store(layout.url, layout)
+    for unit in units:
+        keys = encode_addresses(read_table(store, unit, ["address"]).column("address"), layout.seed)
+        yield keys[~are_among(keys, named_again)]
+
+
+def _sort_batches(batches: Iterable[Batch]) -> tuple[list[str], list[AddressKeys]]:
+    """Return the units among the batches of a bucket, and the keys of what is named again."""
     units: list[str] = []
     named_again: list[AddressKeys] = []
     for batch in batches:
@@ -94,8 +125,7 @@ def sweep_bucket(layout: RunLayout, mode: SweepMode, batches: Iterable[Batch]) -
             units.append(msgspec.msgpack.decode(batch.body, type=str))
         else:
             named_again.append(batch.keys)
-    for unit in units:
-        yield from sweep_unit(layout, unit, named_again, mode)
+    return units, named_again
 
 
 def check_tagged_units(run: RunContext, units: Sequence[UnitRow]) -> list[OutcomeCount]:

@@ -16,8 +16,9 @@ from refstore.gc_marks import Marks
 def status(ctx: typer.Context, repo_name: Name) -> None:
     """List the marks: waiting, due and swept ones, with the sizes of each.
 
-    Of a mark that waits, `commits` are those that it still has. What the `unmarked_commits` ones name stays, so
-    `objects` and `bytes` are then the most that the sweep deletes.
+    Of a mark that waits, `commits` are those that it still has. What the `unmarked` ones name stays, so `objects` and
+    `bytes` are then the most that the sweep deletes. Of a swept mark, `commits` were swept, `deleted` are the objects
+    that the store confirmed, and `left` those that were named again.
 
     \b
     Example: refstore gc status sales --json

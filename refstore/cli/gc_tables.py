@@ -158,6 +158,8 @@ def run_row(marks: Marks, run: OfflineRun) -> dict[str, object]:
         "complete": counts.get("commits_complete", 0),
         "objects": counts.get("objects"),
         "bytes": counts.get("bytes"),
+        "deleted": record.sweep_counts.get("deleted_objects"),
+        "left": record.sweep_counts.get("excluded"),
         "question": record.question or None,
         "confirmed_by": record.confirmed_by or None,
         "ended": record.end_reason or None,

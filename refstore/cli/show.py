@@ -12,7 +12,7 @@ from refstore.cli.diff import change_row, emit_statistics
 from refstore.cli.locations import PlacedCommand, place, words
 from refstore.cli.rows import commit_row, lifetime_words, logged_row
 from refstore.errors import Gone
-from refstore.operations.log_and_diff import PARTLY_READABLE, changes_of
+from refstore.operations.log_and_diff import BEING_SWEPT, PARTLY_READABLE, changes_of
 from refstore.versioning.commits.tree_diff import PathChange
 
 app = typer.Typer()
@@ -46,4 +46,5 @@ def show(ctx: typer.Context, arguments: Annotated[list[str], place("REPO [REF]")
         else:
             emit_statistics(ctx, changes)
             if line.lifetime in PARTLY_READABLE:
-                typer.echo(f"A part of its data is gone: refstore ls {repo_name} {line.commit} lists what is left.")
+                gone = "is being deleted" if line.lifetime in BEING_SWEPT else "is gone"
+                typer.echo(f"A part of its data {gone}: refstore ls {repo_name} {line.commit} lists what is left.")

@@ -136,17 +136,34 @@ class CommitMarks:
     def record_nothing_to_delete(self, found: Set[CommitId], record: NothingToDelete) -> None:
         """Record which commits are complete. Those that were complete before keep their date."""
         old = {CommitId(name) for name, _ in self._kv.scan_all(keys.gc_nothing_to_delete(self._repo))}
-        for page in split_batches(found - old, PAGE):
+        self.add_nothing_to_delete(found - old, record)
+        for commit in old - found:
+            self._kv.delete(keys.gc_nothing_to_delete_commit(self._repo, commit))
+
+    def add_nothing_to_delete(self, commits: Iterable[CommitId], record: NothingToDelete) -> None:
+        """Record that these commits are complete, too."""
+        for page in split_batches(commits, PAGE):
             self._kv.set_many(
                 [(keys.gc_nothing_to_delete_commit(self._repo, commit), encode(record)) for commit in page]
             )
-        for commit in old - found:
-            self._kv.delete(keys.gc_nothing_to_delete_commit(self._repo, commit))
 
     def read_nothing_to_delete(self, commits: Sequence[CommitId]) -> list[NothingToDelete | None]:
         """Return which of them have expired and were found complete by the last run."""
         names = [keys.gc_nothing_to_delete_commit(self._repo, commit) for commit in commits]
         return [decode_optional(value, NothingToDelete) for value in self._kv.get_many(names)]
+
+    def count_run(self, mark_id: str) -> dict[str, int]:
+        """Count what a run marked, by what became of it: marked as a whole or in part, or not under its mark any
+        more.
+        """
+        whole = partly = unmarked = 0
+        for page in self.scan_run(mark_id):
+            for item in page:
+                is_own = item.mark is not None and item.mark.mark_id == mark_id
+                whole += is_own and item.mark is not None and not item.mark.prefixes
+                partly += is_own and item.mark is not None and bool(item.mark.prefixes)
+                unmarked += not is_own
+        return {"commits_marked": whole, "commits_partly_marked": partly, "commits_unmarked": unmarked}
 
     def check_pending(self, commit: CommitId) -> RunCommit:
         """Raises Conflict (not marked), Gone (its sweep began)."""

@@ -55,15 +55,12 @@ class MarkStatuses:
     def read_counts(self, run: OfflineRun) -> dict[str, int]:
         """Return what a run counted. Of a mark that stands, the commits are those that it still has, and
         `commits_unmarked` are the others: what these name stays, so the mark holds at most the objects that it counted.
+        Of a swept mark the commits are those that were swept.
         """
-        if run.state not in OPEN_STATES:
-            return run.record.mark_counts
-        whole = partly = unmarked = 0
-        for page in self._commits.scan_run(run.mark_id):
-            for item in page:
-                is_own = item.mark is not None and item.mark.mark_id == run.mark_id
-                whole += is_own and item.mark is not None and not item.mark.prefixes
-                partly += is_own and item.mark is not None and bool(item.mark.prefixes)
-                unmarked += not is_own
-        commits = {"commits_marked": whole, "commits_partly_marked": partly, "commits_unmarked": unmarked}
-        return {**run.record.mark_counts, **commits}
+        counts = run.record.mark_counts
+        if run.state in OPEN_STATES:
+            return counts | self._commits.count_run(run.mark_id)
+        if run.state is RunState.SWEPT:  # its sweep counted them
+            swept = run.record.sweep_counts
+            return counts | {name: count for name, count in swept.items() if name.startswith("commits_")}
+        return counts

@@ -87,6 +87,17 @@ PARTLY_READABLE: Final = frozenset(
 """A sweep has begun, so some of the commit's data may be gone."""
 
 
+BEING_SWEPT: Final = frozenset(
+    (
+        CommitLifetime.SWEEPING,
+        CommitLifetime.TAGGED,
+        CommitLifetime.PARTLY_SWEEPING,
+        CommitLifetime.PARTLY_TAGGED,
+    )
+)
+"""A sweep has begun and has not ended, or the bucket has yet to delete what is tagged."""
+
+
 class LogEntry(NamedTuple):
     """A commit of the history, and what the offline job is going to do with it, or did."""
 

@@ -121,6 +121,18 @@ def write_tagged(ctx: Context, mark_id: str, tagged: Iterable[str], left: Iterab
     ctx.objects.put(f"{ROOT}{mark_id}/mark.json", msgspec.json.encode({"units": [[unit, outcomes[0][0]]]}))
 
 
+def unmark_untouched(ctx: Context, mark_id: str, candidates: Iterable[str]) -> None:
+    """Before a sweep: unmark the commits of which it would delete nothing."""
+    marks = Marks(ctx)
+    run = marks.runs.get(mark_id)
+    left = {
+        key
+        for commit, record in marks.sweeps.will_exclude(run)
+        for key in _entries_of(ctx, LiveCommit(commit, record), None)
+    }
+    marks.sweeps.unmark_untouched(run, complete(ctx, run, {*candidates} - left))
+
+
 def sweep(ctx: Context, mark_id: str, candidates: Iterable[str]) -> DeleteResult:
     """First no mark can be taken back; then what was, drops out; then the objects go."""
     marks = Marks(ctx)

@@ -255,3 +255,85 @@ def test_a_simulation_says_how_many_would_be_complete(world: World, engines: Eng
     lines_of(world, 4)
     assert simulate_mark(world.ctx, engines, GcOptions()).commits["complete"] == 4
     assert ever_marked(world) == set()
+
+
+def two_that_share(world: World) -> tuple[CommitId, CommitId]:
+    """A has f1, B has f1 and f2, and the head has neither."""
+    first, second = world.commit(days_ago=9, f1=b"f1"), world.commit(days_ago=8, f2=b"f2")
+    world.commit(days_ago=7, f1=None, f2=None, c=b"c")
+    world.settle()
+    return first, second
+
+
+def sweep_and_read_all(world: World, engines: Engines, mark_id: str, *commits: CommitId) -> None:
+    """Sweep a mark, of which everything that these commits name stays. They can be read, copied and branched from."""
+    before = world.data()
+    gc_run.sweep(world.ctx, engines, mark_id)
+    assert world.data() == before
+    for commit in commits:
+        named = [item.path for item in world.repo.list(commit)]
+        assert [world.repo.read(commit, path) for path in named] == [path.encode() for path in named]
+        world.repo.create_branch(f"at-{commit}", commit)
+        for path in named:
+            world.repo.copy(commit, path, "main", f"copied/{commit}/{path}")
+    world.settle()
+    gc_run.mark(world.ctx, engines, GcOptions(grace_days=0))
+    gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0, is_complete=True))
+    for branch, _ in world.repo.branches():
+        for item in world.repo.list(branch):
+            assert world.repo.read(branch, item.path) == item.path.rpartition("/")[2].encode()
+
+
+def test_a_commit_is_not_swept_if_one_that_was_unmarked_keeps_its_data(world: World, engines: Engines) -> None:
+    first, second = two_that_share(world)
+    marked = gc_run.mark(world.ctx, engines, GcOptions())
+    assert marked.marked.objects == 2
+    world.repo.unmark(second)
+    marks = Marks(world.ctx)
+    gc_run.sweep(world.ctx, engines, marked.mark_id)
+    assert lifetimes(world, first, second) == [COMPLETE, ACTIVE]
+    run = marks.runs.get(marked.mark_id)
+    assert run.state is RunState.SWEPT
+    assert (run.record.sweep_counts["deleted_objects"], run.record.sweep_counts["excluded"]) == (0, 2)
+    counts = marks.statuses.read_counts(run)
+    assert (counts["commits_marked"], counts["commits_unmarked"]) == (0, 2)
+    sweep_and_read_all(world, engines, marked.mark_id, first, second)
+
+
+def test_a_commit_is_not_swept_if_a_legal_hold_keeps_all_that_it_would_lose(world: World, engines: Engines) -> None:
+    first, second = two_that_share(world)
+    marked = gc_run.mark(world.ctx, engines, GcOptions())
+    world.set_rules(legal_holds=[{"prefix": "f", "reason": "case 4711"}])
+    sweep_and_read_all(world, engines, marked.mark_id, first, second)
+
+
+def test_a_commit_is_not_swept_if_an_older_mark_that_waits_keeps_its_data(world: World, engines: Engines) -> None:
+    """The older mark holds `own`. Its commit names `f1` as well, which the newer mark holds."""
+    first = world.commit(days_ago=9, f1=b"f1", own=b"own")
+    second = world.commit(days_ago=6, own=None)
+    world.commit(days_ago=3, f1=None, c=b"c")
+    world.settle()
+    world.set_rules(default_retention_days=5)
+    older = gc_run.mark(world.ctx, engines, GcOptions(grace_days=7))
+    world.set_rules()
+    newer = gc_run.mark(world.ctx, engines, GcOptions())
+    assert lifetimes(world, first, second) == [MARKED, MARKED]
+    assert list(marked_in(world, newer.mark_id)) == [world.address(first, "f1")]
+    gc_run.sweep(world.ctx, engines, newer.mark_id)
+    assert lifetimes(world, first, second) == [MARKED, COMPLETE]
+    world.clock.sleep(8 * 86_400)
+    gc_run.sweep(world.ctx, engines, older.mark_id)
+    assert lifetimes(world, first, second) == [SWEPT, COMPLETE]
+    assert world.repo.read(second, "f1") == b"f1"
+
+
+def test_a_commit_that_loses_a_part_is_swept_and_the_others_are_not(world: World, engines: Engines) -> None:
+    first, second = two_that_share(world)
+    marked = gc_run.mark(world.ctx, engines, GcOptions())
+    world.repo.unmark(first)
+    gone = world.address(second, "f2")
+    gc_run.sweep(world.ctx, engines, marked.mark_id)
+    assert lifetimes(world, first, second) == [ACTIVE, SWEPT]
+    assert gone not in world.data()
+    counts = Marks(world.ctx).statuses.read_counts(Marks(world.ctx).runs.get(marked.mark_id))
+    assert (counts["commits_marked"], counts["commits_unmarked"], counts["objects"]) == (1, 1, 2)

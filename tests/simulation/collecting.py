@@ -83,6 +83,16 @@ def sweep(mark_id: str, *candidates: str) -> Call:
     return Call((Stage(f"sweep {mark_id}", _sweep, (mark_id, candidates)),), unbounded=True)
 
 
+def unmark_untouched_and_sweep(mark_id: str, *candidates: str) -> Call:
+    """The same, with what a sweep does before it begins."""
+    return Call((Stage(f"unmark and sweep {mark_id}", _unmark_untouched, (mark_id, candidates)),), unbounded=True)
+
+
+def _unmark_untouched(tools: Tools, mark_id: str, candidates: tuple[str, ...]) -> Then:
+    collecting.unmark_untouched(_waiting(tools), mark_id, candidates)
+    return Then((Stage("sweep", _sweep, (mark_id, candidates)),))
+
+
 def _mark(
     tools: Tools, expired: tuple[CommitId, ...], sweeps: bool, partly: tuple[Part, ...] = ()
 ) -> Then:  # arguments are positional

@@ -419,6 +419,18 @@ def marks() -> Iterator[Mutant]:
         caught_by="complete; mark and sweep with what held its data | copy from it",
     )
     yield Mutant(
+        name="what a sweep unmarks, because nothing of it goes, leaves the run's list",
+        rule="14",
+        edits=(
+            Edit(
+                "refstore.gc_marks.sweeps:Sweeps.unmark_untouched",
+                "count = self._commits.unmark_run(run.mark_id, is_untouched)",
+                "count = len(self._commits.unmark_nothing_to_delete(run.mark_id, commits))",
+            ),
+        ),
+        caught_by="sweep of the mark before | unmark what a sweep leaves; sweep | copy from it",
+    )
+    yield Mutant(
         name="nobody waits for operations that began before the mark",
         rule="13",
         edits=(
@@ -533,9 +545,7 @@ def marks() -> Iterator[Mutant]:
         name="the sweep does not look at the marks again",
         rule="13",
         edits=(
-            Edit(
-                "refstore.gc_marks.sweeps:Sweeps.excluded_commits", "for mark_id in disregarded:", "for mark_id in ():"
-            ),
+            Edit("refstore.gc_marks.sweeps:Sweeps._others", "for mark_id in _disregarded(run):", "for mark_id in ():"),
         ),
         caught_by="gc | unmark; copy from it",
     )
@@ -544,8 +554,8 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.gc_marks.sweeps:Sweeps.excluded_commits",
-                "for mark_id in disregarded:",
+                "refstore.gc_marks.sweeps:Sweeps._others",
+                "for mark_id in _disregarded(run):",
                 "for mark_id in (run.mark_id,):",
             ),
         ),

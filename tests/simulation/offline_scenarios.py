@@ -17,6 +17,7 @@ from tests.simulation.collecting import (
     mark,
     mark_late,
     sweep,
+    unmark_untouched_and_sweep,
 )
 from tests.simulation.plans import Calls, Plan, plan
 from tests.simulation.worlds import (
@@ -25,6 +26,7 @@ from tests.simulation.worlds import (
     old,
     old_appended,
     old_begun,
+    old_both_marked,
     old_complete,
     old_grace,
     old_head,
@@ -141,6 +143,17 @@ def complete() -> Iterator[Plan]:
         "complete; mark and sweep with what held its data | copy from it",
         old_complete,
         lambda start: {"X": [collect(start.commits["c0"], start.commits["c1"])], "K": [copy_old(start)]},
+        "X",
+        **more,
+    )
+    yield plan(
+        "sweep of the mark before | unmark what a sweep leaves; sweep | copy from it",
+        old_both_marked,
+        lambda start: {
+            "X": [unmark_untouched_and_sweep(start.mark_id, *start.candidates)],
+            "Y": [sweep(*start.earlier_mark)],
+            "K": [do.copy(start.commits["c1"], "p", "feat", "a")],
+        },
         "X",
         **more,
     )

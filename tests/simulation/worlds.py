@@ -28,6 +28,8 @@ class Start:
         self.token = ""
         self.mark_id = ""
         self.candidates: tuple[str, ...] = ()
+        self.earlier_mark: tuple[str, ...] = ("",)
+        """The mark before, and what may go with it."""
 
     def staged(self, branch: str, path: str, body: str, *, hinted: bool = True) -> Start:
         """Staged on a branch; what has the body already is copied. `hinted`: with a hint left over from before."""
@@ -177,6 +179,14 @@ def old_shared() -> Start:
     start.fork_again()
     with simulated():
         return start.expire("c0")
+
+
+def old_both_marked() -> Start:
+    """As old_shared; c1 is marked by a later run."""
+    start = old_shared()
+    start.earlier_mark = (start.mark_id, *start.candidates)
+    with simulated():
+        return start.expire("c1")
 
 
 def old_appended() -> Start:
