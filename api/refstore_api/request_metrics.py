@@ -25,7 +25,6 @@ _MEASURED: Final = frozenset(
         metrics.REPOSITORY_IN_GRACE_BYTES,
         metrics.REPOSITORY_DUE_OBJECTS,
         metrics.REPOSITORY_DUE_BYTES,
-        metrics.REPOSITORY_MARKED_OBJECTS,
     }
 )
 """What has no value before a reaper has measured the repository."""
@@ -57,9 +56,9 @@ def render_lake_metrics(lake: Lake) -> bytes:
     probe = metrics.gauge(metrics.KV_PROBE_SECONDS, registry)
     began = time.perf_counter()
     try:
-        known = figures.read_all_figures(lake.kv)
-        probe.set(time.perf_counter() - began)
         repositories = list(lake.repositories())
+        known = figures.read_all_figures(lake.kv, [record.id for _, record in repositories])
+        probe.set(time.perf_counter() - began)
     except KVUnavailable:
         probe.set(float("inf"))  # the other metrics are of use all the same
         return generate_latest(registry)
@@ -69,7 +68,7 @@ def render_lake_metrics(lake: Lake) -> bytes:
         metrics.gauge(metrics.SETTLEMENT_WAIT_SECONDS, registry).set(left_ms / 1000)
     gauges = {metric: metrics.gauge(metric, registry) for metric in _figure_values(Figures(), 0)}
     for name, record in repositories:
-        own = known.get(record.id, Figures())
+        own = known[record.id]
         values = _figure_values(own, record.created_ms)
         for metric, value in values.items():
             if own.reaper.measured_ms or metric not in _MEASURED:
@@ -78,7 +77,7 @@ def render_lake_metrics(lake: Lake) -> bytes:
 
 
 def _figure_values(known: Figures, created_ms: int) -> dict[Metric, float]:
-    reaper, gc = known
+    reaper, gc, has_rules = known
     return {
         metrics.REPOSITORY_LIVE_ENTRIES: reaper.live.objects,
         metrics.REPOSITORY_LIVE_BYTES: reaper.live.bytes,
@@ -88,13 +87,13 @@ def _figure_values(known: Figures, created_ms: int) -> dict[Metric, float]:
         metrics.REPOSITORY_IN_GRACE_BYTES: reaper.in_grace.bytes,
         metrics.REPOSITORY_DUE_OBJECTS: reaper.due.objects,
         metrics.REPOSITORY_DUE_BYTES: reaper.due.bytes,
-        metrics.REPOSITORY_MARKED_OBJECTS: reaper.marked.objects,
+        metrics.REPOSITORY_MARKED_OBJECTS: gc.marked.objects,
         metrics.REPOSITORY_ORPHAN_OBJECTS: gc.orphans.objects,
         metrics.REPOSITORY_REFUSED_OBJECTS: reaper.refused_objects + gc.failed_objects,
         metrics.REPOSITORY_DELETION_STOPPED: bool(reaper.stop_reason),
         metrics.REPOSITORY_KV_WENT_BACK: reaper.kv_went_back,
-        metrics.REPOSITORY_HAS_RULES: reaper.has_rules,
-        metrics.REPOSITORY_QUESTIONS: reaper.questions,
+        metrics.REPOSITORY_HAS_RULES: has_rules,
+        metrics.REPOSITORY_QUESTIONS: gc.questions,
         metrics.REPOSITORY_LAST_RUN: max(gc.run_ms, gc.marked_ms, created_ms) / 1000,
         metrics.REPOSITORY_MEASURED: reaper.measured_ms / 1000,
     }

@@ -124,7 +124,9 @@ def find_garbage(
         files = [(key, BatchKind.LIVE_IN_KV) for key in live.addresses.files]
         task = BucketTask(layout=run.layout, is_recorded=is_recorded)
         if baseline is not None and live.reads is not None:
-            task = msgspec.structs.replace(task, horizon=baseline.horizon)
+            task = msgspec.structs.replace(
+                task, horizon=baseline.horizon, expired_files=baseline.nothing_to_delete.files
+            )
             batches += baseline.batches(bounds)
             earlier_files += [(key, BatchKind.FORMERLY_IN_KV) for key in baseline.former_kv_files]
             sources = changed_sources(live.commits, live.reads, baseline.commit_reads, run.layout)

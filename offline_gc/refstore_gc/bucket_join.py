@@ -21,7 +21,7 @@ from refstore.core.arrow_arrays import make_array, make_scalar, to_numpy
 from refstore.versioning.commits.workers import Workers
 from refstore_gc.address_batches import WHOLE_ADDRESS_KINDS, Batch, BatchKind
 from refstore_gc.address_codec import AddressKeys, are_among, encode_addresses, sort_distinct
-from refstore_gc.checked_files import read_required, write_value
+from refstore_gc.checked_files import read_keys, read_required, write_value
 from refstore_gc.garbage import Flags, MarkedRow, count_of, is_garbage, write_garbage
 from refstore_gc.incremental.baseline_keys import (
     BaselineKeys,
@@ -79,6 +79,8 @@ class BucketTask(msgspec.Struct, frozen=True, kw_only=True):
     layout: RunLayout
     horizon: str = ""
     """Where the listing of an incremental run began. '': everything was listed."""
+    expired_files: list[str] = []
+    """Files with the keys that expired commits of the run before name, of which nothing was garbage then."""
     is_recorded: bool = False
     """Whether the known keys are recorded for the next run."""
     every_reason: str = ""
@@ -103,7 +105,7 @@ class OpenChunk(NamedTuple):
 class JoinedBucket:
     """The batches that came to one bucket, sorted by kind."""
 
-    def __init__(self, layout: RunLayout, batches: Iterable[Batch]) -> None:
+    def __init__(self, layout: RunLayout, batches: Iterable[Batch], expired_files: Sequence[str] = ()) -> None:
         self.layout = layout
         self.number = 0
         self.keys: dict[BatchKind, list[AddressKeys]] = {kind: [] for kind in BatchKind}
@@ -126,6 +128,7 @@ class JoinedBucket:
         self.lost = encode_addresses(self.no_longer_read, layout.seed)
         self.expired = [*self.keys[BatchKind.EXPIRED], self.lost]
         """Keys of what marked commits name. They only tell the reason."""
+        self._expired_files = expired_files
 
     def addresses(self, kind: BatchKind) -> Any:
         """Return the addresses of a kind in `WHOLE`."""
@@ -137,6 +140,17 @@ class JoinedBucket:
         for chunk in self._chunks:
             table = read_table(store, chunk.key)
             yield OpenChunk(chunk.number, table, encode_addresses(table.column("address"), self.layout.seed))
+
+    def expired_among(self, garbage: Any) -> list[AddressKeys]:
+        """Return keys that tell which of a table of garbage marked commits name. Files of the run before are read only
+        if something is in question.
+        """
+        keys = encode_addresses(garbage.column("address"), self.layout.seed)
+        if self._expired_files and not are_among(keys, self.expired).all():
+            store = open_store(self.layout.files, self.layout)
+            self.expired += [read_keys(store, key) for key in self._expired_files]
+            self._expired_files = ()
+        return self.expired
 
     def is_pending(self, keys: AddressKeys) -> Flags:
         """Return what an earlier mark will sweep. That mark leaves what a commit names that is marked again."""
@@ -155,12 +169,12 @@ class JoinedBucket:
 
 def join_bucket(task: BucketTask, batches: Iterable[Batch]) -> Iterator[BucketRow]:
     """Write the garbage of one bucket to the mark, and count the bucket. Record its keys if the task says so."""
-    bucket = JoinedBucket(task.layout, batches)
+    bucket = JoinedBucket(task.layout, batches, task.expired_files)
     chunks: Iterable[OpenChunk] = bucket.chunks()
     if task.horizon:
         chunks = list(chunks)
         earlier = _garbage_of_earlier_listings(bucket, bucket.add_known(chunks), task.horizon)
-        yield from write_garbage(task.layout, EARLIER_NUMBERS + bucket.number, earlier, bucket.expired)
+        yield from write_garbage(task.layout, EARLIER_NUMBERS + bucket.number, earlier, bucket.expired_among(earlier))
     listed: list[AddressKeys] = []
     sizes: list[Any] = []
     for chunk in chunks:
@@ -189,9 +203,8 @@ def _compare(bucket: JoinedBucket, chunk: OpenChunk, is_live: Flags, every_reaso
         kept, pending = of_kind & is_live, of_kind & is_pending & ~is_live
         yield ComparedCount(kind, *(count_of(sizes, chosen) for chosen in (of_kind, kept, pending)))
     places = np.flatnonzero(is_garbage(np.full(len(kinds), True), is_live, is_pending))
-    yield from write_garbage(
-        bucket.layout, chunk.number, chunk.table.take(make_array(places)), bucket.expired, every_reason
-    )
+    garbage = chunk.table.take(make_array(places))
+    yield from write_garbage(bucket.layout, chunk.number, garbage, bucket.expired_among(garbage), every_reason)
 
 
 def _find_dead_identities(bucket: JoinedBucket) -> Iterator[DeadIdentities]:

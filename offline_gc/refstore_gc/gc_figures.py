@@ -27,7 +27,7 @@ def record_mark(ctx: Context, summary: GcSummary) -> None:
 
     def change(before: GcFigures) -> GcFigures:
         return msgspec.structs.replace(
-            before,
+            figures.measure_marks(ctx, before),
             marked_ms=now_ms,
             mark_id=summary.mark_id,
             orphans=Amount(drift.objects, drift.bytes),
@@ -46,7 +46,8 @@ def record_sweep(ctx: Context, swept: SweepResult) -> None:
 
     def change(before: GcFigures) -> GcFigures:
         days = figures.add_reclaimed(before.reclaimed, amount, swept.at_ms)
-        return msgspec.structs.replace(before, reclaimed=days, failed_objects=swept.failed_objects)
+        measured = figures.measure_marks(ctx, before)
+        return msgspec.structs.replace(measured, reclaimed=days, failed_objects=swept.failed_objects)
 
     _change_figures(ctx, change)
 

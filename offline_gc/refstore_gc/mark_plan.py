@@ -38,19 +38,33 @@ class MarkDecision:
     abandoned_commits: Sequence[CommitId]
     """Commits that never landed; what they left is garbage."""
     partly_expired_commits: Sequence[tuple[CommitId, tuple[str, ...]]]
+    waiting_commits: int
+    """How many have expired, and are left alone because no reaper has processed them yet."""
     grace_ms: int
 
 
 def decide_marks(ctx: Context, *, rules: Rules | None = None, grace_days: float | None = None) -> MarkDecision:
-    """Decide what to mark. `rules` replace the repository's own. Raises CorruptRecord (rules, or commits)."""
+    """Decide what to mark. `rules` replace the repository's own. Raises CorruptRecord (rules, or commits).
+
+    A commit waits until the reaper has processed it. Until then references keep all that it added, so it would pass for
+    one that loses nothing.
+    """
     if rules is None:
         rules = rules_document.rules_to_expire_by(ctx)
     history, refs = rules_document.read_history(ctx)
     made = make_plan(history, refs, rules, ctx.clock.now_ms())
     grace_ms = int((rules.grace_days if grace_days is None else grace_days) * DAY_MS)
     given_up = list(Marks(ctx).commits.given_up())
+    unprocessed = ctx.markers.unprocessed_commits()
+    expired, partly = made.expiry.commits(ExpiryState.EXPIRED), list(made.partly_expired_commits())
     return MarkDecision(
-        rules, made, made.expiry.commits(ExpiryState.EXPIRED), given_up, list(made.partly_expired_commits()), grace_ms
+        rules,
+        made,
+        [commit for commit in expired if commit not in unprocessed],
+        given_up,
+        [(commit, prefixes) for commit, prefixes in partly if commit not in unprocessed],
+        len(unprocessed & {*expired, *(commit for commit, _ in partly)}),
+        grace_ms,
     )
 
 

@@ -19,7 +19,6 @@ from refstore.core.ids import BranchName, RepositoryId, is_own
 from refstore.core.redaction import redact_text
 from refstore.core.units import sum_sizes
 from refstore.errors import CorruptRecord, NotFound, RefstoreError
-from refstore.gc_marks import OPEN_STATES, Marks, RunState
 from refstore.kv.base import ABSENT
 from refstore.monitoring import figures
 from refstore.operations import refs, trash
@@ -170,7 +169,6 @@ def survey(ctx: Context, record: RepositoryRecord, go_on: Callable[[], bool]) ->
     except _SurveyInterruption:
         return None
     in_grace = Amount(in_grace.objects + released.objects, sum_sizes((in_grace.bytes, released.bytes)))
-    marks = [run for run in Marks(ctx).runs.scan() if run.state in OPEN_STATES]
     state = breaker.read_state(ctx.kv, ctx.repo)
     return ReaperFigures(
         measured_ms=ctx.clock.now_ms(),
@@ -179,16 +177,7 @@ def survey(ctx: Context, record: RepositoryRecord, go_on: Callable[[], bool]) ->
         staged=staged,
         in_grace=in_grace,
         due=due,
-        marked=Amount(
-            sum(run.record.mark_counts.get("objects", 0) for run in marks),
-            sum_sizes(run.record.mark_counts.get("bytes", 0) for run in marks),
-        ),
-        next_sweep_ms=min(
-            (run.record.deletes_at_ms for run in marks if run.state is not RunState.NEEDS_CONFIRMATION), default=0
-        ),
-        questions=sum(run.state is RunState.NEEDS_CONFIRMATION for run in marks),
         branches=branches,
-        has_rules=ctx.kv.get(keys.retention_rules(ctx.repo)) is not ABSENT,
         versions_warning=_kept_versions(ctx),
         stop_reason=breaker.explain(state),
         kv_went_back=state is not None and bool(state.tripped_ms) and state.reason == breaker.Reason.KV_WENT_BACK.value,

@@ -118,7 +118,7 @@ def _java() -> Check:
 
 
 def _stores(lake: Lake, *, write: bool) -> Iterator[Check]:
-    yield _time_check("kv", lambda: len(figures.read_all_figures(lake.kv)), "repositories have figures")
+    yield _time_check("kv", lambda: len(list(lake.repositories())), "repositories")
     try:
         agreed = lake.durations.waits
         found = f"an operation may take {agreed.operation_deadline_seconds:g} s"
@@ -248,13 +248,12 @@ def _deletion(lake: Lake, seen: KvVerification) -> Check:
     return Check("deletion", "warning", what, f"wait; {meanwhile}")
 
 
-def _repositories(lake: Lake, seen: KvVerification) -> Iterator[Check]:
-    known, now_ms = figures.read_all_figures(lake.kv), lake.clock.now_ms()
-    count, silent = 0, False
-    for name, record in lake.repositories():
-        count += 1
-        own = known.get(record.id, figures.Figures())
-        for each in figures.find_warnings(own, record.created_ms, now_ms):
+def _repositories(lake: Lake) -> Iterator[Check]:
+    repositories, now_ms = list(lake.repositories()), lake.clock.now_ms()
+    known = figures.read_all_figures(lake.kv, [record.id for _, record in repositories])
+    silent = False
+    for name, record in repositories:
+        for each in figures.find_warnings(known[record.id], record.created_ms, now_ms):
             yield Check(f"repository {name}", "warning", each.concern.value, each.detail)
         is_local = record.namespace.startswith("file:")
         if silent and not is_local:
@@ -267,7 +266,7 @@ def _repositories(lake: Lake, seen: KvVerification) -> Iterator[Check]:
         except RefstoreError as error:
             yield _failed_check(f"repository {name}", error)
             silent |= isinstance(error, Unavailable) and not is_local
-    yield Check("repositories", "ok", f"{count}")
+    yield Check("repositories", "ok", f"{len(repositories)}")
 
 
 def _shared_names(context: Context) -> Iterator[Check]:

@@ -12,7 +12,7 @@ from refstore.cli.gc_tables import run_row
 from refstore.cli.parameters import DryRun, Name, Yes
 from refstore.errors import NotFound
 from refstore.gc_marks import Marks
-from refstore.monitoring import run_control
+from refstore.monitoring import figures, run_control
 from refstore.operations import unmark as unmark_operation
 
 
@@ -42,6 +42,8 @@ def unmark(
             if dry_run
             else unmark_operation.unmark(repo.context, which, pin=pin, by=who())
         )
+        if not dry_run:
+            figures.write_marks(repo.context)
         if found.expired_commits and not (dry_run and pin):
             typer.echo(_marked_again(repo_name, which, found, dry_run=dry_run), err=True)
         row: dict[str, object] = {
@@ -79,7 +81,9 @@ def confirm_mark(
         mark_id = marks.runs.full_id(mark_id)
         found = marks.runs.get(mark_id)
         confirm(ctx, found.record.question or f"mark {mark_id} is {found.state_text}", yes=yes)
-        emit(ctx, run_row(marks, marks.decisions.confirm(mark_id, who())))
+        confirmed = marks.decisions.confirm(mark_id, who())
+        figures.write_marks(repo.context)
+        emit(ctx, run_row(marks, confirmed))
 
 
 def stop(

@@ -51,7 +51,8 @@ def status(
 
 
 def _all(ctx: typer.Context, lake: Lake) -> None:
-    known, now_ms = figures.read_all_figures(lake.kv), lake.clock.now_ms()
+    repositories, now_ms = list(lake.repositories()), lake.clock.now_ms()
+    known = figures.read_all_figures(lake.kv, [record.id for _, record in repositories])
     not_measured = "not measured yet" if invocation_of(ctx).output == "table" else None
 
     def row(name: str, own: Figures, created_ms: int) -> dict[str, object]:
@@ -66,7 +67,7 @@ def _all(ctx: typer.Context, lake: Lake) -> None:
 
     emit(
         ctx,
-        (row(name, known.get(record.id, Figures()), record.created_ms) for name, record in lake.repositories()),
+        (row(name, known[record.id], record.created_ms) for name, record in repositories),
     )
 
 
@@ -75,7 +76,7 @@ def _one(ctx: typer.Context, lake: Lake, repo: Repository) -> None:
 
     measured = survey(repo.context, repo.record, lambda: True)
     own = figures.read_figures(lake.kv, repo.context.repo)
-    own = own._replace(reaper=measured) if measured is not None else own
+    own = own._replace(reaper=measured or own.reaper, gc=figures.measure_marks(repo.context, own.gc))
     reaper = own.reaper
     branches = [_branch(repo, name) for name, _ in repo.branches()]
     warned = [
@@ -89,8 +90,8 @@ def _one(ctx: typer.Context, lake: Lake, repo: Repository) -> None:
         "staged": _entries(reaper.staged),
         "in_grace": _objects(reaper.in_grace),
         "due": _objects(reaper.due),
-        "marked": _objects(reaper.marked),
-        "next_sweep": format_when(reaper.next_sweep_ms or None),
+        "marked": _objects(own.gc.marked),
+        "next_sweep": format_when(own.gc.next_sweep_ms or None),
         "last_run": format_when(own.gc.run_ms or None),
         "under_way": ", ".join(f"{each.progress.kind} {each.run_id}: {each.progress.step}" for each in runs) or None,
     }

@@ -1,8 +1,9 @@
 """The figures that operators see of each repository: what the reapers measured, what was reclaimed, what the job did.
 
 Each reaper and each run of the offline job writes them into one partition of the KV, so that an overview of a thousand
-repositories takes a handful of reads. A figure is as old as its record says. Nothing is decided by figures: the
-protocol does not know them, and a lost write of them costs a number on a page.
+repositories takes a handful of reads. Whoever changes a mark writes what the marks come to, so no reaper has to run for
+that. Whether there are rules is read from the rules. Any other figure is as old as its record says. Nothing is decided
+by figures: the protocol does not know them, and a lost write of them costs a number on a page.
 
 Reclaimed objects are counted as the store confirmed them. A reaper that is killed loses the counts of its last seconds;
 the journal has all of them.
@@ -10,17 +11,21 @@ the journal has all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from refstore.context import Context
+from refstore.core import event_log
 from refstore.core.ids import RepositoryId
 from refstore.core.units import sum_sizes
-from refstore.errors import Contention, CorruptRecord
-from refstore.kv.base import KV, Key
+from refstore.errors import Contention, CorruptRecord, RefstoreError
+from refstore.gc_marks import OPEN_STATES, Marks, RunState
+from refstore.kv.base import ABSENT, KV, Key
 from refstore.records import keys
 from refstore.records.encoding import decode, decode_optional, encode
 from refstore.records.figure_records import Amount, DayAmount, GcFigures, ReaperFigures
@@ -39,6 +44,8 @@ ORPHANS_MIN: Final = 1_000
 """Fewer orphans than this are never said to have grown."""
 ORPHANS_GROWTH: Final = 2
 
+_log = event_log.get_logger(__name__)
+
 FiguresRecord = TypeVar("FiguresRecord", ReaperFigures, GcFigures)
 
 
@@ -47,6 +54,8 @@ class Figures(NamedTuple):
 
     reaper: ReaperFigures = ReaperFigures()
     gc: GcFigures = GcFigures()
+    has_rules: bool = False
+    """Whether the repository has retention rules now."""
 
     @property
     def reclaimed_days(self) -> list[DayAmount]:
@@ -78,7 +87,7 @@ class OperatorWarning(NamedTuple):
 
 def find_warnings(figures: Figures, created_ms: int, now_ms: int) -> list[OperatorWarning]:
     """Return what an operator should look at, the most urgent first. `created_ms`: when the repository was created."""
-    reaper, gc = figures
+    reaper, gc, has_rules = figures
     found: list[OperatorWarning] = []
     if reaper.stop_reason:
         found.append(
@@ -86,14 +95,14 @@ def find_warnings(figures: Figures, created_ms: int, now_ms: int) -> list[Operat
         )
     if gc.error:
         found.append(OperatorWarning(Concern.RUN_FAILED, gc.error))
-    if reaper.questions:
-        found.append(OperatorWarning(Concern.QUESTION, f"marks that wait: {reaper.questions}"))
+    if gc.questions:
+        found.append(OperatorWarning(Concern.QUESTION, f"marks that wait: {gc.questions}"))
     if gc.failed_objects or reaper.refused_objects:
         refused = f"objects in the last sweep: {gc.failed_objects}, in the reaper's last pass: {reaper.refused_objects}"
         found.append(OperatorWarning(Concern.REFUSED, refused))
     if reaper.error:
         found.append(OperatorWarning(Concern.REAPER_FAILED, reaper.error))
-    if reaper.has_rules and now_ms - max(gc.run_ms, gc.marked_ms, created_ms) > RUN_LATE_MS:
+    if has_rules and now_ms - max(gc.run_ms, gc.marked_ms, created_ms) > RUN_LATE_MS:
         found.append(OperatorWarning(Concern.LATE_RUN, "run: refstore gc run"))
     if reaper.versions_warning:
         found.append(OperatorWarning(Concern.KEEPS_VERSIONS, reaper.versions_warning))
@@ -103,17 +112,20 @@ def find_warnings(figures: Figures, created_ms: int, now_ms: int) -> list[Operat
         )
     if now_ms - max(reaper.measured_ms, created_ms) > MEASURED_LATE_MS:
         found.append(OperatorWarning(Concern.NOT_MEASURED, "start one: refstore reaper, or refstore serve"))
-    if reaper.measured_ms and not reaper.has_rules:
+    if not has_rules and (reaper.measured_ms or gc.marked_ms):
         found.append(OperatorWarning(Concern.NO_RULES, "no commit ever expires"))
     return found
 
 
-def read_all_figures(kv: KV) -> Mapping[RepositoryId, Figures]:
-    """Return the figures of every repository that has any. A record that cannot be read counts as missing."""
-    found: dict[RepositoryId, Figures] = {}
+def read_all_figures(kv: KV, repositories: Sequence[RepositoryId]) -> Mapping[RepositoryId, Figures]:
+    """Return the figures of these repositories. A record that cannot be read counts as missing."""
+    rules = kv.get_many([keys.retention_rules(repo) for repo in repositories])
+    found = {repo: Figures(has_rules=raw is not ABSENT) for repo, raw in zip(repositories, rules, strict=True)}
     for name, raw in kv.scan_all(keys.FIGURES):
         repo, _, by = name.rpartition("/")
-        figures = found.get(RepositoryId(repo), Figures())
+        figures = found.get(RepositoryId(repo))
+        if figures is None:
+            continue
         try:
             if by == REAPER:
                 figures = figures._replace(reaper=decode(raw, ReaperFigures))
@@ -127,14 +139,40 @@ def read_all_figures(kv: KV) -> Mapping[RepositoryId, Figures]:
 
 def read_figures(kv: KV, repo: RepositoryId) -> Figures:
     """Return the figures of one repository, as `read_all_figures` does."""
-    raws = kv.get_many([keys.figures(repo, REAPER), keys.figures(repo, GC)])
+    names = (keys.figures(repo, REAPER), keys.figures(repo, GC), keys.retention_rules(repo))
+    reaper, gc, rules = kv.get_many(names)
     try:
         return Figures(
-            decode_optional(raws[0], ReaperFigures) or ReaperFigures(),
-            decode_optional(raws[1], GcFigures) or GcFigures(),
+            decode_optional(reaper, ReaperFigures) or ReaperFigures(),
+            decode_optional(gc, GcFigures) or GcFigures(),
+            rules is not ABSENT,
         )
     except CorruptRecord:
-        return Figures()
+        return Figures(has_rules=rules is not ABSENT)
+
+
+def measure_marks(ctx: Context, before: GcFigures) -> GcFigures:
+    """Return the figures with what the marks come to now."""
+    marks = [run for run in Marks(ctx).runs.scan() if run.state in OPEN_STATES]
+    return msgspec.structs.replace(
+        before,
+        marked=Amount(
+            sum(run.record.mark_counts.get("objects", 0) for run in marks),
+            sum_sizes(run.record.mark_counts.get("bytes", 0) for run in marks),
+        ),
+        next_sweep_ms=min(
+            (run.record.deletes_at_ms for run in marks if run.state is not RunState.NEEDS_CONFIRMATION), default=0
+        ),
+        questions=sum(run.state is RunState.NEEDS_CONFIRMATION for run in marks),
+    )
+
+
+def write_marks(ctx: Context) -> None:
+    """Write what the marks come to, after one was confirmed or unmarked. What the KV does not take is lost."""
+    try:
+        change_gc_figures(ctx.kv, ctx.repo, ctx.ids.new_id(ctx.clock.now_ms()), partial(measure_marks, ctx))
+    except RefstoreError as error:
+        _log.warning("figures_not_written", repository=ctx.name, code=error.code, error=str(error))
 
 
 def change_reaper_figures(

@@ -41,15 +41,7 @@ class ReaperFigures(Record, frozen=True, tag=87):
     """What nothing names, before the end of its grace window; also where no reaper has begun this window."""
     due: Amount = Amount()
     """What nothing names, after the end of its grace window."""
-    marked: Amount = Amount()
-    """What the marks hold that are not swept yet."""
-    next_sweep_ms: int = 0
-    """When the first of these marks is due. 0: there is none, or each waits for an operator."""
-    questions: int = 0
-    """How many marks wait for an operator."""
     branches: int = 0
-    has_rules: bool = False
-    """Whether the repository has retention rules."""
     stop_reason: str = ""
     """Why hard deletion is stopped; '' if it is not."""
     kv_went_back: bool = False
@@ -84,6 +76,12 @@ class GcFigures(Record, frozen=True, tag=88):
     """Why the last run failed; '' if it did not."""
     error_ms: int = 0
     reclaimed: tuple[DayAmount, ...] = ()
+    marked: Amount = Amount()
+    """What the marks hold that are not swept yet, at most."""
+    next_sweep_ms: int = 0
+    """When the first of these marks is due. 0: there is none, or each waits for an operator."""
+    questions: int = 0
+    """How many marks wait for an operator."""
 
 
 class RunProgress(Record, frozen=True, tag=89):

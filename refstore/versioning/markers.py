@@ -106,6 +106,17 @@ class Markers:
         for name, value in self._kv.scan_all(keys.committed_tokens(self._repo)):
             yield commit_id(name), decode(value, CommittedTokens)
 
+    def unprocessed_commits(self) -> set[CommitId]:
+        """Return the commits of which the reaper has not forgotten the references yet (rule 7).
+
+        The branches are read before the markers, in the direction in which a fate travels.
+        """
+        found: set[CommitId] = set()
+        for _, value in self._kv.scan_all(keys.branches(self._repo)):
+            fates = (commit_of(retired.fate) for retired in decode_branch(value).retired_tokens)
+            found.update(commit for commit in fates if commit is not None)
+        return found | {commit for commit, _ in self.scan_committed()}
+
     def scan_deleted(self) -> Iterator[tuple[Token, DeletedToken]]:
         for name, value in self._kv.scan_all(keys.deleted_tokens(self._repo)):
             yield Token(name), decode(value, DeletedToken)

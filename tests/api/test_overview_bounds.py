@@ -47,9 +47,6 @@ def fill(kv: KV, now_ms: int) -> None:
             staged=amount,
             in_grace=amount,
             due=amount,
-            marked=amount,
-            next_sweep_ms=now_ms + 1,
-            questions=1,
             stop_reason="x",
             error="y",
             refused_objects=1,
@@ -57,7 +54,14 @@ def fill(kv: KV, now_ms: int) -> None:
         )
         kv.set(keys.figures(repo, figures.REAPER), encode(reaper))
         gc = GcFigures(
-            marked_ms=now_ms - 1, orphans=amount, error="z", failed_objects=1, reclaimed=tuple(reversed(days))
+            marked=amount,
+            next_sweep_ms=now_ms + 1,
+            questions=1,
+            marked_ms=now_ms - 1,
+            orphans=amount,
+            error="z",
+            failed_objects=1,
+            reclaimed=tuple(reversed(days)),
         )
         kv.set(keys.figures(repo, figures.GC), encode(gc))
 

@@ -19,7 +19,6 @@ from refstore_gc.gc_run import GcOptions
 from refstore_gc.mark_breaker import BreakerLimits
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_progress import StepProgress
-from refstore_reaper.survey import survey
 from tests.offline.world import World
 from tests.reaping import release_all
 
@@ -61,17 +60,16 @@ def test_a_run_tells_what_it_found_and_what_it_deleted(world: World, engines: En
     assert not list(run_control.active_runs(world.ctx))  # it has ended
 
 
-def test_a_mark_that_waits_is_measured_by_the_reaper(world: World, engines: Engines) -> None:
+def test_what_is_marked_is_known_without_a_reaper(world: World, engines: Engines) -> None:
     limits = BreakerLimits(share_max=0.01, floor_objects=1)
     nightly.run_nightly(world.ctx, engines, GcOptions(min_age_seconds=0, grace_days=3, limits=limits))
-    found = survey(world.ctx, world.repo.record, lambda: True)
-    assert found is not None
+    found = figures_of(world).gc
     assert (found.marked.objects, found.questions, found.next_sweep_ms) == (2, 1, 0)
-    warned = figures.find_warnings(figures.Figures(found), 0, world.clock.now_ms())
+    warned = figures.find_warnings(figures_of(world), 0, world.clock.now_ms())
     assert Concern.QUESTION in [each.concern for each in warned]
     Marks(world.ctx).decisions.confirm(next(Marks(world.ctx).runs.scan()).mark_id, "a-test")
-    found = survey(world.ctx, world.repo.record, lambda: True)
-    assert found is not None
+    figures.write_marks(world.ctx)
+    found = figures_of(world).gc
     assert found.questions == 0
     assert found.next_sweep_ms > world.clock.now_ms()
 

@@ -337,3 +337,48 @@ def test_a_commit_that_loses_a_part_is_swept_and_the_others_are_not(world: World
     assert gone not in world.data()
     counts = Marks(world.ctx).statuses.read_counts(Marks(world.ctx).runs.get(marked.mark_id))
     assert (counts["commits_marked"], counts["commits_unmarked"], counts["objects"]) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_commits_that_no_reaper_has_processed_wait(world: World, engines: Engines, full: bool) -> None:
+    """Their references keep what they added. They are called active, not complete, and are marked after one pass."""
+    old = world.commit(days_ago=9, a=b"a")
+    world.commit(days_ago=8, a=None)
+    world.commit(days_ago=7, b=b"b")
+    world.age()
+    options = GcOptions(is_complete=full)
+    first = gc_run.mark(world.ctx, engines, options)
+    # what is complete is the first commit of the repository, which is empty
+    assert (first.commits["waiting_for_a_reaper"], first.commits["complete"], first.marked.objects) == (2, 1, 0)
+    assert lifetimes(world, old) == [ACTIVE]
+    world.settle()
+    second = gc_run.mark(world.ctx, engines, options)
+    assert (second.commits["waiting_for_a_reaper"], second.drift) == (0, {})
+    assert second.by_reason == {"expired": second.marked}
+    assert second.marked.objects == 1
+    assert second.baseline_mark_id == ("" if full else first.mark_id)
+    assert lifetimes(world, old) == [MARKED]
+    gc_run.sweep(world.ctx, engines, second.mark_id)
+    gc_run.mark(world.ctx, engines, options)
+    assert lifetimes(world, old) == [SWEPT]
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_what_was_staged_and_only_an_expired_commit_names_is_no_orphan(
+    world: World, engines: Engines, full: bool
+) -> None:
+    """A night found that the commit loses nothing, because a branch had the object staged."""
+    old = world.commit(days_ago=9, a=b"a")
+    world.commit(days_ago=8, a=None)
+    world.commit(days_ago=7, b=b"b")
+    world.settle()
+    world.repo.copy(old, "a", "main", "copied")
+    options = GcOptions(is_complete=full)
+    first = gc_run.mark(world.ctx, engines, options)
+    assert lifetimes(world, old) == [COMPLETE]
+    world.repo.reset("main")
+    world.settle()
+    second = gc_run.mark(world.ctx, engines, options)
+    assert second.baseline_mark_id == ("" if full else first.mark_id)
+    assert (second.marked.objects, second.drift) == (1, {})
+    assert lifetimes(world, old) == [MARKED]

@@ -43,7 +43,7 @@ def test_a_survey_counts_what_is_live_staged_in_grace_and_due(world: World) -> N
     own = figures_of(world).reaper
     assert (own.live.objects, own.staged, own.in_grace.objects, own.due.objects) == (1, Amount(1, size), 1, 1)
     assert own.measured_ms == world.clock.now_ms()
-    assert (own.branches, own.has_rules, own.stop_reason) == (1, False, "")
+    assert (own.branches, own.stop_reason) == (1, "")
     assert (own.refused_objects, own.error) == (1, "")
 
 
@@ -120,24 +120,27 @@ def test_reapers_share_one_survey(world: World) -> None:
 
 def test_figures_go_with_their_repository(world: World) -> None:
     world.run_once()
-    assert list(figures.read_all_figures(world.lake.kv)) == [world.repo.context.repo]
+    repo = world.repo.context.repo
+    assert figures.read_all_figures(world.lake.kv, [repo])[repo].reaper.measured_ms
     world.lake.delete_repository(world.repo.name)
     for _ in range(3):
         world.clock.advance(86_400)
         world.run_once()
-    assert not list(figures.read_all_figures(world.lake.kv))
+    assert figures.read_all_figures(world.lake.kv, [repo]) == {repo: Figures()}
+    assert not list(world.lake.kv.scan_all(keys.FIGURES))
 
 
 def test_a_record_that_cannot_be_read_is_written_anew(world: World) -> None:
     key = keys.figures(world.repo.context.repo, figures.REAPER)
     world.lake.kv.set(key, b"\xc1")
-    assert figures.read_all_figures(world.lake.kv) == {}
+    repo = world.repo.context.repo
+    assert figures.read_all_figures(world.lake.kv, [repo]) == {repo: Figures()}
     assert figures_of(world) == Figures()
     world.run_once()
     assert figures_of(world).reaper.measured_ms
 
 
-FRESH = ReaperFigures(measured_ms=NOW, has_rules=True)
+FRESH = ReaperFigures(measured_ms=NOW)
 RAN = GcFigures(run_ms=NOW)
 
 
@@ -147,9 +150,8 @@ RAN = GcFigures(run_ms=NOW)
         (Figures(FRESH, RAN), None),
         (Figures(msgspec.structs.replace(FRESH, stop_reason="x"), RAN), Concern.STOPPED),
         (Figures(msgspec.structs.replace(FRESH, stop_reason="x", kv_went_back=True), RAN), Concern.KV_WENT_BACK),
-        (Figures(msgspec.structs.replace(FRESH, questions=1), RAN), Concern.QUESTION),
+        (Figures(FRESH, msgspec.structs.replace(RAN, questions=1)), Concern.QUESTION),
         (Figures(msgspec.structs.replace(FRESH, error="x"), RAN), Concern.REAPER_FAILED),
-        (Figures(msgspec.structs.replace(FRESH, has_rules=False), RAN), Concern.NO_RULES),
         (Figures(msgspec.structs.replace(FRESH, measured_ms=NOW - 2 * DAY_MS), RAN), Concern.NOT_MEASURED),
         (Figures(FRESH, GcFigures(run_ms=NOW - 4 * DAY_MS)), Concern.LATE_RUN),
         (Figures(FRESH, msgspec.structs.replace(RAN, error="x")), Concern.RUN_FAILED),
@@ -162,8 +164,22 @@ RAN = GcFigures(run_ms=NOW)
     ],
 )
 def test_operators_are_warned(own: Figures, concern: Concern | None) -> None:
-    found = [each.concern for each in figures.find_warnings(own, NOW - 30 * DAY_MS, NOW)]
+    found = [each.concern for each in figures.find_warnings(own._replace(has_rules=True), NOW - 30 * DAY_MS, NOW)]
     assert found == ([] if concern is None else [concern])
+
+
+def test_rules_count_from_the_moment_they_are_set(world: World) -> None:
+    """No reaper has to pass."""
+    world.run_once()
+
+    def concerns() -> list[Concern]:
+        return [each.concern for each in figures.find_warnings(figures_of(world), 0, world.clock.now_ms())]
+
+    assert Concern.NO_RULES in concerns()
+    world.repo.set_retention('{"default_retention_days": 21}')
+    assert Concern.NO_RULES not in concerns()
+    world.repo.delete_retention()
+    assert Concern.NO_RULES in concerns()
 
 
 def test_a_new_repository_is_not_late(world: World) -> None:

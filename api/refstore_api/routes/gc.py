@@ -11,6 +11,7 @@ from starlette.responses import Response
 from refstore.core import event_log
 from refstore.errors import NotFound, RefstoreError
 from refstore.gc_marks import Marks, OfflineRun
+from refstore.monitoring import figures
 from refstore.operations import unmark as unmark_operation
 from refstore.repository import Repository
 from refstore.retention.rules import BranchRule, GcRules, gc_rules
@@ -176,6 +177,7 @@ async def unmark(service: ServiceOf, caller: Operator, repository: str, mark: st
 
     def work(repo: Repository) -> UnmarkResponse:
         result = unmark_operation.unmark(repo.context, mark, pin=pin, by=caller.key_id)
+        figures.write_marks(repo.context)
         return UnmarkResponse(
             unmarked_commits=result.unmarked_commits,
             expired_commits=len(result.expired_commits),
@@ -193,7 +195,9 @@ async def confirm(service: ServiceOf, caller: Operator, repository: str, mark: s
 
     def confirm_(repo: Repository) -> MarkRunModel:
         marks = Marks(repo.context)
-        return _run_model(marks, marks.decisions.confirm(mark, caller.key_id), caller)
+        confirmed = marks.decisions.confirm(mark, caller.key_id)
+        figures.write_marks(repo.context)
+        return _run_model(marks, confirmed, caller)
 
     return make_response(await service.repository(repository, confirm_))
 

@@ -12,8 +12,10 @@ from starlette.responses import Response
 from refstore.core.ids import CommitId
 from refstore.core.units import format_size
 from refstore.errors import Corrupt, NotFound
-from refstore.gc_marks import OPEN_STATES, Marks, RunState
+from refstore.gc_marks import OPEN_STATES, Marks, OfflineRun, RunState
+from refstore.monitoring import figures
 from refstore.operations import unmark as unmark_operation
+from refstore.operations.unmark import UnmarkResult
 from refstore.records.commit_records import Commit
 from refstore.records.mark_records import Mark
 from refstore.repository import Repository
@@ -119,9 +121,13 @@ async def unmark(
 ) -> Response:
     form = await read_answer(request, session)
     pin, by = form.is_checked("pin"), session.principal.key_id
-    done = await service.repository(
-        repository, lambda repo: unmark_operation.unmark(repo.context, mark, pin=pin, by=by)
-    )
+
+    def work(repo: Repository) -> UnmarkResult:
+        result = unmark_operation.unmark(repo.context, mark, pin=pin, by=by)
+        figures.write_marks(repo.context)
+        return result
+
+    done = await service.repository(repository, work)
     facts = [
         ("Commits that are active again", f"{done.unmarked_commits:,}"),
         ("Pinned in the rules", f"{len(done.commits) if pin else 0:,}"),
@@ -163,7 +169,13 @@ async def confirm(
 ) -> Response:
     await read_answer(request, session)
     by = session.principal.key_id
-    run = await service.repository(repository, lambda repo: Marks(repo.context).decisions.confirm(mark, by))
+
+    def work(repo: Repository) -> OfflineRun:
+        confirmed = Marks(repo.context).decisions.confirm(mark, by)
+        figures.write_marks(repo.context)
+        return confirmed
+
+    run = await service.repository(repository, work)
     facts = [("Mark", run.mark_id), ("Deletes after", format_time(run.record.deletes_at_ms))]
     return show_result(
         request, "Confirmed", facts, repository=repository, back=f"/repositories/{repository}/marks/{mark}"

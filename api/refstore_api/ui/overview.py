@@ -18,6 +18,7 @@ from refstore_api.service import ServiceOf
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.pages import durations_text, render, settlement_text
 from refstore_api.ui.sessions import ReaderSession, UserSession
+from refstore_reaper.status import read_status
 
 router = APIRouter(prefix=PATH)
 
@@ -54,7 +55,7 @@ async def show(
             request,
             "overview.html",
             settling=settlement_text(service.lake),
-            trying=durations_text(service.lake),
+            is_any_reaper_alive=any(each.is_alive for each in read_status(service.lake, repository="").reapers),
             rows=chosen[first : first + PAGE],
             count=len(chosen),
             repositories=len(rows),
@@ -76,12 +77,11 @@ def _repository_rows(lake: Lake, session: UserSession) -> list[RepositoryRow]:
     own = session.principal.repositories
     now_ms = lake.clock.now_ms()
     week_ago = figures.day_of(now_ms - (WEEK - 1) * DAY_MS)
-    all_figures = figures.read_all_figures(lake.kv)
+    repositories = [(name, record) for name, record in lake.repositories() if not own or name in own]
+    all_figures = figures.read_all_figures(lake.kv, [record.id for _, record in repositories])
     rows: list[RepositoryRow] = []
-    for name, record in lake.repositories():
-        if own and name not in own:
-            continue
-        known = all_figures.get(record.id, Figures())
+    for name, record in repositories:
+        known = all_figures[record.id]
         days = [day for day in known.reclaimed_days if day.day >= week_ago]
         reclaimed = Amount(sum(day.objects for day in days), sum(day.bytes for day in days))
         rows.append(
@@ -95,7 +95,7 @@ def _totals(rows: Sequence[RepositoryRow]) -> dict[str, Amount]:
     for row in rows:
         reaper = row.figures.reaper
         amounts = {"live": reaper.live, "staged": reaper.staged, "in_grace": reaper.in_grace, "due": reaper.due}
-        for name, amount in {**amounts, "marked": reaper.marked, "reclaimed": row.reclaimed}.items():
+        for name, amount in {**amounts, "marked": row.figures.gc.marked, "reclaimed": row.reclaimed}.items():
             before = found.get(name, Amount())
             found[name] = Amount(before.objects + amount.objects, before.bytes + amount.bytes)
     return found or dict.fromkeys(("live", "staged", "in_grace", "due", "marked", "reclaimed"), Amount())

@@ -11,7 +11,6 @@ from refstore.core.units import format_size
 from refstore.errors import CorruptRecord, Invalid
 from refstore.lake import Lake
 from refstore.monitoring import figures
-from refstore.monitoring.figures import Figures
 from refstore.records import keys
 from refstore.records.encoding import decode
 from refstore.records.reaper_records import Lease
@@ -40,13 +39,13 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession) -> 
     def work() -> Response:
         lake = service.lake
         leases = _leases(lake)
-        all_figures = figures.read_all_figures(lake.kv)
         own = session.principal.repositories
+        repositories = [(name, record) for name, record in lake.repositories() if not own or name in own]
+        all_figures = figures.read_all_figures(lake.kv, [record.id for _, record in repositories])
         rows = [
             (name, known, leases.get(record.id, 0))
-            for name, record in lake.repositories()
-            if not own or name in own
-            for known in [all_figures.get(record.id, Figures())]
+            for name, record in repositories
+            for known in [all_figures[record.id]]
             if known.reaper.stop_reason or known.reaper.error or known.reaper.refused_objects or record.id in leases
         ]
         rows.sort(key=lambda row: (not row[1].reaper.stop_reason, not row[1].reaper.error, row[0]))

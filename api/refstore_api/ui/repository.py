@@ -29,6 +29,7 @@ from refstore_api.service import ServiceOf
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.pages import durations_text, render, settlement_text
 from refstore_api.ui.sessions import ReaderSession
+from refstore_reaper.status import read_status
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}", route_class=EncodedNameRoute)
 
@@ -75,11 +76,12 @@ async def show(
         tags = list(islice(repo.tags(after=after_tag), TAGS + 1))
         uploads = _upload_rows(repo, [name for name, _ in branches[:BRANCHES]])
         known = figures.read_figures(repo.context.kv, repo.context.repo)
+        known = known._replace(gc=figures.measure_marks(repo.context, known.gc))
         return render(
             request,
             "repository.html",
             settling=settlement_text(service.lake),
-            trying=durations_text(service.lake),
+            is_any_reaper_alive=any(each.is_alive for each in read_status(service.lake, repository="").reapers),
             repository=repo.name,
             default_branch=repo.default_branch,
             created_ms=repo.record.created_ms,
