@@ -275,13 +275,19 @@ def _delete(
     """Delete what is going, then take it off the records."""
     endings = {each.identity: _find_pending(each) | ended[each.identity] for each in retired}
     sizes = _read_sizes(ctx, endings.values())
+    sizes |= {
+        address: one.size_bytes
+        for ending in endings.values()
+        for address, one in ending.items()
+        if one.size_bytes is not None
+    }
     batch = [
         PendingDelete(
             address,
             Token(""),
             Path(""),
             causes.cause_of_cleaning(_CAUSES[endings[each.identity][address].kind], each.identity),
-            -1,
+            sizes.get(address, -1),
         )
         for each in retired
         for address in each.location.pending_deletions
@@ -297,11 +303,7 @@ def _delete(
         _add_counts(
             done, endings[each.identity], sizes, [one for one in each.location.pending_deletions if one in deleted]
         )
-        kept_sizes = [
-            endings[each.identity][one].size_bytes or sizes.get(one, 0)
-            for one in each.location.pending_deletions
-            if one in kept
-        ]
+        kept_sizes = [sizes.get(one, 0) for one in each.location.pending_deletions if one in kept]
         done.add("kept_contents", len(kept_sizes), sum(kept_sizes))
     ctx.locations.forget_deleted(
         [(each, [address for address in each.location.pending_deletions if address in away]) for each in retired]
@@ -313,7 +315,7 @@ def _add_counts(
 ) -> None:
     for address in filter(None, dict.fromkeys(gone)):  # what was erased has none
         one = ending[address]
-        size_bytes = sizes.get(address) if one.size_bytes is None else one.size_bytes
+        size_bytes = sizes.get(address)
         if size_bytes is not None:  # S3 calls deleted what was not there
             done.add(one.kind, 1, size_bytes)
 

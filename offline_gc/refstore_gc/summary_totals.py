@@ -96,7 +96,7 @@ def _commit_counts(mark: OfflineRun, decision: MarkDecision, complete: NothingTo
         "expired": len(decision.commits),
         "given_up": len(decision.abandoned_commits),
         "partly": len(decision.partly_expired_commits),
-        "waiting_for_a_reaper": decision.waiting_commits,
+        "commits_waiting": decision.waiting_commits,
         # not those of which only a part has expired: they are active
         "commits_marked": mark.record.mark_counts.get("commits_marked", found_complete) - found_complete,
         "complete": found_complete,

@@ -50,7 +50,7 @@ def emit_summaries(
             )
         if summary.young.objects and not (summary.listed.objects or summary.baseline_mark_id):
             typer.echo(_all_young(summary), err=True)
-        waiting = summary.commits.get("waiting_for_a_reaper", 0)
+        waiting = summary.commits.get("commits_waiting", 0)
         if waiting:
             typer.echo(
                 f"warning: {waiting:,} commits wait for a reaper: they have expired, and no run marks them before a "
@@ -91,7 +91,7 @@ def _summary_row(summary: GcSummary) -> dict[str, object]:
         "kept": _show_count(summary.kept),
         "marked": _show_count(summary.marked),
         "commits_complete": summary.commits.get("complete", 0),
-        "wait_for_a_reaper": summary.commits.get("waiting_for_a_reaper", 0),
+        "commits_waiting": summary.commits.get("commits_waiting", 0),
     }
     row |= {reason: _show_count(count) for reason, count in summary.by_reason.items()}
     row |= {f"below {prefix}": _show_count(count) for prefix, count in summary.by_prefix.items()}

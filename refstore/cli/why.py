@@ -205,6 +205,7 @@ def _purged_row(purged: PurgeRole) -> Row:
 def _deletion_row(deletion: DeletionRecord) -> Row:
     row = deletion._asdict()
     del row["address"]
+    row["size_bytes"] = deletion.size_bytes if deletion.size_bytes >= 0 else None
     return {"at": format_when(row.pop("at_ms")), **row}
 
 

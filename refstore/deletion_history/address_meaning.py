@@ -6,16 +6,18 @@ from refstore.operations.address_info import AddressInfo, AddressState, Referenc
 from refstore.operations.purge_roles import HIDDEN_BRANCHES, AddressRole, PurgeRole, describe_role
 
 
-def explain_state(view: AddressInfo, purged: PurgeRole | None) -> str:
-    """Return a sentence without its end; '' where the state says it all."""
+def explain_state(view: AddressInfo, purged: PurgeRole | None, *, is_marked: bool = False) -> str:
+    """Return a sentence without its end; '' where the state says it all. `is_marked`: a mark that is not swept yet
+    takes it.
+    """
     is_there = view.state is not AddressState.GONE
     if purged is not None and purged.role is not AddressRole.IDENTITY:
         return describe_role(purged, is_there=is_there)
-    names = _names(view, is_purged=purged is not None)
+    names = _names(view, is_purged=purged is not None, is_marked=is_marked)
     return "; ".join(filter(None, (names, describe_role(purged) if purged is not None else "")))
 
 
-def _names(view: AddressInfo, *, is_purged: bool) -> str:
+def _names(view: AddressInfo, *, is_purged: bool, is_marked: bool) -> str:
     """Say what names it."""
     match view.state, view.reference_state:
         case AddressState.REFERENCED, ReferenceState.STAGED if _is_of_purge(view):
@@ -31,6 +33,10 @@ def _names(view: AddressInfo, *, is_purged: bool) -> str:
             return "a commit keeps it; the reaper has not processed that commit yet"
         case AddressState.REFERENCED, ReferenceState.DELETED | ReferenceState.ORPHANED:
             return "nothing names it any more; its grace window begins when the reaper has run"
+        case AddressState.COMMITTED, _ if is_marked:
+            return "only commits that have expired and are marked name it; the sweep of the mark deletes it"
+        case AddressState.TAGGED, _:
+            return "only swept commits name it; it is tagged, and is there until the bucket deletes it"
         case AddressState.COMMITTED, _:
             return "commits keep it; `refstore retention explain REPO COMMIT` says until when, and by which rule"
         case AddressState.SWEPT | AddressState.ORPHAN, _ if is_purged:

@@ -60,7 +60,7 @@ class Why(NamedTuple):
     @property
     def meaning(self) -> str:
         """What keeps the object, or what will happen to it; '' where the state says it."""
-        return explain_state(self.info, self.purge_role)
+        return explain_state(self.info, self.purge_role, is_marked=bool(self.marked))
 
 
 class PathVersion(NamedTuple):

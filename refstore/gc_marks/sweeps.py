@@ -28,7 +28,7 @@ class Sweeps:
 
     def will_exclude(self, run: OfflineRun) -> Iterator[tuple[CommitId, Commit]]:
         """Yield what `excluded_commits` would yield if the sweep began now."""
-        disregarded, heads = _disregarded(run), self._commits.read_heads()
+        disregarded, heads = _disregarded_marks(run), self._commits.read_heads()
 
         def is_taken(item: RunCommit) -> bool:
             return item.is_swept_by(*disregarded) or (item.is_pending_for(run.mark_id) and item.commit not in heads)
@@ -71,19 +71,19 @@ class Sweeps:
         They were unmarked since, marked by a later run since, or stand under an older mark that is not swept yet. Read
         this after `begin`: from then on none can be added.
         """
-        disregarded = _disregarded(run)
+        disregarded = _disregarded_marks(run)
         return self._others(run, lambda item: item.is_swept_by(*disregarded))
 
     def taken_back(self, run: OfflineRun) -> Iterator[tuple[CommitId, Commit]]:
         """Yield the commits that the live scan disregarded and that are not marked by one of these runs any more: they
         were unmarked, or are marked by a later run. The sweep will exclude them, whatever becomes of them.
         """
-        disregarded = _disregarded(run)
+        disregarded = _disregarded_marks(run)
         return self._others(run, lambda item: item.mark is not None and item.mark.mark_id in disregarded)
 
     def _others(self, run: OfflineRun, is_taken: Callable[[RunCommit], bool]) -> Iterator[tuple[CommitId, Commit]]:
         """Yield the commits that the live scan disregarded, without those that `is_taken` says a sweep takes."""
-        for mark_id in _disregarded(run):
+        for mark_id in _disregarded_marks(run):
             for page in self._commits.scan_run(mark_id):
                 yield from self._commits.read_commits(item.commit for item in page if not is_taken(item))
 
@@ -134,6 +134,6 @@ class Sweeps:
                 return self._runs.change(run, state=RunState.SWEEPING, sweep_began_ms=now)
 
 
-def _disregarded(run: OfflineRun) -> tuple[str, ...]:
+def _disregarded_marks(run: OfflineRun) -> tuple[str, ...]:
     """Return the run and those whose commits its live scan disregarded."""
     return (run.mark_id, *run.record.disregarded_marks)

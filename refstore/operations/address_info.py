@@ -52,6 +52,8 @@ class AddressState(Enum):
     """It has no reference, and a commit that is not swept names it."""
     SWEPT = "swept"
     """It has no reference, and only swept commits name it; the blob is still there."""
+    TAGGED = "tagged"
+    """The same, and its sweep has tagged what it takes; the bucket has yet to delete it (`--mode tag`)."""
     ORPHAN = "orphan"
     """The blob is there, and nothing names it; the offline job deletes it."""
     UNKNOWN = "unknown"
@@ -77,7 +79,14 @@ PURGE_STATES: Final = {
 }
 """The state of a blob that a purge's record of another address names (rule 22)."""
 UNREFERENCED_STATES: Final = frozenset(
-    (AddressState.COMMITTED, AddressState.SWEPT, AddressState.ORPHAN, AddressState.UNKNOWN, *PURGE_STATES.values())
+    (
+        AddressState.COMMITTED,
+        AddressState.SWEPT,
+        AddressState.TAGGED,
+        AddressState.ORPHAN,
+        AddressState.UNKNOWN,
+        *PURGE_STATES.values(),
+    )
 )
 """The blob is there, and no reference names it."""
 UNNAMED_STATES: Final = frozenset((AddressState.ORPHAN, AddressState.UNKNOWN))
@@ -169,6 +178,8 @@ def _describe_unreferenced(ctx: Context, address: Address) -> AddressInfo:
         if not history.is_complete
         else AddressState.ORPHAN
         if history.swept_commit is None
+        else AddressState.TAGGED
+        if history.is_tagged
         else AddressState.SWEPT
     )
     return AddressInfo(address, state, (), None, "", None, None, history)

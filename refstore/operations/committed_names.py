@@ -43,11 +43,14 @@ class CommittedName(NamedTuple):
     """A commit that named the address, and is swept."""
     is_complete: bool = True
     """Whether everything was searched."""
+    is_tagged: bool = False
+    """Whether the sweep of `swept_commit` has tagged what it takes, and the bucket has yet to delete it."""
 
 
 def committed_name(ctx: Context, address: Address) -> CommittedName:
     """Search committed history for a name of the address. Raises CorruptRange, Unavailable."""
     swept: CommitId | None = None
+    is_tagged = False
     paths: set[Path] = set()
     lowest, complete = -1, True
     for adding in adding_commits(ctx, address):
@@ -61,10 +64,11 @@ def committed_name(ctx: Context, address: Address) -> CommittedName:
             continue
         paths |= set(changed_paths)
         lowest = record.generation if lowest < 0 else min(lowest, record.generation)
-        unswept = [path for path in changed_paths if swept_mark(ctx, commit, path) is None]
+        marks = [(path, swept_mark(ctx, commit, path)) for path in changed_paths]
+        unswept = [path for path, mark in marks if mark is None]
         if unswept:
             return CommittedName(commit, unswept[0])
-        swept = commit
+        swept, is_tagged = commit, any(mark.tagged_ms and not mark.swept_ms for _, mark in marks if mark is not None)
     if not paths:
         return CommittedName(is_complete=complete)
     for number, (commit, record) in enumerate(_other_commits(ctx, lowest)):
@@ -74,7 +78,7 @@ def committed_name(ctx: Context, address: Address) -> CommittedName:
         for path, entry in ctx.trees.get_many(record.metarange, sorted(paths)).items():
             if entry.address == address and swept_mark(ctx, commit, Path(path)) is None:
                 return CommittedName(commit, Path(path))
-    return CommittedName(None, None, swept, complete)
+    return CommittedName(None, None, swept, complete, is_tagged)
 
 
 def is_named_by(ctx: Context, address: Address, commits: Iterable[tuple[CommitId, Commit]]) -> bool:

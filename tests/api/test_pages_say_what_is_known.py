@@ -9,11 +9,13 @@ import pytest
 
 from refstore.core.clock import format_utc
 from refstore.core.ids import branch_name
-from refstore.core.safety import FOR_TRYING
+from refstore.gc_marks import Marks
 from refstore.kv.base import Server
-from refstore.kv.memory import MemoryKV
-from refstore.lake import Lake
+from refstore.monitoring import figures
 from refstore.operations import multipart
+from refstore.records import keys
+from refstore.records.encoding import encode
+from refstore.records.reaper_records import Heartbeat
 from refstore.service import access_keys, s3_secrets
 from refstore.service.access_keys import Role
 from refstore_api.request_metrics import render_lake_metrics
@@ -43,14 +45,25 @@ def test_what_no_reaper_has_measured_is_not_shown_as_nothing(world: World) -> No
     assert b'_staged_entries{repository="lake"} 1.0' in render_lake_metrics(world.lake)
 
 
-def test_the_pages_say_that_a_lake_is_for_trying(world: World) -> None:
-    with Lake(MemoryKV(), "memory://try", clock=world.clock, safety=FOR_TRYING) as lake:
-        lake.create_repository("lake")
-        for trying, other in zip(
-            *(pages_of(each, "", "/repositories/lake") for each in (lake, world.lake)), strict=True
-        ):
-            assert "This lake is for trying: an operation may take 20 s." in trying
-            assert "for trying" not in other
+def test_marks_and_rules_are_known_before_a_reaper_measures(world: World) -> None:
+    marks = Marks(world.repo.context)
+    run = marks.mark_run.begin("digest", 86_400_000, [], "m-1")
+    marks.mark_run.finish(run, {"objects": 7, "bytes": 70})
+    figures.write_marks(world.repo.context)
+    world.repo.set_retention('{"default_retention_days": 21}')
+    overview, own = pages_of(world.lake, "", "/repositories/lake")
+    assert "Marked 7 " in overview
+    assert "Marked 7 " in own
+    assert "Next sweep none" not in own
+    assert "no rules" not in overview + own
+    assert "No reaper runs" in overview
+    assert "No reaper runs" in own
+    metrics = render_lake_metrics(world.lake)
+    assert b'refstore_repository_marked_objects{repository="lake"} 7.0' in metrics
+    assert b'refstore_repository_has_rules{repository="lake"} 1.0' in metrics
+    now_ms = world.clock.now_ms()
+    world.kv.set(keys.heartbeat("a"), encode(Heartbeat("host", 7, now_ms, now_ms, 10)))
+    assert "No reaper runs" not in "".join(pages_of(world.lake, "", "/repositories/lake"))
 
 
 def test_the_pages_and_metrics_say_until_when_nothing_is_deleted(world: World, tmp_path: Path) -> None:

@@ -176,3 +176,12 @@ def test_a_wrong_call_is_told_what_is_wrong(refstore: Command, words: tuple[str,
     ran = refstore("gc", *words)
     assert ran.code == 2
     assert what in ran.err
+
+
+def test_a_run_says_how_many_commits_wait_for_a_reaper(refstore: Command, lake: World) -> None:
+    lake.commit(waits=b"waits")
+    lake.commit(waits=None)
+    ran = refstore.ok("gc", "mark", "sales", "--min-age-seconds", "0")
+    assert "1 commits wait for a reaper" in ran.err
+    (run,) = refstore.json("gc", "report", "sales")["runs"]
+    assert run["commits"]["commits_waiting"] == 1

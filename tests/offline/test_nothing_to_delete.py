@@ -349,11 +349,11 @@ def test_commits_that_no_reaper_has_processed_wait(world: World, engines: Engine
     options = GcOptions(is_complete=full)
     first = gc_run.mark(world.ctx, engines, options)
     # what is complete is the first commit of the repository, which is empty
-    assert (first.commits["waiting_for_a_reaper"], first.commits["complete"], first.marked.objects) == (2, 1, 0)
+    assert (first.commits["commits_waiting"], first.commits["complete"], first.marked.objects) == (2, 1, 0)
     assert lifetimes(world, old) == [ACTIVE]
     world.settle()
     second = gc_run.mark(world.ctx, engines, options)
-    assert (second.commits["waiting_for_a_reaper"], second.drift) == (0, {})
+    assert (second.commits["commits_waiting"], second.drift) == (0, {})
     assert second.by_reason == {"expired": second.marked}
     assert second.marked.objects == 1
     assert second.baseline_mark_id == ("" if full else first.mark_id)

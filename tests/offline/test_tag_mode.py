@@ -21,6 +21,7 @@ from refstore.namespaces import folder_url
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore
 from refstore.operations import rules_document
+from refstore.operations.address_info import AddressState
 from refstore.records.keys import NAMESPACES
 from refstore.repository import Repository
 from refstore.versioning.commits import object_names
@@ -122,6 +123,8 @@ def test_what_is_tagged_is_out_of_sight_from_the_tagging_on_and_the_rest_is_not(
         for ref in (expired, "main~1", "main"):
             assert client.read(ref, "kept-1") == b"old"
         assert told().startswith("tagged since ")
+        assert client.why(gone).info.state is AddressState.TAGGED
+        assert client.why(gone).meaning.endswith("is there until the bucket deletes it")
         with pytest.raises(Gone):
             client.unmark(expired)
 

@@ -94,6 +94,8 @@ def test_what_is_marked_says_when_it_goes_and_by_which_mark(world: World, engine
     (marked,) = world.repo.why(address).marked
     assert (marked.mark_id, marked.state, marked.cause) == (summary.mark_id, "marked", "expired")
     assert marked.deletes_at_ms == summary.deletes_at_ms
+    assert world.repo.why(address).meaning.startswith("only commits that have expired and are marked name it")
+    assert world.repo.why(kept).meaning.startswith("commits keep it")
     why = world.repo.why(kept)
     assert why.marked == why.deletions == ()
     assert why.naming is not None

@@ -182,6 +182,7 @@ class TestWhatWasCleaned:
         assert "as a backup" not in why.meaning
         (deletion,) = why.deletions
         assert (deletion.by, deletion.outcome) == ("cleaning", "deleted")
+        assert deletion.size_bytes > 0
         assert "only the content that was uploaded went" in deletion.rule
         assert "the object stays" in deletion.rule
 

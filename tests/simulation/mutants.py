@@ -545,7 +545,11 @@ def marks() -> Iterator[Mutant]:
         name="the sweep does not look at the marks again",
         rule="13",
         edits=(
-            Edit("refstore.gc_marks.sweeps:Sweeps._others", "for mark_id in _disregarded(run):", "for mark_id in ():"),
+            Edit(
+                "refstore.gc_marks.sweeps:Sweeps._others",
+                "for mark_id in _disregarded_marks(run):",
+                "for mark_id in ():",
+            ),
         ),
         caught_by="gc | unmark; copy from it",
     )
@@ -555,7 +559,7 @@ def marks() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore.gc_marks.sweeps:Sweeps._others",
-                "for mark_id in _disregarded(run):",
+                "for mark_id in _disregarded_marks(run):",
                 "for mark_id in (run.mark_id,):",
             ),
         ),
