@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from refstore.core.safety import Safety
     from refstore.lake import Lake
     from refstore.operations.commit import CommitDetails, CommitInfo
-    from refstore.operations.copy import Copy, Move
+    from refstore.operations.copy import Copy
+    from refstore.operations.move import Move
     from refstore.operations.restore import RestoreOutcome, RestoreResult
     from refstore.operations.upload import IssuedAddress, Link, Stage, Upload
     from refstore.records.branch_records import Branch, Tag
@@ -78,7 +79,7 @@ _MODULES = {
     "Lake": "lake",
     "Link": "operations.upload",
     "Mark": "records.mark_records",
-    "Move": "operations.copy",
+    "Move": "operations.move",
     "RestoreOutcome": "operations.restore",
     "PathChange": "versioning.commits.tree_diff",
     "Repository": "repository",

@@ -46,16 +46,18 @@ if TYPE_CHECKING:
     from refstore.operations import copy as copy_operation
     from refstore.operations import delete as delete_operation
     from refstore.operations import import_objects as import_objects_operation
+    from refstore.operations import move as move_operation
     from refstore.operations import read as read_operation
     from refstore.operations import restore as restore_operation
     from refstore.operations import unmark as unmark_operation
     from refstore.operations import upload as upload_operation
     from refstore.operations.address_info import AddressInfo
     from refstore.operations.commit import CommitDetails, CommitInfo
-    from refstore.operations.copy import Copy, Move
+    from refstore.operations.copy import Copy
     from refstore.operations.expire_staged_entries import StagedExpiry
     from refstore.operations.import_objects import ImportResult, ProgressCallback
     from refstore.operations.log_and_diff import LogEntry
+    from refstore.operations.move import Move
     from refstore.operations.read import ListedPath, ListingPage
     from refstore.operations.restore import RestoreRequest, RestoreResult
     from refstore.operations.trash import TrashItem
@@ -74,6 +76,7 @@ else:
     change_metadata = LazyModule("refstore.operations.change_metadata")
     commit_operation = LazyModule("refstore.operations.commit")
     copy_operation = LazyModule("refstore.operations.copy")
+    move_operation = LazyModule("refstore.operations.move")
     delete_operation = LazyModule("refstore.operations.delete")
     expire_staged_entries = LazyModule("refstore.operations.expire_staged_entries")
     import_objects_operation = LazyModule("refstore.operations.import_objects")
@@ -300,8 +303,11 @@ class Repository:
         return self._in_batches(copies, lambda batch: copy_operation.copy_many(self.context, source, name, batch))
 
     def move(self, branch: str, path: str, destination: str) -> Entry:
-        """Copy an object within a branch, then delete its source. A crash in between leaves both names."""
-        return self.move_many(branch, [copy_operation.Move(path, destination)])[0]
+        """Copy an object within a branch, then delete its source. A crash in between leaves both names.
+
+        Raises as `move_many` does.
+        """
+        return self.move_many(branch, [move_operation.Move(path, destination)])[0]
 
     @_operation
     def change_metadata(self, branch: str, path: str, change: Callable[[Entry], Entry]) -> Entry:
@@ -314,9 +320,14 @@ class Repository:
 
     @_operation
     def move_many(self, branch: str, moves: Sequence[Move], *, to: str | None = None) -> Sequence[Entry]:
-        """Copy within a branch, or to the branch `to`, then delete each source that did not change meanwhile."""
+        """Copy within a branch, or to the branch `to`, then delete the sources.
+
+        Of several calls that move one path, one does; the others take their copies back. Raises ObjectNotFound if the
+        source is gone, PathChanged if it was replaced meanwhile, and Contention where a commit may have a copy, which
+        stays then. The other moves of the call are made first.
+        """
         destination = ids.branch_name(branch if to is None else to)
-        return copy_operation.move_many(self.context, ids.branch_name(branch), destination, moves)
+        return move_operation.move_many(self.context, ids.branch_name(branch), destination, moves)
 
     # ---- data out
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from .calls import Do
 from .multipart import Multipart
 from .staging import ATTEMPTS
-from .store import CLOSED, DELETED, NEW, OPEN, PROCESSED, TOMB, Branch, Closed, Commit, Steps
+from .store import CLOSED, DELETED, NEW, OPEN, PROCESSED, Branch, Closed, Commit, Entry, Steps
 
 
 class Branching(Multipart):
@@ -87,10 +87,10 @@ class Branching(Multipart):
         for token in sealed:
             for key in (yield ("scan", ("e", token))):
                 entry = yield ("get", key)
-                if entry == TOMB:
-                    tree.pop(key[2], None)
-                elif entry is not None:
+                if isinstance(entry, Entry):
                     tree[key[2]] = entry.address
+                elif entry is not None:
+                    tree.pop(key[2], None)
         if frozenset(tree.items()) == before.tree:
             return "nothing" if (yield from self.advance(branch, base, sealed, base, DELETED)) else "aborted"
         return (yield from self.write(branch, (base,), tree, before, sealed, commit))

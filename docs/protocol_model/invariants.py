@@ -7,6 +7,7 @@ R  a live entry with a reference has it on the list, or its address is committed
 L  every blob left is named by a live entry or a commit that landed, or held by a sealed token, or issued
 K  nothing else is left either: no entry, reference, marker, hint or registry key of a token that is over
 C  callers were told the truth: a commit landed if and only if its caller was told so; an address was linked once; of
+   moves of one path that nobody brings back, one was told ok, and the copies of others went; of
    placements that may only go where nothing is, no two were told ok of one path without something between that takes
    it away; of those that may only take the place of one entry, no two; no tag stands beside a branch of its name,
    but where its creator died; while the time of an address is not over, its link or restore is not refused
@@ -306,12 +307,34 @@ def truthful(
                     if not any((look(store, args[0], path) or "").rstrip("'") == address for path in ("p", "q")):
                         return f"LIE: {label} was told ok of {address}, but it is nowhere"
             if (
-                label in somewhere
-                and verdict == "ok"
+                label in keeps
                 and name == "move"
-                and not any(look(store, args[0], path) for path in args[1:])
+                and verdict == "404"
+                and moved_to(start, args) != moved_to(store, args)
             ):
-                return f"LIE: {label} was told ok of {name}{tuple(args)}, but neither path is there"
+                return (
+                    f"LIE: {label} was told {verdict} of {name}{tuple(args)}, but {args[2]} is {moved_to(store, args)}"
+                )
+            if (
+                label in somewhere
+                and name == "move"
+                and not any(look(store, branch, path) for branch, _ in branches(store) for path in ("p", "q", "r"))
+            ):
+                return f"LIE: {label} was told {verdict} of {name}{tuple(args)}, and the object is nowhere"
+    return moved_once(results, keeps)
+
+
+def moved_to(store: Store, args: list) -> str | None:
+    """What a reader finds where a move was to go."""
+    return look(store, args[3] if len(args) > 3 else args[0], args[2])
+
+
+def moved_once(results: Results, keeps: Iterable[str]) -> str | None:
+    won: dict[tuple[str, str], str] = {}
+    for label in keeps:
+        for (name, *args), verdict in results.get(label, ()):
+            if name == "move" and verdict == "ok" and won.setdefault((args[0], args[1]), label) != label:
+                return f"LIE: {won[args[0], args[1]]} and {label} were both told ok of a move of {args[1]}"
     return None
 
 
@@ -393,17 +416,13 @@ def kept(store: Store, name: str, args: list) -> str | None:
         branch, wanted = args[0], {args[1]: args[2]}
     elif name == "link_copy":
         branch, wanted = args[0], {args[1]: args[3]}
-    elif name == "copy_from_commit":
+    elif name in ("copy_from_commit", "copy"):
         return None if look(store, args[2], args[3]) is not None else f"{args[3]} is not there"
-    elif name in ("copy", "move"):
-        branch, path = (args[2], args[3]) if name == "copy" else (args[0], args[2])
-        if look(store, branch, path) is None:
-            return f"{path} is not there"
-        return (
-            f"{args[1]} is still there"
-            if name == "move" and look(store, branch, args[1]) == look(store, branch, path)
-            else None
-        )
+    elif name == "move":
+        found = moved_to(store, args)
+        if found is None:
+            return f"{args[2]} is not there"
+        return f"{args[1]} is still there" if look(store, args[0], args[1]) == found else None
     else:
         return None
     for path, address in wanted.items():

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 from .offline import Proto
-from .staging import ATTEMPTS, Item, Source
-from .store import DEAD, DELETED, EMPTY, ISSUED, LOST, NEW, Entry, Ref, Steps, branch_of, each, listed, refs
+from .staging import ATTEMPTS, Entered, Item, Overwrite, Source
+from .store import DEAD, DELETED, EMPTY, ISSUED, LOST, NEW, TOMB, Entry, Ref, Steps, Tomb, branch_of, each, listed, refs
 
 
 class NaiveOverwrite(Proto):
@@ -503,6 +503,54 @@ class MovesByAddress(Proto):
 
     def still(self, source: Source, copied: Source) -> bool:
         return source.address == copied.address
+
+
+class MovesWhatOthersMoved(Proto):
+    """Rule 6 dropped: a move that did not delete its source answers ok."""
+
+    answers_by_the_deletion = False
+
+
+class KeepsItsCopy(Proto):
+    """Rule 6 dropped: a move that did not delete its source leaves its copy."""
+
+    takes_copies_back = False
+
+
+class TombstonesAlike(Proto):
+    """A move's tombstone has no id: where a reply was lost, another's is taken for it."""
+
+    def tombstone_of_a_move(self) -> Tomb | str:
+        return TOMB
+
+
+class TakesBackWhatMovedOn(Proto):
+    """A move takes its copy back although it wrote it under several tokens."""
+
+    def may_take_back(self, overwrites: list[Overwrite]) -> bool:
+        return overwrites[-1].old is not LOST
+
+
+class ReleasesBeforeItDeletes(Proto):
+    """A move releases what its copy replaced before it knows that it has moved the source."""
+
+    def enter(
+        self,
+        branch: str,
+        items: list[Item],
+        token: str,
+        *,
+        own: bool,
+        entered: list[Entered] | None = None,
+        source: str | None = None,
+        overwrites: list[Overwrite] | None = None,
+    ) -> Steps:
+        verdict = yield from super().enter(
+            branch, items, token, own=own, entered=entered, source=source, overwrites=overwrites
+        )
+        for written, item, old in overwrites or ():
+            yield from self.released(written, item.path, old)
+        return verdict
 
 
 class TombstoneOnce(Proto):

@@ -10,6 +10,7 @@ from .store import (
     ENDING,
     ISSUED,
     LOST,
+    ONCE,
     TOMB,
     Branch,
     Entry,
@@ -17,6 +18,7 @@ from .store import (
     Ref,
     Retry,
     Steps,
+    Tomb,
     branch_of,
     dead_after,
     each,
@@ -51,6 +53,14 @@ class Item(NamedTuple):
 class Entered(NamedTuple):
     address: str
     ref: Ref
+
+
+class Overwrite(NamedTuple):
+    """One write of a move's copy, and what it replaced; LOST: nobody knows."""
+
+    token: str
+    item: Item
+    old: Entry | Tomb | str | None
 
 
 class Staging(Retry):
@@ -133,17 +143,21 @@ class Staging(Retry):
         own: bool,
         entered: list[Entered] | None = None,
         source: str | None = None,
+        overwrites: list[Overwrite] | None = None,
     ) -> Steps:
         """Write the entries, whose references stand, then ONE token check for all (rule 2).
 
         Where the token moved on, or a swap's reply was lost: a new reference for what is left, and again. "again":
         start from the source (copies only); "lost": the address is gone and the caller must upload again. `entered`
         takes the entries that stood under the branch's current token. `source`: the commit that they were copied from.
+        `overwrites` takes what each write replaced, whose reference the caller releases then.
         """
         if not items:
             return "ok"
         for _ in range(ATTEMPTS):
             olds = yield from each(*(item.written(token) for item in items))
+            if overwrites is not None:
+                overwrites += [Overwrite(token, item, old) for item, old in zip(items, olds, strict=True)]
             if source is not None and (yield ("get", ("x", source))):
                 for item, old in zip(items, olds, strict=True):
                     yield from self.put_back(token, item, old)
@@ -153,7 +167,8 @@ class Staging(Retry):
                 return "404"
             if record.token == token:
                 for item, old in zip(items, olds, strict=True):
-                    yield from self.released(token, item.path, old)
+                    if overwrites is None:
+                        yield from self.released(token, item.path, old)
                     if entered is not None and old is not LOST and item.ref is not None:
                         entered.append(Entered(item.address, item.ref))
                 items = [item for item, old in zip(items, olds, strict=True) if old is LOST]
@@ -336,7 +351,7 @@ class Staging(Retry):
         for token in tokens:
             entry = yield ("get", ("e", token, path))
             if entry is not None:
-                return Source(entry.address, token, entry.id, None) if entry != TOMB else None
+                return Source(entry.address, token, entry.id, None) if isinstance(entry, Entry) else None
         commit = yield ("get", ("c", head))
         address = dict(commit.tree).get(path)
         return Source(address, None, None, head) if address else None
@@ -363,7 +378,7 @@ class Staging(Retry):
 
     checks_heads = True
 
-    def copying(self, branch: str, *pairs: tuple[str, str, str]) -> Steps:
+    def copying(self, branch: str, *pairs: tuple[str, str, str], overwrites: list[Overwrite] | None = None) -> Steps:
         """(verdict, the source copied last). Every reference, then every entry, then one token check."""
         copied = None
         for _ in range(ATTEMPTS):
@@ -391,7 +406,7 @@ class Staging(Retry):
                         continue
                 items.append(Item(path, source.address, ref))
                 copied = source
-            verdict = yield from self.enter(branch, items, record.token, own=False)
+            verdict = yield from self.enter(branch, items, record.token, own=False, overwrites=overwrites)
             if verdict == "ok":
                 pairs = tuple(later)
                 if not pairs:
@@ -468,12 +483,44 @@ class Staging(Retry):
         return "busy"
 
     deletes_again = True
+    answers_by_the_deletion = True
+    takes_copies_back = True
 
-    def move(self, branch: str, path: str, to: str) -> Steps:
-        verdict, copied = yield from self.copying(branch, (branch, path, to))
-        if verdict == "ok":
-            verdict = yield from self.remove(branch, path, copied)
-        return verdict
+    def move(self, branch: str, path: str, to: str, to_branch: str | None = None) -> Steps:
+        """Copy, then delete the source: who deletes it has moved it, and anybody else takes its own copy back (rule
+        6). What the copy replaced keeps its reference until then.
+        """
+        to_branch = to_branch or branch
+        overwrites: list[Overwrite] = []
+        verdict, copied = yield from self.copying(to_branch, (branch, path, to), overwrites=overwrites)
+        if verdict != "ok":
+            return verdict
+        verdict = yield from self.remove(branch, path, copied)
+        if verdict == "404" and self.takes_copies_back and self.may_take_back(overwrites):
+            return (yield from self.take_back(to_branch, overwrites[-1]))
+        last = overwrites[-1]
+        yield from self.released(last.token, to, last.old)
+        return "conflict" if verdict == "404" and self.takes_copies_back else verdict
+
+    def may_take_back(self, overwrites: list[Overwrite]) -> bool:
+        """Whether the copy was written once: a commit may have what was written under a token that moved on, and what a
+        write replaced whose reply was lost, nobody knows.
+        """
+        return len(overwrites) == 1 and overwrites[0].old is not LOST
+
+    def take_back(self, branch: str, overwrite: Overwrite) -> Steps:
+        """Put back what the copy replaced, under a new reference (rule 9). If the token moved on, a commit may have
+        the copy.
+        """
+        token, item, old = overwrite
+        yield from self.put_back(token, item, old)
+        record = yield ("open", ("b", branch))
+        if record is None or record.token != token:
+            return "conflict"
+        if item.ref is not None:
+            yield from self.release(item.address, item.ref)
+        yield from self.released(token, item.path, old)
+        return "404"
 
     def still(self, source: Source, copied: Source) -> bool:
         """Whether it is the entry that was copied, staged as it was or committed since: the same object copied back has
@@ -483,29 +530,48 @@ class Staging(Retry):
             source.token is None or (copied.token is not None and source.id == copied.id)
         )
 
+    def tombstone_of_a_move(self) -> Tomb | str:
+        """It has an id, so that a move knows its own although a reply was lost."""
+        return Tomb(self.fresh())
+
     def remove(self, branch: str, path: str, copied: Source) -> Steps:
-        """Delete what was copied, and nothing that was written over it since."""
+        """Delete what was copied, and nothing that was written over it since. "404": this call did not delete it;
+        "conflict": nobody knows, because its own tombstone fell under a token that moved on, or may land yet.
+        """
+        mine = self.tombstone_of_a_move()
         owed = False
         for _ in range(ATTEMPTS):
             record = yield ("open", ("b", branch))
             if record is None:
-                return "ok"
+                return "conflict"
+            top = yield ("get", ("e", record.token, path))
             source = yield from self.look(record, path)
-            if (source is None and not owed) or (source is not None and not self.still(source, copied)):
+            if top != mine and (
+                (source is None and not owed) or (source is not None and not self.still(source, copied))
+            ):
                 again = yield ("open", ("b", branch))
                 if again is None or again[:3] == record[:3]:
-                    return "ok"
+                    return self.not_deleted(owed=owed)
                 continue
-            mine = Entry(source.address, source.id) if source is not None and source.token == record.token else None
-            done = yield ("cas", ("e", record.token, path), mine, TOMB)
-            if not done and source is None:
-                return "ok"  # somebody wrote there after the tombstone under the token before
+            done = top == mine
+            if not done:
+                staged = source is not None and source.token == record.token
+                old = Entry(source.address, source.id) if staged else None
+                # over an entry, whose id never comes back, it is made again where the reply was lost
+                done = yield ("cas", ("e", record.token, path), old, mine, *(() if staged else (ONCE,)))
+                if not done and source is None:
+                    return self.not_deleted(owed=owed)  # somebody else wrote there under this token
             again = yield ("open", ("b", branch))
-            if done and again is not None and again.token == record.token:
-                yield from self.released(record.token, path, mine)
+            if done is True and again is not None and (again.token == record.token or not self.deletes_again):
+                yield from self.released(record.token, path, Entry(copied.address, copied.id))
                 return "ok"
-            owed = owed or (done and self.deletes_again)  # a commit may have read the token before the tombstone
+            owed = owed or bool(done)  # a commit may have read the token before the tombstone
         return "busy"
+
+    def not_deleted(self, *, owed: bool) -> str:
+        if not self.answers_by_the_deletion:
+            return "ok"
+        return "conflict" if owed else "404"
 
     release_anyway = False
 

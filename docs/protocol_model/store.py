@@ -7,7 +7,7 @@ join P parts numbers -> whether P is there: made of its parts, if they are all t
 
 ("repo",)          OPEN | CLOSED            ("t", token)        "new" | "processed"
 ("b", branch)      Branch | Closed          ("c", commit)       Commit
-("e", token, path) Entry | TOMB             ("l", commit)       landed
+("e", token, path) Entry | TOMB | Tomb      ("l", commit)       landed
 ("r", address)     ("refs", {Ref}) | ISSUED | DEAD              ("x", commit)  marked by the gc
                    of a multipart upload: UPLOADING, with the numbers of the parts once they are joined | DEAD_PARTS
 ("u", address)     the registry of multipart uploads: OPEN | CLOSED | ("completed", numbers)
@@ -75,6 +75,12 @@ class Entry(NamedTuple):
     address: str
     id: str | None
     """The id of its reference; None: the address is committed and the entry has no reference."""
+
+
+class Tomb(NamedTuple):
+    """A move's tombstone."""
+
+    id: str
 
 
 class Branch(NamedTuple):

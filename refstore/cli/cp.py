@@ -12,7 +12,8 @@ from refstore.cli.locations import PlacedCommand, fail, is_location, location, p
 from refstore.cli.parameters import Recursive
 from refstore.core.batches import split_batches
 from refstore.errors import Invalid, ObjectNotFound
-from refstore.operations.copy import Copy, Move
+from refstore.operations.copy import Copy
+from refstore.operations.move import Move
 from refstore.repository import Repository
 
 app = typer.Typer()

@@ -22,7 +22,7 @@ def mv(
 ) -> None:
     """Rename an object on a branch, or, as locations, move it to another branch: copy it, then delete the source.
 
-    A crash in between leaves both paths. If the source was replaced meanwhile, its new version stays.
+    A crash in between leaves both paths. If others moved, deleted or replaced the source meanwhile, it is not moved.
 
     \b
     Example: refstore mv sales main raw/21.csv 2026/11/21.csv

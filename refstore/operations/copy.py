@@ -1,4 +1,4 @@
-"""Copy and move: a second name for the same physical address, made without reading a byte of it.
+"""Copy: a second name for the same physical address, made without reading a byte of it.
 
 The source's address is held before the copy's entry is written, or it is committed (rules 4 and 5):
 
@@ -7,8 +7,6 @@ The source's address is held before the copy's entry is written, or it is commit
                        no key      -> read the source again: if it is unchanged, it is committed; else start over
                                       (while a run marks commits, the address is pinned before that, rule 13)
     source committed:  no reference; the commit's mark is checked before and after (rule 13)
-
-Move is copy, then delete, under the same rules: no lock, so no stale lock.
 
 Pairs of one call are copied as if at once: a->b and b->c leave at c what was at b. So while b->c starts over, a->b
 waits for it.
@@ -27,10 +25,9 @@ from refstore.core import argument_types, ids, user_metadata
 from refstore.core.ids import Address, BranchName, CommitId, Path, is_own
 from refstore.errors import Conflict, Contention, InvalidPath, ObjectNotFound
 from refstore.operations import refs
-from refstore.operations.delete import delete_sources
 from refstore.operations.read import ResolvedEntry, resolve_many
 from refstore.operations.refs import ResolvedRef
-from refstore.operations.stage_entries import Placement, TokenMoved, check_distinct, place
+from refstore.operations.stage_entries import Overwrite, Placement, TokenMoved, check_distinct, place
 from refstore.records.reference_records import Reference
 from refstore.records.s3_attributes import content_of, join_attributes
 from refstore.records.staging_records import Entry
@@ -51,15 +48,9 @@ class Copy(NamedTuple):
     """
 
 
-class Move(Copy):
-    """One move: a copy whose source path is deleted after it."""
-
-    __slots__ = ()
-
-
-class _CopiedEntry(NamedTuple):
-    source: Entry
-    """The source's entry as it was read: a move deletes this entry, and no other that names the same address."""
+class CopiedEntry(NamedTuple):
+    source: ResolvedEntry
+    """The source as it was read: a move deletes this entry, and no other that names the same address."""
     entry: Entry
 
 
@@ -68,10 +59,17 @@ def copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequenc
 
     Raises InvalidPath for a copy onto itself: `change_metadata` changes what is said of an object.
     """
-    return [copied.entry for copied in _copy_many(ctx, source_ref, branch, copies)]
+    return [copied.entry for copied in copy_entries(ctx, source_ref, branch, copies)]
 
 
-def _copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequence[Copy]) -> list[_CopiedEntry]:
+def copy_entries(
+    ctx: Context,
+    source_ref: str,
+    branch: BranchName,
+    copies: Sequence[Copy],
+    overwrites: list[Overwrite] | None = None,
+) -> list[CopiedEntry]:
+    """Copy as `copy_many` does, and return the sources as well. `overwrites`: as of `stage_entries.place`."""
     argument_types.check_items(copies, Copy)
     pairs = [(ids.object_path(item.source), ids.object_path(item.destination)) for item in copies]
     check_distinct([Placement(destination, None, is_referenced=False) for _, destination in pairs])
@@ -83,28 +81,14 @@ def _copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequen
             f"{onto_itself!r} of {branch!r} cannot be copied or moved onto itself; give another destination"
         )
     changes = {destination: item.change for item, (_, destination) in zip(copies, pairs, strict=True) if item.change}
-    copied: dict[Path, _CopiedEntry] = {}
-    overwrites: dict[Path, Address] = {}
+    copied: dict[Path, CopiedEntry] = {}
+    over: dict[Path, Address] = {}
     for _ in range(ATTEMPTS):
         waiting = [pair for pair in pairs if pair[1] not in copied]
         if not waiting:
             return [copied[destination] for _, destination in pairs]
-        copied |= _copy_once(ctx, refs.resolve(ctx, source_ref), branch, waiting, overwrites, changes)
+        copied |= _copy_once(ctx, refs.resolve(ctx, source_ref), branch, waiting, over, changes, overwrites)
     raise Contention(f"the source on {source_ref!r} kept changing while it was copied; make the same call again")
-
-
-def move_many(ctx: Context, branch: BranchName, to: BranchName, moves: Sequence[Move]) -> list[Entry]:
-    """Copy from the branch to the same or another branch, then delete the sources.
-
-    A crash in between leaves both names, and the address referenced.
-    """
-    argument_types.check_items(moves, Copy)
-    copied = _copy_many(ctx, branch, to, moves)
-    moved = {
-        ids.object_path(item.source): copied_entry.source for item, copied_entry in zip(moves, copied, strict=True)
-    }
-    delete_sources(ctx, branch, moved)
-    return [copied_entry.entry for copied_entry in copied]
 
 
 def _copy_once(
@@ -114,7 +98,8 @@ def _copy_once(
     pairs: Sequence[tuple[Path, Path]],
     over: dict[Path, Address],
     changes: Mapping[Path, Callable[[Entry], Entry]],
-) -> dict[Path, _CopiedEntry]:
+    overwrites: list[Overwrite] | None,
+) -> dict[Path, CopiedEntry]:
     """Try each pair once, and return the entries of those that were copied. The caller tries the others again.
 
     `changes`: of the copies' metadata, by destination. `over` collects, over all tries, the addresses that this call
@@ -179,13 +164,11 @@ def _copy_once(
             and item.path in resolved
             and item.entry.address != resolved[item.path].entry.address
         }
-    source_of = {dst: resolved[src].entry for src, dst in pairs}
-    copied = {
-        item.path: _CopiedEntry(source_of[item.path], item.entry) for item in placements if item.entry is not None
-    }
+    source_of = {dst: resolved[src] for src, dst in pairs}
+    copied = {item.path: CopiedEntry(source_of[item.path], item.entry) for item in placements if item.entry is not None}
     if placements:
         try:
-            place(ctx, branch, token, placements, on_empty=False, sources=sources)
+            place(ctx, branch, token, placements, on_empty=False, sources=sources, overwrites=overwrites)
         except TokenMoved as moved:
             for item in moved.placements:
                 copied.pop(item.path)

@@ -112,47 +112,6 @@ def delete_prefix(ctx: Context, branch: BranchName, prefix: str) -> int:
         after = page[-1]
 
 
-def delete_sources(ctx: Context, branch: BranchName, copied: dict[Path, Entry]) -> None:
-    """Delete the paths that still have the entry that was copied; entries that somebody wrote there meanwhile stay.
-
-    So does a new entry of the same address: a move back put it there, and released the copy.
-    """
-    branches = ctx.branches
-    references = ctx.references
-    ref = ResolvedRef.of_branch(branch)
-    rewrites: set[Path] = set()
-    for _ in range(ATTEMPTS):
-        token = branches.read_open(branch).record.token
-        paths = sorted(copied)
-        raws = ctx.kv.get_many(keys.entries(ctx.repo, token, paths))
-        current = resolve_many(ctx, ref, paths)
-        unchanged = [
-            (path, raw)
-            for path, raw in zip(paths, raws, strict=True)
-            # a tombstone under a token that was sealed meanwhile may have come too late for the commit under way: write
-            # it again
-            if (path in current and is_unchanged(ctx, current[path], copied[path]))
-            or (path in rewrites and path not in current and raw is ABSENT)
-        ]
-        if not unchanged:
-            return
-        # replace exactly what was read: the staged entry, or nothing where a sealed token or a commit has the source
-        *outcomes, raw_branch = ctx.kv.execute(
-            [
-                *(SetIf(keys.entry(ctx.repo, token, path), raw, TOMBSTONE) for path, raw in unchanged),
-                branches.get_operation(branch),
-            ]
-        )
-        if branches.parse_open(branch, raw_branch).record.token == token:
-            deleted = [(path, raw) for (path, raw), ok in zip(unchanged, outcomes, strict=True) if ok]
-            references.release(releases_of_replaced(token, deleted, DELETED_CAUSE), guess=True)
-            copied = {path: copied[path] for (path, _), ok in zip(unchanged, outcomes, strict=True) if not ok}
-            rewrites = set()
-        else:
-            rewrites |= {path for (path, _), ok in zip(unchanged, outcomes, strict=True) if ok}
-    raise branches.contention(branch)
-
-
 def reset_paths(ctx: Context, branch: BranchName, *, path: str | None = None, prefix: str | None = None) -> int:
     """Undo the staged changes of one path, or of all paths with a prefix, and return how many there were.
 

@@ -11,7 +11,7 @@ Rules 1, 2 and 6 are implemented here, and entries are written nowhere else:
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
@@ -40,6 +40,7 @@ ATTEMPTS: Final = 16
 OVERWRITTEN_CAUSE: Final = "overwritten"
 REFUSED_CAUSE: Final = "refused: something is at the path"
 DELETED_CAUSE: Final = "deleted"
+TAKEN_BACK_CAUSE: Final = "taken back: others moved or changed its source"
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
@@ -71,6 +72,17 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
         return TOMBSTONE if self.entry is None else encode(self.entry)
 
 
+class Overwrite(NamedTuple):
+    """One write of a placement whose caller may take it back, and releases itself what it replaced."""
+
+    token: Token
+    placement: Placement
+    replaced: bytes | Absent | None
+    """None: the reply was lost, so nobody knows."""
+    was_current: bool
+    """Whether the token was the branch's behind the write: then no commit has what was replaced (rule 6)."""
+
+
 class TokenMoved(Exception):  # not an error: the operation starts over, or tells the caller what happened
     """A reference could not follow the branch to its new token: the address was committed, or released, meanwhile."""
 
@@ -88,6 +100,7 @@ def place(
     on_empty: bool,
     sources: Mapping[CommitId, Sequence[Path]] | None = None,
     witness: bool = False,
+    overwrites: list[Overwrite] | None = None,
 ) -> None:
     """Write the entries under `token`, under which their references are listed already, and follow the branch.
 
@@ -96,6 +109,7 @@ def place(
     `on_empty`: whether a list that was emptied meanwhile takes the reference again (the writer's own retry, restore).
     `sources`: the commits, and the paths there, that entries without a reference were copied from. If one of these was
     marked meanwhile, the entries are taken back (rule 13). `witness`: whether the manifest is to have the entries.
+    `overwrites` takes each write: then the caller releases what they replaced (`release_replaced`).
 
     Raises TokenMoved, BranchNotFound, Gone, Contention. After any of them nothing is lost: an entry under a token that
     is not live any more is removed with its token.
@@ -114,6 +128,8 @@ def place(
             results = ctx.kv.execute([*writes, *marks, branches.get_operation(branch)])
         except OutcomeUnknown as error:
             unknown.wait(error)
+            if overwrites is not None:
+                overwrites += [Overwrite(token, item, None, was_current=False) for item in placements]
             # an entry that landed may have been overwritten and released since, so none is written again as it was
             released = _find_released(ctx, token, placements)
             open_branch = branches.read_open(branch)  # in this order
@@ -124,8 +140,14 @@ def place(
             old = cast("list[bytes | Absent]", results[: len(writes)])
             _undo_if_marked(ctx, token, placements, old, sources or {}, results[len(writes) : -1])
             open_branch = branches.parse_open(branch, results[-1])
-            if open_branch.record.token == token:
+            is_current = open_branch.record.token == token
+            if overwrites is not None:
+                overwrites += [
+                    Overwrite(token, item, value, is_current) for item, value in zip(placements, old, strict=True)
+                ]
+            elif is_current:
                 references.release(_releases_of_overwritten(token, placements, old), guess=True)
+            if is_current:
                 if witness:
                     _write_witness(ctx, [(token, item) for item in placements])
                 break
@@ -142,6 +164,39 @@ def place(
         raise branches.contention(branch)
     if moved:
         raise TokenMoved(moved)
+
+
+def release_replaced(ctx: Context, overwrites: Sequence[Overwrite]) -> None:
+    """Release what was replaced under tokens that stayed current (rule 6)."""
+    releases: list[Release] = []
+    for token, item, replaced, was_current in overwrites:
+        if was_current and replaced is not None:
+            releases += _releases_of_overwritten(token, [item], [replaced])
+    ctx.references.release(releases, guess=True)
+
+
+def take_back(ctx: Context, branch: BranchName, token: Token, overwrites: Sequence[Overwrite]) -> bool:
+    """Put back what was replaced under a token, and return whether the token is current behind that.
+
+    If it is not, a commit may have the entries. What somebody else wrote over them stays. The caller releases what was
+    replaced: where it is back, it has a new reference.
+    """
+    placements = [item.placement for item in overwrites]
+    replaced = [ABSENT if item.replaced is None else item.replaced for item in overwrites]
+    returned = _put_back(ctx, token, placements, replaced)
+    if ctx.branches.read_open(branch).record.token != token:
+        return False
+    paths = [item.path for item in placements]
+    refused = [(path, value) for path, (value, is_back) in zip(paths, returned, strict=True) if not is_back]
+    own_entries = [(item.path, item.encoded_entry) for item in placements if item.is_referenced]
+    ctx.references.release(
+        [
+            *releases_of_replaced(token, own_entries, TAKEN_BACK_CAUSE),
+            *releases_of_replaced(token, refused, TAKEN_BACK_CAUSE),
+        ],
+        guess=True,
+    )
+    return True
 
 
 def _drop_placed(placements: Sequence[Placement], paths: Container[Path]) -> list[Placement]:
@@ -410,9 +465,11 @@ def _undo_if_marked(
             raise marked_error(commit, decode(mark, Mark))
 
 
-def _put_back(ctx: Context, token: Token, placements: Sequence[Placement], replaced: Sequence[bytes | Absent]) -> None:
+def _put_back(
+    ctx: Context, token: Token, placements: Sequence[Placement], replaced: Sequence[bytes | Absent]
+) -> list[tuple[bytes | Absent, bool]]:
     """Put back what the placements replaced, each entry under a new reference: while it was not there, the scrubber may
-    have released the one that it had (rule 9).
+    have released the one that it had (rule 9). Return what was to be put back, and whether it was.
 
     An address without a key is committed if it has content, because whoever deletes an object deletes its key last. An
     entry that replaced itself had landed before, and its reply was lost. What it replaced then is not known, so nothing
@@ -435,4 +492,5 @@ def _put_back(ctx: Context, token: Token, placements: Sequence[Placement], repla
         elif outcome is not AddOutcome.NO_RECORD or not have_content(ctx, [entry.address])[0]:
             values[index] = ABSENT
     names = keys.entries(ctx.repo, token, [item.path for item in placements])
-    ctx.kv.set_if_many(set_ifs(names, [item.encoded_entry for item in placements], values))
+    outcomes = ctx.kv.set_if_many(set_ifs(names, [item.encoded_entry for item in placements], values))
+    return list(zip(values, outcomes, strict=True))

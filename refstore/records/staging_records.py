@@ -33,6 +33,9 @@ class Entry(Record, frozen=True, tag=1):
 class Tombstone(Record, frozen=True, tag=2):
     """The path is deleted under this token, whatever the tokens and the commit below it say."""
 
+    id: str = ""
+    """Of a move's tombstone: by it the move knows its own from another's, although a reply was lost (rule 6)."""
+
 
 def without_reference(entry: Entry) -> Entry:
     """Return the entry as a commit holds it, without its reference id."""

@@ -5,15 +5,16 @@ address.
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+import pathlib
 from typing import Any
 
 import pytest
 
 from refstore.cli import cp
 from refstore.context import Context
-from refstore.core.ids import BranchName
-from refstore.operations import copy, upload
+from refstore.core.ids import BranchName, Path
+from refstore.errors import RefstoreError
+from refstore.operations import move, upload
 from refstore.operations.upload import Upload
 from tests.commands import Command, paths
 
@@ -179,7 +180,7 @@ class TestDownload:
     def test_a_blob_that_changed_is_not_handed_out(self, sales: Command) -> None:
         address = sales.json("upload", "sales", "main", "-", "a", stdin=b"good")["address"]
         namespace = sales.json("repo", "show", "sales")["namespace"].removeprefix("file://")
-        Path(namespace, address).write_bytes(b"evil")
+        pathlib.Path(namespace, address).write_bytes(b"evil")
         ran = sales("download", "sales", "main", "a", "--json")
         assert (ran.code, ran.error["code"]) == (6, "corrupt_object")
         assert [file.name for file in sales.folder.iterdir() if file.is_file()] == []
@@ -243,16 +244,17 @@ class TestCopyAndMove:
         self, filled: Command, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         filled.ok("branch", "create", "sales", "dev")
-        real = copy.delete_sources
+        real = move.delete_sources
 
-        def upload_and_delete(ctx: Context, *args: Any) -> None:
+        def upload_and_delete(ctx: Context, *args: Any) -> dict[Path, RefstoreError]:
             upload.upload_many(ctx, BranchName("main"), [Upload(path="b/3", body=b"new")])
-            real(ctx, *args)
+            return real(ctx, *args)
 
-        monkeypatch.setattr(copy, "delete_sources", upload_and_delete)
-        filled.ok("mv", "sales/main/b/3", "sales/dev/")
+        monkeypatch.setattr(move, "delete_sources", upload_and_delete)
+        ran = filled("mv", "sales/main/b/3", "sales/dev/moved")
+        assert (ran.code, "was changed by others while it was moved" in ran.err) == (4, True)
         assert filled.ok("cat", "sales/main/b/3").out == "new"
-        assert filled.ok("cat", "sales/dev/b/3").out == "b/3"
+        assert "moved" not in paths(filled.json("ls", "sales", "dev", "-r"))
 
     def test_history_is_not_moved(self, filled: Command) -> None:
         filled.ok("tag", "create", "sales", "v1")
@@ -412,7 +414,7 @@ class TestOtherWriters:
     def test_issue_write_link(self, sales: Command) -> None:
         given = sales.json("issue", "sales", "main", "x")
         assert given["url"] == "file://" + given["file"]
-        Path(given["file"]).write_bytes(b"by another")
+        pathlib.Path(given["file"]).write_bytes(b"by another")
         found = sales.json("why", "sales", given["address"])
         assert (found["state"], found["expires"] is None) == ("issued", False)
         assert (

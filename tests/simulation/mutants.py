@@ -633,9 +633,10 @@ def identities() -> Iterator[Mutant]:
         rule="a move's meaning",
         edits=(
             Edit(
-                "refstore.operations.copy:move_many",
-                "    delete_sources(ctx, branch, moved)",
-                "    from refstore.operations import delete\n    delete.delete_many(ctx, branch, list(moved))",
+                "refstore.operations.move:move_many",
+                "errors = delete_sources(",
+                "from refstore.operations import delete\n"
+                "        errors = (lambda ctx, branch, copied: delete.delete_many(ctx, branch, list(copied)) or {})(",
             ),
         ),
         caught_by="move p->q | upload p | hard delete",

@@ -16,7 +16,8 @@ from refstore.kv.memory import MemoryKV
 from refstore.kv_recovery import kv_rebuild
 from refstore.lake import Lake
 from refstore.operations import multipart
-from refstore.operations.copy import Copy, Move
+from refstore.operations.copy import Copy
+from refstore.operations.move import Move
 from refstore.operations.upload import Link, Stage, Upload
 from refstore.records.repository_records import ImportSource
 from refstore.records.s3_attributes import ContentDescription, S3Attributes, content_of

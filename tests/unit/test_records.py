@@ -94,6 +94,7 @@ RECORDS: dict[str, Record] = {
         *(ADDRESS, 2**40, "ab12", 1_700_000_000_000, {"b": "2", "a": "1"}, "text/csv", "r1", "d41d8cd9"), ATTRIBUTES
     ),
     "tombstone": Tombstone(),
+    "tombstone of a move": Tombstone("t1"),
     "listed": Listed((REFERENCE,), 1_700_000_000_000),
     "listed, full": Listed((REFERENCE, Reference(OTHER, Path("ä"), "r1")), 1_700_000_000_000),
     "emptied": Emptied(1_700_000_000_000, REFERENCE, "reset"),
@@ -372,7 +373,8 @@ WRITTEN: dict[str, str] = {
     "branch": (
         "9914d94063636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363bf6d61696e3a30316a38783677337672303030303030303030303030303030319090a2773100c2a0"
     ),
-    "tombstone": ("9102"),
+    "tombstone": ("9202a0"),
+    "tombstone of a move": ("9202a27431"),
     "listed, full": (
         "930a9293bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a093bf6d61696e3a30316a3878367733767230303030303030303030303030303032a2c3a4a27231cf0000018bcfe56800"
     ),
