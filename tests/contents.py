@@ -5,9 +5,8 @@ from __future__ import annotations
 from refstore.repository import Repository
 
 
-def contents(repo: Repository) -> dict[str, bytes]:
-    """Return what is on main."""
-    return {item.path: repo.read("main", item.path) for item in repo.list("main")}
+def contents(repo: Repository, ref: str = "main") -> dict[str, bytes]:
+    return {item.path: repo.read(ref, item.path) for item in repo.list(ref)}
 
 
 def paths(repo: Repository, ref: str = "main") -> list[str]:

@@ -1,4 +1,4 @@
-"""Recognise tables whose own metadata lists their files, with their sizes: Delta, Iceberg, Hudi, Paimon.
+"""Recognise tables whose own metadata lists their files, with their sizes: Delta, Iceberg, Hudi, Paimon, DuckLake.
 
 A run refuses a data set that holds such a table, is one, or is a part of one: rewritten files would break its readers.
 Each format is one line of `_FORMATS`.
@@ -17,28 +17,47 @@ from refstore.purge_document.document import Dataset
 class _TableFormat(NamedTuple):
     name: str
     folders: tuple[str, ...]
-    """Of the table's own metadata, below its root."""
+    """Of the table's own metadata, below its root. None: its metadata lies elsewhere."""
     files: re.Pattern[str]
-    """Of whose names one there shows that it is a table."""
+    """Of whose names one there, or without such folders anywhere, shows that it is a table."""
     purge_advice: str
     """How rows are purged by the table's own means."""
 
 
 _FORMATS: Final = (
-    _TableFormat("Delta", ("_delta_log/",), re.compile(r".+"), "`DELETE FROM`, then `VACUUM`"),
+    _TableFormat(
+        "Delta",
+        ("_delta_log/",),
+        re.compile(r".+"),
+        "`DELETE FROM`, then `REORG TABLE ... APPLY (PURGE)` (with deletion vectors the rows stay in the files until "
+        "then), then `VACUUM`",
+    ),
     _TableFormat(
         "Iceberg",
         ("metadata/",),
         # compressed: `.gz.metadata.json` by its specification, `.metadata.json.gz` by Spark's 1.x
         re.compile(r"[^/]+\.metadata\.json(\.gz)?"),
-        "a row-level `DELETE`, then `expire_snapshots`",
+        "a row-level `DELETE`, then `rewrite_data_files` with `delete-file-threshold` 1 (with delete files the rows "
+        "stay in the files until then), then `expire_snapshots`",
     ),
-    _TableFormat("Hudi", (".hoodie/",), re.compile(r".+"), "`DELETE FROM`, then its cleaning of old file versions"),
+    _TableFormat(
+        "Hudi",
+        (".hoodie/",),
+        re.compile(r".+"),
+        "`DELETE FROM`, then a compaction (of a merge-on-read table), then its cleaning of old file versions",
+    ),
     _TableFormat(
         "Paimon",
         ("snapshot/", "schema/"),
         re.compile(r"(snapshot|schema)-[0-9]+"),
         "`DELETE FROM`, a full compaction, then `expire_snapshots`",
+    ),
+    _TableFormat(
+        "DuckLake",
+        (),
+        re.compile(r"ducklake-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(-[a-z]+)?\.(parquet|puffin)"),
+        "`DELETE FROM`, then `ducklake_rewrite_data_files` with `delete_threshold` 0, `ducklake_expire_snapshots` and "
+        "`ducklake_cleanup_old_files`",
     ),
 )
 
@@ -46,7 +65,8 @@ _FORMATS: Final = (
 def refuse_table_path(dataset: Dataset, path: str) -> None:
     """Raise Invalid if a path below a data set's prefix shows that a table lies there."""
     for format_ in _FORMATS:
-        if _find_table_root(format_, path, from_=len(dataset.prefix)) is not None:
+        is_file = not format_.folders and format_.files.fullmatch(path.rpartition("/")[2])
+        if is_file or _find_table_root(format_, path, from_=len(dataset.prefix)) is not None:
             raise _refusal(dataset, format_, f"holds a table of {format_.name}")
 
 
@@ -96,5 +116,6 @@ def _find_table_root(format_: _TableFormat, path: str, *, from_: int = 0) -> str
 def _refusal(dataset: Dataset, format_: _TableFormat, what: str) -> Invalid:
     return Invalid(
         f"data set {dataset.name!r} {what}, which records its files and their sizes: rewritten files would break its "
-        f"readers. Purge it with {format_.name}'s own means: {format_.purge_advice}"
+        f"readers. Purge it with {format_.name}'s own means: {format_.purge_advice}. Then commit: older commits here "
+        "still name the files with the rows, until they expire"
     )

@@ -121,7 +121,8 @@ def delete_sources(ctx: Context, branch: BranchName, copied: dict[Path, Entry]) 
             # a tombstone whose reply was lost is read as its own: what it replaced is what was copied
             old = [(path, encode(left[path]) if raws[path] == tombstone else raws[path]) for path in fallen]
             ctx.references.release(releases_of_replaced(token, old, DELETED_CAUSE), guess=True)
-            left = {path: entry for path, entry in left.items() if path not in fallen}
+            for path in fallen:
+                del left[path]
             if not left:
                 break
         else:

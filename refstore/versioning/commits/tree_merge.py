@@ -4,6 +4,10 @@ Path by path, in order: what theirs did not change stays as ours has it. What th
 what base had. If ours has what theirs has, both came to the same and nothing is to do. Otherwise they conflict, and the
 strategy decides.
 
+**The log of a table** (`table_logs.py`) is decided as a whole. If both changed a file of it, a strategy takes the
+folder as the winner has it: what the other side added there is left out, or goes. The data files of both stay; the log
+does not name those of the other side.
+
 Whether two entries are the same thing the caller tells (`equality`), because that needs to know where contents lie.
 (`apply` and `Trees.diff` compare all fields: there a new address or time is a change.)
 
@@ -16,11 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import partial
+from heapq import merge
 from itertools import islice
+from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
 
 from refstore.errors import MergeConflict
 from refstore.records.staging_records import Entry
+from refstore.versioning.commits import table_logs
 from refstore.versioning.commits.equality import AreEqual
 from refstore.versioning.commits.tree_diff import PathChange
 
@@ -53,7 +60,7 @@ class MergeSides(NamedTuple):
 class TreeReader(Protocol):
     """The methods of `Trees` that a merge needs."""
 
-    def diff(self, left: str, right: str) -> Iterator[PathChange]: ...
+    def diff(self, left: str, right: str, *, prefix: str = "") -> Iterator[PathChange]: ...
 
     def get_many(self, metarange: str, paths: Iterable[str]) -> dict[str, Entry]: ...
 
@@ -92,7 +99,33 @@ def merge_changes(
         paths = tuple(islice(conflicts, CONFLICTS_MAX))
         if paths:
             raise _merge_conflict(paths, has_more=next(conflicts, None) is not None)
-    for step in compare_sides(trees.diff(base, theirs), our_entries, equal):
+    steps = compare_sides(trees.diff(base, theirs), our_entries, equal)
+    step = next(steps, None)
+    while step is not None:
+        log = table_logs.find_log(step.path)
+        some = [step]
+        step = next(steps, None)
+        while log is not None and step is not None and step.path.startswith(log.folder):
+            some.append(step)
+            step = next(steps, None)
+        if log is None or not any(
+            each.is_conflict and log.has(each.path) and log.is_decisive(each.path) for each in some
+        ):
+            yield from _decide(some, strategy)
+            continue
+        others = _decide([each for each in some if not log.has(each.path)], strategy)
+        if strategy is MergeStrategy.THEIRS:
+            changes = trees.diff(ours, theirs, prefix=log.folder)
+            whole = ((change.path, change.right) for change in changes if log.has(change.path))
+            yield from merge(others, whole, key=itemgetter(0))
+        elif strategy is MergeStrategy.OURS:
+            yield from others
+        else:
+            raise _merge_conflict(tuple(each.path for each in some if each.is_conflict), has_more=True)
+
+
+def _decide(steps: Iterable[MergeSides], strategy: MergeStrategy) -> Iterator[tuple[str, Entry | None]]:
+    for step in steps:
         if not step.is_conflict or strategy is MergeStrategy.THEIRS:
             yield step.path, step.theirs
         elif strategy is MergeStrategy.NONE:  # a purge has replaced a content since: what was equal is not
@@ -104,7 +137,11 @@ def _merge_conflict(paths: tuple[str, ...], *, has_more: bool) -> MergeConflict:
         what = f"1 path was changed on both sides, {paths[0]!r}"
     else:
         what = f"{len(paths)}{' or more' if has_more else ''} paths were changed on both sides, {paths[0]!r} among them"
-    return MergeConflict(
-        f"{what}; choose source-wins or dest-wins, or make both sides equal first",
-        paths,
-    )
+    logs = (log for path in paths if (log := table_logs.find_log(path)) is not None and log.is_decisive(path))
+    tables = list(dict.fromkeys(log.table for log in logs))
+    if tables:
+        what += (
+            f". Both sides wrote the {tables[0]}{f' and {len(tables) - 1} more' if len(tables) > 1 else ''}: a "
+            "strategy takes the whole log of one side, and the rows that the other side wrote are not in the table then"
+        )
+    return MergeConflict(f"{what}; choose source-wins or dest-wins, or make both sides equal first", paths)
