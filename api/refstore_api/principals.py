@@ -14,6 +14,8 @@ class Principal(NamedTuple):
     repositories: tuple[str, ...]
     """The only repositories that the key may use; empty: all."""
     created_ms: int
+    buckets: tuple[str, ...] = ()
+    """The buckets that are a branch for this key, as `NAME=REPOSITORY:BRANCH`; of the S3 gateway only."""
 
     def check(self, role: Role, repository: str | None) -> None:
         """Check that the key has the role and may use the repository. Raises Forbidden."""

@@ -38,12 +38,20 @@ def create(
     expires: Annotated[
         str | None, typer.Option(metavar="DURATION", help="When the key expires: 12h, 30d. Default: never.")
     ] = None,
+    bucket: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=REPO:BRANCH",
+            help="Make this bucket the branch for S3 clients that use the key; may be given several times.",
+        ),
+    ] = None,
 ) -> None:
     """Create an access key. Its secret is shown only this once.
 
     \b
     Example: refstore keys create --role reader --repository sales --description "the dashboard"
              refstore keys create --role writer --expires 30d --description "a migration"
+             refstore keys create --role writer --repository sales --bucket warehouse=sales:dev
     """
     try:
         chosen_role = access_keys.Role[role.upper()]
@@ -53,7 +61,12 @@ def create(
     with open_lake(ctx, create=True) as lake:
         expires_ms = lake.clock.now_ms() + int(seconds * 1000) if seconds is not None else 0
         created = access_keys.create_key(
-            lake, chosen_role, repositories=repository or [], description=description, expires_ms=expires_ms
+            lake,
+            chosen_role,
+            repositories=repository or [],
+            description=description,
+            expires_ms=expires_ms,
+            buckets=bucket or [],
         )
         emit(
             ctx,
@@ -81,6 +94,7 @@ def list_(ctx: typer.Context) -> None:
                     "access_key_id": key.id,
                     "role": key.role.name.lower(),
                     "repositories": list(key.repositories),
+                    "buckets": list(key.buckets),
                     "description": key.description,
                     "created": format_when(key.created_ms),
                     "expires": format_when(key.expires_ms or None),

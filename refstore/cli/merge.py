@@ -26,7 +26,9 @@ def merge(
     message: Message = "",
     strategy: Annotated[
         Literal["", "dest-wins", "source-wins"],
-        typer.Option(metavar="dest-wins|source-wins", help="Decide conflicts; default: report them."),
+        typer.Option(
+            metavar="dest-wins|source-wins", help="Decide conflicts, of tables by whole logs; default: report them."
+        ),
     ] = "",
     squash: Annotated[bool, typer.Option("--squash", help="Make one commit with one parent.")] = False,
     committer: Committer = "",

@@ -11,14 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from refstore.configuration.object_store_settings import ObjectStoreSettings
+from refstore.core.pinned_buckets import parse_pinned_buckets
 from refstore.core.redaction import redact_url
 from refstore.core.safety import Safety
 from refstore.core.signing_keys import SigningKey, parse_signing_key
-from refstore.errors import InvalidSettings
+from refstore.errors import Invalid, InvalidSettings
 from refstore.purge_document.purge_key import PURGE_KEY_CHARACTERS
 
 NO_SETTING: Final = "no setting"
@@ -28,9 +29,6 @@ _BOUNDS: Final = "bounds"
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://\S*")
 S3_SECRETS_KEY_CHARACTERS: Final = 32
 _DOMAIN: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-_PINNED_BUCKET: Final = re.compile(
-    r"(?P<name>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])=(?P<repository>[a-z0-9][a-z0-9-]{2,62}):(?P<branch>[A-Za-z0-9_./-]+)"
-)
 _FOREIGN: Final = re.compile(r"(s3://[^/?#]+|file://(localhost)?/)[^#]*")
 
 
@@ -175,27 +173,10 @@ class S3Settings:
             )
         if self.domain and not _DOMAIN.fullmatch(self.domain):
             raise InvalidSettings(f"s3.domain is {self.domain[:80]!r}; it must be a domain such as s3.example.org")
-        for text in self.buckets:
-            if not _PINNED_BUCKET.fullmatch(text):
-                raise InvalidSettings(
-                    f"s3.buckets has {text[:120]!r}; write NAME=REPOSITORY:BRANCH, such as warehouse=lake:main"
-                )
-        names = [bucket.name for bucket in self.pinned_buckets]
-        if len(set(names)) != len(names):
-            raise InvalidSettings("s3.buckets names one bucket twice; give each bucket one branch")
-
-    @property
-    def pinned_buckets(self) -> tuple[PinnedBucket, ...]:
-        matches = (_PINNED_BUCKET.fullmatch(text) for text in self.buckets)
-        return tuple(PinnedBucket(each["name"], each["repository"], each["branch"]) for each in matches if each)
-
-
-class PinnedBucket(NamedTuple):
-    """A bucket of `s3.buckets`."""
-
-    name: str
-    repository: str
-    branch: str
+        try:
+            parse_pinned_buckets(self.buckets)
+        except Invalid as error:
+            raise InvalidSettings(f"s3.buckets: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ import msgspec
 from refstore.audit import AuditLog
 from refstore.core import ids
 from refstore.core.clock import Clock, format_utc
+from refstore.core.pinned_buckets import parse_pinned_buckets
 from refstore.errors import AlreadyExists, Conflict, Contention, Invalid, InvalidName, NotFound
 from refstore.kv.base import ABSENT, KV, Absent
 from refstore.records import keys
@@ -65,6 +66,8 @@ class AccessKey(NamedTuple):
     """0: S3 clients cannot use the key."""
     old_s3_secret_ends_ms: int = 0
     """The end of the S3 secret before the last rotation; it may be in the past. 0: there is none."""
+    buckets: tuple[str, ...] = ()
+    """The buckets that are a branch for this key, as `NAME=REPOSITORY:BRANCH`."""
 
 
 class KeyStore(Protocol):
@@ -93,18 +96,27 @@ def create_key(
     id: str | None = None,  # noqa: A002  # the field's word
     secret: str | None = None,
     expires_ms: int = 0,
+    buckets: Sequence[str] = (),
 ) -> NewKey:
-    """Create a key. `expires_ms`: the time from which it is invalid; 0: it does not expire.
+    """Create a key. `expires_ms`: the time from which it is invalid; 0: it does not expire. `buckets`: what is a branch
+    for this key only, as `NAME=REPOSITORY:BRANCH`.
 
-    Raises AlreadyExists, InvalidName, Invalid (a secret that is too short, an expiry that has passed),
-    AuditUnavailable, as all changes do.
+    Raises AlreadyExists, InvalidName, Invalid (a secret that is too short, an expiry that has passed, a bucket of a
+    repository that the key may not use), AuditUnavailable, as all changes do.
     """
+    pinned = parse_pinned_buckets(buckets)
+    for bucket in pinned.values():
+        if repositories and bucket.repository not in repositories:
+            raise Invalid(
+                f"the bucket {bucket.name!r} is pinned to the repository {bucket.repository!r}, which the key may not "
+                "use; allow it, too"
+            )
     if expires_ms and expires_ms <= store.clock.now_ms():
         raise Invalid(f"the access key would have expired at {format_utc(expires_ms)} already; give a later time")
     key_id = id if id is not None else new_id()
     new_key_secret = secret if secret is not None else new_secret()
     record = _new_record(
-        store.clock, role, repositories, description, _check_secret(key_id, new_key_secret), expires_ms
+        store.clock, role, repositories, description, _check_secret(key_id, new_key_secret), expires_ms, tuple(buckets)
     )
     with store.audit.change("key.create", target=key_id, after=audit_values(record)):
         if not store.kv.set_if(keys.access_key(key_id), ABSENT, encode(record)):
@@ -135,7 +147,7 @@ def ensure_key(store: KeyStore, id: str, secret: str) -> AccessKey:  # noqa: A00
         )
         # who had fewer rights does not get more by the S3 secret
         if record is not None and record.role == Role.OPERATOR:
-            new_record = msgspec.structs.replace(new_record, s3_secrets=record.s3_secrets)
+            new_record = msgspec.structs.replace(new_record, s3_secrets=record.s3_secrets, buckets=record.buckets)
         if _replace_key(store, "key.set", id, raw, new_record):
             return display_key(id, new_record)
     raise _contention(id)
@@ -372,6 +384,7 @@ def audit_values(record: AccessKeyRecord) -> dict[str, object]:
         "old_secret_mark": _salt_mark(previous.salt) if previous is not None else "",
         "role": Role(record.role).name.lower(),
         "repositories": list(record.repositories),
+        "buckets": list(record.buckets),
         "description": record.description,
         "created_ms": record.created_ms,
         "expires_ms": record.expires_ms,
@@ -417,13 +430,19 @@ def _check_new_id(id_: str) -> str:
 
 
 def _new_record(
-    clock: Clock, role: Role, repositories: Sequence[str], description: str, secret: str, expires_ms: int = 0
+    clock: Clock,
+    role: Role,
+    repositories: Sequence[str],
+    description: str,
+    secret: str,
+    expires_ms: int = 0,
+    buckets: tuple[str, ...] = (),
 ) -> AccessKeyRecord:
     salt = secrets.token_bytes(_SALT_BYTES)
     only = tuple(sorted({ids.repository_name(name) for name in repositories}))
     hashed = _hash_secret(salt, secret)
     return AccessKeyRecord(
-        salt, hashed, int(role), clock.now_ms(), only, description, expires_ms, write_id=_new_write_id()
+        salt, hashed, int(role), clock.now_ms(), only, description, expires_ms, buckets=tuple(sorted(buckets))
     )
 
 
@@ -444,6 +463,7 @@ def display_key(id_: str, record: AccessKeyRecord) -> AccessKey:
         old_ends_ms,
         s3_secret_created_ms=record.s3_secrets[0].created_ms if record.s3_secrets else 0,
         old_s3_secret_ends_ms=record.s3_secrets[1].ends_ms if len(record.s3_secrets) > 1 else 0,
+        buckets=record.buckets,
     )
 
 

@@ -90,7 +90,7 @@ class KeyAuthentication:
         if refusal := s3_secrets.explain_refusal(key_id, record, self._service.lake.clock.now_ms()):
             raise S3Error("AccessDenied", refusal)
         return AuthenticatedRequest(
-            Principal(key_id, Role(record.role), record.repositories, record.created_ms), verified
+            Principal(key_id, Role(record.role), record.repositories, record.created_ms, record.buckets), verified
         )
 
     def _find_too_many(self, caller: LoginCaller) -> TooManyWrongSecrets | None:

@@ -1,8 +1,8 @@
 """Find the repository, and for a pinned bucket the branch, that a bucket's name stands for.
 
-Buckets are pinned by a setting: `s3.buckets` names their branches, and with `s3.create_buckets` a bucket that an S3
-client created is its repository's default branch. That is kept in the repository's record, and counts only while the
-setting is on.
+Buckets are pinned by an access key, for those who use it; and for all by a setting: `s3.buckets` names their branches,
+and with `s3.create_buckets` a bucket that an S3 client created is its repository's default branch. That is kept in the
+repository's record, and counts only while the setting is on.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Final, NamedTuple
 
 from refstore.configuration.settings import S3Settings
 from refstore.core import ids
+from refstore.core.pinned_buckets import parse_pinned_buckets
 from refstore.errors import InvalidName
 from refstore.records.repository_records import RepositoryRecord
+from refstore_api.principals import Principal
 from refstore_api.service import Service
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.targets import S3Bucket
@@ -37,11 +39,15 @@ class BucketLookup:
     def __init__(self, service: Service, settings: S3Settings) -> None:
         self._service = service
         self._is_created_pinned = settings.create_buckets
-        self._pinned = {each.name: S3Bucket(*each) for each in settings.pinned_buckets}
+        self._pinned = {name: S3Bucket(*each) for name, each in parse_pinned_buckets(settings.buckets).items()}
         self._found: OrderedDict[str, tuple[S3Bucket, float]] = OrderedDict()
 
-    def parse(self, name: str) -> S3Bucket:
-        """Return what a name says by itself, which is enough to check rights: the repository. Raises S3Error."""
+    async def find(self, name: str, principal: Principal) -> S3Bucket:
+        """Return what the bucket is for a caller. Whether its repository is there is checked by whoever reads or writes
+        it. Raises S3Error, RepositoryNotFound.
+        """
+        if (of_key := parse_pinned_buckets(principal.buckets).get(name)) is not None:
+            return S3Bucket(*of_key)
         if (pinned := self._pinned.get(name)) is not None:
             return pinned
         try:
@@ -70,22 +76,23 @@ class BucketLookup:
         """Look the bucket up again: this process created or deleted it."""
         self._found.pop(name, None)
 
-    def is_set(self, name: str) -> bool:
-        """Return whether the name is one of `s3.buckets`."""
-        return name in self._pinned
+    def is_set(self, name: str, principal: Principal) -> bool:
+        """Return whether the name is one of `s3.buckets`, or of the caller's key."""
+        return name in self._pinned or name in parse_pinned_buckets(principal.buckets)
 
-    def scan(self) -> Iterator[BucketRow]:
-        """Yield all buckets in order of name, in a thread."""
+    def scan(self, principal: Principal) -> Iterator[BucketRow]:
+        """Yield all buckets, as they are for a caller, in order of name, in a thread."""
+        pins = self._pinned | {name: S3Bucket(*each) for name, each in parse_pinned_buckets(principal.buckets).items()}
         created = {str(name): record for name, record in self._service.lake.repositories()}
         rows = [
             BucketRow(bucket, created[bucket.repository].created_ms)
-            for bucket in self._pinned.values()
+            for bucket in pins.values()
             if bucket.repository in created
         ]
         rows += [
             BucketRow(self._make(name, record), record.created_ms)
             for name, record in created.items()
-            if name not in self._pinned
+            if name not in pins
         ]
         return iter(sorted(rows))
 

@@ -31,7 +31,7 @@ async def list_buckets(request: S3Request) -> Response:
     def read() -> bytes:
         rows = [
             row
-            for row in request.gateway.buckets.scan()
+            for row in request.gateway.buckets.scan(principal)
             if (not principal.repositories or row.bucket.repository in principal.repositories)
             and row.bucket.name.startswith(prefix)
             and row.bucket.name > after
@@ -80,8 +80,8 @@ async def create_bucket(request: S3Request) -> Response:
     request.check_role(Role.OPERATOR, None)
     if name.endswith("-"):
         raise S3Error("InvalidBucketName", f"{name[:80]!r} ends with a hyphen; end it with a letter or a digit")
-    if buckets.is_set(name):
-        raise S3Error("BucketAlreadyExists", f"the settings pin the bucket {name!r}; choose another name")
+    if buckets.is_set(name, request.principal):
+        raise S3Error("BucketAlreadyExists", f"the settings or the key pin the bucket {name!r}; choose another name")
     await receive_document(request, CONFIGURATION_BYTES_MAX)  # a region, which says nothing here
 
     def create() -> None:
@@ -106,8 +106,11 @@ async def delete_bucket(request: S3Request) -> Response:
     _check_setting(request)
     bucket = await request.find_bucket(Role.OPERATOR)
     buckets = request.gateway.buckets
-    if buckets.is_set(bucket.name):
-        raise S3Error("AccessDenied", f"the settings pin the bucket {bucket.name!r}; it is deleted as a repository")
+    if buckets.is_set(bucket.name, request.principal):
+        raise S3Error(
+            "AccessDenied",
+            f"the settings or the access key pin the bucket {bucket.name!r}; it is deleted as a repository",
+        )
 
     def delete(repo: Repository) -> None:
         if names_objects(repo.context):

@@ -62,9 +62,13 @@ class S3Service(NamedTuple):
             **({"AWS_CA_BUNDLE": trust, "SSL_CERT_FILE": trust} if trust else {}),
         }
 
-    def add_key(self, key_id: str, role: Role, repositories: tuple[str, ...] = ()) -> None:
+    def add_key(
+        self, key_id: str, role: Role, repositories: tuple[str, ...] = (), buckets: tuple[str, ...] = ()
+    ) -> None:
         """Make an access key whose S3 secret is that of these tests."""
-        access_keys.create_key(self.lake, role, id=key_id, secret=f"api-{S3_SECRET}", repositories=repositories)
+        access_keys.create_key(
+            self.lake, role, id=key_id, secret=f"api-{S3_SECRET}", repositories=repositories, buckets=buckets
+        )
         self.add_secret(key_id)
 
     def add_secret(self, key_id: str) -> None:

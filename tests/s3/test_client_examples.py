@@ -31,6 +31,7 @@ PRINTED = {
     "Polars": [r"\[\('2026-11-21', 42, 's3://lake/main/polars/sales.parquet'\)\]"],
     "PyArrow": [r"\['lake/main/pyarrow/sales.parquet'\]", rf"\[{ROW}\]"],
     "PyIceberg": [r"\[\('shop', 'sales'\)\]", rf"\[{ROW}\]"],
+    "Tables on branches": [r"(?s:.*)s3://warehouse/tables/shop.*", rf"\[{ROW}\]"],
     "rclone": [r"\[refstore\]", "type = s3", *[".*"] * 3, "hello.txt", "hello"],
 }
 """What each example prints: what it listed and read back."""
@@ -103,4 +104,5 @@ def test_the_examples_run_one_after_the_other(scheme: str, tmp_path: Path) -> No
         assert re.fullmatch("\n".join(lines), by_name[name].strip()), f"{name}:\n{by_name[name]}"
     with refstore.open(tmp_path / "lake") as lake:
         folders = {item.path.partition("/")[0] for item in lake.repository("lake").list("main")}
+        assert {item.path.partition("/")[0] for item in lake.repository("lake").list("dev")} == {"tables"}
     assert folders == {"aws", "boto3", "delta", "duckdb", "iceberg", "obstore", "pandas", "polars", "pyarrow", "rclone"}
