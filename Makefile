@@ -6,7 +6,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 # Empty: bytecode is written, whatever the environment says. The tests start Python more than a thousand times.
 export PYTHONDONTWRITEBYTECODE :=
-.PHONY: help demo check test test-all test-release lint style types pytest docs bench soak explore release setup setup-spark setup-java setup-bench setup-system lock clean
+.PHONY: help demo check test test-all test-release lint style types pytest docs s3-tests bench soak explore release setup setup-spark setup-java setup-bench setup-system lock clean
 
 BIN := .venv/bin
 WORKERS ?= 4
@@ -16,11 +16,13 @@ FAILOVERS ?= 250
 ARGS ?=
 # which tests `make pytest` runs; those of the first tier where it is empty (addopts in pyproject.toml)
 TIERS ?=
+# a checkout of ceph/s3-tests, which `make s3-tests` and `make test-all` run; they pass it on from the environment, too
+export S3_TESTS_DIR ?=
 # files of tests/unit that `make check` leaves out: they start processes, or explore for minutes
 LEFT_OUT := api_serve file_modes protocol_model
 
 help: ## show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## run the main job on real files, with an audit; ARGS='--kv URL --objects URL' for other stores
 	@$(BIN)/python -m examples.demo $(ARGS)
@@ -61,6 +63,10 @@ types: setup-spark
 
 pytest: setup-java ## run the tests of the first tier alone; ARGS='-k name' to choose
 	@exec $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations 40 --durations-min 1 $(TIERS) $(ARGS)
+
+s3-tests: setup ## run the S3 tests of an unchanged checkout of ceph/s3-tests against the gateway; S3_TESTS_DIR=DIR
+	@[[ -n "$${S3_TESTS_DIR:-}" ]] || { echo 'say where the checkout of ceph/s3-tests is: make s3-tests S3_TESTS_DIR=DIR' >&2; exit 2; }
+	@exec $(BIN)/pytest -n 0 -m 'not soak' tests/s3/test_public_suite.py $(ARGS)
 
 docs: setup ## build the reference of the SDK in build/docs from its docstrings, and check the links of all documents
 	rm -rf build/docs

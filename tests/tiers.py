@@ -49,8 +49,8 @@ SECOND_TIER: Final = {
         "the scenario with many more files; the first tier has it with files whose statistics lie"
     ),
     "tests/deploy/test_container.py::test_the_images_steps_work_in_a_plain_folder": "it installs what is shipped",
-    "tests/s3/test_ceph_s3_tests.py::test_a_case_passes": (
-        "one scenario each with one client more; the first tier has the gateway's own tests of the same operations"
+    "tests/s3/test_public_suite.py::test_what_is_in_scope_passes": (
+        "one scenario each with one client more; tests/s3/test_reference_objects.py and its neighbours test the same"
     ),
     "tests/s3/test_client_examples.py": "the clients of tests/s3/test_clients.py, shortly, as the page shows them",
     "tests/s3/test_clients.py": "one scenario on further clients; tests/s3/test_gateway_objects.py has it with boto3",

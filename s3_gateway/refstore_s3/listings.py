@@ -18,7 +18,7 @@ from refstore_s3.key_pages import KeyPage, KeyQuery, read_keys
 from refstore_s3.object_attributes import etag_of
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
-from refstore_s3.xml_documents import NAMESPACE, Content, escape_text, make_content
+from refstore_s3.xml_documents import NAMESPACE, NOT_IN_XML, Content, escape_text, make_content
 
 AMOUNT_MAX: Final = 1000
 XML: Final = "application/xml"
@@ -88,12 +88,14 @@ async def list_objects_v2(request: S3Request) -> Response:
 async def list_objects(request: S3Request) -> Response:
     fields = read_listing_fields(request)
     marker = request.query.get("marker", "")
+    # botocore takes it as it is here, so only what XML cannot hold is encoded
+    prefix = fields.quote(fields.prefix) if NOT_IN_XML.search(fields.prefix) else fields.prefix
 
     def write(page: KeyPage, bucket: str) -> bytes:
         head: list[tuple[str, str | int]] = [
             ("Name", bucket),
             ("Marker", fields.quote(marker)),
-            ("Prefix", fields.prefix),  # never encoded: botocore takes it as it is here
+            ("Prefix", prefix),
         ]
         if page.next_after:
             head.append(("NextMarker", fields.quote(page.next_after)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -10,7 +9,7 @@ from refstore import errors
 from refstore.errors import RefstoreError
 from refstore_api import error_responses
 from refstore_api.error_responses import message_of
-from refstore_s3.xml_documents import make_document
+from refstore_s3.xml_documents import NOT_IN_XML, make_document
 
 STATUS: Final[Mapping[str, int]] = {
     "AccessDenied": 403,
@@ -88,8 +87,6 @@ CODES: Final[tuple[tuple[type[RefstoreError], str], ...]] = (
 )
 """The first matching class decides; every other error is an `InternalError`."""
 
-_NO_XML: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
-
 
 class S3Error(Exception):
     """What the client is told: a code of S3's, a message that says what to do next, and fields of the XML body."""
@@ -141,5 +138,5 @@ def make_error_body(error: S3Error, resource: str, request_id: str) -> bytes:
     a key has characters that XML does not have.
     """
     fields = [("Code", error.code), ("Message", error.message), *error.fields.items(), ("Resource", resource)]
-    readable = [(name, _NO_XML.sub("\ufffd", value)) for name, value in fields]
+    readable = [(name, NOT_IN_XML.sub("\ufffd", value)) for name, value in fields]
     return make_document("Error", [*readable, ("RequestId", request_id)], namespace="")

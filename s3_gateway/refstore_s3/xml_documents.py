@@ -24,6 +24,8 @@ TEXT_MAX: Final = 4096
 Content: TypeAlias = "str | int | bool | Iterable[tuple[str, Content]]"
 """What is inside an element: a text, or elements by name, in order."""
 
+NOT_IN_XML: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+"""Characters that XML 1.0 cannot hold, not even as references."""
 _ESCAPED: Final = re.compile(r"[&<>\"\r\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _NAMED: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
 

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from refstore.configuration.settings import S3Settings
 from refstore.repository import Repository
 from tests.api.test_tls import Pair
+from tests.s3.plain_bucket import PlainBucket
 from tests.s3.s3_service import S3Service, serving_s3
 from tests.s3.served_gateway import ServedGateway, serve_gateway
 
@@ -22,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/s3/" not in item.nodeid or not isinstance(item, pytest.Function):
             continue
-        names = [name for name in item.fixturenames if name in ("http_s3", "tls_s3", "conformance_s3")]
+        names = [name for name in item.fixturenames if name in ("http_s3", "tls_s3")]
         params: dict[str, object] = item.callspec.params if hasattr(item, "callspec") else {}
         names += [f"{params['s3']}_s3"] if "s3" in params else []
         if names and item.get_closest_marker("xdist_group") is None:
@@ -61,3 +63,18 @@ def gateway() -> Iterator[ServedGateway]:
     """The gateway in this process, with the settings that it has by default."""
     with serve_gateway() as served:
         yield served
+
+
+@pytest.fixture(scope="module")
+def bucket_gateway() -> Iterator[ServedGateway]:
+    """The gateway in this process, whose clients may make buckets."""
+    with serve_gateway(S3Settings(create_buckets=True)) as served:
+        yield served
+
+
+@pytest.fixture
+def bucket(bucket_gateway: ServedGateway) -> PlainBucket:
+    """A new bucket."""
+    client, name = bucket_gateway.client(), f"plain-{secrets.token_hex(6)}"
+    client.create_bucket(Bucket=name)
+    return PlainBucket(bucket_gateway, client, name)
