@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from refstore.cli.common import ProgressBar, emit, progress, repository_of, tell_some
+from refstore.cli.common import ProgressBar, emit, progress, repository_of, warn_of
 from refstore.cli.errors import exit_code
-from refstore.cli.files import local_errors, replace_file
+from refstore.cli.files import LocalFileError, local_errors, replace_file
 from refstore.cli.foreign_places import AllowForeign, urls_of
 from refstore.cli.locations import PlacedCommand, place, words
 from refstore.core.ids import is_own
 from refstore.core.redaction import redact_url
-from refstore.errors import CorruptObject, Invalid, ObjectNotFound, RefstoreError
+from refstore.errors import CorruptObject, ObjectNotFound, RefstoreError
 from refstore.operations import read
 
 if TYPE_CHECKING:
@@ -40,7 +42,9 @@ def download(
 
     A file is replaced as a whole or not at all. As a location: refstore download sales/main/PATH [TARGET].
 
-    With -r, objects outside the lake that cannot be read are left out and named, and the exit code is not 0.
+    With -r, an empty object whose path ends with a slash becomes a folder. What cannot be downloaded is named and left
+    out, and the exit code is not 0: objects outside the lake that cannot be read, and paths that cannot be files here,
+    because a name is too long, or because another object has that file or folder.
 
     \b
     Example: refstore download sales main 2026/11/21.csv /tmp/sales.csv
@@ -54,9 +58,8 @@ def download(
     ):
         if recursive:
             entries = _entries_below(repo, ref, path)
-            goals = _goals(entries, path, Path(target or "."))
-            sizes, failures = _fetch_all(repo, ref, entries, goals, bar=bar)
-            tell_some([f"refstore: warning: {each}" for each in failures])
+            sizes, failures = _fetch_all(repo, ref, entries, _choose_goals(entries, path, Path(target or ".")), bar=bar)
+            warn_of(failures)
             answer: dict[str, object] = {
                 "folder": str(Path(target or ".")),
                 "objects": len(sizes),
@@ -84,43 +87,83 @@ def _entries_below(repo: Repository, ref: str, prefix: str) -> dict[str, Entry]:
     return entries
 
 
-def _goals(entries: dict[str, Entry], prefix: str, folder: Path) -> dict[str, Path]:
-    """Choose a file below `folder` for each path. Raises Invalid if two paths would be one file, or one a folder of
-    another.
+def _choose_goals(entries: dict[str, Entry], prefix: str, folder: Path) -> dict[str, Path | str]:
+    """Choose a file below `folder` for each path, or return why it can be none: an earlier path has that file, or needs
+    a folder there.
 
-    Paths may start with a slash, or contain several in a row. None leads out of the folder, because refstore refuses
-    dot segments in paths.
+    Paths may contain several slashes in a row. None leads out of the folder: refstore refuses dot segments in paths,
+    and what is in a commit is checked once more.
     """
     base = prefix.rpartition("/")[0] + "/" if "/" in prefix else ""
-    goals: dict[str, Path] = {}
-    taken: dict[Path, str] = {}
-    for path in entries:
+    goals: dict[str, Path | str] = {}
+    files: dict[Path, str] = {}
+    folders: dict[Path, str] = {}
+    for path, entry in entries.items():
         parts = [part for part in path.removeprefix(base).split("/") if part]
-        goal = folder.joinpath(*parts or ["object"])
-        other = next((taken[file] for file in (goal, *goal.parents) if file in taken), None)
+        if not {".", ".."}.isdisjoint(parts) or "\0" in path:
+            goals[path] = "it is no path of a file"
+            continue
+        is_folder = _is_folder_marker(path, entry)
+        goal = folder.joinpath(*parts or ([] if is_folder else ["object"]))
+        above = list(goal.parents)[: max(len(parts) - 1, 0)]
+        other = next((files[each] for each in (goal, *above) if each in files), None)
+        if other is None and not is_folder:
+            other = folders.get(goal)
         if other is not None:
-            raise Invalid(f"{other!r} and {path!r} cannot both be files below {folder}; download one of them by itself")
-        goals[path], taken[goal] = goal, path
+            goals[path] = f"{other!r} is downloaded there; download this one by itself"
+            continue
+        goals[path] = goal
+        folders |= dict.fromkeys([*above, *([goal] if is_folder else [])], path)
+        if not is_folder:
+            files[goal] = path
     return goals
 
 
+def _is_folder_marker(path: str, entry: Entry) -> bool:
+    """Return whether an object says only that there is a folder, as PyArrow and others write it."""
+    return path.endswith("/") and not entry.size_bytes
+
+
 def _fetch_all(
-    repo: Repository, ref: str, entries: dict[str, Entry], goals: dict[str, Path], *, bar: ProgressBar
+    repo: Repository, ref: str, entries: dict[str, Entry], goals: dict[str, Path | str], *, bar: ProgressBar
 ) -> tuple[list[int], dict[str, int]]:
-    """Return the sizes of the downloaded objects; and why each foreign object could not be read, with its exit code.
-    Raises if all failed.
+    """Return the sizes of the downloaded objects; and why each other one is left out, with an exit code. Raises if all
+    failed.
     """
     sizes: list[int] = []
     failures: dict[str, int] = {}
+    written: dict[str, list[Path]] = {}
     for path, entry in entries.items():
+        goal = goals[path]
         try:
-            sizes.append(_fetch(repo, ref, path, entry, goals[path], bar=bar))
+            if isinstance(goal, str):
+                raise LocalFileError(goal)
+            if _is_folder_marker(path, entry):
+                with local_errors():
+                    goal.mkdir(parents=True, exist_ok=True)
+                sizes.append(0)
+                continue
+            alike = written.setdefault(unicodedata.normalize("NFC", str(goal).casefold()), [])
+            if any(is_same_file(goal, other) for other in alike):
+                raise LocalFileError("the file system takes its name for that of another object; download it by itself")
+            sizes.append(_fetch(repo, ref, path, entry, goal, bar=bar))
+            alike.append(goal)
         except RefstoreError as error:
-            if is_own(entry.address) or (len(failures) + 1 == len(entries)):
+            is_local = isinstance(error, LocalFileError)
+            if (is_own(entry.address) and not is_local) or (len(failures) + 1 == len(entries)):
+                warn_of(failures)
                 raise
-            why = f"{path!r}, which lies at {redact_url(entry.address)}, was not downloaded: {error}"
-            failures[why] = exit_code(type(error))
+            place = "" if is_local else f", which lies at {redact_url(entry.address)},"
+            failures[f"{path!r}{place} was not downloaded: {error}"] = exit_code(type(error))
     return sizes, failures
+
+
+def is_same_file(first: Path, second: Path) -> bool:
+    """Return whether two names are one file, as on file systems that ignore case. Links are not followed."""
+    try:
+        return os.path.samestat(first.lstat(), second.lstat())
+    except OSError:
+        return False
 
 
 def _fetch(repo: Repository, ref: str, path: str, entry: Entry, goal: Path, *, bar: ProgressBar) -> int:

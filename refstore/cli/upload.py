@@ -10,14 +10,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from refstore.cli.common import emit, progress, repository_of
-from refstore.cli.files import SourceFile, source_file, tree
+from refstore.cli.common import emit, progress, repository_of, warn_of
+from refstore.cli.errors import exit_code
+from refstore.cli.files import LocalFileError, SourceFile, source_file, tree
 from refstore.cli.locations import PlacedCommand, place, words_with_target
 from refstore.cli.parameters import Meta
 from refstore.cli.rows import entry_details, pairs
 from refstore.core.batches import split_batches
 from refstore.core.ids import object_path
-from refstore.errors import Invalid
+from refstore.errors import Invalid, InvalidPath
 from refstore.objects.base import CHUNK_BYTES
 from refstore.operations.upload import Upload
 from refstore.records.staging_records import Entry
@@ -57,7 +58,9 @@ def upload(
 ) -> None:
     """Upload a file, standard input (-), or a whole folder (-r), and stage it on a branch.
 
-    With -r, files that the branch has already, with the same size and time, are skipped.
+    With -r, files that the branch has already, with the same size and time, are skipped. What cannot be uploaded is
+    named and left out, and the exit code is not 0: links to folders and to nothing, FIFOs, sockets and devices, files
+    that cannot be read or that change meanwhile, and names that are no paths, such as those that are not UTF-8.
 
     Without DST the file's name is used; a DST that ends in a slash is the folder for it. As a location: refstore upload
     sales/main/DST SRC.
@@ -72,13 +75,16 @@ def upload(
         ctx.fail("--include, --exclude, --all and --dry-run are for a folder; add --recursive")
     with repository_of(ctx, repo_name) as repo:
         if recursive:
-            files = _choose_files(Path(source), target, include or [], exclude or [])
+            files, left_out = _choose_files(Path(source), target, include or [], exclude or [])
             new = files if everything else _unlike_the_branch(repo, branch, files)
             if dry_run:
                 emit(ctx, ({"path": path, "size_bytes": file.size_bytes, "file": str(file.file)} for path, file in new))
             else:
-                done = _upload_tree(repo, branch, new, metadata=pairs(meta), content_type=content_type)
-                emit(ctx, {"branch": branch, "prefix": target, **done, "unchanged": len(files) - len(new)})
+                done = _upload_tree(repo, branch, new, left_out, metadata=pairs(meta), content_type=content_type)
+                unchanged = len(files) - len(new)
+                emit(ctx, {"branch": branch, "prefix": target, **done, "unchanged": unchanged})
+            if left_out:
+                raise typer.Exit(exit_code(LocalFileError))
         else:
             _upload_one(ctx, repo, branch, source, target, metadata=pairs(meta), content_type=content_type)
 
@@ -100,25 +106,38 @@ def _upload_one(ctx: typer.Context, repo: Repository, branch: str, source: str, 
 
 def _choose_files(
     folder: Path, target: str, include: Sequence[str], exclude: Sequence[str]
-) -> list[tuple[str, SourceFile]]:
-    """Return the files to upload with their paths. Every name is checked, so that one invalid name does not leave half
-    a tree. Raises Invalid.
-    """
+) -> tuple[list[tuple[str, SourceFile]], list[str]]:
+    """Return the files to upload with their paths; and what is left out, which it warns of. Raises Invalid."""
 
     def matches(relative: str, globs: Sequence[str]) -> bool:
         return any(fnmatchcase(relative, glob) or fnmatchcase(relative.rpartition("/")[2], glob) for glob in globs)
 
-    files = [
-        (_join_path(target, relative), file)
-        for relative, file in tree(folder)
-        if (not include or matches(relative, include)) and not matches(relative, exclude)
-    ]
+    def is_chosen(relative: str) -> bool:
+        return (not include or matches(relative, include)) and not matches(relative, exclude)
+
+    object_path(_join_path(target, "x"))  # otherwise every file would be left out
+    found = tree(folder)
+    files: list[tuple[str, SourceFile]] = []
+    left_out: list[str] = []
+    for relative, file in found.files.items():
+        if is_chosen(relative):
+            try:
+                files.append((object_path(_join_path(target, relative)), file))
+            except InvalidPath as error:
+                _leave_out(left_out, relative, str(error))
+    for relative, reason in found.left_out.items():
+        if is_chosen(relative):
+            _leave_out(left_out, relative, reason)
     if not files:
         chosen = " that --include and --exclude choose" if include or exclude else ""
         raise Invalid(f"{folder} holds no files{chosen}, so nothing was uploaded; name another folder")
-    for path, _ in files:
-        object_path(path)
-    return files
+    return files, left_out
+
+
+def _leave_out(left_out: list[str], path: str, reason: str) -> None:
+    """Warn that something is not uploaded."""
+    left_out.append(path)
+    warn_of([f"{path!r} is not uploaded: {reason}"])
 
 
 def _unlike_the_branch(
@@ -139,16 +158,21 @@ def _upload_tree(
     repo: Repository,
     branch: str,
     files: list[tuple[str, SourceFile]],
+    left_out: list[str],
     *,
     metadata: dict[str, str],
     content_type: str,
 ) -> dict[str, object]:
-    """Upload files in batches. If it is interrupted, say what stays staged."""
+    """Upload files in batches, and add to `left_out` what cannot be read. If interrupted, say what stays staged."""
     objects = stored = 0
     try:
-        for entry in _upload_batches(repo, branch, files, metadata=metadata, content_type=content_type):
-            objects += 1
-            stored += entry.size_bytes
+        with progress("uploading", total=len(files)) as bar:
+            for batch in _batches(files):
+                bar.describe(batch[0][0][-60:])
+                for entry in _upload_batch(repo, branch, batch, left_out, metadata, content_type):
+                    objects += 1
+                    stored += entry.size_bytes
+                bar.advance(len(batch))
     except BaseException:
         if objects:
             print(
@@ -157,28 +181,52 @@ def _upload_tree(
                 file=sys.stderr,
             )
         raise
-    return {"objects": objects, "size_bytes": stored}
+    return {"objects": objects, "size_bytes": stored, "not_uploaded": len(left_out)}
 
 
-def _upload_batches(
+def _upload_batch(
     repo: Repository,
     branch: str,
-    files: list[tuple[str, SourceFile]],
-    *,
+    batch: list[tuple[str, SourceFile]],
+    left_out: list[str],
     metadata: dict[str, str],
     content_type: str,
-) -> Iterator[Entry]:
-    with progress("uploading", total=len(files)) as bar:
-        for batch in _batches(files):
-            uploads = [
-                Upload(
-                    path=path, body=file.chunks(), metadata=metadata, content_type=content_type, mtime_ms=file.mtime_ms
-                )
-                for path, file in batch
-            ]
-            bar.describe(batch[0][0][-60:])
-            yield from repo.upload_many(branch, uploads)
-            bar.advance(len(batch))
+) -> Sequence[Entry]:
+    """Upload a batch. A file that cannot be read ends a call, so the others are uploaded by another one: each call
+    leaves out a file at least.
+    """
+    while batch:
+        faults: dict[str, str] = {}
+        uploads = [
+            Upload(
+                path=path,
+                body=_read_body(path, file, faults),
+                metadata=metadata,
+                content_type=content_type,
+                mtime_ms=file.mtime_ms,
+            )
+            for path, file in batch
+        ]
+        try:
+            return repo.upload_many(branch, uploads)
+        except LocalFileError:
+            faults = {path: faults.get(path) or file.find_fault() for path, file in batch}
+            if not any(faults.values()):
+                raise
+            for path, reason in faults.items():
+                if reason:
+                    _leave_out(left_out, path, reason)
+            batch = [(path, file) for path, file in batch if not faults[path]]
+    return []
+
+
+def _read_body(path: str, file: SourceFile, faults: dict[str, str]) -> Iterator[bytes]:
+    """Yield the file's bytes, and note by its path why it cannot be read."""
+    try:
+        yield from file.chunks()
+    except LocalFileError as error:
+        faults[path] = str(error)
+        raise
 
 
 def _join_path(target: str, relative: str) -> str:

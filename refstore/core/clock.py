@@ -16,7 +16,7 @@ _PASSED: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 def format_utc(at_ms: int) -> str:
     """Return a wall time as messages and tables show it: `2026-11-22T17:20:00Z`."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(at_ms // 1000, UTC).replace(tzinfo=None).isoformat() + "Z"  # %Y has no leading zeros
 
 
 class Clock(Protocol):

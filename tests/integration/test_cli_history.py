@@ -11,6 +11,7 @@ import pytest
 import refstore
 from refstore.core.ids import CommitId
 from refstore.gc_marks import Marks
+from refstore_api.ui.pages import format_time
 from tests.commands import Command, paths
 
 
@@ -261,6 +262,12 @@ class TestHistory:
         ran = sales("commit", "sales", "main", "-m", "x", "--date", date, "--json")
         assert (ran.code, ran.error["code"]) == (2, "invalid")
         assert [row["message"] for row in sales.json("log", "sales")] == ["Repository created"]
+
+    def test_a_year_has_four_digits(self, sales: Command) -> None:
+        sales.ok("commit", "sales", "main", "-m", "x", "--date", "0001-01-01T00:00:00", "--allow-empty")
+        assert "0001-01-01T00:00:00Z" in [row["date"] for row in sales.json("log", "sales")]
+        assert " ago" in sales.ok("log", "sales").out, "people see how long it is ago"
+        assert format_time(-62_135_596_800_000) == "0001-01-01 00:00 UTC", "and at the page"
 
     def test_a_commit_that_an_application_dated_so_hides_no_other(self, sales: Command) -> None:
         with refstore.open(data=str(sales.folder / "lake")) as lake:

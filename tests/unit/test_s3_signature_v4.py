@@ -369,6 +369,14 @@ def test_a_plus_in_the_query_is_a_space() -> None:
         verify(_request("GET", "/", "prefix=a+b", headers), [SECRET], DOCUMENTED_MS)
 
 
+@pytest.mark.parametrize("region", ["US", "RegionOne", "us_east.1", "x" * 64])
+def test_any_region_does(region: str) -> None:
+    """Clients sign for the region that they are set up for, and stores of others have names of all kinds."""
+    signer = SIGNER._replace(region=region)
+    verify(_request("GET", "/", "", signer.sign("GET", "/")), [SECRET], DOCUMENTED_MS)
+    verify(_request("GET", "/", signer.presign("GET", "/"), {"host": "s3.example.org"}), [SECRET], DOCUMENTED_MS)
+
+
 def test_a_header_that_does_not_count_may_be_unsigned() -> None:
     verify(_request("PUT", "/bucket/a%20b", "partNumber=1", {**BASE, "accept": "*/*"}), [SECRET], DOCUMENTED_MS)
 

@@ -91,7 +91,7 @@ def render_error(request: Request, status: int, message: str) -> Response:
 
 
 def format_time(at_ms: int) -> str:
-    return _utc(at_ms).strftime("%Y-%m-%d %H:%M UTC")
+    return f"{_utc(at_ms).replace(tzinfo=None).isoformat(' ', 'minutes')} UTC"
 
 
 def make_bars(days: Sequence[DayAmount]) -> list[ChartBar]:
