@@ -18,14 +18,20 @@ XML_BYTES_MAX: Final = 4 << 20
 ELEMENTS_MAX: Final = 100_000
 """10,000 parts with all their checksums have 80,000."""
 DEPTH_MAX: Final = 16
+TAGS_MAX: Final = 2 * ELEMENTS_MAX + 2
+TAG_BYTES_MAX: Final = 64 << 10
+"""Of a tag, and of the text behind it: `TEXT_MAX` characters that are written as references are shorter."""
+FED_BYTES: Final = 64 << 10
+"""What the parser is given at once: other threads run between two pieces."""
 TEXT_MAX: Final = 4096
 """Characters of one text: a key is the longest. Each copy of a text may take four bytes for each."""
 
 Content: TypeAlias = "str | int | bool | Iterable[tuple[str, Content]]"
 """What is inside an element: a text, or elements by name, in order."""
 
-NOT_IN_XML: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
-"""Characters that XML 1.0 cannot hold, not even as references."""
+_OTHER_ENCODING: Final = re.compile(
+    rb"""[^>]{0,99}\sencoding\s{0,9}=\s{0,9}["'](?!(?:utf-8|us-ascii)["'])""", re.IGNORECASE
+)
 _ESCAPED: Final = re.compile(r"[&<>\"\r\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _NAMED: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
 
@@ -61,15 +67,32 @@ def parse_document(body: bytes, name: str) -> Element:
     """Parse a client's document, whose root is `name`; namespaces are dropped. Raises MalformedDocument."""
     if len(body) > XML_BYTES_MAX:
         raise MalformedDocument(f"the document has more than {XML_BYTES_MAX} bytes; send less at once")
-    parser = DefusedXMLParser(target=_BoundedBuilder(), forbid_dtd=True)
+    if _OTHER_ENCODING.match(body) or b"\x00" in body:  # as of "<" in UTF-16
+        raise MalformedDocument("the document is not in UTF-8; encode it so")
+    _check_tags(body)
+    # whatever the document says: in another encoding the bytes of its tags would be others
+    parser = DefusedXMLParser(target=_BoundedBuilder(), forbid_dtd=True, encoding="utf-8")
     try:
-        parser.feed(body)
+        for at in range(0, len(body), FED_BYTES):
+            parser.feed(body[at : at + FED_BYTES])
         root: Element = parser.close()
     except (ParseError, DefusedXmlException, ValueError, LookupError) as error:
         raise MalformedDocument(f"the request's body is no XML that can be read ({error}); send {name}") from error
     if root.tag != name:
         raise MalformedDocument(f"the request's body has the root {root.tag[:64]!r}; send {name}")
     return root
+
+
+def _check_tags(body: bytes) -> None:
+    """Check how many tags there are, and how long each is with the text behind it. Raises MalformedDocument.
+
+    The parser reads a tag in one call, in which nothing else in this process runs.
+    """
+    pieces = body.split(b"<", TAGS_MAX + 1)
+    if len(pieces) > TAGS_MAX + 1:
+        raise MalformedDocument(f"the document has more than {TAGS_MAX} tags; send less at once")
+    if max(map(len, pieces)) > TAG_BYTES_MAX:
+        raise MalformedDocument(f"a tag and the text behind it have more than {TAG_BYTES_MAX} bytes; send shorter ones")
 
 
 class _BoundedBuilder(TreeBuilder):

@@ -33,13 +33,51 @@ def test_a_document_is_read_whatever_its_namespace() -> None:
         b"<Delete>" + b"<a/>" * (xml_documents.ELEMENTS_MAX + 1) + b"</Delete>",
         b"<Delete>" + b" " * xml_documents.XML_BYTES_MAX + b"</Delete>",
         b'<?xml version="1.0" encoding="nonsense"?><Delete/>',
+        b"<?xml version='1.0' encoding = 'cp037'?>" + "<Delete/>".encode("cp037"),
         b"<Delete>\xff</Delete>",
+        "<Delete/>".encode("utf-16"),
+        "<Delete/>".encode("utf-16-le"),
+        b"<Delete " + b" ".join(b'a%d=">"' % number for number in range(400_000)) + b"/>",
+        b"<Delete>" + b"<a/>" * 2 + b"<!--" + b"<" * xml_documents.TAGS_MAX + b"--></Delete>",
+        b"<Delete><!--" + b"x" * xml_documents.TAG_BYTES_MAX + b"--></Delete>",
     ],
-    ids=["empty", "cut", "root", "text", "entity", "dtd", "deep", "many", "large", "encoding", "bytes"],
+    ids=[
+        *("empty", "cut", "root", "text", "entity", "dtd", "deep", "many", "large", "encoding", "EBCDIC", "bytes"),
+        *("UTF-16", "UTF-16 without a mark", "attributes", "brackets", "comment"),
+    ],
 )
 def test_a_hostile_document_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedDocument):
         parse_document(body, "Delete")
+
+
+def test_the_parser_never_gets_a_long_tag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads one in a single call: 400,000 attributes stopped every request for two seconds."""
+
+    def parser(*_arguments: Any, **_options: Any) -> Any:
+        raise AssertionError("the parser was asked")
+
+    monkeypatch.setattr(xml_documents, "DefusedXMLParser", parser)
+    for value in (b"1", b">", b"&gt;"):
+        body = b"<Delete>" + b"<a " + b" ".join(b'a%d="%s"' % (n, value) for n in range(100_000)) + b"/></Delete>"
+        with pytest.raises(MalformedDocument):
+            parse_document(body, "Delete")
+
+
+@pytest.mark.parametrize("said", ["utf-8", "UTF-8", "us-ascii"])
+def test_a_document_may_say_that_it_is_utf_8(said: str) -> None:
+    body = f'<?xml version="1.0" encoding="{said}"?><Delete><Key>a</Key></Delete>'.encode()
+    assert parse_document(body, "Delete").findtext("Key") == "a"
+
+
+def test_a_document_is_read_in_whatever_pieces_it_is_fed(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "&#x10FFFF;" * xml_documents.TEXT_MAX
+    body = f"<Delete>{'<Object><Key>é</Key></Object>' * 900}<Key>{text}</Key></Delete>".encode()
+    for fed_bytes in (1, 7, xml_documents.FED_BYTES):
+        monkeypatch.setattr(xml_documents, "FED_BYTES", fed_bytes)
+        root = parse_document(body, "Delete")
+        assert [each.findtext("Key") for each in root.findall("Object")] == ["é"] * 900
+        assert root.findtext("Key") == "\U0010ffff" * xml_documents.TEXT_MAX
 
 
 def test_what_is_made_is_read_again() -> None:
