@@ -98,6 +98,7 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
     app.add_middleware(
         RequestMiddleware,
         metrics=app.state.metrics,
+        memory=app.state.service.memory,
         admit=authenticator.principal,
         claimed=read_claimed_key,
         locate=_locate,

@@ -110,6 +110,12 @@ class ReadsBusy(errors.Unavailable):
     code = "busy"
 
 
+class SlowDown(errors.Unavailable):
+    """The requests of a caller hold as much memory as they may."""
+
+    code = "slow_down"
+
+
 class BodyTooLarge(errors.Invalid):
     code = "too_large"
 

@@ -24,7 +24,6 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from refstore.errors import Invalid
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.json_bodies import JSON, LOOP_BYTES_MAX, BodyBound, is_json, parse_body, receive_body, replay_request
-from refstore_api.principals import Principal
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -47,13 +46,11 @@ class FastRoute(EncodedNameRoute):
             if plan.body is None:
                 arguments = plan.arguments(request, checked)
                 return await general(request) if arguments is None else await endpoint(**arguments)
-            bytes_max, service = plan.body.bound.bytes_max, request.app.state.service
-            async with service.documents.hold(request, _key_of(checked), bytes_max):
-                body = await receive_body(request, bytes_max)
-                arguments = await plan.arguments_with_body(request, checked, plan.body, body)
-                if arguments is None:
-                    return await general(replay_request(request, body))
-                return await endpoint(**arguments)
+            body = await receive_body(request, plan.body.bound.bytes_max)
+            arguments = await plan.arguments_with_body(request, checked, plan.body, body)
+            if arguments is None:
+                return await general(replay_request(request, body))
+            return await endpoint(**arguments)
 
         return handle
 
@@ -107,7 +104,7 @@ class ParameterPlan(NamedTuple):
             if not body and field.default is not inspect.Parameter.empty:
                 arguments[field.name] = field.default
             elif content_type == JSON or (is_large and is_json(content_type)):
-                arguments[field.name] = await parse_body(body, field.adapter, field.bound)
+                arguments[field.name] = await parse_body(request, body, field.adapter, field.bound)
             elif is_large:
                 raise Invalid(f"the body was not sent as {JSON}; say so in the Content-Type")
             else:
@@ -162,11 +159,6 @@ def parameter_plan(endpoint: Callable[..., Any], in_path: frozenset[str]) -> Par
             case _:
                 return None
     return ParameterPlan(request, tuple(depends), tuple(path), tuple(query), tuple(headers), body)
-
-
-def _key_of(checked: dict[str, Any]) -> str:
-    """Return whose body it is; '': of a route without a key."""
-    return next((each.key_id for each in checked.values() if isinstance(each, Principal)), "")
 
 
 def _read(fields: tuple[_ParameterField, ...], values: Any, arguments: dict[str, Any]) -> None:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
 
 from fastapi import Request
 from pydantic import TypeAdapter
 from starlette.types import Message
 
 from refstore.errors import Invalid
-from refstore_api.request_bodies import BodyLimits, limit_body
+from refstore_api.memory_budget import held_of, key_of
+from refstore_api.request_bodies import document_limits, receive_document
 from refstore_api.service import Service
 
 OPEN_BYTES_MAX: Final = 16 << 10
@@ -28,6 +30,9 @@ LOOP_BYTES_MAX: Final = 64 << 10
 VALUES_MAX: Final = 4_000
 DEPTH_MAX: Final = 64
 JSON: Final = "application/json"
+
+T = TypeVar("T")
+
 _BRACKETS: Final = re.compile(rb"[\[{\]}]")
 
 
@@ -40,20 +45,22 @@ class BodyBound(NamedTuple):
 
 
 async def receive_body(request: Request, bytes_max: int) -> bytes:
-    """Receive the whole body. Raises BodyTooLarge, BodyTooSlow, Invalid, ClientDisconnect."""
+    """Receive the whole body. Raises BodyTooLarge, BodyTooSlow, Invalid, SlowDown, ClientDisconnect."""
     service: Service = request.app.state.service
-    limits = BodyLimits(bytes_max, service.settings.upload_idle_seconds)
-    body = bytearray()  # not a list: pieces may be of one byte each
-    async for chunk in limit_body(request, limits):
-        body += chunk
-    return bytes(body)
+    return await receive_document(request, document_limits(service.settings, bytes_max))
 
 
-async def parse_body(body: bytes, adapter: TypeAdapter[Any], bound: BodyBound) -> Any:
-    """Parse a body, in a thread if it is large. Raises Invalid, ValidationError."""
+async def parse_body(request: Request, body: bytes, adapter: TypeAdapter[Any], bound: BodyBound) -> Any:
+    """Parse a body, in a thread and in turn if it is large. Raises Invalid, ValidationError, TooManyRequests."""
+    return await parse_in_turn(request, body, lambda: _parse(body, adapter, bound))
+
+
+async def parse_in_turn(request: Request, body: bytes, parse: Callable[[], T]) -> T:
+    """Parse what has come as a document; in a thread and in turn if it is large. Raises TooManyRequests."""
     if len(body) <= LOOP_BYTES_MAX:
-        return _parse(body, adapter, bound)
-    return await asyncio.to_thread(_parse, body, adapter, bound)
+        return parse()
+    async with held_of(request).budget.parse_in_turn(key_of(request.scope), len(body)):
+        return await asyncio.to_thread(parse)
 
 
 def check_shape(body: bytes, values_max: int) -> None:

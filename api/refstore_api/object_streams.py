@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from typing import TypeVar
 
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from refstore.context import Context
 from refstore.core.ids import is_own
 from refstore.errors import Gone, ObjectNotFound
+from refstore.objects.base import CHUNK_BYTES
 from refstore.operations.read import open_content
 from refstore.records.staging_records import Entry
+from refstore_api.memory_budget import held_of
 from refstore_api.service import Service
+
+R = TypeVar("R")
 
 
 def stream_object(
@@ -31,11 +37,11 @@ def stream_object(
     if partial:
         fields["Content-Range"] = f"bytes {start}-{end - 1}/{size_bytes}"
     if reader.is_closed:  # most objects are small, and a stream costs as much as their whole read
-        return Response(reader.first, 206 if partial else 200, headers=fields)
+        return Response(reader.take_first(), 206 if partial else 200, headers=fields)
 
     async def send() -> AsyncIterator[bytes]:
         left = end - start
-        chunk = reader.first
+        chunk = reader.take_first()
         try:
             while chunk:
                 yield chunk
@@ -45,6 +51,14 @@ def stream_object(
             service.run_later(reader.close)
 
     return StreamingResponse(send(), 206 if partial else 200, headers=fields)
+
+
+async def read_first(request: Request, service: Service, size_bytes: int, read: Callable[[], R]) -> R:
+    """Open an object in a thread, and read its first chunk. It is counted before: of many that come together, those are
+    refused for which there is no room. Raises SlowDown.
+    """
+    held_of(request).set(min(size_bytes, CHUNK_BYTES))
+    return await service.run(read)
 
 
 class ChunkReader:
@@ -57,9 +71,14 @@ class ChunkReader:
         self._chunks = chunks
         self._lock = threading.Lock()
         self.is_closed = False
-        self.first = next(chunks, b"")
-        if len(self.first) == size_bytes:
+        self._first = next(chunks, b"")
+        if len(self._first) == size_bytes:
             self.close()
+
+    def take_first(self) -> bytes:
+        """Hand on the first chunk, and hold it no longer."""
+        first, self._first = self._first, b""
+        return first
 
     def chunk(self) -> bytes:
         with self._lock:

@@ -3,7 +3,7 @@ send them.
 
 A body within `SMALL_BYTES` is returned as a list of the pieces that came. A longer one is returned as an iterator of
 blocks, and each block is fetched while the one before it is written. A client that sends nothing for `idle_seconds`, or
-too little for long, is refused (`BodyTimer`).
+too little for long, is refused (`BodyTimer`). What is held meanwhile is counted for the caller (`memory_budget.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from starlette.types import Scope
 from refstore.configuration.settings import ApiSettings
 from refstore.errors import Invalid
 from refstore_api.error_responses import BodyTooLarge, BodyTooSlow
+from refstore_api.memory_budget import DOCUMENT_FACTOR, held_of
 
 SMALL_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 64 << 10
@@ -31,6 +32,15 @@ BLOCK_BYTES: Final = 1 << 20
 """The smallest block, because each block wakes a thread."""
 BYTES_PER_SECOND_MIN: Final = 1024
 """An upload below this average rate is aborted: it would hold its thread for ever."""
+LONG_BODY_BYTES: Final = 3 << 20
+"""What a longer body holds: the block that is written, the one that comes, and a signed chunk or what came first."""
+HELD_BYTES_PER_SECOND_MIN: Final = 16 << 10
+"""The same for a body that is held whole, because what came of it holds memory."""
+DOCUMENT_IDLE_SECONDS: Final = 10.0
+"""How long a document may send nothing, at most: it is short, and held whole."""
+FORM_PARTS_MAX: Final = 16
+BOUNDARY_BYTES_MAX: Final = 70
+"""Of RFC 2046, 5.1.1."""
 FIELD: Final = "content"
 DROPPED_BODY: Final = "refstore.dropped_body"
 """The extension of a request's scope that says that the server dropped the body; it looks empty."""
@@ -57,6 +67,12 @@ class BodyLimits(NamedTuple):
 def limits_of(settings: ApiSettings) -> BodyLimits:
     """Return the limits of an object's body."""
     return BodyLimits(settings.upload_bytes_max, settings.upload_idle_seconds)
+
+
+def document_limits(settings: ApiSettings, bytes_max: int) -> BodyLimits:
+    """Return the limits of a body that is received and parsed as a whole."""
+    idle_seconds = min(settings.upload_idle_seconds, DOCUMENT_IDLE_SECONDS)
+    return BodyLimits(bytes_max, idle_seconds, HELD_BYTES_PER_SECOND_MIN)
 
 
 class BodyTimer:
@@ -126,8 +142,15 @@ def is_small(request: Request) -> bool:
 
 async def receive_object(request: Request, limits: BodyLimits, *, forms: bool = True) -> RequestBody:
     """Receive the body. `forms`: whether to take the object out of a form. Raises Invalid, BodyTooLarge, BodyTooSlow,
-    ClientDisconnect.
+    SlowDown, ClientDisconnect.
     """
+    held = held_of(request)
+    if is_small(request):
+        limits = limits._replace(bytes_per_second_min=HELD_BYTES_PER_SECOND_MIN)
+        collected_bytes_max = SMALL_BYTES
+    else:  # what is known to be long waits for its thread at its client, but for the first piece
+        is_known = "content-length" in request.headers
+        collected_bytes_max = 0 if is_known else SMALL_BYTES
     content_type_header = request.headers.get("content-type", "")
     kind, options = parse_options_header(content_type_header)
     chunks = limit_body(request, limits)
@@ -142,12 +165,24 @@ async def receive_object(request: Request, limits: BodyLimits, *, forms: bool = 
     async for piece in pieces:
         collected.append(piece)
         size_bytes += len(piece)
-        if size_bytes > SMALL_BYTES:
+        if size_bytes > collected_bytes_max:
             break
+        held.set(size_bytes)
     content_type = form.content_type if form is not None else content_type_header
-    if size_bytes <= SMALL_BYTES:
+    if size_bytes <= collected_bytes_max:
         return RequestBody(collected, content_type)
+    held.set(LONG_BODY_BYTES)
     return RequestBody(_blocks_in_thread(_join_chunks(pieces, BLOCK_BYTES), collected), content_type)
+
+
+async def receive_document(request: Request, limits: BodyLimits) -> bytes:
+    """Receive the whole body, to parse it. Raises BodyTooLarge, BodyTooSlow, Invalid, SlowDown, ClientDisconnect."""
+    held = held_of(request)
+    body = bytearray()  # not a list: pieces may be of one byte each
+    async for chunk in limit_body(request, limits):
+        body += chunk
+        held.set(DOCUMENT_FACTOR * len(body))
+    return bytes(body)
 
 
 async def limit_body(request: Request, limits: BodyLimits) -> AsyncIterator[bytes]:
@@ -217,6 +252,7 @@ class _FormParser:
         self.content_type = ""
         self._content: list[bytes] = []
         self._headers: dict[str, str] = {}
+        self._parts = 0
         self._name = b""
         self._value = b""
         self._inside = False
@@ -230,6 +266,10 @@ class _FormParser:
             "on_part_data": self._data,
             "on_part_end": self._end,
         }
+        if len(boundary) > BOUNDARY_BYTES_MAX:
+            raise Invalid(
+                f"the form's boundary has more than {BOUNDARY_BYTES_MAX} bytes; send the object as the raw body"
+            )
         try:
             # its table of callbacks is a TypedDict
             self._parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]
@@ -257,6 +297,9 @@ class _FormParser:
 
     def _begin(self) -> None:
         self._headers = {}
+        self._parts += 1
+        if self._parts > FORM_PARTS_MAX:  # each takes time on the event loop
+            raise Invalid(f"the form has more than {FORM_PARTS_MAX} parts; send the object as the raw body")
 
     def _field(self, data: bytes, start: int, end: int) -> None:
         self._name = self._append_limited(self._name, data[start:end])

@@ -26,6 +26,7 @@ from refstore_api.encoded_slashes import check_encoding, keep_encoded_slashes
 from refstore_api.error_responses import make_error_response
 from refstore_api.host_header import check_host
 from refstore_api.json_responses import make_response
+from refstore_api.memory_budget import MemoryBudget
 from refstore_api.models import Error
 from refstore_api.request_bodies import check_dropped_body
 from refstore_api.request_metrics import RequestMetrics
@@ -69,6 +70,7 @@ class RequestMiddleware:
         self,
         app: ASGIApp,
         metrics: RequestMetrics,
+        memory: MemoryBudget,
         admit: Callable[[str | None, str], Awaitable[object]],
         claimed: Callable[[str | None], str],
         locate: Callable[[Scope], MatchedRoute],
@@ -81,6 +83,7 @@ class RequestMiddleware:
         `slots` bounds the requests of each client that connects through a proxy."""
         self._app = app
         self._metrics = metrics
+        self._memory = memory
         self._admit = admit
         self._claimed = claimed
         self._locate = locate
@@ -99,7 +102,9 @@ class RequestMiddleware:
     async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         began = time.perf_counter()
         keep_encoded_slashes(scope)
-        sent = SentAnswer(scope, send, [(HEADER, request_id.encode()), *self._transport_security])
+        held = self._memory.open(scope)
+        headers = [(HEADER, request_id.encode()), *self._transport_security]
+        sent = SentAnswer(scope, send, headers, held, make_error_response)
         client = address_of(scope)
         has_slot = False
         try:
@@ -115,6 +120,7 @@ class RequestMiddleware:
             if not sent.status:  # otherwise the answer is cut off, which its length shows the client
                 await response(scope, receive, sent)
         finally:
+            held.set(0)
             if self._slots is not None and has_slot:
                 self._slots.release(client)
             self._record(scope, sent, client, time.perf_counter() - began)

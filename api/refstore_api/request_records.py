@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from starlette.responses import Response
 from starlette.types import Message, Scope, Send
 
 from refstore.core import event_log
 from refstore_api.cross_site import drop_basic_challenge, is_browser
+from refstore_api.error_responses import SlowDown
+from refstore_api.memory_budget import UNCOUNTED_BYTES, HeldBytes
 from refstore_api.request_metrics import RequestMetrics
 
 HEADER: Final = b"x-request-id"
@@ -38,10 +42,28 @@ class RequestSubject(NamedTuple):
 
 
 class SentAnswer:
-    """Sends an answer with the headers that every answer has, and remembers what the log says of it."""
+    """Sends an answer with the headers that every answer has, and remembers what the log says of it.
 
-    def __init__(self, scope: Scope, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+    A large piece is counted until the client has taken it. Where that is too much for its caller, an answer that has
+    not begun becomes an error, and another one is cut off.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        send: Send,
+        headers: list[tuple[bytes, bytes]],
+        held: HeldBytes,
+        refuse: Callable[[SlowDown], Response],
+    ) -> None:
+        """`refuse` makes the answer that takes the place of one that is too large."""
         self._send = send
+        self._held = held
+        self._make_refusal = refuse
+        self._start: Message | None = None
+        """The answer's head. It waits for the first piece of the body, because that may be refused."""
+        self._piece_bytes_max = 0
+        self._is_refused = False
         self._headers = headers
         self._scope = scope
         self.status = 0
@@ -50,15 +72,53 @@ class SentAnswer:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]
-            headers = message.get("headers", ())
-            if self.status == 401 and is_browser(self._scope):
-                headers = drop_basic_challenge(headers)
-            nosniff = () if _NOSNIFF in headers else (_NOSNIFF,)
-            message["headers"] = [*headers, *nosniff, *self._headers]
-        else:
-            self.size_bytes += len(message.get("body", b""))
-        await self._send(message)
+            self._start = message
+            return
+        if self._is_refused:
+            return
+        size_bytes = len(message.get("body", b""))
+        try:
+            self._hold(size_bytes)
+        except SlowDown as error:
+            if self._start is None:
+                raise
+            response = self._make_refusal(error)
+            self._start = {
+                "type": "http.response.start",
+                "status": response.status_code,
+                "headers": response.raw_headers,
+            }
+            message = {"type": "http.response.body", "body": response.body}
+            size_bytes = len(response.body)
+            self._is_refused = True
+        await self._send_start()
+        self.size_bytes += size_bytes
+        if size_bytes <= UNCOUNTED_BYTES:
+            await self._send(message)
+            return
+        has_more = message.get("more_body", False)
+        # as a view, because the server would copy what the client does not take at once
+        await self._send({"type": "http.response.body", "body": memoryview(message["body"]), "more_body": True})
+        # the server waits, before it takes a further piece, until the client has taken the one before
+        await self._send({"type": "http.response.body", "body": b"", "more_body": has_more})
+
+    def _hold(self, size_bytes: int) -> None:
+        """Count a piece, and until the answer's end the largest one. Raises SlowDown."""
+        if size_bytes > self._piece_bytes_max:
+            self._held.set(size_bytes)
+            self._piece_bytes_max = size_bytes
+
+    async def _send_start(self) -> None:
+        if self._start is None:
+            return
+        start, self._start = self._start, None
+        self.status = start["status"]
+        headers = start.get("headers", ())
+        if self.status == 401 and is_browser(self._scope):
+            headers = drop_basic_challenge(headers)
+        nosniff = () if _NOSNIFF in headers else (_NOSNIFF,)
+        start["headers"] = [*headers, *nosniff, *self._headers]
+        await self._send(start)
 
 
 def record_request(

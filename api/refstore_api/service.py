@@ -29,7 +29,7 @@ from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.background_imports import BackgroundImports
 from refstore_api.expensive_reads import ExpensiveReads
-from refstore_api.large_documents import LargeDocuments
+from refstore_api.memory_budget import MemoryBudget
 from refstore_api.read_process import ReadProcess
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class Service:
         self._bodies = ThreadPoolExecutor(THREADS, thread_name_prefix="refstore-body")
         """Threads of their own, because an upload holds its thread as long as its client takes."""
         self.reads = ExpensiveReads(lake.clock, settings.reads_at_once, read_process)
-        self.documents = LargeDocuments()
+        self.memory = MemoryBudget()
         self._readiness_lock = asyncio.Lock()
         self._readiness: tuple[float, bool] | None = None
         """When the stores were probed last, and whether they answered."""

@@ -14,21 +14,24 @@ def verify_body(chunks: Iterator[bytes], size_bytes: int, sha256: str, what: str
     """
     digest = hashlib.sha256()
     size = 0
-    held = b""
+    last = b""
     try:
         for chunk in chunks:
-            if held:
-                yield held
             digest.update(chunk)
             size += len(chunk)
-            held = chunk
+            if size > size_bytes:
+                break
+            if size == size_bytes:
+                last = last or chunk
+            elif chunk:  # at once: to look ahead would hold two chunks of every reader
+                yield chunk
         if (size, digest.hexdigest()) != (size_bytes, sha256):
             raise CorruptObject(
                 f"{what} did not arrive as it was uploaded: its size or checksum differs; read it again, and if it "
                 "differs each time, do not trust this copy, and report it"
             )
-        if held:
-            yield held
+        if last:
+            yield last
     finally:
         close = getattr(chunks, "close", None)
         if close is not None:

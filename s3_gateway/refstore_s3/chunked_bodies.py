@@ -18,7 +18,7 @@ from refstore_s3.checksums import ALGORITHMS, HEADER_PREFIX
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.signature_v4 import ChunkSigner, PayloadKind, VerifiedRequest
 
-SIGNED_CHUNK_BYTES_MAX: Final = 16 << 20
+SIGNED_CHUNK_BYTES_MAX: Final = 1 << 20
 """The largest signed chunk: it waits in memory until its signature holds. Clients send 64 KiB to 1 MiB."""
 CHUNK_LINE_BYTES_MAX: Final = 128
 TRAILER_BYTES_MAX: Final = 4 << 10

@@ -11,13 +11,14 @@ from starlette.responses import Response
 from refstore.errors import InvalidName, NotFound, RefstoreError
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
+from refstore_api.json_bodies import parse_in_turn
 from refstore_s3.listings import XML
-from refstore_s3.object_bodies import receiving_document
+from refstore_s3.object_bodies import receive_document
 from refstore_s3.s3_errors import S3Error, explain_failure
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import S3Bucket, Target, check_path, split_key
 from refstore_s3.write_conditions import check_writable, delete_if_match
-from refstore_s3.xml_documents import Content, MalformedDocument, make_document, parse_document
+from refstore_s3.xml_documents import XML_BYTES_MAX, Content, MalformedDocument, make_document, parse_document
 
 KEYS_MAX: Final = 1000
 REFUSED: Final = ("LastModifiedTime", "Size")
@@ -35,13 +36,13 @@ class KeyDeletion(NamedTuple):
 
 async def delete_objects(request: S3Request) -> Response:
     bucket = await request.find_bucket(Role.WRITER)
-    async with receiving_document(request) as body:
+    body = await receive_document(request, XML_BYTES_MAX)
+    items, quiet = await parse_in_turn(request.to_starlette(), body, lambda: read_deletions(body))
 
-        def delete(repo: Repository) -> bytes:  # in a thread: to parse the largest document takes a tenth of a second
-            items, quiet = read_deletions(body)
-            return _write_results(_delete(repo, bucket, items), quiet=quiet)
+    def delete(repo: Repository) -> bytes:
+        return _write_results(_delete(repo, bucket, items), quiet=quiet)
 
-        return Response(await request.service.repository(bucket.repository, delete), media_type=XML)
+    return Response(await request.service.repository(bucket.repository, delete), media_type=XML)
 
 
 def read_deletions(body: bytes) -> tuple[list[KeyDeletion], bool]:

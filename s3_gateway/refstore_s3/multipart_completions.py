@@ -22,17 +22,18 @@ from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore.versioning.multipart_uploads import WrittenPart
 from refstore_api.error_responses import PreconditionFailed
+from refstore_api.json_bodies import parse_in_turn
 from refstore_s3.checksums import HEADER_PREFIX
 from refstore_s3.listings import XML
 from refstore_s3.multipart_parts import find_upload, operate
 from refstore_s3.object_attributes import checksum_content, etag_of
-from refstore_s3.object_bodies import receiving_document
+from refstore_s3.object_bodies import receive_document
 from refstore_s3.s3_errors import S3Error, explain_failure, make_error_body
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import Target
 from refstore_s3.upload_checksums import ALGORITHM_HEADER, TYPE_HEADER, describe
 from refstore_s3.write_conditions import explain_refusals, read_write_condition
-from refstore_s3.xml_documents import MalformedDocument, make_document, parse_document
+from refstore_s3.xml_documents import XML_BYTES_MAX, MalformedDocument, make_document, parse_document
 
 WAIT_SECONDS: Final = 5.0
 """How long an answer may take before the first white space: until then, its status tells how it ended."""
@@ -126,9 +127,8 @@ def _make_answer(request: S3Request, target: Target, entry: Entry) -> bytes:
 
 
 async def _receive_requested_parts(request: S3Request) -> tuple[list[RequestedPart], dict[int, dict[str, str]]]:
-    async with receiving_document(request, has_checksum=False) as body:
-        # in a thread: to parse the largest document takes a tenth of a second
-        return await request.service.run(lambda: read_requested_parts(body))
+    body = await receive_document(request, XML_BYTES_MAX, has_checksum=False)
+    return await parse_in_turn(request.to_starlette(), body, lambda: read_requested_parts(body))
 
 
 def read_requested_parts(body: bytes) -> tuple[list[RequestedPart], dict[int, dict[str, str]]]:

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import AsyncGenerator, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from refstore.records.s3_attributes import ContentDescription
 from refstore_api import request_bodies
+from refstore_api.json_bodies import LOOP_BYTES_MAX, parse_in_turn
 from refstore_api.request_bodies import BodyLimits
 from refstore_s3 import checksums
 from refstore_s3.checksums import ALGORITHMS, HEADER_PREFIX, SDK_ALGORITHM_HEADER, Checksums
 from refstore_s3.chunked_bodies import LENGTH_HEADER, make_decoder
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
-from refstore_s3.xml_documents import XML_BYTES_MAX
 
 
 class CheckedBody:
@@ -98,28 +98,25 @@ async def receive_body(request: S3Request, checked: CheckedBody, limits: BodyLim
 
     Raises S3Error, BodyTooLarge, BodyTooSlow, ClientDisconnect.
     """
-    received = await request_bodies.receive_object(request.to_starlette(), limits, forms=False)
-    if isinstance(received.body, list):
-        return list(checked.read(received.body))
-    return checked.read(received.body)
-
-
-@asynccontextmanager
-async def receiving_document(request: S3Request, *, has_checksum: bool = True) -> AsyncGenerator[bytes, None]:
-    """Receive a document for the block, in which it is parsed. Raises as `receive_document` does; TooManyRequests."""
-    async with request.service.documents.hold(request.to_starlette(), request.principal.key_id, XML_BYTES_MAX):
-        yield await receive_document(request, XML_BYTES_MAX, has_checksum=has_checksum)
+    received = (await request_bodies.receive_object(request.to_starlette(), limits, forms=False)).body
+    if not isinstance(received, list):
+        return checked.read(received)
+    if sum(map(len, received)) <= LOOP_BYTES_MAX:
+        return list(checked.read(received))
+    return await request.service.run(lambda: list(checked.read(received)))  # it may have many thousand signed chunks
 
 
 async def receive_document(request: S3Request, bytes_max: int, *, has_checksum: bool = True) -> bytes:
-    """Receive the whole body of a request that is no object, checked. Raises S3Error, BodyTooSlow, ClientDisconnect."""
+    """Receive the whole body of a request that is no object, checked. Raises S3Error, BodyTooSlow, SlowDown,
+    ClientDisconnect.
+    """
     checked = CheckedBody(request, has_object=False, has_checksum=has_checksum)
     declared = request_bodies.parse_content_length(request.headers.get("content-length"))
     if declared is not None and declared > bytes_max:
         raise S3Error("MaxMessageLengthExceeded", f"the body has more than {bytes_max} bytes; send less at once")
-    limits = BodyLimits(bytes_max, request.service.settings.upload_idle_seconds)
-    pieces = [chunk async for chunk in request_bodies.limit_body(request.to_starlette(), limits)]
-    return b"".join(checked.read(pieces))
+    limits = request_bodies.document_limits(request.service.settings, bytes_max)
+    body = await request_bodies.receive_document(request.to_starlette(), limits)
+    return await parse_in_turn(request.to_starlette(), body, lambda: b"".join(checked.read([body])))
 
 
 def _read_checksum(request: S3Request) -> tuple[str, dict[str, bytes]]:

@@ -24,7 +24,7 @@ from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_api.error_responses import PreconditionFailed
-from refstore_api.object_streams import ChunkReader, open_chunks
+from refstore_api.object_streams import ChunkReader, open_chunks, read_first
 from refstore_s3.checksums import Checksums
 from refstore_s3.conditions import COPY_SOURCE, check_conditions
 from refstore_s3.listings import XML, format_time
@@ -198,7 +198,8 @@ async def _copy_bytes(
     for _ in range(ATTEMPTS):
         context, entry = await stat_object(request, source)
         check_conditions(request.headers, entry, prefix=COPY_SOURCE)
-        reader = await request.service.run(partial(open_chunks, context, entry, 0, entry.size_bytes))
+        reading = partial(open_chunks, context, entry, 0, entry.size_bytes)
+        reader = await read_first(request.to_starlette(), request.service, entry.size_bytes, reading)
         if reader is not None:
             described = attributes.describe(entry)
             body, running = read_all(reader), None
@@ -229,7 +230,7 @@ async def _copy_bytes(
 def read_all(reader: ChunkReader) -> Iterator[bytes]:
     """Yield the chunks, and close the reader."""
     try:
-        chunk = reader.first
+        chunk = reader.take_first()
         while chunk:
             yield chunk
             chunk = reader.chunk()

@@ -16,7 +16,7 @@ from refstore.errors import Contention, Invalid, ObjectNotFound
 from refstore.records.staging_records import Entry
 from refstore.service.access_keys import Role
 from refstore_api.headers import ByteRange, parse_range
-from refstore_api.object_streams import ChunkReader, check_erased, open_chunks, stream_object
+from refstore_api.object_streams import ChunkReader, check_erased, open_chunks, read_first, stream_object
 from refstore_api.service import EntryInContext
 from refstore_s3.checksums import HEADER_PREFIX
 from refstore_s3.conditions import allows_range, check_conditions
@@ -55,7 +55,8 @@ async def get_object(request: S3Request) -> Response:
                 return Response(status_code=307, headers={"Location": url})
         part = read_range(request, entry)
         start, end = part or (0, entry.size_bytes)
-        reader = await request.service.run(partial(open_chunks, context, entry, start, end))
+        reading = partial(open_chunks, context, entry, start, end)
+        reader = await read_first(request.to_starlette(), request.service, end - start, reading)
         if reader is not None:
             fields = answer_headers(request, entry, part)
             return stream_object(

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
+from refstore_api.json_bodies import parse_in_turn
 from refstore_s3.listings import XML
 from refstore_s3.object_attributes import GivenAttributes, check_tags
 from refstore_s3.object_bodies import receive_document
@@ -35,7 +36,8 @@ async def get_object_tagging(request: S3Request) -> Response:
 
 async def put_object_tagging(request: S3Request) -> Response:
     target = await _find_writable(request)
-    await _set_tags(request, target, read_tags(await receive_document(request, TAGGING_BYTES_MAX)))
+    body = await receive_document(request, TAGGING_BYTES_MAX)
+    await _set_tags(request, target, await parse_in_turn(request.to_starlette(), body, lambda: read_tags(body)))
     return Response()
 
 

@@ -71,9 +71,15 @@ class S3Application:
         began = time.perf_counter()
         encoded_id = request_id.encode()
         body = _AwaitedBody(scope, receive)
-        sent = SentAnswer(scope, body.close_if_unread(send), [(HEADER, encoded_id), (b"x-amz-request-id", encoded_id)])
-        client = address_of(scope)
+        held = self._gateway.service.memory.open(scope)
         request: S3Request | None = None
+
+        def respond_to_error(error: S3Error | RefstoreError) -> Response:
+            return _make_error_response(error, request, request_id)
+
+        headers = [(HEADER, encoded_id), (b"x-amz-request-id", encoded_id)]
+        sent = SentAnswer(scope, body.close_if_unread(send), headers, held, respond_to_error)
+        client = address_of(scope)
         operation = UNKNOWN
         has_slot = False
         response: Response | None = None
@@ -87,7 +93,7 @@ class S3Application:
             await response(scope, receive, sent)
         except (S3Error, RefstoreError) as error:
             if not sent.status:
-                await _make_error_response(error, request, request_id)(scope, receive, sent)
+                await respond_to_error(error)(scope, receive, sent)
             elif isinstance(error, RefstoreError):  # the answer is cut off, which its length shows the client
                 log_failure(error, 500)
         except ClientDisconnect:
@@ -96,8 +102,9 @@ class S3Application:
             _log.error("request_crashed", error=repr(error), traceback="".join(traceback.format_exception(error)))
             if not sent.status:
                 crash = S3Error("InternalError", CRASHED)
-                await _make_error_response(crash, request, request_id)(scope, receive, sent)
+                await respond_to_error(crash)(scope, receive, sent)
         finally:
+            held.set(0)
             if self._slots is not None and has_slot:
                 self._slots.release(client)
             subject = _subject_of(scope, request, operation, client)
@@ -106,7 +113,7 @@ class S3Application:
     async def _handle(self, request: S3Request, operation: S3Operation, client: str) -> Response:
         """Authenticate the request, and let its operation answer. Raises S3Error, RefstoreError."""
         request.proof = await self._authentication.authenticate(request, client)
-        key_id = request.proof.principal.key_id
+        key_id = request.scope["state"]["key_id"] = request.proof.principal.key_id
         set_actor(Actor("http", key_id, client, f"{request.method} {ROUTE}{operation.name}"))
         if operation.handler is None:
             raise S3Error(

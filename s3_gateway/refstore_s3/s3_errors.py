@@ -66,6 +66,7 @@ CODES: Final[tuple[tuple[type[RefstoreError], str], ...]] = (
     (error_responses.Forbidden, "AccessDenied"),
     (error_responses.TooManyWrongSecrets, "SlowDown"),
     (error_responses.TooManyRequests, "SlowDown"),
+    (error_responses.SlowDown, "SlowDown"),
     (error_responses.NotSupported, "NotImplemented"),
     (error_responses.BodyTooLarge, "EntityTooLarge"),
     (error_responses.BodyTooSlow, "RequestTimeout"),

@@ -9,25 +9,28 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final, NamedTuple
 
 import pytest
-from fastapi import Request
 from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
 
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
-from refstore_api import fast_parameters, json_bodies, large_documents
+from refstore_api import fast_parameters, json_bodies, memory_budget
 from refstore_api.fast_parameters import FastRoute, parameter_plan
 from refstore_api.json_bodies import DEPTH_MAX, OPEN_BYTES_MAX, ROUTE_BYTES_MAX, VALUES_MAX
 from refstore_api.lazy_routes import include_all
+from refstore_api.memory_budget import MemoryBudget
+from refstore_api.routes import documentation
 from refstore_api.routes.objects import upload_object
 from refstore_api.routes.staging import put_signed
+from refstore_api.ui import static_files
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
 
 KIB: Final = 1 << 10
+DELETE: Final = "/repositories/alpha/branches/main/objects/delete"
 CHUNK: Final = b" " * KIB
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 LARGER: Final = {
@@ -47,6 +50,7 @@ LARGER: Final = {
 FORMS: Final = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=b")
 STREAMED: Final = (upload_object, put_signed)
 """The routes that pass a body of any size on to the store."""
+FILES: Final = (documentation.script, documentation.style, static_files.style, static_files.script, static_files.icon)
 
 
 class Asked(NamedTuple):
@@ -128,12 +132,20 @@ def basic(key: access_keys.NewKey | None = None) -> str:
     return "Basic " + base64.b64encode(f"{id_}:{secret}".encode()).decode()
 
 
+def is_file(route: RouteContext) -> bool:
+    """Whether it answers with a file, which drops what comes of a body while the file is opened."""
+    original = route.original_route
+    return isinstance(original, APIRoute) and original.endpoint in FILES
+
+
 def test_nobody_without_a_key_has_much_of_a_body_read(service: Application) -> None:
     """A new route that needs no key, and reads more, fails here."""
     for route in routes(service):
         for method in METHODS:
             for kind in FORMS:
                 asked = ask(service, method, url_of(route), kind=kind)
+                if asked.status == 200 and is_file(route):
+                    continue
                 assert asked.taken_bytes <= OPEN_BYTES_MAX + KIB, (method, route.path, kind, asked)
                 assert asked.status >= 300 or not asked.taken_bytes, (method, route.path, asked)
 
@@ -289,37 +301,82 @@ def test_other_requests_go_on_while_a_large_body_is_parsed(
     assert service.runner.run(both()) == (200, 201)
 
 
-def test_few_large_bodies_of_a_key_are_held_at_a_time(service: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_bodies_of_a_key_are_parsed_in_turn(service: Application, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ones, and those of other keys, do not wait for them."""
     other = access_keys.create_key(service.lake, Role.WRITER)
-    paths = {"paths": ["x" * 1000] * 300}
-    delete = "/repositories/alpha/branches/main/objects/delete"
-    held: list[int] = []
+    paths = {letter: {"paths": [letter * 1000] * 300} for letter in "xy"}
+    parsed: list[bytes] = []
     counts: list[int] = []
-    released = asyncio.Event()
-    receive = fast_parameters.receive_body
+    released = threading.Event()
+    check = json_bodies.check_shape
 
-    async def receive_and_hold(request: Request, bytes_max: int) -> bytes:
-        body = await receive(request, bytes_max)
-        if len(body) > large_documents.LARGE_BYTES and request.headers["authorization"] == basic():
-            held.append(len(body))
-            counts.append(len(held))
-            await released.wait()
-            held.pop()
-        return body
+    def check_and_wait(body: bytes, values_max: int) -> None:
+        if len(body) > memory_budget.LARGE_BYTES and b"x" in body:
+            parsed.append(body)
+            counts.append(len(parsed))
+            assert released.wait(30)
+            parsed.pop()
+        check(body, values_max)
 
     async def send_all() -> list[int]:
-        large = [asyncio.create_task(service.http.post(delete, json=paths)) for _ in range(6)]
-        while len(held) < large_documents.AT_ONCE // 2:
+        large = [asyncio.create_task(service.http.post(DELETE, json=paths["x"])) for _ in range(6)]
+        while not parsed:
             await asyncio.sleep(0.001)
-        others = [await service.http.post(delete, json=paths, auth=(other.key.id, other.secret))]
-        others.append(await service.http.post(delete, json={"paths": ["x"]}))
+        others = [await service.http.post(DELETE, json=paths["y"], auth=(other.key.id, other.secret))]
+        others.append(await service.http.post(DELETE, json={"paths": ["x"]}))
         released.set()
         return [each.status_code for each in [*others, *[await each for each in large]]]
 
-    monkeypatch.setattr(fast_parameters, "receive_body", receive_and_hold)
+    monkeypatch.setattr(json_bodies, "check_shape", check_and_wait)
     assert service.runner.run(send_all()) == [200] * 8
-    assert max(counts) == large_documents.AT_ONCE // 2
+    assert max(counts) == memory_budget.PARSED_AT_ONCE // 2
+
+
+def test_slow_senders_of_large_bodies_hold_up_nobody(service: Application) -> None:
+    """A place for a large body is taken when it has come: of eight that never end, none has one."""
+    others = [access_keys.create_key(service.lake, Role.WRITER) for _ in range(2)]
+    body = json.dumps({"paths": ["x" * 1000] * 300}).encode()
+    memory: MemoryBudget = service.app.state.service.memory
+    ended = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield body[:-1]
+        await ended.wait()
+        yield body[-1:]
+
+    async def unannounced() -> AsyncIterator[bytes]:
+        yield b'{"message": "of 40 bytes", "force": false, "allow_empty": true}'
+
+    async def send_all() -> list[int]:
+        content = {"content-type": "application/json"}
+        slow = [
+            asyncio.create_task(
+                service.http.post(DELETE, content=slowly(), headers=content, auth=(each.key.id, each.secret))
+            )
+            for each in others * 4
+        ]
+        while memory.count_held() < 8 * 2 * (len(body) - 1):
+            await asyncio.sleep(0.001)
+        answers = [await service.http.post(COMMIT, content=unannounced(), headers=content)]
+        answers.append(await service.http.post(DELETE, content=body, headers=content))
+        ended.set()
+        return [each.status_code for each in [*answers, *[await each for each in slow]]]
+
+    assert service.runner.run(send_all()) == [201, *[200] * 9]
+    assert memory.count_held() == 0
+
+
+def test_a_body_for_which_its_key_has_no_room_is_asked_for_later(
+    service: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"paths": ["x" * 1000] * 300}
+    for route in (DELETE, "/repositories/alpha/branches/main/objects?path=x"):
+        small = MemoryBudget(400_000)
+        with monkeypatch.context() as patch:
+            patch.setattr(service.app.state.service.memory, "open", small.open)
+            answer = service("POST", route, json=body)
+        assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "slow_down", "1")
+        assert small.count_held() == 0
 
 
 def _not_called(*_args: Any, **_options: Any) -> Any:

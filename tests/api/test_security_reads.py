@@ -22,9 +22,9 @@ from refstore_api.expensive_reads import (
     PAUSE_SECONDS_MAX,
     READ_SECONDS,
     ExpensiveReads,
-    ReadSlots,
     ShortRequestPriority,
 )
+from refstore_api.read_slots import ReadSlots
 from refstore_api.service import Service
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application

@@ -4,11 +4,13 @@ hold while others write.
 
 from __future__ import annotations
 
-import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -18,9 +20,9 @@ from refstore.audit.audit_reader import entries_newest_first
 from refstore.configuration.settings import ApiSettings, S3Settings
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
-from refstore_api import large_documents
-from refstore_s3 import object_bodies
-from refstore_s3.s3_requests import S3Request
+from refstore_api import memory_budget
+from refstore_api.memory_budget import MemoryBudget
+from refstore_s3 import deletions
 from tests.api.test_limits import wait_until
 from tests.s3.served_gateway import KEY_ID, REPOSITORY, ServedGateway, serve_gateway
 from tests.s3.test_gateway_objects import code_of
@@ -66,41 +68,77 @@ def test_a_listing_waits_in_the_line_of_its_key(
     assert slots.count_used() == 0
 
 
-def test_few_large_documents_of_a_key_are_held_at_a_time(
-    gateway: ServedGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_documents_of_a_key_are_parsed_in_turn(gateway: ServedGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ones, and those of other keys, do not wait for them."""
     gateway.add_key("ANOTHERDELETER", Role.WRITER)
-    held: list[S3Request] = []
+    parsed: list[bytes] = []
     counts: list[int] = []
     released = threading.Event()
-    receive = object_bodies.receive_document
+    parse = deletions.parse_document
 
-    async def receive_and_hold(request: S3Request, *arguments: Any, **options: Any) -> bytes:
-        body = await receive(request, *arguments, **options)
-        if request.principal.key_id == KEY_ID and len(body) > large_documents.LARGE_BYTES:
-            held.append(request)
-            counts.append(len(held))
-            while not released.is_set():
-                await asyncio.sleep(0.001)
-            held.remove(request)
-        return body
+    def parse_and_wait(body: bytes, name: str) -> Any:
+        if len(body) > memory_budget.LARGE_BYTES and b"main/x" in body:
+            parsed.append(body)
+            counts.append(len(parsed))
+            assert released.wait(30)
+            parsed.remove(body)
+        return parse(body, name)
 
-    def delete(key_id: str, length: int) -> Any:
-        keys = [{"Key": f"main/{number:0{length}}"} for number in range(900)]
+    def delete(key_id: str, length: int, letter: str = "x") -> Any:
+        keys = [{"Key": f"main/{letter}{number:0{length}}"} for number in range(900)]
         return gateway.client(key_id).delete_objects(Bucket=REPOSITORY, Delete={"Objects": keys})
 
-    monkeypatch.setattr(object_bodies, "receive_document", receive_and_hold)
+    monkeypatch.setattr(deletions, "parse_document", parse_and_wait)
     with ThreadPoolExecutor(7) as threads:
         large = [threads.submit(delete, KEY_ID, 400) for _ in range(6)]
         try:
-            wait_until(lambda: len(held) == large_documents.AT_ONCE // 2)
-            assert len(delete("ANOTHERDELETER", 400)["Deleted"]) == 900
+            wait_until(lambda: bool(parsed))
+            assert len(delete("ANOTHERDELETER", 400, "y")["Deleted"]) == 900
             assert len(delete(KEY_ID, 20)["Deleted"]) == 900
         finally:
             released.set()
         assert [len(each.result()["Deleted"]) for each in large] == [900] * 6
-    assert max(counts) == large_documents.AT_ONCE // 2
+    assert max(counts) == memory_budget.PARSED_AT_ONCE // 2
+
+
+def test_answers_that_nobody_reads_are_few(gateway: ServedGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are listings or objects: past a key's share it hears SlowDown, and other keys read on."""
+    gateway.add_key("ANOTHERREADER", Role.READER)
+    gateway.repository.upload("main", "unread", b"x" * (16 << 20))
+    memory = MemoryBudget(8 << 20)
+    monkeypatch.setattr(gateway.service, "memory", memory)
+    get = {"Bucket": REPOSITORY, "Key": "main/unread"}
+    url = urlsplit(gateway.client(signature_version="s3v4").generate_presigned_url("get_object", Params=get))
+    assert url.hostname is not None
+    with ExitStack() as connections:
+        for count in range(1, 5):
+            connection = connections.enter_context(socket.create_connection((url.hostname, url.port or 80)))
+            connection.sendall(f"GET {url.path}?{url.query} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode())
+            wait_until(lambda count=count: memory.count_held(KEY_ID) == count << 20)
+        assert code_of(gateway.client().get_object, **get) == ("SlowDown", 503)
+        assert len(gateway.client("ANOTHERREADER").get_object(**get)["Body"].read()) == 16 << 20
+        wait_until(lambda: memory.count_held() == 4 << 20)
+    wait_until(lambda: memory.count_held() == 0)
+    assert len(gateway.client().get_object(**get)["Body"].read()) == 16 << 20
+
+
+def test_bodies_of_one_signed_url_are_few(gateway: ServedGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway.add_key("ANOTHERWRITER", Role.WRITER)
+    memory = MemoryBudget(4 << 20)
+    monkeypatch.setattr(gateway.service, "memory", memory)
+    put = {"Bucket": REPOSITORY, "Key": "main/held"}
+    url = urlsplit(gateway.client(signature_version="s3v4").generate_presigned_url("put_object", Params=put))
+    head = f"PUT {url.path}?{url.query} HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Length: {1 << 20}\r\n\r\n"
+    assert url.hostname is not None
+    with ExitStack() as connections:
+        for _ in range(2):
+            connection = connections.enter_context(socket.create_connection((url.hostname, url.port or 80)))
+            connection.sendall(head.encode() + bytes((1 << 20) - 1))
+        wait_until(lambda: memory.count_held(KEY_ID) > (1 << 20) + (3 << 18))
+        assert code_of(gateway.client().put_object, **put, Body=bytes(1 << 20)) == ("SlowDown", 503)
+        gateway.client("ANOTHERWRITER").put_object(**put, Body=bytes(1 << 20))
+        gateway.client().put_object(**put, Body=b"a short one")
+    wait_until(lambda: memory.count_held() == 0)
 
 
 def test_an_object_has_a_largest_size(gateway: ServedGateway) -> None:

@@ -10,14 +10,33 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 
 from refstore.errors import Invalid
-from refstore_api.error_responses import BodyTooLarge, BodyTooSlow
-from refstore_api.request_bodies import BLOCK_BYTES, PIECE_BYTES, SMALL_BYTES, BodyLimits, RequestBody, receive_object
+from refstore_api.error_responses import BodyTooLarge, BodyTooSlow, SlowDown
+from refstore_api.memory_budget import DOCUMENT_FACTOR, MemoryBudget
+from refstore_api.request_bodies import (
+    BLOCK_BYTES,
+    BOUNDARY_BYTES_MAX,
+    FORM_PARTS_MAX,
+    LONG_BODY_BYTES,
+    PIECE_BYTES,
+    SMALL_BYTES,
+    BodyLimits,
+    RequestBody,
+    receive_document,
+    receive_object,
+)
 
 LIMITS = BodyLimits(bytes_max=64 << 20, idle_seconds=5)
 FORM = "multipart/form-data; boundary=bnd"
 
 
-def request(chunks: list[bytes], content_type: str = "", *, ends: str = "whole", length: int | None = None) -> Request:
+def request(
+    chunks: list[bytes],
+    content_type: str = "",
+    *,
+    ends: str = "whole",
+    length: int | None = None,
+    budget: MemoryBudget | None = None,
+) -> Request:
     waiting = list(chunks)
 
     async def get() -> dict[str, Any]:
@@ -33,7 +52,9 @@ def request(chunks: list[bytes], content_type: str = "", *, ends: str = "whole",
     fields = [(b"content-type", content_type.encode())] if content_type else []
     if length is not None:
         fields.append((b"content-length", str(length).encode()))
-    return Request({"type": "http", "method": "POST", "path": "/", "headers": fields, "query_string": b""}, get)
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": fields, "query_string": b""}
+    (budget or MemoryBudget()).open(scope)
+    return Request(scope, get)
 
 
 def received(
@@ -199,3 +220,77 @@ def test_a_writer_that_fails_reads_no_further() -> None:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(run())
+
+
+def held_by(body_bytes: int, *, length: int | None = None) -> tuple[int, Any]:
+    """What is counted for a body, and how it was received."""
+    budget = MemoryBudget()
+    chunks = [bytes(PIECE_BYTES)] * (body_bytes // PIECE_BYTES)
+
+    async def run() -> Any:
+        return (await receive_object(request(chunks, length=length, budget=budget), LIMITS)).body
+
+    found = asyncio.run(run())
+    return budget.count_held(), found
+
+
+def test_what_is_held_of_a_body_is_counted() -> None:
+    assert held_by(SMALL_BYTES)[0] == SMALL_BYTES
+    assert held_by(2 * SMALL_BYTES)[0] == LONG_BODY_BYTES
+
+
+def test_a_body_that_is_known_to_be_long_waits_at_its_client() -> None:
+    """900 such bodies would hold 900 MiB while they wait for a thread."""
+    held_bytes, body = held_by(8 * SMALL_BYTES, length=8 * SMALL_BYTES)
+    assert held_bytes == LONG_BODY_BYTES
+    assert not isinstance(body, list)
+    taken: list[int] = []
+
+    async def run() -> None:
+        waiting = [bytes(PIECE_BYTES)] * 128
+
+        async def get() -> dict[str, Any]:
+            taken.append(PIECE_BYTES)
+            return {"type": "http.request", "body": waiting.pop(), "more_body": bool(waiting)}
+
+        asked = request([], length=8 * SMALL_BYTES)
+        await receive_object(Request(asked.scope, get), LIMITS)
+
+    asyncio.run(run())
+    assert sum(taken) == PIECE_BYTES
+
+
+def test_a_body_for_which_its_caller_has_no_room_is_refused_while_it_comes() -> None:
+    async def run(receiving: Any) -> None:
+        budget = MemoryBudget(SMALL_BYTES)
+        asked = request([bytes(PIECE_BYTES)] * 64, length=SMALL_BYTES, budget=budget)
+        with pytest.raises(SlowDown):
+            await receiving(asked, LIMITS)
+        assert 0 < budget.count_held() <= SMALL_BYTES // 2, "the end of the request releases it"
+
+    asyncio.run(run(receive_object))
+    asyncio.run(run(receive_document))
+
+
+def test_a_document_is_counted_as_it_came_and_as_it_will_be_parsed() -> None:
+    async def run() -> int:
+        budget = MemoryBudget()
+        await receive_document(request([b"x"] * (2 * PIECE_BYTES), budget=budget), LIMITS)
+        return budget.count_held()
+
+    assert asyncio.run(run()) == 2 * PIECE_BYTES * DOCUMENT_FACTOR
+
+
+ENDLESS: dict[str, tuple[str, bytes]] = {
+    "parts": (FORM, form(*[(f"p{number}", "", b"") for number in range(FORM_PARTS_MAX)], ("content", "", b"x"))),
+    "header": (FORM, b"--bnd\r\n" + b"".join(b"h%d: x\r\n" % number for number in range(4000))),
+    "boundary": (FORM + "x" * BOUNDARY_BYTES_MAX, WHOLE),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_form_has_bounds_besides_its_content(name: str) -> None:
+    """What comes around the content is parsed byte by byte on the event loop, and kept."""
+    content_type, body = ENDLESS[name]
+    with pytest.raises(Invalid, match=name):
+        received([body], content_type)

@@ -11,10 +11,11 @@ import pytest
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from refstore.configuration.settings import ApiSettings
 from refstore_api.fast_parameters import FastRoute, parameter_plan
-from refstore_api.large_documents import LargeDocuments
+from refstore_api.memory_budget import MemoryBudget
 from refstore_api.routes import objects, staging
 from refstore_api.service import service_of
 
@@ -62,9 +63,21 @@ def application(route_class: type[APIRoute]) -> FastAPI:
     router.get("/read/{repository}")(read)
     router.put("/write/{repository}")(write)
     app = FastAPI()
-    app.state.service = SimpleNamespace(settings=ApiSettings(), documents=LargeDocuments())  # bounds of bodies
+    app.state.service = SimpleNamespace(settings=ApiSettings())  # bounds of bodies
     app.include_router(router, prefix="/v1")
+    app.add_middleware(CountedRequests)
     return app
+
+
+class CountedRequests:
+    """What `RequestMiddleware` does that routes rely on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        MemoryBudget().open(scope)
+        await self._app(scope, receive, send)
 
 
 KNOWN = {"authorization": "me"}

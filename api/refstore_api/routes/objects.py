@@ -34,7 +34,7 @@ from refstore_api.models import (
     UnderlyingObjectProperties,
 )
 from refstore_api.object_stats import ObjectFields, make_object_response, object_fields
-from refstore_api.object_streams import ChunkReader, check_erased, open_chunks, stream_object
+from refstore_api.object_streams import ChunkReader, check_erased, open_chunks, read_first, stream_object
 from refstore_api.routes import failures
 from refstore_api.service import Service, ServiceOf
 from refstore_api.shared_parameters import (
@@ -219,7 +219,7 @@ async def get_object(
             return RedirectResponse(url.url, 302)
         part = headers.parse_range(range_ if headers.is_range_allowed(if_range, entry) else None, entry.size_bytes)
         start, end = part or (0, entry.size_bytes)
-        reader = await service.run(partial(open_chunks, context, entry, start, end))
+        reader = await read_first(request, service, end - start, partial(open_chunks, context, entry, start, end))
         if reader is not None:
             return stream_object(
                 service, reader, headers.object_headers(entry), start, end, entry.size_bytes, partial=part is not None

@@ -27,7 +27,7 @@ from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_responses import make_empty_response, make_response
 from refstore_api.models import ObjectStats, StagingLocation, StagingMetadata
 from refstore_api.object_stats import add_token, address_of_url, make_object_response, physical_url, read_token
-from refstore_api.object_streams import ChunkReader, stream_object
+from refstore_api.object_streams import ChunkReader, read_first, stream_object
 from refstore_api.routes import failures
 from refstore_api.routes.objects import BINARY, IfMatch
 from refstore_api.service import LinkRequest, ServiceOf
@@ -141,6 +141,7 @@ async def get_physical_address(
     responses={200: BINARY, 206: BINARY} | failures(416),
 )
 async def get_signed(
+    request: Request,
     service: ServiceOf,
     token: str,
     range_: Annotated[str | None, Header(alias="Range", description="One range of bytes.")] = None,
@@ -152,7 +153,7 @@ async def get_signed(
     part = headers.parse_range(range_, size_bytes)
     start, end = part or (0, size_bytes)
     read = partial(context.objects.get, grant.address, start=start, end=end, size_bytes=size_bytes)
-    reader = await service.run(lambda: ChunkReader(read()))
+    reader = await read_first(request, service, end - start, lambda: ChunkReader(read()))
     fields = {
         "Content-Type": headers.DEFAULT_TYPE,
         "Accept-Ranges": "bytes",
