@@ -85,6 +85,8 @@ class LostName(NamedTuple):
     path: str
     entry: Entry | None
     """None: it is not known."""
+    is_open_upload: bool = False
+    """Whether the parts of an upload will be joined there: nobody can look into it before."""
 
 
 def scan_lost_names(ctx: Context, prefixes: Sequence[str]) -> Iterator[LostName]:
@@ -104,7 +106,7 @@ def scan_lost_names(ctx: Context, prefixes: Sequence[str]) -> Iterator[LostName]
                 if isinstance(record, Issued | Deleting):
                     path = record.path if isinstance(record, Issued) else record.last_reference.path
                     if path.startswith(tuple(prefixes)):
-                        yield LostName(address, path, None)
+                        yield LostName(address, path, None, isinstance(record, Issued) and record.in_parts)
 
 
 def _names_on_branches(

@@ -2,7 +2,8 @@
 
 A run writes down the contents that have rows of its ids (`remaining_places.RunContent`), once. From them, the object
 store and the KV the places are made, at the end of the run and whenever its report is shown: what has gone is listed no
-more, and what a restore has brought back is listed where it stands now. Dates are those by which the cleaning and the
+more, and what a restore has brought back is listed where it stands now. Bytes that were copied or joined meanwhile are
+followed by the sources that entries name (`ContentDescription.sources`). Dates are those by which the cleaning and the
 reaper delete. Nothing is written but the list of contents.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import io
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -23,10 +24,12 @@ from refstore.errors import ObjectNotFound, RefstoreError
 from refstore.objects.base import ObjectStore
 from refstore.records.location_records import Location
 from refstore.records.reference_records import Deleting, Emptied, Issued, Listed, ReferenceRecord
+from refstore.records.s3_attributes import ANY_SOURCE, content_of
+from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.versioning.address_state import may_delete_at_ms
 from refstore_gc.purge_cleanup import CleanupSchedule
-from refstore_purge.object_holders import HolderKind, scan_names
+from refstore_purge.object_holders import HolderKind, scan_lost_names, scan_names
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.remaining_places import ADDRESSES_MAX, Place, PlaceKind, RunContent
 from refstore_purge.unplanned_contents import PARTITION_LEFT_REASON
@@ -37,6 +40,7 @@ REAPER: Final = "refstore reaper"
 REASONS_MAX: Final = 50
 """How many places of one kind and data set a report tells apart by their reasons."""
 LATER: Final = "a later run wrote it from a content that was live again, and looked for its own ids alone"
+COPIED: Final = "its bytes were copied from a place of this run, by a link or by an S3 client"
 UNNAMED: Final = (
     "objects that nothing names but commits that were swept, such as remains of uploads that died; the next complete "
     "nightly run deletes them, if they are older than an operation may last"
@@ -68,22 +72,26 @@ def read_contents(store: ObjectStore, run: str) -> list[RunContent] | None:
     return [RunContent(**row) for row in table.to_pylist()]
 
 
-def refresh_places(repo: Repository, reports: Sequence[PurgeReport]) -> None:
-    """Set the places of reports to what is left now. Raises Corrupt, Unavailable."""
+def refresh_places(
+    repo: Repository, reports: Sequence[PurgeReport], *, examined: Collection[str] | None = None
+) -> None:
+    """Set the places of reports to what is left now. `examined`: the contents that the run looked into, of a report
+    that is being made. Raises Corrupt, Unavailable.
+    """
     ctx = repo.context
     shown = [each for each in reports if each.state != "dry run"]
     written = _read_later_contents(ctx.objects, min((each.run for each in shown), default="~"))
-    read = {each.run: _apply_later_runs(each.run, written) for each in shown}
-    lookup = _PlaceLookup(ctx, [content for contents in read.values() for content in contents])
-    for report in reports:
-        if report.run in read:
-            of_run = [each for each in report.places if each.is_as_of_run]
-            if report.state in ("running", "killed") and not of_run:
-                reason = "the run has not ended, and has not looked at everything"
-                purge = f"refstore purge run {repo.name}"
-                of_run = [Place(kind="run", reason=reason, has_rows=False, ending_command=purge, is_as_of_run=True)]
-            report.places = [*lookup.find_places(read[report.run]), *of_run]
-            report.places_ms = lookup.now_ms
+    lookup = _PlaceLookup(ctx, written, shown)
+    for report in shown:
+        if examined is not None:
+            report.examined_copies = sorted({address for _, address in lookup.copies}.intersection(examined))
+        of_run = [each for each in report.places if each.is_as_of_run]
+        if report.state in ("running", "killed") and not of_run:
+            reason = "the run has not ended, and has not looked at everything"
+            purge = f"refstore purge run {repo.name}"
+            of_run = [Place(kind="run", reason=reason, has_rows=False, ending_command=purge, is_as_of_run=True)]
+        report.places = [*lookup.find_places(report), *of_run]
+        report.places_ms = lookup.now_ms
 
 
 def _read_later_contents(store: ObjectStore, first: str) -> dict[str, list[RunContent]]:
@@ -93,19 +101,47 @@ def _read_later_contents(store: ObjectStore, first: str) -> dict[str, list[RunCo
     return {run: contents for run, contents in read.items() if contents is not None}
 
 
-def _apply_later_runs(run: str, written: Mapping[str, list[RunContent]]) -> list[RunContent]:
-    """Return a run's contents, and what later runs have made of those that were live again, or still: such a run
-    removes the rows of its own ids alone.
+class _BytesCopy(NamedTuple):
+    """An object that has bytes of others."""
+
+    address: str
+    prefix: str
+    """Of the data set in which it was found."""
+    sources: tuple[str, ...]
+
+
+def _follow_contents(
+    report: PurgeReport, written: Mapping[str, list[RunContent]], copies: Iterable[_BytesCopy]
+) -> list[RunContent]:
+    """Return a run's contents, and what has their bytes or rows since: copies, and what later runs have made of those
+    that were live again, or still. Such a run removes the rows of its own ids alone.
     """
-    found = {each.address: each for each in written.get(run, ())}
+    found = {each.address: each for each in written.get(report.run, ())}
+    followers: defaultdict[str, list[RunContent]] = defaultdict(list)
     for later, contents in written.items():
-        for each in contents if later > run else ():
-            source = found.get(each.address)
-            if source is not None and each.new_address and each.new_address not in found:
-                found[each.new_address] = msgspec.structs.replace(
-                    source, address=each.new_address, size_bytes=0, has_rows=False, reason=LATER
-                )
+        for each in contents if later > report.run else ():
+            if each.new_address:
+                new = RunContent(each.new_address, each.identity, each.dataset, each.prefix, 0, False, LATER)
+                followers[each.address].append(new)
+    datasets = _datasets_of(report, found.values())
+    examined = set(report.examined_copies)
+    for address, prefix, sources in copies:
+        if prefix in datasets and address not in examined:
+            new = RunContent(address, address, datasets[prefix], prefix, 0, False, COPIED)
+            for source in sources:
+                followers[source].append(new)
+    pending = [*found, ANY_SOURCE] if found else []
+    for address in pending:  # the list grows while the loop runs
+        for each in followers[address]:
+            if each.address not in found:
+                found[each.address] = each
+                pending.append(each.address)
     return list(found.values())
+
+
+def _datasets_of(report: PurgeReport, contents: Iterable[RunContent]) -> dict[str, str]:
+    """Return the names of a run's data sets, by their prefix."""
+    return {each.prefix: each.dataset for each in [*report.datasets, *contents]}
 
 
 class _ContentPlace(NamedTuple):
@@ -121,35 +157,89 @@ class _ContentPlace(NamedTuple):
 class _PlaceLookup:
     """What the store and the KV say of some contents now."""
 
-    def __init__(self, ctx: Context, contents: Sequence[RunContent]) -> None:
-        self._ctx = ctx
+    def __init__(self, ctx: Context, written: Mapping[str, list[RunContent]], reports: Sequence[PurgeReport]) -> None:
+        """`written`: the contents of the reports' runs, and of later ones."""
+        self._ctx, self._written = ctx, written
         self.now_ms = ctx.clock.now_ms()
-        self._records: dict[str, Location] = {}
+        self.copies: dict[tuple[str, str], _BytesCopy] = {}
+        """By prefix of the data set and address."""
+        self._there: dict[str, int] = {}
+        """The sizes of the contents that are there."""
         self._names: dict[str, ReferenceRecord] = {}
+        self._holders: dict[str, HolderKind] = {}
+        self._records: dict[str, Location] = {}
         # in the order in which objects move: what is taken back or committed meanwhile is found where it stands then
-        there = self._find_stored(contents)
-        identities = sorted({each.identity for each in there})
-        announced = ctx.locations.are_announced()
-        for page in split_batches([Address(each) for each in identities]):
-            names = ctx.references.get_many(page)
-            self._names |= {each: name for each, name in zip(page, names, strict=True) if name is not None}
-        self._holders = _find_holders(ctx, there, self._names)
-        for page in split_batches([Address(each) for each in identities if announced]):
-            records = ctx.locations.get_many(page)
-            self._records |= {each: one for each, one in zip(page, records, strict=True) if one is not None}
+        there = self._look_up([each for report in reports for each in self._follow(report)])
+        self._scan_names(reports, there)
+        there = self._look_up([each for report in reports for each in self._follow(report)])
+        if ctx.locations.are_announced():
+            for page in split_batches([Address(each) for each in sorted({each.identity for each in there})]):
+                records = ctx.locations.get_many(page)
+                self._records |= {each: one for each, one in zip(page, records, strict=True) if one is not None}
         self._dates = CleanupSchedule.read(ctx) if self._records else None
 
-    def _find_stored(self, contents: Sequence[RunContent]) -> list[RunContent]:
-        """Return the contents that the store has."""
-        self._there: dict[str, int] = {}
-        """The sizes of those that are there."""
-        for page in split_batches(sorted({each.address for each in contents})):
+    def _follow(self, report: PurgeReport) -> list[RunContent]:
+        return _follow_contents(report, self._written, self.copies.values())
+
+    def _look_up(self, contents: Sequence[RunContent]) -> list[RunContent]:
+        """Look up contents in the store, and the references of their objects. Return those that are there."""
+        new = [each for each in contents if each.address not in self._there]
+        uploads = {each.identity for each in new if each.is_open_upload}
+        self._read_names(uploads)
+        self._there |= {each: 0 for each in uploads if isinstance(self._names.get(each), Issued)}
+        for page in split_batches(sorted({each.address for each in new})):
             infos = self._ctx.objects.head_many(page)
             self._there |= {info.key: info.size_bytes for info in infos if info is not None}
+        self._read_names({each.identity for each in new if each.address in self._there})
         return [each for each in contents if each.address in self._there]
 
-    def find_places(self, contents: Sequence[RunContent]) -> list[Place]:
+    def _read_names(self, identities: Iterable[str]) -> None:
+        for page in split_batches([Address(each) for each in sorted(identities)]):
+            for each, name in zip(page, self._ctx.references.get_many(page), strict=True):
+                self._names.pop(each, None)
+                if name is not None:
+                    self._names[each] = name
+
+    def _scan_names(self, reports: Sequence[PurgeReport], there: Sequence[RunContent]) -> None:
+        """Find how firmly objects stand: below their data sets' prefixes, or elsewhere, if they stand nowhere there.
+        And find what was copied from contents, below the prefixes of the runs' data sets.
+        """
+        contents = [each for of_run in self._written.values() for each in of_run]
+        sources = {ANY_SOURCE, *(each.address for each in contents), *(each.new_address for each in contents)}
+        prefixes = {
+            prefix for each in reports if (own := self._written.get(each.run)) for prefix in _datasets_of(each, own)
+        }
+        for _, path, entry, _ in scan_lost_names(self._ctx, sorted(prefixes)):
+            for prefix in prefixes:
+                if entry is not None and path.startswith(prefix):
+                    self._note_copy(prefix, entry, sources)
+        by_prefix: defaultdict[str, set[str]] = defaultdict(set)
+        for each in there:
+            by_prefix[each.prefix].add(each.identity)
+        for prefix in sorted(prefixes):
+            self._scan_prefix(prefix, by_prefix[prefix], sources)
+        missing = {each.identity for each in there}.difference(self._holders)
+        unknown = {each for each in missing if not isinstance(self._names.get(each), Emptied | Deleting | Issued)}
+        if unknown:
+            self._scan_prefix("", unknown, set())
+
+    def _scan_prefix(self, prefix: str, identities: set[str], sources: set[str]) -> None:
+        for name in scan_names(self._ctx, prefix=prefix):
+            address = name.entry.address
+            if self._note_copy(prefix, name.entry, sources) or address in identities:
+                self._holders[address] = min(self._holders.get(address, name.holder), name.holder)
+
+    def _note_copy(self, prefix: str, entry: Entry, sources: set[str]) -> bool:
+        """Note an object that has bytes of these sources; return whether it has."""
+        content = content_of(entry.s3)
+        if content is None or sources.isdisjoint(content.sources):
+            return False
+        self.copies[prefix, entry.address] = _BytesCopy(entry.address, prefix, content.sources)
+        return True
+
+    def find_places(self, report: PurgeReport) -> list[Place]:
         """Return the places of a run's contents that are still there."""
+        contents = self._follow(report)
         grouped: defaultdict[tuple[str, bool, _ContentPlace], list[tuple[RunContent, _ContentPlace]]] = defaultdict(
             list
         )
@@ -288,27 +378,3 @@ def _merge_places(found: Sequence[tuple[RunContent, _ContentPlace]]) -> Place:
         ending_command=spot.ending_command,
         addresses=sorted(each.address for each, _ in found)[:ADDRESSES_MAX],
     )
-
-
-def _find_holders(
-    ctx: Context, contents: Iterable[RunContent], names: Mapping[str, ReferenceRecord]
-) -> dict[str, HolderKind]:
-    """Return how firmly objects stand: below their data sets' prefixes, or elsewhere, if they stand nowhere there."""
-    by_prefix: defaultdict[str, set[str]] = defaultdict(set)
-    for each in contents:
-        by_prefix[each.prefix].add(each.identity)
-    found: dict[str, HolderKind] = {}
-    for prefix, identities in sorted(by_prefix.items()):
-        _add_holders(ctx, prefix, identities, found)
-    missing = {identity for identities in by_prefix.values() for identity in identities}.difference(found)
-    unknown = {identity for identity in missing if not isinstance(names.get(identity), Emptied | Deleting | Issued)}
-    if unknown:
-        _add_holders(ctx, "", unknown, found)
-    return found
-
-
-def _add_holders(ctx: Context, prefix: str, identities: set[str], found: dict[str, HolderKind]) -> None:
-    for name in scan_names(ctx, prefix=prefix):
-        if name.entry.address in identities:
-            before = found.get(name.entry.address, name.holder)
-            found[name.entry.address] = min(before, name.holder)

@@ -155,6 +155,8 @@ class PurgeReport(msgspec.Struct, kw_only=True):
     """Where rows of the ids still are; none is left: the erasure is final."""
     places_ms: int = 0
     """When that was looked up."""
+    examined_copies: list[str] = []
+    """What has bytes of places, and was looked into by the run: it is no place itself, unless it is listed."""
     unexamined: list[str] = []
     """What no run looks at, and what becomes of it."""
 

@@ -232,7 +232,8 @@ def _record_places(repo: Repository, state: PurgeRunState) -> None:
     ]
     try:
         place_lookup.write_contents(repo.context.objects, made.run, contents)
-        place_lookup.refresh_places(repo, [made])
+        examined = set[str]().union(*state.examined_contents.values())
+        place_lookup.refresh_places(repo, [made], examined=examined)
     except RefstoreError as error:
         reason = f"where the rows still are could not be looked up: {error}"
         made.places.append(Place(kind="run", reason=reason, has_rows=False, ending_command=purge, is_as_of_run=True))

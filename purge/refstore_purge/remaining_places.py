@@ -42,7 +42,7 @@ PlaceKind = Literal[
     hidden branches         of a run that was killed
     undo trash              `refstore restore` brings them back
     being deleted           the reaper, or a sweep, has begun to delete them
-    issued                  uploaded to an issued address, and not linked
+    issued                  uploaded to an issued address, and not linked; or an upload in parts that is open
     condemned by a sweep    named by commits alone whose sweep began
     backups                 what a run replaced
     trash of restores       what a restore replaced
@@ -72,6 +72,8 @@ class RunContent(msgspec.Struct, frozen=True):
     """Why the run left it; '': it did not."""
     new_address: str = ""
     """Where the run wrote it again; '': it did not."""
+    is_open_upload: bool = False
+    """Whether it is the address where the parts of an upload will be joined, also if the store has nothing there."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):

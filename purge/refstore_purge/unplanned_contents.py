@@ -43,6 +43,7 @@ PARTITION_LEFT_REASON: Final = "its partition was left out"
 HISTORY_REASON: Final = "earlier commits of the mode keep-history are not looked at"
 HELD_REASON: Final = "a legal hold covers it"
 OTHER_BRANCH_REASON: Final = "the purge document leaves this branch out"
+OPEN_UPLOAD_REASON: Final = "an upload in parts that is open"
 
 
 class _UnplannedContent(NamedTuple):
@@ -56,6 +57,7 @@ class _UnplannedContent(NamedTuple):
     identity: Address
     entry: Entry | None
     address: Address
+    is_open_upload: bool = False
 
 
 def find_unplanned(run: PurgeRun, job: TaskSettings, datasets: Sequence[Dataset]) -> None:
@@ -108,7 +110,9 @@ def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterat
             is_below = lost.path.startswith(dataset.prefix) and lost.address not in seen
             if is_below and (is_data(dataset, lost.path) or is_summary(dataset, lost.path)):
                 seen.add(lost.address)
-                yield _UnplannedContent(dataset, None, "", lost.path, lost.address, lost.entry, lost.address)
+                yield _UnplannedContent(
+                    dataset, None, "", lost.path, lost.address, lost.entry, lost.address, lost.is_open_upload
+                )
         if outside:
             reason = "their data lies outside the repository; purge them where they are"
             run.state.places.append(
@@ -149,6 +153,9 @@ def _examine_contents(run: PurgeRun, job: TaskSettings, contents: Sequence[_Unpl
     told = {each.path: each.reason for each in run.state.report.skipped_objects}
     todo: list[_ContentToExamine] = []
     for content, info in zip(contents, infos, strict=True):
+        if content.is_open_upload:
+            _record_content(run, content, 0, OPEN_UPLOAD_REASON, has_rows=False)
+            continue
         if info is None:
             continue
         unit = Partition(content.dataset, partition_of(content.path[len(content.dataset.prefix) :]), {})
@@ -161,6 +168,7 @@ def _examine_contents(run: PurgeRun, job: TaskSettings, contents: Sequence[_Unpl
             if content.holder is HolderKind.BRANCH and not content.dataset.has_branch(content.ref):
                 reason = OTHER_BRANCH_REASON
             todo.append(_ContentToExamine(content, info.size_bytes, reason, unit))
+            run.note_examined(unit, content.address)
     _examine_names(run, [each for each in todo if each.partition.dataset.mode == ERASE])
     of_rows = [each for each in todo if each.partition.dataset.mode != ERASE]
     _examine_summaries(run, [each for each in of_rows if each.is_summary])
@@ -217,5 +225,14 @@ def _examine_rows(run: PurgeRun, job: TaskSettings, todo: Sequence[_ContentToExa
 def _record_content(run: PurgeRun, content: _UnplannedContent, size_bytes: int, reason: str, *, has_rows: bool) -> None:
     dataset = content.dataset
     run.state.contents.append(
-        RunContent(content.address, content.identity, dataset.name, dataset.prefix, size_bytes, has_rows, reason)
+        RunContent(
+            content.address,
+            content.identity,
+            dataset.name,
+            dataset.prefix,
+            size_bytes,
+            has_rows,
+            reason,
+            is_open_upload=content.is_open_upload,
+        )
     )

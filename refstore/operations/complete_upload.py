@@ -24,7 +24,7 @@ from refstore.operations.refs import ResolvedRef
 from refstore.operations.stage_entries import Placement, find_refused
 from refstore.records.multipart_records import MultipartUpload
 from refstore.records.reference_records import Emptied, Issued, Listed, Reference
-from refstore.records.s3_attributes import S3Attributes, join_attributes
+from refstore.records.s3_attributes import S3Attributes, add_sources, join_attributes
 from refstore.records.staging_records import Entry
 from refstore.versioning.address_state import changed_ms
 from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName, WrittenPart
@@ -73,7 +73,7 @@ def complete(
     planned = Placement(name.path, None, is_referenced=True, if_absent=if_absent, if_entry=if_entry)
     for error in find_refused(ctx, name.branch, [planned]).values():
         raise error
-    s3 = describe(registered.record, chosen)
+    s3 = add_sources(describe(registered.record, chosen), (each for item in chosen for each in item.part.sources))
     fixed = ctx.references.fix_parts(name.address, registered.record.token_id, digest)
     if fixed is None:
         return _find_completed(ctx, name, digest)

@@ -28,7 +28,7 @@ from refstore.records.encoding import decode
 from refstore.records.multipart_records import MultipartUpload, UploadedPart
 from refstore.records.reference_records import Issued, decode_reference
 from refstore.records.s3_attributes import S3Attributes
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import Entry, sources_of_copy
 from refstore.versioning.address_state import PART_RELEASED, UPLOAD_ABORTED
 from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName, WrittenPart
 
@@ -85,9 +85,10 @@ def write_part(
     body: Body,
     *,
     checksums: Callable[[], Mapping[str, str]] = lambda: NO_CHECKSUMS,
+    sources: tuple[str, ...] = (),
 ) -> WrittenPart:
     """Write a part. Of several with one number the one that was written last counts. `checksums`: asked for when the
-    body was read. Raises UploadNotFound.
+    body was read. `sources`: the addresses from which the body is copied. Raises UploadNotFound.
     """
     registered = read_open(ctx, name)
     check_number(number)
@@ -97,7 +98,7 @@ def write_part(
         address = name.address
     else:
         address, stored = _put_as_object(ctx, registered, body)
-    part = UploadedPart(stored.size_bytes, stored.etag, ctx.clock.now_ms(), dict(checksums()))
+    part = UploadedPart(stored.size_bytes, stored.etag, ctx.clock.now_ms(), dict(checksums()), sources)
     written = WrittenPart(number, address, part)
     ctx.uploads.write_part(name.upload_id, written)
     return written
@@ -127,7 +128,8 @@ def copy_part(ctx: Context, name: UploadName, number: int, source: Entry, start:
     except ObjectNotFound:
         ctx.objects.head(source.address)  # raises if it is the source that is gone
         raise upload_not_found(name) from None
-    written = WrittenPart(number, name.address, UploadedPart(stored.size_bytes, stored.etag, ctx.clock.now_ms()))
+    part = UploadedPart(stored.size_bytes, stored.etag, ctx.clock.now_ms(), sources=sources_of_copy(source))
+    written = WrittenPart(number, name.address, part)
     ctx.uploads.write_part(name.upload_id, written)
     return written
 

@@ -44,7 +44,7 @@ from refstore.operations.stage_entries import (
     place_conditionally,
 )
 from refstore.records.reference_records import Deleting, Issued, Reference
-from refstore.records.s3_attributes import S3Attributes
+from refstore.records.s3_attributes import S3Attributes, add_sources
 from refstore.records.staging_records import Entry
 from refstore.versioning.issuance import IssuedAddressClaims
 from refstore.versioning.references import Release
@@ -433,7 +433,7 @@ def _take_copies(
         placements = [
             Placement(
                 claim.path,
-                _make_linked_entry(item, address, _stat_written(item, claim, info), ""),
+                _make_linked_entry(item, address, _stat_written(item, claim, info), "", sources=[claim.address]),
                 is_referenced=True,
                 if_absent=item.if_absent,
                 if_entry=item.if_entry,
@@ -466,7 +466,9 @@ def _stat_written(item: Link, claim: IssuedAddressClaims, info: ObjectInfo | Non
     return info
 
 
-def _make_linked_entry(item: Link, address: Address, info: ObjectInfo, reference_id: str) -> Entry:
+def _make_linked_entry(
+    item: Link, address: Address, info: ObjectInfo, reference_id: str, *, sources: Sequence[Address] = ()
+) -> Entry:
     return Entry(
         address,
         info.size_bytes,
@@ -476,7 +478,7 @@ def _make_linked_entry(item: Link, address: Address, info: ObjectInfo, reference
         item.content_type,
         reference_id,
         item.md5,
-        item.s3,
+        add_sources(item.s3, sources),
     )
 
 

@@ -40,3 +40,5 @@ class UploadedPart(Record, frozen=True, tag=101):
     written_ms: int
     checksums: dict[str, str] = {}
     """By algorithm, for S3 clients; refstore decides nothing by them."""
+    sources: tuple[str, ...] = ()
+    """The addresses from which its bytes were copied (`ContentDescription.sources`)."""

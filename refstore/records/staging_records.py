@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from refstore.core.ids import Address
+from refstore.core.ids import Address, is_own
 from refstore.records.encoding import UNREADABLE, Record, corrupt_record, decode_with
-from refstore.records.s3_attributes import S3Attributes
+from refstore.records.s3_attributes import S3Attributes, content_of
 
 
 class Entry(Record, frozen=True, tag=1):
@@ -40,6 +40,12 @@ class Tombstone(Record, frozen=True, tag=2):
 def without_reference(entry: Entry) -> Entry:
     """Return the entry as a commit holds it, without its reference id."""
     return entry if not entry.reference_id else msgspec.structs.replace(entry, reference_id="")
+
+
+def sources_of_copy(shown: Entry) -> tuple[str, ...]:
+    """Return the addresses whose bytes a copy of an object's bytes has. `shown`: with the address of its content."""
+    content = content_of(shown.s3)
+    return (shown.address, *(content.sources if content is not None else ())) if is_own(shown.address) else ()
 
 
 StagedRecord = Entry | Tombstone

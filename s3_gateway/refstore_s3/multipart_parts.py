@@ -15,6 +15,7 @@ from refstore.errors import InvalidName, InvalidPath, NotFound, ObjectNotFound, 
 from refstore.operations import multipart
 from refstore.operations.copy import ATTEMPTS
 from refstore.records.s3_attributes import join_attributes
+from refstore.records.staging_records import sources_of_copy
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore.versioning.multipart_uploads import UploadName, WrittenPart
@@ -132,7 +133,9 @@ def _copy(
     def checksums() -> dict[str, str]:
         return {algorithm: running.base64(algorithm)} if algorithm else {}
 
-    return multipart.write_part(ctx, name, number, update(running, read_all(reader)), checksums=checksums)
+    sources = sources_of_copy(entry) if from_ctx.repo == ctx.repo else ()
+    body = update(running, read_all(reader))
+    return multipart.write_part(ctx, name, number, body, checksums=checksums, sources=sources)
 
 
 async def abort_multipart_upload(request: S3Request) -> Response:

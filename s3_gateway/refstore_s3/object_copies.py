@@ -7,7 +7,7 @@ else may have made (rule 20 of docs/protocol.md). So is one that needs a checksu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -19,8 +19,8 @@ from refstore.core import ids
 from refstore.errors import Contention
 from refstore.operations.copy import ATTEMPTS, Copy
 from refstore.operations.upload import Upload
-from refstore.records.s3_attributes import ContentDescription, S3Attributes, content_of, join_attributes
-from refstore.records.staging_records import Entry
+from refstore.records.s3_attributes import ContentDescription, S3Attributes, add_sources, content_of, join_attributes
+from refstore.records.staging_records import Entry, sources_of_copy
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_api.error_responses import PreconditionFailed
@@ -202,6 +202,7 @@ async def _copy_bytes(
         reader = await read_first(request.to_starlette(), request.service, entry.size_bytes, reading)
         if reader is not None:
             described = attributes.describe(entry)
+            sources = sources_of_copy(entry) if source.repository == target.repository else ()
             body, running = read_all(reader), None
             if algorithm and not has_checksum(entry, algorithm):
                 running = Checksums([algorithm])
@@ -210,7 +211,7 @@ async def _copy_bytes(
                 path=target.path,
                 body=body,
                 metadata=described.metadata,
-                s3=partial(_describe_bytes, described, algorithm, running),
+                s3=partial(_describe_bytes, described, sources, algorithm, running),
                 content_type=described.content_type,
                 if_absent=condition.if_absent,
                 if_entry=entry if replaces_source else condition.if_entry,
@@ -245,11 +246,14 @@ def update(running: Checksums, chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield chunk
 
 
-def _describe_bytes(described: Entry, algorithm: str, running: Checksums | None) -> S3Attributes | None:
+def _describe_bytes(
+    described: Entry, sources: Sequence[str], algorithm: str, running: Checksums | None
+) -> S3Attributes | None:
     """Return the attributes of a copy by bytes. `running`: the checksum that the source did not have; None: it had."""
-    if running is None:
-        return described.s3
-    return join_attributes(described.s3, ContentDescription(algorithm, running.base64(algorithm)))
+    s3 = described.s3
+    if running is not None:
+        s3 = join_attributes(s3, ContentDescription(algorithm, running.base64(algorithm)))
+    return add_sources(s3, sources)
 
 
 def make_contention(source: Target) -> Contention:
