@@ -148,6 +148,7 @@ class PurgeReport(msgspec.Struct, kw_only=True):
     watermark: str = ""
     """The partition up to which everything was done, as `prefix` and `partition` in one; '': everything."""
     partitions_left: int = 0
+    """How many were left out: those behind the watermark, and those up to that of `--after`."""
     seconds: dict[str, float] = {}
     """How long each step took."""
     failure: str = ""
@@ -164,7 +165,7 @@ class PurgeReport(msgspec.Struct, kw_only=True):
     def is_whole(self) -> bool:
         """Whether nothing was left that a later run could purge."""
         return self.state in ("done", "dry run") and not (
-            self.failure or self.partitions_left or self.skipped_count or any(row.failed_objects for row in self.rows)
+            self.failure or self.watermark or self.skipped_count or any(row.failed_objects for row in self.rows)
         )
 
     @property
@@ -185,12 +186,18 @@ class PurgeReport(msgspec.Struct, kw_only=True):
         if self.is_final:
             return "final: no place that was looked at has rows of the ids any more"
         dates = [place.deletes_at_ms for place in self.places]
-        count = f"{len(dates):,} places still have rows of the ids" if len(dates) != 1 else "one place still has rows"
-        undated = dates.count(0)
-        if undated:
-            return f"not final: {count}, {undated:,} of them without a date"
         if not dates:
             return "not final: the run has not ended"
+        having = sum(place.has_rows for place in self.places)
+        left = {0: "", 1: "one place still has rows of the ids"}.get(
+            having, f"{having:,} places still have rows of the ids"
+        )
+        unexamined = {0: "", 1: "one place was not looked into"}.get(
+            len(dates) - having, f"{len(dates) - having:,} places were not looked into"
+        )
+        count, undated = " and ".join(filter(None, (left, unexamined))), dates.count(0)
+        if undated:
+            return f"not final: {count}, {undated:,} of them without a date"
         return f"not final: {count}; the last of them goes with the first cleaning after {format_utc(max(dates))}"
 
 

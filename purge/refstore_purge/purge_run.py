@@ -141,11 +141,11 @@ def _purge(datasets: Sequence[Dataset], run: PurgeRun, engines: Engines) -> None
 
 
 def _limit_partitions(run: PurgeRun, units: list[Partition]) -> None:
-    """Set the watermark, where there are more units than this run may do."""
+    """Set the watermark, where there are more units than this run may do, and count those that it leaves out."""
     chosen, most = run.select_partitions(units), run.options.max_partitions
     if most is not None and len(chosen) > most:
         run.state.watermark = chosen[most - 1].watermark
-        run.state.partitions_left = len(chosen) - most
+    run.state.partitions_left = len(units) - len(run.select_partitions(units))
 
 
 def _load_ids(
@@ -229,6 +229,18 @@ def _record_places(repo: Repository, state: PurgeRunState) -> None:
     left |= {address: each.reason for address, each in state.failures.items()}
     contents = [
         msgspec.structs.replace(each, reason=each.reason or left.get(each.identity, "")) for each in state.contents
+    ]
+    made.places += [
+        Place(
+            kind="run",
+            dataset=each.dataset,
+            reason=each.untouched_reason,
+            has_rows=False,
+            ending_command=purge,
+            is_as_of_run=True,
+        )
+        for each in made.datasets
+        if each.untouched_reason
     ]
     try:
         place_lookup.write_contents(repo.context.objects, made.run, contents)

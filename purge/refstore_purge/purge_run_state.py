@@ -117,7 +117,7 @@ class PurgeRunState:
     watermark: str | None = None
     """The watermark that `max_partitions` sets, if it leaves partitions to a later run."""
     partitions_left: int = 0
-    """How many it leaves."""
+    """How many this run leaves out, also by the watermark of an earlier one."""
 
     def note_plan(self, plan: PurgePlan, branches: Collection[str] = ()) -> None:
         """Keep what a plan saw and leaves alone, which takes the place of what an earlier one said of the same.

@@ -105,6 +105,8 @@ def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterat
                 outside.update([address] if address else [])
             elif address not in seen:
                 seen.add(address)
+                if name.holder is HolderKind.SWEEP:  # of no plan, and looked into here
+                    run.state.present_datasets.add(dataset.name)
                 yield _UnplannedContent(dataset, name.holder, name.ref, name.path, address, name.entry, address)
         for lost in lost_ones:
             is_below = lost.path.startswith(dataset.prefix) and lost.address not in seen

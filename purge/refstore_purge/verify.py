@@ -75,7 +75,7 @@ class RowFinding(NamedTuple):
     """
     reason: str
     """Why nobody could look, where ids stand beside the rows, or why a run does not find the rows; '': there is nothing
-    to say.
+    to say. With no ref, and the prefix of a data set as the path: why none of its rows was looked at.
     """
 
 
@@ -94,6 +94,40 @@ class VerifyCounts:
     """Distinct objects that have these rows or entries."""
     unexamined_objects: int = 0
     """Distinct objects."""
+    unexamined_datasets: int = 0
+    """Those that have no object, or of which no object has the identifier: nobody looked at a row of theirs."""
+
+
+@dataclass(slots=True)
+class _DatasetCheck:
+    """What is known of a data set."""
+
+    is_empty: bool = True
+    """Whether no data lies below its prefix; what was erased counts."""
+    lacks_identifier: bool = False
+    """Whether an object has rows, and no identifier in any of them; of the mode `erase`, none in its names."""
+    has_identifier: bool = False
+    """Whether an object has it."""
+
+    def note_names(self, dataset: Dataset, value: str | None) -> None:
+        """Note an object of data by its names. `value`: the identifier's, if they tell it."""
+        self.is_empty = False
+        self.has_identifier |= value is not None
+        self.lacks_identifier |= value is None and dataset.mode == ERASE
+
+    def note_rows(self, look: _ObjectCheck) -> None:
+        """Note an object whose rows were looked at."""
+        if look.dataset.mode != ERASE and look.value is None and not look.reason:
+            self.has_identifier |= look.count.has_identifier is True
+            self.lacks_identifier |= look.count.has_identifier is False
+
+    def describe(self, dataset: Dataset) -> str:
+        """Return why none of its rows was looked at; '': some were, or none is there."""
+        if self.is_empty:
+            return f"nothing lies below {dataset.prefix}; is it mistyped?"
+        if self.lacks_identifier and not self.has_identifier:
+            return f"no object has the identifier {dataset.path or dataset.identifier}; is it mistyped?"
+        return ""
 
 
 @dataclass(slots=True)
@@ -133,7 +167,8 @@ def verify(
     """Yield the objects of every branch, staged ones too, that have rows of the ids, or ids beside the rows, or should
     be erased, or could not be looked at. Of data sets of the modes `rewrite` and `erase`, and with `history` of all,
     also those of every commit that can be read or unmarked; of these two modes, also those in the undo trash. Each
-    distinct object is read once. `counts` is filled on the way.
+    distinct object is read once. Yield, too, the data sets of which no row was looked at. `counts` is filled on the
+    way.
 
     `only`: names of data sets; none given: all that have ids. `print_notice`: is told which ids were read.
 
@@ -166,9 +201,14 @@ def verify(
                 wanted = ids.ids_of(dataset.name)
                 assert wanted is not None  # noqa: S101  # the others were left out above
                 targets = scan_version_targets(repo, dataset) if dataset in deep else scan_head_targets(repo, dataset)
-                looks = _check_types(repo, _distinct_objects(dataset, targets, wanted))
+                check = _DatasetCheck()
+                looks = _check_types(repo, _distinct_objects(dataset, targets, wanted, check))
                 for look in _examine_all(repo, pool, looks, wanted, shown):
+                    check.note_rows(look)
                     yield from _findings(look, counts)
+                if reason := check.describe(dataset):
+                    counts.unexamined_datasets += 1
+                    yield RowFinding("", dataset.prefix, 0, 0, reason)
 
 
 def _check_types(repo: Repository, looks: Iterator[_ObjectCheck]) -> Iterator[_ObjectCheck]:
@@ -205,14 +245,19 @@ def _describe_id_places(beside: Sequence[str]) -> str:
     return f"an id stands in {', '.join(places[:PLACES])}{more}" if places else ""
 
 
-def _distinct_objects(dataset: Dataset, targets: Iterator[VerifyTarget], ids: WantedIds) -> Iterator[_ObjectCheck]:
+def _distinct_objects(
+    dataset: Dataset, targets: Iterator[VerifyTarget], ids: WantedIds, check: _DatasetCheck
+) -> Iterator[_ObjectCheck]:
     """Yield each distinct object of a data set once; its further names are told to the first look."""
     looks: dict[tuple[str, str | None, str, bool], _ObjectCheck] = {}
     for target in targets:
+        value, other_case = find_value_in_names(dataset, target)
+        describes_others = is_summary(dataset, target.path)
+        if not describes_others:
+            check.note_names(dataset, value)
         if not target.content:
             continue  # erased
-        value, other_case = find_value_in_names(dataset, target)
-        key = target.content, value, other_case, is_summary(dataset, target.path)
+        key = target.content, value, other_case, describes_others
         known = looks.get(key)
         if known is not None:
             known.names[target.ref, target.path] = None

@@ -132,6 +132,8 @@ class RowCount:
     rows: int = 0
     rows_without_identifier: int = 0
     """Lines of JSON that have no value at the identifier."""
+    has_identifier: bool | None = True
+    """Whether the identifier is there, be it null; None: there is no line that could tell."""
     is_excluded: bool = False
     """Whether statistics of the object exclude an id that is there."""
     id_places: list[str] = field(default_factory=list[str])

@@ -151,10 +151,12 @@ def _count_json(
     wanted: type = NumberText if lookup.ids.kind == "integer" else str
     texts: list[str] = []
     rows: list[int] = []
+    count.has_identifier = None
     try:
         for number, line in lines_of(blocks_of(source)):
             if lookup.ids.kind == "binary":
                 raise VerifyReadError("JSON has no binary values, and the ids are binary")
+            count.has_identifier = bool(count.has_identifier) or _has_path(line, steps)
             if nulls and not any(_is_set(line, null) for null in nulls):
                 continue
             if is_of_id:
@@ -209,6 +211,15 @@ def _values_at(value: Any, steps: Sequence[str], map_part: str, *, any_case: boo
             yield value
         case _:
             return
+
+
+def _has_path(value: Any, steps: Sequence[str]) -> bool:
+    """Return whether a path is there: through objects and arrays, and be it null."""
+    if not steps:
+        return True
+    if isinstance(value, JsonFields):
+        return any(name == steps[0] and _has_path(each, steps[1:]) for name, each in value)
+    return isinstance(value, list) and any(_has_path(each, steps) for each in cast(list[Any], value))
 
 
 def _is_set(value: Any, steps: Sequence[str]) -> bool:

@@ -52,7 +52,8 @@ def emit_report(ctx: typer.Context, report: PurgeReport) -> None:
     if report.skipped_count > SHOWN:
         print(f"... and {report.skipped_count - SHOWN} more; --json shows them")
     if report.partitions_left:
-        print(f"{report.partitions_left} partitions are left; go on with --after {report.watermark!r}")
+        how = f"; go on with --after {report.watermark!r}" if report.watermark else " by --after"
+        print(f"{report.partitions_left} partitions were left out{how}")
     if report.places:
         emit(ctx, [_place_row(each) for each in report.places])
     if report.ending_text:

@@ -198,7 +198,8 @@ def verify(
 
     \b
     Example: refstore purge verify sales --ids forget.csv
-    Exit code 4: rows or entries are left, or an object could not be looked at.
+    Exit code 4: rows or entries are left, an object could not be looked at, or a data set has no object or no
+    identifier.
     """
     from refstore_purge import verify as verifying
 
@@ -241,7 +242,9 @@ def _describe_counts(counts: VerifyCounts) -> str:
     what = " and ".join(filter(None, (rows, entries)))
     left = f"{what} are left in {counts.affected_objects:,} objects" if what else ""
     doubt = f"{counts.unexamined_objects:,} objects could not be looked at" if counts.unexamined_objects else ""
-    return looked + ("; ".join(filter(None, (left, doubt))) or "nothing is left")
+    empty = f"{counts.unexamined_datasets:,} data sets have no object or no identifier"
+    untouched = empty if counts.unexamined_datasets else ""
+    return looked + ("; ".join(filter(None, (left, doubt, untouched))) or "nothing is left")
 
 
 @contextmanager

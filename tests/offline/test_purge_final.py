@@ -1,4 +1,4 @@
-"""A run that says that the erasure is final, and `verify`, which reads everything, never contradict each other."""
+"""What a run says of its places, its exit code, and `verify`, which reads everything, never contradict each other."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,11 +17,15 @@ import pytest
 from pyarrow import orc
 
 from refstore_gc import purge_cleanup
-from refstore_purge import place_lookup, verify
+from refstore_purge import place_lookup, purge_report, verify
+from tests.commands import Command
 from tests.corpus.groups import GROUPS
+from tests.offline.moving_bytes import MOVING, MovingBytes
 from tests.offline.purge_runs import OneDataset
+from tests.offline.test_purge_partitions import written
 from tests.offline.world import World
 from tests.purge.lying_statistics import LyingFile, lying_orc, lying_parquet
+from tests.reaping import delete_due, release_all
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
@@ -94,9 +99,71 @@ def test_rows_that_polars_takes_for_nulls_go(
     assert after["guest"].to_list() == [guest for guest in guests if guest != "bob"]
 
 
-@pytest.mark.parametrize(("make", "format_"), [(lying_parquet, "parquet"), (lying_orc, "orc")])
-def test_no_statistics_hide_a_row(lake: Lake, make: Callable[[random.Random], LyingFile], format_: str) -> None:
-    """Random lies, by the kind and the type of their identifier; two runs, of which the second has an index."""
+class Agreement:
+    """A lake, and what is said of it: by reports, by `status` and by `verify`, with their exit codes."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self.ids: dict[str, Path] = {}
+        """By run."""
+
+    def purge(self, *guests: str) -> str:
+        """Make a run, and check that it and `verify` say the same of data sets that match nothing."""
+        ids = self.lake.world.folder / f"ids-{len(self.ids)}.csv"
+        ids.write_text("guest\n" + "".join(f"{guest}\n" for guest in guests))
+        made = self.lake.run(ids)
+        self.ids[made.run] = ids
+        untouched = {each.prefix for each in made.datasets if each.untouched_reason}
+        left = self._verify(ids)
+        assert {each.path for each in left if not each.ref} <= untouched
+        assert all(any(each.path.startswith(prefix) for each in left) for prefix in untouched)
+        assert not (untouched and made.is_done)
+        assert made.is_final <= made.is_done
+        self.compare()
+        return made.run
+
+    def compare(self) -> dict[str, bool]:
+        """Compare what is said now of every run; return whether it is final."""
+        repo = self.lake.world.repo
+        every = list(purge_report.scan_reports(repo))
+        place_lookup.refresh_places(repo, every)
+        for each in every:
+            alone = purge_report.read_report(repo, each.run)
+            place_lookup.refresh_places(repo, [alone])
+            assert alone.is_final == each.is_final == alone.ending_text.startswith("final: ")
+            if each.is_final:
+                assert self._verify(self.ids[each.run]) == []
+        return {each.run: each.is_final for each in every}
+
+    def compare_commands(self, refstore: Command) -> None:
+        """Compare what the commands say of the latest run."""
+        run, ids = max(self.ids.items())
+        (row,) = [each for each in refstore.json("purge", "status", "sales") if each["run"] == run]
+        shown = refstore.ok("purge", "report", "sales").out
+        assert ("\nfinal: no place" in shown, "\nnot final: " in shown) == (row["final"], not row["final"])
+        ran = refstore("purge", "verify", "sales", "--ids", ids)
+        assert ("nothing is left" in ran.out) == (ran.code == 0)
+        assert ran.code == (4 if self._verify(ids) else 0)
+        assert ran.code == 0 or not row["final"]
+
+    def _verify(self, ids: Path) -> list[verify.RowFinding]:
+        return list(verify.verify(self.lake.world.repo, ids))
+
+    def wait(self) -> None:
+        """Let everything go that goes by itself."""
+        world = self.lake.world
+        for _ in range(2):
+            world.clock.sleep(4 * 86_400)
+            release_all(world.repo)
+            delete_due(world.repo)
+            purge_cleanup.clean_up(world.ctx)
+
+
+def lie(agreement: Agreement, make: Callable[[random.Random], LyingFile], format_: str) -> None:
+    """Random statistics that lie, by the kind and the type of their identifier; two runs, of which the second has an
+    index.
+    """
+    lake = agreement.lake
     files = [make(random.Random(seed)) for seed in range(60)]
     text = {
         f"{number}": file for number, file in enumerate(files) if file.kind == "string" and file.identifier == "guest"
@@ -106,14 +173,82 @@ def test_no_statistics_hide_a_row(lake: Lake, make: Callable[[random.Random], Ly
     gone: set[str] = set()
     for wanted in (["ann", "dan"], ["bob", "cid", "eve", "zoe"]):
         gone.update(wanted)
-        ids = lake.ids(*wanted)
-        made = lake.end(lake.run(ids, purge_key=KEY))
-        assert made.is_final
-        assert made.is_done
-        assert lake.left(ids) == set()
+        run = agreement.purge(*wanted)
+        agreement.wait()
+        assert agreement.compare()[run]
         for path, file in text.items():
             body = lake.world.repo.read("main", f"visits/{path}")
             assert rows_of(format_, body) == [each for each in file.values if each not in gone], file.what
+
+
+def move(agreement: Agreement, moving: MovingBytes, mode: str) -> None:
+    """The bytes are where a run cannot purge them, come to a path, and what they came from is deleted."""
+    lake = agreement.lake
+    lake.upload({"x": b"guest,n\nann,1\n"}, **VISITS)
+    lake.onboard([VISITS | {"format": "csv", "mode": mode}])
+    come = moving.lay(lake.world, "visits/y", b"guest,n\nann,1\nbob,2\n")
+    run = agreement.purge("bob")
+    come()
+    has_come = b"bob" in lake.world.repo.read("main", "visits/y")
+    assert agreement.compare()[run] <= (not has_come)
+    agreement.wait()
+    assert agreement.compare()[run] == (not has_come)
+    lake.world.repo.move("main", "visits/y", "visits/z")
+    lake.world.repo.commit("main", "came")
+    agreement.wait()
+    assert agreement.compare()[run] == (not has_come)
+    agreement.purge("ann")
+    agreement.wait()
+    assert agreement.compare()[run] == (not has_come)
+    agreement.purge("bob")
+    agreement.wait()
+    assert agreement.compare()
+
+
+def mistype(agreement: Agreement, format_: str, mode: str, **mistyped: str) -> None:
+    """A data set matches nothing, beside one that is right."""
+    lake, body = agreement.lake, written(format_, guest=["bob", "ann"])
+    lake.upload({"guest=bob/x": b"bob"} if mode == "erase" else {"x": body}, **VISITS)
+    right: dict[str, Any] = {"name": "visits", "mode": mode, "identifier": "guest"}
+    wrong = right | {"name": "orders", "prefix": "orders/"} | mistyped
+    lake.world.repo.upload("main", "orders/x", body, metadata={"guest": "bob"})
+    lake.world.repo.commit("main", "orders")
+    lake.onboard([each | ({} if mode == "erase" else {"format": format_}) for each in (right, wrong)])
+    run = agreement.purge("bob")
+    agreement.wait()
+    assert not agreement.compare()[run]
+    assert not agreement.compare()[run], "also after a long while"
+
+
+MODES: Final = ("keep-history", "rewrite")
+CASES: Final[dict[str, Callable[[Agreement], None]]] = {
+    "statistics of Parquet lie": partial(lie, make=lying_parquet, format_="parquet"),
+    "statistics of ORC lie": partial(lie, make=lying_orc, format_="orc"),
+    **{f"{each.name}, {mode}": partial(move, moving=each, mode=mode) for each in MOVING for mode in MODES},
+    **{
+        f"mistyped {field}, {format_}, {mode}": partial(mistype, format_=format_, mode=mode, **{field: value})
+        for field, value in (("prefix", "odrers/"), ("identifier", "guset"))
+        for format_, mode in (("json", "rewrite"), ("json", "keep-history"), ("csv", "rewrite"), ("json", "erase"))
+    },
+    "mistyped path, erase": partial(mistype, format_="json", mode="erase", path="{guest}/*.jpg"),
+}
+
+
+BY_COMMANDS: Final = {"statistics of ORC lie", "linked as a copy, rewrite", "mistyped identifier, json, rewrite"}
+"""The cases at whose end the commands are asked, too: each starts processes."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_called_final_has_no_rows_and_verify_ends_as_the_run(
+    refstore: Command, engines: Engines, reading_process: None, case: str
+) -> None:
+    """After each step all three are compared: the report, `purge status`, and `purge verify`."""
+    world = World(refstore.folder / "lake", grace_seconds=86_400)
+    agreement = Agreement(Lake(world, engines))
+    CASES[case](agreement)
+    if case in BY_COMMANDS:
+        agreement.compare_commands(refstore)
+    world.close()
 
 
 @pytest.mark.slow
