@@ -31,8 +31,8 @@ class ContentDescription(msgspec.Struct, frozen=True, array_like=True, gc=False)
     part_checksums: tuple[str, ...] = ()
     """Of the same algorithm; (): not known."""
     sources: tuple[str, ...] = ()
-    """The addresses of this repository from which the bytes, or some of them, were copied, and the sources of these.
-    `refstore purge` follows by them what has rows (decision 0186).
+    """The addresses from which the bytes, or some of them, were copied, and the sources of these. `refstore purge`
+    follows by them what has rows (decision 0186).
     """
 
 

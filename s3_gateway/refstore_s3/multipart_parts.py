@@ -133,8 +133,7 @@ def _copy(
     def checksums() -> dict[str, str]:
         return {algorithm: running.base64(algorithm)} if algorithm else {}
 
-    sources = sources_of_copy(entry) if from_ctx.repo == ctx.repo else ()
-    body = update(running, read_all(reader))
+    body, sources = update(running, read_all(reader)), sources_of_copy(entry)
     return multipart.write_part(ctx, name, number, body, checksums=checksums, sources=sources)
 
 

@@ -202,7 +202,6 @@ async def _copy_bytes(
         reader = await read_first(request.to_starlette(), request.service, entry.size_bytes, reading)
         if reader is not None:
             described = attributes.describe(entry)
-            sources = sources_of_copy(entry) if source.repository == target.repository else ()
             body, running = read_all(reader), None
             if algorithm and not has_checksum(entry, algorithm):
                 running = Checksums([algorithm])
@@ -211,7 +210,7 @@ async def _copy_bytes(
                 path=target.path,
                 body=body,
                 metadata=described.metadata,
-                s3=partial(_describe_bytes, described, sources, algorithm, running),
+                s3=partial(_describe_bytes, described, sources_of_copy(entry), algorithm, running),
                 content_type=described.content_type,
                 if_absent=condition.if_absent,
                 if_entry=entry if replaces_source else condition.if_entry,

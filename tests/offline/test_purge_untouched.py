@@ -136,10 +136,11 @@ def test_a_watermark_behind_all_partitions(world: World, engines: Engines) -> No
     onboard(world)
     made = purged(world, engines, after="visits/day=3")
     assert reason_of(made) == "all of its partitions are left out by --after 'visits/day=3'"
-    assert made.rows == []
+    assert (made.rows, made.partitions_left, made.is_final) == ([], 2, False)
     first = purged(world, engines, max_partitions=1, share=1)
     assert reason_of(first) == ""
-    assert purged(world, engines, after=first.watermark, share=1).is_done
+    rest = purged(world, engines, after=first.watermark, share=1)
+    assert (rest.is_done, rest.watermark, rest.partitions_left) == (True, "", 1)
 
 
 def test_the_look_at_the_onboarding_fails_at_nothing(world: World) -> None:
@@ -191,3 +192,16 @@ def test_what_people_read(refstore: Command, engines: Engines) -> None:
     made = refstore.json("purge", "report", "sales")
     shown = {each["dataset"]: each["untouched_reason"] for each in made["datasets"]}
     assert (shown["visits"], shown["logins"]) == ("", "nothing lies below logins/ in any version")
+    assert [each["dataset"] for each in made["places"] if each["kind"] == "run"] == ["orders", "logins"]
+    (row,) = refstore.json("purge", "status", "sales")
+    assert row["final"] is False
+    assert "2 places were not looked into" in refstore.ok("purge", "report", "sales").out
+    ran = refstore("purge", "verify", "sales", "--ids", ids)
+    assert ran.code == 4
+    assert "2 data sets have no object or no identifier" in ran.out
+    assert "nothing lies below logins/; is it mistyped?" in ran.out
+    assert "no object has the identifier guest; is it mistyped?" in ran.out
+    beyond = ["--after", "zzzz", "--dataset", "visits"]
+    ran = refstore("purge", "run", "sales", "--ids", ids, "--yes", "--breaker-share", "1", *beyond)
+    assert ran.code == 4
+    assert "1 partitions were left out by --after" in ran.out

@@ -16,6 +16,7 @@ from refstore.operations import copy as copy_operation
 from refstore.operations.upload import Upload
 from refstore.records import keys as record_keys
 from refstore.records.s3_attributes import ContentDescription, S3Attributes
+from refstore.records.staging_records import sources_of_copy
 from refstore.service.access_keys import Role
 from refstore_s3 import object_copies
 from refstore_s3.conditions import check_conditions
@@ -110,6 +111,24 @@ class TestCopies:
         s3.copy_object(**copy, IfMatch=etag, MetadataDirective="REPLACE", Metadata={"c": "d"})
         assert s3.head_object(Bucket=to, Key=copy["Key"])["Metadata"] == {"c": "d"}
         assert gateway.lake.repository(to).read("main", f"once-in-{to}") == b"1"
+
+    def test_what_has_copied_bytes_names_their_sources(self, gateway: ServedGateway, s3: Any) -> None:
+        """So a purge finds the rows of what it left, wherever their bytes went (decision 0186)."""
+        source = {"Bucket": REPOSITORY, "Key": "main/a"}
+        s3.put_object(**source, Body=b"1")
+        steps: list[dict[str, Any]] = [
+            {"IfNoneMatch": "*"},
+            {"ChecksumAlgorithm": "SHA1"},
+            {"MetadataDirective": "REPLACE", "Metadata": {"c": "d"}},
+        ]
+        for name, options in zip("bcd", steps, strict=True):
+            s3.copy_object(CopySource=source, Bucket=REPOSITORY, Key=f"main/{name}", **options)
+            source = {"Bucket": REPOSITORY, "Key": f"main/{name}"}
+        a, b, c, d = [gateway.repository.stat("main", name) for name in "abcd"]
+        assert [sorted(sources_of_copy(each)) for each in (a, b, c)] == [
+            sorted(each.address for each in entries) for entries in ([a], [a, b], [a, b, c])
+        ]
+        assert sources_of_copy(d) == sources_of_copy(c)  # by reference
 
     def test_a_target_that_is_taken_while_it_is_copied(
         self, gateway: ServedGateway, s3: Any, monkeypatch: pytest.MonkeyPatch
