@@ -191,7 +191,7 @@ class PurgePlanner:
             self.partitions(),
             [*self.not_purged, *summaries.not_purged],
             summaries.partitions(),
-            frozenset(self._seen),
+            frozenset(self._seen | summaries._seen),
             frozenset(self._identified),
             is_of_versions,
         )

@@ -103,14 +103,14 @@ class _DatasetCheck:
     """What is known of a data set."""
 
     is_empty: bool = True
-    """Whether no data lies below its prefix; what was erased counts."""
+    """Whether nothing lies below its prefix; what was erased counts."""
     lacks_identifier: bool = False
     """Whether an object has rows, and no identifier in any of them; of the mode `erase`, none in its names."""
     has_identifier: bool = False
     """Whether an object has it."""
 
     def note_names(self, dataset: Dataset, value: str | None) -> None:
-        """Note an object of data by its names. `value`: the identifier's, if they tell it."""
+        """Note an object by its names. `value`: the identifier's, if they tell it."""
         self.is_empty = False
         self.has_identifier |= value is not None
         self.lacks_identifier |= value is None and dataset.mode == ERASE
@@ -253,8 +253,7 @@ def _distinct_objects(
     for target in targets:
         value, other_case = find_value_in_names(dataset, target)
         describes_others = is_summary(dataset, target.path)
-        if not describes_others:
-            check.note_names(dataset, value)
+        check.note_names(dataset, value)
         if not target.content:
             continue  # erased
         key = target.content, value, other_case, describes_others

@@ -53,6 +53,9 @@ Purge = Callable[..., PurgeReport]
 def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path, grace_seconds=GRACE_DAYS * DAY_SECONDS)
     set_days(made)
+    # each data set has an object, or no run would be final
+    commit(made, "events/clean", "visits/clean", body=b"guest,at\nzed,1\n")
+    commit(made, "faces/guest=zed/clean.jpg", body=b"a picture")
     yield made
     made.close()
 
@@ -292,7 +295,7 @@ class TestWhatIsLive:
         assert "a later run wrote it" in place.explanation
         assert place.addresses == [world.repo.stat("main", EVENT).address]
         assert now_of(world, other) == []
-        assert purge("bob").rows[0].matched_objects == 1
+        assert sum(row.matched_objects for row in purge("bob").rows) == 1
 
     def test_what_the_undo_trash_gives_back_is_live(self, world: World, purge: Purge) -> None:
         address = world.repo.upload("main", VISIT, BODY).address
@@ -341,11 +344,11 @@ class TestWhatIsLive:
 
     def test_partitions_that_are_left(self, world: World, purge: Purge) -> None:
         commit(world, "events/day=1/x", "events/day=2/x", "events/day=3/x")
-        made = purge(max_partitions=1)
+        made = purge(max_partitions=2, datasets=("events",))  # the first one is clean
         assert kinds(made.places) == [("backups", "events", 1), ("partitions left", "events", 2)]
         assert [each.has_rows for each in made.places] == [True, False]
-        rest = purge(after=made.watermark)
-        left = [("backups", "events", 1), ("partitions left", "events", 1)]  # what `--after` leaves is not looked into
+        rest = purge(after=made.watermark, datasets=("events",))
+        left = [("backups", "events", 1), ("partitions left", "events", 2)]  # what `--after` leaves is not looked into
         assert kinds(rest.places) == [("backups", "events", 2), *left]
         assert [each.has_rows for each in rest.places] == [True, False, False]
         later = [("branches", "events", 2)]  # what the rest wrote, for which ids the first run cannot know
@@ -369,7 +372,7 @@ class TestWhatIsLive:
         commit(world, EVENT)
         purge("ann", "bob")
         later = purge("bob")
-        assert [row.matched_objects for row in later.rows] == [0]
+        assert sum(row.matched_objects for row in later.rows) == 0
         assert kinds(later.places) == [("backups", "events", 1)]
 
     def test_faces_are_told_by_their_names(self, world: World, purge: Purge) -> None:

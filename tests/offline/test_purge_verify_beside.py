@@ -274,7 +274,7 @@ def test_other_files_with_such_a_name_and_other_names_with_an_underscore(lake: L
     assert left == {"_metadata": Left(0, 0, "it has rows of its own, and is no summary of other files")}
     assert [each.path for each in lake.run(lake.ids(BOB)).skipped_objects] == ["visits/_metadata"]
     lake.onboard("csv")
-    assert lake.verify(lake.ids(BOB)) == {}
+    assert lake.verify(lake.ids(BOB)) == {"": Left(0, 0, "nothing lies below visits/; is it mistyped?")}
 
 
 @pytest.mark.parametrize(("type_", "low", "high"), [
