@@ -51,7 +51,7 @@ PURGE_KEY = id_index.IndexKey.derive(b"k" * 32)
 
 
 ATTRIBUTES = S3Attributes(
-    ContentDescription("crc32", "x", False, "1-3", ((2, 5), (1, 3))), {"expires": "0"}, {"a": "1"}
+    ContentDescription("crc32", "x", False, "1-3", ((2, 5), (1, 3)), sources=(ADDRESS,)), {"expires": "0"}, {"a": "1"}
 )
 
 
@@ -192,7 +192,7 @@ def _purge_ledger() -> bytes:
 
 
 FORMS: dict[str, tuple[Callable[[], bytes], str]] = {
-    "range": (_range, "9c80173ee8e2498950c9c6d5196fe018eca989db0511c2a835028dc2cf9a45fa"),
+    "range": (_range, "096fe0e834c8fdd4d026e455d95a2ee6c77dd23f2dbafd69a39abb37603a4341"),
     "metarange": (_metarange, "26cbae8a504aa43d2376ce0a187ae8f04521e9cf29655d39a87ccf0f3ddc6d06"),
     "listing": (_listing, "9c111ca5c85c1126194966b3777d823bc0e02697596cca27c057edff1b83fb65"),
     "manifest entries": (_manifest, "dbe5cb51aa3a53a482f93386629b4735bb6ecc2557d5cb3588bdb305ce588fad"),
