@@ -6,10 +6,10 @@ an engine may run a task twice, and all attempts write the same.
 
 from __future__ import annotations
 
-import ctypes
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
@@ -23,6 +23,7 @@ from refstore.objects.stored_file import StoredFile, open_object
 from refstore.purge_document.document import Dataset, FileFormat
 from refstore_gc.engines import worker_processes
 from refstore_gc.engines.base import Engine, SharedFolder
+from refstore_purge.file_allowance import NO_MEMORY, limit_memory
 from refstore_purge.formats.base import FormatTask, MissingColumnError, PurgeError, find_column_type, unknown_failure
 from refstore_purge.formats.registry import MODULES, load_format
 from refstore_purge.ledger import AnyIds, open_ids
@@ -34,14 +35,8 @@ T = TypeVar("T")
 TASKS_PER_CORE: Final = 16
 TASK_BYTES: Final = 128 * 1024 * 1024
 TASK_OBJECTS: Final = 200
-NO_MEMORY: Final = "reading or writing it takes more memory than there is, or it is damaged; see to it by other means"
 LONG_BYTES: Final = 64 * 1024 * 1024
 """As much surely takes longer than starting the engine's workers."""
-LARGE_BYTES: Final = 128 * 1024 * 1024
-M_MMAP_THRESHOLD: Final = -3
-"""Of glibc's `mallopt`: blocks that are as large are mapped, and so given back when they are freed."""
-MMAP_BYTES: Final = 1024 * 1024
-_ARROWS_POOL: Final[Any] = pa.default_memory_pool()
 
 
 class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,20 +141,25 @@ def run_task(job: TaskSettings, work: ObjectTask) -> ObjectResult:
     except worker_processes.CrashedError as error:
         if work.index_bytes:  # it may have been the index that is damaged
             return run_task(job, msgspec.structs.replace(work, index_bytes=0))
+        if work.format == "orc" and not work.format_task.ignores_statistics:  # or its statistics
+            task = replace(work.format_task, ignores_statistics=True)
+            return run_task(job, msgspec.structs.replace(work, format_task=task))
         return ObjectResult(address=work.address, failure=crash_reason(error))
 
 
 def run_in_process(job: TaskSettings, work: ObjectTask) -> ObjectResult:
     """Do one object's work in this process."""
-    _choose_memory_pool(work.size_bytes)
     store = open_store(job.url, job.io_timeout_seconds)
     ids = _open_ids(job.ids, work.ids)
     source = open_object(store, work.address, work.size_bytes)
     try:
+        format_ = load_format(work.format)
         if not work.target_address:
-            return _search_object(job, work, store, source, ids)
+            with limit_memory(work.size_bytes):
+                return _search_object(job, work, store, source, ids)
         with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
-            written = load_format(work.format).rewrite(cast(BinaryIO, source), target, work.format_task, ids)
+            with limit_memory(work.size_bytes):
+                written = format_.rewrite(cast(BinaryIO, source), target, work.format_task, ids)
             stored = put_result(store, work.target_address, target)
     except ObjectNotFound:
         if not work.may_be_gone:
@@ -174,7 +174,7 @@ def run_in_process(job: TaskSettings, work: ObjectTask) -> ObjectResult:
         )
     except RefstoreError:
         raise
-    except MemoryError:  # as a damaged file has it that asks for absurd amounts
+    except MemoryError:
         return ObjectResult(address=work.address, failure=NO_MEMORY, read_bytes=source.requested_bytes)
     except Exception as error:  # noqa: BLE001  # a file that a library fails at in a new way fails alone
         return ObjectResult(address=work.address, failure=unknown_failure(error), read_bytes=source.requested_bytes)
@@ -242,7 +242,9 @@ def read_in_process(ctx: Context, address: str, size_bytes: int, read: Callable[
 def _read_object(
     url: str, io_timeout_seconds: float, address: str, size_bytes: int, read: Callable[[BinaryIO], T]
 ) -> T:
-    return read(cast(BinaryIO, open_object(open_store(url, io_timeout_seconds), address, size_bytes)))
+    source = cast(BinaryIO, open_object(open_store(url, io_timeout_seconds), address, size_bytes))
+    with limit_memory(size_bytes):
+        return read(source)
 
 
 def identifier_type(ctx: Context, work: ObjectTask) -> Any:
@@ -277,18 +279,6 @@ def put_result(store: ObjectStore, address: str, target: Any) -> StoredObject:
                 "the purge again"
             ) from None
         return ours.stored_object
-
-
-def _choose_memory_pool(size_bytes: int) -> None:
-    """For a large object let Arrow take memory from the system, which gets it back at once. Arrow's own pool is faster,
-    and keeps what a row group took.
-    """
-    if size_bytes < LARGE_BYTES:
-        pa.set_memory_pool(_ARROWS_POOL)
-        return
-    pa.set_memory_pool(pa.system_memory_pool())
-    with suppress(OSError, AttributeError):  # another libc than glibc
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MMAP_BYTES)
 
 
 @lru_cache(maxsize=8)

@@ -13,9 +13,9 @@
     verify_ids.py              the lookup of ids
     verify_table.py            the table of ids
 
-It shares with a run only the document, how the form of a table of ids is told, and how Parquet is opened whose other
-columns pyarrow has no types for. It never assumes an answer: what it did not read, or does not understand as a run
-does, is listed with the reason.
+It shares with a run only the document, how the form of a table of ids is told, how Parquet is opened whose other
+columns pyarrow has no types for, and what a file may cost (`file_allowance.py`). It never assumes an answer: what it
+did not read, or does not understand as a run does, is listed with the reason.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final, NamedTuple
 
+from refstore_purge.file_allowance import FileAllowance
 from refstore_purge.untyped_pandas import pa
 from refstore_purge.verify_text import VerifyReadError
 
@@ -36,14 +37,20 @@ class AvroFile(NamedTuple):
         return [pair for pair in self.metadata.items() if pair[0].decode(errors="replace") not in OF_AVRO]
 
     def blocks(self) -> Iterator[tuple[int, bytes]]:
-        """Yield of each block how many records it has, and these. Raises VerifyReadError."""
+        """Yield of each block how many records it has, and these. Raises VerifyReadError, and PurgeError for
+        more than a file of this size may hold.
+        """
+        allowance = FileAllowance(self.source)
         self.source.seek(self.first)
         while begin := self.source.read(1):
             records = _number(self.source, begin)
             body = _read_sized(self.source, BLOCK_BYTES)
             if records < 0 or _bytes(self.source, len(self.sync)) != self.sync:
                 raise VerifyReadError(DAMAGED)
-            yield records, _decompress(self.codec, body)
+            data = _decompress(self.codec, body)
+            allowance.add_rows(records)
+            allowance.add_unpacked(len(data))
+            yield records, data
 
 
 def open_avro(source: BinaryIO) -> AvroFile:
@@ -109,6 +116,8 @@ def _decompress(codec: str, body: bytes) -> bytes:
         raise VerifyReadError(f"its codec {codec[:20]!r} is not known")
     try:
         data = unpack(body)
+    except MemoryError:  # Arrow's is also one of its exceptions
+        raise
     except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError, pa.ArrowException):
         raise VerifyReadError("a block cannot be decompressed to its end") from None
     if len(data) > BLOCK_BYTES:

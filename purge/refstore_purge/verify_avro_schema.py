@@ -132,7 +132,7 @@ class _AvroSchemaReader:
             raise VerifyReadError("its schema has a field twice")
         plain = [{"name": name, "type": type_.plain} for name, type_ in types.items()]
         arrow = pa.struct(
-            [pa.field(name, type_.arrow, nullable=_has_null(type_.plain)) for name, type_ in types.items()]
+            [_make_field(name, type_.arrow, is_optional=_has_null(type_.plain)) for name, type_ in types.items()]
         )
         is_empty = all(type_.is_empty for type_ in types.values())
         return _wrap_type(
@@ -175,4 +175,10 @@ def _common_type(types: Sequence[Any]) -> Any:
 def _common_field(name: str, types: Sequence[Any]) -> Any:
     fields = [type_.field(name) for type_ in types if type_.get_field_index(name) >= 0]
     is_same = all(field.type == fields[0].type for field in fields)
-    return pa.field(name, fields[0].type if is_same else pa.null(), nullable=all(field.nullable for field in fields))
+    type_ = fields[0].type if is_same else pa.null()
+    return _make_field(name, type_, is_optional=all(field.nullable for field in fields))
+
+
+def _make_field(name: str, type_: Any, *, is_optional: bool) -> Any:
+    """Return a field of Arrow, whose null, which stands for several types, cannot be required."""
+    return pa.field(name, type_, nullable=is_optional or pa.types.is_null(type_))

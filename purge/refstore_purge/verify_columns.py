@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO, Final
 
 from refstore.purge_document.document import Dataset
+from refstore_purge.file_allowance import FileAllowance
 from refstore_purge.formats.base import FormatTask, PurgeError
 from refstore_purge.formats.parquet_file import ParquetFile
 from refstore_purge.untyped_pandas import import_extra, orc, pa, pc, pq
-from refstore_purge.verify_footer import read_footer
+from refstore_purge.verify_footer import ROW_GROUPS, ROWS, read_footer
 from refstore_purge.verify_ids import BatchedLookup, RowCount, StatisticsBounds, kind_of, normalize
 from refstore_purge.verify_text import VerifyReadError
 
@@ -31,7 +32,8 @@ def count_parquet(
     source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount, *, is_of_id: bool
 ) -> BatchedLookup:
     """Count the rows, and return the lookup for the identifier's type."""
-    read_footer(source)  # refuses what pyarrow aborts at
+    footer = read_footer(source)  # refuses what pyarrow aborts at
+    FileAllowance(source).add_rows(sum(group.get(ROWS, 0) for group in footer[ROW_GROUPS]))
     file = _open_file(source, dataset)
     schema, metadata = file.schema_arrow, file.metadata
     if not metadata.num_columns:
@@ -43,7 +45,7 @@ def count_parquet(
     leaf = None if is_of_id else _leaf(file, dataset.identifier)
     columns = _columns(schema, dataset, is_of_id=is_of_id)
     for group in range(metadata.num_row_groups):
-        for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=[group], columns=columns):
+        for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False):
             # not before something could be read: a damaged footer may end the process
             bounds = _bounds(metadata.row_group(group).column(leaf)) if leaf is not None else None
             _count_batch(batch, dataset, lookup, count, bounds, is_of_id=is_of_id)
@@ -70,6 +72,7 @@ def count_orc(
 ) -> BatchedLookup:
     """Count the rows, and return the lookup for the identifier's type."""
     file = orc.ORCFile(source)
+    FileAllowance(source).add_rows(file.nrows)
     lookup = find_lookup(file.schema, dataset, lookup, is_of_id=is_of_id)
     if is_of_id and not dataset.set_null:
         count.rows += file.nrows

@@ -27,6 +27,7 @@ SCHEMA: Final = 2
 ROW_GROUPS: Final = 4
 KEY_VALUES: Final = 5
 COLUMNS: Final = 1
+ROWS: Final = 3
 FILE_PATH: Final = 1
 TYPE: Final = 1
 COLUMN: Final = 3

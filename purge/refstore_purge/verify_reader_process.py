@@ -6,8 +6,8 @@ Foreign objects are read in this process: whether the settings allow it is asked
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
@@ -18,6 +18,7 @@ from refstore.errors import ForeignNotAllowed, Gone, ObjectNotFound, ObjectsRefu
 from refstore.objects.stored_file import StoredFile, open_object
 from refstore.purge_document.document import Dataset
 from refstore_gc.engines import worker_processes
+from refstore_purge.file_allowance import NO_MEMORY, limit_memory
 from refstore_purge.reader_process import crash_reason, open_store
 from refstore_purge.verify_ids import BatchedLookup, RowCount, WantedIds
 from refstore_purge.verify_rows import count_rows, refuse_other_types
@@ -46,7 +47,7 @@ class ReadResult:
     is_there: bool = True
 
 
-OpenContent = Callable[[ContentToVerify], io.BufferedReader]
+OpenContent = Callable[[ContentToVerify], AbstractContextManager[io.BufferedReader]]
 
 
 def read_contents(ctx: Context, contents: Sequence[ContentToVerify], ids: WantedIds) -> list[ReadResult]:
@@ -111,6 +112,8 @@ def _read(open_: OpenContent, content: ContentToVerify, lookup: BatchedLookup) -
         return ReadResult(count, str(error))
     except (VerifyReadError, RefstoreError) as error:
         return ReadResult(count, str(error))
+    except MemoryError:
+        return ReadResult(count, NO_MEMORY)
     except Exception as error:  # noqa: BLE001  # whatever a damaged file does to a reader
         return ReadResult(count, f"it cannot be read as {dataset.format} ({type(error).__name__})")
 
@@ -125,9 +128,14 @@ def _opener_of_own(ctx: Context) -> OpenContent:
     return partial(_open_own, ctx.objects.url, ctx.safety.objects_io_seconds)
 
 
-def _open_own(url: str, io_timeout_seconds: float, content: ContentToVerify) -> io.BufferedReader:
-    store = open_store(url, io_timeout_seconds)
-    return io.BufferedReader(open_object(store, content.address, content.size_bytes, ahead_bytes=0), BUFFER_BYTES)
+@contextmanager
+def _open_own(
+    url: str, io_timeout_seconds: float, content: ContentToVerify
+) -> Generator[io.BufferedReader, None, None]:
+    file = open_object(open_store(url, io_timeout_seconds), content.address, content.size_bytes, ahead_bytes=0)
+    opened: io.BufferedReader = io.BufferedReader(file, BUFFER_BYTES)
+    with limit_memory(content.size_bytes), opened:
+        yield opened
 
 
 def _open_foreign(ctx: Context, content: ContentToVerify) -> io.BufferedReader:

@@ -11,6 +11,8 @@ from typing import Any, BinaryIO, Final, NamedTuple, Protocol, cast
 
 from refstore.errors import Invalid
 from refstore.purge_document.document import Dataset, FileFormat
+from refstore_purge.file_allowance import raise_if_memory
+from refstore_purge.formats.base import PurgeError
 from refstore_purge.untyped_pandas import pa, pq
 from refstore_purge.verify_avro import count_avro, entries_of_avro, schema_of_avro
 from refstore_purge.verify_columns import (
@@ -51,7 +53,10 @@ def count_rows(
         lookup = reader.read_rows(source, dataset, lookup, count, is_of_id=is_of_id)
         if reader.entries_of is not None:
             lookup.add_entries(count, list(reader.entries_of(source)))
+    except PurgeError as error:
+        raise VerifyReadError(str(error)) from None
     except (pa.ArrowException, OSError, EOFError) as error:
+        raise_if_memory(error)
         is_encrypted = "crypt" in str(error).lower()
         raise VerifyReadError("it is encrypted" if is_encrypted else DAMAGED.format(dataset.format)) from None
 
@@ -66,7 +71,7 @@ def refuse_other_types(source: BinaryIO, dataset: Dataset) -> None:
         return
     try:
         type_ = identifier_type(schema_of(source), dataset)
-    except (VerifyReadError, pa.ArrowException, OSError, EOFError):
+    except Exception:  # noqa: BLE001  # whatever a file does to a reader
         return
     name = dataset.identifier
     if kind_of(type_) is not None or pa.types.is_null(type_):

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, BinaryIO, Final
 
+from refstore_purge.file_allowance import FileAllowance
 from refstore_purge.untyped_pandas import pa
 
-READ_BYTES: Final = 1024 * 1024
-BLOCK_BYTES: Final = 8 * 1024 * 1024
+READ_BYTES: Final = 64 * 1024
+BLOCK_BYTES: Final = 2 * 1024 * 1024
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 BOM: Final = b"\xef\xbb\xbf"
 COMMA: Final = b","
@@ -32,7 +33,17 @@ class VerifyReadError(Exception):  # it is no error of the program
 
 
 def blocks_of(source: BinaryIO) -> Iterator[bytes]:
-    """Yield the text of a file in blocks, decompressed if its first bytes say so. Raises VerifyReadError."""
+    """Yield the text of a file in blocks, decompressed if its first bytes say so. Raises VerifyReadError, and where it
+    has more text or lines than a file of this size may have, PurgeError.
+    """
+    allowance = FileAllowance(source)
+    for block in _unpacked_blocks(source):
+        allowance.add_unpacked(len(block))
+        allowance.add_rows(block.count(b"\n"))
+        yield block
+
+
+def _unpacked_blocks(source: BinaryIO) -> Iterator[bytes]:
     first = source.read(6)
     source.seek(0)
     try:
@@ -46,6 +57,8 @@ def blocks_of(source: BinaryIO) -> Iterator[bytes]:
             yield from _read(pa.CompressedInputStream(pa.PythonFile(source, mode="r"), "zstd"))
         else:
             yield from _read(source)
+    except MemoryError:
+        raise
     except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException):
         raise VerifyReadError("it cannot be decompressed to its end") from None
 

@@ -165,7 +165,7 @@ def _check_dataset(dataset: Dataset, place: str) -> None:
             f"prefix {dataset.prefix!r} is no folder; end it with '/', or others begin like it", place=f"{place}.prefix"
         )
     for name in (dataset.identifier, *dataset.set_null):
-        if not name or not all(name.split(".")):
+        if not name or (dataset.format != "csv" and not all(name.split("."))):  # CSV has no structs
             raise InvalidPurge(
                 f"{name[:80]!r} is not a column; write its name, with a dot before a field of a struct",
                 place=f"{place}.identifier" if name == dataset.identifier else f"{place}.set_null",

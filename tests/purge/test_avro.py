@@ -446,3 +446,11 @@ def test_a_large_block_is_looked_at_in_parts() -> None:
     assert blocks_of_rows(new) == [49_996]
     nulled, counts = rewrite(avro, body, task("who", set_null=["n"]), id_set(*wanted))
     assert (counts, read(nulled)) == ((50_000, 4), [row | {"n": None} if row["who"] in wanted else row for row in rows])
+
+
+@pytest.mark.parametrize("branches", [["string", "long"], ["long", {"type": "array", "items": ["int", "string"]}]])
+def test_unions_of_several_types_without_null_stay_as_they_are(branches: Any) -> None:
+    body = written(record_of(("who", "string"), ("x", branches)), [{"who": "ann", "x": 1}, {"who": "bob", "x": 2}])
+    outcome = outcomes(body, task("who"), id_set("bob"))
+    assert (outcome.run, outcome.verify) == (outcome.run, 1)
+    assert outcome.run is not None

@@ -90,7 +90,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "a block of huge size": (header(WHO) + number(1) + HUGE + BOB, DAMAGED),
     "a huge number of records": (header(WHO) + block(2**60, BOB), DAMAGED),
     "a negative number of records": (header(WHO) + block(-1, BOB), DAMAGED),
-    "records without bytes": (header(record_of(("who", "null"))) + block(2**60, b""), DAMAGED),
+    "records without bytes": (header(record_of(("who", "null"))) + block(2**60, b""), "rows, which is more"),
     "less records than it says": (header(WHO) + block(2, BOB), DAMAGED),
     "more records than it says": (header(WHO) + block(1, BOB + BOB), DAMAGED),
     "a text behind the block's end": (header(WHO) + block(1, number(30) + b"bob"), DAMAGED),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv as plain
 import io
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from refstore.purge_document.document import read_document
 from refstore_purge.formats import compression, csv
 from refstore_purge.formats.base import PurgeError
 from tests.purge.datasets import TEXT_CODECS
@@ -126,3 +128,11 @@ def test_any_table_that_python_writes_loses_the_rows_that_python_finds(
     # an empty field is null unless it is quoted
     null = {""} if quoting == plain.QUOTE_MINIMAL else set[str]()
     assert left == [list(row) for row in rows if row[1] not in set(ids) - null]
+
+
+@pytest.mark.parametrize("name", ["user.id", "No.", "a..b"])
+def test_a_column_may_have_dots_in_its_name(name: str) -> None:
+    dataset = {"name": "visits", "prefix": "visits/", "format": "csv", "identifier": name, "mode": "rewrite"}
+    read_document(json.dumps({"whitelist": ["*"], "datasets": [dataset]}))
+    body = f"n,{name}\n1,bob\n2,ann\n".encode()
+    assert rewrite(csv, body, task(name), id_set("bob")) == (f"n,{name}\n2,ann\n".encode(), (2, 1))

@@ -162,3 +162,28 @@ class TestColumns:
         assert counts == (1, 1)
         assert rows_of(made) == [("bob", None, None)]
         assert find(orc, made, what, id_set("bob")).matched_rows == 0
+
+
+def test_the_block_size_of_a_file_that_is_not_compressed_means_nothing() -> None:
+    body = written("struct<guest:string>", ("ann",), ("bob",), compression=pyorc.CompressionKind.NONE)
+    assert b"\x18\x80\x80\x04" in body[-40:]  # 65,536
+    made, counts = rewrite(
+        orc, body[:-40] + body[-40:].replace(b"\x18\x80\x80\x04", b"\x18\xa0\x8d\x06"), task("guest"), id_set("bob")
+    )
+    assert (rows_of(made), counts) == ([("ann",)], (2, 1))
+
+
+def test_a_type_that_cannot_be_kept_is_named() -> None:
+    """Hive 0.11 wrote decimals so, and pyarrow takes them for others."""
+    body = written("struct<guest:string,d:decimal(0,0)>")
+    with pytest.raises(PurgeError, match=r"columns as they are: 'd' \(decimal\(0,0\)\)"):
+        rewrite(orc, body, task("guest"), id_set("bob"))
+
+
+def test_where_statistics_cannot_be_read_the_column_is() -> None:
+    body = bytearray(written("struct<guest:string>", ("ann",), ("bob",), compression=pyorc.CompressionKind.NONE))
+    body[4] ^= 0x80  # in the row index, of which pyorc makes the statistics
+    with pytest.raises(pyorc.errors.ParseError):
+        pyorc.Reader(io.BytesIO(bytes(body))).read_stripe(0)[1].statistics  # noqa: B018  # it is read there
+    assert find(orc, bytes(body), task("guest"), id_set("bob")) == (2, 1, "column")
+    assert rewrite(orc, bytes(body), task("guest"), id_set("bob"))[1] == (2, 1)

@@ -16,11 +16,13 @@ import pytest
 from refstore.purge_document.document import Dataset
 from refstore_purge.formats import csv, json_lines
 from refstore_purge.formats.base import IdKind, PurgeError
+from refstore_purge.formats.parquet_footer import FileField, SchemaElementField, ThriftStruct
 from refstore_purge.purge_ids import IdSet
 from refstore_purge.verify_ids import NORMAL, BatchedLookup, RowCount, WantedIds
-from refstore_purge.verify_rows import count_rows
+from refstore_purge.verify_rows import count_rows, refuse_other_types
 from refstore_purge.verify_text import VerifyReadError
-from tests.purge.looking import id_set, task
+from tests.purge.looking import id_set, parquet_of, task
+from tests.purge.test_parquet_kept import edited
 
 CSV_PARTS = ["guest", "n", ",", ",", "\n", "\n", "\r\n", "\r", '"', '""', '"bob"', "bob", "7", "", "\\", "ö", "\0"]
 JSON_PARTS = [
@@ -115,3 +117,13 @@ def test_text_is_read_as_a_run_reads_it(format_: Any, kind: IdKind, set_null: tu
         assert by_run == by_verify, (body, dataset)
         outcomes[by_run is None] = outcomes.get(by_run is None, 0) + 1
     assert min(outcomes.values()) > 100  # both are tried
+
+
+def test_a_column_whose_name_is_not_utf_8_is_no_reason_to_end() -> None:
+    """It is of its file only; `count_rows` says what is wrong with that."""
+
+    def misname(footer: ThriftStruct) -> None:
+        footer[FileField.SCHEMA][2].change(SchemaElementField.NAME, b"\xff")
+
+    body = edited(parquet_of(pa.table({"guest": ["ann"], "n": [1]}), store_schema=False), misname)
+    refuse_other_types(io.BytesIO(body), Dataset("d", "d/", "guest", "rewrite", "parquet"))

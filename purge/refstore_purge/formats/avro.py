@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import numpy as np
 
+from refstore_purge.file_allowance import FileAllowance
 from refstore_purge.formats import avro_container, avro_schema, key_values
 from refstore_purge.formats.avro_container import AvroBlock, AvroHeader
 from refstore_purge.formats.avro_records import BlockRecords, RecordReader
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 20_000
 """So many records are looked up together, of several small blocks or of a part of a large one."""
-EMPTY_RECORDS_MAX: Final = 1 << 24
-"""How many records that take no bytes a block may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,10 @@ def find(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
     header, root = _open(source, task, ids)
     entries = key_values.count_entries_with_ids([header.entries], ids)
     if task.matches_every_row and not task.set_null:
-        rows = sum(block.records for block in avro_container.read_blocks(source, header))
+        rows, allowance = 0, FileAllowance(source)
+        for block in avro_container.read_blocks(source, header):
+            rows += block.records
+            allowance.add_rows(block.records)
         return SearchResult(rows, rows, "partition", entries)
     rows = matched = 0
     for part, found in _matches(source, header, root, task, ids):
@@ -108,7 +110,7 @@ def _matches(
     rows = size = 0
     for part in _parts(source, header, RecordReader(root, task, ids.kind), root):
         waiting.append(part)
-        rows += len(part.records.ends)
+        rows += len(part.records.ends) + len(part.records.values)
         size += len(part.data) if part.is_first else 0
         if rows >= BATCH_ROWS or size >= TEXT_BATCH_BYTES:
             yield from zip(waiting, _match_parts(waiting, task, ids), strict=True)
@@ -117,11 +119,14 @@ def _matches(
 
 
 def _parts(source: BinaryIO, header: AvroHeader, reader: RecordReader, root: AvroType) -> Iterator[_BlockPart]:
+    allowance = FileAllowance(source)
     for block in avro_container.read_blocks(source, header):
         data = avro_container.decompress(header.codec, block.body)
+        allowance.add_unpacked(len(data))
         bytes_each = 1 if root.width is None else root.width  # at least
-        if block.records * bytes_each > len(data) or (not bytes_each and block.records > EMPTY_RECORDS_MAX):
+        if block.records * bytes_each > len(data):
             raise PurgeError(avro_container.DAMAGED)
+        allowance.add_rows(block.records)
         at = done = 0
         while True:
             records = reader.read(data, at, min(BATCH_ROWS, block.records - done))

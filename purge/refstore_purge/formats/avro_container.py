@@ -137,6 +137,8 @@ def decompress(codec: str, body: bytes) -> bytes:
                 _check(part, data)
                 if part.unused_data:
                     raise OtherMeansError(DAMAGED)
+    except MemoryError:  # Arrow's is also one of its exceptions
+        raise
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
         raise OtherMeansError(DAMAGED) from error
     if len(data) > BLOCK_BYTES_MAX:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from refstore_purge.formats.base import FormatTask, IdKind, OtherMeansError, Pur
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+VALUES: Final = 200_000
+"""So many values are enough at a time, though more records were asked for: each may have thousands."""
 Paths = tuple[tuple[str, ...], ...]
 
 
@@ -94,8 +96,8 @@ class RecordReader:
         self._step = self._step_of(root, None if task.matches_every_row else task.identifier, task.set_null)
 
     def read(self, data: bytes, start: int, count: int) -> BlockRecords:
-        """Go through so many records from a place on. Raises PurgeError if they do not end where the data ends at the
-        latest.
+        """Go through so many records from a place on, or fewer if they have many values. Raises PurgeError if they do
+        not end where the data ends at the latest.
         """
         step, at, end = self._step, start, len(data)
         values, nulls = self._values, self._nulls
@@ -110,6 +112,8 @@ class RecordReader:
                 ends.append(at)
                 values_until.append(len(values))
                 nulls_until.append(len(nulls))
+                if len(values) >= VALUES:
+                    break
         except IndexError:
             raise OtherMeansError(DAMAGED) from None
         except RecursionError:

@@ -92,7 +92,8 @@ def _fields(record: AvroType) -> list[Any]:
 
 
 def _field(name: str, type_: AvroType) -> Any:
-    return pa.field(name, arrow_type(type_), nullable=is_nullable(type_))
+    arrow = arrow_type(type_)  # that of several types is null, which Arrow does not let be required
+    return pa.field(name, arrow, nullable=is_nullable(type_) or pa.types.is_null(arrow))
 
 
 def _merge_branches(branches: Sequence[AvroType]) -> Any:
@@ -105,7 +106,8 @@ def _merge_branches(branches: Sequence[AvroType]) -> Any:
         for field in (field for type_ in types for field in type_):
             old = fields.setdefault(field.name, field)
             same = old.type if old.type == field.type else pa.null()
-            fields[field.name] = pa.field(field.name, same, nullable=old.nullable and field.nullable)
+            is_optional = (old.nullable and field.nullable) or pa.types.is_null(same)
+            fields[field.name] = pa.field(field.name, same, nullable=is_optional)
         return pa.struct(list(fields.values()))
     kinds = {kind_of(type_) for type_ in types}
     if len(kinds) > 1:

@@ -138,7 +138,9 @@ def orc_bounds(reader: Any, column: int) -> Sequence[Bounds] | None:
     try:
         of_stripes = [_stripe_statistics(stripe[column].statistics, len(stripe)) for stripe in stripes]
         of_file = _stripe_statistics(reader[column].statistics, len(reader))
-    except (UnicodeDecodeError, IndexError):  # strings that are none; a file without a row index
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001  # strings that are none; no row index; whatever else the library cannot read
         return None
     if not stripes or of_file is None or None in of_stripes:
         return None

@@ -10,13 +10,15 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Final, Literal
 
+from refstore_purge.file_allowance import FileAllowance
 from refstore_purge.formats.base import TEXT_BATCH_BYTES, OtherMeansError
 from refstore_purge.formats.unclosed_file import UnclosedFile
 from refstore_purge.untyped_pandas import pa
 
 Codec = Literal["none", "gzip", "bzip2", "xz", "zstd"]
 
-READ_BYTES: Final = 1024 * 1024
+READ_BYTES: Final = 64 * 1024
+"""What is behind a part is copied for each part: there may be one for every 14 bytes."""
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 """A longer line or record is refused: it would have to be in memory whole."""
 
@@ -40,7 +42,16 @@ def detect_codec(source: BinaryIO) -> Codec:
 
 
 def read_blocks(source: BinaryIO) -> Iterator[bytes]:
-    """Yield the decompressed text in blocks. Raises PurgeError if it is damaged or cut off."""
+    """Yield the decompressed text in blocks. Raises PurgeError if it is damaged or cut off, or if there is more of it
+    than a file of this size may have.
+    """
+    allowance = FileAllowance(source)
+    for block in _decompress_blocks(source):
+        allowance.add_unpacked(len(block))
+        yield block
+
+
+def _decompress_blocks(source: BinaryIO) -> Iterator[bytes]:
     try:
         match detect_codec(source):
             case "none":
@@ -53,6 +64,8 @@ def read_blocks(source: BinaryIO) -> Iterator[bytes]:
                 yield from _decompress_parts(source, lzma.LZMADecompressor)
             case "zstd":
                 yield from _read_blocks(pa.CompressedInputStream(pa.PythonFile(source, mode="r"), "zstd"))
+    except MemoryError:  # Arrow's is also one of its exceptions
+        raise
     except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
         raise OtherMeansError("the file cannot be decompressed to its end; it is damaged") from error
 

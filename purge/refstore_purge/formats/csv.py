@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import numpy as np
 
+from refstore_purge.file_allowance import FileAllowance
 from refstore_purge.formats import compression
 from refstore_purge.formats.base import (
     FormatTask,
@@ -90,6 +91,7 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher
 
 def _batches(source: BinaryIO) -> Iterator[_RecordBatch]:
     """Yield the records. A quote that is still open at the end of a line goes on in the next one."""
+    allowance = FileAllowance(source)
     line = 1
     rest = b""
     for block in compression.read_blocks(source):
@@ -112,6 +114,7 @@ def _batches(source: BinaryIO) -> Iterator[_RecordBatch]:
         rest = b"\n".join([*pending, rest])
         if len(rest) > compression.RECORD_BYTES_MAX:
             raise OtherMeansError(f"a record behind line {line} is longer than 64 MiB")
+        allowance.add_rows(len(ended))
         if records:
             yield _RecordBatch(line, records)
             line += sum(record.count(b"\n") for record in records)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, cast
 
 import numpy as np
 
+from refstore_purge.file_allowance import FileAllowance
 from refstore_purge.formats import compression
 from refstore_purge.formats.base import (
     FormatTask,
@@ -34,6 +35,8 @@ LINES: Final = 2000
 """How many lines are parsed at a time: each takes many times its length, and Python's garbage collector looks at all of
 them again and again.
 """
+PARSED_BYTES: Final = 128 * 1024
+"""How much of them, at least: numbers of one digit take 60 times as much."""
 schema_of: Final = None
 """Lines tell the types, one by one."""
 _BOM: Final = b"\xef\xbb\xbf"
@@ -41,6 +44,8 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 class _JsonObject(list[tuple[str, Any]]):
     """A JSON object as its fields, in order, also those that are there twice."""
+
+    __slots__ = ()
 
 
 class _JsonNumber(str):
@@ -68,7 +73,7 @@ def find(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
     for lines in _batches(source):
         rows += sum(line.value is not None for line in lines)
         matched += int(np.count_nonzero(_matches(lines, task, ids)))
-        has_identifier = has_identifier or any(_has_identifier(line, task) for line in lines)
+        has_identifier = has_identifier or any(_has_identifier(line, task) for line in lines if line.value is not None)
     return SearchResult(
         rows, matched, "partition" if task.matches_every_row else "column", has_identifier=has_identifier
     )
@@ -91,6 +96,22 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher
 
 
 def _batches(source: BinaryIO) -> Iterator[list[_JsonLine]]:
+    allowance = FileAllowance(source)
+    lines: list[_JsonLine] = []
+    size = 0
+    for number, text in enumerate(_lines(source), 1):
+        lines.append(_parse_line(number, text))
+        size += len(text)
+        if len(lines) == LINES or size >= PARSED_BYTES:
+            allowance.add_rows(len(lines))
+            yield lines
+            lines, size = [], 0
+    if lines:
+        yield lines
+
+
+def _lines(source: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines, with their ends."""
     number = 0
     rest = b""
     for block in compression.read_blocks(source):
@@ -101,15 +122,11 @@ def _batches(source: BinaryIO) -> Iterator[list[_JsonLine]]:
             raise OtherMeansError(f"line {number + 1} or one behind it is longer than 64 MiB")
         if end:
             # not `splitlines`, which ends lines in more ways than this format does
-            texts = text[: end - 1].split(b"\n")
-            for start in range(0, len(texts), LINES):
-                lines = [
-                    _parse_line(number + at, line + b"\n") for at, line in enumerate(texts[start : start + LINES], 1)
-                ]
-                number += len(lines)
-                yield lines
+            for line in text[: end - 1].split(b"\n"):
+                number += 1
+                yield line + b"\n"
     if rest:
-        yield [_parse_line(number + 1, rest)]
+        yield rest
 
 
 def _parse_line(number: int, text: bytes) -> _JsonLine:
@@ -118,11 +135,17 @@ def _parse_line(number: int, text: bytes) -> _JsonLine:
         return _JsonLine(number, text, None)
     try:
         value = _DECODER.decode(bare.decode())
-    except (ValueError, RecursionError):
+    except RecursionError:
+        raise _depth_error(number) from None
+    except ValueError:
         raise PurgeError(f"line {number} is not JSON; correct the file, or see to it by other means") from None
     if not isinstance(value, _JsonObject):
         raise PurgeError(f"line {number} is no JSON object; correct the data set's format or prefix")
     return _JsonLine(number, text, value)
+
+
+def _depth_error(number: int) -> PurgeError:
+    return OtherMeansError(f"line {number} is nested too deep")
 
 
 @contextmanager
@@ -130,7 +153,7 @@ def _limit_depth(line: _JsonLine) -> Generator[None, None, None]:
     try:
         yield
     except RecursionError:
-        raise OtherMeansError(f"line {line.number} is nested too deep") from None
+        raise _depth_error(line.number) from None
 
 
 def _matches(lines: Sequence[_JsonLine], task: FormatTask, ids: IdMatcher) -> NDArray[np.bool_]:
@@ -141,10 +164,12 @@ def _matches(lines: Sequence[_JsonLine], task: FormatTask, ids: IdMatcher) -> ND
     rows: list[int] = []
     matched = np.zeros(len(lines), dtype=np.bool_)
     for row, line in enumerate(lines):
+        if line.value is None:
+            continue
         if task.set_null and not any(_is_set(line, line.value, path) for path in task.set_null):
             continue  # it is done
         if task.matches_every_row:
-            matched[row] = line.value is not None
+            matched[row] = True
             continue
         with _limit_depth(line):
             values = list(_values(line.value, task.identifier, task))

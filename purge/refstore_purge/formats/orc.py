@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from refstore_purge.file_allowance import FileAllowance, raise_if_memory
 from refstore_purge.formats import key_values, orc_rows
 from refstore_purge.formats.base import (
     FormatTask,
@@ -116,14 +117,20 @@ def _translate_read_errors() -> Generator[None, None, None]:
     try:
         yield
     except (pa.ArrowException, OSError, EOFError, pyorc.errors.ORCError) as error:
+        raise_if_memory(error)
         if "out of range for nanosecond resolution" in str(error):
             raise OtherMeansError("the file has times before 1677 or after 2262, which pyarrow cannot read") from error
         raise OtherMeansError("the file cannot be read: it is damaged, or no ORC") from error
+    except RecursionError as error:
+        raise OtherMeansError("its types are nested too deep") from error
 
 
 def _open(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> tuple[Any, Any]:
     """Open the file for pyarrow, and for pyorc. Raises PurgeError also where no row would tell."""
     file, reader = orc.ORCFile(source), pyorc.Reader(source, converters=orc_rows.CONVERTERS)
+    allowance = FileAllowance(source)
+    allowance.add_rows(file.nrows)
+    allowance.add_values(file.nrows * sum(1 for _ in orc_rows.walk_types(reader.schema)))
     check_schema(file.schema, task, ids)
     for path in task.set_null:
         if orc_rows.find_type(reader.schema, path).kind == pyorc.TypeKind.UNION:
@@ -162,7 +169,7 @@ def _options(file: Any, reader: Any) -> dict[str, Any]:
         "batch_size": longest,
         "stripe_size": 1,
         "compression": file.compression.lower(),
-        "compression_block_size": file.compression_size or orc_rows.BLOCK_BYTES,
+        "compression_block_size": orc_rows.block_bytes(reader),
         "row_index_stride": file.row_index_stride,
         "bloom_filter_columns": sorted(blooms) or None,
         "bloom_filter_fpp": BLOOM_FPP,
@@ -215,9 +222,11 @@ def _check_written(reader: Any, target: BinaryIO, rows: int, pairs: Mapping[byte
     target.seek(0)
     written, schema = orc.ORCFile(UnclosedFile(target)), str(reader.schema)
     target.seek(0)
-    new = str(pyorc.Reader(target).schema)
-    if new != schema:
-        raise OtherMeansError("pyarrow cannot write this file's types (varchar, char or a union) as they are")
+    new = pyorc.Reader(target).schema
+    if str(new) != schema:
+        kept = {name: str(type_) for name, type_ in new.fields.items()}
+        others = [f"{name!r} ({type_})" for name, type_ in reader.schema.fields.items() if kept.get(name) != str(type_)]
+        raise OtherMeansError(f"pyarrow cannot write the types of these columns as they are: {', '.join(others[:5])}")
     if written.nrows != rows:
         raise PurgeError(f"the new file has {written.nrows} rows instead of {rows}; report this")
     if dict(written.metadata or {}) != pairs:

@@ -87,10 +87,19 @@ def find_type(schema: Any, path: Sequence[str]) -> Any:
     return schema
 
 
+def block_bytes(reader: Any) -> int:
+    """Return the size of a file's blocks. Where nothing is compressed, what it says of them means nothing."""
+    is_plain = reader.compression == pyorc.CompressionKind.NONE
+    return BLOCK_BYTES if is_plain else reader.compression_block_size or BLOCK_BYTES
+
+
 def needs_row_writer(reader: Any) -> bool:
     """Return whether a file is to be written row by row."""
-    is_odd = reader.compression != pyorc.CompressionKind.NONE and reader.compression_block_size % BLOCK_BYTES
-    return bool(is_odd) or not reader.row_index_stride or any(each.kind in _KINDS for each in walk_types(reader.schema))
+    return (
+        bool(block_bytes(reader) % BLOCK_BYTES)
+        or not reader.row_index_stride
+        or any(each.kind in _KINDS for each in walk_types(reader.schema))
+    )
 
 
 class OrcRowWriter:
@@ -113,7 +122,7 @@ class OrcRowWriter:
                 "odd sizes of blocks cannot be kept"
             )
         zone = _writer_zone(reader)
-        block = reader.compression_block_size or BLOCK_BYTES
+        block = block_bytes(reader)
         self._reader: Any = pyorc.Reader(source, converters=CONVERTERS, timezone=zone)
         self._nulls = [_places(reader.schema, path) for path in nulls]
         self._writer: Any = pyorc.Writer(

@@ -31,19 +31,26 @@ from refstore_purge.formats.base import (
 from refstore_purge.formats.nested_columns import check_schema, match_rows, rows_with_values, set_null
 from refstore_purge.formats.parquet_chunks import (
     ChunkSource,
-    ChunkStorage,
     FileAssembly,
     check_chunk,
+    check_codec,
     chunk_extent,
     read_storage,
     restore_chunk_schema,
     writer_options,
 )
 from refstore_purge.formats.parquet_file import ParquetFile, make_footer, pairs_of, translate_read_errors
-from refstore_purge.formats.parquet_footer import FileField, RowGroupField, ThriftStruct, read_footer, write_footer
+from refstore_purge.formats.parquet_footer import (
+    ColumnChunkField,
+    FileField,
+    RowGroupField,
+    ThriftStruct,
+    read_footer,
+    write_footer,
+)
 from refstore_purge.formats.parquet_identifier import check_fixed_lists, leaves_of
 from refstore_purge.formats.parquet_schema import SchemaNode, make_view, read_schema_tree
-from refstore_purge.formats.unclosed_file import UnclosedFile
+from refstore_purge.formats.unclosed_file import FileEnd, UnclosedFile
 from refstore_purge.untyped_pandas import pa, pc, pq
 
 if TYPE_CHECKING:
@@ -87,13 +94,18 @@ def find(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
 def _count_matching_rows(file: ParquetFile, task: FormatTask, ids: IdMatcher) -> int:
     """Return how many rows match. Raises PurgeError."""
     matched = rows = 0
-    columns = leaves_of(file.typed, task)
     for number in range(len(file.groups)):  # of several at once pyarrow reads no dictionary in a struct
-        for batch in file.typed.iter_batches(batch_size=BATCH_ROWS, row_groups=[number], columns=columns):
+        for batch in _batches(file, number, task):
             matched += int(np.count_nonzero(match_rows(batch, task, ids)))
             rows += len(batch)
     _check_rows(rows, file.rows, name_of(task.identifier))
     return matched
+
+
+def _batches(file: ParquetFile, number: int, task: FormatTask) -> Iterator[Any]:
+    """Yield what decides of the rows of a row group, some rows at a time."""
+    columns = leaves_of(file.typed, task)
+    yield from file.typed.iter_batches(BATCH_ROWS, row_groups=[number], columns=columns, use_threads=False)
 
 
 def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> RewriteResult:
@@ -171,9 +183,9 @@ def _match_group(
     """Return for each row of a row group whether it matches."""
     rows = np.full(file.groups[number][RowGroupField.ROWS], task.matches_every_row)
     if not task.matches_every_row:
-        table = file.typed.read_row_group(number, columns=leaves_of(file.typed, replace(task, set_null=())))
-        found = [match_rows(batch, replace(task, set_null=()), ids) for batch in table.to_batches()]
-        _check_rows(len(table), len(rows), name_of(task.identifier))
+        by_column = replace(task, set_null=())
+        found = [match_rows(batch, by_column, ids) for batch in _batches(file, number, by_column)]
+        _check_rows(sum(map(len, found)), len(rows), name_of(task.identifier))
         rows = np.concatenate([rows[:0], *found])
     if task.set_null and rows.any():
         plain = file.open_view(tops, [number], is_plain=True)
@@ -216,33 +228,34 @@ def _make_chunks(
     plain = file.open_view(tops, [number], is_plain=True)
     paths = _plain_paths(file.root, task)
     keep = pa.array(~rows) if rows.any() and not task.set_null else None
-    leaves: list[SchemaNode] = []
-    before: list[ChunkStorage] = []
-    columns: list[Any] = []
-    for top in tops:  # one after another, so that no other is in memory as it was and as it will be
-        leaves += top.leaves()
-        before += [read_storage(file.source, group[RowGroupField.COLUMNS][leaf.first_leaf]) for leaf in top.leaves()]
-        columns.append(_change_column(_read(plain, top), paths, rows, keep).column(0))
-    table = pa.table(columns, schema=plain.schema_arrow)
-    _write(table, written, writer_options(leaves, _written_paths(table.schema), before, len(rows)))
-    del columns, table
-    footer, end = read_footer(written)
-    made = ChunkSource(written, end)
-    (new,) = footer[FileField.ROW_GROUPS]
-    for leaf, was, became, chunk in zip(
-        leaves, before, read_schema_tree(footer).leaves(), new[RowGroupField.COLUMNS], strict=True
-    ):
-        old = group[RowGroupField.COLUMNS][leaf.first_leaf]
-        changed = restore_chunk_schema(chunk, leaf, was, old)
-        check_chunk(leaf, became, was, read_storage(made, changed))
-        chunks[leaf.first_leaf] = made, changed
+    for top in tops:  # one after another, so that no other is in memory
+        leaves = list(top.leaves())
+        for leaf in leaves:
+            check_codec(leaf, group[RowGroupField.COLUMNS][leaf.first_leaf][ColumnChunkField.METADATA])
+        before = [read_storage(file.source, group[RowGroupField.COLUMNS][leaf.first_leaf]) for leaf in leaves]
+        table = _change_column(_read(plain, top), paths, rows, keep)
+        of_column = cast(BinaryIO, FileEnd(written))
+        _write(table, of_column, writer_options(leaves, _written_paths(table.schema), before, len(rows)))
+        del table
+        footer, end = read_footer(of_column)
+        made = ChunkSource(of_column, end)
+        (new,) = footer[FileField.ROW_GROUPS]
+        for leaf, was, became, chunk in zip(
+            leaves, before, read_schema_tree(footer).leaves(), new[RowGroupField.COLUMNS], strict=True
+        ):
+            old = group[RowGroupField.COLUMNS][leaf.first_leaf]
+            changed = restore_chunk_schema(chunk, leaf, was, old)
+            check_chunk(leaf, became, was, read_storage(made, changed))
+            chunks[leaf.first_leaf] = made, changed
     return chunks
 
 
 def _read(plain: Any, top: SchemaNode) -> Any:
     """Return a column of the one row group of a plain view. Raises PurgeError."""
     try:
-        table = plain.read_row_group(0, columns=[top.plain_name])
+        table = plain.read_row_group(0, columns=[top.plain_name], use_threads=False)
+    except MemoryError:
+        raise
     except pa.ArrowException as error:
         raise OtherMeansError(
             f"column {top.name!r} cannot be read: pyarrow does not know how it is stored, or its pages are broken"

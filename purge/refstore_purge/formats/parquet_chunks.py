@@ -155,6 +155,14 @@ def chunk_extent(source: ChunkSource, chunk: ThriftStruct) -> tuple[int, int]:
     return start, size
 
 
+def check_codec(leaf: SchemaNode, metadata: ThriftStruct) -> None:
+    """Raise PurgeError for a column that is compressed as pyarrow does not know."""
+    codec = metadata[ColumnMetadataField.CODEC]
+    if codec not in CODECS:
+        told = _OTHER_CODECS.get(codec, f"codec {codec}")
+        raise OtherMeansError(f"column {'.'.join(leaf.path)!r} is compressed with {told}, which pyarrow cannot")
+
+
 def writer_options(
     leaves: Sequence[SchemaNode], paths: Sequence[str], of: Sequence[ChunkStorage], rows: int
 ) -> dict[str, Any]:
@@ -163,9 +171,6 @@ def writer_options(
     """
     for leaf, each in zip(leaves, of, strict=True):
         name = ".".join(leaf.path)
-        if each.codec not in CODECS:
-            codec = _OTHER_CODECS.get(each.codec, f"codec {each.codec}")
-            raise OtherMeansError(f"column {name!r} is compressed with {codec}, which pyarrow cannot")
         if each.dictionary < 0 and each.encoding not in ENCODINGS:
             raise OtherMeansError(f"column {name!r} has the encoding {each.encoding}, which pyarrow cannot write")
     columns = dict(zip(paths, of, strict=True))
@@ -183,7 +188,9 @@ def writer_options(
         "dictionary_pagesize_limit": max(DICTIONARY_BYTES, *(each.dictionary_bytes for each in of)),
         "data_page_version": "2.0" if any(each.is_v2 for each in of) else "1.0",
         "write_page_checksum": any(each.has_checksums for each in of),
-        "write_statistics": [path for path, each in columns.items() if each.has_statistics] or False,
+        # without them pyarrow writes no index either
+        "write_statistics": [path for path, each in columns.items() if each.has_statistics or each.has_column_index]
+        or False,
         "write_page_index": any(each.has_column_index or each.has_offset_index for each in of),
         "bloom_filter_options": {
             path: {"ndv": max(1, rows), "fpp": BLOOM_FPP} for path, each in columns.items() if each.has_bloom_filter
@@ -209,7 +216,9 @@ def restore_chunk_schema(
         )
     statistics = metadata.get(ColumnMetadataField.STATISTICS)
     has_bounds = before.has_bounds and leaf.has_order
-    if statistics is not None and not has_bounds:
+    if not before.has_statistics:
+        metadata = metadata.copy_without(ColumnMetadataField.STATISTICS)
+    elif statistics is not None and not has_bounds:
         metadata.change(ColumnMetadataField.STATISTICS, statistics.copy_without(*BOUND_FIELDS))
     stays = (before.has_column_index and leaf.has_order, before.has_offset_index)
     found = chunk.copy_without(*chain(*(index for index, kept in zip(INDEXES, stays, strict=True) if not kept)))

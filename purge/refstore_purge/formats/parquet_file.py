@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, BinaryIO, Final
 
 from refstore.objects.stored_file import StoredFile
+from refstore_purge.file_allowance import FileAllowance, raise_if_memory
 from refstore_purge.formats import key_values
 from refstore_purge.formats.base import (
     FormatTask,
@@ -18,7 +19,7 @@ from refstore_purge.formats.base import (
     is_alike,
 )
 from refstore_purge.formats.believed_statistics import parquet_bounds, rule_out
-from refstore_purge.formats.parquet_chunks import ChunkSource, chunk_extent
+from refstore_purge.formats.parquet_chunks import ChunkSource, check_codec, chunk_extent
 from refstore_purge.formats.parquet_footer import (
     ColumnChunkField,
     ColumnMetadataField,
@@ -58,6 +59,7 @@ class ParquetFile:
         names = [task.identifier[0], *(null[0] for null in task.set_null)]
         roots = [node for node in self.root.children if any(is_alike(node.name, name) for name in names)]
         self.typed: Any = self.open_view(roots, range(len(self.groups)), is_plain=False) if roots else None
+        _check_codecs(self.groups, roots)
         self._task = task
 
     @property
@@ -116,13 +118,17 @@ def _arrow_fields(footer: ThriftStruct, root: SchemaNode) -> dict[int, Any]:
 
 
 def _check_groups(groups: Sequence[ThriftStruct], leaves: Sequence[SchemaNode], source: ChunkSource) -> None:
-    """Raise PurgeError for row groups that contradict themselves: readers would take rows of them for others."""
+    """Raise PurgeError for row groups that contradict themselves: readers would take rows of them for others. So it
+    does for more rows than a file of this size may have.
+    """
     paths = [[name.encode("utf-8", "surrogateescape") for name in leaf.path] for leaf in leaves]
+    allowance = FileAllowance(source.file)
     places: list[tuple[int, int]] = []
     for number, group in enumerate(groups):
         rows, chunks = group[RowGroupField.ROWS], group[RowGroupField.COLUMNS]
         if len(chunks) != len(leaves) or rows < 0:
             raise _contradiction_error(number, f"has {len(chunks)} columns of {len(leaves)}, and {rows} rows")
+        allowance.add_rows(rows)
         for leaf, path, chunk in zip(leaves, paths, chunks, strict=True):
             metadata, name = chunk[ColumnChunkField.METADATA], ".".join(leaf.path)
             values, is_repeated = metadata[ColumnMetadataField.VALUES], REPEATED in leaf.levels
@@ -132,10 +138,18 @@ def _check_groups(groups: Sequence[ThriftStruct], leaves: Sequence[SchemaNode], 
                 raise _contradiction_error(number, f"has another column in the place of {name!r}")
             if values < rows or (values != rows and not is_repeated):
                 raise _contradiction_error(number, f"has {rows} rows, and {values} values of column {name!r}")
+            allowance.add_values(values)
             places.append(chunk_extent(source, chunk))
     places.sort()
     if any(start + size > after for (start, size), (after, _) in pairwise(places) if size):
         raise OtherMeansError("column chunks of the file overlap; it is damaged")
+
+
+def _check_codecs(groups: Sequence[ThriftStruct], roots: Sequence[SchemaNode]) -> None:
+    """Raise PurgeError for columns that are compressed as pyarrow does not know."""
+    for group in groups:
+        for leaf in (leaf for root in roots for leaf in root.leaves()):
+            check_codec(leaf, group[RowGroupField.COLUMNS][leaf.first_leaf][ColumnChunkField.METADATA])
 
 
 def _contradiction_error(number: int, what: str) -> PurgeError:
@@ -191,5 +205,6 @@ def translate_read_errors() -> Generator[None, None, None]:
     try:
         yield
     except (pa.ArrowException, OSError, EOFError) as error:
+        raise_if_memory(error)
         what = "it is encrypted" if "crypt" in str(error).lower() else "it is damaged, or no Parquet"
         raise OtherMeansError(f"the file cannot be read: {what}") from error

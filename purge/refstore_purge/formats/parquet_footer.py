@@ -237,9 +237,10 @@ def read_struct(data: bytes, shape: StructShape) -> tuple[ThriftStruct, int]:
         EOFError,
         KeyError,
         AssertionError,
-        RecursionError,
     ) as error:
         raise OtherMeansError(_DAMAGED) from error
+    except RecursionError as error:
+        raise OtherMeansError("the file cannot be read: its footer is nested too deep") from error
     return found, transport.cstringio_buf.tell()
 
 
