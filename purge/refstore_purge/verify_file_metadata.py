@@ -92,12 +92,12 @@ def _entries_of_footer(footer: FieldMap) -> Iterator[MetadataEntry]:
 
 def make_entries(pairs: Pairs, place: str) -> Iterator[MetadataEntry]:
     for key, value in pairs:
-        yield MetadataEntry(place, key, _texts(key, value))
+        inner = pairs_of_arrow_schema(value) if key == ARROW_SCHEMA else [(key, value)]
+        keys = [text for pair in inner if pair[0] in HUDI_BOUNDS for text in _texts(*pair)]
+        yield MetadataEntry(place, key, [text for pair in inner for text in _texts(*pair)], keys)
 
 
 def _texts(key: bytes, value: bytes) -> Sequence[bytes]:
-    if key == ARROW_SCHEMA:
-        return [text for pair in pairs_of_arrow_schema(value) for text in pair]
     if key in HUDI_BOUNDS:
         return [key, value, *(field.partition(b":")[2] for field in value.split(b","))]
     return [key, value]
@@ -118,7 +118,7 @@ def _entries_of_statistics(footer: FieldMap, dataset: Dataset) -> Iterator[Metad
             statistics: FieldMap = chunks[place].get(COLUMN, {}).get(STATISTICS, {})
             for bound, numbers in BOUNDS.items():
                 texts = [_text_of(statistics[number], leaves[place]) for number in numbers if number in statistics]
-                yield MetadataEntry(f"the {bound} {{}} of a row group", dataset.identifier.encode(), texts)
+                yield MetadataEntry(f"the {bound} {{}} of a row group", dataset.identifier.encode(), (), texts)
 
 
 def _identifier_columns(paths: Sequence[Sequence[bytes]], dataset: Dataset) -> list[int]:

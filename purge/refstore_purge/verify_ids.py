@@ -20,13 +20,14 @@ NORMAL: Final[dict[str, Any]] = {
     "integer": pa.decimal128(20, 0),  # signed and unsigned, of 64 bits
 }
 """The type in which each kind of ids is compared."""
-WAITING_BYTES: Final = 128 * 1024 * 1024
+WAITING_BYTES: Final = 64 * 1024 * 1024
 """So many bytes of values wait to be looked up together; as many as the ids have, if that is more."""
 UUID: Final = "uuid"
 UUID_BYTES: Final = 16
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 INTEGER: Final = r"[+-]?[0-9]+"
 INTEGER_TEXT: Final = re.compile(INTEGER)
+SHORT_NUMBER: Final = re.compile(rb"-?\d{1,5}")
 PLAIN_INTEGER: Final = re.compile(rb"-?(0|[1-9][0-9]*)")
 UUID_TEXT: Final = re.compile(rb"(?i)(urn:uuid:)?\{?[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\}?")
 NUMBER_MAX: Final = 2**64
@@ -156,6 +157,12 @@ class MetadataEntry(NamedTuple):
     name: bytes
     texts: Sequence[bytes]
     """What may be an id."""
+    keys: Sequence[bytes] = ()
+    """The same, of what is known to hold keys of rows. Elsewhere a short number is somebody's id by chance."""
+
+    def select_texts(self) -> MetadataEntry:
+        """Return the entry with all that means an id if it is the same."""
+        return self._replace(texts=[*self.keys, *(text for text in self.texts if not SHORT_NUMBER.fullmatch(text))])
 
 
 class _PendingValues(NamedTuple):
@@ -218,6 +225,7 @@ class BatchedLookup:
         """Tell, now or later, which entries have an id: as the whole text, of integers in plain digits, of bytes also
         as a UUID. The empty text is nobody's.
         """
+        entries = [entry.select_texts() for entry in entries]
         texts = list({text for entry in entries for text in entry.texts if text})
         if self.ids.kind == "integer":
             texts = [text for text in texts if PLAIN_INTEGER.fullmatch(text)]

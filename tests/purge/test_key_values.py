@@ -139,8 +139,22 @@ def test_a_hudi_file_without_rows_of_the_ids_keeps_its_bloom_filter() -> None:
     ("value", "is_id"), [("42", True), ("-7", True), ("042", False), ("+42", False), ("42.0", False), ("٤٢", False)]
 )
 def test_integers_are_ids_in_plain_digits(value: str, *, is_id: bool) -> None:
-    body = footed({"last": value}, [1], pa.int64())
+    body = footed({"hoodie_max_record_key": value}, [1], pa.int64())
     assert purged(parquet, body, GUEST, id_set(42, -7, kind="integer"))[1] == (1, 0, int(is_id))
+
+
+@pytest.mark.parametrize("kind", ["integer", "string"])
+def test_a_small_number_in_what_holds_no_keys_is_nobodys(kind: Any) -> None:
+    """`PARQUET:field_id` stands in Arrow's schema, too."""
+    is_number = kind == "integer"
+    field = pa.field("guest", pa.int64() if is_number else pa.string(), metadata={"PARQUET:field_id": "2"})
+    schema = pa.schema([field], metadata={"format-version": "2", "2": "x", "hoodie_max_record_key": "guest:9"})
+    body = parquet_of(pa.table({"guest": [1, 2] if is_number else ["1", "2"]}, schema=schema))
+    made, counts = purged(parquet, body, GUEST, id_set(*((2, 9) if is_number else ("2", "9")), kind=kind))
+    assert counts == (2, 1, 2)  # with that of Arrow's schema, which repeats it
+    kept = pq.read_schema(io.BytesIO(made))
+    assert kept.metadata == {b"format-version": b"2", b"2": b"x"}
+    assert kept.field("guest").metadata == {b"PARQUET:field_id": b"2"}
 
 
 def test_binary_ids_and_texts_that_are_no_utf_8() -> None:
