@@ -116,6 +116,6 @@ def _has_readable_column(dataset: Dataset, source: BinaryIO) -> bool | None:
                 found = format_.find(source, task, _EmptyIdMatcher(kind))
             except MissingColumnError:
                 return False
-            return True if found.has_identifier else False if found.rows else None
+            return found.has_identifier if found.rows or found.has_identifier else None
         source.seek(0)
     return None

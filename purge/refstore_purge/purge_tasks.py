@@ -87,8 +87,8 @@ class ObjectResult(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
     checksum: str = ""
     md5: str = ""
-    lacks_identifier: bool = False
-    """Whether it has no such column, or no line with this field."""
+    lacks_identifier: bool | None = False
+    """Whether it has no such column, or no line with this field; None: the object does not tell."""
     is_gone: bool = False
     """Whether the object is not there any more."""
     failure: str = ""
@@ -222,7 +222,7 @@ def _search_object(
         decided_by=found.decided_by,
         read_bytes=source.requested_bytes + index_read,
         index_bytes=written,
-        lacks_identifier=not found.has_identifier,
+        lacks_identifier=None if found.has_identifier is None else not found.has_identifier,
     )
 
 

@@ -187,7 +187,7 @@ def _record_identifier(run: PurgeRun, unit: Partition, done: ObjectResult) -> No
     if done.lacks_identifier:
         if done.failure or done.rows:
             run.state.datasets_without_identifier.add(unit.dataset.name)
-    elif not done.failure:
+    elif done.lacks_identifier is not None and not done.failure:
         run.state.identified_datasets.add(unit.dataset.name)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol, cast
 
 from refstore.errors import Invalid
@@ -161,7 +162,7 @@ def _count_json(
         for number, line in lines_of(blocks_of(source)):
             if lookup.ids.kind == "binary":
                 raise VerifyReadError("JSON has no binary values, and the ids are binary")
-            count.has_identifier = bool(count.has_identifier) or _has_path(line, steps)
+            count.has_identifier = _combine(count.has_identifier, _has_path(line, steps))
             if nulls and not any(_is_set(line, null) for null in nulls):
                 continue
             if is_of_id:
@@ -218,13 +219,22 @@ def _values_at(value: Any, steps: Sequence[str], map_part: str, *, any_case: boo
             return
 
 
-def _has_path(value: Any, steps: Sequence[str]) -> bool:
-    """Return whether a path is there: through objects and arrays, and be it null."""
+def _has_path(value: Any, steps: Sequence[str]) -> bool | None:
+    """Return whether a path is there: through objects and arrays, and be it null. None: a null or an empty array on the
+    way leaves it open.
+    """
     if not steps:
         return True
     if isinstance(value, JsonFields):
-        return any(name == steps[0] and _has_path(each, steps[1:]) for name, each in value)
-    return isinstance(value, list) and any(_has_path(each, steps) for each in cast(list[Any], value))
+        below = [_has_path(each, steps[1:]) for name, each in value if name == steps[0]]
+        return reduce(_combine, below) if below else False
+    if isinstance(value, list):
+        return reduce(_combine, (_has_path(each, steps) for each in cast(list[Any], value)), None)
+    return None if value is None else False
+
+
+def _combine(one: bool | None, other: bool | None) -> bool | None:
+    return True if one or other else False if False in (one, other) else None
 
 
 def _is_set(value: Any, steps: Sequence[str]) -> bool:

@@ -81,8 +81,9 @@ class SearchResult(NamedTuple):
     """What told so: the partition's value, the statistics alone, or the column."""
     matched_entries: int = 0
     """Entries of the file's key-value metadata that have an id."""
-    has_identifier: bool = True
-    """Whether there is such a column; of JSON lines, whether any line has the field, be it null."""
+    has_identifier: bool | None = True
+    """Whether there is such a column; of JSON lines, whether any line has the field, be it null. None: nulls on
+    the way to it leave that open, or there are no lines."""
 
 
 class RewriteResult(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, cast
 
 import numpy as np
@@ -69,13 +70,18 @@ class _JsonLine(NamedTuple):
 def find(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
     """Look for the ids. Raises PurgeError."""
     rows = matched = 0
-    has_identifier = task.matches_every_row
+    has_identifier: bool | None = True if task.matches_every_row else None
     for lines in _batches(source):
         rows += sum(line.value is not None for line in lines)
         matched += int(np.count_nonzero(_matches(lines, task, ids)))
-        has_identifier = has_identifier or any(_has_identifier(line, task) for line in lines if line.value is not None)
+        if not has_identifier:
+            told = (_has_identifier(line, task) for line in lines if line.value is not None)
+            has_identifier = reduce(_combine, told, has_identifier)
     return SearchResult(
-        rows, matched, "partition" if task.matches_every_row else "column", has_identifier=has_identifier
+        rows,
+        matched,
+        "partition" if task.matches_every_row else "column",
+        has_identifier=has_identifier,
     )
 
 
@@ -219,18 +225,27 @@ def _values(value: Any, path: Sequence[str], task: FormatTask, *, any_case: bool
         yield value
 
 
-def _has_identifier(line: _JsonLine, task: FormatTask) -> bool:
+def _has_identifier(line: _JsonLine, task: FormatTask) -> bool | None:
     with _limit_depth(line):
         return _has_path(line.value, task.identifier)
 
 
-def _has_path(value: Any, path: Sequence[str]) -> bool:
-    """Return whether a path is there, be it null or in an array."""
+def _has_path(value: Any, path: Sequence[str]) -> bool | None:
+    """Return whether a path is there, be it null or in an array. None: a null or an empty array on the way leaves that
+    open, as in rows that stay when all others were purged.
+    """
     if not path:
         return True
     if isinstance(value, _JsonObject):
-        return any(name == path[0] and _has_path(each, path[1:]) for name, each in value)
-    return isinstance(value, list) and any(_has_path(each, path) for each in cast(list[Any], value))
+        below = [_has_path(each, path[1:]) for name, each in value if name == path[0]]
+        return reduce(_combine, below) if below else False
+    if isinstance(value, list):
+        return reduce(_combine, (_has_path(each, path) for each in cast(list[Any], value)), None)
+    return None if value is None else False
+
+
+def _combine(one: bool | None, other: bool | None) -> bool | None:
+    return True if one or other else False if False in (one, other) else None
 
 
 def _is_set(line: _JsonLine, value: Any, path: Sequence[str]) -> bool:
