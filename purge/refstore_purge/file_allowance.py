@@ -71,8 +71,8 @@ def raise_if_memory(error: Exception) -> None:
 
 @lru_cache(maxsize=1)
 def _prepare_memory() -> None:
-    """Let Arrow take memory from the system: its own pool takes a gigabyte at once, whatever it has use for, and keeps
-    what a file took.
+    """Let Arrow take memory from the system, as workers do from their start (`worker_processes.py`): its own pool takes
+    a gigabyte at once, whatever it has use for, and keeps what a file took.
     """
     pa.set_memory_pool(pa.system_memory_pool())
     with suppress(OSError, AttributeError):  # another libc than glibc

@@ -6,6 +6,7 @@ may crash: that costs its piece of work, and nothing else. So what is called in 
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -202,6 +203,8 @@ def _work(connection: Connection, log_setup: logs.LogSetup, imported_ahead: Sequ
     """Do what is sent, in the worker's own process, until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the starter, which ends this process, too
     with suppress(EOFError, OSError), python_gc.collect_seldom():
+        # Arrow's own pool takes a gigabyte at once, within which no limit of the process's memory would hold
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         settings, service = log_setup
         logs.configure_logs(settings, sys.stderr, service=service)
         for module in imported_ahead:
