@@ -236,19 +236,20 @@ def _combine_durations(counting: tuple[SharedDurations, ...], own: Safety, pick:
 
 def _plan_record(record: DurationsRecord, clock: Clock, ids: Ids, new_seconds: Mapping[str, float]) -> DurationsRecord:
     """Return the record after the change. Raises InvalidSettings."""
-    if is_for_trying(record.current):
-        raise InvalidSettings(
-            "this lake was made with durations for trying, and keeps them; make another lake for data that must last"
-        )
-    if short := [name for name, seconds in SHORTEST.items() if new_seconds.get(name, seconds) < seconds]:
-        raise InvalidSettings(
-            "; ".join(f"{name} is {new_seconds[name]:g}, and {SHORTEST[name]:g} s is the shortest" for name in short)
-            + ". For trying refstore out, make a new lake with: refstore repo create NAME --for-trying --data DIR"
-        )
     agreed = record.current._replace(**{name: float(value) for name, value in new_seconds.items()})
     Safety(**agreed._asdict(), recheck_after_seconds=0)  # raises where they contradict each other
     if agreed == record.current:
         return record
+    if is_for_trying(record.current):
+        raise InvalidSettings(
+            "this lake was made with durations for trying, and keeps them; make another lake for data that must last"
+        )
+    shortest = {name: min(seconds, getattr(record.current, name)) for name, seconds in SHORTEST.items()}
+    if short := [name for name, seconds in shortest.items() if getattr(agreed, name) < seconds]:
+        raise InvalidSettings(
+            "; ".join(f"{name} is {new_seconds[name]:g}, and {shortest[name]:g} s is the shortest" for name in short)
+            + ". For trying refstore out, make a new lake with: refstore repo create NAME --for-trying --data DIR"
+        )
     now = clock.now_ms()
     former = former_in_force(record, now)
     old = longest_durations(durations_in_force(record, now), Safety())

@@ -307,7 +307,7 @@ def test_an_older_purge_document_is_withdrawn(losing: Losing) -> None:
 
 def test_durations_are_set_again(losing: Losing) -> None:
     losing.copy()
-    losing.run.ok("durations", "set", "clock_skew_seconds=0.2")
+    losing.run.ok("durations", "set", "issue_seconds=70")
     losing.put_back()
     assert losing.run("kv", "verify").code == 6
     done = losing.run.json("kv", "reconcile", "--clients-stopped")["restored_records"]
@@ -400,8 +400,8 @@ def test_a_healthy_lake_has_nothing_to_settle(losing: Losing) -> None:
         set_rules(losing, {"default_retention_days": days})
     losing.run.ok("retention", "delete", "sales", "--yes", "--remove", "tag:*")
     set_rules(losing, HOLD)
-    for skew in ("0.2", "0.1", "0.2"):
-        losing.run.ok("durations", "set", f"clock_skew_seconds={skew}")
+    for seconds in (70, 80, 70):
+        losing.run.ok("durations", "set", f"issue_seconds={seconds}")
     with losing.lake() as lake:
         assert settle_superseded_records(lake, dry_run=True) == []
 
