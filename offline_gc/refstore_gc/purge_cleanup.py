@@ -315,7 +315,7 @@ def _add_counts(
 ) -> None:
     for address in filter(None, dict.fromkeys(gone)):  # what was erased has none
         one = ending[address]
-        size_bytes = sizes.get(address)
+        size_bytes = sizes.get(address) if one.size_bytes is None else one.size_bytes
         if size_bytes is not None:  # S3 calls deleted what was not there
             done.add(one.kind, 1, size_bytes)
 
