@@ -248,7 +248,7 @@ def _deletion(lake: Lake, seen: KvVerification) -> Check:
     return Check("deletion", "warning", what, f"wait; {meanwhile}")
 
 
-def _repositories(lake: Lake) -> Iterator[Check]:
+def _repositories(lake: Lake, seen: KvVerification) -> Iterator[Check]:
     repositories, now_ms = list(lake.repositories()), lake.clock.now_ms()
     known = figures.read_all_figures(lake.kv, [record.id for _, record in repositories])
     silent = False

@@ -47,11 +47,8 @@ def settle_superseded_records(lake: LakeAccess, *, dry_run: bool = False) -> lis
     for name, record in lake.all_repositories():
         if not record.closed_ms:
             made_ms = record.created_ms - int(lake.durations.waits.clock_skew_seconds * 1000)
-            own = {
-                kind: histories.get((kind, name, ""), NO_HISTORY).drop_before(
-                    made_ms
-                )  # before, its name was another one's
-                for kind in ("rules", "purge")
+            own = {  # what is older is of another repository that had the name
+                kind: histories.get((kind, name, ""), NO_HISTORY).drop_before(made_ms) for kind in ("rules", "purge")
             }
             done += _settle_repository(lake.context(name, record), own, dry_run=dry_run)
     return done

@@ -49,6 +49,8 @@ class AccessKeyRecord(Record, frozen=True, tag=60):
     """The secret before the last rotation; after its end it is still recognised, so that its user learns the reason."""
     s3_secrets: tuple[EncryptedSecret, ...] = ()
     """The newest first; a second one is that before the last rotation."""
+    write_id: str = ""
+    """Differs in every version of the record, so that the audit log tells them apart."""
     buckets: tuple[str, ...] = ()
     """`NAME=REPOSITORY:BRANCH`: the branches that these buckets are for S3 clients that use the key."""
 

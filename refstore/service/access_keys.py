@@ -442,7 +442,15 @@ def _new_record(
     only = tuple(sorted({ids.repository_name(name) for name in repositories}))
     hashed = _hash_secret(salt, secret)
     return AccessKeyRecord(
-        salt, hashed, int(role), clock.now_ms(), only, description, expires_ms, buckets=tuple(sorted(buckets))
+        salt,
+        hashed,
+        int(role),
+        clock.now_ms(),
+        only,
+        description,
+        expires_ms,
+        write_id=_new_write_id(),
+        buckets=tuple(sorted(buckets)),
     )
 
 

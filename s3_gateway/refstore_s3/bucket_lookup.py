@@ -42,9 +42,9 @@ class BucketLookup:
         self._pinned = {name: S3Bucket(*each) for name, each in parse_pinned_buckets(settings.buckets).items()}
         self._found: OrderedDict[str, tuple[S3Bucket, float]] = OrderedDict()
 
-    async def find(self, name: str, principal: Principal) -> S3Bucket:
-        """Return what the bucket is for a caller. Whether its repository is there is checked by whoever reads or writes
-        it. Raises S3Error, RepositoryNotFound.
+    def parse(self, name: str, principal: Principal) -> S3Bucket:
+        """Return what a name says by itself to a caller, which is enough to check rights: the repository. Raises
+        S3Error.
         """
         if (of_key := parse_pinned_buckets(principal.buckets).get(name)) is not None:
             return S3Bucket(*of_key)
@@ -61,7 +61,7 @@ class BucketLookup:
         RepositoryNotFound.
         """
         name = parsed.name
-        if not self._is_created_pinned or name in self._pinned:
+        if not self._is_created_pinned or parsed.branch:
             return parsed
         found, until = self._found.get(name, (None, 0.0))
         if found is None or time.monotonic() >= until:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from refstore.records.s3_attributes import ContentDescription
 from refstore_api import request_bodies

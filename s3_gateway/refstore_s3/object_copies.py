@@ -115,8 +115,7 @@ async def find_source(request: S3Request) -> Target:
         raise S3Error("InvalidArgument", "x-amz-copy-source must be BUCKET/KEY, URL-encoded")
     if query and query != "versionId=null":
         raise S3Error("NoSuchVersion", "objects have one version here, whose id is null; leave versionId out")
-    bucket = await request.gateway.buckets.find(bucket_name, request.principal)
-    request.check_role(Role.READER, bucket.repository)
+    bucket = await request.check_bucket(request.gateway.buckets.parse(bucket_name, request.principal), Role.READER)
     return split_key(bucket, key)
 
 

@@ -88,9 +88,9 @@ class S3Request:
 
     async def find_bucket(self, role: Role) -> S3Bucket:
         """Return the bucket that the request names, if its key has the role there. Raises S3Error, Forbidden."""
-        if self.bucket is None:
-            self.bucket = await self.gateway.buckets.find(self.bucket_name, self.principal)
-        self.check_role(role, self.bucket.repository)
+        # for the log, too, where it is refused
+        self.bucket = self.gateway.buckets.parse(self.bucket_name, self.principal)
+        self.bucket = await self.check_bucket(self.bucket, role)
         return self.bucket
 
     async def check_bucket(self, parsed: S3Bucket, role: Role) -> S3Bucket:

@@ -29,6 +29,8 @@ TEXT_MAX: Final = 4096
 Content: TypeAlias = "str | int | bool | Iterable[tuple[str, Content]]"
 """What is inside an element: a text, or elements by name, in order."""
 
+NOT_IN_XML: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+"""Characters that XML 1.0 cannot hold, not even as references."""
 _OTHER_ENCODING: Final = re.compile(
     rb"""[^>]{0,99}\sencoding\s{0,9}=\s{0,9}["'](?!(?:utf-8|us-ascii)["'])""", re.IGNORECASE
 )

@@ -9,8 +9,11 @@ import pytest
 
 from refstore.core.clock import format_utc
 from refstore.core.ids import branch_name
+from refstore.core.safety import FOR_TRYING
 from refstore.gc_marks import Marks
 from refstore.kv.base import Server
+from refstore.kv.memory import MemoryKV
+from refstore.lake import Lake
 from refstore.monitoring import figures
 from refstore.operations import multipart
 from refstore.records import keys
@@ -43,6 +46,16 @@ def test_what_no_reaper_has_measured_is_not_shown_as_nothing(world: World) -> No
     assert not any("not measured yet" in page.lower() for page in after)
     assert "Staged entries 1 " in after[1]
     assert b'_staged_entries{repository="lake"} 1.0' in render_lake_metrics(world.lake)
+
+
+def test_the_pages_say_that_a_lake_is_for_trying(world: World) -> None:
+    with Lake(MemoryKV(), "memory://try", clock=world.clock, safety=FOR_TRYING) as lake:
+        lake.create_repository("lake")
+        for trying, other in zip(
+            *(pages_of(each, "", "/repositories/lake") for each in (lake, world.lake)), strict=True
+        ):
+            assert "This lake is for trying: an operation may take 20 s." in trying
+            assert "for trying" not in other
 
 
 def test_marks_and_rules_are_known_before_a_reaper_measures(world: World) -> None:

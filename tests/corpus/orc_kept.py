@@ -24,7 +24,8 @@ def _told(body: bytes) -> dict[str, Any]:
         "schema": str(reader.schema),
         "attributes": list(_attributes(reader.schema)),
         "codec": str(reader.compression),
-        "block size": reader.compression_block_size,
+        # where nothing is compressed there are no blocks, and the number means nothing
+        "block size": reader.compression_block_size if reader.compression != pyorc.CompressionKind.NONE else None,
         "stride": reader.row_index_stride,
         "metadata": reader.user_metadata,
         "format version": reader.format_version,

@@ -37,6 +37,8 @@ def test_errors_go_to_standard_error_alone(refstore: Command) -> None:
 
 def test_nobody_is_asked_where_nobody_is(refstore: Command) -> None:
     refstore.ok("repo", "create", "sales")
+    assert refstore.process("reset", "sales", "main").code == 0, "nothing was staged"
+    refstore.ok("upload", "sales", "main", "-", "a", stdin=b"1")
     ran = refstore.process("reset", "sales", "main")
     assert (ran.code, ran.out) == (2, "")
     assert "--yes" in ran.err

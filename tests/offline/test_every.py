@@ -22,7 +22,7 @@ from refstore.gc_marks import Marks, RunState, new_mark_id
 from tests.commands import Command
 from tests.durations import AT_ONCE_ENVIRONMENT, unchecked_lake
 from tests.offline.world import World
-from tests.reaping import release_all
+from tests.reaping import reap_all, release_all
 from tests.servers.s3_base import S3Server, free_port
 from tests.servers.s3_proxy import Fault, ProxiedRequest, Refuse, S3FaultProxy
 
@@ -89,6 +89,7 @@ def test_it_waits_for_others_survives_its_pass_and_leaves_no_run_behind(world: W
     world.commit(days_ago=9, a=b"old")
     expired = world.commit(days_ago=8, a=b"new")
     world.commit(days_ago=7, a=b"newest")
+    reap_all(world.repo)
     others = marks.mark_run.begin("digest", 0, [], new_mark_id(world.ctx), owner="another-host:1")
     with looping(world.folder, "--all", "--every", "1s") as loop:
         loop.until(lambda: loop.says("another_run_is_on"))

@@ -244,9 +244,9 @@ class TestEveryVersion:
         assert has(bodies(world, "main"), b"eve") == []
 
     def test_where_folders_have_the_identifier(self, world: World, purge: Purge) -> None:
-        world.commit_files(files_of({"1": ["x"], "2": ["y"]}, owner="1"))
+        world.commit_files(files_of({"200001": ["x"], "200002": ["y"]}, owner="200001"))
         onboard(world, "rewrite", identifier="day")
-        made = purge("1")
+        made = purge("200001")
         assert (made.is_whole, sum(row.rewritten_summaries for row in made.rows)) == (True, 2)
         assert guests_by_summary(world, "main") == ["y"]
 

@@ -212,7 +212,9 @@ def test_a_copy_whose_folder_is_in_another_case_is_told(lake: Lake) -> None:
     lake.put("a.jpg", b"a")
     lake.world.repo.copy("main", "visits/a.jpg", "main", "visits/x/GUEST=bob/a.jpg")
     lake.world.repo.commit("main", "copy")
-    assert list(lake.verify(lake.ids("bob"))) == ["x/GUEST=bob/a.jpg"]
+    left = lake.verify(lake.ids("bob"))
+    assert list(left) == ["x/GUEST=bob/a.jpg", ""]
+    assert "no object has the identifier" in left[""][1]
 
 
 def test_a_value_of_a_folder_that_is_no_utf_8_is_told(lake: Lake) -> None:
@@ -385,7 +387,9 @@ def test_commits_that_rules_hide_are_looked_at(tmp_path: Path, engines: Engines)
     assert world.repo.read(first, "visits/a") == b"guest,n\nann,2\n"
 
     lake.onboard("csv", mode="keep-history")
-    assert list(verify.verify(world.repo, lake.ids("ann"))) == []  # no head has it
+    (finding,) = verify.verify(world.repo, lake.ids("ann"))  # no head has it
+    assert (finding.path, finding.rows) == ("visits/", 0)
+    assert "nothing lies below" in finding.reason
     assert [each.ref for each in verify.verify(world.repo, lake.ids("ann"), history=True)] == [first]
     world.close()
 
@@ -580,6 +584,7 @@ def test_the_command_counts_and_says_what_it_looked_at(refstore: Command, engine
         "remaining_entries": 0,
         "affected_objects": 1,
         "unexamined_objects": 1,
+        "unexamined_datasets": 0,
     }
     assert {(each["path"], each["rows"]) for each in findings} == {("visits/a", 1), ("visits/b", 0)}
     lake.world.repo.delete("main", "visits/b")

@@ -280,7 +280,7 @@ PATHS: Final = {
 
 @pytest.fixture
 def owner(http_s3: S3Service, attacked: Repository) -> None:
-    """Let the key's owner sign a request, so that what strangers guess from here does not slow it."""
+    """Let the key's owner sign a request, so that every signature from here is looked at, however many were wrong."""
     assert send(http_s3, sign(http_s3, "HEAD", f"/{attacked.name}").encode()).status == 200
 
 
@@ -296,7 +296,8 @@ def owner(http_s3: S3Service, attacked: Repository) -> None:
 def test_a_forged_request_changes_nothing(http_s3: S3Service, attacked: Repository, attack: Attack) -> None:
     before = state(attacked)
     answer = send(http_s3, attack.make(http_s3, attacked.name))
-    assert {answer.code, str(answer.status)} & attack.answers, answer.text
+    wrong_often = {"SlowDown"} if "SignatureDoesNotMatch" in attack.answers else set[str]()
+    assert {answer.code, str(answer.status)} & (attack.answers | wrong_often), answer.text
     assert state(attacked) == before
 
 
@@ -408,7 +409,7 @@ def test_a_strangers_body_is_not_read(http_s3: S3Service, attacked: Repository) 
         http_s3, "PUT", f"/{attacked.name}/main/large", headers={"Content-Length": str(1 << 40)}, secret="x" * 40,
         payload="UNSIGNED-PAYLOAD",
     )  # fmt: skip
-    assert send(http_s3, request.encode()).code == "SignatureDoesNotMatch"
+    assert send(http_s3, request.encode()).code in ("SignatureDoesNotMatch", "SlowDown")
 
 
 def test_a_body_that_stops_ends_and_leaves_nothing(http_s3: S3Service, attacked: Repository) -> None:

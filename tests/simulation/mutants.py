@@ -50,7 +50,7 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         name="the token is not looked at behind the entry",
         rule="2",
-        edits=(Edit(f"{PLACING}:place", "if open_branch.record.token == token:", "if True:"),),
+        edits=(Edit(f"{PLACING}:place", "is_current = open_branch.record.token == token", "is_current = True"),),
         caught_by="overwrite | commit+reset | reap",
     )
     yield Mutant(
@@ -118,9 +118,9 @@ def mutants() -> Iterator[Mutant]:
         edits=(
             Edit(
                 f"{PLACING}:place",
-                "            open_branch = branches.parse_open(branch, results[-1])\n            if",
+                "            open_branch = branches.parse_open(branch, results[-1])\n            is_current",
                 "            references.release(_releases_of_overwritten(token, placements, old))\n"
-                "            open_branch = branches.parse_open(branch, results[-1])\n            if",
+                "            open_branch = branches.parse_open(branch, results[-1])\n            is_current",
             ),
         ),
         caught_by="overwrite | commit | reap",

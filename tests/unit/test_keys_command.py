@@ -41,8 +41,8 @@ def test_an_expiry_that_is_no_length_of_time_is_refused(refstore: Command, text:
 def test_a_key_lists_its_role_its_expiry_and_its_last_use(refstore: Command, key: dict[str, Any]) -> None:
     row = listed(refstore, key["access_key_id"])
     assert set(row) == {
-        "access_key_id", "role", "repositories", "buckets", "description", "created", "expires", "last_used", "old_secret_ends",
-        "s3_secret_created", "old_s3_secret_ends",
+        "access_key_id", "role", "repositories", "buckets", "description", "created", "expires", "last_used",
+        "old_secret_ends", "s3_secret_created", "old_s3_secret_ends",
     }  # fmt: skip
     refstore.ok("keys", "create", "--bucket", "warehouse=lake:dev", "--description", "pins")
     [pinning] = [row for row in refstore.json("keys", "list") if row["description"] == "pins"]

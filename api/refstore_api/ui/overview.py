@@ -55,6 +55,7 @@ async def show(
             request,
             "overview.html",
             settling=settlement_text(service.lake),
+            trying=durations_text(service.lake),
             is_any_reaper_alive=any(each.is_alive for each in read_status(service.lake, repository="").reapers),
             rows=chosen[first : first + PAGE],
             count=len(chosen),

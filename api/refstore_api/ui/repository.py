@@ -81,6 +81,7 @@ async def show(
             request,
             "repository.html",
             settling=settlement_text(service.lake),
+            trying=durations_text(service.lake),
             is_any_reaper_alive=any(each.is_alive for each in read_status(service.lake, repository="").reapers),
             repository=repo.name,
             default_branch=repo.default_branch,
