@@ -93,6 +93,15 @@ class RecordHistory:
                 return last
         return None
 
+    def find_newer(self, values: AuditValues | None) -> RecordChange | None:
+        """Return the change that led to the newest state of a record; None: the KV, which has these values, has it.
+        `values` is None where the KV has no record.
+        """
+        if values is None:
+            return self.find_lost()
+        changes = self.follow(as_logged(values))
+        return changes[-1] if changes else None
+
     def _change_from(self, state: AuditValues | None) -> RecordChange | None:
         wanted = _mark(state)
         found = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from refstore.audit.record_history import RecordHistory, as_logged
+from refstore.audit.record_history import RecordHistory
 from refstore.context import Context
 from refstore.errors import Contention, CorruptRecord, InvalidPurge, NotFound
 from refstore.kv.base import ABSENT, Absent
@@ -54,8 +54,7 @@ def withdraw_older(ctx: Context, history: RecordHistory, *, dry_run: bool) -> st
     for _ in range(ATTEMPTS):
         raw = ctx.kv.get(key)
         values = _audit_values(raw)
-        changes = history.follow(as_logged(values)) if values is not None else []
-        last = changes[-1] if changes else (history.find_lost() if values is None else None)
+        last = history.find_newer(values)
         if last is None:
             return ""
         did = "withdrawn" if values is not None else "lost"

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from refstore.audit.record_history import RecordHistory, as_logged
+from refstore.audit.record_history import RecordHistory
 from refstore.context import Context
 from refstore.core import ids
 from refstore.core.ids import CommitId
@@ -156,8 +156,7 @@ def put_back_protection(ctx: Context, history: RecordHistory, *, dry_run: bool) 
     for _ in range(ATTEMPTS):
         raw = ctx.kv.get(key)
         values = _audit_values(raw)
-        changes = history.follow(as_logged(values)) if values is not None else []
-        last = changes[-1] if changes else (history.find_lost() if values is None else None)
+        last = history.find_newer(values)
         if last is None:
             return ""
         try:
