@@ -19,9 +19,11 @@ from typing import BinaryIO, Final, cast
 import msgspec
 
 from refstore.core.batches import split_batches
-from refstore.core.ids import Address
+from refstore.core.ids import Address, CommitId
 from refstore.errors import DeadlineExceeded, ObjectNotFound
+from refstore.kv.base import ABSENT
 from refstore.purge_document.document import ERASE, Dataset
+from refstore.records import keys
 from refstore.records.location_records import Content
 from refstore_purge import purge_tasks, row_search, summary_files
 from refstore_purge.content_replacement import ReplacementAttempt, replace_contents
@@ -71,7 +73,7 @@ def _purge_data(run: PurgeRun, job: TaskSettings, datasets: Sequence[Dataset], p
             (unit, piece)
             for unit in of_rows
             for piece in unit.objects.values()
-            if run.state.results[piece.content_address].is_gone
+            if run.state.results[piece.content_address].is_gone and not _never_landed(run, piece)
         ]
         if run.options.dry_run or not (wanted or gone):
             return planned
@@ -95,6 +97,13 @@ def _purge_data(run: PurgeRun, job: TaskSettings, datasets: Sequence[Dataset], p
         run.state.note_plan(planned)
         run.save()
     return planned
+
+
+def _never_landed(run: PurgeRun, piece: PurgeObject) -> bool:
+    """Return whether only a commit that has not landed names the object: nobody can read it, and it keeps nothing."""
+    ctx, ref = run.repo.context, piece.names[0].branch
+    is_commit = ctx.kv.get(keys.commit(ctx.repo, CommitId(ref))) is not ABSENT
+    return is_commit and not ctx.markers.has_landed(CommitId(ref))
 
 
 def purge_summaries(run: PurgeRun, datasets: Sequence[Dataset], planned: PurgePlan) -> None:

@@ -92,7 +92,8 @@ def find_replaced_content(repo: Repository, target: VerifyTarget) -> VerifyTarge
     if content != target.content:
         return target._replace(content=content, size_bytes=size_bytes)
     if isinstance(ctx.kv.get(keys.commit(ctx.repo, CommitId(target.ref))), bytes):
-        is_named = refs.swept_mark(ctx, CommitId(target.ref), Path(target.path)) is None
+        commit = CommitId(target.ref)
+        is_named = ctx.markers.has_landed(commit) and refs.swept_mark(ctx, commit, Path(target.path)) is None
     else:
         is_named = False
         with suppress(NotFound, Gone, Invalid):  # what is in the trash has no ref

@@ -10,6 +10,7 @@ from refstore.context import Context
 from refstore.core.batches import split_batches
 from refstore.core.ids import CommitId, Token
 from refstore.gc_marks.commit_marks import CommitMarks
+from refstore.kv.base import ABSENT
 from refstore.operations.commit_entries import entries_of_commit
 from refstore.records import keys
 from refstore.records.branch_records import Branch
@@ -62,11 +63,20 @@ def read_commits(ctx: Context, named: Iterable[tuple[str, CommitId]]) -> Iterato
 
 def _readable_commits(ctx: Context, heads: Mapping[CommitId, str]) -> Iterator[tuple[str, CommitId, Commit]]:
     """Yield the heads under their branches' names, then all other commits but those that are swept: nobody can unmark
-    these, and what is left of them has another name.
+    these, and what is left of them has another name. Those that have not landed come last: what a commit that landed
+    has, too, is yielded under that one.
     """
     yield from read_commits(ctx, [(branch, head) for head, branch in heads.items()])
+    not_landed: list[CommitId] = []
     for page in split_batches(ctx.kv.scan_all(keys.commits(ctx.repo))):
-        marks = CommitMarks(ctx).read_marks([CommitId(name) for name, _ in page])
-        for (name, value), mark in zip(page, marks, strict=True):
-            if mark is None or mark.prefixes or not mark.sweeping_ms:
-                yield name, CommitId(name), decode(value, Commit)
+        commits = [CommitId(name) for name, _ in page]
+        landed = ctx.kv.get_many([keys.landed_mark(ctx.repo, commit) for commit in commits])
+        marks = CommitMarks(ctx).read_marks(commits)
+        for commit, (_, value), is_landed, mark in zip(commits, page, landed, marks, strict=True):
+            if mark is not None and mark.sweeping_ms and not mark.prefixes:
+                continue
+            if is_landed is ABSENT:
+                not_landed.append(commit)
+            else:
+                yield commit, commit, decode(value, Commit)
+    yield from read_commits(ctx, [(commit, commit) for commit in not_landed])

@@ -30,6 +30,8 @@ from tests.purge.tracking import (
     onboard,
 )
 from tests.purging import rewrite as rewrite_at
+from tests.reaping import reap_all
+from tests.unit.test_marks import aborted
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
@@ -241,6 +243,21 @@ class TestWhatIsLeft:
         made = purge("bob")
         assert [(row.objects, row.failed_objects) for row in made.rows] == [(0, 1)]
         assert [(left.path, left.reason) for left in made.skipped_objects] == [(PATH, purge_versions.BUSY)]
+
+    def test_what_only_a_commit_that_never_landed_names_is_not_missed(self, world: World, purge: Purge) -> None:
+        """The reaper deletes it as soon as no staging area names it any more; the commit's record stays for a while."""
+        world.commit_files({PATH: events("ann", "bob")})
+        world.repo.upload("main", PATH, events("bob", "cid"))
+        aborted(world.repo)
+        world.repo.reset("main")
+        world.clock.sleep(world.ctx.safety.scrub_after_seconds + 1)
+        reap_all(world.repo)
+        onboard(world.repo, mode="rewrite")
+        assert list(verify.verify(world.repo, guestids(world.folder, "zed"))) == []
+        made = purge("bob")
+        assert made.is_whole, made
+        assert [(row.objects, row.failed_objects) for row in made.rows] == [(1, 0)]
+        assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
 
     @pytest.mark.parametrize(
         ("changes", "reason"),
