@@ -261,7 +261,8 @@ async def _answer_request(app: ASGIApp, request: ReadRequest, cancelled: asyncio
 
 def _write(writer: asyncio.StreamWriter, message: msgspec.Struct) -> None:
     data = _encoder.encode(message)
-    writer.write(len(data).to_bytes(LENGTH_BYTES, "big") + data)
+    writer.write(len(data).to_bytes(LENGTH_BYTES, "big"))
+    writer.write(data)
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes | None:

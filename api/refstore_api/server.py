@@ -19,6 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from refstore.configuration.settings import Settings
+from refstore.core import large_blocks
 from refstore.errors import InvalidSettings
 from refstore_api import read_process
 from refstore_api.app import create_app
@@ -80,6 +81,7 @@ def serve_requests(
     the expensive reads.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
+    large_blocks.return_when_freed()
     app = create_app(
         settings,
         read_process=ReadProcess(start_reads) if start_reads is not None else None,
@@ -119,6 +121,7 @@ def serve_requests(
 
 def run_read_process(settings: Settings, theirs: socket.socket) -> None:
     """Run expensive reads for the service at the socket's other end, until that end closes."""
+    large_blocks.return_when_freed()
     app = create_app(settings, is_read_process=True)
 
     async def work() -> None:

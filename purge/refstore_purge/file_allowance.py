@@ -7,7 +7,6 @@ holds more than `FileAllowance` does. Honest files are packed tightly, too, and 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 from collections.abc import Generator
@@ -16,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from refstore.core import large_blocks
 from refstore_purge.formats.base import OtherMeansError
 from refstore_purge.untyped_pandas import pa
 
@@ -28,10 +28,6 @@ NO_MEMORY: Final = (
     f"reading or writing it takes more memory than {MEMORY_BYTES >> 20} MiB and {MEMORY_PER_BYTE} times its size, or "
     "than there is: too much is packed into few bytes, or it is damaged; see to it by other means"
 )
-MAPPED_BYTES: Final = 1024 * 1024
-"""Blocks that are as large are mapped, and so given back when they are freed."""
-_M_MMAP_THRESHOLD: Final = -3
-"""Of glibc's `mallopt`."""
 _STATM: Final = Path("/proc/self/statm")
 
 UNPACKED_BYTES: Final = 32 * 1024 * 1024
@@ -75,8 +71,7 @@ def _prepare_memory() -> None:
     a gigabyte at once, whatever it has use for, and keeps what a file took.
     """
     pa.set_memory_pool(pa.system_memory_pool())
-    with suppress(OSError, AttributeError):  # another libc than glibc
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
+    large_blocks.return_when_freed()
 
 
 def _data_bytes() -> int:

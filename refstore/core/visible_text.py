@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TextIO, cast
 
 _STEERING: Final = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f]"
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f]+"
     "|\r(?!\n)"
 )
 """Control characters but for tabs and ends of lines, and what changes the direction of text, or is never seen."""
@@ -74,5 +74,5 @@ class _VisibleStream:
 
 
 def _escape(match: re.Match[str]) -> str:
-    units = match[0].encode("utf-16-be")
-    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+    r"""Escape a run of characters at once: `bytes.hex` puts the `\u` between its UTF-16 units."""
+    return "\\u" + match[0].encode("utf-16-be").hex("u", 2).replace("u", "\\u")
