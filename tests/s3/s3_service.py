@@ -32,6 +32,8 @@ class S3Service(NamedTuple):
     url: str
     certificate: Path | None
     """Of the service, which is its own root; None: it speaks HTTP."""
+    key_id: str = KEY_ID
+    """The access key that signs, where a test names none."""
 
     @property
     def is_secure(self) -> bool:
@@ -52,7 +54,7 @@ class S3Service(NamedTuple):
         return {
             "PATH": "/usr/bin:/bin",
             "HOME": str(self.running.log.parent),
-            "AWS_ACCESS_KEY_ID": KEY_ID,
+            "AWS_ACCESS_KEY_ID": self.key_id,
             "AWS_SECRET_ACCESS_KEY": S3_SECRET,
             "AWS_DEFAULT_REGION": REGION,
             "AWS_ENDPOINT_URL": self.url,
@@ -76,10 +78,10 @@ class S3Service(NamedTuple):
         assert cipher is not None
         s3_secrets.make_s3_secret(self.lake, cipher, key_id, overlap_ms=0, secret=S3_SECRET)
 
-    def client(self, key_id: str = KEY_ID, secret: str = S3_SECRET, **options: Any) -> Any:
+    def client(self, key_id: str = "", secret: str = S3_SECRET, **options: Any) -> Any:
         """A boto3 client with the defaults that users have, but for its retries."""
         config = Config(retries={"total_max_attempts": 1}, **{"s3": {"addressing_style": "path"}, **options})
-        session = boto3.session.Session(key_id, secret, region_name=REGION)
+        session = boto3.session.Session(key_id or self.key_id, secret, region_name=REGION)
         return session.client("s3", endpoint_url=self.url, verify=self.verify, config=config)
 
 

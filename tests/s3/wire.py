@@ -15,7 +15,6 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from tests.api.conftest import KEY_ID
 from tests.s3.s3_service import REGION, S3_SECRET, S3Service
 
 ANSWER_SECONDS = 30.0
@@ -55,7 +54,7 @@ def sign(
     query: str = "",
     headers: Mapping[str, str] | None = None,
     payload: str | None = None,
-    key_id: str = KEY_ID,
+    key_id: str = "",
     secret: str = S3_SECRET,
 ) -> WireRequest:
     """Sign a request as AWS's own clients do. `payload`: what it says of its body instead of the body's hash."""
@@ -68,7 +67,7 @@ def sign(
         **(headers or {}),
     }
     request = AWSRequest(method, f"{service.url}{target}", headers=given, data=body)
-    auth = S3SigV4Auth(Credentials(key_id, secret), "s3", REGION)
+    auth = S3SigV4Auth(Credentials(key_id or service.key_id, secret), "s3", REGION)
     auth.payload = lambda _request: given["X-Amz-Content-SHA256"]
     auth.add_auth(request)
     return WireRequest(method, target, {**dict(request.headers.items())}, body)
