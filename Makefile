@@ -74,7 +74,7 @@ docs: setup ## build the reference of the SDK in build/docs from its docstrings,
 	$(BIN)/python -W 'ignore:Error parsing type annotation' -m pdoc --no-show-source --output-directory build/docs refstore
 	$(BIN)/python scripts/check_links.py
 
-bench: setup-bench setup-system ## measure the table of docs/benchmarks.md on this machine
+bench: setup-bench setup-system ## measure the rows of bench/results.md on this machine
 	$(BIN)/python -m bench $(ARGS)
 
 soak: setup setup-system ## run the long tests: EXAMPLES x 500 random steps; FAILOVERS, then killed processes for SECONDS_EACH, on each arrangement

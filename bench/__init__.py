@@ -1,4 +1,4 @@
-"""How fast, and against what: every bar of docs/benchmarks.md, measured side by side with its floor or peer in one run.
+"""How fast, and against what: every bar of bench/results.md, measured side by side with its floor or peer in one run.
 
     python -m bench                       everything, against its bars; ends with 1 if one is missed
     python -m bench --quick               the same at small sizes, to see that it runs; no bars

@@ -77,7 +77,7 @@ BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Measure refstore against its bars; see docs/benchmarks.md."
+        prog="python -m bench", description="Measure refstore against its bars; see bench/results.md."
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs; nothing is judged")
     parser.add_argument(

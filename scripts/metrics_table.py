@@ -12,12 +12,12 @@ from refstore.monitoring.metrics import LABELS, METRICS
 
 HEAD = """# Metrics
 
-Every metric that refstore's processes serve, for Prometheus. `refstore/monitoring/metrics.py` declares them, and
-`scripts/metrics_table.py` writes this page. [operating.md](operating.md) says who serves what. `deploy/prometheus` has
-alerts with their tests, and `deploy/grafana` a dashboard.
+Every metric that refstore's processes serve, for Prometheus. `scripts/metrics_table.py` writes this page.
+[operating.md](operating.md#what-to-watch) says who serves what, and where alerts and a dashboard are. The end of a name
+is its unit.
 
-| metric | kind | unit | labels | meaning |
-|---|---|---|---|---|
+| metric | kind | labels | meaning |
+|---|---|---|---|
 """
 
 
@@ -25,7 +25,7 @@ def lines() -> Iterator[str]:
     yield HEAD
     for metric in METRICS:
         labels = ", ".join(metric.labels)
-        yield f"| `{metric.series_name}` | {metric.kind} | {metric.unit} | {labels} | {metric.help} |\n"
+        yield f"| `{metric.series_name}` | {metric.kind} | {labels} | {metric.help} |\n"
     yield "\n## Labels\n\nEach has a bounded number of values.\n\n| label | values |\n|---|---|\n"
     for label, values in LABELS.items():
         yield f"| `{label}` | {values} |\n"

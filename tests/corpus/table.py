@@ -1,4 +1,4 @@
-"""The table of docs/purge-tried.md: what the corpus tries, by writer and format.
+"""The table of tests/corpus/README.md: how many files the corpus tries, and what is refused, by writer and format.
 
 `python -m tests.corpus.table` prints it.
 """
@@ -13,7 +13,7 @@ from tests.corpus.case import Case
 from tests.corpus.expected import REFUSED
 from tests.corpus.groups import GROUPS
 
-HEAD = ("| writer | format | files | purged | left as they are, and listed |", "|---|---|---|---|---|")
+HEAD = ("| writer | format | files | left as they are, and listed |", "|---|---|---|---|")
 
 
 def every_case() -> list[Case]:
@@ -27,11 +27,10 @@ def table() -> Iterator[str]:
     yield from HEAD
     for writer, format_ in dict.fromkeys((case.writer, case.format) for case in cases):
         mine = [case for case in cases if (case.writer, case.format) == (writer, format_)]
-        purged = [case.what for case in mine if case.name not in REFUSED]
         left = [case.what for case in mine if case.name in REFUSED]
         parts = [name for name in REFUSED if any(name.startswith(f"{case.name} (") for case in mine)]
         left += [name.partition(": ")[2] for name in parts]
-        yield f"| {writer} | {format_} | {len(mine)} | {_listed(purged)} | {_listed(left)} |"
+        yield f"| {writer} | {format_} | {len(mine)} | {_listed(left)} |"
 
 
 def _listed(names: list[str]) -> str:

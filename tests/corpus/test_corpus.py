@@ -22,7 +22,7 @@ from tests.corpus.checking import check, purges
 from tests.corpus.expected import COMPARED, REFUSED
 from tests.corpus.groups import GROUPS
 
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "purge-tried.md"
+DOCUMENT: Final = Path(__file__).parent / "README.md"
 
 pytestmark = [
     pytest.mark.xdist_group("corpus"),  # what it imports takes as long as a tenth of the files

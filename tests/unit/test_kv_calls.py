@@ -1,4 +1,4 @@
-"""What an object's life costs the KV: counted here, and shown in the table of docs/performance.md."""
+"""What an object's life costs the KV: counted here, and shown in the table of bench/costs.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from refstore.kv.base import SCAN_LIMIT, Op, Result
 from refstore.operations.upload import IssuedAddress, Upload
 from tests.reaper_world import GRACE_SECONDS, WatchedKV, World
 
-TABLE = Path(__file__).parents[2] / "docs" / "performance.md"
+TABLE = Path(__file__).parents[2] / "bench" / "costs.md"
 MANY = 1000
 
 
