@@ -91,20 +91,30 @@ def test_a_name_that_does_not_exist_is_noticed(name: str) -> None:
 
 
 def test_the_index_of_decisions_names_each_page_and_nothing_else(tmp_path: Path) -> None:
-    """A page without date and status, and one that the index lacks, are both noticed."""
+    """A page without a date, a new one that is too long, an index that is out of date, and too many words in all are
+    each noticed.
+    """
     (tmp_path / "scripts").mkdir()
     script = shutil.copy(ROOT / "scripts" / "decision_index.py", tmp_path / "scripts")
-    shutil.copytree(DECISIONS, tmp_path / "docs" / "decisions")
+    shutil.copytree(DECISIONS, folder := tmp_path / "docs" / "decisions")
 
-    def write() -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    def check(*options: str) -> tuple[int, str]:
+        ended = subprocess.run(
+            [sys.executable, script, *options], capture_output=True, text=True, timeout=60, check=False
+        )
+        return ended.returncode, ended.stdout + ended.stderr
 
-    assert write().stderr == ""
-    index = (tmp_path / "docs" / "decisions" / "README.md").read_text()
-    assert index == (DECISIONS / "README.md").read_text(), "run: python scripts/decision_index.py"
+    assert check("--check") == (0, ""), "run: python scripts/decision_index.py"
+    index = (folder / "README.md").read_text()
     assert set(re.findall(r"\]\((.+?)\)", index)) == {page.name for page in DECISIONS.iterdir()} - {"README.md"}
-    (tmp_path / "docs" / "decisions" / "0999-undated.md").write_text("# 0999: Undated\n\n**Problem.** None.\n")
-    assert "0999-undated.md must begin with" in write().stderr
+    (page := folder / "0999-new.md").write_text("# 0999: Undated\n\n**Context.** None.\n")
+    assert "0999-new.md must begin with" in check()[1]
+    page.write_text("# 0999: Wordy\n\nDate: 2026-11-28\n\n" + "word " * 300)
+    assert "0999-new.md has 305 words" in check()[1]
+    page.write_text("# 0999: New\n\nDate: 2026-11-28\n\n**Context.** None.\n")
+    assert "out of date" in check("--check")[1]
+    (folder / "0100-long.md").write_text("# 0100: Long\n\nDate: 2026-11-28\n\n" + "word " * 25_000)
+    assert "the decisions have" in check()[1]
 
 
 def test_the_protocol_tells_each_rule_with_scenarios_that_show_it(monkeypatch: pytest.MonkeyPatch) -> None:

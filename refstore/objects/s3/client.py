@@ -209,7 +209,7 @@ def _add_md5(params: dict[str, Any], **_: object) -> None:
 
 def _sign_by_md5(params: dict[str, Any], context: dict[str, Any], **_: object) -> None:
     """Sign an object's content by its Content-MD5, not by its SHA-256: not all servers check that one, and those that
-    do hash the body once more for it, as botocore does.
+    do hash the body once more for it, as botocore does. A botocore that did not send this event would sign as before.
     """
     if "Content-MD5" not in params["headers"]:
         _add_md5(params)
