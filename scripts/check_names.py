@@ -1,5 +1,5 @@
-"""Refuse names that a reader could not guess, or would confuse, and names of modules that are not there: one name for
-one thing.
+"""Refuse names that a reader could not guess, or would confuse: one name for one thing. And refuse docstrings that name
+what is not there.
 
 .venv/bin/python scripts/check_names.py
 """
@@ -7,6 +7,7 @@ one thing.
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import sys
 from collections import defaultdict
@@ -34,6 +35,29 @@ NAMED_WORDS: Final = "## Words of fields, settings and metrics"
 """The heading of docs/glossary.md below which each of these words stands in backquotes."""
 
 
+FILE_ENDINGS: Final = (".py", ".md", ".toml", ".json", ".jsonl", ".txt", ".parquet", ".lua", ".yml", ".orc", ".avro")
+ERRORS_RAISED: Final = re.compile(r"\bRaises (_?[A-Z]\w+(?:,? (?:and |or )?_?[A-Z]\w+)*)")
+
+
+class Docstring(NamedTuple):
+    """A docstring of a module, a class, a function or a value."""
+
+    text: str
+    place: str
+    is_of_module: bool
+
+
+class Code(NamedTuple):
+    """What the code has without its docstrings."""
+
+    words: dict[str, set[str]]
+    """By module."""
+    words_of_texts: set[str]
+    """Words of string literals: keys, fields, commands, headers."""
+    members: dict[str, set[str]]
+    """By class, those of its bases included where they are the product's."""
+
+
 class Names(NamedTuple):
     """What a tree of modules names, each with the place where it stands."""
 
@@ -43,23 +67,25 @@ class Names(NamedTuple):
     modules: list[str]
     words: dict[str, str]
     """Words of JSON fields, settings and metrics, and one place of each."""
-    named_modules: list[tuple[str, str]]
-    """Names of modules in the docstrings of modules."""
+    docstrings: list[Docstring]
+    code: Code
 
 
 def read_names(root: Path, folders: Sequence[str]) -> Names:
     """Read what all modules below these folders name."""
-    names = Names([], [], [], {}, [])
+    names = Names([], [], [], {}, [], Code({}, set(dir(builtins)), {}))
+    bases: dict[str, list[str]] = {}
     for folder in folders:
         for file in sorted((root / folder).rglob("*.py")):
             place = str(file.relative_to(root))
             names.modules.append(place)
             tree = ast.parse(file.read_text("utf-8"))
-            described = ast.get_docstring(tree) or ""
-            names.named_modules.extend((name, place) for name in re.findall(r"(?<![\w/.])\w+\.py\b", described))
+            _read_words(tree, place, names)
             for node in ast.walk(tree):
                 if isinstance(node, ast.ClassDef):
                     names.classes.append((node.name, place))
+                    names.code.members[node.name] = set(_words(node))
+                    bases[node.name] = [ast.unparse(base).partition("[")[0] for base in node.bases]
                     if _is_document(node, place):
                         _add_words(names, _fields(node), place)
                 elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -67,7 +93,37 @@ def read_names(root: Path, folders: Sequence[str]) -> Names:
                     names.functions.append((node.name, place, lines))
                 elif isinstance(node, ast.Dict | ast.Call) and _names_fields(node, place):
                     _add_words(names, _strings(node), place)
+    for name, members in names.code.members.items():
+        for base in (above := [name]):
+            above.extend(each for each in bases[base] if each in bases and each not in above)
+            members.update(names.code.members[base])
     return names
+
+
+def _read_words(tree: ast.Module, place: str, names: Names) -> None:
+    """Read the docstrings of a module, and the words of everything else."""
+    texts = [
+        each.value
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) and isinstance(each.value.value, str)
+    ]
+    of_module = ast.get_docstring(tree, clean=False)
+    names.docstrings.extend(
+        Docstring(str(text.value), place, text.value is of_module or text.value == of_module) for text in texts
+    )
+    names.code.words[place] = set(_words(tree))
+    docstrings = {id(text) for text in texts}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            names.code.words_of_texts.update(re.findall(r"\w+", node.value))
+
+
+def _words(tree: ast.AST) -> Iterator[str]:
+    """Yield every name of the code: of classes, functions, arguments, attributes, values and imports."""
+    for node in ast.walk(tree):
+        for field in ("id", "attr", "name", "arg", "asname", "module"):
+            if isinstance(word := getattr(node, field, None), str):
+                yield from word.split(".")
 
 
 def faults(names: Names, glossary: str, exceptions: dict[str, str]) -> Iterator[str]:
@@ -96,9 +152,13 @@ def _all_faults(names: Names, glossary: str) -> Iterator[tuple[str, str]]:
         if Path(place).stem not in NO_SUBJECT and (_is_gerund(word) or _is_participle(word)):
             yield place, f"{place}: a module is named by a noun, or by the verb of its operation"
     existing = {Path(place).name for place in names.modules}
-    for name, place in names.named_modules:
-        if name not in existing:
-            yield f"{place}: {name}", f"{place}: its docstring names {name}, and there is no such module"
+    for docstring in names.docstrings:
+        if docstring.is_of_module:
+            for name in re.findall(r"(?<![\w/.])\w+\.py\b", docstring.text):
+                if name not in existing:
+                    place = docstring.place
+                    yield f"{place}: {name}", f"{place}: its docstring names {name}, and there is no such module"
+    yield from _names_of_nothing(names.docstrings, names.code)
     for name, place, lines in names.functions:
         if lines > LINES_MAX:
             yield f"{place}: {name}", f"{place}: {name} has {lines} lines; split it by subject, or say why not"
@@ -112,6 +172,34 @@ def _all_faults(names: Names, glossary: str) -> Iterator[tuple[str, str]]:
             yield word, f"{place}: {word!r} is no word of docs/glossary.md; use one of its words, or add it there"
     for word in sorted(known - names.words.keys()):
         yield word, f"docs/glossary.md: no field, setting or metric has the word {word!r}; take it off the list"
+
+
+def _names_of_nothing(docstrings: list[Docstring], code: Code) -> Iterator[tuple[str, str]]:
+    """Yield the names in docstrings that the code does not have: `Class`, `_name`, `a.b`, and errors raised."""
+    everywhere = code.words_of_texts.union(sys.stdlib_module_names, *code.words.values())
+    everywhere.update(part.removesuffix(".py") for place in code.words for part in Path(place).parts)
+    for text, place, _ in docstrings:
+        here = code.words[place] | code.words_of_texts
+        for name in re.findall(r"_?[A-Z]\w+", " ".join(ERRORS_RAISED.findall(text))):
+            if name not in everywhere:
+                yield name, f"{place}: a docstring says that {name} is raised, and the code has no such name"
+        for span in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text):
+            if not re.fullmatch(r"[\w.()\[\]<>=|&+, ]+", span):
+                continue  # a command, a key, a URL, a header
+            for name in re.findall(r"(?<![\w.])[A-Za-z_]\w*(?:\.\w+)*", span):
+                first, *rest = name.split(".")
+                if name != span.removesuffix("()") and not first.lstrip("_")[:1].isupper():
+                    continue  # a word of a command, or an argument
+                if first in code.members and rest:
+                    exists = rest[0] in code.members[first]
+                elif first in sys.stdlib_module_names or first.startswith("REFSTORE_") or name.endswith(FILE_ENDINGS):
+                    exists = True
+                elif first.startswith("_") or (name != span.removesuffix("()") and first in code.members):
+                    exists = first in here  # the class of an expression may be another one of that name
+                else:
+                    exists = everywhere.issuperset([first, *rest])
+                if not exists:
+                    yield name, f"{place}: a docstring names `{span}`, and the code has no such name"
 
 
 def _repeated(named: Iterator[tuple[str, str]] | list[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:

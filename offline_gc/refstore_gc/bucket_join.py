@@ -131,7 +131,7 @@ class JoinedBucket:
         self._expired_files = expired_files
 
     def addresses(self, kind: BatchKind) -> Any:
-        """Return the addresses of a kind in `WHOLE`."""
+        """Return the addresses of a kind in `WHOLE_ADDRESS_KINDS`."""
         arrays = self._addresses[kind]
         return pa.concat_arrays(arrays) if arrays else make_array([], pa.string())
 

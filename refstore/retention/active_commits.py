@@ -84,7 +84,7 @@ class CommitExpiry:
     on_branch: bytearray
     """Whether the commit is on some branch's first-parent line."""
     retained_by: bytearray
-    """All reasons that keep it for ever: a bit `1 << Why` for each of HEAD, TAG, PIN, KEEP_LAST, LATEST_VIEW."""
+    """All reasons that keep it for ever: bits `1 << RetentionReason`, of HEAD, TAG, PIN, KEEP_LAST, LATEST_VIEW."""
 
     def state(self, number: int) -> ExpiryState:
         if self.reasons[number] == RetentionReason.NOTHING:

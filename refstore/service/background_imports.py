@@ -301,7 +301,7 @@ class _ImportAttempt:
         self._report(commit=commit)
 
     def _report(self, **changes: object) -> None:
-        """Change the record. Raises _Ended where another process has decided about the import."""
+        """Change the record. Raises _DecidedElsewhere where another process has decided about the import."""
         new = self._imports.change_record(self._ctx, self._id, self._record, **changes)
         if new is None:
             raise _DecidedElsewhere

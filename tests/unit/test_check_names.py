@@ -13,6 +13,7 @@ from scripts.check_names import NAMED_WORDS, faults, read_exceptions, read_names
 ROOT = Path(__file__).resolve().parents[2]
 GLOSSARY = f"# Glossary\n\n{NAMED_WORDS}\n\n`size` `bytes` `refstore` `path`\n\n## More\n\n`other`\n"
 USES_ALL_WORDS = "row = {'size_bytes': 1, 'refstore_path': 2}"
+PLAN = {"b.py": "class Plan:\n    size: int", "c.py": "from b import Plan\nclass Short(Plan): ..."}
 LONG = "def read():\n" + "    pass\n" * 60
 
 
@@ -38,6 +39,12 @@ def faults_of(tmp_path: Path, files: dict[str, str], exceptions: str = "") -> li
         ({"a.py": "class Found: ..."}, "a.py: Found does not say"),
         ({"a.py": LONG}, "a.py: read has 61 lines"),
         ({"__init__.py": '"""Two modules: a.py, and b.py."""', "a.py": ""}, "its docstring names b.py, and"),
+        ({"a.py": '"""Ends as `Gone` says."""'}, "a.py: a docstring names `Gone`"),
+        ({"a.py": 'def read():\n    """Call `_fill` first."""', "b.py": "def _fill(): ..."}, "names `_fill`"),
+        ({"a.py": 'LINES = 1\n"""Of `Plan.keeps`."""', "b.py": "class Plan:\n    size = 1\nkeeps = 2"}, "`Plan.keeps`"),
+        ({"a.py": '"""See `b.fill`."""', "b.py": ""}, "names `b.fill`"),
+        ({"a.py": '"""A bit `1 << Reason`."""', "b.py": "class Reason: ..."}, "names `1 << Reason`"),
+        ({"a.py": 'def read():\n    """Read. Raises Gone, KeyError."""'}, "says that Gone is raised"),
         ({"models.py": "class A:\n    stretch: int"}, "'stretch' is no word"),
         ({"a.py": "class A(BaseSettings):\n    other: int"}, "'other' is no word"),
         ({"cli/a.py": "row = {'size_bytes': 1, 'goes_on': 2}"}, "'goes' is no word"),
@@ -59,6 +66,7 @@ def test_refuses(tmp_path: Path, files: dict[str, str], said: str) -> None:
         {"a.py": LONG.removesuffix("    pass\n")},
         {"models.py": "class A:\n    size_bytes: int"},
         {"a.py": '"""See `tests/world.py` and `b.py`."""', "b.py": ""},
+        {"a.py": '"""Like `Plan.size`, `Short.size`, `os.path`, `Plan` and `b.py`. Raises KeyError, Plan."""', **PLAN},
         {"a.py": "row = {'stretch': 1}\nclass A:\n    stretch: int"},
         {"cli/a.py": "row = {'Size of it': 1, **other}"},
     ],

@@ -64,7 +64,7 @@ class Metarange:
     last_paths: tuple[str, ...]
     """The last paths of `rows`, for bisection."""
     cut_rule_label: str
-    """The label of the `Cut` that the whole tree is cut by; '' if it is cut by several."""
+    """The label of the `CutRule` that the whole tree is cut by; '' if it is cut by several."""
 
     @classmethod
     def from_rows(cls, rows: Iterable[RangeRow], cut: str) -> Metarange:
