@@ -33,6 +33,7 @@ check: setup ## run ruff, the import check and the fast tests: without Spark, wi
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python scripts/check_names.py
 	$(BIN)/python scripts/decision_index.py --check
+	$(BIN)/python scripts/protocol_page.py --check
 	$(BIN)/python scripts/check_tests.py
 	$(BIN)/python scripts/line_budget.py
 	$(BIN)/pytest -n 2 -q -m "not soak and not second_tier and not slow and not server" tests/fundamentals tests/unit $(LEFT_OUT:%=--ignore=tests/unit/test_%.py)
@@ -58,6 +59,7 @@ style: setup-spark
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python scripts/check_names.py
 	$(BIN)/python scripts/decision_index.py --check
+	$(BIN)/python scripts/protocol_page.py --check
 	$(BIN)/python scripts/check_tests.py
 
 # The supervisor ends pyright's own processes, too, where make is ended.

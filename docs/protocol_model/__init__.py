@@ -1,7 +1,9 @@
-"""The online hard-delete protocol as an executable specification; `docs/protocol.md` is its prose.
+"""The online hard-delete protocol as an executable specification. Each rule is the docstring of the class or function
+in which it acts, from the line `Rule N: ...` on; `scripts/protocol_page.py` writes them into `docs/protocol.md`.
 
     store.py       the single-key primitives, the records, and what the retry layer does when a reply is lost
-    staging.py     flows on entries: upload, link, restore, copy, move, delete, reset of paths
+    staging.py     flows on entries: upload, link, restore, delete, reset of paths
+    copying.py     copy, and move
     creating.py    uploads and links that may only go where nothing is
     replacing.py   uploads, links and deletions that may only take the place of what their caller read
     multipart.py   multipart uploads: begin, parts, complete, abort; what is left of them
@@ -11,7 +13,8 @@
     offline.py     the offline gc of committed history: marking, unmark, sweep; tags
     incremental.py a run of it that goes on from what the run before recorded
     locations.py   rows that leave every version: where content lies after a purge
-    losses.py      a KV, or a shard of it, that loses writes: positions, witnesses, the manifest, settling
+    losses.py      a KV, or a shard of it, that loses writes: positions, witnesses, settling
+    manifest.py    what the object store knows of commits, names and witnessed entries
     calls.py       calls as data
     invariants.py  what must hold in every state, and at the end
     explorer.py    every interleaving, crash and lost reply

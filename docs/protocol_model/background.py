@@ -48,8 +48,18 @@ class Background(Branching):
         return Do(("process_commit", key[1]) for key in keys)
 
     def process_commit(self, commit: str) -> Steps:
-        """Committed first (rule 7): what the commit added is beyond the reaper before any of its tokens is
-        processed.
+        """Process a committed marker.
+
+        Rule 7: Committed addresses are forgotten first.
+
+        Whoever processes a committed marker does three things in this order. It deletes the reference keys of the
+        addresses that the commit *added*. Then it writes a deleted marker for each of the commit's tokens, so that what
+        was overwritten or tombstoned loses its reference. Then it deletes the committed marker. The references of a
+        token are released only when the token is processed. The result is the same in whichever order markers are
+        found, and whoever publishes or processes them again.
+
+        *Without it* another reaper processes a token as deleted, and releases what the commit names. *Shown by*
+        `DeletedFirst`.
         """
         tokens = yield ("get", ("mc", commit))
         if tokens is None:
@@ -84,7 +94,30 @@ class Background(Branching):
         return Do(("finish", key[1]) for key in keys)
 
     def finish(self, address: str) -> Steps:
-        """Rule 8, one way, for one hinted address whose time has come. Any reaper may finish another's `deleting`."""
+        """Delete one hinted address whose time has come.
+
+        Rule 8: Deleting is one way.
+
+        The list is empty. After the grace window follow `set_if(empty -> deleting)`, the deletion of the blob, and the
+        deletion of the key. Any reaper may finish another's `deleting`. With no grace window the last release may go
+        from `[reference]` to `deleting` in one `set_if`.
+
+        **From when an address may be deleted is one answer for all who delete or hint**
+        (`refstore/versioning/address_state.py`): when the grace window is over since its list became empty; when an
+        issued address has expired, and then for as long as two clocks may be apart, because the clock of whoever links
+        may be behind.
+
+        Hard deletion reads only addresses that are hinted. A hint is written after a list became empty or `deleting`,
+        and before an address is issued. Whoever finds the list empty already writes the hint again, and so does the
+        full pass of the scrubber: it finds what a crash in between has left.
+
+        *Without it* a restore succeeds while a reaper deletes the blob that it names. Without the second hint, garbage
+        stays for ever after a crash. A deleter with a time of its own refuses a link or a restore that was still
+        promised.
+
+        *Shown by* `DeletesEmptyLists`, `DeletingUnconditionally`, `NoHintsAgain`, `LeavesTheSkewOut`, `HasItsOwnGrace`,
+        `ReleasesAtOnce`.
+        """
         held = yield ("get", ("r", address))
         if is_issued(held):
             return
@@ -125,8 +158,24 @@ class Background(Branching):
     fate_order = "branch committed deleted"
 
     def undecided(self, token: str) -> Steps:
-        """Whether the token is live, or on its way to being processed. It moves in this order, so it is looked for in
-        it (rule 9).
+        """Tell whether the token is live, or on its way to being processed.
+
+        Rule 9: The scrubber drops what crashes have left.
+
+        **Under a token that is over.** A reference or a staging entry is left over from a crash if its token is neither
+        live nor retired and has no marker. The scrubber drops it.
+
+        - It reads the **branch before the committed markers**, because a fate travels in this direction.
+        - It takes only what is older than the longest operation, because a young token may be about to become current.
+        - A token is registered before it can be current. It is stamped when it is processed, before its marker is
+          deleted. Its area and then its registry key are deleted when the record as read is old, by `set_if` on that
+          record. A stamp that came in between means that late writers are still to be waited for.
+
+        *Without it* committed data is lost (the other order of reading), a young token loses its entries, and a token
+        that is forgotten too early leaves entries that nobody finds.
+
+        *Shown by* `ScrubMarkersFirst`, `ScrubCommittedFirst`, `ScrubsYoung`, `ForgetsUnseen`, `RegistersLater`;
+        `ScrubDeletedEarly` holds.
         """
         for place in self.fate_order.split():
             if place == "branch":
@@ -164,11 +213,30 @@ class Background(Branching):
     waits = True
 
     def release_unnamed(self, address: str, *guard: object) -> Steps:
-        """Release the references whose entry does not name the address, under a token that is current: their writer
-        died before the entry, or whoever replaced the entry died before the release.
+        """Release the references whose entry does not name the address. `guard`: what `may_release` asks for.
 
-        They must be old: no entry is on its way then. The entry is read before the branch: no commit can have read what
-        stands under a token that is current afterwards. `guard`: what `may_release` asks for.
+        Rule 9, Under a token that is current: A writer may die between its reference and its entry, or between its
+        entry and the release of what it replaced. The branch may never be committed, so the scrubber releases such a
+        reference: the entry at its path does not name its address. It does so in this order:
+
+        1. It reads the list. Only references that are **older than the longest operation** count: no entry of theirs is
+           on its way, no retry will look for them, and no write of theirs lands late. Each reference has a time of its
+           own, in its id, because a list that copies change all the time has old references, too.
+        2. It reads the **entry, then the branch**. If the token is current *after* the entry was read, no commit has
+           read what was there before, and one that seals the token later finds the entry as the scrubber did. What a
+           sealed token has is released with its token: a commit may have read it, and a late writer replaced it since.
+        3. It checks that the same servers answer as when its pass began (rule 21). If an entry was lost in between, its
+           release would explain the loss.
+        4. It releases by `set_if` on the **list as it was read**, into the grace window, and never straight to
+           deletion. If a copy or a restore came in between, the list has changed, and the scrubber starts over. One
+           that comes later finds the list empty: a copy reads its source again (rule 5), and a restore takes the
+           address (rule 17).
+
+        *Without it* an object stays for ever that nothing names. In another order a commit, a copy or a running upload
+        loses what it names, or a restore is refused whose time is not over.
+
+        *Shown by* `KeepsUnnamed`, `NeverWaitsForEntries`, `ReadsTheBranchBeforeTheEntry`, `ReleasesSealed`,
+        `WritesOverTheList`, `DeletesUnnamed`, `ReleasesUnderOtherServers`.
         """
         old = yield ("get", ("r", address))
         if not (listed(old) and old[1]):

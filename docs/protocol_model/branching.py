@@ -38,7 +38,25 @@ class Branching(Multipart):
     answers_exactly = True
 
     def advance(self, branch: str, base: str, sealed: tuple[str, ...], head: str, fate: str) -> Steps:
-        """Move the head and retire the sealed tokens in one step; whether it landed, now or before a lost reply."""
+        """Move the head and retire the sealed tokens in one step. Return whether it landed.
+
+        Rule 3: A token's fate is decided in the branch record.
+
+        Commit, reset and branch deletion each end in one `set_if` on the branch record. The same write moves the tokens
+        to `retired`, with their fate. Markers are published from `retired` afterwards, and only then taken off it, by
+        whoever comes first: the operation, the next one, or the reaper. A deleted branch keeps a closed record until
+        its tokens are published.
+
+        **Each attempt to make a token current uses a new token.** If the `set_if` is refused, a reset is done if the
+        token that was current at first is no longer live; a deletion is done if the record is gone, closed, or of
+        another incarnation; a commit asks rule 18.
+
+        *Without it* the tokens of a committer that dies between its commit and its marker have no fate, and the
+        scrubber takes committed data for left over. A token that two attempts use may have landed unnoticed by the
+        first one; it is then sealed and current at once, and what was acknowledged under it is lost.
+
+        *Shown by* `MarkersAfterTheFact`, `TokenAgain`, `DeletesAnyIncarnation`.
+        """
         while True:
             record = yield ("open", ("b", branch))
             if record is None or record.head != base or record.sealed[: len(sealed)] != sealed:
@@ -129,6 +147,18 @@ class Branching(Multipart):
     def graft(self, branch: str, theirs: str, base: str | None, commit: str) -> Steps:
         """Bring what changed from `base` (None: the merge base, and `theirs` becomes a parent) to `theirs` onto a clean
         branch.
+
+        Rule 16: Commits of nothing, and merges.
+
+        A commit that changes nothing retires its sealed tokens as deleted, under the same head.
+
+        Merge, revert and cherry-pick seal as a commit does, and demand that the sealed areas hold no entries. If they
+        do, the answer is "dirty": the tokens stay sealed, and their entries stay staged and visible. (So look before
+        sealing, too.) They advance by the same `set_if`. What they add is committed already, whether its marker is
+        processed or not.
+
+        *Without it* an upload that was acknowledged while the commit or merge ran is lost. *Shown by* `NothingIsLeft`,
+        `MergesDirty`.
         """
         if (yield ("get", ("x", theirs))):
             return "410"
@@ -192,7 +222,30 @@ class Branching(Multipart):
     reserves = True
 
     def create_branch(self, branch: str, source: str) -> Steps:
-        """`source`: a branch, or a commit's id."""
+        """`source`: a branch, or a commit's id.
+
+        Rule 19: Creation of branches, deletion of repositories, and names.
+
+        **Creation of a branch** sets an empty closed record, and then the branch over it. Neither can come back.
+
+        **Deletion of a repository** is `set_if(open -> closed)`, and then every branch is closed. Whoever creates a
+        branch reads the repository's record before and again after its own, and closes its own branch if it came too
+        late. The reaper closes what is still open. The closed record is deleted last: when no branch, marker, registry
+        key or reference is left, and it is older than the longest operation.
+
+        **A branch and a tag never share a name.** The empty closed record reserves the name. Behind it, and before the
+        branch is written, its creator looks for a tag, and takes the reservation back if there is one. A tag is written
+        first; then its creator looks for a branch. If there is an open one, the tag is deleted, before its manifest
+        entry. A mere reservation is taken away, so that its creator looks again. A tag may be beside a branch only if
+        its creator died between the two steps, or its write landed after it was given up; nobody was told that it was
+        created. A ref means the branch then.
+
+        *Without it* a creation that is made again brings a token back that a deletion has ended, a repository that was
+        deleted leaves records, or a ref has two meanings.
+
+        *Shown by* `CreatesBranchesAgain`, `ForgetsAtOnce`, `BranchesLookFirst`, `TagsLookFirst`, `LeavesReservations`,
+        `KeepsRefusedTags`.
+        """
         if (yield ("get", ("repo",))) != OPEN:
             return "404"
         record = yield ("open", ("b", source))

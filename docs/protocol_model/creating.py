@@ -1,19 +1,14 @@
-"""Uploads and links that may only go where nothing is (rule 20): one of them wins, what somebody else wrote first
-stays.
-
-Expected are nothing or a tombstone. Both come back, which no other expected value does, so the write is made once: its
-reply lost, the flow goes round under a new reference, and knows its own landed entry by its address, which nobody else
-makes.
-"""
+"""Uploads and links that may only go where nothing is (rule 20)."""
 
 from __future__ import annotations
 
 from .calls import Do
-from .staging import ATTEMPTS, Item, Source, Staging
+from .copying import Copying
+from .staging import ATTEMPTS, Item, Source
 from .store import ISSUED, LOST, ONCE, Branch, Entry, Op, Ref, Steps, listed, refs
 
 
-class Creating(Staging):
+class Creating(Copying):
     def upload_if_absent(self, branch: str, item: tuple[str, str]) -> Steps:
         """Refused early where something is: only to spare the body. What was seen then is not relied on."""
         return (yield from self.unless_there(branch, item[0], ("uploading_if_absent", branch, item)))
@@ -86,11 +81,17 @@ class Creating(Staging):
     looks_beneath = True
 
     def still_beneath(self, item: Item, expected: Source | None, before: Branch | None, now: Branch) -> Steps:
-        """Whether nothing came under the entry that it must not lie over. `before`: the branch when the path was looked
-        at, if the entry lies over nothing under its token.
+        """Tell whether nothing came under the entry that it must not lie over. `before`: the branch when the path was
+        looked at, if the entry lies over nothing under its token.
 
-        What is sealed changes: by writers that began before, whose entry the commit under way takes, and who hear ok
-        when they find it in the head. They write nothing under the current token, so the `cas` does not meet them.
+        Rule 20, What is sealed is looked at again: A writer that began before may put its entry under a sealed token
+        late, and hear ok when it finds the entry in the commit (rule 2); it writes nothing under the current token
+        then, where the `set_if` would meet it. So if something was sealed when the flow looked, and its entry lies over
+        nothing under its token, it reads the branch again behind the entry. If the branch stands as it did, nobody was
+        told ok of such a commit yet, and whoever asks from now on finds this entry on top. Otherwise the flow reads
+        what lies beneath. If something came there, it takes its entry away again, by `set_if` on that entry, and says
+        conflict. So it does where the token moved on meanwhile, because a commit may have taken the entry unlooked.
+        *Shown by* `LooksBeneathOnce`.
         """
         if before is None or not before.sealed or before[:3] == now[:3] or not self.looks_beneath:
             return True
@@ -109,8 +110,31 @@ class Creating(Staging):
         return "conflict"
 
     def enter_conditionally(self, branch: str, item: Item, token: str, expected: Source | None) -> Steps:
-        """Rule 2, with a `cas` in place of the swap. "exists", "changed": somebody was first. "conflict": others may
-        have read ours, a commit may have taken it, so there is not a word on who was.
+        """Write the entry if nothing, or the expected entry, is at the path. "exists", "changed": somebody was first.
+        "conflict": nobody can tell who was.
+
+        Rule 20: Only where nothing is (`If-None-Match: *`), or in the place of what was read (`If-Match`).
+
+        This is an upload or link as any other, but its entry is written by `set_if` over what was read under the
+        current token: nothing, or a tombstone. Before that it reads **all that counts, the sealed tokens and the head
+        too, until the branch stood still meanwhile**. An entry moves from one to the next while it looks, and after its
+        token is processed it is in the commit only. Behind the entry follows rule 2's check. If the token moved on, the
+        flow looks again and goes on under the new one. So of any number of such calls one wins, until somebody takes
+        the path away.
+
+        - **The write is not retried.** A second landing after a deletion would name a blob under a reference that was
+          released. After a lost reply the flow goes round under a **new reference**, as an `exchange` does. The old one
+          stays until its token is processed, because the write may still land. The flow knows its own landed entry by
+          its **address**, which nobody else makes. If its old reference is off the list of a token that is current when
+          it is read *after* the list, the write had landed and was taken away: ok.
+        - **If it is refused**, because something else is there, it releases the reference that it holds under this
+          token: it was never placed with that one. If an entry of its own may have been seen, or taken by a commit, it
+          says conflict and not "exists": it cannot tell who was first.
+
+        *Without it* two callers both hear that they created the path, or an entry names a blob without a reference.
+
+        *Shown by* `PlacesBlindly`, `LooksAtTheCurrent`, `LooksOnce`, `PlacesUnderAnyToken`, `PlacesAgain`,
+        `PlacesUnderTheSame`, `KnowsItsReferenceOnly`; `LooksAtSealedFirst` holds.
         """
         path, address, _ = item
         seen = False

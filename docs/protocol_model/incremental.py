@@ -1,9 +1,4 @@
-"""A run of the offline gc that goes on from what the run before it recorded, and reads only what changed since.
-
-What changed is found by comparing sets: the commits that are kept now and were not read then, and the other way round.
-No order of ids or dates tells that: a commit that was begun early may land late, behind commits that were begun after
-it.
-"""
+"""A run of the offline gc that goes on from what the run before it recorded (rule 13)."""
 
 from __future__ import annotations
 
@@ -34,6 +29,15 @@ class Baseline(NamedTuple):
 
 
 class Incremental(Proto):
+    """A run that goes on from the one before.
+
+    Rule 13, A run may go on from the one before: It then reads only what changed: commits that are kept now and were
+    not read then, and the other way round, both as sets. By the order of ids or dates it would miss a commit that was
+    begun early and landed late. [0095](decisions/0095-a-marking-run-builds-on-the-run-before.md) has the rest, and
+    [0184](decisions/0184-a-writer-that-stalled-creates-nothing-anew.md) each look that skips what is older. *Shown by*
+    `GcReadsLaterIds`.
+    """
+
     goes_on = False
     recorded = Baseline(0)
     """By this run's look."""

@@ -1,7 +1,4 @@
-"""The purge of rows from every version (rule 22): an object's identity stays, a record says where its content lies.
-
-A run writes its intent into the record, then the new object, then publishes it by `set_if` on that record. Originals
-stay as backups until nobody reads them any more. Whoever deletes an identity deletes all that its record names.
+"""The purge of rows from every version (rule 22).
 
 In this model an address says what its content went through: `P0-a'1-b'2` is P0 without the rows of runs a and b; what
 follows an apostrophe is the attempt that wrote it.
@@ -37,8 +34,23 @@ def purged_by(address: str, run: str) -> bool:
 class Locations(Offline):
     # ---- a run
 
+    """Rows that leave every version.
+
+    Rule 22: An object's identity stays; a record says where its content lies.
+
+    The address that commits, references, marks and pins name is the **identity**, and never changes.
+    `<repo>/locations/<identity>` holds the current address, the intent of an attempt, the backups, what is deleted
+    next, and a number that rises with each replacement. Without a record, the content lies where the identity says.
+    [0133](decisions/0133-identity-and-location.md) has the reasons.
+    """
+
     def announce(self) -> Steps:
-        """Whoever reads the flag before it is set reads content as it was before the run began."""
+        """Set the flag that content may lie elsewhere.
+
+        Rule 22, Announce first: A flag of the repository is set before the first record is written. A reader that read
+        the flag before that shows content as it was before the run began, and the run's backup waits for it. Whoever
+        deletes reads the flag *behind* the deletion. *Shown by* `AnnouncesNothing`.
+        """
         while (yield ("get", ("on",))) is None:
             yield ("cas", ("on",), None, True)
 
@@ -56,7 +68,16 @@ class Locations(Offline):
     """
 
     def purge_all(self, run: str) -> Steps:
-        """A run that looks for its objects: whatever can be read or restored."""
+        """Find the objects of a run, and give each another content.
+
+        Rule 22, References first: A run purges what can be read or restored: what is staged or in the trash, and what
+        commits name. It reads all references, then staging areas (for entries without a reference), then commits.
+        References stay under their address's key while an object goes from staging areas to the trash and back, and
+        until a commit names it. So this one look finds whatever was there when it began. Staging areas and the trash
+        alone do not, however often they are read: a restore travels back, and between its reference and its entry it
+        shows the object in neither. *Shown by* `LooksAtNames`, `LooksAtCommitsFirst`, `LooksAtTrash`,
+        `LooksAtTrashFirst`, `LooksTwice`.
+        """
         identities: set[str] = set()
         for place in self.looks_at:
             identities |= yield from getattr(self, f"look_at_{place}")()
@@ -94,7 +115,18 @@ class Locations(Offline):
         return identities
 
     def rewrite(self, run: str, identity: str) -> Steps:
-        """Intent, read, write, publish. No attempt writes where another may have written."""
+        """Give an object another content.
+
+        Rule 22, Intent, read, write, publish: The intent (a new address) is in the record before a task writes there,
+        so that the offline look keeps what is written. It is there before the content is read, so that two runs do not
+        take back each other's work. Publishing is one `set_if` from the record with this intent to one with the new
+        address, by the driver alone. It fails if anything changed since. Then the driver deletes what it wrote, unless
+        the record says that it had been published. Every attempt has an address of its own. *Shown by*
+        `WritesBeforeItsIntent`, `PublishesBlindly`, `SharesAttempts`.
+
+        An attempt is an operation, and ends within the longest one. So an intent that is older belongs to nobody, even
+        if a KV that lost writes shows it again.
+        """
         key = ("loc", identity)
         for _ in range(TRIES):
             before = yield ("get", key)
@@ -152,6 +184,11 @@ class Locations(Offline):
         return (yield from self.reading(branch, path, run))
 
     def reading(self, branch: str, path: str, run: str | None) -> Steps:
+        """Rule 22, A reader that finds no content reads flag and record again: While backups wait for readers, the
+        model shows no need for this, and while readers read again it shows no need for the wait (`EndsBackupsAtOnce`
+        holds). Without both, readers fail. *Shown by* `EndsBackupsUnderReaders`.
+
+        """
         for _ in range(ATTEMPTS if self.reads_again else 1):
             on = yield ("get", ("on",))
             source = yield from self.resolve(branch, path)
@@ -169,7 +206,12 @@ class Locations(Offline):
     marks_backups = True
 
     def end_backups(self, *identities: int) -> Steps:
-        """What replaced content, what runs left behind that came to nothing, and the intents of runs that are over."""
+        """Delete what replaced content, what failed runs left behind, and the intents of runs that are over.
+
+        Rule 22, Backups end in two steps: `set_if` moves them to what is deleted next, from where nothing is restored.
+        Then they are deleted, and leave the record. The record as read is older than the longest operation by then, so
+        no reader is on its way to them. *Shown by* `EndsBackupsUnmarked`.
+        """
         for key in (yield ("scan", ("loc",))):
             record = yield ("get", key)
             if record is None or record.current == GONE or not (record.backups or record.left or record.intent):
@@ -197,7 +239,13 @@ class Locations(Offline):
     deletes_locations = True
 
     def remove_blob(self, identity: str) -> Steps:
-        """The identity's own object; behind it a run finds nothing to read. Then all that its record names by then."""
+        """Delete an identity with all that its record names.
+
+        Rule 22, Whoever deletes an identity: It deletes the identity's own object first, and then reads the flag and
+        the record: an intent that comes later finds nothing to read. It turns the record into `gone` with all its
+        addresses by `set_if`, deletes those, then the record, then the identity's keys. Publishing over `gone` fails.
+        *Shown by* `DeletesTheIdentityOnly`, `ReadsTheFlagFirst`, `LooksForLocationsFirst`.
+        """
         yield ("rm", identity)
         if self.deletes_locations and (yield ("get", ("on",))):
             yield from self.remove_located(identity)
@@ -221,8 +269,11 @@ class Locations(Offline):
     # ---- the offline look
 
     def of_nobody(self, listing: tuple[str, ...], keep: set[str]) -> Steps:
-        """Locations are read last. What a record names stands and falls with its identity: an identity of nobody may
-        go, however little of it the listing has.
+        """Find the identities and addresses that nothing names.
+
+        Rule 22, The offline look reads locations last: What a record names is kept or deleted with its identity. What
+        may be deleted is listed by identity: a commit that is unmarked later keeps its identities, and with them
+        whatever their records name by then. *Shown by* `ReadsLocationsFirst`, `ReadsNoLocations`, `ListsAddresses`.
         """
         owned: set[str] = set()
         identities = []

@@ -1,22 +1,15 @@
-"""A KV, or one shard of it, that loses a suffix of its writes (rule 21): what a deleter does before it deletes.
-
-A deleter has a position in each shard and a witness in the object store that says which. Its pass begins with a look
-whether every shard holds what every witness says, and what the manifest says. Before it deletes it advances its
-positions, writes its witness, and looks whether the same servers answer as when its pass began. A commit is written to
-the object store, its manifest entry, before it is acknowledged; it waits there until a deleter has processed it and has
-witnessed that.
-"""
+"""A KV, or one shard of it, that loses a suffix of its writes, and what a deleter does before it deletes (rule 21)."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from .calls import Do
 from .incremental import Incremental
 from .locations import Locations, addresses
+from .manifest import Manifest
 from .offline import STANDING, SWEEPING, SWEPT, Mark, Offline, Proto
 from .scenarios import Scenario
-from .staging import Entered
 from .store import (
     DEAD,
     DELETED,
@@ -25,13 +18,11 @@ from .store import (
     NEW,
     QUIETLY,
     Branch,
-    Commit,
     Entry,
     Key,
     Location,
     Ref,
     Steps,
-    Tag,
     Witness,
     branch_of,
     each,
@@ -43,17 +34,17 @@ CONFIRMED = {"~m": "~a", "~p": "~pa"}
 """Where an entry of the manifest goes once losing it would be noticed by a position."""
 
 
-class ManifestEntry(NamedTuple):
-    """An acknowledged commit, in the object store."""
-
-    branch: str
-    born: str
-    """The branch's incarnation."""
-    record: Commit
-
-
-class Losses(Offline):
+class Losses(Manifest):
     # ---- losses
+
+    """Rule 21: Look, mark, witness, look who answers, delete.
+
+    A KV, or one server of it, may lose the last of its writes: in a failover, or by a restored copy. Every deleter (a
+    reaper, a scrubber, the offline job) has a **position** in every server's part of the KV. It also has a **witness**,
+    a file of its own in the object store, which says which positions it had written. A position is changed by `set_if`
+    from the value that the deleter remembers, so that a server that went back cannot be written over unnoticed. No
+    clock is read, and there is no number that other clients' writes could raise again.
+    """
 
     def lose(self, shard: str) -> Steps:
         """All that the shard wrote between two moments is lost, in a failover or by a restored copy."""
@@ -78,133 +69,6 @@ class Losses(Offline):
         except (AttributeError, KeyError, TypeError):
             return "corrupt"
 
-    # ---- commits survive the KV
-
-    def record_landing(self, branch: str, born: str, commit: str, *, published: bool) -> Steps:
-        """Before the landed mark and the marker: what they cause is then never ahead of the entry."""
-        if published and (yield ("get", ("l", commit))):
-            return True
-        record = yield ("get", ("c", commit))
-        if record is None:
-            return False
-        yield ("set", ("~m", commit), ManifestEntry(branch, born, record))
-        return True
-
-    def record_deletion(self, branch: str, born: str) -> Steps:
-        yield ("set", ("~gone", branch, born), True)
-
-    def known(self, commit: str, entry: ManifestEntry) -> Steps:
-        """Whether the KV still knows that the commit landed, and its branch."""
-        if (yield ("get", ("l", commit))) is None or (yield ("get", ("c", commit))) is None:
-            return False
-        branch = yield ("get", ("b", entry.branch))
-        if branch is None or branch.born != entry.born:
-            return (yield ("get", ("~gone", entry.branch, entry.born))) is not None
-        if not isinstance(branch, Branch):
-            return True
-        todo = [branch.head]
-        while todo:
-            head = todo.pop()
-            if head == commit:
-                return True
-            record = yield ("get", ("c", head))
-            if record is not None:
-                todo += record.parents[:1]
-        return False
-
-    def record_tag(self, name: str, tag: Tag) -> Steps:
-        yield ("set", ("~t", name, *tag), True)
-
-    def record_untagged(self, name: str, tag: Tag) -> Steps:
-        """Without the entry a tag that is not there is a tag that was lost."""
-        yield ("set", ("~untagged", name, *tag), True)
-
-    def tags_known(self) -> Steps:
-        for key in (yield ("scan", ("~t",))):
-            if (yield ("get", ("tag", key[1]))) != key[2:] and not (yield from self.was_untagged(key)):
-                return False
-        return True
-
-    def was_untagged(self, key: Key) -> Steps:
-        return (yield ("get", ("~untagged", *key[1:])))
-
-    def manifest_known(self) -> Steps:
-        if not (yield from self.tags_known()):
-            return False
-        for key in (yield ("scan", ("~m",))):
-            entry = yield ("get", key)
-            if entry is not None and not (yield from self.known(key[1], entry)):
-                return False
-        return True
-
-    # ---- entries that are witnessed
-
-    def link_witnessed(self, branch: str, path: str, address: str) -> Steps:
-        """With the setting: acknowledged once the manifest has it."""
-        entered: list[Entered] = []
-        verdict = yield from self.link(branch, path, address, entered)
-        return (yield from self.record_entered(verdict, entered))
-
-    def link_copy_witnessed(self, branch: str, path: str, address: str, copy: str) -> Steps:
-        """The entry of the manifest says which address was linked, too: the copy's own was never issued."""
-        entered: list[Entered] = []
-        verdict = yield from self.link_copy(branch, path, address, copy, entered)
-        for item in entered if verdict == "ok" else ():
-            yield from self.record_issued(item.address, address)
-        return (yield from self.record_entered(verdict, entered))
-
-    def record_issued(self, copy: str, address: str) -> Steps:
-        yield ("set", ("~issued", copy), address)
-
-    def restore_witnessed(self, branch: str, path: str, address: str) -> Steps:
-        entered: list[Entered] = []
-        verdict = yield from self.restore(branch, path, address, entered)
-        return (yield from self.record_entered(verdict, entered))
-
-    def record_entered(self, verdict: str, entered: list[Entered]) -> Steps:
-        if verdict == "ok":
-            for address, ref in entered:
-                yield ("set", ("~p", address, ref.id), ref)
-        return verdict
-
-    def hint(self, address: str, last: Ref) -> Steps:
-        """The list of an address says whose release emptied it."""
-        yield ("set", ("d", address), last)
-
-    def release(self, address: str, ref: Ref, *, whole_token: bool = False) -> Steps:
-        yield ("set", ("~freed", address, ref.id), True)
-        yield from super().release(address, ref, whole_token=whole_token)
-
-    def entries_known(self, *, others_answer: bool) -> Steps:
-        """Whether each entry of the manifest is there, or its loss is explained. While the same servers answer only a
-        state that cannot come back tells of a loss; others must explain each entry that is missing.
-        """
-        for key in (yield ("scan", ("~p",))):
-            ref = yield ("get", key)
-            if ref is None:
-                continue  # confirmed meanwhile
-            address = key[1]
-            if (yield ("get", ("e", ref.token, ref.path))) == Entry(address, ref.id):
-                continue
-            held = yield ("get", ("r", address))
-            issued = yield ("get", ("~issued", address))
-            linked = held if issued is None else (yield ("get", ("r", issued)))
-            if linked == ISSUED or (others_answer and not (yield from self.is_explained(address, ref, held))):
-                return False
-        return True
-
-    def is_explained(self, address: str, ref: Ref, held: Any) -> Steps:
-        """Whether the entry was released, or taken by a commit that the manifest has."""
-        if held in (EMPTY, DEAD) and (yield ("get", ("d", address))) == ref:
-            return True
-        if not (yield ("head", address)):
-            return True
-        for key in (yield ("scan", ("~m",))):
-            entry = yield ("get", key)
-            if entry is not None and ref.token in entry.record.tokens:
-                return True
-        return False
-
     # ---- the fence
 
     def identities(self) -> Steps:
@@ -223,7 +87,17 @@ class Losses(Offline):
         return self.shards
 
     def fence(self, deleter: str, identities: tuple[int, ...]) -> Steps:
-        """Whether what was decided before may be deleted now."""
+        """Tell whether what was decided before may be deleted now.
+
+        Rule 21, The fence: What is to be deleted is marked first (`deleting`, `sweeping`). Then the deleter advances
+        its positions, writes its witness, and last checks that **the same servers answer** as when its pass began: a
+        server that lost writes is another process, or another file. Only then it deletes. If the servers are read
+        first, or the marks are made behind the fence, the model loses data. *Shown by* `DeletesWithoutWitness`,
+        `WitnessesAfterwards`, `ForgetsAShard`, `ServersFirst`, `LooksBeforeItMarks`.
+
+        What a witness covers cannot be lost unnoticed. What was marked before the fence and is lost after it may be
+        gone although the KV names it again. No order of single steps can help that, but the next look tells.
+        """
         own = yield ("get", ("~w", deleter))
         before = dict(own.positions) if own is not None else {}
         witnessed = []
@@ -243,7 +117,13 @@ class Losses(Offline):
         yield
 
     def forget_others(self, identities: tuple[int, ...]) -> Steps:
-        """Their positions go much later: one that stalled may write its witness yet, and then the KV must hold it."""
+        """Remove the witnesses and positions of deleters that ended.
+
+        Rule 21, Deleters that ended are forgotten: Their witnesses are removed once a later witness stands for them:
+        the one of whoever removes them. Their positions are removed much later. A deleter that was stopped before it
+        wrote its witness creates it anew when it goes on; if the KV did not hold the position then, it would look as if
+        it had gone back. *Shown by* `ForgetsPositionsAtOnce`, `ForgetsForNoLaterOne`.
+        """
         others = [key for key in (yield ("scan", ("~w",))) if key[1] != self.me]
         if not (yield from self.fence(self.me, identities)):
             return
@@ -265,7 +145,12 @@ class Losses(Offline):
     settles = True
 
     def guarded(self, *then: tuple) -> Steps:
-        """Begin a pass: `then` are its calls, each with the identities under which it may act."""
+        """Begin a pass: `then` are its calls, each with the identities under which it may act.
+
+        Rule 21, A pass begins with a look: Every server must hold what every witness says, and the KV must know what
+        the **manifest** says. If not, the KV went back, and nothing is deleted until somebody has said what is to
+        become of it. *Shown by* `ReadsNoWitness`, `ReadsNoManifest`.
+        """
         identities = yield from self.identities()
         if not (yield from self.witnesses_held()) or not (yield from self.manifest_known()):
             return "went back"
@@ -337,7 +222,11 @@ class Losses(Offline):
         yield from super().process_token(token)
 
     def any_live(self, tokens: tuple[str, ...]) -> Steps:
-        """Whether the KV forgot the decision that the tokens' markers stand for."""
+        """Tell whether the KV forgot the decision that the tokens' markers stand for.
+
+        Rule 21, Lost decisions: A marker whose decision was lost (its token is live) is left alone. *Shown by*
+        `ProcessesLiveTokens`.
+        """
         for token in tokens:
             record = yield ("get", ("b", branch_of(token)))
             if isinstance(record, Branch) and token in (record.token, *record.sealed):
@@ -413,7 +302,21 @@ class Losses(Offline):
     def settle_losses(self, *then: tuple) -> Steps:
         """Put right what a loss of unwitnessed writes may have left, then go on.
 
-        Nothing is deleted meanwhile by anybody: whoever passes the fence has settled under the same identities.
+        Rule 21, Settle: Other servers answer, and nothing that was witnessed is missing. It may have been a planned
+        switch. Or one shard lost writes that nobody had witnessed: "copy added" and "original released" in references,
+        while the entry is there. So a deleter waits until the operations that read what was lost have ended, and reads
+        the manifest again: they may have acknowledged what the KV has lost. Then it settles, in this order, because a
+        fate travels this way:
+
+        1. It drops deleted markers of tokens that are live, or that a commit took.
+        2. It registers live tokens.
+        3. It puts back the reference of every live entry, whatever is there. (A missing key stays missing: it was
+           committed, or is beyond the online path.)
+        4. It publishes, processes committed markers, and processes the manifest.
+
+        Whoever has settled says so in its witness, with the servers that it saw; others need not settle. Whoever has
+        not deletes nothing. *Shown by* `LooksBeforeItWaits`, `NeverSettles`, `SettlesAtOnce`, `SettlesOnlyWhatIsLive`,
+        `KeepsLostMarkers`.
         """
         if self.waits_to_settle:
             yield ("barrier",)  # operations that read what was lost have ended
@@ -504,8 +407,11 @@ class Losses(Offline):
         return (yield from self.fence(f"{self.me}sweep.{run}", identities))
 
     def give_up_sweep(self, run: str) -> Steps:
-        """What it saw may not be so any more. The next run looks again; what a sweep had begun with stays marked as
-        swept.
+        """Give up a sweep of what may not be so any more.
+
+        Rule 21, A run of the offline job: It stands only if its look was made between two looks at the same servers,
+        and is swept only while they answer. Otherwise it is given up. What its sweep had begun with stays marked as
+        swept, and the next run finds what is left. *Shown by* `SweepsWhatWasSeenBefore`.
         """
         record = yield ("get", ("g", run))
         if record is None:
@@ -522,7 +428,14 @@ class Purging(Locations, Proto):
 
 
 class PurgingWithLosses(Locations, Losses):
-    """Rule 22 in a KV that loses writes: the object store knows where content lies before a backup ends."""
+    """The protocol with rules 21 and 22.
+
+    Rule 22, A KV that lost writes: What was published is in the manifest, with its number, before the run is
+    acknowledged and before a backup ends. A lower number in the KV means that it went back. So does another content
+    under the same number, unless none of the objects is there any more: whoever deletes an identity takes its record
+    off last. Backups end behind the fence of rule 21. *Shown by* `NoLocationsInTheManifest`. Two parts lose no object
+    if dropped, but rows would come back untold: `TakesLostLocationsForDeleted`, `ComparesNumbersAlone`.
+    """
 
     def publish(self, identity: str, intended: Location, published: Location) -> Steps:
         if not (yield from super().publish(identity, intended, published)):

@@ -1,8 +1,7 @@
-"""Multipart uploads (rule 23): an issued address at which parts are joined, and which is linked once.
+"""Multipart uploads (rule 23).
 
-The store may have multipart uploads itself, or none: then a part is an object of its own, at an issued address that
-expires with the upload's. The model's store is the worse of both: it keeps something of an upload that it began
-(`pending`) until that is aborted, and its parts outlive the join.
+The store may have multipart uploads itself, or none. The model's store is the worse of both: it keeps something of an
+upload that it began (`pending`) until that is aborted, and its parts outlive the join.
 """
 
 from __future__ import annotations
@@ -29,8 +28,18 @@ from .store import (
 
 class Multipart(Replacing):
     def begin_upload(self, branch: str, path: str, address: str) -> Steps:
-        """Register the upload, issue its address, and only then begin the upload in the store: whoever finds the
-        address asks the store.
+        """Register the upload, issue its address, and begin the upload in the store.
+
+        Rule 23: An upload is an issued address with a deadline of its own.
+
+        Beginning an upload registers it, issues its address P (rule 10), and only then begins an upload in the store,
+        if the store has such. Whether an upload is open, the reference key of P decides alone: while it says `issued`,
+        parts may be written, and the upload completed or aborted. It expires as any issued address does.
+
+        *Without it* two calls link one upload, an entry names what an abort deletes, a caller is told that parts were
+        joined which were not, or parts stay in the store, where no listing shows them.
+
+        *Shown by* `RegistersUploadsLater`.
         """
         del path
         if (yield ("open", ("b", branch))) is None:
@@ -43,7 +52,13 @@ class Multipart(Replacing):
         return "ok"
 
     def write_part(self, address: str, number: str) -> Steps:
-        """Each attempt has an address of its own. The record comes last: what has none expires."""
+        """Write a part as an object of its own.
+
+        Rule 23, A part: It is a part of the store's own upload. In a store that has none (a folder), it is an object at
+        an issued address of its own, which expires with P: hint, `issued`, blob, and the part's record last. Each
+        attempt has an address of its own; of several with one number, the one written last counts. So a part that
+        nobody recorded is deleted at its time. *Shown by* `PartsWithoutAddresses`.
+        """
         if not is_uploading((yield ("get", ("r", address)))):
             return "404"
         part = f"{address}/{number}.{self.fresh()}"
@@ -57,8 +72,20 @@ class Multipart(Replacing):
     def complete_upload(
         self, branch: str, path: str, address: str, parts: str | tuple[str, ...], entered: list[Entered] | None = None
     ) -> Steps:
-        """Fix which parts are joined, join them, take the address, write the entry. Until it is taken, the same call
-        may be made again by anybody; from then on nobody joins.
+        """Join the parts, and link the address.
+
+        Rule 23, A completion: It does four things, in this order:
+
+        1. It fixes which parts are joined: `set_if(issued -> issued, these parts)`. From then on no others may be.
+        2. It joins them at P, where nothing was before: what is there already was joined from the same parts. After a
+           crash the upload is open, and anybody may make the call again. What lies at P must be as long as the parts
+           were, or P is not taken. A join that lands after P was reaped is left to the offline job.
+        3. It takes P as a link does, `set_if(that -> [(T, path, id)])`, and writes the entry, with rule 2's check. Who
+           has not taken P writes no entry. A condition on the path is rule 20's; one that refuses here has ended the
+           upload.
+        4. It records that it is done, or that it was refused, and ends what is left.
+
+        *Shown by* `EntersBeforeItTakes`, `JoinsWhateverIsAsked`, `TakesWhatIsDeleting`.
         """
         return (yield from self.completing(branch, path, address, parts, entered))
 
@@ -126,9 +153,14 @@ class Multipart(Replacing):
     def landed_upload(
         self, branch: str, path: str, address: str, numbers: tuple[str, ...], refusal: str = "409"
     ) -> Steps:
-        """What a call hears that found the address taken, or other parts fixed: the same as who took it, if that
-        landed with the same parts. "busy": it may still land. The address is read first, because an entry that is not
-        there yet comes before its address leaves the list. `refusal`: what it hears if nobody has taken the address.
+        """Answer a call that found the address taken, or other parts fixed. "busy": it may still land. `refusal`: the
+        answer if nobody has taken the address.
+
+        Rule 23, A call that finds P taken: It answers the same if the record says so, or if the path shows P, committed
+        or under the branch's current token. (Under a token that moved on the entry may have to be written again.) P is
+        read before that: an entry that is not there yet comes before P leaves the list. Otherwise, while P is on a
+        list, the other call may still be under way. *Shown by* `CompletesAgain`, `BelievesWhatMovedOn`,
+        `AnswersByTheRecordAlone`, `AnswersForWhatWasRefused`.
         """
         held = yield ("get", ("r", address))
         if is_uploading(held):
@@ -152,6 +184,10 @@ class Multipart(Replacing):
         return source.token is not None and (record is None or record.token != source.token)
 
     def abort_upload(self, address: str) -> Steps:
+        """Rule 23, An abort: It is `set_if(issued -> deleting)` with the hint; then it ends what is left. A branch's
+        reset and deletion abort what is open on it. *Shown by* `AbortsPartsFirst`.
+
+        """
         for _ in range(ATTEMPTS):
             held = yield ("get", ("r", address))
             if is_uploading(held) and not (yield ("cas", ("r", address), held, DEAD_PARTS)):
@@ -187,10 +223,17 @@ class Multipart(Replacing):
     waits_for_entries = True
 
     def scrub_upload(self, address: str) -> Steps:
-        """Remove what was written late to an upload that is over, then forget it, as a token is forgotten (rule 9).
+        """Remove what was written late to an upload that is over, then forget it.
 
-        It may be about to be issued while its record is young, and about to be entered while its address was taken a
-        short time ago. What is old and not issued is closed first; then its late writers are waited for.
+        Rule 23, Ending what is left: This asks the store for pending uploads at P and aborts them, then turns the
+        parts' addresses from `issued` to `deleting`, with hints, and removes their records last. Whoever deletes an
+        aborted or expired P asks the store as well: after a crash only the store may know of the upload. The scrubber
+        finds an upload that is registered and not issued. If that is older than the longest operation, and was taken as
+        long ago, it closes the upload and ends what is left. When that is as old, it does so again, for parts that were
+        written late, and forgets the upload by `set_if`. *Shown by* `ForgetsWhatTheStoreKnows`, `ForgetsRecordsFirst`,
+        `ForgetsUploadsAtOnce`, `NeverWaitsForEntries`.
+
+        To rule 21 a completion is a link. To rule 13 a part is an issued address: without its key it is garbage.
         """
         state = yield ("get", ("u", address))
         before = yield ("get", ("r", address))

@@ -53,8 +53,14 @@ class Offline(Background):
     given_up_order = "branch landed"
 
     def given_up(self) -> Steps:
-        """The branch is read before the landed mark: a commit whose tokens are not sealed any more can never be
-        advanced to.
+        """Find the commits that never landed and never will.
+
+        Rule 13, What never landed is marked too: It is marked once it never will land, because its tokens are not all
+        sealed on its branch any more. The job reads that *before* the landed mark. The other order marks a commit that
+        lands in between. The tree of such a commit is deleted with its sweep; the tree of a commit that landed never
+        is. So whoever reads the trees of all commits, and misses an object of one, reads its mark again and then its
+        landed mark. If the mark says `sweeping` or swept, and the commit never landed, the rest of it is not read.
+        Anything else means that the object is lost. *Shown by* `GivesUpLandedFirst`.
         """
         found = []
         for key in (yield ("scan", ("c",))):
@@ -83,9 +89,27 @@ class Offline(Background):
     disregards_any_mark = False
 
     def mark(self, run: str, *expired: str) -> Steps:
-        """Flag, marks, wait, look. What the listing has and nothing names is the run's to delete, once it stands.
+        """Mark commits, wait, look, and let the mark stand.
 
-        Before it stands it unmarks the commits of which none of that is part: those are complete.
+        Rule 13: Mark, wait, look, sweep.
+
+        **Mark.** The offline job marks the expired commits. From then on nothing may copy from them, merge them, or
+        branch or tag at them (410), whether a call names them by id or finds them as a branch's head. An entry that is
+        made without a reference checks the mark of the commit *that was read* before and again after it is written, and
+        takes itself back. What it replaced is put back under a new reference (rule 9).
+
+        **Wait** until the operations that began before the mark have ended. Every operation has a deadline.
+
+        **Look**, in this order: the **object listing, then references and staging, then heads, then commits, then
+        pins**. What the listing has and none of the later reads names may be deleted, if it is old enough.
+
+        **Sweep** it after the grace period, by rule 14.
+
+        *Without the mark, the wait or the order* an object is deleted that something names: while the job looks, a name
+        moves from what it has yet to read to what it has read already.
+
+        *Shown by* `HeadsUnchecked`, `GcDoesNotWait`, `GcListsLast`, `GcCommitsFirst`; `TagsLookOnce` holds (the second
+        look at the mark does not matter as long as the job waits).
         """
         held = yield ("get", ("gc",))
         if held is not None:
@@ -117,7 +141,21 @@ class Offline(Background):
         return "ok"
 
     def complete(self, expired: tuple[str, ...], candidates: tuple[str, ...]) -> Steps:
-        """Which of them name nothing that goes. What never landed is not among them: nobody may name it."""
+        """Find the expired commits that name nothing that may be deleted.
+
+        Rule 13, Expired, with nothing to delete: Some expired commits lose nothing, because others keep all that they
+        name. After its look, and before the run stands, the run unmarks each landed commit that it marked and that
+        names nothing of what may be deleted.
+
+        - It happens before the run stands, because a sweep may follow at once, and after the look, because an earlier
+          one may have seen what has lost its last name since.
+        - The run's record says which commits these were. Neither its sweep nor that of a later run has to read them
+          again (rule 14), because nothing of theirs is among its candidates.
+        - **The next run marks them again**, and looks again. In the night in which the last other name of an object
+          expires, the commit must be marked, or it keeps the object.
+
+        *Shown by* `GcTakesAllForComplete`, `GcCompleteBeforeTheLook`, `GcCompleteForEver`.
+        """
         found = []
         for commit in expired:
             if (yield ("get", ("l", commit))) is None:
@@ -138,7 +176,15 @@ class Offline(Background):
     drops_all_pins = False
 
     def end_earlier(self) -> Steps:
-        """Clear what runs left that came to nothing; those that stand."""
+        """Clear what runs left that came to nothing; return those that stand.
+
+        Rule 13, One run at a time, and none is waited for: A run's id is used once. Whoever takes the flag ends the run
+        that had it (`set_if(marking -> abandoned)`), clears the marks of abandoned runs where they are still theirs,
+        and drops the pins of runs that are over, but never those of another that may be on. If the run that had the
+        flag has no record yet, it gets one that says abandoned, so that it can never begin. A run that finds the flag
+        gone at the end of its look marks nothing: others may have pinned for the run that took over. *Shown by*
+        `GivesUpNoRecord`, `GcDropsAllPins`, `GcNeverNoticesTakeOver`.
+        """
         over = set()
         standing = []
         for key in (yield ("scan", ("g",))):
@@ -157,12 +203,26 @@ class Offline(Background):
         return tuple(standing)
 
     def disregarded(self, mark: Mark | None, run: str, disregards: tuple[str, ...]) -> bool:
-        """Not a mark that another run makes meanwhile: nobody has waited for the operations that began before it."""
+        """Tell whether the look disregards a commit with this mark.
+
+        Rule 13, Marks that a look disregards: They are its own, those of runs that stood when it began, and those
+        beyond recall. It does not disregard a mark that another run makes meanwhile (a run that was taken over may
+        write one late): nobody has waited since. *Shown by* `GcDisregardsAnyMark`.
+
+        What a mark that stands holds already, a later one need not hold. But if this run marks a commit that an earlier
+        mark had, what the commit names is deleted with this run: the commit was unmarked, or has expired further, and
+        is out of the earlier mark for good (rule 14).
+        """
         if mark is None:
             return False
         return self.disregards_any_mark or mark.state != STANDING or mark.run == run or mark.run in disregards
 
     def look_around(self, run: str, disregards: tuple[str, ...], expired: tuple[str, ...]) -> Steps:
+        """Rule 13, Every unmarked commit keeps what it names: It does so whether a branch reaches it or not: a branch
+        that is deleted during the look leaves a commit from which may still be copied. The head of a branch or tag is
+        active, marked or not. *Shown by* `GcKeepsReachable`.
+
+        """
         listing: tuple[str, ...] = ()
         keep: set[str] = set()
         for what in self.order.split():
@@ -243,7 +303,24 @@ class Offline(Background):
     rechecks_whose = True
 
     def sweep(self, run: str) -> Steps:
-        """First no mark of this run can be taken back; then what is active again drops out; then the blobs go."""
+        """Delete what a mark that stands holds, but for what is active again.
+
+        Rule 14: A marked commit is not gone.
+
+        Until its sweep, a commit can be unmarked. After it, reads of what was deleted say 410, and the log says why.
+        The commit's fate is decided in its own mark, by `set_if`: `marked(run) -> absent` by who unmarks, `marked(run)
+        -> sweeping(run)` by the sweep. The sweep first does this to all its commits, and unmarks one that has become a
+        head.
+
+        Only then it **checks again**. Each commit that the look disregarded, its own and those of the older runs, must
+        be sweeping or swept *under one of these very runs*. What any other of them names is excluded: it was unmarked;
+        or it was unmarked, copied from, and marked again by a later run; or it is under an older mark that is not swept
+        yet. From then on nothing can be added to what is excluded, and the blobs are deleted.
+
+        *Without it* the sweep deletes what somebody copied from a commit that was unmarked in between.
+
+        *Shown by* `GcRechecksNothing`, `GcRechecksItsOwn`, `GcRechecksAnyMark`, `GcTakesBackSweeping`.
+        """
         record = yield ("get", ("g", run))
         if record is None or record.state not in (STANDING, SWEEPING):
             return
@@ -283,7 +360,19 @@ class Offline(Background):
         return found
 
     def unmark_untouched(self, run: str) -> Steps:
-        """Before a sweep begins: unmark the commits of which it would take nothing. They stay in the run's list."""
+        """Unmark the commits of which a sweep would take nothing, before it begins.
+
+        Rule 14, What a sweep would leave whole is not swept: A commit may lose nothing after all, because what it names
+        is named by others that were unmarked, or that a legal hold keeps. The sweep looks for such commits **before**
+        it begins, and unmarks them as an operator would. They stay in the run's list.
+
+        - *Not behind the sweep:* the sweep of a later mark, whose look disregarded the commit, may have begun
+          meanwhile. It counts on it that the commit is swept, and deletes what the commit names.
+        - *Not off the list:* who kept what the commit names may be swept itself before this sweep checks again. The
+          commit is then the only one that says so.
+
+        *Shown by* `GcUnmarksSwept`, `GcForgetsUntouched`.
+        """
         record = yield ("get", ("g", run))
         if record is None or record.state != STANDING:
             return

@@ -1,10 +1,4 @@
-"""Uploads, links and deletions that may only take the place of the entry that their caller read (rule 20): of all that
-read the same entry one wins, what somebody else wrote since stays. So do changes of what an entry says of its object.
-
-The entry is known by its id as long as it is staged, and by its address once a commit took it. The write expects
-exactly what lies under the current token: that entry, or nothing where the entry lies deeper. Nothing comes back, so
-the write is made once, as in `creating.py`.
-"""
+"""Uploads, links, deletions and changes that may only take the place of the entry that their caller read (rule 20)."""
 
 from __future__ import annotations
 
@@ -26,6 +20,13 @@ class Replacing(Creating):
         return (yield from self.while_there(branch, path, expected, ("deleting_if_match", branch, path)))
 
     def while_there(self, branch: str, path: str, expected: str, then: tuple) -> Steps:
+        """Rule 20, In the place of what was read: A caller has read an entry and wants to replace it, and nothing else.
+        It is the same flow; only what may be there differs: that very entry, by its id as long as it is staged, by its
+        address once a commit took it. The `set_if` expects exactly what lies under the current token: that entry, or
+        nothing where the entry lies deeper. If anything else is there, the answer is "changed". What was replaced loses
+        its reference as in rule 6. *Shown by* `MatchesAnything`, `ReplacesWhatCameSince`, `ReleasesWhatMoved`.
+
+        """
         source = yield from self.resolve(branch, path)
         return Do(((*then, source),)) if source is not None and source.address == expected else "changed"
 
@@ -36,11 +37,12 @@ class Replacing(Creating):
         return (yield from self.linking_conditionally(branch, path, address, expected))
 
     def deleting_if_match(self, branch: str, path: str, expected: Source) -> Steps:
-        """Rule 2, with a `cas` in place of the swap: a tombstone that fell under a token that moved on, or whose reply
-        was lost, is owed under the token that is current then.
+        """Delete the path if it still has the entry that the caller read.
 
-        Tombstones have no ids, so none could be taken back (see `still_beneath`): where the entry lies deeper while
-        something is sealed, nothing is deleted.
+        Rule 20, Deleted if it is what was read: Likewise, with a tombstone, which is owed under the next token where
+        the token moved on (rule 2). Its tombstones have no ids, so none could be taken back: while something is sealed,
+        and the entry lies deeper than the current token, nothing is deleted, and the answer is conflict. *Shown by*
+        `DeletesOnceOnly`, `DeletesWhileSealed`.
         """
         owed = False
         for _ in range(ATTEMPTS):
@@ -73,6 +75,15 @@ class Replacing(Creating):
     def change(self, branch: str, path: str) -> Steps:
         """Put an entry of the same address in the place of exactly the entry that was read, and start over where
         anything came in between. It never follows the branch to another token: what is there then is read again.
+
+        Rule 20, Changed in the place of what was read: Metadata, tags and content type belong to the entry, so to
+        change them is to write another entry of the same address: with a reference of its own, as a copy (rules 4, 5
+        and 13), by a `set_if` over exactly what was read. If anything came in between, the flow releases that reference
+        and starts over with what is there then. So it does where the token moved on, and after a lost reply, but there
+        the reference stays until its token is processed. It never follows the branch. While something is sealed, and
+        the entry lies deeper than the current token, nothing is changed, and the answer is conflict. (A copy onto
+        itself would bring back what somebody has replaced or deleted since.) *Shown by* `ChangesBlindly`,
+        `ChangesWhileSealed`, `ChangesUnderNoReference`.
         """
         for _ in range(ATTEMPTS):
             record: Branch | None = yield ("open", ("b", branch))

@@ -10,7 +10,6 @@ from .store import (
     ENDING,
     ISSUED,
     LOST,
-    ONCE,
     TOMB,
     Branch,
     Entry,
@@ -78,8 +77,16 @@ class Staging(Retry):
     # ---- the list of an address
 
     def hold(self, address: str, ref: Ref, *, own: bool) -> Steps:
-        """Put a reference on the list. `own`: the address is this operation's, so an emptied list takes it too (rule
-        5).
+        """Put a reference on the list. `own`: the address is this operation's, so an emptied list takes it too.
+
+        Rule 5: An empty list takes no copy.
+
+        A copy that finds an empty list starts over, because its source has changed. Only two may put a reference on an
+        empty list: the writer that owns P, in its own retry, and `restore`, before `deleting`.
+
+        *Without it* nothing is lost: a copy that revives an emptied list finds it empty or `deleting`, never in
+        between. The rule gives the grace window its meaning, so that only `restore` ends it. *Shown by*
+        `CopiesOntoEmpty`, which holds.
         """
         while True:
             held = yield ("get", ("r", address))
@@ -130,7 +137,16 @@ class Staging(Retry):
     fast_release = True
 
     def released(self, token: str, path: str, old: Entry | str | None) -> Steps:
-        """Rule 6: what was swapped out under a token that is still current loses exactly its own reference."""
+        """Release what was swapped out, under a token that is still current.
+
+        Rule 6: Overwrite and delete release at once, if that is safe.
+
+        A writer exchanges the entry and learns the old one. If rule 2's check says that T is still current, it takes
+        the old entry's own reference off the list of the old address. If T moved on, it leaves that reference, because
+        a commit may have seen the old entry.
+
+        *Without it* a commit names an object that an overwrite released. *Shown by* `ReleasesBlindly`.
+        """
         if self.fast_release and isinstance(old, Entry) and old.id is not None:
             yield from self.release(old.address, Ref(token, path, old.id))
 
@@ -151,6 +167,22 @@ class Staging(Retry):
         start from the source (copies only); "lost": the address is gone and the caller must upload again. `entered`
         takes the entries that stood under the branch's current token. `source`: the commit that they were copied from.
         `overwrites` takes what each write replaced, whose reference the caller releases then.
+
+        Rule 2: The token is checked after the entry.
+
+        A writer writes its entry under T, and then reads the branch again. If T is no longer current, it adds a
+        reference for the new token and writes the entry again there. It leaves the old reference alone: that one is
+        released only when T is processed.
+
+        - A batch places every reference, then every entry, and then makes one check for all of them.
+        - A tombstone that fell under a token that moved on is owed under the new token, even if the path looks deleted
+          by then. A commit may have read T before the tombstone was there.
+
+        *Without it* an overwrite under a sealed token releases what a commit has already read, or an acknowledged
+        upload or deletion is in no commit. A writer that drops its own old reference loses committed data, because T
+        may be committed with P in it.
+
+        *Shown by* `NaiveOverwrite`, `DropsOwnReference`, `ChecksTheFirst`, `TombstoneOnce`.
         """
         if not items:
             return "ok"
@@ -185,9 +217,12 @@ class Staging(Retry):
         return "busy"
 
     def put_back(self, token: str, item: Item, old: Entry | str | None) -> Steps:
-        """Take an entry away whose commit was marked meanwhile, and put back what it replaced, under a new reference:
-        while it was not there, the scrubber may have released the one that it had (rule 9). Without a key it is
-        committed if it has content: whoever deletes a blob deletes its key last.
+        """Take away an entry whose commit was marked meanwhile, and put back what it replaced.
+
+        Rule 9, Whoever puts an entry back gives it a new reference: The scrubber may have released the old one while
+        the entry was not there, however young the operation is. An address without a key is committed if it has
+        content, because whoever deletes a blob deletes its key last; anything else is gone. *Shown by*
+        `PutsBackAsItWas`.
         """
         mine = item.written(token)[2]
         if old in (LOST, mine):
@@ -249,9 +284,20 @@ class Staging(Retry):
         return (yield from self.enter(branch, [placed], token, own=True))
 
     def still_held(self, placed: list[Item]) -> Steps:
-        """Whether a long upload has not outlived its token; else what it wrote is taken back, as it was never placed
-        (rule 11): its references, and where the address is `deleting`, the blob. No other: what is in its grace window,
-        somebody may have restored; what has no key, restored and committed.
+        """Tell whether a long upload has not outlived its token; otherwise take back what it wrote.
+
+        Rule 11: A long upload checks its reference again.
+
+        Between the end of the blob and the first entry, a long upload reads its references. If one is gone, the upload
+        was never placed, and so it was never committed. It takes its references off and starts over. It deletes its
+        blob itself only where the address is `deleting`. What is on a list or in its grace window may have been
+        restored by somebody; what has no key may have been restored and committed.
+
+        *Without it* nothing is lost, because the writer checks its token behind the entry as well; a writer that dies
+        may leave an entry under a scrubbed token for longer. But an upload that deletes more than this rule allows
+        deletes what somebody restored.
+
+        *Shown by* `WithdrawsAll`, `WithdrawsWhatHasNoKey`; `NeverLooksBack` holds.
         """
         records = yield from each(*(("get", ("r", item.address)) for item in placed))
         if all(listed(held) and item.ref in held[1] for item, held in zip(placed, records, strict=True)):
@@ -266,7 +312,22 @@ class Staging(Retry):
         return held == DEAD
 
     def create(self, path: str, address: str, token: str) -> Steps:
-        """The first reference of a new address; another address where it is not sure that this one is new."""
+        """Write the first reference of a new address; of another address where it is not sure that this one is new.
+
+        Rule 1: The reference comes before the entry.
+
+        `references/<P>` lists (T, path, id) before `staging/T/path` names P with that id, and before the blob is
+        written. So an entry under a live token always has its reference, or P is committed. **Every placement has an id
+        of its own**: each copy, link and restore, and each retry of any of them.
+
+        *Without it* an entry may be committed before its reference is written. The reference comes after the reaper has
+        forgotten the commit's references, is released as left over, and the reaper deletes what the commit names. A
+        writer that dies between the blob and its reference leaves a blob that nobody finds. And if (T, path) alone were
+        the reference, an overwrite that is about to release its old one would take away the reference of a copy that
+        has just brought P back to the same path.
+
+        *Shown by* `EntryFirst`, `SameReference`, `CopiesUnderNoReference`.
+        """
         for _ in range(ATTEMPTS):
             item = Item(path, address, Ref(token, path, self.fresh()))
             if (yield ("cas", ("r", address), None, refs(item.ref))):
@@ -282,6 +343,20 @@ class Staging(Retry):
         return "ok"
 
     def link(self, branch: str, path: str, address: str, entered: list[Entered] | None = None) -> Steps:
+        """Rule 10: An issued address is linked once, through the same key.
+
+        GetPhysicalAddress creates `references/<P> = issued`. LinkPhysicalAddress is `set_if(issued -> [(T, path,
+        id)])`. A second link finds no `issued`, and neither does a replay after the commit. An address that has expired
+        and is not linked is deleted by `issued -> deleting`.
+
+        **A link that died between its reference and its entry is never taken up again**, not by the same token either.
+        What it left looks like a link whose entry was replaced, by a write that has yet to release it or under a token
+        that a commit has sealed. Its writer asks for a new address.
+
+        *Without it* two calls link one address, and both hear ok.
+
+        *Shown by* `LinksTwice`, `LinksUnderOneReference`, `TakesLinksUpAgain`.
+        """
         record = yield ("open", ("b", branch))
         if record is None:
             return "404"
@@ -295,8 +370,14 @@ class Staging(Retry):
         return (yield from self.enter(branch, [item], record.token, own=True, entered=entered))
 
     def link_copy(self, branch: str, path: str, address: str, copy: str, entered: list[Entered] | None = None) -> Steps:
-        """Link a copy at a new address, where nobody else can write (rule 10). The copy is made as an upload; then the
-        issued address is taken, as by a link, and goes to `deleting`: no restore may bring it back.
+        """Link a copy at a new address, where nobody else can write.
+
+        Rule 10, A link may name a copy: `safety.copy_linked` asks for it, because a URL of P that the store has signed
+        can write there until it expires. The copy is made as an upload, at an address Q of its own: reference, blob,
+        re-check (rule 11). Then P is taken as by a link, by `set_if(issued -> [(T, path, id)])`, and at once
+        `set_if(that -> deleting)`, with the hint of its expiry. It never has an empty list, from which it could be
+        restored. Only who has taken P writes the entry of Q; anybody else releases the reference of Q. *Shown by*
+        `CopiesTwice`.
         """
         record = yield ("open", ("b", branch))
         if record is None:
@@ -326,8 +407,20 @@ class Staging(Retry):
         return True
 
     def restore(self, branch: str, path: str, address: str, entered: list[Entered] | None = None) -> Steps:
-        """Take an address back that is in its grace window, or on its way there: named by what is reset, or by a dead
-        call's reference.
+        """Take back an address that is in its grace window, or on its way there.
+
+        Rule 17: Restore.
+
+        A restore is `set_if(empty -> [(T, path, id)])` under the current token, before `deleting`, and then an entry as
+        in any placement. A list that is not empty yet takes it as well: what names the address was reset and is not
+        processed, or belongs to a call that died.
+
+        The restored entry is the one that named the address. The empty list keeps it. Before the list is empty, the
+        entry is under its own token. A name leaves the list, which keeps its entry then, before the entry leaves the
+        token. So where no entry is found, the list is read again.
+
+        *Without it* a restore of an address that is `deleting` names a blob that is about to be deleted. *Shown by*
+        `RestoresDeleting`.
         """
         if not (yield from self.is_written(address)):
             return "404"
@@ -357,7 +450,15 @@ class Staging(Retry):
         return Source(address, None, None, head) if address else None
 
     def resolve(self, branch: str, path: str) -> Steps:
-        """Source, or None; read again until the branch record stood still meanwhile."""
+        """Source, or None.
+
+        Rule 12: A reader reads the branch again.
+
+        A reader whose object was not found, or moved, reads the branch again: entries leave the area of a token once it
+        is processed.
+
+        *Without it* a reader does not find what was there all the time. *Shown by* `ReadsOnce`.
+        """
         while True:
             record = yield ("open", ("b", branch))
             if record is None:
@@ -368,75 +469,6 @@ class Staging(Retry):
                 return None
             if again[:3] == record[:3]:
                 return found
-
-    def copy(self, source_branch: str, source_path: str, branch: str, path: str) -> Steps:
-        return (yield from self.copying(branch, (source_branch, source_path, path)))[0]
-
-    def copy_many(self, branch: str, *pairs: tuple[str, str, str]) -> Steps:
-        """pairs: (source branch, source path, path)."""
-        return (yield from self.copying(branch, *pairs))[0]
-
-    checks_heads = True
-
-    def copying(self, branch: str, *pairs: tuple[str, str, str], overwrites: list[Overwrite] | None = None) -> Steps:
-        """(verdict, the source copied last). Every reference, then every entry, then one token check."""
-        copied = None
-        for _ in range(ATTEMPTS):
-            record = yield ("open", ("b", branch))
-            if record is None:
-                return "404", None
-            items = []
-            later = []
-            for pair in pairs:
-                source_branch, source_path, path = pair
-                source = yield from self.resolve(source_branch, source_path)
-                if source is None:
-                    return "404", None
-                ref = None
-                if source.token is None:
-                    if self.checks_heads and (yield ("get", ("x", source.head))):
-                        return "410", None
-                else:
-                    ref = Ref(record.token, path, self.fresh())
-                    outcome = yield from self.hold(source.address, ref, own=False)
-                    if outcome == "missing" and (yield from self.committed_source(source, source_branch, source_path)):
-                        ref = None
-                    elif outcome != "held":
-                        later.append(pair)  # its source has changed
-                        continue
-                items.append(Item(path, source.address, ref))
-                copied = source
-            verdict = yield from self.enter(branch, items, record.token, own=False, overwrites=overwrites)
-            if verdict == "ok":
-                pairs = tuple(later)
-                if not pairs:
-                    return "ok", copied
-            elif verdict != "again":
-                return verdict, None
-        return "busy", None
-
-    pins = True
-
-    def committed_source(self, source: Source, branch: str, path: str) -> Steps:
-        """Rule 4: whether a source without reference key is committed: it is, if it still resolves to the same entry.
-
-        While a gc runs, the address is pinned first: the gc may have read the place this copy goes to, and not find any
-        more the place it comes from.
-        """
-        run = (yield ("get", ("gc",))) if self.pins else None
-        if run is not None:
-            yield ("set", ("pin", run, source.address), True)
-        return (yield from self.resolve(branch, path)) == source
-
-    def copy_from_commit(self, commit: str, source_path: str, branch: str, path: str) -> Steps:
-        tree = yield from self.named(commit)
-        if isinstance(tree, str):
-            return tree
-        record = yield ("open", ("b", branch))
-        if record is None:
-            return "404"
-        address = tree[source_path]
-        return (yield from self.enter(branch, [Item(path, address, None)], record.token, own=False, source=commit))
 
     checks_landed = True
 
@@ -455,8 +487,18 @@ class Staging(Retry):
         return bool(tokens) and (yield from self.landed(commit, branch_of(tokens[0])))
 
     def landed(self, commit: str, branch: str) -> Steps:
-        """Whether a commit was ever the head. Who publishes a branch's `retired` sets the landed mark before taking the
-        tokens off, so one of the two is there if it was, in this order.
+        """Tell whether a commit was ever the head.
+
+        Rule 18: A commit counts once it landed.
+
+        A commit's record is written before the branch moves. It outlives a commit that was given up and whose blobs are
+        deleted. So a commit that a caller names by its id must have its landed mark; or be in `retired` of its branch
+        now; or have the mark when it is looked for again. The landed mark is written by the committer, and by whoever
+        publishes `retired`, before the marker. The same three reads, in this order, tell a committer whose `set_if` is
+        refused whether it had landed: ok, or never.
+
+        *Without it* a branch or a cherry-pick names blobs of a commit that never was, or a caller hears "aborted" of a
+        commit that landed. *Shown by* `AnyCommitId`, `AnswersByTheRecord`.
         """
         record = yield ("get", ("b", branch))
         if record is not None and any(fate == commit for _, fate in record.retired):
@@ -482,101 +524,19 @@ class Staging(Retry):
                     return "ok"
         return "busy"
 
-    deletes_again = True
-    answers_by_the_deletion = True
-    takes_copies_back = True
-
-    def move(self, branch: str, path: str, to: str, to_branch: str | None = None) -> Steps:
-        """Copy, then delete the source: who deletes it has moved it, and anybody else takes its own copy back (rule
-        6). What the copy replaced keeps its reference until then.
-        """
-        to_branch = to_branch or branch
-        overwrites: list[Overwrite] = []
-        verdict, copied = yield from self.copying(to_branch, (branch, path, to), overwrites=overwrites)
-        if verdict != "ok":
-            return verdict
-        verdict = yield from self.remove(branch, path, copied)
-        if verdict == "404" and self.takes_copies_back and self.may_take_back(overwrites):
-            return (yield from self.take_back(to_branch, overwrites[-1]))
-        last = overwrites[-1]
-        yield from self.released(last.token, to, last.old)
-        return "conflict" if verdict == "404" and self.takes_copies_back else verdict
-
-    def may_take_back(self, overwrites: list[Overwrite]) -> bool:
-        """Whether the copy was written once: a commit may have what was written under a token that moved on, and what a
-        write replaced whose reply was lost, nobody knows.
-        """
-        return len(overwrites) == 1 and overwrites[0].old is not LOST
-
-    def take_back(self, branch: str, overwrite: Overwrite) -> Steps:
-        """Put back what the copy replaced, under a new reference (rule 9). If the token moved on, a commit may have
-        the copy.
-        """
-        token, item, old = overwrite
-        yield from self.put_back(token, item, old)
-        record = yield ("open", ("b", branch))
-        if record is None or record.token != token:
-            return "conflict"
-        if item.ref is not None:
-            yield from self.release(item.address, item.ref)
-        yield from self.released(token, item.path, old)
-        return "404"
-
-    def still(self, source: Source, copied: Source) -> bool:
-        """Whether it is the entry that was copied, staged as it was or committed since: the same object copied back has
-        another id.
-        """
-        return source.address == copied.address and (
-            source.token is None or (copied.token is not None and source.id == copied.id)
-        )
-
-    def tombstone_of_a_move(self) -> Tomb | str:
-        """It has an id, so that a move knows its own although a reply was lost."""
-        return Tomb(self.fresh())
-
-    def remove(self, branch: str, path: str, copied: Source) -> Steps:
-        """Delete what was copied, and nothing that was written over it since. "404": this call did not delete it;
-        "conflict": nobody knows, because its own tombstone fell under a token that moved on, or may land yet.
-        """
-        mine = self.tombstone_of_a_move()
-        owed = False
-        for _ in range(ATTEMPTS):
-            record = yield ("open", ("b", branch))
-            if record is None:
-                return "conflict"
-            top = yield ("get", ("e", record.token, path))
-            source = yield from self.look(record, path)
-            if top != mine and (
-                (source is None and not owed) or (source is not None and not self.still(source, copied))
-            ):
-                again = yield ("open", ("b", branch))
-                if again is None or again[:3] == record[:3]:
-                    return self.not_deleted(owed=owed)
-                continue
-            done = top == mine
-            if not done:
-                staged = source is not None and source.token == record.token
-                old = Entry(source.address, source.id) if staged else None
-                # over an entry, whose id never comes back, it is made again where the reply was lost
-                done = yield ("cas", ("e", record.token, path), old, mine, *(() if staged else (ONCE,)))
-                if not done and source is None:
-                    return self.not_deleted(owed=owed)  # somebody else wrote there under this token
-            again = yield ("open", ("b", branch))
-            if done is True and again is not None and (again.token == record.token or not self.deletes_again):
-                yield from self.released(record.token, path, Entry(copied.address, copied.id))
-                return "ok"
-            owed = owed or bool(done)  # a commit may have read the token before the tombstone
-        return "busy"
-
-    def not_deleted(self, *, owed: bool) -> str:
-        if not self.answers_by_the_deletion:
-            return "ok"
-        return "conflict" if owed else "404"
-
     release_anyway = False
 
     def reset_paths(self, branch: str, *paths: str) -> Steps:
-        """Drop what is staged at some paths: only under the current token, and a conflict while tokens are sealed."""
+        """Drop what is staged at some paths.
+
+        Rule 15: Reset of a path or prefix.
+
+        It works only under the current token, and is a conflict while tokens are sealed. It is `set_if(entry ->
+        ABSENT)`, then rule 2's check. If T is still current, it releases as in rule 6. Otherwise it leaves the
+        reference and says conflict.
+
+        *Without it* the reset releases what a commit has read. *Shown by* `ResetsPathsBlindly`.
+        """
         record = yield ("open", ("b", branch))
         if record is None:
             return "404"

@@ -326,7 +326,34 @@ def each(*ops: Op) -> Steps:
 
 
 class Retry:
-    """What stands between a flow and the store: it turns a lost reply into an answer, where an answer can be had."""
+    """Stands between a flow and the store, and turns a lost reply into an answer, where an answer can be had.
+
+    Protocol: When a reply is lost.
+
+    The write landed, or it did not, or it lands later, because the request is still under way. The retry layer below
+    all flows decides by the kind of write:
+
+    - **`set` and `delete`** are made again.
+    - **`set_if`** is made again. If the second one is refused, the layer reads the key: if the new value is there, the
+      first one landed. This works because expected values never come back: branch records carry a write id, entries and
+      references an id, and lists the time at which they changed.
+    - **`set_if(ABSENT -> x)`** is looked for, and **never made again**. It may have landed, been deleted, and been
+      processed meanwhile. Made again, it would bring a dead token to life, or reuse an address whose blob another
+      reaper is about to delete because it read `deleting`. If nothing is at the key, the flow takes a new address or
+      token.
+    - **`exchange`** is **never made again as it is**. Since the first one landed, others may have replaced its entry
+      and released its reference. The flow goes round as if its token had moved: a new reference, and then an entry that
+      carries it. (If the token is still current when it is read *after* the list, and the old reference is no longer on
+      the list, then the entry had landed and was replaced. The answer is ok.)
+    - **A placement that may only go where nothing is** expects ABSENT or a tombstone, and both can come back. Its
+      `set_if` is never made again either; rule 20 says how it goes on.
+    - **A refusal does not mean "never landed".** A flow that is refused reads what is there (rules 3 and 18).
+
+    A late write endangers no blob that is named. But it may show the older upload over a newer one, and a caller
+    without a reply that goes round writes later than it began.
+
+    *Shown by* `SwapsAgain`, `AnswersTooSoon`, `CreatesAgain`.
+    """
 
     create_again = False
     """Whether what was to be created is created again after a lost reply. It may have landed, and been deleted and

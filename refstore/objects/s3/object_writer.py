@@ -1,8 +1,7 @@
 """Put one object. A body of up to one part is one PUT; a larger one is a multipart upload with one part in memory.
-A part is received whole before it is sent, because the server checks its MD5, which is not known earlier.
 
-A lost reply is planned for: a write that can succeed only once (`If-None-Match`, the completion of a multipart upload)
-carries a write id in the object's metadata. A retry recognises its own landed write by it.
+A part is received whole before it is sent, because the server checks its MD5. A lost reply is planned for: a write that
+can succeed only once (`If-None-Match`, a completion) has a write id in the metadata, by which a retry recognises it.
 """
 
 from __future__ import annotations
