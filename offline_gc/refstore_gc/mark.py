@@ -228,7 +228,7 @@ def _look(run: RunContext, marks: Marks, begun: _BegunMark, baseline: Baseline |
 def _list_then_scan(
     run: RunContext, marks: Marks, begun: _BegunMark, baseline: Baseline | None
 ) -> tuple[Sequence[ListedChunk], LiveSet]:
-    """List the store, and scan what is live after the listing is complete (rule 13)."""
+    """List the store, then scan what is live: listed later, an object might be named only since the scan (rule 13)."""
     with run.steps.step("listing the object store"):
         chunks = list_objects.list_objects(run, baseline.horizon if baseline else "")
     with run.steps.step("reading what the KV names") as report_rows:

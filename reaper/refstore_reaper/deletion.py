@@ -87,7 +87,7 @@ class BatchDeleter:
     ) -> BatchSteps:
         """Delete one batch. It is given as due addresses, or as addresses that are marked `deleting` and have no hints.
 
-        The order is that of rule 8. The batch pauses once, while the store deletes; another batch may begin meanwhile.
+        Marked first, so that no restore names a blob that is deleted (rule 8). A batch pauses while the store works.
         """
         if due:
             marked, stale = mark_deleting(self._ctx, due, delays=self._delays, on_corrupt=self._on_corrupt)
@@ -100,7 +100,7 @@ class BatchDeleter:
         self._in_flight.update(addresses)
         confirmed = DeleteResult((), (), ())
         try:
-            self._guard.pass_through()  # behind the marks, and before the blobs: the order is that of rule 21
+            self._guard.pass_through()  # behind the marks: a KV that lost a name since must not cost the blob (rule 21)
             if self._async_deleter is None:
                 confirmed = delete_blobs(self._ctx.objects, batch, self._journal)
             else:

@@ -1,6 +1,6 @@
 """Release references after a token's fate is decided: the middle of `retired -> markers -> references -> empty`.
 
-Committed markers come first (rule 7). A committed marker deletes the reference keys of the commit's added addresses.
+Committed markers come first (rule 7), or what a commit names is released: each deletes the keys of what it added.
 Only then it hands its tokens over as deleted, so that entries that were overwritten or deleted before the commit lose
 their references.
 

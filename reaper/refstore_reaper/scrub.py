@@ -172,7 +172,7 @@ def open_upload_keys(ctx: Context) -> set[str]:
 
 
 def dead_tokens(ctx: Context, tokens: Iterable[Token]) -> set[Token]:
-    """Return the tokens that are neither live nor retired and have no marker, read in the order of rule 9."""
+    """Return tokens that are not live, retired or marked. Branches are read first, as a fate travels (rule 9)."""
     branches = ctx.branches
     markers = ctx.markers
     left = set(tokens)

@@ -4,7 +4,7 @@
              late writers, who notice that their token moved and write again under the new one (rule 2)
     write    write ranges, metarange, the listing of added addresses and the commit record, all under new names
     advance  move the head and retire the sealed tokens with the commit's id, by one `set_if` on the branch record
-             (rule 3)
+             (rule 3): a committer that dies behind that leaves no token without a fate
     enter    write the commit to the manifest in the object store, so that it survives the KV (rule 21)
     publish  publish the committed marker, from which the reaper works (rule 7)
 

@@ -193,7 +193,7 @@ def _drop_overwriting(pairs: Sequence[tuple[Path, Path]], placements: Sequence[P
 def find_committed_sources(
     ctx: Context, source: ResolvedRef, before: dict[Path, ResolvedEntry], paths: Sequence[Path]
 ) -> frozenset[Path]:
-    """Return the sources without a reference key that still have the same entry: they are committed (rule 4)."""
+    """Return the sources without a key that still have the same entry: these are committed, not reaped (rule 4)."""
     if not paths:
         return frozenset()
     gc_marks.pin(ctx, [before[path].entry.address for path in paths])

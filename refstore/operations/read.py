@@ -346,7 +346,7 @@ def _is_swept(marks: Sequence[Mark]) -> bool:
 def read_consistent(
     ctx: Context, name: BranchName, read: Callable[[Branch], T], open_branch: OpenBranch | None = None
 ) -> T:
-    """Call `read` with the branch record, again until the record did not change meanwhile (rule 12)."""
+    """Call `read` until the branch record stood still: entries leave a token once it is processed (rule 12)."""
     branches = ctx.branches
     open_branch = open_branch or branches.read_open(name)
     for _ in range(ATTEMPTS):

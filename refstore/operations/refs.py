@@ -103,7 +103,7 @@ def head_commit(ctx: Context, commit: CommitId) -> Commit:
 
 
 def check_mark(ctx: Context, commit: CommitId, paths: Sequence[Path] | None = None) -> None:
-    """Raise Gone for a marked commit: nothing may be copied from it, and no branch made at it (rule 13).
+    """Raise Gone for a marked commit: what is copied from it, or branched at it, its sweep would delete (rule 13).
 
     `paths`: the only paths that the caller uses. None: the whole commit, so that a mark on a part of it counts.
     """

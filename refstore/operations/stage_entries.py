@@ -124,7 +124,7 @@ def place(
         writes = [Exchange(key, item.encoded_entry) for key, item in zip(names, placements, strict=True)]
         marks = [Get(keys.mark(ctx.repo, commit)) for commit in sources or ()]
         try:
-            # one round trip: first the entries, then the marks and the branch (rules 2 and 13)
+            # entries first: a commit or a mark that missed them is seen by the reads behind them (rules 2 and 13)
             results = ctx.kv.execute([*writes, *marks, branches.get_operation(branch)])
         except OutcomeUnknown as error:
             unknown.wait(error)
@@ -167,7 +167,7 @@ def place(
 
 
 def release_replaced(ctx: Context, overwrites: Sequence[Overwrite]) -> None:
-    """Release what was replaced under tokens that stayed current (rule 6)."""
+    """Release what was replaced under tokens that stayed current; under others a commit may have read it (rule 6)."""
     releases: list[Release] = []
     for token, item, replaced, was_current in overwrites:
         if was_current and replaced is not None:
@@ -401,7 +401,7 @@ def _uncertain(branch: BranchName, path: Path) -> Contention:
 def releases_of_replaced(token: Token, old: Sequence[tuple[Path, bytes | Absent]], cause: str) -> list[Release]:
     """Return releases of the references that replaced or removed entries carried.
 
-    The caller releases them if the token stayed current (rule 6).
+    The caller releases them if the token stayed current; if not, a commit may have read the entries (rule 6).
     """
     releases: list[Release] = []
     for path, value in old:
@@ -455,7 +455,7 @@ def _undo_if_marked(
     sources: Mapping[CommitId, Sequence[Path]],
     marks: Sequence[Result],
 ) -> None:
-    """Undo entries that were copied from a commit that was marked meanwhile (rule 13). Raises Gone."""
+    """Undo copies from a commit that was marked meanwhile: its sweep deletes their objects (rule 13). Raises Gone."""
     for (commit, paths), mark in zip(sources.items(), marks, strict=True):
         if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):
             # an operation that comes this late may have outlived the wait of the marking run, so its undo has a time of

@@ -483,7 +483,7 @@ def _make_linked_entry(
 
 
 def _reserve(ctx: Context, token: Token, paths: Sequence[Path]) -> list[tuple[Address, Reference]]:
-    """Make new addresses, each with its first reference (rule 1)."""
+    """Make new addresses, each with its first reference: without one nobody finds the blob after a crash (rule 1)."""
     unknown = UnknownOutcomes(ctx.clock)
     while True:  # `unknown` ends it
         now = ctx.clock.now_ms()

@@ -41,7 +41,7 @@ class Branches:
         return keys.branch(self._repo, name)
 
     def get_operation(self, name: BranchName) -> Get:
-        """Return the read for the token check of rule 2, which an operation adds to its batch after its entries."""
+        """Return the read behind the entries of a batch: a commit that moved the token may lack them (rule 2)."""
         return Get(self.key(name))
 
     def read_open(self, name: BranchName) -> OpenBranch:
@@ -151,7 +151,7 @@ class Branches:
         raise self.contention(name)
 
     def advance(self, name: BranchName, base: CommitId, sealed: tuple[Token, ...], head: CommitId, fate: str) -> bool:
-        """Move the head from `base` to `head` and retire `sealed` with their fate, in one step (rule 3).
+        """Move the head from `base` and retire `sealed` in one step: between two a crash loses their fate (rule 3).
 
         Return False where another commit or a reset took these tokens; then nothing changed. Tokens that were sealed
         later stay sealed.

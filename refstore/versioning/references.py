@@ -85,7 +85,7 @@ class References:
         return [Get(key) for key in keys.reference_keys(self._repo, addresses)]
 
     def create(self, items: Sequence[tuple[Address, Reference]]) -> None:
-        """Write the first reference of new addresses (rule 1), which nobody else has a key for.
+        """Write the first reference of new addresses, before blob and entry: a later one would be scrubbed (rule 1).
 
         `changed_ms` is the time at which the address was made, so that `release` can guess the list without reading it.
         Raises OutcomeUnknown: the caller makes new addresses then, and leaves these to the scrubber.
@@ -208,7 +208,7 @@ class References:
     def add(self, items: Sequence[tuple[Address, Reference]], *, on_empty: bool) -> list[AddOutcome]:
         """Add a reference to each list. Several items may name one address; they are added one after the other.
 
-        `on_empty`: add it to an emptied list too, for the writer's own retry and for restore (rule 5).
+        `on_empty`: an emptied list takes it too; for the writer's own retry and restore, as it ends a grace (rule 5).
         """
         outcomes: dict[int, AddOutcome] = {}
         waiting = list(range(len(items)))
@@ -232,7 +232,7 @@ class References:
         raise Contention(_KEPT_CHANGING)
 
     def are_listed(self, items: Sequence[tuple[Address, Reference]]) -> list[bool]:
-        """Return whether each reference is on its list now: the re-check of a long upload (rule 11)."""
+        """Return whether each reference is on its list now: if not, a long upload outlived its token (rule 11)."""
         records = self.get_many([address for address, _ in items])
         return [
             isinstance(record, Listed) and ref in record.references
@@ -326,7 +326,7 @@ class References:
             )
 
     def delete_records(self, addresses: Collection[Address]) -> None:
-        """Delete the keys of committed addresses; their blobs stay (rule 7)."""
+        """Delete the keys of committed addresses. Processing their tokens first would release them (rule 7)."""
         self._kv.delete_many(keys.reference_keys(self._repo, addresses))
 
 
