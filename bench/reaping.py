@@ -4,9 +4,8 @@ stays.
 Ours is the whole job, in a fresh process: `Reaper.run_once` with no grace, from a branch that was just reset, until
 nothing is due: markers published, the token's entries read, references released, blobs deleted, keys and entries gone,
 the journal written, every shard scrubbed or found fresh. One floor writes the protocol's rows and unlinks
-(`reaping_floors.py`), the other only lists a folder and unlinks. The peers' clocks
-run while they delete, not while they open their tables; their memory is their whole process's, ours that of both its
-processes, with what these share counted once.
+(`reaping_floors.py`), the other only lists a folder and unlinks. The peers' clocks run while they delete, not while
+they open their tables; memory is that of the whole process.
 """
 
 from __future__ import annotations

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from refstore.deletion_history.content_deletion import delete_contents
 from refstore.deletion_history.journal_format import PendingDelete
 from refstore.objects.base import DeleteResult
+from refstore.operations.commit_references import process_committed
 from refstore.records import keys
 from refstore.repository import Repository
 from refstore.versioning import due_hints
 from refstore_reaper.blob_deletion import delete_blobs
 from refstore_reaper.deletion import due_addresses, mark_deleting, remove_keys, settle
-from refstore_reaper.reference_release import process_committed, process_deleted, publish_markers
+from refstore_reaper.reference_release import process_deleted, publish_markers
 from refstore_reaper.scrub import scrub_references, scrub_tokens
 from refstore_reaper.unnamed_references import release_unnamed
 
@@ -33,7 +34,7 @@ def release_all(repo: Repository) -> None:
     for commit_id, marker in list(markers.scan_committed()):
         process_committed(ctx, commit_id, marker)
     for token, marker in list(markers.scan_deleted()):
-        process_deleted(ctx, token, marker)
+        list(process_deleted(ctx, token, marker))
 
 
 def delete_due(repo: Repository) -> int:

@@ -7,23 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
 
 from refstore.deletion_history.content_deletion import Journal
 from refstore.deletion_history.journal_format import PendingDelete
 from refstore.errors import ObjectsUnavailable
 from refstore.objects.base import DeleteResult, ObjectStore
-from refstore.objects.local import LocalObjects
 from refstore.versioning.address_state import UPLOAD_CAUSES
-from refstore_reaper.delete_worker import DeleteWorker
-
-WORKER_KEYS_MIN: Final = 500
-"""The smallest batch of local files for the delete worker. A smaller one is deleted faster than it is sent."""
 
 
-def delete_blobs(
-    objects: ObjectStore, batch: Sequence[PendingDelete], journal: Journal, worker: DeleteWorker | None = None
-) -> DeleteResult:
+def delete_blobs(objects: ObjectStore, batch: Sequence[PendingDelete], journal: Journal) -> DeleteResult:
     """Write the batch to the journal, then delete its blobs. Raises ObjectsUnavailable: then nothing is confirmed.
 
     At the address of a multipart upload the store is asked for uploads that are pending there: who began it may have
@@ -31,11 +23,7 @@ def delete_blobs(
     """
     journal.record_start(batch)
     pending = _abort_uploads(objects, batch)
-    addresses = [item.address for item in batch if item.address not in pending]
-    if worker is not None and isinstance(objects, LocalObjects) and len(addresses) >= WORKER_KEYS_MIN:
-        deleted = worker.delete(objects.url, addresses)
-    else:
-        deleted = objects.delete_many(addresses)
+    deleted = objects.delete_many([item.address for item in batch if item.address not in pending])
     return deleted._replace(failed_keys=(*deleted.failed_keys, *pending.items())) if pending else deleted
 
 
@@ -52,19 +40,15 @@ def _abort_uploads(objects: ObjectStore, batch: Sequence[PendingDelete]) -> dict
 
 
 class AsyncDeleter:
-    """Deletes blobs batch by batch in a thread of its own, and large batches of local files in a second process. Close
-    it.
-    """
+    """Deletes blobs batch by batch in a thread of its own. Close it."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="refstore-delete")
-        self._worker = DeleteWorker()
 
     def submit(self, objects: ObjectStore, batch: Sequence[PendingDelete], journal: Journal) -> Future[DeleteResult]:
         """Begin `delete_blobs`."""
-        return self._thread.submit(delete_blobs, objects, batch, journal, self._worker)
+        return self._thread.submit(delete_blobs, objects, batch, journal)
 
     def close(self) -> None:
         """Close after the batches that were submitted."""
         self._thread.shutdown()
-        self._worker.close()

@@ -78,10 +78,6 @@ class Breaker:
         self._reaper = reaper
         self._key = keys.reaper_state(ctx.repo, "breaker")
         self._share_checked = False
-        self._reserved = 0
-        """The number that `reserve` reserved in this pass."""
-        self._objects = 0
-        """A lower bound of the repository's objects at the beginning of the pass."""
         self.under_way = 0
         """How many deletions were permitted and not reported yet."""
 
@@ -173,35 +169,6 @@ class Breaker:
             key = keys.reaper_state(self._ctx.repo, f"{_COUNTERS}{keys.format_due_time(bucket)}/{self._reaper}")
             counter = decode_optional(self._ctx.kv.get(key), DeletionCount)
             self._ctx.kv.set(key, encode(DeletionCount(count + (counter.count if counter else 0))))
-
-    def reserve(self, count: int, count_objects: Callable[[int], int]) -> bool:
-        """Reserve `count` more deletions in this pass, if they cannot trip the breaker. This never trips it: objects
-        without a reservation are deleted by due hints later.
-        """
-        try:
-            state = self.state()
-        except CorruptRecord:
-            return False
-        if state.tripped_ms:
-            return False
-        if not self._is_allowed_by_time(state):
-            if state.allowed_objects or (
-                self._settings.breaker_per_hour
-                and self._deleted_within_an_hour() + self.under_way + count > self._settings.breaker_per_hour
-            ):
-                return False
-            share, reserved = self._settings.breaker_share, self._reserved + count
-            if share < 1 and reserved > self._settings.breaker_floor_objects:
-                if share * self._objects < reserved and share:
-                    self._objects = count_objects(math.ceil(4 * reserved / share)) + self._reserved
-                if share * self._objects < reserved:
-                    return False
-        self._reserved += count
-        return True
-
-    def use_reserved(self, count: int) -> Permit:
-        """Return a permit for so many reserved deletions. Give it back to `report_deleted`."""
-        return self._grant(count)
 
     def _grant(self, count: int, *, from_allowance: bool = False) -> Permit:
         self.under_way += count

@@ -82,16 +82,13 @@ class BatchDeleter:
         self._begun: dict[Key, DueHint] = {}
         """The hints of which some addresses need them no longer, and others do."""
 
-    def delete_batch(
-        self, permit: Permit, *, due: Sequence[DueAddress] = (), marked: Sequence[PendingDelete] = ()
-    ) -> BatchSteps:
-        """Delete one batch. It is given as due addresses, or as addresses that are marked `deleting` and have no hints.
+    def delete_batch(self, permit: Permit, due: Sequence[DueAddress]) -> BatchSteps:
+        """Delete one batch of due addresses, in the order of rule 8.
 
-        Marked first, so that no restore names a blob that is deleted (rule 8). A batch pauses while the store works.
+        It pauses once, while the store deletes; another batch may begin meanwhile.
         """
-        if due:
-            marked, stale = mark_deleting(self._ctx, due, delays=self._delays, on_corrupt=self._on_corrupt)
-            self._settle(stale)
+        marked, stale = mark_deleting(self._ctx, due, delays=self._delays, on_corrupt=self._on_corrupt)
+        self._settle(stale)
         batch = [item for item in marked if item.address not in self._in_flight]
         if not batch:
             self._breaker.report_deleted(permit, 0)
@@ -114,8 +111,6 @@ class BatchDeleter:
             self._tally.count(deleted=contents)
         finally:
             self._in_flight.difference_update(addresses)
-            if not due:
-                write_hints(self._ctx, left)
             self._breaker.report_deleted(permit, len(confirmed.deleted_keys))
         gone = set(addresses).difference(left)
         self._settle([each for each in due if each.address in gone])
@@ -277,12 +272,6 @@ def remove_keys(ctx: Context, addresses: Sequence[Address], confirmed: DeleteRes
     going = [address for address in addresses if address in gone]
     ctx.kv.delete_many(keys.reference_keys(ctx.repo, going))
     return [] if len(going) == len(addresses) else [address for address in addresses if address not in gone]
-
-
-def write_hints(ctx: Context, addresses: Sequence[Address]) -> None:
-    """Make the next pass look at the addresses."""
-    now = ctx.clock.now_ms()
-    due_hints.write(ctx.kv, ctx.repo, [(now, address) for address in addresses])
 
 
 def _reschedule(ctx: Context, early: Mapping[Address, int], due: Sequence[DueAddress]) -> list[DueAddress]:

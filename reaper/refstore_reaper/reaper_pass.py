@@ -12,9 +12,6 @@
 Every step works unit by unit (a marker, a shard), under leases, and has a bounded time. A step fails closed: an error
 stops its unit, nothing that depended on the unit is deleted, and the summary names it. A request to stop is seen
 between batches; the current batch is finished.
-
-With no grace, no rate limit, and a quiet breaker, blobs are deleted while their tokens are processed, without due
-hints.
 """
 
 from __future__ import annotations
@@ -31,13 +28,12 @@ from refstore.context import Context
 from refstore.core import event_log
 from refstore.core.ids import CommitId, Token, commit_id, staging_token
 from refstore.deletion_history.content_deletion import Journal
-from refstore.deletion_history.journal_format import PendingDelete
 from refstore.errors import CorruptRecord, KVSettling, KVUnavailable, KVWentBack, ObjectsUnavailable, RefstoreError
 from refstore.kv.base import ABSENT, Key
 from refstore.kv_recovery.fence import Guard
 from refstore.kv_recovery.manifest_check import check_repository
-from refstore.kv_recovery.settlement import delete_added_references, has_live_token
 from refstore.operations import branch
+from refstore.operations.commit_references import delete_added_references, process_committed
 from refstore.records import keys
 from refstore.records.branch_records import CommittedTokens, DeletedToken
 from refstore.records.encoding import decode
@@ -45,9 +41,9 @@ from refstore.records.repository_records import RepositoryRecord
 from refstore.versioning import due_hints
 from refstore.versioning.due_hints import DueHint
 from refstore.versioning.manifest import AnyEntry, CommitLanded
-from refstore.versioning.markers import COMMITTED_CAUSE_PREFIX, REPOSITORY_DELETED_CAUSE
+from refstore.versioning.markers import REPOSITORY_DELETED_CAUSE
 from refstore_reaper import backlog, reference_release, repository_removal, scrub, unnamed_references
-from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
+from refstore_reaper.batch_pipeline import Pipeline
 from refstore_reaper.blob_deletion import AsyncDeleter
 from refstore_reaper.breaker import Breaker, Reason
 from refstore_reaper.deletion import BatchDeleter, DueAddress, count_deletable, due_addresses
@@ -186,9 +182,9 @@ class ReaperPass:
         for unit, raw in self._leased_markers(keys.committed_tokens(self._ctx.repo), "committed"):
             with self._unit(f"committed/{unit}"):
                 marker = decode(raw, CommittedTokens)
-                if has_live_token(self._ctx, marker.tokens):
+                if self._ctx.branches.has_live(marker.tokens):
                     continue  # the KV lost the decision that the marker stands for
-                finished = reference_release.process_committed(
+                finished = process_committed(
                     self._ctx, commit_id(unit), marker, go_on=self._is_not_stopped, page=self._tools.batch_keys
                 )
                 self._tally.count(committed=int(finished))
@@ -200,36 +196,16 @@ class ReaperPass:
         for unit, raw in self._leased_markers(keys.deleted_tokens(self._ctx.repo), "deleted"):
             with self._unit(f"deleted/{unit}"):
                 token = staging_token(unit)
-                if not has_live_token(self._ctx, (token,)):  # else the KV lost the decision that the marker stands for
+                if not self._ctx.branches.has_live([token]):  # else the KV lost the decision that the marker stands for
                     self._process_deleted_token(token, decode(raw, DeletedToken))
 
     def _process_deleted_token(self, token: Token, marker: DeletedToken) -> None:
-        # most entries of a commit's tokens are committed: only when they are due is it known how many will be deleted
-        at_once = (
-            self._delays.grace_seconds == 0
-            and not self._tools.throttle.is_limited
-            and not marker.cause.startswith(COMMITTED_CAUSE_PREFIX)
-        )
-
-        def delete_now(marked: Sequence[PendingDelete]) -> BatchSteps:
-            return self._deleter.delete_batch(self._breaker.use_reserved(len(marked)), marked=marked)
-
-        def on_released(references: int, emptied: int) -> None:
-            self._tally.count(released=references, emptied=emptied)
-
-        finished = reference_release.process_deleted(
-            self._ctx,
-            token,
-            marker,
-            delays=self._delays,
-            delete_now=delete_now if at_once else None,
-            may_delete_now=self._may_delete_now,
-            on_released=on_released,
-            go_on=self._may_go_on,
-            page=self._tools.batch_keys,
-        )
-        self._tally.count(tokens=int(finished))
-        self._tally.more |= not finished
+        for page in reference_release.process_deleted(self._ctx, token, marker, page=self._tools.batch_keys):
+            self._tally.count(released=page.removed_references, emptied=page.emptied)
+            if not self._may_go_on():
+                self._tally.more = True
+                return
+        self._tally.count(tokens=1)
 
     # ---- the manifest
 
@@ -272,9 +248,6 @@ class ReaperPass:
                 self._tools.guard.pass_through()
                 self._ctx.manifest.confirm(done, self._ctx.ids.new_id(self._ctx.clock.now_ms()))
                 self._ctx.manifest.merge_confirmed(self._ctx.ids.new_id(self._ctx.clock.now_ms()))
-
-    def _may_delete_now(self, count: int) -> bool:
-        return not self._store_down and self._breaker.reserve(count, self._count_objects)
 
     def _leased_markers(self, partition: str, kind: str) -> Generator[tuple[str, bytes], None, None]:
         """Yield the markers whose leases this reaper got, one at a time, while there is time."""
@@ -360,7 +333,7 @@ class ReaperPass:
             self._tally.more = True
             self._tally.count(blocked=int(bool(self._breaker.state().tripped_ms)))
             return False
-        pipeline.start(self._deleter.delete_batch(permit, due=due[: permit.count]))
+        pipeline.start(self._deleter.delete_batch(permit, due[: permit.count]))
         if not self._may_go_on():
             self._tally.more = True
             return False

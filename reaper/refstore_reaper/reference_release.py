@@ -1,43 +1,34 @@
-"""Release references after a token's fate is decided: the middle of `retired -> markers -> references -> empty`.
+"""Publish markers, and release the references of tokens that no commit took: the middle of `retired -> markers ->
+references -> empty`.
 
-Committed markers come first (rule 7), or what a commit names is released: each deletes the keys of what it added.
-Only then it hands its tokens over as deleted, so that entries that were overwritten or deleted before the commit lose
-their references.
+A committed marker (`refstore.operations.commit_references`) hands its tokens over as deleted, so that entries that were
+overwritten or deleted before the commit lose their references.
 
-A corrupt record, range or listing raises, and everything that depends on it stays unchanged. Any reaper may repeat any
-step: a step that was done already changes nothing.
+A corrupt record raises, and everything that depends on it stays unchanged. Any reaper may repeat any step: a step that
+was done already changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, cast
 
 import msgspec
 
 from refstore.context import Context
-from refstore.core.ids import BranchName, CommitId, Path, Token, is_own
-from refstore.deletion_history.journal_format import PendingDelete
+from refstore.core.ids import BranchName, Path, Token, is_own
 from refstore.kv.base import ABSENT
-from refstore.kv_recovery.settlement import delete_added_references
 from refstore.records import keys
-from refstore.records.branch_records import Branch, CommittedTokens, DeletedToken, TokenRecord, decode_branch
+from refstore.records.branch_records import Branch, DeletedToken, TokenRecord, decode_branch
 from refstore.records.encoding import decode, encode
 from refstore.records.reference_records import Reference
 from refstore.records.staging_records import Entry, decode_staged_many
-from refstore.versioning.address_state import DeletionDelays
 from refstore.versioning.markers import COMMITTED_CAUSE_PREFIX
-from refstore.versioning.references import Release
-from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
-from refstore_reaper.deletion import pending_delete
+from refstore.versioning.references import Release, ReleaseResult
 from refstore_reaper.readable_records import OnCorrupt, raise_error, readable
 
 PAGE: Final = 5000
 """Entries of a token that are released with shared round trips. On SQLite that is one transaction of about 40 ms."""
-
-
-DeleteNow = Callable[[list[PendingDelete]], BatchSteps]
-"""Deletes the blobs of a page; it may pause while the store does."""
 
 
 def publish_markers(ctx: Context, *, on_corrupt: OnCorrupt = raise_error) -> int:
@@ -52,76 +43,25 @@ def publish_markers(ctx: Context, *, on_corrupt: OnCorrupt = raise_error) -> int
     return sum(markers.publish(branches, name) for name in pending)
 
 
-def process_committed(
-    ctx: Context,
-    commit_id: CommitId,
-    marker: CommittedTokens,
-    *,
-    go_on: Callable[[], bool] = lambda: True,
-    page: int = PAGE,
-) -> bool:
-    """Delete the references of a commit's added addresses, then hand its tokens over as deleted. Return whether it was
-    finished.
+def process_deleted(ctx: Context, token: Token, marker: DeletedToken, *, page: int = PAGE) -> Iterator[ReleaseResult]:
+    """Release every reference under a token and remove its entries, page by page; at the end remove the marker.
 
-    If `go_on` returns False in between, the marker stays, and the next call begins again. Raises CommitNotFound,
-    CorruptRange; then nothing was released, and the marker stays.
+    Yield what was released of each page; whoever asks for no more leaves the rest to the next pass. Raises
+    CorruptRecord before it changes the page with that record.
     """
-    if not delete_added_references(ctx, commit_id, go_on=go_on, page=page):
-        return False
-    ctx.markers.set_deleted(marker.tokens, f"{COMMITTED_CAUSE_PREFIX}{commit_id}")
-    ctx.markers.remove_committed(commit_id)
-    return True
-
-
-def process_deleted(
-    ctx: Context,
-    token: Token,
-    marker: DeletedToken,
-    *,
-    delays: DeletionDelays | None = None,
-    delete_now: DeleteNow | None = None,
-    may_delete_now: Callable[[int], bool] = lambda _: True,
-    on_released: Callable[[int, int], None] = lambda _references, _emptied: None,
-    go_on: Callable[[], bool] = lambda: True,
-    page: int = PAGE,
-) -> bool:
-    """Release every reference under a token, page by page, then remove its entries, then the marker.
-
-    Return whether the whole token was processed; `go_on` may return False between pages. With `delete_now`, addresses
-    that lose their last reference become `deleting` at once and are deleted, if `delays` leave no window. Otherwise, or
-    if `may_delete_now` refuses that many, they enter their grace window. `on_released` is called for each page with the
-    numbers of released references and of addresses that lost their last one. Raises CorruptRecord before it changes the
-    page with that record.
-    """
-    references = ctx.references
     staging = keys.staging(ctx.repo, token)
     guess = not marker.cause.startswith(COMMITTED_CAUSE_PREFIX)  # what a commit took has mostly no list any more
-
-    def process_page(pairs: Sequence[tuple[str, bytes]]) -> BatchSteps:
-        """Release the page's references; delete what that left unnamed; only then drop its entries.
-
-        A crash in between leaves entries whose references are gone. Processed again, they finish what was begun.
-        """
-        nonlocal guess
-        items = _releases(token, marker.cause, cast("Sequence[tuple[Path, bytes]]", pairs))
-        direct = delete_now is not None and may_delete_now(len(items))
-        released = references.release(items, at_once=delays if direct else None, whole_token=True, guess=guess)
-        guess = guess and not released.wrong_guesses  # reading a page is cheaper than to guess it wrong
-        on_released(released.removed_references, released.emptied)
-        if delete_now is not None and released.deleting:
-            yield from delete_now([pending_delete(*each) for each in released.deleting.items()])
-        ctx.kv.delete_range(staging, pairs[0][0], pairs[-1][0])
-
     after = ""
-    with Pipeline() as pipeline:
-        while pairs := ctx.kv.scan(staging, after=after, limit=page):
-            if not go_on():
-                return False
-            after = pairs[-1][0]
-            pipeline.start(process_page(pairs))
+    while pairs := ctx.kv.scan(staging, after=after, limit=page):
+        after = pairs[-1][0]
+        items = _releases(token, marker.cause, cast("Sequence[tuple[Path, bytes]]", pairs))
+        released = ctx.references.release(items, whole_token=True, guess=guess)
+        guess = guess and not released.wrong_guesses  # reading a page is cheaper than to guess it wrong
+        # last: entries that a crash leaves are processed again, and finish what was begun
+        ctx.kv.delete_range(staging, pairs[0][0], after)
+        yield released
     _stamp_processed(ctx, token)
     ctx.markers.remove_deleted(token)
-    return True
 
 
 def _releases(token: Token, cause: str, pairs: Sequence[tuple[Path, bytes]]) -> list[Release]:

@@ -37,7 +37,6 @@ class PythonProcess(subprocess.Popen[bytes]):
         function: Callable[..., object],
         *arguments: object,
         stdout: int | None = None,
-        process_group: int | None = None,
     ) -> None:
         """Start it. The arguments are pickled; sockets and connections among them are shared. Raises OSError."""
         request = io.BytesIO()
@@ -52,7 +51,6 @@ class PythonProcess(subprocess.Popen[bytes]):
                 [sys.executable, *flags, "-c", _BOOT, name],
                 stdin=reading.fileno(),
                 stdout=stdout,
-                process_group=process_group,
                 pass_fds=pickler.shared,
             )
         try:

@@ -31,10 +31,11 @@ from refstore.kv.base import ABSENT
 from refstore.kv_recovery.kv_verification import find_reappeared, is_tag
 from refstore.kv_recovery.lake_parts import Entries, LakeAccess, RestoredRecord, Watcher
 from refstore.kv_recovery.manifest_check import find_lost_entries, is_removed
-from refstore.kv_recovery.settlement import delete_added_references, relist_reference
+from refstore.kv_recovery.settlement import relist_reference
 from refstore.namespaces import folder_url
 from refstore.objects.parallel_reads import READERS
 from refstore.operations import refs
+from refstore.operations.commit_references import delete_added_references
 from refstore.operations.read import have_content
 from refstore.operations.stage_entries import Placement, place
 from refstore.records import keys

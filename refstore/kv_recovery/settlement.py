@@ -20,18 +20,18 @@ from typing import Final, NamedTuple
 from refstore.context import Context
 from refstore.core import event_log
 from refstore.core.batches import split_batches
-from refstore.core.ids import Address, CommitId, Path, Token, branch_of, is_own
+from refstore.core.ids import Address, Path, Token, is_own
 from refstore.errors import CommitNotFound, Contention
 from refstore.kv.base import ABSENT, Absent
-from refstore.operations import refs
+from refstore.operations.commit_references import delete_added_references, process_committed
 from refstore.records import keys
-from refstore.records.branch_records import Branch, BranchRecord, CommittedTokens, TokenRecord, decode_branch
+from refstore.records.branch_records import Branch, TokenRecord
 from refstore.records.encoding import decode, encode
 from refstore.records.reference_records import Listed, Reference, decode_reference
 from refstore.records.staging_records import Entry, decode_staged_many
 from refstore.versioning import address_state
 from refstore.versioning.manifest import CommitLanded
-from refstore.versioning.markers import COMMITTED_CAUSE_PREFIX, commit_of
+from refstore.versioning.markers import commit_of
 
 PAGE: Final = 1000
 ATTEMPTS: Final = 16
@@ -67,35 +67,6 @@ def settle_repository(ctx: Context) -> SettlementResult:
     return settled
 
 
-def delete_added_references(
-    ctx: Context, commit: CommitId, *, go_on: Callable[[], bool] = lambda: True, page: int = PAGE
-) -> bool:
-    """Delete the reference keys of what a commit added: it is beyond the reaper then. Return whether it was finished;
-    `go_on` may return False between pages. Raises CommitNotFound, CorruptRange.
-    """
-    record = refs.get_commit(ctx, commit)
-    if record.added_addresses_id:
-        for batch in ctx.trees.read_added_addresses(record.added_addresses_id):
-            for addresses in split_batches(batch, page):
-                if not go_on():
-                    return False
-                ctx.references.delete_records(addresses)
-    return True
-
-
-def has_live_token(ctx: Context, tokens: tuple[Token, ...]) -> bool:
-    """Return whether one of the tokens is live: then a marker of it stands for a decision that the KV has lost."""
-    records = _branches_of(ctx, tokens)
-    return any(not set(tokens).isdisjoint(record.live_tokens) for record in records if isinstance(record, Branch))
-
-
-def _branches_of(ctx: Context, tokens: Sequence[Token]) -> list[BranchRecord]:
-    """Return the records of the branches that the tokens belong to, as far as they are there."""
-    names = sorted({branch_of(token) for token in tokens})
-    values = ctx.kv.get_many([keys.branch(ctx.repo, name) for name in names])
-    return [decode_branch(value) for value in values if value is not ABSENT]
-
-
 def _drop_lost_markers(ctx: Context) -> int:
     dropped = 0
     for page in split_batches([token for token, _ in ctx.markers.scan_deleted()], PAGE):
@@ -112,7 +83,7 @@ def _find_live_tokens(ctx: Context, tokens: Sequence[Token]) -> set[Token]:
     branches to the committed markers.
     """
     kept: set[Token] = set()
-    for record in _branches_of(ctx, tokens):
+    for record in ctx.branches.read_of(tokens):
         kept.update(record.live_tokens if isinstance(record, Branch) else ())
         kept.update(item.token for item in record.retired_tokens if commit_of(item.fate) is not None)
     for _, marker in ctx.markers.scan_committed():
@@ -169,7 +140,7 @@ def _restore_reference(ctx: Context, token: Token, path: Path, entry: Entry) -> 
 
     def is_entry_live() -> bool:
         now = ctx.kv.get(keys.entry(ctx.repo, token, path))
-        return now is not ABSENT and decode_staged_many([now])[0] == entry and has_live_token(ctx, (token,))
+        return now is not ABSENT and decode_staged_many([now])[0] == entry and ctx.branches.has_live([token])
 
     return relist_reference(
         ctx, Address(entry.address), Reference(token, path, entry.reference_id), only_if=is_entry_live
@@ -200,19 +171,11 @@ def _settle_commits(ctx: Context) -> int:
             ctx.markers.publish(ctx.branches, name)
     done = 0
     for commit, marker in list(ctx.markers.scan_committed()):
-        done += _process_commit(ctx, commit, marker)
+        if not ctx.branches.has_live(marker.tokens):  # else the decision was lost: the marker is left alone
+            done += process_committed(ctx, commit, marker)
     for entry in ctx.manifest.read_waiting():
         if isinstance(entry, CommitLanded):
             with suppress(CommitNotFound):  # lost with a deleted repository; in another one nobody would settle yet
                 delete_added_references(ctx, entry.commit)
                 done += 1
     return done
-
-
-def _process_commit(ctx: Context, commit: CommitId, marker: CommittedTokens) -> int:
-    if has_live_token(ctx, marker.tokens):
-        return 0  # the decision was lost: the marker is left alone
-    delete_added_references(ctx, commit)
-    ctx.markers.set_deleted(marker.tokens, f"{COMMITTED_CAUSE_PREFIX}{commit}")
-    ctx.markers.remove_committed(commit)
-    return 1

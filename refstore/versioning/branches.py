@@ -6,13 +6,13 @@ read, and each version has its own write id, so a retried write recognises itsel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
 
 from refstore.core.clock import Clock
-from refstore.core.ids import BranchName, CommitId, Ids, RepositoryId, TagName, Token
+from refstore.core.ids import BranchName, CommitId, Ids, RepositoryId, TagName, Token, branch_of
 from refstore.errors import AlreadyExists, BranchNotFound, Contention
 from refstore.kv.base import ABSENT, KV, Absent, Get, Key, Result
 from refstore.records import keys
@@ -66,6 +66,17 @@ class Branches:
 
     def read(self, name: BranchName) -> BranchRecord | None:
         return self.decode(self.read_raw(name))
+
+    def read_of(self, tokens: Iterable[Token]) -> list[BranchRecord]:
+        """Return the records of the branches that the tokens belong to, as far as they are there."""
+        names = sorted({branch_of(token) for token in tokens})
+        values = self._kv.get_many([self.key(name) for name in names])
+        return [decode_branch(value) for value in values if value is not ABSENT]
+
+    def has_live(self, tokens: Collection[Token]) -> bool:
+        """Return whether one of the tokens is live: a marker of it stands for a decision that the KV has lost (21)."""
+        records = self.read_of(tokens)
+        return any(not set(tokens).isdisjoint(each.live_tokens) for each in records if isinstance(each, Branch))
 
     def scan(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[BranchName, bytes, BranchRecord]]:
         """Yield every branch record, the closed ones included, in order of name."""

@@ -35,7 +35,6 @@ from refstore.records.staging_records import Entry
 from refstore.versioning import address_state, due_hints
 from refstore.versioning.address_state import (
     ENDED_CAUSES,
-    NO_DELAYS,
     AddOutcome,
     DeletionDelays,
     Unnamed,
@@ -63,8 +62,6 @@ class ReleaseResult(NamedTuple):
     """How many references were removed."""
     emptied: int
     """How many addresses lost their last reference."""
-    deleting: dict[Address, Deleting]
-    """Those of them that are `deleting` already, for the caller to delete."""
     wrong_guesses: int
     """How many lists were not as `guess` assumed."""
 
@@ -153,7 +150,18 @@ class References:
         """
         taken = self.link(items, values)
         chosen = [(*item, at_ms) for item, at_ms, ok in zip(items, due_ms, taken, strict=True) if ok]
-        self.release([Release(address, ref, cause, None) for address, _, ref, _ in chosen], at_once=NO_DELAYS)
+        names = keys.reference_keys(self._repo, [address for address, _, _, _ in chosen])
+        listed = self._kv.get_many(names)
+        now = self._clock.now_ms()
+        writes = [
+            SetIf(key, value, encode(Deleting(now, ref, cause, -1)))
+            for key, value, state, (_, _, ref, _) in zip(
+                names, listed, decode_reference_many(listed), chosen, strict=True
+            )
+            if isinstance(state, Listed) and state.references == (ref,)
+        ]
+        if writes:
+            self._kv.set_if_many(writes)
         due_hints.write(self._kv, self._repo, ((at_ms, address) for address, _, _, at_ms in chosen))
         return taken
 
@@ -243,7 +251,6 @@ class References:
         self,
         items: Sequence[Release],
         *,
-        at_once: DeletionDelays | None = None,
         whole_token: bool = False,
         guess: bool = False,
     ) -> ReleaseResult:
@@ -252,9 +259,6 @@ class References:
         The hint follows the write: a crash in between leaves an empty list without a hint, which the scrubber finds.
         References that others keep racing for are left to the scrubber: leak, never lose.
 
-        `at_once`: a list that is emptied becomes `deleting` in the same step, without a hint, where these delays are
-        over at once. The caller deletes its blob.
-
         `whole_token`: remove every reference of the item's token, whose fate is decided: no entry under it is live any
         more. This also completes what a reaper left unfinished: an empty list gets its hint, and `deleting` counts as
         emptied.
@@ -262,7 +266,7 @@ class References:
         `guess`: assume that the list is as its upload made it, without reading it. The `set_if` tells whether it was;
         the other lists are read.
         """
-        progress = _ReleaseProgress(self._clock.now_ms(), at_once, whole_token)
+        progress = _ReleaseProgress(self._clock.now_ms(), whole_token)
         waiting = self._release_unread(items, progress) if guess and items else items
         for _ in range(ATTEMPTS + len(items)):
             if not waiting:
@@ -344,54 +348,45 @@ def _remove_reference(
 class _ReleaseProgress:
     """What one call of `release` has done so far."""
 
-    def __init__(self, now_ms: int, at_once: DeletionDelays | None, whole_token: bool) -> None:
+    def __init__(self, now_ms: int, whole_token: bool) -> None:
         self.whole_token = whole_token
         self.wrong_guesses = 0
         self._now_ms = now_ms
-        self._at_once = at_once
         self._removed = 0
-        self._emptied: dict[Address, Emptied | Deleting] = {}
-        self._completed: dict[Address, Emptied | Deleting] = {}
+        self._emptied: dict[Address, Unnamed] = {}
+        self._completed: dict[Address, Unnamed] = {}
         """What another call had emptied, perhaps without a hint."""
 
-    def state_after(self, item: Release, left: tuple[Reference, ...]) -> ReferenceRecord:
+    def state_after(self, item: Release, left: tuple[Reference, ...]) -> Listed | Emptied:
         """Return the state of the address after the item was removed from its list."""
-        state = address_state.after_release(left, item.reference, item.cause, item.entry, self._now_ms)
-        return state if isinstance(state, Listed) else self._deleted_at_once(state)
+        return address_state.after_release(left, item.reference, item.cause, item.entry, self._now_ms)
 
-    def state_after_last(self, item: Release) -> Emptied | Deleting:
-        return self._deleted_at_once(Emptied(self._now_ms, item.reference, item.cause, item.entry))
-
-    def _deleted_at_once(self, state: Emptied) -> Emptied | Deleting:
-        if self._at_once is None:
-            return state
-        return address_state.begin_deletion(state, self._now_ms, self._at_once) or state
+    def state_after_last(self, item: Release) -> Emptied:
+        return Emptied(self._now_ms, item.reference, item.cause, item.entry)
 
     def note(self, item: Release, removed_references: int, state: ReferenceRecord) -> None:
         self._removed += removed_references
-        if isinstance(state, Emptied | Deleting):
+        if isinstance(state, Emptied):
             self._emptied[item.address] = state
 
-    def note_emptied(self, states: Mapping[Address, Emptied | Deleting]) -> None:
+    def note_emptied(self, states: Mapping[Address, Emptied]) -> None:
         """Note the lists whose only reference was removed."""
         self._removed += len(states)
         self._emptied |= states
 
     def complete(self, item: Release, state: ReferenceRecord | None) -> None:
-        """Complete what a reaper left unfinished under the same token."""
+        """Complete what a reaper left unfinished under the same token; else it was released before, or committed."""
         if not (self.whole_token and isinstance(state, Emptied | Deleting)):
-            return  # it was released before, or committed
+            return
         if state.last_reference.token == item.reference.token:
-            is_for_caller = isinstance(state, Deleting) and self._at_once is not None
-            (self._emptied if is_for_caller else self._completed)[item.address] = state
+            self._completed[item.address] = state
 
     def waiting_states(self) -> Mapping[Address, Unnamed]:
         """Return the states of the addresses that the reaper is to look at."""
-        return self._completed | {each: state for each, state in self._emptied.items() if isinstance(state, Emptied)}
+        return self._completed | self._emptied
 
     def result(self) -> ReleaseResult:
-        deleting = {each: state for each, state in self._emptied.items() if isinstance(state, Deleting)}
-        return ReleaseResult(self._removed, len(self._emptied), deleting, self.wrong_guesses)
+        return ReleaseResult(self._removed, len(self._emptied), self.wrong_guesses)
 
 
 def _one_per_address(items: Sequence[Release]) -> tuple[Sequence[Release], list[Release]]:

@@ -13,6 +13,7 @@ from refstore.errors import Gone
 from refstore.gc_marks import Marks, RunState
 from refstore.kv import open_kv
 from refstore.lake import Lake
+from refstore.operations.commit_references import process_committed
 from refstore.operations.log_and_diff import CommitLifetime
 from refstore.records import keys
 from refstore.repository import Repository
@@ -37,9 +38,9 @@ def reap(repo: Repository) -> None:
     reference_release.publish_markers(ctx)
     markers = ctx.markers
     for commit, committed in list(markers.scan_committed()):
-        reference_release.process_committed(ctx, commit, committed)
+        process_committed(ctx, commit, committed)
     for token, deleted in list(markers.scan_deleted()):
-        reference_release.process_deleted(ctx, token, deleted)
+        list(reference_release.process_deleted(ctx, token, deleted))
 
 
 def test_a_night(lake: Lake) -> None:

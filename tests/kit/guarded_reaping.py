@@ -15,7 +15,7 @@ from refstore.kv.base import ABSENT
 from refstore.kv_recovery import settlement
 from refstore.kv_recovery.fence import Fence
 from refstore.kv_recovery.manifest_check import check_repository
-from refstore.kv_recovery.settlement import delete_added_references, has_live_token
+from refstore.operations.commit_references import delete_added_references, process_committed
 from refstore.records import keys
 from refstore.records.branch_records import CommittedTokens, DeletedToken
 from refstore.records.encoding import decode
@@ -89,8 +89,8 @@ def _process_committed(tools: Tools, known: Known, commit: CommitId) -> None:
     raw = ctx.kv.get(keys.committed_marker(ctx.repo, commit))
     if raw is not ABSENT:
         marker = decode(raw, CommittedTokens)
-        if not has_live_token(ctx, marker.tokens):
-            reference_release.process_committed(ctx, commit, marker)
+        if not ctx.branches.has_live(marker.tokens):
+            process_committed(ctx, commit, marker)
 
 
 def _deleted(tools: Tools, known: Known) -> Then:
@@ -102,9 +102,9 @@ def _process_deleted(tools: Tools, known: Known, token: Token) -> None:
     ctx = tools.ctx
     _fence_of(tools, known).check_servers()
     raw = ctx.kv.get(keys.deleted_token(ctx.repo, token))
-    if raw is not ABSENT and not has_live_token(ctx, (token,)):
+    if raw is not ABSENT and not ctx.branches.has_live([token]):
         marker = decode(raw, DeletedToken)
-        reference_release.process_deleted(ctx, token, marker)
+        list(reference_release.process_deleted(ctx, token, marker))
 
 
 def _scrub(tools: Tools, known: Known) -> None:
@@ -135,7 +135,7 @@ def _finish(tools: Tools, known: Known, waiting: tuple[AnyEntry, ...]) -> None:
             on_corrupt=on_corrupt,
         )
         with Pipeline() as pipeline:
-            pipeline.start(deleter.delete_batch(Permit(len(due)), due=due))
+            pipeline.start(deleter.delete_batch(Permit(len(due)), due))
         deleter.shorten_hints()
     _confirm(tools, fence, waiting)
 

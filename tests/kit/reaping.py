@@ -5,22 +5,21 @@ A pass carries nothing from one of these pieces to the next but the lists that a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from refstore.configuration.settings import ReaperSettings
 from refstore.core.ids import Address, CommitId, Token
-from refstore.deletion_history.journal_format import PendingDelete
 from refstore.errors import CorruptRecord, RepositoryNotFound
 from refstore.kv.base import Key
 from refstore.kv_recovery.fence import DryRunGuard
 from refstore.operations import branch
+from refstore.operations.commit_references import process_committed
 from refstore.records.branch_records import CommittedTokens, DeletedToken
 from refstore.versioning import due_hints
 from refstore.versioning.due_hints import DueHint
 from refstore.versioning.markers import REPOSITORY_DELETED_CAUSE
 from refstore_reaper import deletion, reference_release, scrub, unnamed_references
-from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
+from refstore_reaper.batch_pipeline import Pipeline
 from refstore_reaper.breaker import Breaker, Permit
 from refstore_reaper.deletion import BatchDeleter
 from refstore_reaper.pass_summary import Tally
@@ -43,9 +42,9 @@ def publish() -> tuple[Stage, ...]:
     return (Stage("publish", _publish),)
 
 
-def process(*, direct: bool = False, page: int = reference_release.PAGE) -> tuple[Stage, ...]:
-    """Markers to released references. `direct`: no grace, and what is released is deleted at once."""
-    return (Stage("committed", _committed, (page,)), Stage("deleted", _deleted, (direct, page)))
+def process(*, page: int = reference_release.PAGE) -> tuple[Stage, ...]:
+    """Markers to released references."""
+    return (Stage("committed", _committed, (page,)), Stage("deleted", _deleted, (page,)))
 
 
 def hard_delete(*, any_hint: bool = False) -> tuple[Stage, ...]:
@@ -53,8 +52,8 @@ def hard_delete(*, any_hint: bool = False) -> tuple[Stage, ...]:
     return (Stage("hints", _hints, (any_hint,)),)
 
 
-def reap(*, direct: bool = False, page: int = reference_release.PAGE) -> tuple[Stage, ...]:
-    return (*publish(), *process(direct=direct, page=page), *hard_delete())
+def reap(*, page: int = reference_release.PAGE) -> tuple[Stage, ...]:
+    return (*publish(), *process(page=page), *hard_delete())
 
 
 def scrub_references() -> tuple[Stage, ...]:
@@ -104,23 +103,16 @@ def _committed(tools: Tools, page: int) -> Then:
 
 
 def _process_committed(tools: Tools, commit: CommitId, marker: CommittedTokens, page: int) -> None:
-    reference_release.process_committed(tools.ctx, commit, marker, page=page)
+    process_committed(tools.ctx, commit, marker, page=page)
 
 
-def _deleted(tools: Tools, direct: bool, page: int) -> Then:  # a stage's arguments are positional
+def _deleted(tools: Tools, page: int) -> Then:
     found = list(tools.ctx.markers.scan_deleted())
-    return Then(tuple(Stage("process-deleted", _process_deleted, (*item, direct, page)) for item in found))
+    return Then(tuple(Stage("process-deleted", _process_deleted, (*item, page)) for item in found))
 
 
-def _process_deleted(tools: Tools, token: Token, marker: DeletedToken, direct: bool, page: int) -> None:
-    ctx = tools.ctx
-
-    def delete_now(marked: Sequence[PendingDelete]) -> BatchSteps:
-        return _deleter(tools).delete_batch(Permit(len(marked)), marked=marked)
-
-    reference_release.process_deleted(
-        ctx, token, marker, delays=ctx.deletion_delays, delete_now=delete_now if direct else None, page=page
-    )
+def _process_deleted(tools: Tools, token: Token, marker: DeletedToken, page: int) -> None:
+    list(reference_release.process_deleted(tools.ctx, token, marker, page=page))
 
 
 def _hints(tools: Tools, any_hint: bool) -> Then:  # a stage's arguments are positional
@@ -134,7 +126,7 @@ def _delete_batch(tools: Tools, *hints: tuple[Key, int, tuple[Address, ...]]) ->
     due = deletion.due_addresses([DueHint(*hint) for hint in hints])
     deleter = _deleter(tools)
     with Pipeline() as pipeline:
-        pipeline.start(deleter.delete_batch(Permit(len(due)), due=due))
+        pipeline.start(deleter.delete_batch(Permit(len(due)), due))
     deleter.shorten_hints()
 
 

@@ -181,10 +181,8 @@ def set_clock(wall_ms: int, *, waits: bool) -> Call:
 
 
 REAP = Call(reaping.reap())
-REAP_DIRECT = Call(reaping.reap(direct=True))
 REAP_PAGED = Call(reaping.reap(page=1))
 """A page of one: what a large token is processed like."""
-REAP_PAGED_DIRECT = Call(reaping.reap(direct=True, page=1))
 PROCESS = Call((*reaping.publish(), *reaping.process()))
 HARD_DELETE = Call(reaping.hard_delete())
 HARD_DELETE_ANY = Call(reaping.hard_delete(any_hint=True))

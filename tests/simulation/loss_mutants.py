@@ -119,7 +119,7 @@ def lost_writes() -> Iterator[Mutant]:
     yield Mutant(
         name="a marker of a live token is believed",
         rule="21",
-        edits=(Edit(f"{SETTLING}:has_live_token", "    return any(", "    return False and any("),),
+        edits=(Edit("refstore.versioning.branches:Branches.has_live", "    return any(", "    return False and any("),),
         caught_by="loss of entries: overwrite; reap",
     )
     yield Mutant(

@@ -136,9 +136,9 @@ def mutants() -> Iterator[Mutant]:
         rule="7",
         edits=(
             Edit(
-                "refstore_reaper.reference_release:process_committed",
+                "refstore.operations.commit_references:process_committed",
                 "    if not delete_added_references(",
-                "    ctx.markers.set_deleted(marker.tokens, f'committed {commit_id}')\n"
+                "    ctx.markers.set_deleted(marker.tokens, f'committed {commit}')\n"
                 "    if not delete_added_references(",
             ),
         ),
@@ -149,8 +149,8 @@ def mutants() -> Iterator[Mutant]:
         rule="7",
         edits=(
             Edit(
-                "refstore_reaper.reference_release:process_committed",
-                "    if not delete_added_references(ctx, commit_id, go_on=go_on, page=page):",
+                "refstore.operations.commit_references:process_committed",
+                "    if not delete_added_references(ctx, commit, go_on=go_on, page=page):",
                 "    if False:",
             ),
         ),
@@ -196,11 +196,8 @@ def mutants() -> Iterator[Mutant]:
         name="who processes a token deletes as if there were no grace window",
         rule="8",
         edits=(
-            Edit(
-                "refstore_reaper.reference_release:process_deleted",
-                "at_once=delays if direct else None",
-                "at_once=DeletionDelays(0, 0) if direct else None",
-            ),
+            Edit("refstore.versioning.references:_ReleaseProgress.state_after", "self._now_ms", "0"),
+            Edit("refstore.versioning.references:_ReleaseProgress.state_after_last", "self._now_ms", "0"),
         ),
         caught_by="times: restore | reset; reap",
     )

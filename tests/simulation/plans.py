@@ -17,9 +17,7 @@ from tests.simulation.calls import (
     HARD_DELETE,
     HARD_DELETE_ANY,
     REAP,
-    REAP_DIRECT,
     REAP_PAGED,
-    REAP_PAGED_DIRECT,
     SCRUB,
     SCRUB_REFERENCES,
     SCRUB_TOKENS,
@@ -40,9 +38,7 @@ EXPIRED_MS = 2 * 3_600_000
 
 BACKGROUND = {
     REAP,
-    REAP_DIRECT,
     REAP_PAGED,
-    REAP_PAGED_DIRECT,
     HARD_DELETE,
     HARD_DELETE_ANY,
     SCRUB,

@@ -1,4 +1,4 @@
-"""The scenarios of the reaper: no grace, markers and hints, the ages of things, tokens of several pages."""
+"""The scenarios of the reaper: markers and hints, the ages of things, tokens of several pages."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from tests.simulation.calls import (
     OVERWRITE,
     PROCESS,
     REAP,
-    REAP_DIRECT,
     REAP_PAGED,
-    REAP_PAGED_DIRECT,
     RESET,
     SCRUB,
     SCRUB_TOKENS,
@@ -37,40 +35,23 @@ TOKENS: Calls = [SCRUB_TOKENS]
 UNNAMED: Calls = [SCRUB_UNNAMED]
 
 
-def zero_grace() -> Iterator[Plan]:
-    def zero(
-        name: str, world: Callable[[], Start], tasks: Mapping[str, Calls], crash: str = "", **more: object
-    ) -> Plan:
-        return plan(f"zero grace: {name}", world, tasks, crash, group="zero grace", **more)
-
-    reap: Calls = [REAP_DIRECT]
-    yield zero(
-        "overwrite | copy p->feat | hard delete",
-        m1,
-        {"U": [OVERWRITE], "K": [COPY], "H": [HARD_DELETE]},
-        "UK",
-        keeps="UK",
-    )
-    yield zero("overwrite | commit | reap", m1, {"U": [OVERWRITE], "C": [COMMIT], "G": reap}, "UC", keeps="U")
-    yield zero("late write | commit; reset | reap", Start, {"U": [OVERWRITE], "C": [COMMIT, RESET], "G": reap}, "U")
-    yield zero("copy main->feat | reset main | reap", m1, {"K": [COPY], "R": [RESET], "G": reap}, "KG", keeps="K")
-    yield zero("delete p | delete p | reap", m1, {"D": [DELETE_P], "E": [DELETE_P], "G": reap}, "D")
-    yield zero(
-        "shared: reset main | delete q on feat | reap",
-        two,
-        {"R": [RESET], "D": [do.delete("feat", "q")], "G": reap},
-        "RD",
-    )
-    yield zero("reap | reap | scrub", lambda: after_reset(m1()), {"G": reap, "H": reap, "S": [SCRUB]}, "G")
-    yield zero("lost reply: reap | reap", lambda: after_reset(m1()), {"G": reap, "H": reap}, "G", lossy="GGH")
-
-
 def registry_markers_hints() -> Iterator[Plan]:
     more = {"group": "registry, markers, hints"}
 
     def bare() -> Start:
         return m1(hinted=False)
 
+    yield plan("delete p | delete p | reap", m1, {"D": [DELETE_P], "E": [DELETE_P], "G": [REAP]}, "D", **more)
+    yield plan(
+        "shared: reset main | delete q on feat | reap",
+        two,
+        {"R": [RESET], "D": [do.delete("feat", "q")], "G": [REAP]},
+        "RD",
+        **more,
+    )
+    reaping: Mapping[str, Calls] = {"G": [REAP], "H": [REAP]}
+    yield plan("reap | reap | scrub", lambda: after_reset(m1()), {**reaping, "S": [SCRUB]}, "G", **more)
+    yield plan("lost reply: reap | reap after reset", lambda: after_reset(m1()), reaping, "G", lossy="GGH", **more)
     yield plan("markers: commit | reset", m1, {"C": [COMMIT], "R": [RESET]}, "CR", **more)
     yield plan("markers: commit | reap | reap", m1, {"C": [COMMIT], "G": [REAP], "H": [REAP]}, **more)
     yield plan(
@@ -320,7 +301,7 @@ def times() -> Iterator[Plan]:
     yield timed(
         "restore | reset; reap",
         lambda: Start(AGES).staged("main", "p", "P5"),
-        lambda start: {"E": restoring(start), "R": [RESET], "G": [REAP_DIRECT], "H": [HARD_DELETE_ANY]},
+        lambda start: {"E": restoring(start), "R": [RESET], "G": [REAP], "H": [HARD_DELETE_ANY]},
         "E",
         in_window_ms,
     )
@@ -346,13 +327,6 @@ def pages() -> Iterator[Plan]:
         {"G": paged, "H": paged, "U": [OVERWRITE]},
         "G",
         keeps="U",
-        **more,
-    )
-    yield plan(
-        "pages: zero grace: reap (crash) | reap after reset",
-        reset_pq,
-        {"G": [REAP_PAGED_DIRECT], "H": paged},
-        "G",
         **more,
     )
     yield plan(

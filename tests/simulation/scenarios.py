@@ -47,7 +47,7 @@ from tests.simulation.purge_scenarios import (
     restores_of_contents,
     uploads_again,
 )
-from tests.simulation.reaper_scenarios import clocks, pages, registry_markers_hints, times, zero_grace
+from tests.simulation.reaper_scenarios import clocks, pages, registry_markers_hints, times
 from tests.simulation.worlds import (
     Start,
     after_reset,
@@ -826,7 +826,6 @@ def every() -> Iterator[Plan]:
         reset_paths,
         nothing_changed,
         restores,
-        zero_grace,
         repository_deletion,
         registry_markers_hints,
         clocks,

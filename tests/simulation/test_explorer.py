@@ -22,7 +22,7 @@ PLANS = {plan.name: plan for plan in every()}
 MUTANTS = {mutant.name: mutant for mutant in mutants()}
 
 SMALL = [
-    "zero grace: delete p | delete p | reap",
+    "delete p | delete p | reap",
     "move p->q | delete p | reap",
     "reset path | overwrite | hard delete",
     "restore | restore elsewhere | hard delete",

@@ -45,5 +45,5 @@ def world() -> World:
 
 @pytest.fixture
 def at_once() -> World:
-    """No grace: blobs go while their tokens are processed."""
+    """No grace: blobs go in the pass that processes their tokens."""
     return World(grace_seconds=0)

@@ -29,7 +29,6 @@ from refstore.records.encoding import encode
 from refstore.records.lake_records import LakeRecord
 from refstore_api.app import create_app
 from refstore_gc.run_layout import make_layout, open_store
-from refstore_reaper.delete_worker import DeleteWorker
 from tests.commands import Command
 
 
@@ -328,18 +327,12 @@ class TestAFolderThatIsGone:
             lake.repository("sales")
         assert not folder.exists()
 
-    def test_is_not_made_by_a_task_of_the_offline_job_or_by_the_deleter(self, places: dict[str, Place]) -> None:
+    def test_is_not_made_by_a_task_of_the_offline_job(self, places: dict[str, Place]) -> None:
         with places["one"].open() as lake:
             work = make_layout(lake.repository("sales").context, "m", 1)
         gone = places["nothing"].root
         with pytest.raises(ObjectsUnavailable):
             open_store(f"file://{gone}", work).put("a", b"")
-        worker = DeleteWorker()
-        try:
-            with pytest.raises(ObjectsUnavailable):
-                worker.delete(f"file://{gone}", ["data/2026112107/a"])
-        finally:
-            worker.close()
         assert not gone.exists()
 
     def test_that_is_shared_keeps_its_modes_when_it_is_there_again(self, tmp_path: Path) -> None:

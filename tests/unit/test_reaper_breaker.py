@@ -106,18 +106,6 @@ def test_with_no_grace_and_a_tripped_breaker_what_is_released_waits_in_its_list(
     assert world.run_once().deleted == 20
 
 
-def test_with_no_grace_what_is_surely_few_goes_at_once() -> None:
-    world = World(grace_seconds=0, breaker_floor_objects=5, breaker_share=0.5, batch_keys=10)
-    world.upload("main", *(f"l{number}" for number in range(100)))
-    world.repo.commit("main", "l")
-    world.upload("main", *(f"p{number}" for number in range(20)))
-    world.repo.reset("main")
-    hints: list[object] = []
-    world.kv.before = lambda op: hints.append(op) if "/due/" in op.key.partition else None
-    assert world.run_once().deleted == 20
-    assert not hints
-
-
 def test_resumed_for_a_time_it_is_looked_at_again_after_that() -> None:
     world = world_with(20, breaker_share=0.5)
     world.run_once()
@@ -202,16 +190,6 @@ def test_the_hourly_limit_is_exact_for_one_reaper_and_kept_for_all() -> None:
     assert world.run_once(reaper="r2").deleted == 15
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_the_hourly_limit_counts_what_goes_without_hints_too(asynchronous: bool) -> None:
-    world = World(grace_seconds=0, breaker_share=1, breaker_per_hour=25, batch_keys=10)
-    world.upload("main", *(f"p{number:02d}" for number in range(40)))
-    world.repo.reset("main")
-    done = world.run_once(asynchronous=asynchronous)
-    assert done.deleted == 25
-    assert state_of(world).reason == "hourly"
-
-
 def test_old_counters_are_removed() -> None:
     world = world_with(10, **OFF)
     world.run_once()
@@ -219,7 +197,9 @@ def test_old_counters_are_removed() -> None:
     counters = [name for name, _ in world.kv.scan(keys.reaper_states(ctx.repo), prefix="deleted/")]
     assert len(counters) == 1
     world.clock.advance(2 * HOUR_MS // 1000)
-    assert Breaker(ctx, ReaperSettings(), "r").reserve(1, lambda most: most)
+    checked = Breaker(ctx, ReaperSettings(), "r")
+    assert checked.check_share(lambda _: 0, lambda _: 0, lambda _: 0)
+    assert checked.request_permit(1).count == 1
     assert not world.kv.scan(keys.reaper_states(ctx.repo), prefix="deleted/")
 
 
