@@ -33,7 +33,7 @@ from refstore.core import event_log
 from refstore.core.ids import RepositoryId
 from refstore.errors import Contention, CorruptRecord, Invalid
 from refstore.kv.base import KV, Absent
-from refstore.kv_recovery.fence import BREAKER_REASON
+from refstore.operations.breaker_states import KV_WENT_BACK_REASON, BreakerStates
 from refstore.records import keys
 from refstore.records.encoding import decode, decode_optional, encode
 from refstore.records.reaper_records import BreakerState, DeletionCount
@@ -59,7 +59,7 @@ _log = event_log.get_logger(__name__)
 class Reason(Enum):
     SHARE = "share"
     HOURLY = "hourly"
-    KV_WENT_BACK = BREAKER_REASON
+    KV_WENT_BACK = KV_WENT_BACK_REASON
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,14 @@ class Breaker:
         self._ctx = ctx
         self._settings = settings
         self._reaper = reaper
-        self._key = keys.reaper_state(ctx.repo, "breaker")
+        self._states = BreakerStates(ctx)
         self._share_checked = False
         self.under_way = 0
         """How many deletions were permitted and not reported yet."""
 
     def state(self) -> BreakerState:
         """The state in the KV. Raises CorruptRecord."""
-        return self._read()[1]
+        return self._states.read()[1]
 
     def check_share(
         self, count_hints: Callable[[int], int], count_due: Callable[[int], int], count_objects: Callable[[int], int]
@@ -94,7 +94,7 @@ class Breaker:
         There are at least as many hints as there is due, and counting them reads no records; what is due is counted
         only before the breaker trips.
         """
-        raw, state = self._read()
+        raw, state = self._states.read()
         if state.tripped_ms:
             return False
         if self._is_allowed(state) or self._settings.breaker_share >= 1:
@@ -119,7 +119,7 @@ class Breaker:
 
     def stop(self, reason: Reason) -> None:
         """Trip for a reason that nothing counts. If it has tripped already, that reason stays: somebody is to look."""
-        raw, state = self._read()
+        raw, state = self._states.read()
         if not state.tripped_ms:
             self._trip(raw, reason, 0, 0)
 
@@ -128,14 +128,16 @@ class Breaker:
         `report_deleted`.
         """
         for _ in range(ATTEMPTS):
-            raw, state = self._read()
+            raw, state = self._states.read()
             if state.tripped_ms:
                 return Permit(0)
             if self._is_allowed_by_time(state):
                 return self._grant(wanted_count)
             if state.allowed_objects:
                 count = min(wanted_count, state.allowed_objects)
-                if self._write(raw, msgspec.structs.replace(state, allowed_objects=state.allowed_objects - count)):
+                if self._states.replace(
+                    raw, msgspec.structs.replace(state, allowed_objects=state.allowed_objects - count)
+                ):
                     return self._grant(count, from_allowance=True)
                 continue
             if not self._share_checked:
@@ -157,8 +159,8 @@ class Breaker:
         self._add_to_hour(count)
         unused = permit.count - count if permit.from_allowance else 0
         for _ in range(ATTEMPTS if unused > 0 else 0):
-            raw, state = self._read()
-            if state.tripped_ms or self._write(
+            raw, state = self._states.read()
+            if state.tripped_ms or self._states.replace(
                 raw, msgspec.structs.replace(state, allowed_objects=state.allowed_objects + unused)
             ):
                 return
@@ -199,14 +201,13 @@ class Breaker:
         """Trip the breaker. Losing the race is no failure: another reaper tripped it, or an operator has just resumed
         deletion.
         """
-        now = self._ctx.clock.now_ms()
-        tripped = BreakerState(self._ctx.ids.new_id(now), max(1, now), reason.value, due, of)
+        tripped = self._states.make_tripped(reason.value, due, of)
         actor = Actor("reaper", self._reaper, socket.gethostname())
         after = {"tripped": True, "reason": explain(tripped)}
         with self._ctx.audit.act(
             "breaker.trip", repository=self._ctx.name, after=after, actor=actor, bounded_wait=False
         ) as draft:
-            draft.happened = self._ctx.kv.set_if(self._key, raw, encode(tripped))
+            draft.happened = self._states.replace(raw, tripped)
         if draft.happened:
             _log.error(
                 "hard_deletion_stopped",
@@ -214,14 +215,6 @@ class Breaker:
                 reason=explain(tripped),
                 what_to_do=advice(self._ctx.name, explain(tripped)),
             )
-
-    def _read(self) -> tuple[bytes | Absent, BreakerState]:
-        raw = self._ctx.kv.get(self._key)
-        return raw, decode_optional(raw, BreakerState) or BreakerState("")
-
-    def _write(self, raw: bytes | Absent, state: BreakerState) -> bool:
-        new = msgspec.structs.replace(state, write_id=self._ctx.ids.new_id(self._ctx.clock.now_ms()))
-        return self._ctx.kv.set_if(self._key, raw, encode(new))
 
 
 def resume(ctx: Context, *, seconds: float | None = None, objects: int | None = None) -> BreakerState:
@@ -238,12 +231,11 @@ def resume(ctx: Context, *, seconds: float | None = None, objects: int | None = 
         seconds = RESUME_SECONDS
     now = ctx.clock.now_ms()
     until_ms = now + int(seconds * 1000) if seconds is not None else 0
-    state = BreakerState(ctx.ids.new_id(now), allowed_until_ms=until_ms, allowed_objects=objects or 0)
     before = {"tripped": True, "reason": explain(read_state(ctx.kv, ctx.repo))}
     before = before if before["reason"] else {"tripped": False}
     after = {"tripped": False, "until_ms": until_ms, "objects": objects or 0}
     with ctx.audit.act("breaker.resume", repository=ctx.name, before=before, after=after, bounded_wait=False):
-        ctx.kv.set(keys.reaper_state(ctx.repo, "breaker"), encode(state))
+        state = BreakerStates(ctx).allow(until_ms=until_ms, objects=objects or 0)
     _log.warning("hard_deletion_resumed", repository=ctx.name, seconds=seconds, objects=objects)
     return state
 

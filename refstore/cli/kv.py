@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Final
 
 import typer
@@ -14,9 +13,10 @@ from refstore.cli.errors import exit_code
 from refstore.cli.parameters import DryRun, Yes
 from refstore.cli.rows import format_when
 from refstore.errors import KVWentBack
-from refstore.kv_recovery import kv_rebuild, manifest_backfill, reconciliation
+from refstore.kv_recovery import kv_rebuild, reconciliation
 from refstore.kv_recovery.kv_verification import KvVerification, verify_kv
 from refstore.kv_recovery.lake_parts import RestoredRecord
+from refstore.kv_recovery.manifest_backfill import ManifestGap, fill_gaps
 from refstore.lake import Lake
 
 app = typer.Typer(no_args_is_help=True)
@@ -46,7 +46,7 @@ def verify(ctx: typer.Context) -> None:
              refstore kv verify --json
     """
     with open_lake(ctx) as lake, progress("looking at witnesses") as bar:
-        found = verify_kv(lake, watcher=bar)
+        found = verify_kv(lake, progress=bar)
     if invocation_of(ctx).json:
         emit(ctx, _as_json(found))
     else:
@@ -75,6 +75,9 @@ def reconcile(
     lost/NAME-COMMIT. Before deletion goes on, reconcile waits for the longest operation that began before. Nothing is
     deleted meanwhile. It may be interrupted, and run again.
 
+    At its end it writes what the KV has and the manifest in the object store lacks, so that a loss of it would be
+    noticed, and rebuild works. Where the KV lost nothing, it does only that.
+
     Where the audit log has newer access keys or rules than the KV, what keeps more holds: no revoked key or old secret
     opens anything, and legal holds and pins are back. All sessions end.
 
@@ -93,20 +96,20 @@ def reconcile(
         if not dry_run:
             _confirm_identity(ctx, lake, yes=yes)
         with progress("looking at witnesses") as bar:
-            found = verify_kv(lake, watcher=bar)
+            found = verify_kv(lake, progress=bar)
             done = (
-                reconciliation.restore_lost_records(lake, dry_run=dry_run, watcher=bar) if not found.is_settled else []
+                reconciliation.restore_lost_records(lake, dry_run=dry_run, progress=bar) if not found.is_settled else []
             )
-            left = found if found.is_settled or dry_run else verify_kv(lake, watcher=bar)
+            left = found if found.is_settled or dry_run else verify_kv(lake, progress=bar)
         answer = _begin_answer(done, left)
         if not dry_run:
-            settle = partial(reconciliation.settle_lake, lake, accept=accept, clients_stopped=clients_stopped)
             if not found.is_settled and _may_settle(ctx, left, accept=accept, yes=yes):
                 with progress("settling") as bar:
-                    answer["settled"] = settle(watcher=bar)
+                    answer["settled"] = reconciliation.settle_lake(
+                        lake, accept=accept, clients_stopped=clients_stopped, progress=bar
+                    )
             if found.is_settled or answer["settled"] is not None:
-                own_id = lake.ids.new_id(lake.clock.now_ms())
-                answer["id_written"] = lake_identity.unify_ids(lake.kv, lake.own_store, own_id)
+                answer |= _record(lake, left)
         if invocation_of(ctx).json:
             emit(ctx, answer)
         else:
@@ -120,8 +123,18 @@ def _begin_answer(done: list[RestoredRecord], left: KvVerification) -> dict[str,
         "restored_records": [item._asdict() for item in done],
         "not_restored": _as_json(left) if left.has_unrestorable_losses else None,
         "settled": None,
+        "recorded": [],
         "id_written": False,
     }
+
+
+def _record(lake: Lake, left: KvVerification) -> dict[str, object]:
+    """Make the object store know what the KV has, and both hold one id."""
+    with progress("recording") as bar:
+        gaps = fill_gaps(lake, progress=bar) if left.manifest_gaps else []
+    own_id = lake.ids.new_id(lake.clock.now_ms())
+    id_written = lake_identity.unify_ids(lake.kv, lake.own_store, own_id)
+    return {"recorded": [_gap_row(gap) for gap in gaps], "id_written": id_written}
 
 
 def _confirm_identity(ctx: typer.Context, lake: Lake, *, yes: bool) -> None:
@@ -158,10 +171,8 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
         if not dry_run:
             confirm(ctx, "the KV will be made from the object store; what was staged is lost", yes=yes)
         with progress("reading the manifest") as bar:
-            made = kv_rebuild.rebuild_kv(lake, dry_run=dry_run, watcher=bar)
-    counts = {
-        name: getattr(made, name) for name in ("repositories", "deleted_repositories", "commits", "branches", "tags")
-    }
+            made = kv_rebuild.rebuild_kv(lake, dry_run=dry_run, progress=bar)
+    counts = made.count_kinds()
     if invocation_of(ctx).json:
         emit(
             ctx,
@@ -190,22 +201,6 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
         raise typer.Exit(exit_code(KVWentBack))
 
 
-@app.command("record")
-def record(ctx: typer.Context) -> None:
-    """Write what the KV has and the manifest lacks, so that a loss is noticed, and rebuild works.
-
-    The manifest lacks what was made while the object store did not answer, or what the object store has lost.
-
-    \b
-    Example: refstore kv record
-    """
-    with open_lake(ctx) as lake, progress("recording") as bar:
-        done = manifest_backfill.backfill_manifest(lake, watcher=bar)
-    emit(ctx, (item._asdict() for item in done), is_check=True)
-    if not done and not invocation_of(ctx).json:
-        typer.echo("Nothing is missing in the manifest.", err=True)
-
-
 def _as_json(found: KvVerification) -> dict[str, object]:
     return {
         "has_losses": found.has_losses,
@@ -226,12 +221,33 @@ def _as_json(found: KvVerification) -> dict[str, object]:
         "missing_objects": [item._asdict() for item in found.missing_objects],
         "missing_metaranges": [item._asdict() for item in found.missing_trees],
         "superseded_records": [item._asdict() for item in found.superseded_records],
-        "reappeared_items": [item._asdict() for item in found.reappeared_items],
-        "manifest_gaps": [item._asdict() for item in found.manifest_gaps],
+        "reappeared_repositories": found.reappeared_repositories,
+        "manifest_gaps": [_gap_row(item) for item in found.manifest_gaps],
         "stopped_repositories": found.stopped_repositories,
         "has_settled_servers": found.has_settled_servers,
         "reconcile_began": format_when(found.reconcile_began_ms or None),
     }
+
+
+def _gap_row(gap: ManifestGap) -> dict[str, object]:
+    return {
+        "repository": gap.repository,
+        "repository_entry": not gap.has_repository_entry,
+        "commits": len(gap.commits),
+        "branches": len(gap.branches),
+        "tags": len(gap.tags),
+        "reappeared_branches": gap.reappeared_branches,
+        "reappeared_tags": [tag.name for tag in gap.reappeared_tags],
+    }
+
+
+def _gap_text(gap: ManifestGap) -> str:
+    counts = f"{len(gap.commits)} commits, {len(gap.branches)} branches, {len(gap.tags)} tags"
+    return (
+        f"{gap.repository}: {counts}{'' if gap.has_repository_entry else ', the repository itself'}"
+        f"{''.join(f', deleted branch {name}' for name in gap.reappeared_branches)}"
+        f"{''.join(f', deleted tag {tag.name}' for tag in gap.reappeared_tags)}"
+    )
 
 
 def _show(found: KvVerification, *, advise: bool = True) -> None:
@@ -263,15 +279,9 @@ def _show(found: KvVerification, *, advise: bool = True) -> None:
         "missing metarange",
         [f"{item.repository}: commit {item.commit}: {item.metarange}" for item in found.missing_trees],
     )
-    _lines(
-        "deleted, and there again", [f"{item.repository}: {item.kind} {item.name}" for item in found.reappeared_items]
-    )
+    _lines("deleted, and there again", [f"repository {name}" for name in found.reappeared_repositories])
     _lines("older than the audit log", [_restored_text(item) for item in found.superseded_records])
-    for item in found.manifest_gaps:
-        typer.echo(
-            f"not in the manifest: {item.repository}: {item.commits} commits, {item.branches} branches, "
-            f"{item.tags} tags{', the repository itself' if item.repository_entry else ''}"
-        )
+    _lines("not in the manifest", [_gap_text(item) for item in found.manifest_gaps])
     if not found.has_losses:
         typer.echo("Nothing is missing.")
     if advise:
@@ -291,11 +301,9 @@ def _advice(found: KvVerification) -> list[str]:
             "Next: bring missing objects back from a backup of the object store under the same keys, then run "
             "`refstore kv reconcile`; or give them up with `refstore kv reconcile --accept`."
         )
-    elif not found.is_settled:
+    elif not found.is_settled or found.manifest_gaps:
         lines.append("Next: see what would be put back with `refstore kv reconcile --dry-run`, then run it without.")
-    if found.manifest_gaps:
-        lines.append("Next: `refstore kv record` writes what the manifest lacks.")
-    if any(item.kind == "repository" for item in found.reappeared_items):
+    if found.reappeared_repositories:
         lines.append("A deleted repository that is there again stays until `refstore repo delete`.")
     return lines
 
@@ -305,12 +313,15 @@ def _tell(
 ) -> None:
     if answer["id_written"]:
         typer.echo("The KV and the object store hold the same lake's id now.", err=True)
+    would = "would be: " if dry_run else ""
+    if dry_run or found.is_settled or answer["settled"] is not None:
+        _lines(f"{would}recorded in the manifest", [_gap_text(gap) for gap in found.manifest_gaps])
     if found.is_settled:
-        typer.echo("There is nothing to reconcile.")
+        if not found.manifest_gaps:
+            typer.echo("There is nothing to reconcile.")
         if found.has_losses:
             _show(found, advise=False)
         return
-    would = "would be: " if dry_run else ""
     for item in done:
         typer.echo(f"{would}{_restored_text(item)}")
     settled = answer["settled"]

@@ -28,9 +28,6 @@ from refstore.records.lake_records import Position
 WITNESSES_FOLDER: Final = "_refstore/witnesses/"
 SERVERS_FOLDER: Final = "_refstore/servers/"
 
-BREAKER_REASON: Final = "kv-went-back"
-"""The reason in the breaker's record of a repository whose hard deletion is stopped because the KV went back."""
-
 RECONCILE_WITNESS: Final = "kv-reconcile"
 """The witness of this name is one that no KV holds: while it is there, no pass begins."""
 

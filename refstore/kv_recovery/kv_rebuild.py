@@ -7,30 +7,29 @@ staged is lost, and everything else that neither the manifest nor the audit log 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final
+from collections import Counter
+from typing import Final, NamedTuple
 
 import msgspec
 
 from refstore import lake_identity
-from refstore.context import Context
+from refstore.core.ids import RepositoryName
 from refstore.errors import Conflict, NotFound
 from refstore.kv_recovery.kv_verification import MissingTree, find_missing_trees
 from refstore.kv_recovery.lake_parts import (
-    SILENT,
+    NO_PROGRESS,
     Entries,
     LakeAccess,
+    Progress,
     RestoredRecord,
-    Watcher,
     fence_of,
     index_entries,
 )
 from refstore.kv_recovery.manifest_check import is_removed
 from refstore.kv_recovery.record_restore import (
-    NAMESPACE_NOT_OWNED,
-    RecordRestore,
-    claim_namespace,
     own_context,
+    report_repository,
+    restore_contents,
     write_repository_record,
 )
 from refstore.kv_recovery.superseded_records import settle_superseded_records
@@ -52,22 +51,35 @@ NOT_REBUILT: Final = (
 )
 
 
-@dataclass(slots=True)
-class RebuildResult:
+_COUNTED_KINDS: Final = {
+    "repository": "repositories",
+    "deleted repository": "deleted_repositories",
+    "commit": "commits",
+    "branch": "branches",
+    "tag": "tags",
+}
+
+
+class RebuildResult(NamedTuple):
     """What was made, or would be."""
 
-    repositories: int = 0
-    deleted_repositories: int = 0
-    """Deleted repositories whose data is still there; the offline job clears them."""
-    commits: int = 0
-    branches: int = 0
-    tags: int = 0
-    not_restored: list[RestoredRecord] = field(default_factory=list[RestoredRecord])
-    """What could not be made, and why."""
-    settled_records: list[RestoredRecord] = field(default_factory=list[RestoredRecord])
-    """What the audit log knows: legal holds and pins were put back, and access keys are lost."""
-    missing_trees: list[MissingTree] = field(default_factory=list[MissingTree])
+    records: list[RestoredRecord]
+    """Also what could not be made. A `deleted repository` is one whose data is still there; the offline job clears it.
+    """
+    missing_trees: list[MissingTree]
     """Commits whose metaranges are not in the store; they were made all the same."""
+    settled_records: list[RestoredRecord]
+    """What the audit log knows: legal holds and pins were put back, and access keys are lost."""
+
+    @property
+    def not_restored(self) -> list[RestoredRecord]:
+        return [item for item in self.records if item.outcome.startswith("left")]
+
+    def count_kinds(self) -> dict[str, int]:
+        """Return how many records of each kind were made."""
+        kinds = Counter(item.kind for item in self.records)
+        kinds.subtract(item.kind for item in self.not_restored)
+        return {plural: kinds[kind] for kind, plural in _COUNTED_KINDS.items()}
 
 
 def check_empty(lake: LakeAccess) -> None:
@@ -81,7 +93,7 @@ def check_empty(lake: LakeAccess) -> None:
             )
 
 
-def rebuild_kv(lake: LakeAccess, *, dry_run: bool = False, watcher: Watcher = SILENT) -> RebuildResult:
+def rebuild_kv(lake: LakeAccess, *, dry_run: bool = False, progress: Progress = NO_PROGRESS) -> RebuildResult:
     """Make the KV from the object store, and return what was made. No client may run meanwhile.
 
     Raises Conflict (the KV has repositories), NotFound (there is no manifest), AuditUnavailable, Corrupt, Unavailable.
@@ -95,72 +107,43 @@ def rebuild_kv(lake: LakeAccess, *, dry_run: bool = False, watcher: Watcher = SI
     if not created:
         raise NotFound("the object store has no manifest of repositories; is it the right one? See `refstore config`")
     if dry_run:
-        return _rebuild_repositories(lake, created, entries, watcher, dry_run=True)
+        return _rebuild_repositories(lake, created, entries, progress, dry_run=True)
     with lake.audit.change("kv.rebuild") as draft:
-        made = _rebuild_repositories(lake, created, entries, watcher, dry_run=False)
-        draft.after = {
-            "repositories": made.repositories,
-            "commits": made.commits,
-            "branches": made.branches,
-            "tags": made.tags,
-        }
+        made = _rebuild_repositories(lake, created, entries, progress, dry_run=False)
+        draft.after = {**made.count_kinds()}
     return made
 
 
 def _rebuild_repositories(
-    lake: LakeAccess,
-    created: list[RepositoryCreated],
-    entries: Entries,
-    watcher: Watcher,
-    *,
-    dry_run: bool,
+    lake: LakeAccess, created: list[RepositoryCreated], entries: Entries, progress: Progress, *, dry_run: bool
 ) -> RebuildResult:
-    made = RebuildResult()
-    complete: list[RepositoryCreated] = []
-    names: set[str] = set()
+    made = RebuildResult([], [], [])
+    complete: dict[RepositoryName, RepositoryCreated] = {}
     for entry in created:
         if is_removed(entry, entries):
-            made.deleted_repositories += _write_deleted_repository(lake, entry, dry_run=dry_run)
+            if _write_deleted_repository(lake, entry, dry_run=dry_run):
+                made.records.append(RestoredRecord(entry.name, "deleted repository", entry.name, "put back"))
             continue
-        ctx = own_context(lake, entry)
-        if entry.name in names:
-            reason = "a newer repository has its name"
-        elif ctx is None:
-            reason = NAMESPACE_NOT_OWNED
-        else:
-            reason = "" if dry_run else claim_namespace(lake, entry)
-        if reason or ctx is None:
-            made.not_restored.append(RestoredRecord(entry.name, "repository", entry.name, f"left: {reason}"))
+        progress.describe(f"making {entry.name}")
+        is_taken = entry.name in complete
+        done, reason = restore_contents(lake, entry, progress, dry_run=dry_run, protect=False, is_name_taken=is_taken)
+        made.records.extend(done)
+        if reason:
+            made.records.append(report_repository(entry, reason))
             continue
-        names.add(entry.name)
-        watcher.describe(f"making {entry.name}")
-        _rebuild_repository(ctx, made, watcher, dry_run=dry_run)
-        complete.append(entry)
+        complete[entry.name] = entry
+        ctx = lake.context(entry.name, decode(entry.record, RepositoryRecord))
+        made.missing_trees.extend(find_missing_trees(ctx, index_entries(ctx.manifest.read_all())))
+    for entry in complete.values():
+        made.records.append(report_repository(entry, "" if dry_run else write_repository_record(lake, entry)))
     if not dry_run:
-        for entry in complete:
-            reason = write_repository_record(lake, entry)
-            if reason:
-                made.not_restored.append(RestoredRecord(entry.name, "repository", entry.name, f"left: {reason}"))
         fence = fence_of(lake, f"rebuild-{lake.ids.new_id(lake.clock.now_ms())}")
         fence.replace_lost(lambda: None)  # nothing is staged, so there is nothing to settle
         fence.unblock()
-        made.settled_records = settle_superseded_records(lake)
+        made.settled_records.extend(settle_superseded_records(lake))
         # last: until then no other process opens the lake
         lake_identity.unify_ids(lake.kv, lake.own_store, lake.ids.new_id(lake.clock.now_ms()))
-    made.repositories = len(complete)
     return made
-
-
-def _rebuild_repository(ctx: Context, made: RebuildResult, watcher: Watcher, *, dry_run: bool) -> None:
-    own = index_entries(ctx.manifest.read_all())
-    for item in RecordRestore(ctx, own, watcher, dry_run=dry_run, protect=False).run():
-        if item.outcome.startswith("left"):
-            made.not_restored.append(item)
-            continue
-        made.commits += item.kind == "commit"
-        made.branches += item.kind == "branch"
-        made.tags += item.kind == "tag"
-    made.missing_trees += find_missing_trees(ctx, own)
 
 
 def _write_deleted_repository(lake: LakeAccess, entry: RepositoryCreated, *, dry_run: bool) -> bool:

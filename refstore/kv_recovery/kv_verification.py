@@ -11,44 +11,37 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from refstore.context import Context
-from refstore.core import ids
 from refstore.core.batches import split_batches
 from refstore.core.ids import BranchName, CommitId, Path, RepositoryName, Token, is_own
 from refstore.errors import WrongStore
-from refstore.kv.base import ABSENT
-from refstore.kv_recovery.fence import BREAKER_REASON, RECONCILE_WITNESS, read_witnesses
+from refstore.kv_recovery.fence import RECONCILE_WITNESS, read_witnesses
 from refstore.kv_recovery.lake_parts import (
-    SILENT,
+    NO_PROGRESS,
     Entries,
     LakeAccess,
+    Progress,
     RestoredRecord,
-    Watcher,
     fence_of,
     index_entries,
     open_repositories,
 )
+from refstore.kv_recovery.manifest_backfill import ManifestGap, find_gap
 from refstore.kv_recovery.manifest_check import (
     describe_entry,
     find_lost_entries,
     find_lost_repositories,
-    read_in_batches,
 )
 from refstore.kv_recovery.superseded_records import settle_superseded_records
+from refstore.operations.breaker_states import KV_WENT_BACK_REASON, BreakerStates
 from refstore.operations.read import have_content
 from refstore.records import keys
-from refstore.records.branch_records import Branch, decode_branch
 from refstore.records.commit_records import Commit
-from refstore.records.encoding import decode, decode_optional
-from refstore.records.reaper_records import BreakerState
+from refstore.records.encoding import decode
 from refstore.records.repository_records import RepositoryRecord
 from refstore.records.staging_records import Entry, decode_staged_many
 from refstore.versioning.commits import object_names
 from refstore.versioning.manifest import (
-    BranchCreated,
-    BranchDeleted,
     CommitLanded,
-    RecordCreated,
-    RecordRemoved,
     RepositoryCreated,
     RepositoryDeleted,
 )
@@ -79,14 +72,6 @@ class LostItem(NamedTuple):
     reason: str
 
 
-class ReappearedItem(NamedTuple):
-    """What was deleted, and is there again."""
-
-    repository: RepositoryName
-    kind: str
-    name: str
-
-
 class MissingObject(NamedTuple):
     """A staged entry whose object is not in the store."""
 
@@ -104,16 +89,6 @@ class MissingTree(NamedTuple):
     metarange: str
 
 
-class ManifestGap(NamedTuple):
-    """How much the manifest lacks of what the KV has."""
-
-    repository: RepositoryName
-    commits: int
-    branches: int
-    tags: int
-    repository_entry: bool
-
-
 @dataclass(slots=True)
 class KvVerification:
     """What a look at the whole lake found."""
@@ -122,7 +97,8 @@ class KvVerification:
     unreadable_witnesses: dict[str, str] = field(default_factory=dict[str, str])
     """Witnesses that cannot be read, and why."""
     lost_items: list[LostItem] = field(default_factory=list[LostItem])
-    reappeared_items: list[ReappearedItem] = field(default_factory=list[ReappearedItem])
+    reappeared_repositories: list[RepositoryName] = field(default_factory=list[RepositoryName])
+    """Deleted repositories that are there again. They stay until somebody deletes them."""
     missing_objects: list[MissingObject] = field(default_factory=list[MissingObject])
     missing_trees: list[MissingTree] = field(default_factory=list[MissingTree])
     superseded_records: list[RestoredRecord] = field(default_factory=list[RestoredRecord])
@@ -159,12 +135,11 @@ class KvVerification:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is to be reconciled."""
+        """Whether nothing is lost. The manifest may still lack something."""
         return not (
             self.witnesses
             or self.unreadable_witnesses
             or self.lost_items
-            or any(item.kind != "repository" for item in self.reappeared_items)
             or self.superseded_records
             or self.stopped_repositories
             or self.reconcile_began_ms
@@ -172,11 +147,11 @@ class KvVerification:
         )
 
 
-def verify_kv(lake: LakeAccess, *, watcher: Watcher = SILENT) -> KvVerification:
+def verify_kv(lake: LakeAccess, *, progress: Progress = NO_PROGRESS) -> KvVerification:
     """Look at the whole lake. Raises CorruptObject, CorruptRecord, KVUnavailable, ObjectsUnavailable."""
     found = KvVerification()
     _verify_witnesses(lake, found)
-    watcher.describe("comparing the KV with the audit log")
+    progress.describe("comparing the KV with the audit log")
     found.superseded_records = settle_superseded_records(lake, dry_run=True)
     entries = index_entries(lake.manifest.read_all())
     missing = find_lost_repositories(lake.kv, lake.manifest, entries.values())
@@ -190,20 +165,17 @@ def verify_kv(lake: LakeAccess, *, watcher: Watcher = SILENT) -> KvVerification:
         else:
             _verify_manifest(ctx, index_entries(ctx.manifest.read_all()), found)
     for ctx in open_repositories(lake):
-        watcher.describe(f"comparing {ctx.name} with its manifest")
-        landed = [name for name, _ in ctx.kv.scan_all(keys.landed_commits(ctx.repo))]
-        own = index_entries(ctx.manifest.read_all())
+        progress.describe(f"comparing {ctx.name} with its manifest")
+        gap, own = find_gap(ctx, entries)
         _verify_manifest(ctx, own, found)
-        found.reappeared_items += [ReappearedItem(ctx.name, what, name) for what, name in find_reappeared(ctx, own)]
         if (RepositoryDeleted, (ctx.repo,)) in entries:
-            found.reappeared_items.append(ReappearedItem(ctx.name, "repository", ctx.name))
-        unrecorded = _find_manifest_gap(ctx, own, landed, (RepositoryCreated, (ctx.repo,)) in entries)
-        if unrecorded is not None:
-            found.manifest_gaps.append(unrecorded)
-        watcher.describe(f"looking for the staged objects of {ctx.name}")
-        found.missing_objects += find_missing_objects(ctx, watcher)
-        state = decode_optional(ctx.kv.get(keys.reaper_state(ctx.repo, "breaker")), BreakerState)
-        if state is not None and state.tripped_ms and state.reason == BREAKER_REASON:
+            found.reappeared_repositories.append(ctx.name)
+        if not gap.is_empty:
+            found.manifest_gaps.append(gap)
+        progress.describe(f"looking for the staged objects of {ctx.name}")
+        found.missing_objects += find_missing_objects(ctx, progress)
+        _, state = BreakerStates(ctx).read()
+        if state.tripped_ms and state.reason == KV_WENT_BACK_REASON:
             found.stopped_repositories.append(ctx.name)
     return found
 
@@ -227,32 +199,13 @@ def find_known_losses(ctx: Context, seen: KvVerification) -> list[LostItem]:
     return [LostItem(ctx.name, describe_entry(item.entry), item.reason) for item in lost]
 
 
-def find_missing_objects(ctx: Context, watcher: Watcher) -> Iterator[MissingObject]:
+def find_missing_objects(ctx: Context, progress: Progress) -> Iterator[MissingObject]:
     """Yield the entries of live tokens that name objects which are not in the store."""
     for name, record in list(ctx.branches.scan_open()):
         for token in record.live_tokens:
             for page in split_batches(ctx.staging.scan(token), STAGED_BATCH):
                 yield from _missing_in_page(ctx, name, token, page)
-                watcher.advance(len(page))
-
-
-def find_reappeared(ctx: Context, entries: Entries) -> list[tuple[str, str]]:
-    """Return the branches and tags that were deleted, and that the KV has again, as ('branch' or 'tag', name)."""
-    found: list[tuple[str, str]] = []
-    branches = [entry for entry in entries.values() if isinstance(entry, BranchDeleted)]
-    values = read_in_batches(ctx.kv, [keys.branch(ctx.repo, entry.branch) for entry in branches])
-    for entry, value in zip(branches, values, strict=True):
-        record = None if value is ABSENT else decode_branch(value)
-        if isinstance(record, Branch) and record.id == entry.branch_id:
-            found.append(("branch", entry.branch))
-    tags = [entry for entry in entries.values() if is_tag(ctx, entry) and isinstance(entry, RecordRemoved)]
-    values = read_in_batches(ctx.kv, [keys.tag(ctx.repo, ids.tag_name(entry.name)) for entry in tags])
-    return found + [("tag", entry.name) for entry, value in zip(tags, values, strict=True) if value == entry.value]
-
-
-def is_tag(ctx: Context, entry: object) -> bool:
-    """Return whether an entry is about a tag."""
-    return isinstance(entry, RecordCreated | RecordRemoved) and entry.partition == keys.tags(ctx.repo)
+                progress.advance(len(page))
 
 
 def have_servers_changed(lake: LakeAccess) -> bool:
@@ -311,15 +264,3 @@ def _missing_in_page(
         # it may have been deleted since it was read
         if not is_there and ctx.kv.get(keys.entry(ctx.repo, token, Path(path))) == value:
             yield MissingObject(ctx.name, branch, path, record.address)
-
-
-def _find_manifest_gap(ctx: Context, entries: Entries, landed: list[str], is_recorded: bool) -> ManifestGap | None:
-    commits = sum((CommitLanded, (name,)) not in entries for name in landed)
-    branches = sum((BranchCreated, (name, record.id)) not in entries for name, record in ctx.branches.scan_open())
-    tags = sum(
-        (RecordCreated, (keys.tags(ctx.repo), name, value.hex())) not in entries
-        for name, value in ctx.kv.scan_all(keys.tags(ctx.repo))
-    )
-    if not (commits or branches or tags) and is_recorded:
-        return None
-    return ManifestGap(ctx.name, commits, branches, tags, not is_recorded)

@@ -57,7 +57,7 @@ class RestoredRecord(NamedTuple):
     commit: str = ""
 
 
-class Watcher(Protocol):
+class Progress(Protocol):
     """Shows how far long work is."""
 
     def advance(self, count: int = 1) -> None: ...
@@ -65,7 +65,7 @@ class Watcher(Protocol):
     def describe(self, text: str) -> None: ...
 
 
-class SilentWatcher:
+class _NoProgress:
     """Shows nothing."""
 
     def advance(self, count: int = 1) -> None: ...
@@ -73,7 +73,7 @@ class SilentWatcher:
     def describe(self, text: str) -> None: ...
 
 
-SILENT: Final = SilentWatcher()
+NO_PROGRESS: Final = _NoProgress()
 
 
 def fence_of(lake: LakeAccess, deleter: str) -> Fence:

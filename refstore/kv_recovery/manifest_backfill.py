@@ -1,33 +1,40 @@
-"""Write what the KV has and the manifest lacks. It may be repeated at any time.
+"""Find what the KV has and the manifest lacks, or calls deleted; and write it.
 
-What it confirms nobody compares with the KV again, so a later position must stand for it (rule 21): it reads the KV,
-passes the fence, and confirms.
+The manifest lacks what was made while the object store did not answer, or what the object store has lost. A branch or a
+tag that the manifest calls deleted came back with an older KV: from now on it counts as a new one.
+
+What is confirmed here nobody compares with the KV again, so a later position must stand for it (rule 21): the KV is
+read, the fence passed, and then the entries are confirmed. It may be repeated at any time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core.batches import split_batches
-from refstore.core.ids import BranchName, CommitId
+from refstore.core.ids import BranchName, CommitId, RepositoryName
+from refstore.errors import BranchNotFound
 from refstore.kv.base import ABSENT
 from refstore.kv_recovery.fence import Fence, refuse_to_settle
-from refstore.kv_recovery.kv_verification import ManifestGap
-from refstore.kv_recovery.lake_parts import SILENT, Entries, LakeAccess, Watcher, fence_of, index_entries
+from refstore.kv_recovery.lake_parts import NO_PROGRESS, Entries, LakeAccess, Progress, fence_of, index_entries
 from refstore.kv_recovery.manifest_check import read_in_batches
 from refstore.records import keys
-from refstore.records.branch_records import Branch
+from refstore.records.branch_records import Branch, Tag
 from refstore.records.commit_records import Commit
 from refstore.records.encoding import decode, encode
 from refstore.records.repository_records import RepositoryRecord
+from refstore.versioning.branches import ATTEMPTS
 from refstore.versioning.manifest import (
     AnyEntry,
     BranchCreated,
+    BranchDeleted,
     CommitLanded,
     Manifest,
     RecordCreated,
+    RecordRemoved,
     RepositoryCreated,
 )
 
@@ -35,73 +42,120 @@ PAGE: Final = 5000
 """How many entries one object of the manifest gets."""
 
 
-def backfill_manifest(lake: LakeAccess, *, watcher: Watcher = SILENT) -> list[ManifestGap]:
-    """Write what the KV has and the manifest lacks; return how much that was, of repositories that lacked anything.
-    Raises CorruptObject, CorruptRecord, KVSettling, KVUnavailable, KVWentBack, ObjectsUnavailable.
+class ManifestGap(NamedTuple):
+    """What the manifest of a repository lacks of what the KV has."""
+
+    repository: RepositoryName
+    commits: list[CommitId]
+    branches: list[tuple[BranchName, Branch]]
+    tags: list[RecordCreated]
+    reappeared_branches: list[BranchName]
+    """Those that the manifest calls deleted."""
+    reappeared_tags: list[RecordCreated]
+    has_repository_entry: bool
+
+    @property
+    def is_empty(self) -> bool:
+        return self.has_repository_entry and not any(self[1:-1])
+
+
+def find_gap(ctx: Context, lake_entries: Entries) -> tuple[ManifestGap, Entries]:
+    """Return what the manifest of a repository lacks, and the entries that it has. `lake_entries`: the lake's."""
+    # what is there is read before the manifest: by then each new commit has an entry, which its deleter confirms
+    landed = [CommitId(name) for name, _ in ctx.kv.scan_all(keys.landed_commits(ctx.repo))]
+    tags = [RecordCreated(keys.tags(ctx.repo), name, value) for name, value in ctx.kv.scan_all(keys.tags(ctx.repo))]
+    branches = list(ctx.branches.scan_open())
+    known = index_entries(ctx.manifest.read_all())
+    deleted = [(name, branch.id) for name, branch in branches if (BranchDeleted, (name, branch.id)) in known]
+    removed = [tag for tag in tags if (RecordRemoved, tag.identity) in known]
+    gap = ManifestGap(
+        ctx.name,
+        [commit for commit in landed if (CommitLanded, (commit,)) not in known],
+        [
+            (name, branch)
+            for name, branch in branches
+            if known.keys().isdisjoint([(BranchCreated, (name, branch.id)), (BranchDeleted, (name, branch.id))])
+        ],
+        [
+            tag
+            for tag in tags
+            if known.keys().isdisjoint([(RecordCreated, tag.identity), (RecordRemoved, tag.identity)])
+        ],
+        # read again: what was deleted meanwhile is not there any more
+        [name for name, id_ in deleted if isinstance(now := ctx.branches.read(name), Branch) and now.id == id_],
+        [tag for tag in removed if ctx.kv.get(tag.key) == tag.value],
+        (RepositoryCreated, (ctx.repo,)) in lake_entries,
+    )
+    return gap, known
+
+
+def fill_gaps(lake: LakeAccess, *, progress: Progress = NO_PROGRESS) -> list[ManifestGap]:
+    """Write what the manifest lacks, and return it, of repositories that lacked anything. Raises CorruptObject,
+    CorruptRecord, KVSettling, KVUnavailable, KVWentBack, ObjectsUnavailable.
     """
     fence = fence_of(lake, f"record-{lake.ids.new_id(lake.clock.now_ms())}")
     fence.begin(refuse_to_settle)
-    done: list[ManifestGap] = []
-    known = index_entries(lake.manifest.read_all())
+    filled: list[ManifestGap] = []
+    lake_entries = index_entries(lake.manifest.read_all())
     for name, record in list(lake.all_repositories()):
         if record.closed_ms:
             continue
-        watcher.describe(f"recording {name}")
-        counts = _backfill_repository(lake.context(name, record), record, fence, watcher)
-        itself = (RepositoryCreated, (record.id,)) not in known
-        if itself:  # last, as a repository is made
-            _add_confirmed(
-                lake.manifest, lake.context(name, record), [RepositoryCreated(name, record.id, encode(record))]
-            )
-        if itself or any(counts):
-            done.append(ManifestGap(name, *counts, repository_entry=itself))
-    return done
+        progress.describe(f"recording {name}")
+        ctx = lake.context(name, record)
+        gap, _ = find_gap(ctx, lake_entries)
+        if gap.is_empty:
+            continue
+        _fill_gap(ctx, record, gap, fence, progress)
+        if not gap.has_repository_entry:  # last, as a repository is made
+            _add_confirmed(lake.manifest, ctx, [RepositoryCreated(name, record.id, encode(record))])
+        filled.append(gap)
+    return filled
 
 
-def _backfill_repository(
-    ctx: Context, record: RepositoryRecord, fence: Fence, watcher: Watcher
-) -> tuple[int, int, int]:
-    # What landed is read before the manifest: by then each new commit has an entry, which its deleter confirms.
-    landed = [CommitId(name) for name, _ in ctx.kv.scan_all(keys.landed_commits(ctx.repo))]
-    tags = list(ctx.kv.scan_all(keys.tags(ctx.repo)))
-    branches = list(ctx.branches.scan_open())
-    known = index_entries(ctx.manifest.read_all())
-    commits = _find_missing_commits(ctx, record, landed, branches, known)
-    made: list[AnyEntry] = [
-        BranchCreated(name, branch.id, branch.head, branch.created_ms, branch.is_hidden)
-        for name, branch in branches
-        if (BranchCreated, (name, branch.id)) not in known
-    ]
-    kept: list[AnyEntry] = [
-        entry
-        for name, value in tags
-        if (RecordCreated, (entry := RecordCreated(keys.tags(ctx.repo), name, value)).identity) not in known
-    ]
+def _fill_gap(ctx: Context, record: RepositoryRecord, gap: ManifestGap, fence: Fence, progress: Progress) -> None:
+    commits = _describe_commits(ctx, record, set(gap.commits)) if gap.commits else []
+    branches = [BranchCreated(name, each.id, each.head, each.created_ms, each.is_hidden) for name, each in gap.branches]
     markers = read_in_batches(ctx.kv, [keys.committed_marker(ctx.repo, entry.commit) for entry in commits])
-    waiting = [entry for entry, marker in zip(commits, markers, strict=True) if marker is not ABSENT]
-    processed = [entry for entry, marker in zip(commits, markers, strict=True) if marker is ABSENT]
-    for entry in waiting:  # the reaper has yet to put what they added beyond itself
-        ctx.manifest.add(entry)
+    processed: list[AnyEntry] = []
+    for entry, marker in zip(commits, markers, strict=True):
+        if marker is ABSENT:
+            processed.append(entry)
+        else:  # the reaper has yet to put what it added beyond itself
+            ctx.manifest.add(entry)
     fence.pass_through()
-    for page in split_batches([*processed, *made, *kept], PAGE):
+    for page in split_batches([*processed, *branches, *gap.tags], PAGE):
         _add_confirmed(ctx.manifest, ctx, page)
-        watcher.advance(len(page))
-    return len(commits), len(made), len(kept)
+        progress.advance(len(page))
+    for name in gap.reappeared_branches:
+        with suppress(BranchNotFound):
+            _renew_branch(ctx, name)
+    for tag in gap.reappeared_tags:
+        now = ctx.clock.now_ms()
+        renewed = encode(Tag(decode(tag.value, Tag).commit, now, ctx.ids.new_id(now)))
+        if ctx.kv.set_if(tag.key, tag.value, renewed):
+            ctx.manifest.add_record(tag.key, renewed, f"tag {tag.name!r} counts as a new one")
 
 
-def _find_missing_commits(
-    ctx: Context,
-    record: RepositoryRecord,
-    landed: list[CommitId],
-    branches: list[tuple[BranchName, Branch]],
-    known: Entries,
-) -> list[CommitLanded]:
-    """Return the entries of commits that have none, each with the branch whose line it is in, the default one first."""
+def _renew_branch(ctx: Context, name: BranchName) -> None:
+    """Give a branch another id, so that it counts as a new one. Raises BranchNotFound, Contention."""
+    for _ in range(ATTEMPTS):
+        opened = ctx.branches.read_open(name)
+        record, new = opened.record, ctx.ids.new_id(ctx.clock.now_ms())
+        if ctx.branches.change(name, opened, id=new):
+            ctx.manifest.add(BranchCreated(name, new, record.head, record.created_ms, record.is_hidden))
+            return
+    raise ctx.branches.contention(name)
+
+
+def _describe_commits(ctx: Context, record: RepositoryRecord, unrecorded: set[CommitId]) -> list[CommitLanded]:
+    """Return the entries of commits, each with the branch whose line it is in, the default one first."""
+    landed = [CommitId(name) for name, _ in ctx.kv.scan_all(keys.landed_commits(ctx.repo))]
     records = dict(
         zip(landed, read_in_batches(ctx.kv, [keys.commit(ctx.repo, commit) for commit in landed]), strict=True)
     )
     owners: dict[CommitId, tuple[BranchName, str]] = {}
-    for name, branch in sorted(branches, key=lambda each: (each[0] != record.default_branch, each[1].created_ms)):
+    branches = sorted(ctx.branches.scan_open(), key=lambda each: (each[0] != record.default_branch, each[1].created_ms))
+    for name, branch in branches:
         commit = branch.head
         while commit not in owners and isinstance(raw := records.get(commit), bytes):
             owners[commit] = (name, branch.id)
@@ -112,7 +166,7 @@ def _find_missing_commits(
     return [
         CommitLanded(commit, raw, *owners.get(commit, (BranchName(""), "")))
         for commit, raw in records.items()
-        if isinstance(raw, bytes) and (CommitLanded, (commit,)) not in known
+        if commit in unrecorded and isinstance(raw, bytes)
     ]
 
 

@@ -18,53 +18,53 @@ from typing import Final
 
 from refstore.context import Context
 from refstore.core.batches import split_batches
-from refstore.errors import Contention
 from refstore.kv.base import ABSENT
-from refstore.kv_recovery.fence import BREAKER_REASON, Fence
+from refstore.kv_recovery.fence import Fence
 from refstore.kv_recovery.kv_verification import have_servers_changed
 from refstore.kv_recovery.lake_parts import (
-    SILENT,
+    NO_PROGRESS,
     LakeAccess,
+    Progress,
     RestoredRecord,
-    Watcher,
     fence_of,
     index_entries,
     open_repositories,
 )
 from refstore.kv_recovery.manifest_check import find_lost_entries, find_lost_repositories, read_in_batches
 from refstore.kv_recovery.record_restore import (
-    NAMESPACE_NOT_OWNED,
     PAGE,
     RecordRestore,
-    claim_namespace,
-    own_context,
     protect_commits,
+    report_repository,
+    restore_contents,
     write_repository_record,
 )
 from refstore.kv_recovery.settlement import settle_repository
 from refstore.kv_recovery.superseded_records import end_sessions, settle_superseded_records
+from refstore.operations.breaker_states import BreakerStates
 from refstore.records import keys
-from refstore.records.encoding import decode_optional, encode
-from refstore.records.reaper_records import BreakerState
+from refstore.records.encoding import decode
+from refstore.records.repository_records import RepositoryRecord
 from refstore.versioning.manifest import CommitLanded, Manifest, RepositoryCreated, accept_loss
 
-ATTEMPTS: Final = 16
 WAIT_SECONDS: Final = 5.0
 NAMED_MAX: Final = 100
 """How many of the things that were put back the audit log names."""
 
 
-def restore_lost_records(lake: LakeAccess, *, dry_run: bool = False, watcher: Watcher = SILENT) -> list[RestoredRecord]:
+def restore_lost_records(
+    lake: LakeAccess, *, dry_run: bool = False, progress: Progress = NO_PROGRESS
+) -> list[RestoredRecord]:
     """Put back what the manifest has and the KV does not know, and return what became of it; block all deletion first.
     Raises AuditUnavailable, Corrupt, Unavailable.
     """
     if dry_run:
-        return _restore_all(lake, watcher, dry_run=True)
+        return _restore_all(lake, progress, dry_run=True)
     with lake.audit.change("kv.reconcile") as draft:
         for ctx in open_repositories(lake):
-            _stop_deletion(ctx)
+            BreakerStates(ctx).stop()
         _new_fence(lake).block()
-        done = _restore_all(lake, watcher, dry_run=False)
+        done = _restore_all(lake, progress, dry_run=False)
         draft.after = {
             "restored_records": len(done),
             "named": [f"{item.repository}: {item.kind} {item.name}: {item.outcome}" for item in done[:NAMED_MAX]],
@@ -73,7 +73,7 @@ def restore_lost_records(lake: LakeAccess, *, dry_run: bool = False, watcher: Wa
 
 
 def settle_lake(
-    lake: LakeAccess, *, accept: bool, clients_stopped: bool = False, watcher: Watcher = SILENT
+    lake: LakeAccess, *, accept: bool, clients_stopped: bool = False, progress: Progress = NO_PROGRESS
 ) -> dict[str, int]:
     """Settle every repository, and let deletion go on. Return what was done.
 
@@ -84,7 +84,7 @@ def settle_lake(
     fence = _new_fence(lake)
     while not clients_stopped:
         began_ms = fence.block()
-        _wait_for_operations(lake, began_ms, watcher)
+        _wait_for_operations(lake, began_ms, progress)
         if fence.block() == began_ms:
             break  # else other servers answer by now
     fence.block()
@@ -95,72 +95,63 @@ def settle_lake(
         def settle_all() -> None:
             settled = 0
             for name, record in lake.all_repositories():
-                watcher.describe(f"settling {name}")
+                progress.describe(f"settling {name}")
                 ctx = lake.context(name, record)
                 settle_repository(ctx)
-                _protect_commits(ctx, watcher)
+                _protect_commits(ctx, progress)
                 settled += 1
             done["settled"] = settled
 
         done["witnesses_removed"] = fence.replace_lost(settle_all)
         fence.unblock()
-        done["resumed"] = sum(_resume_deletion(lake.context(name, record)) for name, record in lake.all_repositories())
+        done["resumed"] = sum(BreakerStates(lake.context(*each)).end_stop() for each in lake.all_repositories())
         draft.after = {"accepted": accept, **done}
     return done
 
 
-def _protect_commits(ctx: Context, watcher: Watcher) -> None:
+def _protect_commits(ctx: Context, progress: Progress) -> None:
     """Put what every commit added beyond the reaper again. A server may have lost that it was, after the commit was
     processed and its entry confirmed.
     """
-    watcher.describe(f"protecting the commits of {ctx.name}")
+    progress.describe(f"protecting the commits of {ctx.name}")
     entries = index_entries(ctx.manifest.read_all()).values()
     commits = [entry.commit for entry in entries if isinstance(entry, CommitLanded)]
     for page in split_batches(commits, PAGE):
         values = read_in_batches(ctx.kv, [keys.commit(ctx.repo, commit) for commit in page])
         protect_commits(ctx, [commit for commit, value in zip(page, values, strict=True) if value is not ABSENT])
-        watcher.advance(len(page))
+        progress.advance(len(page))
 
 
-def _restore_all(lake: LakeAccess, watcher: Watcher, *, dry_run: bool) -> list[RestoredRecord]:
-    done = _restore_repositories(lake, watcher, dry_run=dry_run)
+def _restore_all(lake: LakeAccess, progress: Progress, *, dry_run: bool) -> list[RestoredRecord]:
+    done = _restore_repositories(lake, progress, dry_run=dry_run)
     done += settle_superseded_records(lake, dry_run=dry_run)  # behind them: commits that were pinned are there again
     return done + end_sessions(lake, dry_run=dry_run)
 
 
-def _restore_repositories(lake: LakeAccess, watcher: Watcher, *, dry_run: bool) -> list[RestoredRecord]:
+def _restore_repositories(lake: LakeAccess, progress: Progress, *, dry_run: bool) -> list[RestoredRecord]:
     done: list[RestoredRecord] = []
     others = have_servers_changed(lake)
     for item in find_lost_repositories(lake.kv, lake.manifest, index_entries(lake.manifest.read_all()).values()):
         assert isinstance(item.entry, RepositoryCreated)  # noqa: S101  # find_lost_repositories returns no others
-        done += _restore_repository(lake, item.entry, watcher, dry_run=dry_run)
+        done += _restore_repository(lake, item.entry, progress, dry_run=dry_run)
     for name, record in list(lake.all_repositories()):
-        watcher.describe(f"putting back what {name} lost")
+        progress.describe(f"putting back what {name} lost")
         ctx = lake.context(name, record)
-        repair = RecordRestore(ctx, index_entries(ctx.manifest.read_all()), watcher, dry_run=dry_run, protect=True)
+        repair = RecordRestore(ctx, index_entries(ctx.manifest.read_all()), progress, dry_run=dry_run, protect=True)
         done += repair.run(commits_only=bool(record.closed_ms), servers_changed=others)
     return done
 
 
 def _restore_repository(
-    lake: LakeAccess, entry: RepositoryCreated, watcher: Watcher, *, dry_run: bool
+    lake: LakeAccess, entry: RepositoryCreated, progress: Progress, *, dry_run: bool
 ) -> list[RestoredRecord]:
     """Put back a lost repository; its name comes last."""
-    ctx = own_context(lake, entry)
-    taken = lake.kv.get(keys.repository(entry.name))
-    reason = "another repository has its name" if isinstance(taken, bytes) else ""
-    if ctx is None:
-        reason = NAMESPACE_NOT_OWNED
-    elif not reason and not dry_run:
-        reason = claim_namespace(lake, entry)
-    if reason or ctx is None:
-        return [RestoredRecord(entry.name, "repository", entry.name, f"left: {reason}")]
-    done = RecordRestore(ctx, index_entries(ctx.manifest.read_all()), watcher, dry_run=dry_run, protect=True).run()
-    if not dry_run:
-        _stop_deletion(ctx)
+    is_name_taken = lake.kv.get(keys.repository(entry.name)) is not ABSENT
+    done, reason = restore_contents(lake, entry, progress, dry_run=dry_run, protect=True, is_name_taken=is_name_taken)
+    if not reason and not dry_run:
+        BreakerStates(lake.context(entry.name, decode(entry.record, RepositoryRecord))).stop()
         reason = write_repository_record(lake, entry)
-    outcome = f"left: {reason}" if reason else "put back"
-    return [*done, RestoredRecord(entry.name, "repository", entry.name, outcome)]
+    return [*done, report_repository(entry, reason)]
 
 
 def _accept_losses(lake: LakeAccess) -> int:
@@ -189,39 +180,12 @@ def _confirm_unreadable(ctx: Context, manifest: Manifest) -> int:
     return len(unreadable)
 
 
-def _wait_for_operations(lake: LakeAccess, began_ms: int, watcher: Watcher) -> None:
+def _wait_for_operations(lake: LakeAccess, began_ms: int, progress: Progress) -> None:
     lake.durations.refresh()
     ends_ms = lake.durations.waits.operations_end_ms(began_ms)
     while (left := (ends_ms - lake.clock.now_ms()) / 1000) > 0:
-        watcher.describe(f"waiting {left:.0f} s for operations that began before")
+        progress.describe(f"waiting {left:.0f} s for operations that began before")
         lake.clock.sleep(min(left, WAIT_SECONDS))
-
-
-def _stop_deletion(ctx: Context) -> None:
-    """Stop hard deletion of a repository, unless it is stopped already: a pass may be under way."""
-    key = keys.reaper_state(ctx.repo, "breaker")
-    for _ in range(ATTEMPTS):
-        raw = ctx.kv.get(key)
-        state = decode_optional(raw, BreakerState)
-        if state is not None and state.tripped_ms:
-            return
-        now = ctx.clock.now_ms()
-        if ctx.kv.set_if(key, raw, encode(BreakerState(ctx.ids.new_id(now), max(1, now), BREAKER_REASON))):
-            return
-    raise Contention(f"others kept changing the breaker of {ctx.name!r}; run the same again")
-
-
-def _resume_deletion(ctx: Context) -> bool:
-    """Let hard deletion go on where it was stopped because the KV went back. Return whether it did."""
-    key = keys.reaper_state(ctx.repo, "breaker")
-    for _ in range(ATTEMPTS):
-        raw = ctx.kv.get(key)
-        state = decode_optional(raw, BreakerState)
-        if state is None or not state.tripped_ms or state.reason != BREAKER_REASON:
-            return False
-        if ctx.kv.set_if(key, raw, encode(BreakerState(ctx.ids.new_id(ctx.clock.now_ms())))):
-            return True
-    raise Contention(f"others kept changing the breaker of {ctx.name!r}; run the same again")
 
 
 def _new_fence(lake: LakeAccess) -> Fence:

@@ -28,8 +28,7 @@ from refstore.core.batches import split_batches
 from refstore.core.ids import Address, BranchName, CommitId, Path, Token, branch_of
 from refstore.errors import AlreadyExists, CommitNotFound, CorruptRange, Gone, WrongStore
 from refstore.kv.base import ABSENT
-from refstore.kv_recovery.kv_verification import find_reappeared, is_tag
-from refstore.kv_recovery.lake_parts import Entries, LakeAccess, RestoredRecord, Watcher
+from refstore.kv_recovery.lake_parts import Entries, LakeAccess, Progress, RestoredRecord, index_entries
 from refstore.kv_recovery.manifest_check import find_lost_entries, is_removed
 from refstore.kv_recovery.settlement import relist_reference
 from refstore.namespaces import folder_url
@@ -41,7 +40,7 @@ from refstore.operations.stage_entries import Placement, place
 from refstore.records import keys
 from refstore.records.branch_records import Branch, ClosedBranch, Tag
 from refstore.records.commit_records import Commit
-from refstore.records.encoding import decode, decode_optional, encode
+from refstore.records.encoding import decode, decode_optional
 from refstore.records.location_records import Location
 from refstore.records.reference_records import Reference
 from refstore.records.repository_records import RepositoryRecord
@@ -74,11 +73,11 @@ BranchGroup = tuple[BranchName, str]
 class RecordRestore:
     """Puts one repository's records back."""
 
-    def __init__(self, ctx: Context, entries: Entries, watcher: Watcher, *, dry_run: bool, protect: bool) -> None:
+    def __init__(self, ctx: Context, entries: Entries, progress: Progress, *, dry_run: bool, protect: bool) -> None:
         """`protect`: put what the commits added beyond the reaper; a KV that is made anew has no references."""
         self._ctx = ctx
         self._entries = entries
-        self._watcher = watcher
+        self._progress = progress
         self._dry_run = dry_run
         self._protect = protect
         self._known: dict[CommitId, Commit] = {}
@@ -104,9 +103,8 @@ class RecordRestore:
         done += self._restore_branches(every, groups)
         done += self._restore_locations([item.entry for item in lost if isinstance(item.entry, LocationsPublished)])
         for item in lost:
-            if isinstance(item.entry, RecordCreated) and is_tag(self._ctx, item.entry):
+            if isinstance(item.entry, RecordCreated) and item.entry.partition == keys.tags(self._ctx.repo):
                 done += self._restore_tag(item.entry)
-        done += self._renew_reappeared()
         if self._protect:  # a KV that is made anew has nothing staged
             for item in lost:
                 if isinstance(item.entry, EntriesPlaced):
@@ -125,7 +123,7 @@ class RecordRestore:
             ctx.kv.set_many([(keys.landed_mark(ctx.repo, entry.commit), b"") for entry in page])
             if self._protect:
                 protect_commits(ctx, [entry.commit for entry in page])
-            self._watcher.advance(len(page))
+            self._progress.advance(len(page))
         return done
 
     # ---- where content lies
@@ -156,7 +154,7 @@ class RecordRestore:
                 for (identity, _), address in zip(page, contents, strict=True)
                 if address and address not in there
             ]
-            self._watcher.advance(len(page))
+            self._progress.advance(len(page))
         return done
 
     # ---- branches
@@ -217,7 +215,7 @@ class RecordRestore:
     def _restore_beside(self, branch: BranchCreated, head: CommitId, landed: Sequence[CommitLanded]) -> RestoredRecord:
         """Make a branch `lost/...` at a commit that landed on another one, which goes without it from now on."""
         ctx = self._ctx
-        other = ids.branch_name(f"lost/{branch.branch[:NAME_CHARACTERS]}-{head[:12]}")
+        other = ids.branch_name(_name_beside(branch.branch, head))
         reason = self._expiry_note(head)
         if not reason and not self._dry_run:
             if not isinstance(ctx.branches.read(other), Branch):  # else made before a crash
@@ -284,24 +282,23 @@ class RecordRestore:
             return f"left: commit {commit[:12]} has expired"
         return ""
 
-    # ---- tags, and what was deleted
+    # ---- tags
 
     def _restore_tag(self, entry: RecordCreated) -> list[RestoredRecord]:
         ctx, commit = self._ctx, decode(entry.value, Tag).commit
         if self._find_commit(commit) is None:
             return [RestoredRecord(ctx.name, "tag", entry.name, "left: its commit is lost", commit)]
         if self._dry_run:
-            branch = ctx.branches.read(ids.branch_name(entry.name))
-            is_free = ctx.kv.get(entry.key) is ABSENT and not isinstance(branch, Branch)
-            return [
-                RestoredRecord(ctx.name, "tag", entry.name, "put back" if is_free else "put back under lost/", commit)
-            ]
-        if self._write_tag(entry):
+            is_put_back = ctx.kv.get(entry.key) is ABSENT and not ctx.branches.has_branch(ids.tag_name(entry.name))
+        else:
+            is_put_back = self._write_tag(entry)
+        if is_put_back:
             return [RestoredRecord(ctx.name, "tag", entry.name, "put back", commit)]
-        other = keys.tag(ctx.repo, ids.tag_name(f"lost/{entry.name[:NAME_CHARACTERS]}-{commit[:12]}"))
-        ctx.kv.set_if(other, ABSENT, entry.value)  # else it was put back before a crash
-        ctx.manifest.add_record(other, entry.value, f"tag {other.name!r} was created")
-        ctx.manifest.add(accept_loss(entry))
+        other = keys.tag(ctx.repo, ids.tag_name(_name_beside(entry.name, commit)))
+        if not self._dry_run:
+            ctx.kv.set_if(other, ABSENT, entry.value)  # else it was put back before a crash
+            ctx.manifest.add_record(other, entry.value, f"tag {other.name!r} was created")
+            ctx.manifest.add(accept_loss(entry))
         return [RestoredRecord(ctx.name, "tag", entry.name, f"put back as {other.name}", commit)]
 
     def _write_tag(self, entry: RecordCreated) -> bool:
@@ -313,41 +310,6 @@ class RecordRestore:
             ctx.kv.set_if(entry.key, entry.value, ABSENT)
             return False
         return True
-
-    def _renew_reappeared(self) -> list[RestoredRecord]:
-        """Let branches and tags that came back count as new ones: by the manifest the old ones are deleted."""
-        ctx = self._ctx
-        done: list[RestoredRecord] = []
-        for what, name in find_reappeared(ctx, self._entries):
-            commit = self._renew_branch(ids.branch_name(name)) if what == "branch" else self._renew_tag(name)
-            done.append(RestoredRecord(ctx.name, what, name, "was deleted, and is there again", commit))
-        return done
-
-    def _renew_branch(self, name: BranchName) -> CommitId:
-        ctx = self._ctx
-        for _ in range(ATTEMPTS):
-            opened = ctx.branches.read_open(name)
-            record = opened.record
-            new = ctx.ids.new_id(ctx.clock.now_ms())
-            if self._dry_run:
-                return record.head
-            if ctx.branches.change(name, opened, id=new):
-                ctx.manifest.add(BranchCreated(name, new, record.head, record.created_ms, record.is_hidden))
-                return record.head
-        raise ctx.branches.contention(name)
-
-    def _renew_tag(self, name: str) -> CommitId:
-        ctx = self._ctx
-        key = keys.tag(ctx.repo, ids.tag_name(name))
-        raw = ctx.kv.get(key)
-        tag = decode_optional(raw, Tag)
-        if tag is None:
-            return CommitId("")
-        now = ctx.clock.now_ms()
-        value = encode(Tag(tag.commit, now, ctx.ids.new_id(now)))
-        if not self._dry_run and ctx.kv.set_if(key, raw, value):
-            ctx.manifest.add_record(key, value, f"tag {name!r} counts as a new one")
-        return tag.commit
 
     # ---- what was linked or restored
 
@@ -419,6 +381,11 @@ class RecordRestore:
 UNCHANGED: Final = "unchanged"
 
 
+def _name_beside(name: str, commit: CommitId) -> str:
+    """Return under which name a branch or a tag comes back whose own name stands for something else by now."""
+    return f"lost/{name[:NAME_CHARACTERS]}-{commit[:12]}"
+
+
 def branch_group_of(entry: object) -> BranchGroup | None:
     """Return the branch that an entry is about."""
     if isinstance(entry, CommitLanded | BranchCreated) and entry.branch_id:
@@ -449,9 +416,6 @@ def _is_protected(ctx: Context, commit: CommitId) -> bool:
     return True
 
 
-NAMESPACE_NOT_OWNED: Final = "its namespace is not its own any more"
-
-
 def own_context(lake: LakeAccess, entry: RepositoryCreated) -> Context | None:
     """Return the context of a lost repository; None if its namespace does not say that it is the repository's."""
     try:
@@ -460,14 +424,33 @@ def own_context(lake: LakeAccess, entry: RepositoryCreated) -> Context | None:
         return None
 
 
-def claim_namespace(lake: LakeAccess, entry: RepositoryCreated) -> str:
-    """Claim the namespace of a lost repository, which says that it is the repository's. Return why it cannot be put
-    back; '' if it can.
+def restore_contents(
+    lake: LakeAccess,
+    entry: RepositoryCreated,
+    progress: Progress,
+    *,
+    dry_run: bool,
+    protect: bool,
+    is_name_taken: bool,
+) -> tuple[list[RestoredRecord], str]:
+    """Put back what a lost repository had; its name comes last, and is the caller's (`write_repository_record`). Return
+    what was done, and why the repository cannot be put back; '' if it can.
     """
-    key = keys.namespace(folder_url(decode(entry.record, RepositoryRecord).namespace))
-    if not lake.kv.set_if(key, ABSENT, entry.id.encode()) and lake.kv.get(key) != entry.id.encode():
-        return "its namespace belongs to another repository"
-    return ""
+    ctx = own_context(lake, entry)
+    if is_name_taken:
+        return [], "another repository has its name"
+    if ctx is None:
+        return [], "its namespace is not its own any more"
+    if not dry_run:
+        key = keys.namespace(folder_url(decode(entry.record, RepositoryRecord).namespace))
+        if not lake.kv.set_if(key, ABSENT, entry.id.encode()) and lake.kv.get(key) != entry.id.encode():
+            return [], "its namespace belongs to another repository"
+    entries = index_entries(ctx.manifest.read_all())
+    return RecordRestore(ctx, entries, progress, dry_run=dry_run, protect=protect).run(), ""
+
+
+def report_repository(entry: RepositoryCreated, reason: str) -> RestoredRecord:
+    return RestoredRecord(entry.name, "repository", entry.name, f"left: {reason}" if reason else "put back")
 
 
 def write_repository_record(lake: LakeAccess, entry: RepositoryCreated) -> str:

@@ -234,7 +234,7 @@ class Manifest:
             try:
                 self._kv.set(self._unwritten_key(entry), _encoder.encode(entry))
             except Unavailable:
-                follows = "look, and write it with `refstore kv record`"
+                follows = "look, and write it with `refstore kv reconcile`"
             raise ManifestBehind(
                 f"{what}, but could not be written to the manifest, so it is lost if the KV is ({error}); {follows}",
                 happened=f"{what}; {follows}",

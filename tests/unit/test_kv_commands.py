@@ -127,7 +127,7 @@ def test_a_name_of_the_other_kind_stays(losing: Losing) -> None:
     assert {(row["kind"], row["name"]): row["outcome"] for row in planned["restored_records"]} == {
         ("commit", lost): "put back",
         ("branch", "one"): f"put back as lost/one-{lost[:12]}",
-        ("tag", "two"): "put back under lost/",
+        ("tag", "two"): f"put back as lost/two-{lost[:12]}",
     }
     run.ok("kv", "reconcile", "--clients-stopped")
     assert [run.ok("cat", "sales", ref, "b").out for ref in ("one", "two")] == ["kept", "kept"]
@@ -167,12 +167,14 @@ def test_what_was_deleted_stays_deleted_or_counts_as_new(losing: Losing) -> None
     run.ok("reaper", "--once")
     losing.put_back()
     found = run("kv", "verify", "--json").json
-    assert {(row["kind"], row["name"]) for row in found["reappeared_items"]} == {("branch", "old"), ("tag", "t")}
+    (gap,) = found["manifest_gaps"]
+    assert (gap["reappeared_branches"], gap["reappeared_tags"]) == (["old"], ["t"])
+    assert (gap["branches"], gap["tags"]) == (0, 0)
     run.ok("kv", "reconcile", "--clients-stopped")
     assert run.ok("cat", "sales", gone, "a").out == "x"
     assert {row["branch"] for row in run.json("branch", "list", "sales")} == {"main", "old"}
     assert run("reaper", "--once").code == 0
-    assert not run.json("kv", "verify")["reappeared_items"]
+    assert not run.json("kv", "verify")["manifest_gaps"]
     before = losing.contents()
     losing.lose()
     run.ok("kv", "rebuild", "--yes")
@@ -341,11 +343,12 @@ def test_a_lake_without_a_manifest_gets_one(losing: Losing) -> None:
             shutil.rmtree(place / folder, ignore_errors=True)
     ran = run.ok("kv", "verify")
     assert "not in the manifest: sales: 4 commits, 2 branches, 1 tags, the repository itself" in ran.out
-    assert "refstore kv record" in ran.err
-    assert run.json("kv", "record") == [
-        {"repository": "sales", "repository_entry": True, "commits": 4, "branches": 2, "tags": 1}
-    ]  # the first commit of a repository is one
-    assert run.json("kv", "record") == []
+    assert "refstore kv reconcile" in ran.err
+    planned = run.ok("kv", "reconcile", "--dry-run").out
+    assert "would be: recorded in the manifest: sales: 4 commits" in planned
+    (row,) = run.json("kv", "reconcile")["recorded"]
+    assert (row["commits"], row["branches"], row["tags"]) == (4, 2, 1)  # the first commit of a repository is one
+    assert run.json("kv", "reconcile")["recorded"] == []
     assert not run.json("kv", "verify")["manifest_gaps"]
     before = losing.contents()
     losing.lose()

@@ -685,10 +685,10 @@ def test_record_confirms_nothing_that_no_later_position_covers(losing: Losing) -
     answers = iter(("run-1", "run-2"))
     world.kv.servers = lambda: [Server("positions", next(answers))]
     with pytest.raises(KVSettling):
-        manifest_backfill.backfill_manifest(world.lake)
+        manifest_backfill.fill_gaps(world.lake)
     assert losing.manifest(CONFIRMED_FOLDER) == []
     world.kv.servers = lambda: [Server("positions", "run-1")]
-    assert [each.commits for each in manifest_backfill.backfill_manifest(world.lake)] == [2]
+    assert [len(each.commits) for each in manifest_backfill.fill_gaps(world.lake)] == [2]
 
 
 def test_one_listing_that_cannot_be_read_keeps_only_its_own_entry(losing: Losing) -> None:

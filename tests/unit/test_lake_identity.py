@@ -105,7 +105,6 @@ def test_what_is_not_of_one_lake_is_refused_before_anything_is_written(
 
 COMMANDS = {
     "kv verify": (),
-    "kv record": (),
     "repo list": (),
     "repo create": ("new",),
     "ls": ("sales", "main"),
