@@ -14,7 +14,6 @@ import typer
 
 from refstore import __version__
 from refstore.cli.common import emit, loaded_of, open_lake
-from refstore.core.clock import format_utc
 from refstore.core.file_modes import find_exposed
 from refstore.core.redaction import redact_text, redact_url
 from refstore.core.safety import is_for_trying
@@ -234,13 +233,14 @@ def _reapers(lake: Lake) -> Check:
 
 
 def _deletion(lake: Lake, seen: KvVerification) -> Check:
+    from refstore.kv_recovery.kv_verification import KvFindingKind
+
     try:
         wait = lake.settlement_wait()
     except RefstoreError as error:
         return _failed_check("deletion", error)
-    if seen.witnesses or seen.lost_items:
-        positions = [f"what was written until {format_utc(item.witnessed_ms)}" for item in seen.witnesses[-1:]]
-        named = "; ".join([*positions, *(item.description for item in seen.lost_items[:NAMES_SHOWN])])
+    if lost := [item.name for item in seen.of_kind(KvFindingKind.POSITION, KvFindingKind.LOST)]:
+        named = "; ".join(lost[:NAMES_SHOWN])
         return Check("deletion", "error", f"it is stopped, because the KV has lost {named}", RECONCILE)
     if wait is None:
         return Check("deletion", "ok", "no change of the KV's servers holds it back")
@@ -300,7 +300,7 @@ def _losses(context: Context, seen: KvVerification) -> Iterator[Check]:
     from refstore.kv_recovery.kv_verification import find_known_losses
 
     if lost := find_known_losses(context, seen):
-        named = "; ".join(f"{item.description}: {item.reason}" for item in lost[:NAMES_SHOWN])
+        named = "; ".join(f"{item.name}: {item.reason}" for item in lost[:NAMES_SHOWN])
         more = f"; and {len(lost) - NAMES_SHOWN} more" if len(lost) > NAMES_SHOWN else ""
         yield Check(f"repository {context.name}", "error", f"the KV has lost {named}{more}", RECONCILE)
 

@@ -14,9 +14,9 @@ from refstore.cli.parameters import DryRun, Yes
 from refstore.cli.rows import format_when
 from refstore.errors import KVWentBack
 from refstore.kv_recovery import kv_rebuild, reconciliation
-from refstore.kv_recovery.kv_verification import KvVerification, verify_kv
+from refstore.kv_recovery.kv_verification import KvFindingKind, KvVerification, verify_kv
 from refstore.kv_recovery.lake_parts import RestoredRecord
-from refstore.kv_recovery.manifest_backfill import ManifestGap, fill_gaps
+from refstore.kv_recovery.manifest_backfill import fill_gaps
 from refstore.lake import Lake
 
 app = typer.Typer(no_args_is_help=True)
@@ -131,10 +131,10 @@ def _begin_answer(done: list[RestoredRecord], left: KvVerification) -> dict[str,
 def _record(lake: Lake, left: KvVerification) -> dict[str, object]:
     """Make the object store know what the KV has, and both hold one id."""
     with progress("recording") as bar:
-        gaps = fill_gaps(lake, progress=bar) if left.manifest_gaps else []
+        gaps = fill_gaps(lake, progress=bar) if left.of_kind(KvFindingKind.GAP) else []
     own_id = lake.ids.new_id(lake.clock.now_ms())
     id_written = lake_identity.unify_ids(lake.kv, lake.own_store, own_id)
-    return {"recorded": [_gap_row(gap) for gap in gaps], "id_written": id_written}
+    return {"recorded": [{"repository": gap.repository, "name": str(gap)} for gap in gaps], "id_written": id_written}
 
 
 def _confirm_identity(ctx: typer.Context, lake: Lake, *, yes: bool) -> None:
@@ -179,19 +179,16 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
             {
                 **counts,
                 "not_restored": [item._asdict() for item in made.not_restored],
-                "missing_metaranges": [item._asdict() for item in made.missing_trees],
+                "missing_metaranges": [str(item) for item in made.missing_trees],
                 "settled_records": [item._asdict() for item in made.settled_records],
                 "not_rebuilt": list(kv_rebuild.NOT_REBUILT),
             },
         )
     else:
         emit(ctx, counts)
-        _lines("left", [f"{item.kind} {item.name} of {item.repository}: {item.outcome}" for item in made.not_restored])
+        _lines("left", [_restored_text(item) for item in made.not_restored])
         _lines("from the audit log", [_restored_text(item) for item in made.settled_records])
-        _lines(
-            "without its metarange",
-            [f"commit {item.commit} of {item.repository}: {item.metarange}" for item in made.missing_trees],
-        )
+        _lines(KvFindingKind.METARANGE.value, [str(item) for item in made.missing_trees])
         typer.echo("Not in the manifest, so not made again:", err=True)
         for line in kv_rebuild.NOT_REBUILT:
             typer.echo(f"  {line}", err=True)
@@ -204,84 +201,16 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
 def _as_json(found: KvVerification) -> dict[str, object]:
     return {
         "has_losses": found.has_losses,
-        "witnesses": [
-            {
-                "deleter": item.deleter,
-                "partition": item.partition,
-                "server": item.server,
-                "witnessed_position": item.witnessed_position,
-                "witnessed_at": format_when(item.witnessed_ms),
-                "kv_position": item.kv_position,
-                "kv_position_at": format_when(item.kv_position_ms),
-            }
-            for item in found.witnesses
-        ],
-        "unreadable_witnesses": found.unreadable_witnesses,
-        "lost_items": [item._asdict() for item in found.lost_items],
-        "missing_objects": [item._asdict() for item in found.missing_objects],
-        "missing_metaranges": [item._asdict() for item in found.missing_trees],
-        "superseded_records": [item._asdict() for item in found.superseded_records],
-        "reappeared_repositories": found.reappeared_repositories,
-        "manifest_gaps": [_gap_row(item) for item in found.manifest_gaps],
-        "stopped_repositories": found.stopped_repositories,
+        "findings": [item._asdict() | {"kind": item.kind.value} for item in found.findings],
         "has_settled_servers": found.has_settled_servers,
         "reconcile_began": format_when(found.reconcile_began_ms or None),
     }
 
 
-def _gap_row(gap: ManifestGap) -> dict[str, object]:
-    return {
-        "repository": gap.repository,
-        "repository_entry": not gap.has_repository_entry,
-        "commits": len(gap.commits),
-        "branches": len(gap.branches),
-        "tags": len(gap.tags),
-        "reappeared_branches": gap.reappeared_branches,
-        "reappeared_tags": [tag.name for tag in gap.reappeared_tags],
-    }
-
-
-def _gap_text(gap: ManifestGap) -> str:
-    counts = f"{len(gap.commits)} commits, {len(gap.branches)} branches, {len(gap.tags)} tags"
-    return (
-        f"{gap.repository}: {counts}{'' if gap.has_repository_entry else ', the repository itself'}"
-        f"{''.join(f', deleted branch {name}' for name in gap.reappeared_branches)}"
-        f"{''.join(f', deleted tag {tag.name}' for tag in gap.reappeared_tags)}"
-    )
-
-
 def _show(found: KvVerification, *, advise: bool = True) -> None:
     """Print what was found, for people."""
-    for item in found.witnesses:
-        held = (
-            f"position {item.kv_position} of {format_when(item.kv_position_ms)}"
-            if item.kv_position is not None
-            else "none of its positions"
-        )
-        server = f", server {item.server}" if item.server else ""
-        typer.echo(
-            f"went back: {item.deleter} had written position {item.witnessed_position} at "
-            f"{format_when(item.witnessed_ms)}; the KV ({item.partition}{server}) holds {held}"
-        )
-    _lines("unreadable witness", [f"{key}: {reason}" for key, reason in found.unreadable_witnesses.items()])
-    _lines(
-        "lost",
-        [
-            f"{f'{item.repository}: ' * bool(item.repository)}{item.description}: {item.reason}"
-            for item in found.lost_items
-        ],
-    )
-    _lines(
-        "missing object",
-        [f"{item.repository}: branch {item.branch}, {item.path!r}: {item.address}" for item in found.missing_objects],
-    )
-    _lines(
-        "missing metarange",
-        [f"{item.repository}: commit {item.commit}: {item.metarange}" for item in found.missing_trees],
-    )
-    _lines("deleted, and there again", [f"repository {name}" for name in found.reappeared_repositories])
-    _lines("older than the audit log", [_restored_text(item) for item in found.superseded_records])
-    _lines("not in the manifest", [_gap_text(item) for item in found.manifest_gaps])
+    for kind in KvFindingKind:
+        _lines(kind.value, [str(item) for item in found.of_kind(kind)])
     if not found.has_losses:
         typer.echo("Nothing is missing.")
     if advise:
@@ -296,14 +225,14 @@ def _advice(found: KvVerification) -> list[str]:
             f"`refstore kv reconcile` began at {format_when(found.reconcile_began_ms)} and has not ended; nothing is "
             "deleted meanwhile. If it is not running any more, run it again."
         )
-    elif found.missing_objects or found.missing_trees or found.unreadable_witnesses:
+    elif found.of_kind(KvFindingKind.OBJECT, KvFindingKind.METARANGE, KvFindingKind.WITNESS):
         lines.append(
             "Next: bring missing objects back from a backup of the object store under the same keys, then run "
             "`refstore kv reconcile`; or give them up with `refstore kv reconcile --accept`."
         )
-    elif not found.is_settled or found.manifest_gaps:
+    elif not found.is_settled or found.of_kind(KvFindingKind.GAP):
         lines.append("Next: see what would be put back with `refstore kv reconcile --dry-run`, then run it without.")
-    if found.reappeared_repositories:
+    if found.of_kind(KvFindingKind.REAPPEARED):
         lines.append("A deleted repository that is there again stays until `refstore repo delete`.")
     return lines
 
@@ -313,11 +242,11 @@ def _tell(
 ) -> None:
     if answer["id_written"]:
         typer.echo("The KV and the object store hold the same lake's id now.", err=True)
-    would = "would be: " if dry_run else ""
-    if dry_run or found.is_settled or answer["settled"] is not None:
-        _lines(f"{would}recorded in the manifest", [_gap_text(gap) for gap in found.manifest_gaps])
+    would, gaps = "would be: " if dry_run else "", found.of_kind(KvFindingKind.GAP)
+    if dry_run or answer["recorded"]:
+        _lines(f"{would}recorded in the manifest", [str(gap) for gap in gaps])
     if found.is_settled:
-        if not found.manifest_gaps:
+        if not gaps:
             typer.echo("There is nothing to reconcile.")
         if found.has_losses:
             _show(found, advise=False)
@@ -336,12 +265,13 @@ def _tell(
         )
     else:
         _show(left, advise=False)
+        missing = left.of_kind(KvFindingKind.OBJECT, KvFindingKind.METARANGE)
         bring_back = (
-            "bring missing objects back from a backup of the object store under the same keys, and run this again; or "
+            "bring missing objects back from a backup of the object store under the same keys, and run this again"
         )
         typer.echo(
-            f"Deletion is stopped. Next: {bring_back if left.missing_objects or left.missing_trees else ''}give up "
-            "what is named above with `refstore kv reconcile --accept`.",
+            f"Deletion is stopped. Next: {f'{bring_back}; or ' if missing else ''}give up what is named above with "
+            "`refstore kv reconcile --accept`.",
             err=True,
         )
 

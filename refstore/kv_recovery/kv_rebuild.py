@@ -15,7 +15,7 @@ import msgspec
 from refstore import lake_identity
 from refstore.core.ids import RepositoryName
 from refstore.errors import Conflict, NotFound
-from refstore.kv_recovery.kv_verification import MissingTree, find_missing_trees
+from refstore.kv_recovery.kv_verification import KvFinding, find_missing_trees
 from refstore.kv_recovery.lake_parts import (
     NO_PROGRESS,
     Entries,
@@ -66,7 +66,7 @@ class RebuildResult(NamedTuple):
     records: list[RestoredRecord]
     """Also what could not be made. A `deleted repository` is one whose data is still there; the offline job clears it.
     """
-    missing_trees: list[MissingTree]
+    missing_trees: list[KvFinding]
     """Commits whose metaranges are not in the store; they were made all the same."""
     settled_records: list[RestoredRecord]
     """What the audit log knows: legal holds and pins were put back, and access keys are lost."""

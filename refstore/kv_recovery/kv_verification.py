@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core.batches import split_batches
-from refstore.core.ids import BranchName, CommitId, Path, RepositoryName, Token, is_own
+from refstore.core.clock import format_utc
+from refstore.core.ids import BranchName, Path, RepositoryName, Token, is_own
 from refstore.errors import WrongStore
 from refstore.kv_recovery.fence import RECONCILE_WITNESS, read_witnesses
 from refstore.kv_recovery.lake_parts import (
@@ -20,13 +22,13 @@ from refstore.kv_recovery.lake_parts import (
     Entries,
     LakeAccess,
     Progress,
-    RestoredRecord,
     fence_of,
     index_entries,
     open_repositories,
 )
-from refstore.kv_recovery.manifest_backfill import ManifestGap, find_gap
+from refstore.kv_recovery.manifest_backfill import find_gap
 from refstore.kv_recovery.manifest_check import (
+    LostEntry,
     describe_entry,
     find_lost_entries,
     find_lost_repositories,
@@ -50,101 +52,81 @@ STAGED_BATCH: Final = 1000
 """How many staged entries are looked for at a time."""
 
 
-class LostWitness(NamedTuple):
-    """A position that a deleter had witnessed, and that the KV does not hold."""
+class KvFindingKind(Enum):
+    """What a finding is of."""
 
-    deleter: str
-    partition: str
-    server: str
-    """The identity of the server that answers for the partition now."""
-    witnessed_position: int
-    witnessed_ms: int
-    kv_position: int | None
-    """None: the KV holds no position of this deleter."""
-    kv_position_ms: int | None
+    POSITION = "lost position"
+    """A deleter had witnessed it, and the KV does not hold it."""
+    WITNESS = "unreadable witness"
+    LOST = "lost"
+    """The manifest has it, and the KV does not know it."""
+    OBJECT = "missing object"
+    """A staged entry names it."""
+    METARANGE = "missing metarange"
+    SUPERSEDED = "older than the audit log"
+    STOPPED = "stopped, because the KV went back"
+    GAP = "not in the manifest"
+    REAPPEARED = "deleted, and there again"
+    """A repository, which stays until somebody deletes it."""
 
 
-class LostItem(NamedTuple):
-    """What the manifest has, and the KV does not know."""
+UNRESTORABLE: Final = (KvFindingKind.WITNESS, KvFindingKind.LOST, KvFindingKind.OBJECT, KvFindingKind.METARANGE)
+"""What `reconcile` leaves; of what is lost it has put back what can be."""
+LOSSES: Final = (*UNRESTORABLE, KvFindingKind.POSITION, KvFindingKind.SUPERSEDED)
+UNSETTLED: Final = (
+    KvFindingKind.POSITION,
+    KvFindingKind.WITNESS,
+    KvFindingKind.LOST,
+    KvFindingKind.SUPERSEDED,
+    KvFindingKind.STOPPED,
+)
 
+
+class KvFinding(NamedTuple):
+    """One thing that `verify` names."""
+
+    kind: KvFindingKind
     repository: RepositoryName | str
-    description: str
-    reason: str
+    """'': the whole lake."""
+    name: str
+    reason: str = ""
 
-
-class MissingObject(NamedTuple):
-    """A staged entry whose object is not in the store."""
-
-    repository: RepositoryName
-    branch: BranchName
-    path: str
-    address: str
-
-
-class MissingTree(NamedTuple):
-    """A commit whose metarange is not in the store."""
-
-    repository: RepositoryName
-    commit: CommitId
-    metarange: str
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.repository, self.name, self.reason) if part)
 
 
 @dataclass(slots=True)
 class KvVerification:
     """What a look at the whole lake found."""
 
-    witnesses: list[LostWitness] = field(default_factory=list[LostWitness])
-    unreadable_witnesses: dict[str, str] = field(default_factory=dict[str, str])
-    """Witnesses that cannot be read, and why."""
-    lost_items: list[LostItem] = field(default_factory=list[LostItem])
-    reappeared_repositories: list[RepositoryName] = field(default_factory=list[RepositoryName])
-    """Deleted repositories that are there again. They stay until somebody deletes them."""
-    missing_objects: list[MissingObject] = field(default_factory=list[MissingObject])
-    missing_trees: list[MissingTree] = field(default_factory=list[MissingTree])
-    superseded_records: list[RestoredRecord] = field(default_factory=list[RestoredRecord])
-    """What the audit log says that is newer than the KV, and what `reconcile` would do."""
-    manifest_gaps: list[ManifestGap] = field(default_factory=list[ManifestGap])
-    stopped_repositories: list[RepositoryName] = field(default_factory=list[RepositoryName])
-    """Repositories whose hard deletion is stopped because the KV went back."""
+    findings: list[KvFinding] = field(default_factory=list[KvFinding])
     reconcile_began_ms: int = 0
     """When a `reconcile` began that has not ended. 0: none has."""
     has_settled_servers: bool = True
     """Whether a deleter has settled under the servers that answer now, or none ever deleted anything."""
 
+    def of_kind(self, *kinds: KvFindingKind) -> list[KvFinding]:
+        return [item for item in self.findings if item.kind in kinds]
+
     @property
     def servers_changed(self) -> bool:
         """Whether other servers answer than anybody has settled under, or the KV lost a position."""
-        return bool(self.witnesses) or not self.has_settled_servers
+        return bool(self.of_kind(KvFindingKind.POSITION)) or not self.has_settled_servers
 
     @property
     def has_losses(self) -> bool:
         """Whether something is missing, so that deletion is stopped, or something cannot be read."""
-        return bool(
-            self.witnesses
-            or self.unreadable_witnesses
-            or self.lost_items
-            or self.missing_objects
-            or self.missing_trees
-            or self.superseded_records
-        )
+        return bool(self.of_kind(*LOSSES))
 
     @property
     def has_unrestorable_losses(self) -> bool:
         """Whether something is missing that `reconcile` cannot put back."""
-        return bool(self.unreadable_witnesses or self.lost_items or self.missing_objects or self.missing_trees)
+        return bool(self.of_kind(*UNRESTORABLE))
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing is lost. The manifest may still lack something."""
-        return not (
-            self.witnesses
-            or self.unreadable_witnesses
-            or self.lost_items
-            or self.superseded_records
-            or self.stopped_repositories
-            or self.reconcile_began_ms
-            or not self.has_settled_servers
-        )
+        return self.has_settled_servers and not (self.reconcile_began_ms or self.of_kind(*UNSETTLED))
 
 
 def verify_kv(lake: LakeAccess, *, progress: Progress = NO_PROGRESS) -> KvVerification:
@@ -152,16 +134,18 @@ def verify_kv(lake: LakeAccess, *, progress: Progress = NO_PROGRESS) -> KvVerifi
     found = KvVerification()
     _verify_witnesses(lake, found)
     progress.describe("comparing the KV with the audit log")
-    found.superseded_records = settle_superseded_records(lake, dry_run=True)
+    for each in settle_superseded_records(lake, dry_run=True):
+        found.findings.append(
+            KvFinding(KvFindingKind.SUPERSEDED, each.repository, f"{each.kind} {each.name}", each.outcome)
+        )
     entries = index_entries(lake.manifest.read_all())
-    missing = find_lost_repositories(lake.kv, lake.manifest, entries.values())
-    for item in missing:
-        found.lost_items.append(LostItem("", describe_entry(item.entry), item.reason))
+    for item in find_lost_repositories(lake.kv, lake.manifest, entries.values()):
+        found.findings.append(_describe_lost("", item))
         assert isinstance(item.entry, RepositoryCreated)  # noqa: S101  # find_lost_repositories returns no others
         try:
             ctx = lake.context(item.entry.name, decode(item.entry.record, RepositoryRecord))
         except WrongStore as error:
-            found.lost_items.append(LostItem(item.entry.name, "namespace", str(error)))
+            found.findings.append(KvFinding(KvFindingKind.LOST, item.entry.name, "namespace", str(error)))
         else:
             _verify_manifest(ctx, index_entries(ctx.manifest.read_all()), found)
     for ctx in open_repositories(lake):
@@ -169,14 +153,14 @@ def verify_kv(lake: LakeAccess, *, progress: Progress = NO_PROGRESS) -> KvVerifi
         gap, own = find_gap(ctx, entries)
         _verify_manifest(ctx, own, found)
         if (RepositoryDeleted, (ctx.repo,)) in entries:
-            found.reappeared_repositories.append(ctx.name)
+            found.findings.append(KvFinding(KvFindingKind.REAPPEARED, ctx.name, "the repository"))
         if not gap.is_empty:
-            found.manifest_gaps.append(gap)
+            found.findings.append(KvFinding(KvFindingKind.GAP, ctx.name, str(gap)))
         progress.describe(f"looking for the staged objects of {ctx.name}")
-        found.missing_objects += find_missing_objects(ctx, progress)
+        found.findings += find_missing_objects(ctx, progress)
         _, state = BreakerStates(ctx).read()
         if state.tripped_ms and state.reason == KV_WENT_BACK_REASON:
-            found.stopped_repositories.append(ctx.name)
+            found.findings.append(KvFinding(KvFindingKind.STOPPED, ctx.name, "hard deletion"))
     return found
 
 
@@ -184,22 +168,27 @@ def verify_lake(lake: LakeAccess) -> KvVerification:
     """Look at the witnesses, and at which repositories are lost, alone. Raises Corrupt, Unavailable."""
     found = KvVerification()
     _verify_witnesses(lake, found)
-    entries = lake.manifest.read_all() if found.witnesses else lake.manifest.read_waiting()
-    for item in find_lost_repositories(lake.kv, lake.manifest, index_entries(entries).values()):
-        found.lost_items.append(LostItem("", describe_entry(item.entry), item.reason))
+    entries = lake.manifest.read_all() if found.of_kind(KvFindingKind.POSITION) else lake.manifest.read_waiting()
+    lost = find_lost_repositories(lake.kv, lake.manifest, index_entries(entries).values())
+    found.findings += [_describe_lost("", item) for item in lost]
     return found
 
 
-def find_known_losses(ctx: Context, seen: KvVerification) -> list[LostItem]:
+def find_known_losses(ctx: Context, seen: KvVerification) -> list[KvFinding]:
     """Return what the KV is known to have lost of a repository, without looking for staged objects: what waits in the
     manifest, and all of that if positions were lost. `seen`: as `verify_lake` returns it. Raises Corrupt, Unavailable.
     """
-    entries = index_entries(ctx.manifest.read_all() if seen.witnesses else ctx.manifest.read_waiting())
-    lost = find_lost_entries(ctx, [*entries.values()], explained_by=entries if seen.witnesses else None)
-    return [LostItem(ctx.name, describe_entry(item.entry), item.reason) for item in lost]
+    is_back = bool(seen.of_kind(KvFindingKind.POSITION))
+    entries = index_entries(ctx.manifest.read_all() if is_back else ctx.manifest.read_waiting())
+    lost = find_lost_entries(ctx, [*entries.values()], explained_by=entries if is_back else None)
+    return [_describe_lost(ctx.name, item) for item in lost]
 
 
-def find_missing_objects(ctx: Context, progress: Progress) -> Iterator[MissingObject]:
+def _describe_lost(repository: str, item: LostEntry) -> KvFinding:
+    return KvFinding(KvFindingKind.LOST, repository, describe_entry(item.entry), item.reason)
+
+
+def find_missing_objects(ctx: Context, progress: Progress) -> Iterator[KvFinding]:
     """Yield the entries of live tokens that name objects which are not in the store."""
     for name, record in list(ctx.branches.scan_open()):
         for token in record.live_tokens:
@@ -216,43 +205,41 @@ def have_servers_changed(lake: LakeAccess) -> bool:
 
 
 def _verify_witnesses(lake: LakeAccess, found: KvVerification) -> None:
-    witnesses, found.unreadable_witnesses = read_witnesses(lake.own_store)
+    witnesses, unreadable = read_witnesses(lake.own_store)
     blocking = witnesses.pop(RECONCILE_WITNESS, None)
     found.reconcile_began_ms = blocking.at_ms if blocking is not None else 0
     servers = {server.partition: server.identity for server in lake.kv.servers()}
     found.has_settled_servers = not witnesses or any(witness.servers == servers for witness in witnesses.values())
     for witness, partition, position in fence_of(lake, "").find_lost(witnesses):
-        held = (position.number, position.at_ms) if position is not None else (None, None)
-        found.witnesses.append(
-            LostWitness(
-                witness.deleter,
-                partition,
-                servers.get(partition, "none"),
-                witness.positions[partition],
-                witness.at_ms,
-                *held,
-            )
-        )
+        held = f"position {position.number} of {format_utc(position.at_ms)}" if position else "none of its positions"
+        named = f"what {witness.deleter} had written until {format_utc(witness.at_ms)}"
+        server = servers.get(partition, "none")
+        reason = f"position {witness.positions[partition]}; the KV ({partition}, server {server}) holds {held}"
+        found.findings.append(KvFinding(KvFindingKind.POSITION, "", named, reason))
+    found.findings += [KvFinding(KvFindingKind.WITNESS, "", key, reason) for key, reason in unreadable.items()]
 
 
 def _verify_manifest(ctx: Context, entries: Entries, found: KvVerification) -> None:
     lost = find_lost_entries(ctx, [*entries.values()], explained_by=entries, servers_changed=found.servers_changed)
-    for item in lost:
-        found.lost_items.append(LostItem(ctx.name, describe_entry(item.entry), item.reason))
-    found.missing_trees += find_missing_trees(ctx, entries)
+    found.findings += [_describe_lost(ctx.name, item) for item in lost]
+    found.findings += find_missing_trees(ctx, entries)
 
 
-def find_missing_trees(ctx: Context, entries: Entries) -> list[MissingTree]:
+def find_missing_trees(ctx: Context, entries: Entries) -> list[KvFinding]:
     """Return the commits of the manifest whose metaranges are not in the store."""
     commits = [entry for entry in entries.values() if isinstance(entry, CommitLanded)]
     there = {object_names.id_of_key(info.key) for info in ctx.objects.list(object_names.METARANGES)}
     trees = ((entry.commit, decode(entry.record, Commit).metarange) for entry in commits)
-    return [MissingTree(ctx.name, commit, tree) for commit, tree in trees if tree and tree not in there]
+    return [
+        KvFinding(KvFindingKind.METARANGE, ctx.name, f"commit {commit}", tree)
+        for commit, tree in trees
+        if tree and tree not in there
+    ]
 
 
 def _missing_in_page(
     ctx: Context, branch: BranchName, token: Token, page: list[tuple[str, bytes]]
-) -> Iterator[MissingObject]:
+) -> Iterator[KvFinding]:
     records = decode_staged_many([value for _, value in page])
     own = [
         (path, value, record)
@@ -263,4 +250,4 @@ def _missing_in_page(
     for (path, value, record), is_there in zip(own, told, strict=True):
         # it may have been deleted since it was read
         if not is_there and ctx.kv.get(keys.entry(ctx.repo, token, Path(path))) == value:
-            yield MissingObject(ctx.name, branch, path, record.address)
+            yield KvFinding(KvFindingKind.OBJECT, ctx.name, f"branch {branch}, {path!r}", record.address)

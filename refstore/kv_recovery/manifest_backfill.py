@@ -54,6 +54,12 @@ class ManifestGap(NamedTuple):
     reappeared_tags: list[RecordCreated]
     has_repository_entry: bool
 
+    def __str__(self) -> str:
+        parts = [f"{len(self.commits)} commits, {len(self.branches)} branches, {len(self.tags)} tags"]
+        parts += [] if self.has_repository_entry else ["the repository itself"]
+        parts += [f"deleted branch {name!r}, which is there" for name in self.reappeared_branches]
+        return ", ".join(parts + [f"deleted tag {tag.name!r}, which is there" for tag in self.reappeared_tags])
+
     @property
     def is_empty(self) -> bool:
         return self.has_repository_entry and not any(self[1:-1])

@@ -121,7 +121,7 @@ def test_an_unknown_name_gets_a_suggestion(sales: Command) -> None:
 
 def test_a_check_that_finds_nothing_says_so(sales: Command) -> None:
     """And not that there is nothing to list."""
-    for check in (("kv", "verify"), ("kv", "reconcile", "--dry-run"), ("kv", "record"), ("audit", "verify")):
+    for check in (("kv", "verify"), ("kv", "reconcile", "--dry-run"), ("audit", "verify")):
         ran = sales(*check)
         assert ran.code == 0
         said = ran.out + ran.err

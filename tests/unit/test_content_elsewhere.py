@@ -32,10 +32,10 @@ def test_what_is_in_its_grace_window_is_restored_with_its_content() -> None:
 def test_a_staged_object_does_not_count_as_missing() -> None:
     world = World()
     identity = staged_and_purged(world)
-    assert not kv_verification.verify_kv(world.lake).missing_objects
+    assert not kv_verification.verify_kv(world.lake).findings
     content = world.repo.stat("main", "a").address
     world.repo.context.objects.delete_many([content])
-    assert [item.address for item in kv_verification.verify_kv(world.lake).missing_objects] == [identity]
+    assert [item.reason for item in kv_verification.verify_kv(world.lake).findings] == [identity]
 
 
 def test_a_committed_object_does_not_count_as_gone() -> None:

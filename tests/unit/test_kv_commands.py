@@ -24,6 +24,10 @@ def losing(refstore: Command, monkeypatch: pytest.MonkeyPatch) -> Losing:
     return make_losing_lake(refstore, monkeypatch)
 
 
+def found_of(run: Command, kind: str) -> list[dict[str, str]]:
+    return [item for item in run("kv", "verify", "--json").json["findings"] if item["kind"] == kind]
+
+
 def test_a_whole_kv_misses_nothing(losing: Losing) -> None:
     losing.commit("main", "a")
     losing.run.ok("reaper", "--once")
@@ -61,9 +65,8 @@ def test_what_was_lost_is_put_back_and_deletion_goes_on(losing: Losing, reaped: 
     assert ran.code == 6
     for name in (restored[:12], second[:12], third[:12], "tag 'v1'", "branch 'dev'"):
         assert name in ran.out
-    assert ("went back: " in ran.out) == reaped
-    found = run("kv", "verify", "--json").json
-    assert bool(found["witnesses"]) == reaped
+    assert ("lost position: " in ran.out) == reaped
+    assert bool(found_of(run, "lost position")) == reaped
     assert losing.head("main") == first
 
     planned = run.json("kv", "reconcile", "--dry-run")
@@ -166,15 +169,15 @@ def test_what_was_deleted_stays_deleted_or_counts_as_new(losing: Losing) -> None
     run.ok("tag", "delete", "sales", "t", "--yes")
     run.ok("reaper", "--once")
     losing.put_back()
-    found = run("kv", "verify", "--json").json
-    (gap,) = found["manifest_gaps"]
-    assert (gap["reappeared_branches"], gap["reappeared_tags"]) == (["old"], ["t"])
-    assert (gap["branches"], gap["tags"]) == (0, 0)
+    (gap,) = found_of(run, "not in the manifest")
+    assert gap["name"] == (
+        "0 commits, 0 branches, 0 tags, deleted branch 'old', which is there, deleted tag 't', which is there"
+    )
     run.ok("kv", "reconcile", "--clients-stopped")
     assert run.ok("cat", "sales", gone, "a").out == "x"
     assert {row["branch"] for row in run.json("branch", "list", "sales")} == {"main", "old"}
     assert run("reaper", "--once").code == 0
-    assert not run.json("kv", "verify")["manifest_gaps"]
+    assert not found_of(run, "not in the manifest")
     before = losing.contents()
     losing.lose()
     run.ok("kv", "rebuild", "--yes")
@@ -246,10 +249,8 @@ def test_what_was_linked_is_staged_again_where_links_are_witnessed(
     if written_since:
         run.ok("upload", "sales", "main", "-", "a/b", stdin=b"other")
 
-    ran = run("kv", "verify", "--json")
-    found = ran.json
-    assert ran.code == 6
-    assert [item["description"] for item in found["lost_items"]] == ["'a/b' on branch 'main', linked or restored"]
+    assert run("kv", "verify").code == 6
+    assert [item["name"] for item in found_of(run, "lost")] == ["'a/b' on branch 'main', linked or restored"]
     told = run.ok("kv", "reconcile", "--dry-run").out
     where = "would be: sales: object a/b: put back"
     assert where in told
@@ -323,7 +324,7 @@ def test_a_commit_without_its_metarange_is_put_back_and_reported(losing: Losing)
     losing.lose()
     ran = run("kv", "rebuild", "--yes")
     assert ran.code == 6
-    assert f"without its metarange: commit {lost}" in ran.out
+    assert f"missing metarange: sales: commit {lost}" in ran.out
     assert losing.head("main") == lost
     assert "missing metarange" in run("kv", "verify").out
 
@@ -347,9 +348,10 @@ def test_a_lake_without_a_manifest_gets_one(losing: Losing) -> None:
     planned = run.ok("kv", "reconcile", "--dry-run").out
     assert "would be: recorded in the manifest: sales: 4 commits" in planned
     (row,) = run.json("kv", "reconcile")["recorded"]
-    assert (row["commits"], row["branches"], row["tags"]) == (4, 2, 1)  # the first commit of a repository is one
+    # the first commit of a repository is one
+    assert row["name"] == "4 commits, 2 branches, 1 tags, the repository itself"
     assert run.json("kv", "reconcile")["recorded"] == []
-    assert not run.json("kv", "verify")["manifest_gaps"]
+    assert not found_of(run, "not in the manifest")
     before = losing.contents()
     losing.lose()
     run.ok("kv", "rebuild", "--yes")
