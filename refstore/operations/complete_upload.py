@@ -18,10 +18,10 @@ import msgspec
 from refstore.context import Context
 from refstore.errors import Conflict, Contention, CorruptObject, InvalidParts, ObjectNotFound, RefstoreError
 from refstore.objects.base import ObjectInfo
-from refstore.operations import read, upload
+from refstore.operations import read
 from refstore.operations.multipart import PARTS_MAX, close, end_upload, newest_parts, upload_not_found
 from refstore.operations.refs import ResolvedRef
-from refstore.operations.stage_entries import Placement, find_refused
+from refstore.operations.stage_entries import PlannedPlacement, find_refused, place_each
 from refstore.records.multipart_records import MultipartUpload
 from refstore.records.reference_records import Emptied, Issued, Listed, Reference
 from refstore.records.s3_attributes import S3Attributes, add_sources, join_attributes
@@ -70,7 +70,7 @@ def complete(
     chosen = _choose_parts(ctx, name, requested)
     if isinstance(chosen, InvalidParts):
         return _find_completed(ctx, name, digest, otherwise=chosen)
-    planned = Placement(name.path, None, is_referenced=True, if_absent=if_absent, if_entry=if_entry)
+    planned = PlannedPlacement(name.path, if_absent, if_entry)
     for error in find_refused(ctx, name.branch, [planned]).values():
         raise error
     s3 = add_sources(describe(registered.record, chosen), (each for item in chosen for each in item.part.sources))
@@ -124,7 +124,7 @@ def _link(
     fixed: bytes,
     info: ObjectInfo,
     s3: S3Attributes | None,
-    planned: Placement,
+    planned: PlannedPlacement,
 ) -> Entry:
     """Take the address, once, and write the entry. Only who has taken it does."""
     name, record = registered.name, registered.record
@@ -142,8 +142,8 @@ def _link(
         reference.id,
         s3=s3,
     )
-    placement = msgspec.structs.replace(planned, entry=entry)
-    refused = upload.place_each(ctx, name.branch, token, [placement], witness=ctx.safety.witness == "always")
+    witness = ctx.safety.witness == "always"
+    refused = place_each(ctx, name.branch, token, [planned.with_entry(entry)], witness=witness)
     with suppress(RefstoreError):  # it has landed, or was refused: the scrubber ends what is left open here
         landed = None if refused else entry
         close(ctx, registered, msgspec.structs.replace(record, closed_ms=ctx.clock.now_ms(), entry=landed))

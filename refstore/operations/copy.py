@@ -72,7 +72,7 @@ def copy_entries(
     """Copy as `copy_many` does, and return the sources as well. `overwrites`: as of `stage_entries.place`."""
     argument_types.check_items(copies, Copy)
     pairs = [(ids.object_path(item.source), ids.object_path(item.destination)) for item in copies]
-    check_distinct([Placement(destination, None, is_referenced=False) for _, destination in pairs])
+    check_distinct([destination for _, destination in pairs])
     onto_itself = next(
         (source for source, destination in pairs if source_ref == branch and source == destination), None
     )

@@ -131,7 +131,7 @@ def restore_many(
             results[index] = RestoreResult(address, each.path, None, RestoreOutcome.CONFLICT, error)
             del plans[index]
 
-    check_distinct([Placement(item.path, None, is_referenced=False) for item in plans.values()])
+    check_distinct([item.path for item in plans.values()])
     for index, item in plans.items():
         results[index] = RestoreResult(item.address, item.path, item.entry, RestoreOutcome.RESTORED)
     if plans and not dry_run:

@@ -43,6 +43,32 @@ DELETED_CAUSE: Final = "deleted"
 TAKEN_BACK_CAUSE: Final = "taken back: others moved or changed its source"
 
 
+class PlannedPlacement(msgspec.Struct, frozen=True, gc=False):
+    """What is to be placed once its object is written, and on which condition."""
+
+    path: Path
+    if_absent: bool = False
+    """Whether to refuse the entry where the path has one."""
+    if_entry: Entry | None = None
+    """The entry whose place it may take, as the caller read it; otherwise as with `if_absent`."""
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether the entry depends on what is at the path (rule 20)."""
+        return self.if_absent or self.if_entry is not None
+
+    def with_entry(self, entry: Entry, *, issued_address: Address | None = None) -> Placement:
+        """Return the placement of the entry, whose reference is listed."""
+        return Placement(
+            self.path,
+            entry,
+            is_referenced=True,
+            if_absent=self.if_absent,
+            if_entry=self.if_entry,
+            issued_address=issued_address or Address(""),
+        )
+
+
 class Placement(msgspec.Struct, frozen=True, gc=False):
     path: Path
     entry: Entry | None
@@ -50,9 +76,8 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     is_referenced: bool
     """Whether the entry needs a reference: it does unless its address is committed or outside the namespace."""
     if_absent: bool = False
-    """Whether to refuse the entry where the path has one. Such a placement has an entry, and a reference."""
+    """As in `PlannedPlacement`. A conditional placement has an entry, and a reference."""
     if_entry: Entry | None = None
-    """The entry whose place it may take, as the caller read it; otherwise as with `if_absent`."""
     issued_address: Address = Address("")
     """The issued address that is linked, where the entry names a copy."""
 
@@ -104,7 +129,7 @@ def place(
 ) -> None:
     """Write the entries under `token`, under which their references are listed already, and follow the branch.
 
-    They replace whatever is there: conditional placements are for `place_conditionally`.
+    They replace whatever is there: conditional placements are for `place_each`.
 
     `on_empty`: whether a list that was emptied meanwhile takes the reference again (the writer's own retry, restore).
     `sources`: the commits, and the paths there, that entries without a reference were copied from. If one of these was
@@ -114,7 +139,7 @@ def place(
     Raises TokenMoved, BranchNotFound, Gone, Contention. After any of them nothing is lost: an entry under a token that
     is not live any more is removed with its token.
     """
-    check_distinct(placements)
+    check_distinct([item.path for item in placements])
     branches = ctx.branches
     references = ctx.references
     moved: list[Placement] = []
@@ -220,10 +245,10 @@ def _find_released(ctx: Context, token: Token, placements: Sequence[Placement]) 
 
 
 def find_refused(
-    ctx: Context, branch: BranchName, placements: Sequence[Placement]
+    ctx: Context, branch: BranchName, planned: Sequence[PlannedPlacement]
 ) -> dict[Path, AlreadyExists | PathChanged]:
-    """Return what `place_conditionally` would refuse, before anything is written."""
-    conditional = [item for item in placements if item.is_conditional]
+    """Return what `place_each` would refuse, before anything is written."""
+    conditional = [item for item in planned if item.is_conditional]
     current = _read_current(ctx, branch, [item.path for item in conditional]) if conditional else {}
     return {item.path: _refusal(branch, item) for item in conditional if not _fits(ctx, item, current.get(item.path))}
 
@@ -239,34 +264,34 @@ def _write_witness(ctx: Context, placed: Sequence[tuple[Token, Placement]]) -> N
         ctx.manifest.add_landed(call, f"{placed[0][1].path!r}{more} was staged")
 
 
-def place_conditionally(
-    ctx: Context,
-    branch: BranchName,
-    token: Token,
-    placements: Sequence[Placement],
-    *,
-    on_empty: bool,
-    witness: bool = False,
+def place_each(
+    ctx: Context, branch: BranchName, token: Token, placements: Sequence[Placement], *, witness: bool = False
 ) -> dict[Path, AlreadyExists | PathChanged | Contention]:
-    """Place those entries that are conditional, and return why some of them were refused. `witness`: as in `place`."""
+    """Place new entries of the caller, and return why some of them were refused. `witness`: as in `place`. Raises what
+    `place` does, but TokenMoved.
+    """
     refused: dict[Path, AlreadyExists | PathChanged | Contention] = {}
     placed: list[tuple[Token, Placement]] = []
     for item in placements:
         try:
             if item.is_conditional:
-                placed += _place_one(ctx, branch, token, item, on_empty=on_empty)
+                placed += _place_one(ctx, branch, token, item)
         except (AlreadyExists, PathChanged, Contention) as error:
             refused[item.path] = error
         except TokenMoved as moved:
             refused |= find_uncommitted(ctx, branch, moved)
     if witness:
         _write_witness(ctx, placed)
+    others = [item for item in placements if not item.is_conditional]
+    if others:
+        try:
+            place(ctx, branch, token, others, on_empty=True, witness=witness)
+        except TokenMoved as moved:
+            refused |= find_uncommitted(ctx, branch, moved)
     return refused
 
 
-def _place_one(
-    ctx: Context, branch: BranchName, token: Token, item: Placement, *, on_empty: bool
-) -> list[tuple[Token, Placement]]:
+def _place_one(ctx: Context, branch: BranchName, token: Token, item: Placement) -> list[tuple[Token, Placement]]:
     """Place one entry by a `set_if` over exactly what its condition found (rules 2 and 20): what others write stays.
     Return it with its token, or nothing if it was placed and removed again meanwhile.
 
@@ -333,12 +358,12 @@ def _place_one(
             replaced, over_nothing = ABSENT, None
         token = now.token
         reference = Reference(token, item.path, cast("Entry", item.entry).reference_id)
-        if references.add([(entry.address, reference)], on_empty=on_empty)[0] is not AddOutcome.LISTED:
+        if references.add([(entry.address, reference)], on_empty=True)[0] is not AddOutcome.LISTED:
             raise TokenMoved([item])
     raise branches.contention(branch)
 
 
-def _fits(ctx: Context, item: Placement, current: ResolvedEntry | None) -> bool:
+def _fits(ctx: Context, item: PlannedPlacement | Placement, current: ResolvedEntry | None) -> bool:
     """Return whether the condition of a placement holds of what is at its path."""
     if item.if_entry is None:
         return current is None
@@ -386,7 +411,7 @@ def _read_current(ctx: Context, branch: BranchName, paths: Sequence[Path]) -> di
     return resolve_many(ctx, ResolvedRef.of_branch(branch), paths)
 
 
-def _refusal(branch: BranchName, item: Placement) -> AlreadyExists | PathChanged:
+def _refusal(branch: BranchName, item: PlannedPlacement | Placement) -> AlreadyExists | PathChanged:
     if item.if_entry is None:
         return AlreadyExists(f"{item.path!r} is on {branch!r} already; it was not changed")
     return PathChanged(
@@ -439,11 +464,11 @@ def _releases_of_overwritten(
     ]
 
 
-def check_distinct(placements: Sequence[Placement]) -> None:
+def check_distinct(paths: Sequence[Path]) -> None:
     """Raise InvalidPath if a path is written twice in one call: two writes in one batch would have no order."""
-    if len({item.path for item in placements}) != len(placements):
-        paths: set[Path] = set()
-        twice = next(item.path for item in placements if item.path in paths or paths.add(item.path))
+    if len(set(paths)) != len(paths):
+        seen: set[Path] = set()
+        twice = next(path for path in paths if path in seen or seen.add(path))
         raise InvalidPath(f"{twice!r} is written twice in one call; give each path once")
 
 

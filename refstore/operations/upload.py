@@ -36,12 +36,11 @@ from refstore.operations import upload_bodies
 from refstore.operations.blob_writes import copy_all, put_all
 from refstore.operations.stage_entries import (
     Placement,
-    TokenMoved,
+    PlannedPlacement,
     check_distinct,
     find_refused,
-    find_uncommitted,
     place,
-    place_conditionally,
+    place_each,
 )
 from refstore.records.reference_records import Deleting, Issued, Reference
 from refstore.records.s3_attributes import S3Attributes, add_sources
@@ -150,14 +149,16 @@ def _write_all(
     ctx: Context,
     branch: BranchName,
     items: Sequence[UploadItem],
-    write: Callable[[Context, BranchName, Sequence[UploadItem], Sequence[Path]], Sequence[Entry | RefstoreError]],
+    write: Callable[
+        [Context, BranchName, Sequence[UploadItem], Sequence[PlannedPlacement]], Sequence[Entry | RefstoreError]
+    ],
 ) -> list[Entry]:
     """Write all items, then raise the first refusal. Entries after the refused one stay on the branch."""
     planned = _plan_placements(items)
     for error in find_refused(ctx, branch, planned).values():
         raise error
     entries: list[Entry] = []
-    for outcome in write(ctx, branch, items, [item.path for item in planned]):
+    for outcome in write(ctx, branch, items, planned):
         if isinstance(outcome, RefstoreError):
             raise outcome
         entries.append(outcome)
@@ -168,14 +169,14 @@ def _write_each(
     ctx: Context,
     branch: BranchName,
     items: Sequence[UploadItem],
-    write: Callable[[Context, BranchName, Sequence[UploadItem], Sequence[Path]], Sequence[UploadOutcome]],
+    write: Callable[[Context, BranchName, Sequence[UploadItem], Sequence[PlannedPlacement]], Sequence[UploadOutcome]],
 ) -> list[UploadOutcome | AlreadyExists | PathChanged]:
     """Write the items whose paths are free, and return the outcome of each item in order."""
     planned = _plan_placements(items)
     refused = find_refused(ctx, branch, planned)
-    accepted = [(item, each.path) for item, each in zip(items, planned, strict=True) if each.path not in refused]
+    accepted = [(item, each) for item, each in zip(items, planned, strict=True) if each.path not in refused]
     outcomes = iter(
-        write(ctx, branch, [item for item, _ in accepted], [path for _, path in accepted]) if accepted else ()
+        write(ctx, branch, [item for item, _ in accepted], [each for _, each in accepted]) if accepted else ()
     )
     return [refused.get(each.path) or next(outcomes) for each in planned]
 
@@ -187,15 +188,10 @@ def _check_uploads(uploads: Sequence[Upload]) -> None:
         upload_bodies.check_body(item.body, item.path)
 
 
-def _plan_placements(items: Sequence[Upload | Link]) -> list[Placement]:
-    """Return placements without entries yet, after every check that needs no store. Raises Invalid."""
-    planned = [
-        Placement(
-            ids.object_path(item.path), None, is_referenced=True, if_absent=item.if_absent, if_entry=item.if_entry
-        )
-        for item in items
-    ]
-    check_distinct(planned)
+def _plan_placements(items: Sequence[Upload | Link]) -> list[PlannedPlacement]:
+    """Plan the placements, after every check that needs no store. Raises Invalid."""
+    planned = [PlannedPlacement(ids.object_path(item.path), item.if_absent, item.if_entry) for item in items]
+    check_distinct([item.path for item in planned])
     for item in items:
         user_metadata.check_object_metadata(item.metadata)
         ids.content_type(item.content_type)
@@ -205,29 +201,21 @@ def _plan_placements(items: Sequence[Upload | Link]) -> list[Placement]:
 
 
 def _upload(
-    ctx: Context, branch: BranchName, uploads: Sequence[Upload], paths: Sequence[Path]
+    ctx: Context, branch: BranchName, uploads: Sequence[Upload], planned: Sequence[PlannedPlacement]
 ) -> list[Entry | AlreadyExists | PathChanged | Contention]:
     """Upload to free paths. Raises what `place` does, and what the stores do."""
     token = ctx.branches.read_open(branch).record.token
     now = ctx.clock.now_ms()
-    reserved = _reserve(ctx, token, paths)
+    reserved = _reserve(ctx, token, [item.path for item in planned])
     addresses = [address for address, _ in reserved]
     began = ctx.clock.monotonic_seconds()
     with _withdraw_on_error(ctx, reserved):
         stored = put_all(ctx, [(address, item.body) for address, item in zip(addresses, uploads, strict=True)])
         _recheck_references(ctx, branch, reserved, began, again="upload again")
-    placements = [
-        Placement(
-            path,
-            _make_entry(address, blob, item, now),
-            is_referenced=True,
-            if_absent=item.if_absent,
-            if_entry=item.if_entry,
-        )
-        for path, address, blob, item in zip(paths, addresses, stored, uploads, strict=True)
-    ]
+    entries = [_make_entry(*each, now) for each in zip(addresses, stored, uploads, strict=True)]
+    placements = [item.with_entry(entry) for item, entry in zip(planned, entries, strict=True)]
     refused = place_each(ctx, branch, token, placements)
-    return [refused.get(item.path) or item.entry for item in placements if item.entry is not None]
+    return [refused.get(item.path) or entry for item, entry in zip(planned, entries, strict=True)]
 
 
 @contextmanager
@@ -265,20 +253,6 @@ def _withdraw(ctx: Context, reserved: Sequence[tuple[Address, Reference]]) -> No
     leaving = [address for address, record in zip(addresses, records, strict=True) if isinstance(record, Deleting)]
     if leaving:
         ctx.objects.delete_many(leaving)
-
-
-def place_each(
-    ctx: Context, branch: BranchName, token: Token, placements: Sequence[Placement], *, witness: bool = False
-) -> dict[Path, AlreadyExists | PathChanged | Contention]:
-    """Place the entries, and return why some were refused. Raises what `place` does, but TokenMoved."""
-    refused = place_conditionally(ctx, branch, token, placements, on_empty=True, witness=witness)
-    others = [item for item in placements if not item.is_conditional]
-    if others:
-        try:
-            place(ctx, branch, token, others, on_empty=True, witness=witness)
-        except TokenMoved as moved:
-            refused |= find_uncommitted(ctx, branch, moved)
-    return refused
 
 
 def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list[Entry]:
@@ -352,10 +326,11 @@ def link_each(
 
 
 def _link(
-    ctx: Context, branch: BranchName, items: Sequence[Link], paths: Sequence[Path]
+    ctx: Context, branch: BranchName, items: Sequence[Link], planned: Sequence[PlannedPlacement]
 ) -> list[Entry | AlreadyLinked | AlreadyExists | PathChanged | Contention]:
     branches = ctx.branches
     references = ctx.references
+    paths = [item.path for item in planned]
     claims = [ctx.issuer.verify(item.token, ctx.repo, branch, path) for item, path in zip(items, paths, strict=True)]
     # one round trip, in any order: only the `set_if` of `references.link` counts (rule 10)
     results = ctx.kv.execute(
@@ -401,12 +376,8 @@ def _take_issued(
     # a reference of its own: a repeated link must not mistake the other one's for its own
     references = [Reference(token, claim.path, ctx.ids.new_id(now)) for claim in claims]
     placements = [
-        Placement(
-            claim.path,
-            _make_linked_entry(item, claim.address, info, ref.id),
-            is_referenced=True,
-            if_absent=item.if_absent,
-            if_entry=item.if_entry,
+        PlannedPlacement(claim.path, item.if_absent, item.if_entry).with_entry(
+            _make_linked_entry(item, claim.address, info, ref.id)
         )
         for item, claim, info, ref in zip(items, claims, infos, references, strict=True)
     ]
@@ -431,12 +402,8 @@ def _take_copies(
     with _withdraw_on_error(ctx, reserved):
         copies = copy_all(ctx, [(claim.address, address) for claim, (address, _) in zip(claims, reserved, strict=True)])
         placements = [
-            Placement(
-                claim.path,
+            PlannedPlacement(claim.path, item.if_absent, item.if_entry).with_entry(
                 _make_linked_entry(item, address, _stat_written(item, claim, info), "", sources=[claim.address]),
-                is_referenced=True,
-                if_absent=item.if_absent,
-                if_entry=item.if_entry,
                 issued_address=claim.address,
             )
             for item, claim, (address, _), info in zip(items, claims, reserved, copies, strict=True)

@@ -33,8 +33,8 @@ def uploads_in_parts() -> Iterator[Mutant]:
                 f"{COMPLETE}:_find_completed",
                 "            return registered.record.entry\n",
                 "            token = ctx.branches.read_open(name.branch).record.token\n"
-                "            placed = Placement(name.path, registered.record.entry, is_referenced=True)\n"
-                "            upload.place_each(ctx, name.branch, token, [placed])\n"
+                "            placed = PlannedPlacement(name.path).with_entry(registered.record.entry)\n"
+                "            place_each(ctx, name.branch, token, [placed])\n"
                 "            return registered.record.entry\n",
             ),
         ),
